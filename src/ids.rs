@@ -1,0 +1,143 @@
+//! Names of things: documents and geoshards.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Elasticsearch refuses an `_id` of more bytes than this.
+pub const MAX_DOC_ID_BYTES: usize = 512;
+
+/// A document's id: the Kafka key and the Elasticsearch `_id`. Cheap to clone; ordered by bytes.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DocId(Arc<str>);
+
+/// Why a Kafka key can not be a document id.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum BadDocId {
+    /// No key, or an empty one.
+    #[error("the record has no key; the key must be the document's id")]
+    Empty,
+    /// Longer than [`MAX_DOC_ID_BYTES`].
+    #[error("the key has {0} bytes, but an Elasticsearch id may have {MAX_DOC_ID_BYTES} at most")]
+    TooLong(usize),
+    /// Elasticsearch ids are strings.
+    #[error("the key is not valid UTF-8")]
+    NotUtf8,
+}
+
+impl DocId {
+    /// Checks a Kafka key and takes it as a document id.
+    pub fn from_key(key: Option<&[u8]>) -> Result<Self, BadDocId> {
+        let key = key.filter(|key| !key.is_empty()).ok_or(BadDocId::Empty)?;
+        if key.len() > MAX_DOC_ID_BYTES {
+            return Err(BadDocId::TooLong(key.len()));
+        }
+        let id = std::str::from_utf8(key).map_err(|_| BadDocId::NotUtf8)?;
+        Ok(Self(id.into()))
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for DocId {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for DocId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for DocId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// A geoshard's id: the part of its index name after the prefix. Lower-case letters, digits, `-` and `_`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct ShardId(Arc<str>);
+
+/// Why a text can not be a geoshard's id.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{id:?} can not be a geoshard's id: {reason}")]
+pub struct BadShardId {
+    id: String,
+    reason: &'static str,
+}
+
+impl ShardId {
+    /// Index names after the prefix that geofold keeps for itself.
+    pub const RESERVED: [&'static str; 2] = ["placements", "meta"];
+
+    /// Checks that `id` can end an index name and is not one of [`ShardId::RESERVED`].
+    pub fn new(id: &str) -> Result<Self, BadShardId> {
+        let bad = |reason| Err(BadShardId { id: id.to_owned(), reason });
+        if id.is_empty() || id.len() > 64 {
+            return bad("it must have 1 to 64 characters");
+        }
+        if !id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_') {
+            return bad("only lower-case letters, digits, '-' and '_' are allowed");
+        }
+        if Self::RESERVED.contains(&id) {
+            return bad("this name is kept for geofold's own index");
+        }
+        Ok(Self(id.into()))
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for ShardId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let id = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        Self::new(&id).map_err(serde::de::Error::custom)
+    }
+}
+
+impl fmt::Display for ShardId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ShardId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_becomes_an_id_only_if_elasticsearch_would_take_it() {
+        assert_eq!(DocId::from_key(Some("Zoë".as_bytes())).unwrap().as_str(), "Zoë");
+        assert_eq!(DocId::from_key(None), Err(BadDocId::Empty));
+        assert_eq!(DocId::from_key(Some(b"")), Err(BadDocId::Empty));
+        assert_eq!(DocId::from_key(Some(&[0xff])), Err(BadDocId::NotUtf8));
+        assert!(DocId::from_key(Some(&[b'a'; 512])).is_ok());
+        assert_eq!(DocId::from_key(Some(&[b'a'; 513])), Err(BadDocId::TooLong(513)));
+    }
+
+    #[test]
+    fn a_shard_id_must_be_able_to_end_an_index_name() {
+        assert!(ShardId::new("eu-west_01").is_ok());
+        for bad in ["", "EU", "a b", "a/b", "placements", "meta", "ü"] {
+            assert!(ShardId::new(bad).is_err(), "{bad}");
+        }
+    }
+}

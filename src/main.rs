@@ -1,0 +1,3 @@
+//! The `geofold` command: parses arguments and calls the library; nothing else.
+
+fn main() {}
