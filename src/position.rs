@@ -79,7 +79,6 @@ impl Position {
 
     /// The epoch part.
     pub fn epoch(self) -> Epoch {
-        #[expect(clippy::cast_possible_truncation, reason = "20 bits are left after the shift")]
         Epoch((self.0 >> OFFSET_BITS) as u32)
     }
 
