@@ -1,6 +1,7 @@
 //! geofold keeps a geosharded Elasticsearch index exactly in step with a Kafka topic.
 
 pub mod clock;
+pub mod dirty_set;
 pub mod elastic;
 pub mod geo;
 pub mod ids;
