@@ -4,6 +4,7 @@ pub mod clock;
 pub mod dirty_set;
 pub mod elastic;
 pub mod geo;
+pub mod geoshard;
 pub mod ids;
 pub mod position;
 pub mod write;

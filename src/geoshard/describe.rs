@@ -1,0 +1,164 @@
+//! What `geofold shards show` and `geofold shards locate` answer: text through `Display`, JSON through `Serialize`.
+
+use std::fmt;
+
+use s2::cellid::CellID;
+use serde::Serialize;
+
+use super::cell::{self, share_of_globe, tiles};
+use super::map::GeoshardMap;
+use crate::elastic::Index;
+use crate::geo::GeoPoint;
+use crate::ids::ShardId;
+
+/// A map, for people and programs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MapDescription {
+    /// The map's name.
+    pub name: String,
+    /// The map's version.
+    pub version: u64,
+    /// Number of ranges.
+    pub ranges: usize,
+    /// Its geoshards, by id.
+    pub shards: Vec<ShardDescription>,
+}
+
+/// One geoshard of a map.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ShardDescription {
+    /// Its id.
+    pub shard: ShardId,
+    /// The name of its index.
+    pub index: String,
+    /// Number of ranges.
+    pub ranges: usize,
+    /// Part of the globe's surface, 0 to 1.
+    pub share_of_globe: f64,
+    /// Token of the S2 cell that its first range begins with; S2 viewers draw it.
+    pub first_cell: String,
+}
+
+/// Where a point belongs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Located {
+    /// Latitude in degrees.
+    pub lat: f64,
+    /// Longitude in degrees.
+    pub lon: f64,
+    /// Token of the point's S2 leaf cell.
+    pub cell: String,
+    /// The geoshard.
+    pub shard: ShardId,
+    /// The name of its index.
+    pub index: String,
+    /// The version of the map that says so.
+    pub map_version: u64,
+}
+
+/// Describes `map`, whose indices are called `<prefix>-<shard>`.
+pub fn show(map: &GeoshardMap, prefix: &str) -> MapDescription {
+    let mut shards: Vec<_> = map
+        .shards()
+        .iter()
+        .map(|shard| ShardDescription {
+            shard: shard.clone(),
+            index: Index::Geoshard(shard.clone()).name(prefix),
+            ranges: 0,
+            share_of_globe: 0.0,
+            first_cell: String::new(),
+        })
+        .collect();
+    let mut ranges = 0;
+    for (range, owner) in map.ranges() {
+        ranges += 1;
+        let shard = &mut shards[map.shards().partition_point(|known| known < owner)];
+        if shard.ranges == 0 {
+            shard.first_cell = tiles(range.clone()).next().map(|cell| cell.to_token()).unwrap_or_default();
+        }
+        shard.ranges += 1;
+        shard.share_of_globe += share_of_globe(range);
+    }
+    MapDescription { name: map.name().to_owned(), version: map.version(), ranges, shards }
+}
+
+/// Tells which geoshard of `map` holds `point`, and its index `<prefix>-<shard>`.
+pub fn locate(map: &GeoshardMap, prefix: &str, point: GeoPoint) -> Located {
+    let shard = map.locate(point).clone();
+    Located {
+        lat: point.lat(),
+        lon: point.lon(),
+        cell: CellID(cell::leaf(point)).to_token(),
+        index: Index::Geoshard(shard.clone()).name(prefix),
+        shard,
+        map_version: map.version(),
+    }
+}
+
+impl fmt::Display for MapDescription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, version, ranges, shards } = self;
+        writeln!(f, "map {name:?}, version {version}: {} geoshards in {ranges} ranges", shards.len())?;
+        let ids = shards.iter().map(|shard| shard.shard.as_str().len());
+        let wide = ids.chain(["shard".len()]).max().unwrap_or_default();
+        writeln!(f, "{:wide$}  ranges  % of globe  first cell", "shard")?;
+        for ShardDescription { shard, ranges, share_of_globe, first_cell, .. } in shards {
+            let percent = share_of_globe * 100.0;
+            writeln!(f, "{:wide$}  {ranges:>6}  {percent:>10.4}  {first_cell}", shard.as_str())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Located {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lat, lon, cell, shard, index, map_version } = self;
+        writeln!(
+            f,
+            "{lat},{lon} (S2 cell {cell}) is in geoshard {shard}, index {index}, by map version {map_version}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map() -> GeoshardMap {
+        let shard = |id| ShardId::new(id).unwrap();
+        let ranges = vec![
+            (0, shard("rest")),
+            (0x4000_0000_0000_0001, shard("north")),
+            (0x6000_0000_0000_0001, shard("rest")),
+        ];
+        GeoshardMap::new(2, "poles", ranges).unwrap()
+    }
+
+    #[test]
+    fn a_map_is_shown_as_a_table_of_its_geoshards() {
+        assert_eq!(
+            show(&map(), "places").to_string(),
+            "map \"poles\", version 2: 2 geoshards in 3 ranges\n\
+             shard  ranges  % of globe  first cell\n\
+             north       1     16.6667  5\n\
+             rest        2     83.3333  1\n"
+        );
+    }
+
+    #[test]
+    fn programs_get_index_names_too() {
+        let json = serde_json::to_value(show(&map(), "places")).unwrap();
+        assert_eq!(json["shards"][0]["index"], "places-north");
+        assert_eq!(json["shards"][1]["ranges"], 2);
+    }
+
+    #[test]
+    fn a_point_is_located_in_its_geoshard_and_index() {
+        let located = locate(&map(), "places", GeoPoint::new(0.0, 0.0).unwrap());
+        assert_eq!(
+            located.to_string(),
+            "0,0 (S2 cell 1000000000000001) is in geoshard rest, index places-rest, by map version 2\n"
+        );
+        assert_eq!(locate(&map(), "places", GeoPoint::new(90.0, 0.0).unwrap()).shard.as_str(), "north");
+    }
+}
