@@ -7,4 +7,5 @@ pub mod geo;
 pub mod geoshard;
 pub mod ids;
 pub mod position;
+pub mod telemetry;
 pub mod write;

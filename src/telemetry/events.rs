@@ -1,0 +1,360 @@
+//! Every event that an operator may need is one type, which owns both its log line and its counters.
+//!
+//! `PartitionStopped { … }.emit(&metrics)` is all that the place of the event has to say, so that no counter is
+//! forgotten beside a log line, and texts and levels stand side by side here. Levels: `error` needs somebody now, `warn`
+//! needs somebody if it goes on, `info` tells the story of the worker, `debug` tells the story of a document. Only
+//! `debug` names documents: an id, and Elasticsearch's reason, which may quote a value, can be personal data.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use tracing::{debug, error, info, warn};
+
+use super::metrics::{Metrics, Rebalance, Success};
+use crate::ids::DocId;
+use crate::position::Position;
+
+/// The group gave this worker partitions; under cooperative rebalancing these are the new ones only, perhaps none.
+#[derive(Debug)]
+pub struct PartitionsAssigned<'a> {
+    /// Their numbers.
+    pub partitions: &'a [i32],
+}
+
+impl PartitionsAssigned<'_> {
+    /// Logs and counts it.
+    pub fn emit(self, metrics: &Metrics) {
+        metrics.rebalances.of(Rebalance::Assign).inc();
+        let partitions = self.partitions;
+        if partitions.is_empty() {
+            debug!("rebalance brought no new partitions");
+            return;
+        }
+        info!(?partitions, "partitions assigned");
+    }
+}
+
+/// The group took partitions from this worker.
+#[derive(Debug)]
+pub struct PartitionsRevoked<'a> {
+    /// Their numbers.
+    pub partitions: &'a [i32],
+    /// They are gone already, and another worker may own them; nothing can be committed any more.
+    pub lost: bool,
+}
+
+impl PartitionsRevoked<'_> {
+    /// Logs and counts it.
+    pub fn emit(self, metrics: &Metrics) {
+        let partitions = self.partitions;
+        if self.lost {
+            metrics.rebalances.of(Rebalance::Lost).inc();
+            warn!(
+                ?partitions,
+                "partitions lost: the group had taken this worker for dead; their open records are read again by the next owner"
+            );
+        } else {
+            metrics.rebalances.of(Rebalance::Revoke).inc();
+            info!(?partitions, "partitions revoked");
+        }
+    }
+}
+
+/// A partition can not get past a record and stays there until somebody acts.
+pub struct PartitionStopped<'a> {
+    /// Its number.
+    pub partition: i32,
+    /// The record, if it is one record's fault.
+    pub position: Option<Position>,
+    /// Why, and what to do.
+    pub reason: &'a dyn Display,
+}
+
+impl PartitionStopped<'_> {
+    /// Logs and counts it.
+    pub fn emit(self, metrics: &Metrics) {
+        metrics.partition_stopped(self.partition);
+        let position = self.position.map(tracing::field::display);
+        error!(partition = self.partition, position, reason = %self.reason, "partition stopped");
+    }
+}
+
+/// A message was written to the dead-letter topic, and the broker has acknowledged it.
+#[derive(Debug)]
+pub struct DeadLettered<'a> {
+    /// Where it came from.
+    pub partition: i32,
+    /// Its first record.
+    pub first: Position,
+    /// Its last record; the same as `first` unless a fold was refused.
+    pub last: Position,
+    /// One word of a closed set, the metric's label.
+    pub reason: &'static str,
+    /// What was wrong in full; may quote the document.
+    pub detail: &'a str,
+    /// The document, if the record's key was one.
+    pub id: Option<&'a DocId>,
+}
+
+impl DeadLettered<'_> {
+    /// Logs and counts it.
+    pub fn emit(self, metrics: &Metrics) {
+        metrics.dead_letter(self.reason);
+        let Self { partition, first, last, reason, detail, id } = self;
+        warn!(partition, %first, %last, reason, "record sent to the dead-letter topic");
+        debug!(partition, %first, %last, reason, detail, id = id.map(tracing::field::debug), "dead letter in detail");
+    }
+}
+
+/// Kafka took an offset commit.
+#[derive(Debug)]
+pub struct OffsetsCommitted {
+    /// How many partitions it named.
+    pub partitions: usize,
+}
+
+impl OffsetsCommitted {
+    /// Logs and counts it.
+    pub fn emit(self, metrics: &Metrics) {
+        metrics.commits.of(Success::Ok).inc();
+        debug!(partitions = self.partitions, "offsets committed");
+    }
+}
+
+/// Kafka did not take an offset commit. Nothing is lost: a later commit covers it.
+pub struct CommitFailed<'a> {
+    /// How many partitions it named.
+    pub partitions: usize,
+    /// What Kafka said.
+    pub error: &'a dyn Display,
+    /// A rebalance was under way, or the generation is over: to be expected, and not this worker's to repeat.
+    pub rebalancing: bool,
+}
+
+impl CommitFailed<'_> {
+    /// Logs and counts it.
+    pub fn emit(self, metrics: &Metrics) {
+        metrics.commits.of(Success::Failed).inc();
+        if self.rebalancing {
+            info!(partitions = self.partitions, error = %self.error, "offset commit refused during a rebalance");
+        } else {
+            warn!(partitions = self.partitions, error = %self.error, "offset commit failed; the next one covers it");
+        }
+    }
+}
+
+/// A batch came to its end.
+#[derive(Debug)]
+pub struct BatchFinished {
+    /// Whose.
+    pub partition: i32,
+    /// How many documents it was about.
+    pub documents: u32,
+    /// From its first request to its last answer.
+    pub took: Duration,
+}
+
+impl BatchFinished {
+    /// Logs and counts it.
+    pub fn emit(self, metrics: &Metrics) {
+        let Self { partition, documents, took } = self;
+        metrics.batch_seconds.observe(took.as_secs_f64());
+        metrics.batch_documents.observe(f64::from(documents));
+        debug!(partition, documents, ?took, "batch finished");
+    }
+}
+
+/// A batch gave up, with some or all of its documents unfinished; they join a later batch.
+pub struct BatchFailed<'a> {
+    /// Whose.
+    pub partition: i32,
+    /// How many documents are unfinished.
+    pub unfinished: u32,
+    /// From its first request to its end.
+    pub took: Duration,
+    /// Why.
+    pub error: &'a dyn Display,
+}
+
+impl BatchFailed<'_> {
+    /// Logs and counts it.
+    pub fn emit(self, metrics: &Metrics) {
+        let Self { partition, unfinished, took, error } = self;
+        metrics.batches_failed.inc();
+        metrics.batch_seconds.observe(took.as_secs_f64());
+        warn!(partition, unfinished, ?took, %error, "batch gave up; its open documents join a later one");
+    }
+}
+
+/// An entry was parked: an earlier owner had folded further (protocol, step 1).
+#[derive(Debug)]
+pub struct EntryParked<'a> {
+    /// Whose.
+    pub partition: i32,
+    /// The entry's last record.
+    pub position: Position,
+    /// What the placement says.
+    pub placed_at: Position,
+    /// The document.
+    pub id: &'a DocId,
+}
+
+impl EntryParked<'_> {
+    /// Logs and counts it.
+    pub fn emit(self, metrics: &Metrics) {
+        let Self { partition, position, placed_at, id } = self;
+        metrics.parked.inc();
+        debug!(partition, %position, %placed_at, ?id, "entry parked until the document's next record");
+    }
+}
+
+/// An earlier owner's decision was finished although its record is no longer in the topic (protocol, step 1).
+#[derive(Debug)]
+pub struct RecordedDecisionFinished<'a> {
+    /// Whose.
+    pub partition: i32,
+    /// The position of the decision.
+    pub position: Position,
+    /// The document.
+    pub id: &'a DocId,
+}
+
+impl RecordedDecisionFinished<'_> {
+    /// Logs and counts it.
+    pub fn emit(self, metrics: &Metrics) {
+        let Self { partition, position, id } = self;
+        metrics.recorded_decisions_finished.inc();
+        warn!(partition, %position, "record gone from the topic; finished the decision an earlier owner recorded for it");
+        debug!(partition, %position, ?id, "recorded decision finished");
+    }
+}
+
+/// Elasticsearch refused a document for good; its placement names the last good copy again.
+#[derive(Debug)]
+pub struct PlacementSetBack<'a> {
+    /// Whose.
+    pub partition: i32,
+    /// The refused fold's last record.
+    pub position: Position,
+    /// The document.
+    pub id: &'a DocId,
+}
+
+impl PlacementSetBack<'_> {
+    /// Logs and counts it.
+    pub fn emit(self, metrics: &Metrics) {
+        let Self { partition, position, id } = self;
+        metrics.set_backs.inc();
+        debug!(partition, %position, ?id, "placement set back to the last good copy");
+    }
+}
+
+/// The worker became ready, or stopped being so, or has other reasons.
+#[derive(Debug)]
+pub struct ReadinessChanged<'a> {
+    /// What is missing, by part; ready if empty.
+    pub missing: &'a std::collections::BTreeMap<String, String>,
+}
+
+impl ReadinessChanged<'_> {
+    /// Logs and counts it.
+    pub fn emit(self, metrics: &Metrics) {
+        let ready = self.missing.is_empty();
+        metrics.ready.set(i64::from(ready));
+        if ready {
+            info!("ready");
+        } else {
+            warn!(missing = ?self.missing, "not ready");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use tracing::Level;
+
+    use super::*;
+    use crate::position::Epoch;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn lines_of(level: Level, emit: impl FnOnce()) -> String {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, emit);
+        String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn a_dead_letter_is_counted_and_names_its_document_at_debug_level_only() {
+        let metrics = Metrics::new().unwrap();
+        let id = DocId::from_key(Some(b"anna-77")).unwrap();
+        let position = Position::new(Epoch::default(), 41).unwrap();
+        let emit = || {
+            DeadLettered {
+                partition: 3,
+                first: position,
+                last: position,
+                reason: "mapping",
+                detail: "failed to parse field [age] of anna-77",
+                id: Some(&id),
+            }
+            .emit(&metrics);
+        };
+        let at_info = lines_of(Level::INFO, emit);
+        assert!(at_info.contains("partition=3 first=0:41 last=0:41 reason=\"mapping\""), "{at_info}");
+        assert!(!at_info.contains("anna"), "{at_info}");
+        assert!(lines_of(Level::DEBUG, emit).contains("id=\"anna-77\""));
+        assert!(metrics.render().unwrap().contains("geofold_dead_letters_total{reason=\"mapping\"} 2\n"));
+    }
+
+    #[test]
+    fn a_stopped_partition_is_an_error_line_and_a_gauge() {
+        let metrics = Metrics::new().unwrap();
+        metrics.partition(3);
+        let lines = lines_of(Level::ERROR, || {
+            PartitionStopped {
+                partition: 3,
+                position: Position::new(Epoch::default(), 41),
+                reason: &"no dead-letter topic is configured",
+            }
+            .emit(&metrics);
+        });
+        assert!(lines.contains("partition stopped partition=3 position=0:41"), "{lines}");
+        assert!(lines.contains("reason=no dead-letter topic is configured"), "{lines}");
+        assert!(metrics.render().unwrap().contains("geofold_stopped_partitions 1\n"));
+    }
+
+    #[test]
+    fn a_lost_partition_warns_and_a_revoked_one_does_not() {
+        let metrics = Metrics::new().unwrap();
+        let lines = lines_of(Level::WARN, || {
+            PartitionsRevoked { partitions: &[1, 2], lost: false }.emit(&metrics);
+            PartitionsRevoked { partitions: &[3], lost: true }.emit(&metrics);
+        });
+        assert_eq!(lines.lines().count(), 1, "{lines}");
+        assert!(lines.contains("partitions=[3]"), "{lines}");
+        let text = metrics.render().unwrap();
+        assert!(text.contains("geofold_rebalances_total{kind=\"revoke\"} 1\n"));
+        assert!(text.contains("geofold_rebalances_total{kind=\"lost\"} 1\n"));
+    }
+}

@@ -1,0 +1,101 @@
+//! Where log lines go: to standard error, as text for people or as JSON for machines.
+//!
+//! librdkafka's own lines come through `tracing` too, under the targets `rdkafka` and `librdkafka`.
+
+use std::env::{self, VarError};
+use std::io::{IsTerminal, stderr};
+
+use thiserror::Error;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// The environment variable that wins over the configured filter.
+pub const FILTER_VARIABLE: &str = "RUST_LOG";
+
+/// The form of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    /// For people; coloured on a terminal.
+    #[default]
+    Text,
+    /// One JSON object per line, an event's fields at its top level.
+    Json,
+}
+
+/// Why logging could not be set up.
+#[derive(Debug, Error)]
+pub enum LoggingError {
+    /// The filter does not parse.
+    #[error(
+        "the log filter {filter:?} from {origin} is not valid: {source}; \
+         write for example \"info\" or \"info,geofold::worker=debug\""
+    )]
+    BadFilter {
+        /// What was given.
+        filter: String,
+        /// Where it was given.
+        origin: &'static str,
+        /// What is wrong with it.
+        source: tracing_subscriber::filter::ParseError,
+    },
+    /// The environment variable is no text.
+    #[error("the log filter in RUST_LOG is not valid UTF-8; unset it or write for example RUST_LOG=info")]
+    NotUtf8,
+    /// Something else in this process has set a logger.
+    #[error("logging was already set up in this process: {0}")]
+    AlreadySet(#[from] tracing_subscriber::util::TryInitError),
+}
+
+/// Sends log lines of this process to standard error. `configured` has the syntax of [`EnvFilter`]; the environment
+/// variable [`FILTER_VARIABLE`] wins over it, unless it is empty.
+///
+/// # Errors
+/// If the filter does not parse, or logging was set up before.
+pub fn init(format: LogFormat, configured: &str) -> Result<(), LoggingError> {
+    let from_env = match env::var(FILTER_VARIABLE) {
+        Ok(filter) => Some(filter),
+        Err(VarError::NotPresent) => None,
+        Err(VarError::NotUnicode(_)) => return Err(LoggingError::NotUtf8),
+    };
+    let filter = choose_filter(from_env.as_deref(), configured)?;
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
+    match format {
+        LogFormat::Text => lines.with_ansi(stderr().is_terminal()).finish().try_init()?,
+        LogFormat::Json => lines.json().flatten_event(true).with_current_span(false).finish().try_init()?,
+    }
+    Ok(())
+}
+
+fn choose_filter(from_env: Option<&str>, configured: &str) -> Result<EnvFilter, LoggingError> {
+    let (filter, origin) = match from_env.filter(|filter| !filter.trim().is_empty()) {
+        Some(filter) => (filter, FILTER_VARIABLE),
+        None => (configured, "the configuration"),
+    };
+    EnvFilter::builder().parse(filter).map_err(|source| LoggingError::BadFilter {
+        filter: filter.to_owned(),
+        origin,
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_wins_over_the_configuration_unless_it_is_empty() {
+        let chosen =
+            |from_env, configured| choose_filter(from_env, configured).map(|filter| filter.to_string());
+        assert_eq!(chosen(None, "warn").unwrap(), "warn");
+        assert_eq!(chosen(Some(""), "warn").unwrap(), "warn");
+        assert_eq!(chosen(Some("debug"), "not a filter").unwrap(), "debug");
+    }
+
+    #[test]
+    fn a_bad_filter_is_named_with_its_origin() {
+        let error = choose_filter(None, "geofold=loud").unwrap_err().to_string();
+        assert!(error.contains("\"geofold=loud\" from the configuration"), "{error}");
+        let error = choose_filter(Some("geofold=loud"), "info").unwrap_err().to_string();
+        assert!(error.contains("from RUST_LOG"), "{error}");
+    }
+}

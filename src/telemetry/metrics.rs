@@ -1,0 +1,602 @@
+//! Every metric of the worker: one struct of handles on a registry of its own.
+//!
+//! Nothing here is global, so that several workers (and tests) live in one process. Names begin with `geofold_`, units
+//! are seconds, bytes, records and documents; labels are a partition's number or one of a closed set of words, never a
+//! document's id. A partition's handles are made once per assignment ([`Metrics::partition`]); when it is revoked, its
+//! gauges go ([`Metrics::drop_partition`]) and its counters stay, since a counter that vanishes looks like a reset.
+//!
+//! Records add up, per partition and over the worker's life:
+//! `geofold_records_total = sum(geofold_records_done_total) + geofold_records_in_flight`.
+//! [`PartitionMetrics`] is the only way to count a record and keeps the gauge itself, so that it can not be otherwise
+//! (but for the instant between two atomic adds, which a scrape may fall into).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use prometheus::{
+    Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, Result,
+    TextEncoder,
+};
+
+use super::families::{Counters, Histograms, Label, MetricInfo, Register, label};
+
+label! {
+    /// How a record ended.
+    Outcome {
+        /// Its content was written to a geoshard.
+        Indexed => "indexed",
+        /// Its document was deleted.
+        Deleted => "deleted",
+        /// A newer record of the same document took it in.
+        Folded => "folded",
+        /// Elasticsearch had it, or a newer one, already.
+        AlreadyApplied => "already_applied",
+        /// It went to the dead-letter topic.
+        DeadLettered => "dead_lettered",
+        /// Its document is not there and `on_missing` is `drop`.
+        Dropped => "dropped",
+        /// Given up when the partition was revoked; the next owner reads it again.
+        HandedOver => "handed_over",
+    }
+}
+
+label! {
+    /// Whether something was found.
+    Lookup {
+        /// It was.
+        Hit => "hit",
+        /// It was not.
+        Miss => "miss",
+    }
+}
+
+label! {
+    /// A request on the hot path.
+    RequestKind {
+        /// Reads documents.
+        Mget => "mget",
+        /// Writes documents.
+        Bulk => "bulk",
+    }
+}
+
+label! {
+    /// How something went.
+    Success {
+        /// Well.
+        Ok => "ok",
+        /// Not well.
+        Failed => "failed",
+    }
+}
+
+label! {
+    /// A change of the partitions that this worker owns.
+    Rebalance {
+        /// Partitions came.
+        Assign => "assign",
+        /// Partitions went, in order.
+        Revoke => "revoke",
+        /// Partitions went before this worker could finish with them.
+        Lost => "lost",
+    }
+}
+
+/// Seconds; from a local round trip to the longest batch deadline.
+const TIME_BUCKETS: [f64; 14] =
+    [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+/// Documents in one batch.
+const SIZE_BUCKETS: [f64; 10] = [1.0, 10.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10000.0];
+
+const PARTITION: &[&str] = &["partition"];
+
+/// Every metric of one worker.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    catalogue: Vec<MetricInfo>,
+    /// The partitions that are assigned, and whether each has stopped: what the two gauges below are counted from.
+    owned: Mutex<BTreeMap<i32, PartitionState>>,
+    assigned_partitions: IntGauge,
+    stopped_partitions: IntGauge,
+    by_partition: PartitionFamilies,
+    elasticsearch_requests: IntCounterVec,
+    elasticsearch_retries: IntCounterVec,
+    entries_retried: IntCounterVec,
+    dead_letters: IntCounterVec,
+
+    /// Documents that changed geoshard.
+    pub moves: IntCounter,
+    /// Entries parked (protocol, step 1).
+    pub parked: IntCounter,
+    /// Recorded decisions finished without the record that made them (protocol, step 1).
+    pub recorded_decisions_finished: IntCounter,
+    /// Lookups in the owner's cache of placements.
+    pub placement_cache_lookups: Counters<Lookup>,
+    /// Placements set back after Elasticsearch refused a document for good.
+    pub set_backs: IntCounter,
+    /// Time of one request to Elasticsearch, from sending to the decoded answer.
+    pub elasticsearch_request_seconds: Histograms<RequestKind>,
+    /// Operations sent, each time they are sent.
+    pub elasticsearch_operations: Counters<RequestKind>,
+    /// Bytes of request bodies sent.
+    pub elasticsearch_bytes: Counters<RequestKind>,
+    /// Requests that may be under way at once.
+    pub elasticsearch_permits: IntGauge,
+    /// Requests under way, with those that wait to be sent again.
+    pub elasticsearch_permits_in_use: IntGauge,
+    /// Time of one batch, from its first read to its last answer.
+    pub batch_seconds: Histogram,
+    /// Documents of one batch.
+    pub batch_documents: Histogram,
+    /// Batches that gave up.
+    pub batches_failed: IntCounter,
+    /// Memory that records and folds hold.
+    pub held_bytes: IntGauge,
+    /// Where fetching stops.
+    pub held_bytes_limit: IntGauge,
+    /// Partitions whose fetching is paused.
+    pub paused_partitions: IntGauge,
+    /// Offset commits by how they went.
+    pub commits: Counters<Success>,
+    /// Rebalance callbacks served.
+    pub rebalances: Counters<Rebalance>,
+    /// 1 if `/readyz` says ready.
+    pub ready: IntGauge,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PartitionState {
+    Running,
+    Stopped,
+}
+
+/// The metric families with a `partition` label.
+#[derive(Debug)]
+struct PartitionFamilies {
+    records: IntCounterVec,
+    records_done: IntCounterVec,
+    records_in_flight: IntGaugeVec,
+    parked: IntGaugeVec,
+    dirty_ids: IntGaugeVec,
+    dirty_bytes: IntGaugeVec,
+    oldest_dirty_seconds: GaugeVec,
+    watermark_lag_records: IntGaugeVec,
+    committed_offset: IntGaugeVec,
+}
+
+/// A partition's handles, for one assignment. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct PartitionMetrics {
+    records: IntCounter,
+    done: Counters<Outcome>,
+    in_flight: IntGauge,
+    parked: IntGauge,
+    dirty_ids: IntGauge,
+    dirty_bytes: IntGauge,
+    oldest_dirty_seconds: Gauge,
+    watermark_lag_records: IntGauge,
+    committed_offset: IntGauge,
+}
+
+/// `n` as a gauge takes it.
+pub fn level(n: impl TryInto<i64>) -> i64 {
+    n.try_into().unwrap_or(i64::MAX)
+}
+
+impl Metrics {
+    /// All metrics at zero, on a new registry.
+    ///
+    /// # Errors
+    /// Only if two metrics share a name, which the unit tests exclude.
+    pub fn new() -> Result<Arc<Self>> {
+        let mut r = Register::default();
+        let by_partition = PartitionFamilies::new(&mut r)?;
+        r.gauge_vec("geofold_build_info", "Always 1; the version that runs is its label.", &["version"])?
+            .with_label_values(&[env!("CARGO_PKG_VERSION")])
+            .set(1);
+        // Linux only; the names (`process_…`) are the ones that every Prometheus client uses.
+        #[cfg(target_os = "linux")]
+        r.registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
+
+        Ok(Arc::new(Self {
+            owned: Mutex::default(),
+            by_partition,
+            assigned_partitions: r.gauge("geofold_assigned_partitions", "Partitions this worker owns.")?,
+            stopped_partitions: r.gauge(
+                "geofold_stopped_partitions",
+                "Owned partitions that stopped at a record they can not get past; the log says why.",
+            )?,
+            elasticsearch_requests: r.counter_vec(
+                "geofold_elasticsearch_requests_total",
+                "Requests sent to Elasticsearch, each attempt, by kind and by whether a usable answer came.",
+                &["kind", "result"],
+            )?,
+            elasticsearch_retries: r.counter_vec(
+                "geofold_elasticsearch_retries_total",
+                "Operations that are sent again, by reason.",
+                &["reason"],
+            )?,
+            entries_retried: r.counter_vec(
+                "geofold_entries_retried_total",
+                "Entries that went back to step 1 of the protocol, by reason.",
+                &["reason"],
+            )?,
+            dead_letters: r.counter_vec(
+                "geofold_dead_letters_total",
+                "Messages written to the dead-letter topic, by reason.",
+                &["reason"],
+            )?,
+            moves: r.counter("geofold_moves_total", "Documents that changed geoshard.")?,
+            parked: r.counter(
+                "geofold_parked_total",
+                "Entries put aside until the document's next record, since an earlier owner had folded further.",
+            )?,
+            recorded_decisions_finished: r.counter(
+                "geofold_recorded_decisions_finished_total",
+                "Decisions of an earlier owner finished without their record, which the topic no longer has.",
+            )?,
+            placement_cache_lookups: r.counters(
+                "geofold_placement_cache_lookups_total",
+                "Lookups in the cache of placements, by result.",
+                "result",
+            )?,
+            set_backs: r.counter(
+                "geofold_set_backs_total",
+                "Placements set back to the last good copy after Elasticsearch refused a document for good.",
+            )?,
+            elasticsearch_request_seconds: r.histograms(
+                "geofold_elasticsearch_request_seconds",
+                "Time of one request to Elasticsearch, by kind.",
+                "kind",
+                &TIME_BUCKETS,
+            )?,
+            elasticsearch_operations: r.counters(
+                "geofold_elasticsearch_operations_total",
+                "Operations sent to Elasticsearch, each attempt, by kind of request.",
+                "kind",
+            )?,
+            elasticsearch_bytes: r.counters(
+                "geofold_elasticsearch_bytes_total",
+                "Bytes of request bodies sent to Elasticsearch, before compression, by kind of request.",
+                "kind",
+            )?,
+            elasticsearch_permits: r.gauge(
+                "geofold_elasticsearch_permits",
+                "Requests to Elasticsearch that may be under way at once.",
+            )?,
+            elasticsearch_permits_in_use: r.gauge(
+                "geofold_elasticsearch_permits_in_use",
+                "Requests to Elasticsearch under way or waiting to be sent again.",
+            )?,
+            batch_seconds: r.histogram(
+                "geofold_batch_seconds",
+                "Time of one batch, from its first request to its last answer.",
+                &TIME_BUCKETS,
+            )?,
+            batch_documents: r.histogram(
+                "geofold_batch_documents",
+                "Documents of one batch.",
+                &SIZE_BUCKETS,
+            )?,
+            batches_failed: r.counter(
+                "geofold_batches_failed_total",
+                "Batches that gave up at their deadline; their entries join a later batch.",
+            )?,
+            held_bytes: r
+                .gauge("geofold_held_bytes", "Bytes of records and folds that wait to be written.")?,
+            held_bytes_limit: r
+                .gauge("geofold_held_bytes_limit", "Held bytes at which fetching from Kafka pauses.")?,
+            paused_partitions: r.gauge(
+                "geofold_paused_partitions",
+                "Owned partitions whose fetching is paused until held records are written.",
+            )?,
+            commits: r.counters(
+                "geofold_commits_total",
+                "Offset commits sent to Kafka, by result.",
+                "result",
+            )?,
+            rebalances: r.counters(
+                "geofold_rebalances_total",
+                "Changes of the partitions this worker owns, by kind.",
+                "kind",
+            )?,
+            ready: r.gauge("geofold_ready", "1 if this worker is ready, 0 if /readyz names what is missing.")?,
+            registry: r.registry,
+            catalogue: r.catalogue,
+        }))
+    }
+
+    /// The handles of a partition that was assigned. It counts as owned until [`Metrics::drop_partition`].
+    pub fn partition(&self, partition: i32) -> PartitionMetrics {
+        self.change_owned(|owned| {
+            owned.insert(partition, PartitionState::Running);
+        });
+        self.by_partition.handles(partition)
+    }
+
+    /// To be called once a revoked partition's task has ended: counts what it still had in flight as
+    /// [`Outcome::HandedOver`] and removes the partition's gauges.
+    pub fn drop_partition(&self, partition: i32) {
+        self.by_partition.handles(partition).hand_over();
+        self.by_partition.remove_gauges(partition);
+        self.change_owned(|owned| {
+            owned.remove(&partition);
+        });
+    }
+
+    /// An owned partition can not get past a record.
+    pub(super) fn partition_stopped(&self, partition: i32) {
+        self.change_owned(|owned| {
+            owned.insert(partition, PartitionState::Stopped);
+        });
+    }
+
+    fn change_owned(&self, change: impl FnOnce(&mut BTreeMap<i32, PartitionState>)) {
+        let mut owned: MutexGuard<'_, _> = self.owned.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut owned);
+        self.assigned_partitions.set(level(owned.len()));
+        let stopped = owned.values().filter(|state| **state == PartitionState::Stopped).count();
+        self.stopped_partitions.set(level(stopped));
+    }
+
+    /// One attempt of a request to Elasticsearch came to its end.
+    pub fn elasticsearch_request(&self, kind: RequestKind, result: Success, took: Duration) {
+        self.elasticsearch_requests.with_label_values(&[kind.as_str(), result.as_str()]).inc();
+        self.elasticsearch_request_seconds.of(kind).observe(took.as_secs_f64());
+    }
+
+    /// `items` operations will be sent again.
+    pub fn elasticsearch_retry(&self, reason: &'static str, items: u64) {
+        self.elasticsearch_retries.with_label_values(&[reason]).inc_by(items);
+    }
+
+    /// An entry went back to step 1 of the protocol.
+    pub fn entry_retried(&self, reason: &'static str) {
+        self.entries_retried.with_label_values(&[reason]).inc();
+    }
+
+    /// A message was written to the dead-letter topic.
+    pub(super) fn dead_letter(&self, reason: &'static str) {
+        self.dead_letters.with_label_values(&[reason]).inc();
+    }
+
+    /// Every metric of geofold's own, for docs and dashboards. The `process_…` metrics are not in it.
+    pub fn catalogue(&self) -> &[MetricInfo] {
+        &self.catalogue
+    }
+
+    /// All metrics in Prometheus' text format, version 0.0.4.
+    ///
+    /// # Errors
+    /// If the encoder refuses a family that the registry gathered.
+    pub fn render(&self) -> Result<String> {
+        TextEncoder::new().encode_to_string(&self.registry.gather())
+    }
+}
+
+impl PartitionFamilies {
+    fn new(r: &mut Register) -> Result<Self> {
+        Ok(Self {
+            records: r.counter_vec(
+                "geofold_records_total",
+                "Records read from the partition; equals records done plus records in flight.",
+                PARTITION,
+            )?,
+            records_done: r.counter_vec(
+                "geofold_records_done_total",
+                "Records that came to their end, by outcome.",
+                &["partition", "outcome"],
+            )?,
+            records_in_flight: r.gauge_vec(
+                "geofold_records_in_flight",
+                "Records read that have not come to their end.",
+                PARTITION,
+            )?,
+            parked: r.gauge_vec(
+                "geofold_parked",
+                "Entries that wait for their document's next record.",
+                PARTITION,
+            )?,
+            dirty_ids: r.gauge_vec(
+                "geofold_dirty_ids",
+                "Documents with writes that are not in Elasticsearch yet.",
+                PARTITION,
+            )?,
+            dirty_bytes: r.gauge_vec(
+                "geofold_dirty_bytes",
+                "Bytes of writes that are not in Elasticsearch yet.",
+                PARTITION,
+            )?,
+            oldest_dirty_seconds: r.float_gauge_vec(
+                "geofold_oldest_dirty_seconds",
+                "Time since the oldest write that is not in Elasticsearch yet was read; 0 if there is none.",
+                PARTITION,
+            )?,
+            watermark_lag_records: r.gauge_vec(
+                "geofold_watermark_lag_records",
+                "Records from the watermark to the partition's end.",
+                PARTITION,
+            )?,
+            committed_offset: r.gauge_vec(
+                "geofold_committed_offset",
+                "The offset that was committed last.",
+                PARTITION,
+            )?,
+        })
+    }
+
+    fn handles(&self, partition: i32) -> PartitionMetrics {
+        let partition = partition.to_string();
+        let label = &[partition.as_str()];
+        PartitionMetrics {
+            records: self.records.with_label_values(label),
+            done: Counters::new(|outcome: Outcome| {
+                self.records_done.with_label_values(&[partition.as_str(), outcome.as_str()])
+            }),
+            in_flight: self.records_in_flight.with_label_values(label),
+            parked: self.parked.with_label_values(label),
+            dirty_ids: self.dirty_ids.with_label_values(label),
+            dirty_bytes: self.dirty_bytes.with_label_values(label),
+            oldest_dirty_seconds: self.oldest_dirty_seconds.with_label_values(label),
+            watermark_lag_records: self.watermark_lag_records.with_label_values(label),
+            committed_offset: self.committed_offset.with_label_values(label),
+        }
+    }
+
+    fn remove_gauges(&self, partition: i32) {
+        let partition = partition.to_string();
+        let label = &[partition.as_str()];
+        let whole_numbers = [
+            &self.records_in_flight,
+            &self.parked,
+            &self.dirty_ids,
+            &self.dirty_bytes,
+            &self.watermark_lag_records,
+            &self.committed_offset,
+        ];
+        // The only error is "no such series", which is what is wanted.
+        for family in whole_numbers {
+            let _ = family.remove_label_values(label);
+        }
+        let _ = self.oldest_dirty_seconds.remove_label_values(label);
+    }
+}
+
+impl PartitionMetrics {
+    /// One record was read.
+    pub fn record_in(&self) {
+        self.records.inc();
+        self.in_flight.inc();
+    }
+
+    /// `records` records came to their end. A fold of five that is indexed is one `Indexed` and four `Folded`.
+    pub fn record_done(&self, outcome: Outcome, records: u64) {
+        self.done.of(outcome).inc_by(records);
+        self.in_flight.sub(level(records));
+        debug_assert!(self.in_flight.get() >= 0, "more records done than were read");
+    }
+
+    /// Records read that have not come to their end.
+    pub fn in_flight(&self) -> i64 {
+        self.in_flight.get()
+    }
+
+    /// Entries parked now.
+    pub fn parked(&self, entries: usize) {
+        self.parked.set(level(entries));
+    }
+
+    /// What the dirty set holds: documents, bytes, and the age of its oldest write.
+    pub fn dirty(&self, ids: usize, bytes: usize, oldest: Option<Duration>) {
+        self.dirty_ids.set(level(ids));
+        self.dirty_bytes.set(level(bytes));
+        self.oldest_dirty_seconds.set(oldest.unwrap_or_default().as_secs_f64());
+    }
+
+    /// Where the watermark is, and the offset after the partition's last record.
+    pub fn watermark(&self, watermark: i64, end_offset: i64) {
+        self.watermark_lag_records.set(end_offset.saturating_sub(watermark).max(0));
+    }
+
+    /// This offset was committed.
+    pub fn committed(&self, offset: i64) {
+        self.committed_offset.set(offset);
+    }
+
+    fn hand_over(&self) {
+        let left = u64::try_from(self.in_flight.get()).unwrap_or_default();
+        self.record_done(Outcome::HandedOver, left);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::families::MetricType;
+    use super::*;
+
+    #[test]
+    fn every_metric_has_the_prefix_a_help_text_and_the_suffix_of_its_type() {
+        let metrics = Metrics::new().unwrap();
+        assert!(!metrics.catalogue().is_empty());
+        for MetricInfo { name, kind, help, labels } in metrics.catalogue() {
+            assert!(name.starts_with("geofold_"), "{name}");
+            assert!(help.ends_with('.') && help.len() > 15, "{name}: {help}");
+            assert_eq!(name.ends_with("_total"), *kind == MetricType::Counter, "{name}");
+            for label in labels {
+                assert!(
+                    ["partition", "outcome", "kind", "result", "reason", "version"].contains(&label.as_str()),
+                    "{name} has the label {label}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_rendered_is_what_the_catalogue_says() {
+        let metrics = Metrics::new().unwrap();
+        metrics.partition(3);
+        metrics.elasticsearch_request(RequestKind::Bulk, Success::Failed, Duration::from_millis(3));
+        metrics.elasticsearch_retry("429", 7);
+        metrics.entry_retried("conflict");
+        metrics.dead_letter("bad_json");
+        let text = metrics.render().unwrap();
+        for metric in metrics.catalogue() {
+            assert!(text.contains(&format!("# HELP {} {}\n", metric.name, metric.help)), "{}", metric.name);
+            assert!(text.contains(&format!("# TYPE {} {}\n", metric.name, metric.kind.as_str())));
+        }
+        assert!(text.contains("geofold_elasticsearch_retries_total{reason=\"429\"} 7\n"));
+        assert!(text.contains("geofold_commits_total{result=\"failed\"} 0\n"), "a series begins at zero");
+    }
+
+    #[test]
+    fn a_revoked_partition_leaves_its_counters_and_takes_its_gauges_along() {
+        let metrics = Metrics::new().unwrap();
+        let partition = metrics.partition(3);
+        metrics.partition(4);
+        metrics.partition_stopped(4);
+        for _ in 0..5 {
+            partition.record_in();
+        }
+        partition.record_done(Outcome::Indexed, 2);
+        partition.dirty(3, 300, Some(Duration::from_millis(1500)));
+        assert!(metrics.render().unwrap().contains("geofold_oldest_dirty_seconds{partition=\"3\"} 1.5\n"));
+
+        metrics.drop_partition(3);
+        let text = metrics.render().unwrap();
+        assert!(text.contains("geofold_records_total{partition=\"3\"} 5\n"));
+        assert!(text.contains("geofold_records_done_total{outcome=\"handed_over\",partition=\"3\"} 3\n"));
+        assert!(!text.contains("geofold_records_in_flight{partition=\"3\"}"));
+        assert!(!text.contains("geofold_oldest_dirty_seconds{partition=\"3\"}"));
+        assert!(text.contains("geofold_assigned_partitions 1\n"));
+        assert!(text.contains("geofold_stopped_partitions 1\n"));
+        metrics.drop_partition(4);
+        assert!(metrics.render().unwrap().contains("geofold_stopped_partitions 0\n"));
+
+        assert_eq!(metrics.partition(3).in_flight(), 0, "the next assignment begins with nothing in flight");
+    }
+
+    proptest! {
+        #[test]
+        fn records_in_equal_records_done_and_in_flight(
+            steps in prop::collection::vec((0_u64..20, 0_usize..7, 0_u64..20), 0..50),
+        ) {
+            let metrics = Metrics::new().unwrap();
+            let partition = metrics.partition(0);
+            for (read, outcome, done) in steps {
+                (0..read).for_each(|_| partition.record_in());
+                let done = done.min(u64::try_from(partition.in_flight()).unwrap());
+                partition.record_done(Outcome::ALL[outcome], done);
+                prop_assert_eq!(
+                    partition.records.get(),
+                    partition.done.sum() + u64::try_from(partition.in_flight()).unwrap()
+                );
+            }
+            metrics.drop_partition(0);
+            prop_assert_eq!(partition.records.get(), partition.done.sum());
+        }
+    }
+}
