@@ -1,5 +1,6 @@
 //! geofold keeps a geosharded Elasticsearch index exactly in step with a Kafka topic.
 
+pub mod admin;
 pub mod clock;
 pub mod dirty_set;
 pub mod elastic;
