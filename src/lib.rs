@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod clock;
+pub mod decode;
 pub mod dirty_set;
 pub mod elastic;
 pub mod geo;

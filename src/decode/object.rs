@@ -1,0 +1,163 @@
+//! A JSON object as its members' own text, in order: what can be rearranged without touching a value.
+//!
+//! serde_json checks the syntax of everything inside, but nothing is converted: `1.10` and 30-digit numbers stay as
+//! they were written, and so do escapes in keys. Duplicate keys are refused, as Elasticsearch refuses them.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use ahash::AHashMap;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use thiserror::Error;
+
+/// So much of a key is shown in an error: enough to find it, not enough to leak a document.
+const SHOWN_KEY_CHARS: usize = 40;
+
+/// An object's members, oldest first, none twice.
+#[derive(Debug, Default)]
+pub(super) struct Object<'a> {
+    pub(super) members: Vec<Member<'a>>,
+    places: AHashMap<Cow<'a, str>, usize>,
+}
+
+/// One member of an object.
+#[derive(Debug)]
+pub(super) struct Member<'a> {
+    /// The key as a program means it, without escapes.
+    pub(super) key: Cow<'a, str>,
+    /// The key as it was written, with its quotes.
+    pub(super) raw_key: &'a str,
+    /// The value as it was written, without white space around it.
+    pub(super) value: &'a str,
+}
+
+/// Why a text is not an object that can be worked on.
+#[derive(Debug, Error)]
+pub enum BadObject {
+    /// Elasticsearch would refuse it too. Holds the place of the first wrong byte.
+    #[error("it is not valid UTF-8 at byte {0}")]
+    NotUtf8(usize),
+    /// No JSON, or no object.
+    #[error("it is not a valid JSON object: {0}")]
+    Json(#[from] serde_json::Error),
+    /// One object has a key twice. Holds the key, cut if it is long.
+    #[error("it has the key {0:?} twice in one object")]
+    DuplicateKey(String),
+    /// Objects stand in objects more levels deep than this.
+    #[error("its objects are nested more than {0} levels deep")]
+    TooDeep(usize),
+}
+
+impl<'a> Object<'a> {
+    pub(super) fn parse(text: &'a str) -> Result<Self, BadObject> {
+        let RawMembers(raw_members) = serde_json::from_str(text)?;
+        let mut object = Self {
+            members: Vec::with_capacity(raw_members.len()),
+            places: AHashMap::with_capacity(raw_members.len()),
+        };
+        for (raw_key, value) in raw_members {
+            let raw_key = raw_key.get();
+            let key = unescaped(raw_key)?;
+            if object.places.insert(key.clone(), object.members.len()).is_some() {
+                return Err(BadObject::DuplicateKey(shown(&key)));
+            }
+            object.members.push(Member { key, raw_key, value: value.get() });
+        }
+        Ok(object)
+    }
+
+    /// The text of the value at `key`.
+    pub(super) fn get(&self, key: &str) -> Option<&'a str> {
+        self.places.get(key).map(|&place| self.members[place].value)
+    }
+
+    pub(super) fn contains(&self, key: &str) -> bool {
+        self.places.contains_key(key)
+    }
+}
+
+/// Bytes as text. Documents are checked as a whole once, so that parts of them can be sliced.
+pub(super) fn text(bytes: &[u8]) -> Result<&str, BadObject> {
+    std::str::from_utf8(bytes).map_err(|error| BadObject::NotUtf8(error.valid_up_to()))
+}
+
+/// Whether a value that was parsed before is an object; its first byte tells.
+pub(super) fn is_object(value: &str) -> bool {
+    value.starts_with('{')
+}
+
+pub(super) fn is_null(value: &str) -> bool {
+    value == "null"
+}
+
+/// A key as an error may show it.
+pub(super) fn shown(key: &str) -> String {
+    match key.char_indices().nth(SHOWN_KEY_CHARS) {
+        Some((end, _)) => format!("{}…", &key[..end]),
+        None => key.to_owned(),
+    }
+}
+
+fn unescaped(raw_key: &str) -> Result<Cow<'_, str>, serde_json::Error> {
+    let quoted = raw_key.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    match quoted {
+        Some(plain) if !plain.contains('\\') => Ok(Cow::Borrowed(plain)),
+        _ => serde_json::from_str(raw_key).map(Cow::Owned),
+    }
+}
+
+struct RawMembers<'a>(Vec<(&'a RawValue, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for RawMembers<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collect;
+
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Vec<(&'de RawValue, &'de RawValue)>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(members)
+            }
+        }
+
+        deserializer.deserialize_map(Collect).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_keep_their_text_and_keys_are_compared_without_escapes() {
+        let object = Object::parse(r#" { "caf\u00e9" : 1.10 , "b":[ 1,2 ] } "#).unwrap();
+        assert_eq!(object.get("café"), Some("1.10"));
+        assert_eq!(object.members[0].raw_key, r#""caf\u00e9""#);
+        assert_eq!(object.get("b"), Some("[ 1,2 ]"));
+        assert!(!object.contains("c"));
+    }
+
+    #[test]
+    fn a_key_that_stands_twice_is_refused_even_if_it_is_spelled_differently() {
+        assert!(
+            matches!(Object::parse(r#"{"a":1,"\u0061":2}"#), Err(BadObject::DuplicateKey(key)) if key == "a")
+        );
+    }
+
+    #[test]
+    fn no_error_shows_a_long_key_in_full() {
+        let key = "ü".repeat(500);
+        let error = Object::parse(&format!(r#"{{"{key}":1,"{key}":2}}"#)).unwrap_err();
+        assert!(error.to_string().chars().count() < 100, "{error}");
+    }
+}
