@@ -1,6 +1,360 @@
-//! From a Kafka record to a write.
+//! From a Kafka record to a [`Write`], or to the reason why it can not become one.
+//!
+//! A document is read once, from one end to the other, to check its JSON and find its location; its bytes go on
+//! untouched and uncopied. Only line breaks between tokens are replaced, since a `_bulk` request is made of lines.
 
+pub mod location;
 pub mod merge_patch;
 mod object;
+mod point;
 
+use bytes::Bytes;
+use memchr::memchr2;
+use thiserror::Error;
+
+pub use self::location::{BadLocation, BadLocationPath, LocationPath};
 pub use self::object::BadObject;
+pub use self::point::BadForm;
+use crate::ids::{BadDocId, DocId};
+use crate::position::{Epoch, Position};
+use crate::write::{Body, Write};
+
+/// The record header that says what a record asks for.
+pub const OP_HEADER: &str = "geofold-op";
+
+/// So much of an unknown operation is shown in its error.
+const SHOWN_OP_CHARS: usize = 20;
+
+/// What of a Kafka record says what it means.
+#[derive(Debug, Clone)]
+pub struct RawRecord<'a> {
+    /// The partition it was read from.
+    pub partition: i32,
+    /// Its offset there.
+    pub offset: i64,
+    /// The document's id.
+    pub key: Option<&'a [u8]>,
+    /// The document or the patch; owned, so that it can go on without a copy.
+    pub value: Option<Bytes>,
+    /// Value of its [`OP_HEADER`].
+    pub op: Option<&'a [u8]>,
+}
+
+/// Decodes plain records: the value is the document, or a patch of it.
+#[derive(Debug, Clone)]
+pub struct Decoder {
+    path: LocationPath,
+    epoch: Epoch,
+    max_bytes: usize,
+}
+
+/// What a record is to do, before its value is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Op {
+    Index,
+    Delete,
+    Patch,
+    Touch,
+}
+
+/// Why a record can not become a write; it belongs into the dead-letter topic.
+#[derive(Debug, Error)]
+pub enum BadRecord {
+    /// Offsets have 44 bits in a version.
+    #[error("offset {offset} of partition {partition} does not fit into an external version")]
+    Position {
+        /// The record's partition.
+        partition: i32,
+        /// The record's offset.
+        offset: i64,
+    },
+    /// The key is no document id.
+    #[error(transparent)]
+    Key(#[from] BadDocId),
+    /// The header has a value that is no operation. Holds it, cut if it is long.
+    #[error("the header {OP_HEADER} is {0:?}; it may be index, delete, patch or touch")]
+    Op(String),
+    /// An index or a patch needs one.
+    #[error("the header {OP_HEADER} is {0}, but the record has no value")]
+    NoValue(&'static str),
+    /// Larger than configured.
+    #[error("the value has {bytes} bytes, and {max_bytes} are allowed")]
+    TooLarge {
+        /// What it has.
+        bytes: usize,
+        /// What the configuration allows.
+        max_bytes: usize,
+    },
+    /// Null, an array, a scalar, nothing.
+    #[error("the value is not a JSON object; a document and a patch must be one")]
+    NotAnObject,
+    /// It begins like an object but is none, or one that can not be worked on.
+    #[error("the value can not be used: {0}")]
+    Json(BadObject),
+    /// A document without location has no geoshard.
+    #[error("the document has no location at \"{path}\": {why}")]
+    NoLocation {
+        /// Where it should be.
+        path: LocationPath,
+        /// Missing or null.
+        why: BadLocation,
+    },
+    /// There is something at the location's place.
+    #[error("the value at \"{path}\" is not a location: {why}")]
+    BadLocation {
+        /// Where it is.
+        path: LocationPath,
+        /// What is wrong with it.
+        why: BadLocation,
+    },
+    /// The document stays as it was.
+    #[error("the patch would take the location at \"{path}\" away")]
+    LocationRemoved {
+        /// Where it is.
+        path: LocationPath,
+    },
+}
+
+impl BadRecord {
+    /// The step that refused the record: `geofold-error-stage` of a dead letter.
+    pub fn stage(&self) -> &'static str {
+        "decode"
+    }
+
+    /// One word for a program, also a metric's label: `geofold-error-reason` of a dead letter.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Position { .. } => "bad_position",
+            Self::Key(_) => "bad_key",
+            Self::Op(_) => "bad_op",
+            Self::NoValue(_) => "no_value",
+            Self::TooLarge { .. } => "too_large",
+            Self::NotAnObject => "not_an_object",
+            Self::Json(why) => why.reason(),
+            Self::NoLocation { .. } => "no_location",
+            Self::BadLocation { .. } => "bad_location",
+            Self::LocationRemoved { .. } => "location_removed",
+        }
+    }
+}
+
+impl BadObject {
+    /// One word for a program.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NotUtf8(_) | Self::Json(_) => "unparsable_json",
+            Self::DuplicateKey(_) => "duplicate_key",
+            Self::TooDeep(_) => "too_deep",
+        }
+    }
+}
+
+impl Decoder {
+    /// A decoder of documents whose location is at `path`, and whose values have `max_bytes` at most.
+    pub fn new(path: LocationPath, epoch: Epoch, max_bytes: usize) -> Self {
+        Self { path, epoch, max_bytes }
+    }
+
+    /// Where documents have their location.
+    pub fn path(&self) -> &LocationPath {
+        &self.path
+    }
+
+    /// What a record asks for.
+    pub fn decode(&self, record: RawRecord<'_>) -> Result<Write, BadRecord> {
+        let RawRecord { partition, offset, key, value, op } = record;
+        let position = Position::new(self.epoch, offset).ok_or(BadRecord::Position { partition, offset })?;
+        let id = DocId::from_key(key)?;
+        let body = match (Op::of(op, value.is_some())?, value) {
+            (Op::Delete, _) => Body::Delete,
+            (Op::Touch, _) => Body::Touch,
+            (Op::Index, Some(value)) => self.index(value)?,
+            (Op::Patch, Some(value)) => self.patch(value)?,
+            (Op::Index, None) => return Err(BadRecord::NoValue("index")),
+            (Op::Patch, None) => return Err(BadRecord::NoValue("patch")),
+        };
+        Ok(Write { id, position, body })
+    }
+
+    fn index(&self, value: Bytes) -> Result<Body, BadRecord> {
+        self.check_size_and_shape(&value)?;
+        let at = self.path.locate(&value).map_err(|why| match why {
+            BadLocation::Json(why) => BadRecord::Json(why),
+            BadLocation::Missing | BadLocation::Null => {
+                BadRecord::NoLocation { path: self.path.clone(), why }
+            }
+            BadLocation::Twice | BadLocation::Form(_) => {
+                BadRecord::BadLocation { path: self.path.clone(), why }
+            }
+        })?;
+        Ok(Body::Index { doc: on_one_line(value), at })
+    }
+
+    fn patch(&self, value: Bytes) -> Result<Body, BadRecord> {
+        self.check_size_and_shape(&value)?;
+        merge_patch::check(&value).map_err(BadRecord::Json)?;
+        let moves = self.path.patch_move(&value).map_err(|why| match why {
+            BadLocation::Json(why) => BadRecord::Json(why),
+            BadLocation::Missing | BadLocation::Null => {
+                BadRecord::LocationRemoved { path: self.path.clone() }
+            }
+            BadLocation::Twice | BadLocation::Form(_) => {
+                BadRecord::BadLocation { path: self.path.clone(), why }
+            }
+        })?;
+        Ok(Body::Patch { patch: on_one_line(value), moves })
+    }
+
+    fn check_size_and_shape(&self, value: &[u8]) -> Result<(), BadRecord> {
+        if value.len() > self.max_bytes {
+            return Err(BadRecord::TooLarge { bytes: value.len(), max_bytes: self.max_bytes });
+        }
+        if value.trim_ascii_start().first() != Some(&b'{') {
+            return Err(BadRecord::NotAnObject);
+        }
+        Ok(())
+    }
+}
+
+impl Op {
+    fn of(header: Option<&[u8]>, has_value: bool) -> Result<Self, BadRecord> {
+        match header {
+            None if has_value => Ok(Self::Index),
+            None => Ok(Self::Delete),
+            Some(b"index") => Ok(Self::Index),
+            Some(b"delete") => Ok(Self::Delete),
+            Some(b"patch") => Ok(Self::Patch),
+            Some(b"touch") => Ok(Self::Touch),
+            Some(unknown) => {
+                Err(BadRecord::Op(String::from_utf8_lossy(unknown).chars().take(SHOWN_OP_CHARS).collect()))
+            }
+        }
+    }
+}
+
+/// A valid JSON text without raw line breaks: there they can only be white space between tokens. Copies only if there
+/// are some.
+pub(crate) fn on_one_line(json: Bytes) -> Bytes {
+    let Some(first) = memchr2(b'\n', b'\r', &json) else { return json };
+    let mut line = Vec::from(json);
+    for byte in line[first..].iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')) {
+        *byte = b' ';
+    }
+    line.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geo::GeoPoint;
+    use crate::write::PatchMove;
+
+    const NO_VALUE: Option<&'static str> = None;
+
+    fn decode(value: Option<impl Into<Bytes>>, op: Option<&str>) -> Result<Body, BadRecord> {
+        let decoder = Decoder::new(LocationPath::new("location").unwrap(), Epoch::default(), 1_000);
+        let value = value.map(Into::into);
+        let record =
+            RawRecord { partition: 3, offset: 7, key: Some(b"id"), value, op: op.map(str::as_bytes) };
+        let write = decoder.decode(record)?;
+        assert_eq!((write.id.as_str(), write.position.offset()), ("id", 7));
+        Ok(write.body)
+    }
+
+    fn reason(value: Option<&'static str>, op: Option<&str>) -> &'static str {
+        decode(value, op).unwrap_err().reason()
+    }
+
+    #[test]
+    fn a_documents_bytes_go_through_without_a_copy() {
+        let value = Bytes::from(r#" {"n":1.10,"location":{"lat":1,"lon":2}}	"#);
+        let Body::Index { doc, at } = decode(Some(value.clone()), None).unwrap() else { panic!() };
+        assert_eq!(doc.as_ptr(), value.as_ptr());
+        assert_eq!((doc, at), (value, GeoPoint::new(1.0, 2.0).unwrap()));
+    }
+
+    #[test]
+    fn line_breaks_between_tokens_become_spaces_and_those_in_strings_stay_escaped() {
+        let Body::Index { doc, .. } =
+            decode(Some("{\r\n \"location\": \"1,2\",\n\"a\": \"x\\ny\"\n}\n"), None).unwrap()
+        else {
+            panic!()
+        };
+        assert_eq!(doc, "{   \"location\": \"1,2\", \"a\": \"x\\ny\" } ");
+        let Body::Patch { patch, .. } = decode(Some("{\n}"), Some("patch")).unwrap() else { panic!() };
+        assert_eq!(patch, "{ }");
+        assert_eq!(reason(Some("{\"location\":\"1,2\",\"a\":\"x\ny\"}"), None), "unparsable_json");
+    }
+
+    #[test]
+    fn the_header_says_what_a_record_means_and_the_value_where_there_is_none() {
+        let document = Some(r#"{"location":"1,2"}"#);
+        for op in [None, Some("index")] {
+            assert!(matches!(decode(document, op).unwrap(), Body::Index { .. }));
+        }
+        for (value, op) in [(NO_VALUE, None), (NO_VALUE, Some("delete")), (document, Some("delete"))] {
+            assert_eq!(decode(value, op).unwrap(), Body::Delete);
+        }
+        for value in [NO_VALUE, document, Some("what it was")] {
+            assert_eq!(decode(value, Some("touch")).unwrap(), Body::Touch);
+        }
+        assert_eq!(reason(NO_VALUE, Some("index")), "no_value");
+        assert_eq!(reason(NO_VALUE, Some("patch")), "no_value");
+        for unknown in ["Index", "", "a very long operation that nobody knows"] {
+            let error = decode(document, Some(unknown)).unwrap_err();
+            assert_eq!(error.reason(), "bad_op");
+            assert!(error.to_string().len() < 100, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_no_object_is_refused_for_documents_and_patches() {
+        for op in [None, Some("patch")] {
+            for value in ["", " ", "null", "[]", "5", "\"x\"", "hello"] {
+                assert_eq!(reason(Some(value), op), "not_an_object", "{value}");
+            }
+            for value in ["{", r#"{"location":"1,2"}}"#, r#"{"location":"1,2",}"#] {
+                assert_eq!(reason(Some(value), op), "unparsable_json", "{value}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_document_needs_a_location_and_a_patch_must_not_take_it() {
+        assert_eq!(reason(Some("{}"), None), "no_location");
+        assert_eq!(reason(Some(r#"{"location":null}"#), None), "no_location");
+        assert_eq!(reason(Some(r#"{"location":"91,0"}"#), None), "bad_location");
+        assert_eq!(reason(Some(r#"{"location":null}"#), Some("patch")), "location_removed");
+        assert_eq!(reason(Some(r#"{"location":{"lat":91}}"#), Some("patch")), "bad_location");
+        assert_eq!(reason(Some(r#"{"x":{"a":1,"a":2}}"#), Some("patch")), "duplicate_key");
+        let Body::Patch { moves, .. } = decode(Some(r#"{"location":[2,1]}"#), Some("patch")).unwrap() else {
+            panic!()
+        };
+        assert_eq!(moves, PatchMove::To(GeoPoint::new(1.0, 2.0).unwrap()));
+    }
+
+    #[test]
+    fn a_value_of_exactly_the_limit_is_taken_and_one_byte_more_is_not() {
+        let document = |bytes: usize| format!("{:<bytes$}", r#"{"location":"1,2"}"#);
+        assert!(decode(Some(document(1_000)), None).is_ok());
+        assert_eq!(decode(Some(document(1_001)), None).unwrap_err().reason(), "too_large");
+    }
+
+    #[test]
+    fn a_bad_key_and_an_offset_out_of_range_are_bad_records() {
+        let decoder = Decoder::new(LocationPath::new("location").unwrap(), Epoch::default(), 1_000);
+        let record = RawRecord { partition: 0, offset: 0, key: None, value: None, op: None };
+        assert_eq!(decoder.decode(record.clone()).unwrap_err().reason(), "bad_key");
+        let record = RawRecord { offset: -1, key: Some(b"a"), ..record };
+        assert_eq!(decoder.decode(record).unwrap_err().reason(), "bad_position");
+    }
+
+    #[test]
+    fn an_error_tells_the_place_in_the_json_but_nothing_of_the_document() {
+        let error = decode(Some("{\"location\":\"1,2\",\n\"secret\": hunter2}"), None).unwrap_err();
+        assert!(error.to_string().contains("line 2 column"), "{error}");
+        assert!(!error.to_string().contains("hunter"), "{error}");
+        let error = decode(Some("{}"), None).unwrap_err();
+        assert_eq!(error.to_string(), "the document has no location at \"location\": there is none");
+    }
+}
