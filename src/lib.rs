@@ -10,4 +10,5 @@ pub mod geoshard;
 pub mod ids;
 pub mod position;
 pub mod telemetry;
+pub mod retry;
 pub mod write;
