@@ -8,6 +8,10 @@
 //! | `http.rs` | the trait over HTTP, on the `elasticsearch` crate |
 //! | `rounds.rs` | sends a round of operations: cut by count and bytes, side by side, failed items again until the deadline |
 
+pub mod answer;
+pub mod decode;
+pub mod encode;
+
 use std::fmt;
 use std::time::Duration;
 
