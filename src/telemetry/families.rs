@@ -2,7 +2,7 @@
 //!
 //! A [`Counters`] holds the child handle of every value of its label, made once: counting is an index into an array
 //! and an atomic add, and a series that never counted is there from the start with the value 0, as `rate()` needs it.
-//! A [`Register`] makes metrics, registers them, and remembers name, type and help of each for docs and dashboards.
+//! `Register` makes metrics, registers them, and remembers name, type and help of each for docs and dashboards.
 
 use prometheus::core::Collector;
 use prometheus::{

@@ -11,7 +11,7 @@
 //! (but for the instant between two atomic adds, which a scrape may fall into).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus::{
@@ -310,35 +310,36 @@ impl Metrics {
 
     /// The handles of a partition that was assigned. It counts as owned until [`Metrics::drop_partition`].
     pub fn partition(&self, partition: i32) -> PartitionMetrics {
-        self.change_owned(|owned| {
-            owned.insert(partition, PartitionState::Running);
-        });
+        self.change_owned(|owned| owned.insert(partition, PartitionState::Running));
         self.by_partition.handles(partition)
     }
 
     /// To be called once a revoked partition's task has ended: counts what it still had in flight as
-    /// [`Outcome::HandedOver`] and removes the partition's gauges.
+    /// [`Outcome::HandedOver`] and removes the partition's gauges. Does nothing if the partition is not owned.
     pub fn drop_partition(&self, partition: i32) {
+        if self.change_owned(|owned| owned.remove(&partition)).is_none() {
+            return;
+        }
         self.by_partition.handles(partition).hand_over();
         self.by_partition.remove_gauges(partition);
-        self.change_owned(|owned| {
-            owned.remove(&partition);
-        });
     }
 
-    /// An owned partition can not get past a record.
+    /// An owned partition can not get past a record. One that was revoked meanwhile is somebody else's matter.
     pub(super) fn partition_stopped(&self, partition: i32) {
         self.change_owned(|owned| {
-            owned.insert(partition, PartitionState::Stopped);
+            if let Some(state) = owned.get_mut(&partition) {
+                *state = PartitionState::Stopped;
+            }
         });
     }
 
-    fn change_owned(&self, change: impl FnOnce(&mut BTreeMap<i32, PartitionState>)) {
-        let mut owned: MutexGuard<'_, _> = self.owned.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut owned);
+    fn change_owned<T>(&self, change: impl FnOnce(&mut BTreeMap<i32, PartitionState>) -> T) -> T {
+        let mut owned = self.owned.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = change(&mut owned);
         self.assigned_partitions.set(level(owned.len()));
         let stopped = owned.values().filter(|state| **state == PartitionState::Stopped).count();
         self.stopped_partitions.set(level(stopped));
+        changed
     }
 
     /// One attempt of a request to Elasticsearch came to its end.
@@ -574,6 +575,8 @@ mod tests {
         assert!(text.contains("geofold_assigned_partitions 1\n"));
         assert!(text.contains("geofold_stopped_partitions 1\n"));
         metrics.drop_partition(4);
+        metrics.drop_partition(4);
+        metrics.partition_stopped(4);
         assert!(metrics.render().unwrap().contains("geofold_stopped_partitions 0\n"));
 
         assert_eq!(metrics.partition(3).in_flight(), 0, "the next assignment begins with nothing in flight");
