@@ -9,6 +9,7 @@ pub mod geo;
 pub mod geoshard;
 pub mod ids;
 pub mod position;
+pub mod send;
 pub mod telemetry;
 pub mod retry;
 pub mod write;

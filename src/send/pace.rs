@@ -1,0 +1,67 @@
+//! An even rate: record `n` is due at `n / rate`. Short waits are saved up until they are worth a sleep.
+
+use std::num::NonZeroU32;
+use std::thread::sleep;
+use std::time::Duration;
+
+/// A shorter sleep is not kept by the system anyway.
+const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
+/// After a pause (a full queue, a slow pipe) the rate is not made up for by a burst of more than this.
+const MOST_BEHIND: Duration = Duration::from_millis(100);
+
+/// When the next record is due, on the run's clock.
+#[derive(Debug)]
+pub(super) struct Pace {
+    gap: Duration,
+    due: Duration,
+}
+
+impl Pace {
+    pub fn new(rate: NonZeroU32) -> Self {
+        Self { gap: Duration::from_secs(1) / rate.get(), due: Duration::ZERO }
+    }
+
+    /// Sleeps until the next record is due. `now` is the time since the run's start.
+    pub fn wait(&mut self, now: Duration) {
+        let wait = self.next(now);
+        if wait >= SHORTEST_SLEEP {
+            sleep(wait);
+        }
+    }
+
+    /// How long the next record has to wait.
+    fn next(&mut self, now: Duration) -> Duration {
+        self.due = self.due.max(now.saturating_sub(MOST_BEHIND));
+        let wait = self.due.saturating_sub(now);
+        self.due += self.gap;
+        wait
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pace(rate: u32) -> Pace {
+        Pace::new(NonZeroU32::new(rate).unwrap())
+    }
+
+    #[test]
+    fn a_thousand_records_at_a_thousand_per_second_take_a_second() {
+        let mut pace = pace(1000);
+        let mut now = Duration::ZERO;
+        for _ in 0..=1000 {
+            now += pace.next(now);
+        }
+        assert_eq!(now, Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_pause_is_not_made_up_for_by_a_burst() {
+        let mut pace = pace(100);
+        pace.next(Duration::ZERO);
+        let now = Duration::from_secs(60);
+        let at_once = (0..1000).take_while(|_| pace.next(now).is_zero()).count();
+        assert_eq!(at_once, 11, "what was due within the last 100 ms");
+    }
+}

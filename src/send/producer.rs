@@ -1,0 +1,185 @@
+//! The Kafka side of `geofold send`: settings that geofold's promises need, deliveries counted as they come.
+//!
+//! A document's key must keep it in one partition, whoever wrote it: so the partitioner is that of the Java clients. A
+//! later write must not overtake an earlier one that is sent again: so the producer is idempotent.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::Duration;
+
+use rdkafka::client::ClientContext;
+use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+
+use super::{OP_HEADER, SendError, SendRecord};
+
+/// May be overridden: good throughput, and no more than 64 MiB held for a broker that is slower than the input.
+const DEFAULTS: [(&str, &str); 4] = [
+    ("client.id", "geofold-send"),
+    ("compression.type", "lz4"),
+    ("linger.ms", "20"),
+    ("queue.buffering.max.kbytes", "65536"),
+];
+/// May not.
+const REQUIRED: [(&str, &str); 3] =
+    [("partitioner", "murmur2_random"), ("acks", "all"), ("enable.idempotence", "true")];
+
+const METADATA_TIMEOUT: Duration = Duration::from_secs(10);
+/// A broker that creates topics by itself says "unknown" the first time.
+const METADATA_ATTEMPTS: u32 = 3;
+const METADATA_PAUSE: Duration = Duration::from_millis(500);
+const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(10);
+
+/// A record that did not get into the topic.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("the record of line {line} was not delivered: {reason}")]
+pub struct DeliveryFailure {
+    /// The line it came from.
+    pub line: u64,
+    /// What the broker or the client said.
+    pub reason: String,
+}
+
+/// A producer for one topic that is known to be there.
+pub(super) struct TopicProducer {
+    producer: ThreadedProducer<Deliveries>,
+    topic: String,
+}
+
+impl TopicProducer {
+    pub fn connect(properties: &BTreeMap<String, String>, topic: &str) -> Result<Self, SendError> {
+        let mut config = ClientConfig::new();
+        config.extend(DEFAULTS.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        config.extend(properties.clone());
+        config.extend(REQUIRED.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        let producer = ThreadedProducer::from_config_and_context(&config, Deliveries::default())
+            .map_err(SendError::Client)?;
+        let producer = Self { producer, topic: topic.to_owned() };
+        producer.check_topic(properties.get("bootstrap.servers").map_or("", String::as_str))?;
+        Ok(producer)
+    }
+
+    fn check_topic(&self, servers: &str) -> Result<(), SendError> {
+        let topic = self.topic.clone();
+        for attempt in 1.. {
+            let metadata = self
+                .producer
+                .client()
+                .fetch_metadata(Some(&topic), METADATA_TIMEOUT)
+                .map_err(|source| SendError::Unreachable { servers: servers.to_owned(), source })?;
+            let error = match metadata.topics().iter().find(|found| found.name() == topic) {
+                Some(found) => found.error().map(RDKafkaErrorCode::from),
+                None => Some(RDKafkaErrorCode::UnknownTopicOrPartition),
+            };
+            match error {
+                None => break,
+                Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::LeaderNotAvailable)
+                    if attempt < METADATA_ATTEMPTS =>
+                {
+                    sleep(METADATA_PAUSE);
+                }
+                Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
+                    return Err(SendError::UnknownTopic { topic, servers: servers.to_owned() });
+                }
+                Some(error) => return Err(SendError::Topic { topic, reason: error.to_string() }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the record to the client; waits while its queue is full. `false`: `stop` came first, the record was not
+    /// taken. A record that the client refuses counts as refused.
+    pub fn produce(&self, record: &SendRecord<'_>, line: u64, stop: &CancellationToken) -> bool {
+        let opaque = usize::try_from(line).unwrap_or(usize::MAX);
+        let mut message =
+            BaseRecord::<str, str, usize>::with_opaque_to(&self.topic, opaque).key(record.key.as_ref());
+        message.payload = record.value;
+        message.headers = record.op.map(|op| {
+            OwnedHeaders::new_with_capacity(1).insert(Header { key: OP_HEADER, value: Some(op.as_str()) })
+        });
+        loop {
+            match self.producer.send(message) {
+                Ok(()) => return true,
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), returned)) => {
+                    if stop.is_cancelled() {
+                        return false;
+                    }
+                    message = returned;
+                    sleep(QUEUE_FULL_PAUSE);
+                }
+                Err((error, _)) => {
+                    self.deliveries().refuse(line, &error);
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Waits until everything is delivered or refused, or for `timeout`. What is left then is discarded with the
+    /// producer.
+    pub fn flush(&self, timeout: Duration) {
+        if let Err(error) = self.producer.flush(timeout) {
+            tracing::warn!(%error, open = self.producer.in_flight_count(), "not everything was acknowledged in time");
+        }
+    }
+
+    /// The client can not deliver anything any more.
+    pub fn fatal_error(&self) -> Option<String> {
+        self.producer.client().fatal_error().map(|(code, reason)| format!("{reason} ({code})"))
+    }
+
+    pub fn delivered(&self) -> u64 {
+        self.deliveries().delivered.load(Ordering::Relaxed)
+    }
+
+    pub fn refused(&self) -> u64 {
+        self.deliveries().refused.load(Ordering::Relaxed)
+    }
+
+    pub fn first_refusal(&self) -> Option<DeliveryFailure> {
+        self.deliveries().first_refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn deliveries(&self) -> &Deliveries {
+        self.producer.context()
+    }
+}
+
+/// What became of the records; the line of each travels with it.
+#[derive(Debug, Default)]
+struct Deliveries {
+    delivered: AtomicU64,
+    refused: AtomicU64,
+    first_refusal: Mutex<Option<DeliveryFailure>>,
+}
+
+impl Deliveries {
+    fn refuse(&self, line: u64, reason: &KafkaError) {
+        if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!(line, %reason, "record not delivered; further ones are only counted");
+        }
+        let mut first = self.first_refusal.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert_with(|| DeliveryFailure { line, reason: reason.to_string() });
+    }
+}
+
+impl ClientContext for Deliveries {}
+
+impl ProducerContext for Deliveries {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, line: usize) {
+        match result {
+            Ok(_) => {
+                self.delivered.fetch_add(1, Ordering::Relaxed);
+            }
+            Err((error, _)) => self.refuse(u64::try_from(line).unwrap_or(u64::MAX), error),
+        }
+    }
+}
