@@ -43,10 +43,10 @@ impl Health {
 
     /// Alive, and not ready because of [`Health::STARTUP`].
     pub fn new(clock: Arc<dyn Clock>, metrics: Arc<Metrics>, max_silence: Duration) -> Arc<Self> {
-        let health =
-            Self { clock, metrics, max_silence, last_poll: AtomicU64::new(NEVER), missing: Mutex::default() };
-        health.not_ready(Self::STARTUP, "the worker is starting");
-        Arc::new(health)
+        // No event: that a worker begins by starting is no news.
+        let missing = BTreeMap::from([(Self::STARTUP.to_owned(), "the worker is starting".to_owned())]);
+        let last_poll = AtomicU64::new(NEVER);
+        Arc::new(Self { clock, metrics, max_silence, last_poll, missing: Mutex::new(missing) })
     }
 
     /// The poll thread has polled.
