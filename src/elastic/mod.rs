@@ -6,11 +6,15 @@
 //! | `answer.rs` | pure classification: what a status means to the protocol, and whether to try again |
 //! | `encode.rs`, `decode.rs` | `_bulk` and `_mget` bodies and answers, as pure functions over bytes |
 //! | `http.rs` | the trait over HTTP, on the `elasticsearch` crate |
-//! | `rounds.rs` | sends a round of operations: cut by count and bytes, side by side, failed items again until the deadline |
+//! | `nodes.rs` | which node to ask next: round robin, with a rest for the dead |
+//! | `rounds/` | sends a round of operations: cut by count and bytes, side by side, failed items again until the deadline |
 
 pub mod answer;
 pub mod decode;
 pub mod encode;
+pub mod http;
+pub mod nodes;
+pub mod rounds;
 
 use std::fmt;
 use std::time::Duration;

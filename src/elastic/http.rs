@@ -1,0 +1,572 @@
+//! The [`Elastic`] trait over HTTP, on the `elasticsearch` crate.
+//!
+//! One transport for each node. The crate's own pools are not used: they neither notice dead nodes nor survive a failed
+//! sniff; [`Nodes`] chooses instead. Nothing is tried again here; that is `rounds/`. Bodies are passed to the crate as
+//! finished `Bytes`, which it sends without a copy. Proxy variables of the environment are respected.
+
+use std::error::Error as _;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use elasticsearch::auth::Credentials;
+use elasticsearch::cert::{Certificate, CertificateValidation};
+use elasticsearch::http::Method as HttpMethod;
+use elasticsearch::http::headers::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use elasticsearch::http::transport::{SingleNodeConnectionPool, Transport, TransportBuilder};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use serde_json::Value;
+use thiserror::Error;
+use url::Url;
+
+use super::encode::MAX_PREFIX_BYTES;
+use super::nodes::Nodes;
+use super::{
+    AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer, Method, decode, encode,
+};
+use crate::clock::Clock;
+
+/// An answer that announces more than this is not read.
+const MAX_ANSWER_BYTES: u64 = 256 << 20;
+
+/// How geofold proves who it is. Never shown by `Debug`.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Auth {
+    /// Not at all.
+    None,
+    /// Basic authentication.
+    Basic {
+        /// User name.
+        user: String,
+        /// Password.
+        password: String,
+    },
+    /// An API key: encoded, as Elasticsearch gives it out, or as `id:secret`.
+    ApiKey(String),
+}
+
+impl fmt::Debug for Auth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "None",
+            Self::Basic { .. } => "Basic(redacted)",
+            Self::ApiKey(_) => "ApiKey(redacted)",
+        })
+    }
+}
+
+/// Where Elasticsearch is, and how to speak to it.
+#[derive(Debug, Clone)]
+pub struct HttpOptions {
+    /// One address for each node, `http` or `https`, without user name or password. A path is kept as a prefix.
+    pub urls: Vec<Url>,
+    /// Credentials, the same for all nodes.
+    pub auth: Auth,
+    /// PEM certificates of authorities to trust besides the public ones.
+    pub ca_pem: Option<Vec<u8>>,
+    /// What the names of all indices begin with; 1 to [`MAX_PREFIX_BYTES`] bytes.
+    pub prefix: String,
+    /// Limit for a request that is given none; each call brings its own.
+    pub request_timeout: Duration,
+}
+
+/// Why a client can not be made of [`HttpOptions`].
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ConnectError {
+    /// Nowhere to connect to.
+    #[error("elasticsearch.urls is empty; give the address of at least one node")]
+    NoUrl,
+    /// An address that can not be used. The address is shown without user name and password.
+    #[error("elasticsearch.urls: {url} can not be used: {reason}")]
+    Url {
+        /// The address.
+        url: String,
+        /// What is wrong with it, and what to do.
+        reason: &'static str,
+    },
+    /// The index prefix can not begin an index name.
+    #[error(
+        "the index prefix {0:?} can not begin an index name; use 1 to 64 lower-case letters, digits, '-', '_' and '.', and begin with a letter or digit"
+    )]
+    Prefix(String),
+    /// The API key can not be sent in a header.
+    #[error("elasticsearch.api_key has characters that no API key has; check for spaces and line breaks")]
+    ApiKey,
+    /// The certificates can not be read.
+    #[error("elasticsearch.ca_file does not hold a PEM certificate that can be used: {0}")]
+    Ca(String),
+    /// The HTTP client can not be made.
+    #[error("the http client for elasticsearch can not be set up: {0}")]
+    Client(String),
+}
+
+/// Elasticsearch, over HTTP.
+pub struct HttpElastic {
+    targets: Vec<Target>,
+    nodes: Mutex<Nodes>,
+    prefix: String,
+    clock: Arc<dyn Clock>,
+}
+
+struct Target {
+    /// Ends with a slash.
+    url: Url,
+    transport: Transport,
+}
+
+/// What a node answered, with any status.
+struct Answer {
+    status: u16,
+    retry_after: Option<Duration>,
+    body: Bytes,
+}
+
+impl fmt::Debug for HttpElastic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A transport would show its credentials.
+        let urls: Vec<_> = self.targets.iter().map(|target| target.url.as_str()).collect();
+        f.debug_struct("HttpElastic")
+            .field("urls", &urls)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+impl HttpElastic {
+    /// Checks the options and makes a client of them. No connection is opened yet.
+    pub fn connect(options: &HttpOptions, clock: Arc<dyn Clock>) -> Result<Self, ConnectError> {
+        if options.urls.is_empty() {
+            return Err(ConnectError::NoUrl);
+        }
+        check_prefix(&options.prefix)?;
+        let credentials = credentials(&options.auth)?;
+        let targets = options
+            .urls
+            .iter()
+            .map(|url| Target::new(url, credentials.clone(), options))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            nodes: Mutex::new(Nodes::new(targets.len())),
+            targets,
+            prefix: options.prefix.clone(),
+            clock,
+        })
+    }
+
+    /// What the names of all indices begin with.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Sends one request to the node whose turn it is.
+    async fn send(
+        &self,
+        method: HttpMethod,
+        path: &str,
+        content_type: &'static str,
+        body: Option<Bytes>,
+        timeout: Duration,
+    ) -> Result<Answer, CallError> {
+        let node = self.nodes().pick(self.clock.now());
+        let answer = self.targets[node].send(method, path, content_type, body, timeout).await;
+        let failed = match &answer {
+            Ok(answer) => matches!(answer.status, 502 | 503),
+            Err(CallError::Connection(_) | CallError::Timeout(_)) => true,
+            Err(_) => false,
+        };
+        if failed {
+            self.nodes().failed(node, self.clock.now());
+        } else {
+            self.nodes().succeeded(node);
+        }
+        answer
+    }
+
+    /// Like [`HttpElastic::send`]; a status other than success is an error.
+    async fn post(
+        &self,
+        path: &str,
+        content_type: &'static str,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<Bytes, CallError> {
+        let answer = self.send(HttpMethod::Post, path, content_type, Some(body), timeout).await?;
+        if (200..300).contains(&answer.status) {
+            return Ok(answer.body);
+        }
+        let (kind, reason) = decode::error_body(&answer.body);
+        Err(CallError::Status { status: answer.status, kind, reason, retry_after: answer.retry_after })
+    }
+
+    fn nodes(&self) -> std::sync::MutexGuard<'_, Nodes> {
+        // No code that holds the lock can leave the nodes half changed.
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Elastic for HttpElastic {
+    fn mget<'a>(
+        &'a self,
+        gets: &'a [Get],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<GetAnswer>, CallError>> {
+        async move {
+            let body = encode::mget_body(gets, &self.prefix);
+            let answer = self.post(encode::MGET_PATH, "application/json", body, timeout).await?;
+            decode::mget_answer(&answer, gets.len())
+        }
+        .boxed()
+    }
+
+    fn bulk<'a>(
+        &'a self,
+        ops: &'a [BulkOp],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>> {
+        async move {
+            let body = encode::bulk_body(ops, &self.prefix);
+            let path = encode::bulk_path(ops, timeout);
+            let answer = self.post(&path, "application/x-ndjson", body, timeout).await?;
+            decode::bulk_answer(&answer, ops.len())
+        }
+        .boxed()
+    }
+
+    fn admin<'a>(
+        &'a self,
+        call: AdminCall,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<AdminAnswer, CallError>> {
+        async move {
+            let method = match call.method {
+                Method::Get => HttpMethod::Get,
+                Method::Head => HttpMethod::Head,
+                Method::Put => HttpMethod::Put,
+                Method::Post => HttpMethod::Post,
+                Method::Delete => HttpMethod::Delete,
+            };
+            let body = call.body.map(|body| Bytes::from(body.to_string()));
+            let answer = self.send(method, &call.path, "application/json", body, timeout).await?;
+            let body = serde_json::from_slice(&answer.body).unwrap_or(Value::Null);
+            Ok(AdminAnswer { status: answer.status, body })
+        }
+        .boxed()
+    }
+}
+
+impl Target {
+    fn new(url: &Url, credentials: Option<Credentials>, options: &HttpOptions) -> Result<Self, ConnectError> {
+        let mut url = check_url(url)?;
+        if !url.path().ends_with('/') {
+            url.set_path(&format!("{}/", url.path()));
+        }
+        let mut builder = TransportBuilder::new(SingleNodeConnectionPool::new(url.clone()))
+            .timeout(options.request_timeout);
+        if let Some(credentials) = credentials {
+            builder = builder.auth(credentials);
+        }
+        if let Some(pem) = &options.ca_pem {
+            let certificates = Certificate::from_pem(pem).map_err(|error| ConnectError::Ca(chain(&error)))?;
+            builder = builder.cert_validation(CertificateValidation::Full(certificates));
+        }
+        let transport = builder.build().map_err(|error| ConnectError::Client(error.to_string()))?;
+        Ok(Self { url, transport })
+    }
+
+    async fn send(
+        &self,
+        method: HttpMethod,
+        path: &str,
+        content_type: &'static str,
+        body: Option<Bytes>,
+        timeout: Duration,
+    ) -> Result<Answer, CallError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        // Answers are small or passed on at once: compressing them would cost the server more than it saves, and hide
+        // their length.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        let failure = |error| self.failure(&error, timeout);
+        let response = self
+            .transport
+            .send(method, path, headers, None::<&()>, body, Some(timeout))
+            .await
+            .map_err(failure)?;
+        // The client follows redirects, and makes a GET of a POST on the way.
+        if self.url.join(path.trim_start_matches('/')).is_ok_and(|asked| asked != *response.url()) {
+            return Err(CallError::Undecodable(format!(
+                "{} redirects to another address; set elasticsearch.urls to that of elasticsearch itself",
+                self.url
+            )));
+        }
+        if let Some(length) = response.content_length().filter(|&length| length > MAX_ANSWER_BYTES) {
+            return Err(CallError::Undecodable(format!(
+                "it has {length} bytes, and no more than {MAX_ANSWER_BYTES} are read; ask for fewer documents at once"
+            )));
+        }
+        let status = response.status_code().as_u16();
+        let retry_after = response.headers().get(RETRY_AFTER).and_then(retry_after);
+        let body = response.bytes().await.map_err(failure)?;
+        Ok(Answer { status, retry_after, body })
+    }
+
+    fn failure(&self, error: &elasticsearch::Error, timeout: Duration) -> CallError {
+        if error.is_timeout() {
+            return CallError::Timeout(timeout);
+        }
+        let cause = chain(error);
+        let advice = advice(&cause);
+        CallError::Connection(format!("{}: {}{advice}", self.url, decode::shorten(&cause, 300)))
+    }
+}
+
+/// What an operator can do about a connection error, as the end of a sentence.
+fn advice(cause: &str) -> &'static str {
+    if cause.contains("UnknownIssuer") || cause.contains("CaUsedAsEndEntity") {
+        "; the server's certificate is not trusted: set elasticsearch.ca_file"
+    } else if cause.contains("NotValidForName") || cause.contains("not valid for name") {
+        "; the server's certificate is for another host name: use that name in elasticsearch.urls"
+    } else if cause.contains("Expired") || cause.contains("certificate expired") {
+        "; the server's certificate has expired: renew it"
+    } else if cause.contains("InvalidContentType") {
+        "; the server does not speak TLS there: use http:// in elasticsearch.urls, or another port"
+    } else {
+        ""
+    }
+}
+
+/// The causes of an error, outermost first. The client's own line, which would repeat the whole address, is left out.
+fn chain(error: &elasticsearch::Error) -> String {
+    let mut causes = Vec::new();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !text.starts_with("error sending request") && !text.starts_with("client error") {
+            causes.push(text);
+        }
+        cause = error.source();
+    }
+    if causes.is_empty() { error.to_string() } else { causes.join(": ") }
+}
+
+/// Seconds; Elasticsearch and the usual proxies send no dates.
+fn retry_after(value: &HeaderValue) -> Option<Duration> {
+    value.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
+}
+
+fn check_url(url: &Url) -> Result<Url, ConnectError> {
+    let mut shown = url.clone();
+    let has_user = !url.username().is_empty() || url.password().is_some();
+    let stripped = shown.set_username("").is_ok() && shown.set_password(None).is_ok();
+    let bad = |reason| {
+        let url = if stripped || !has_user { shown.to_string() } else { format!("{}:…", url.scheme()) };
+        Err(ConnectError::Url { url, reason })
+    };
+    if !matches!(url.scheme(), "http" | "https") {
+        return bad("it must begin with http:// or https://");
+    }
+    if has_user {
+        return bad("a user name or password in an address ends up in logs; use elasticsearch.username and \
+                    elasticsearch.password");
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return bad("it must have neither '?' nor '#'");
+    }
+    Ok(shown)
+}
+
+/// The rules for index names that concern their beginning.
+fn check_prefix(prefix: &str) -> Result<(), ConnectError> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let fits = prefix.len() <= MAX_PREFIX_BYTES
+        && prefix.bytes().next().is_some_and(plain)
+        && prefix.bytes().all(|byte| plain(byte) || b"-_.".contains(&byte));
+    if fits { Ok(()) } else { Err(ConnectError::Prefix(prefix.to_owned())) }
+}
+
+fn credentials(auth: &Auth) -> Result<Option<Credentials>, ConnectError> {
+    Ok(match auth {
+        Auth::None => None,
+        Auth::Basic { user, password } => Some(Credentials::Basic(user.clone(), password.clone())),
+        // The crate panics on a key that can not be sent in a header.
+        Auth::ApiKey(key) if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            return Err(ConnectError::ApiKey);
+        }
+        Auth::ApiKey(key) => Some(match key.split_once(':') {
+            Some((id, secret)) => Credentials::ApiKey(id.to_owned(), secret.to_owned()),
+            None => Credentials::EncodedApiKey(key.clone()),
+        }),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use axum::Router;
+    use axum::extract::Request;
+    use axum::http::StatusCode;
+    use axum::response::{IntoResponse, Redirect, Response};
+    use axum::routing::{any, post};
+
+    use super::*;
+    use crate::clock::BootClock;
+    use crate::elastic::{Guard, Index};
+    use crate::ids::DocId;
+
+    const SOON: Duration = Duration::from_secs(5);
+
+    fn options(urls: &[&str]) -> HttpOptions {
+        HttpOptions {
+            urls: urls.iter().map(|url| url.parse().unwrap()).collect(),
+            auth: Auth::None,
+            ca_pem: None,
+            prefix: "p".to_owned(),
+            request_timeout: SOON,
+        }
+    }
+
+    fn client(options: &HttpOptions) -> HttpElastic {
+        HttpElastic::connect(options, Arc::new(BootClock)).unwrap()
+    }
+
+    fn ops() -> [BulkOp; 1] {
+        let id = DocId::from_key(Some(b"a")).unwrap();
+        [BulkOp::Index {
+            index: Index::Placements,
+            id,
+            guard: Guard::Absent,
+            source: Bytes::from_static(b"{}"),
+        }]
+    }
+
+    /// Serves until the test ends; gives its address.
+    async fn serve(router: Router) -> String {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        url
+    }
+
+    async fn one_answer(answer: impl Fn() -> Response + Clone + Send + Sync + 'static) -> String {
+        serve(Router::new().fallback(any(move || std::future::ready(answer())))).await
+    }
+
+    #[tokio::test]
+    async fn a_bulk_goes_out_as_ndjson_with_credentials_and_comes_back_decoded() {
+        async fn bulk(request: Request) -> Response {
+            assert_eq!(request.headers()["content-type"], "application/x-ndjson");
+            assert_eq!(request.headers()["authorization"], "Basic dTpw");
+            assert!(request.uri().query().unwrap().contains("filter_path=errors,items.*.status"));
+            let body = axum::body::to_bytes(request.into_body(), 1_000).await.unwrap();
+            assert_eq!(body, "{\"create\":{\"_index\":\"p-placements\",\"_id\":\"a\"}}\n{}\n".as_bytes());
+            r#"{"errors":false,"items":[{"create":{"status":201,"_seq_no":0,"_primary_term":1}}]}"#
+                .into_response()
+        }
+        let url = serve(Router::new().route("/behind/_bulk", post(bulk))).await;
+        let mut options = options(&[&format!("{url}/behind")]);
+        options.auth = Auth::Basic { user: "u".to_owned(), password: "p".to_owned() };
+        let answers = client(&options).bulk(&ops(), SOON).await.unwrap();
+        assert_eq!(answers[0].status, 201);
+        assert!(answers[0].stamp.is_some());
+    }
+
+    #[tokio::test]
+    async fn a_status_is_an_error_with_its_reason_and_the_time_to_wait() {
+        let url = one_answer(|| {
+            (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "7")], "slow\ndown").into_response()
+        })
+        .await;
+        let error = client(&options(&[&url])).bulk(&ops(), SOON).await.unwrap_err();
+        let expected = CallError::Status {
+            status: 429,
+            kind: String::new(),
+            reason: "slow down".to_owned(),
+            retry_after: Some(Duration::from_secs(7)),
+        };
+        assert_eq!(error, expected);
+    }
+
+    #[tokio::test]
+    async fn an_admin_call_takes_any_status_as_an_answer() {
+        let url = one_answer(|| (StatusCode::NOT_FOUND, r#"{"found":false}"#).into_response()).await;
+        let call = AdminCall { method: Method::Get, path: "/p-meta/_doc/x".to_owned(), body: None };
+        let answer = client(&options(&[&url])).admin(call, SOON).await.unwrap();
+        assert_eq!((answer.status, &answer.body["found"]), (404, &Value::Bool(false)));
+    }
+
+    #[tokio::test]
+    async fn a_redirect_is_not_an_answer() {
+        let target = one_answer(|| "{}".into_response()).await;
+        let url = one_answer(move || Redirect::permanent(&target).into_response()).await;
+        let error = client(&options(&[&url])).bulk(&ops(), SOON).await.unwrap_err();
+        assert!(matches!(&error, CallError::Undecodable(text) if text.contains("redirects")), "{error}");
+    }
+
+    #[tokio::test]
+    async fn no_answer_in_time_and_no_connection_are_told_apart() {
+        let slow = serve(Router::new().fallback(any(|| async {
+            tokio::time::sleep(SOON).await;
+        })))
+        .await;
+        let limit = Duration::from_millis(50);
+        let error = client(&options(&[&slow])).bulk(&ops(), limit).await.unwrap_err();
+        assert_eq!(error, CallError::Timeout(limit));
+
+        let error = client(&options(&["http://127.0.0.1:1"])).bulk(&ops(), SOON).await.unwrap_err();
+        let CallError::Connection(text) = &error else { panic!("{error}") };
+        assert!(text.starts_with("http://127.0.0.1:1/: ") && text.contains("refused"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn tls_to_a_server_without_it_is_explained() {
+        let url = one_answer(|| "{}".into_response()).await.replace("http:", "https:");
+        let error = client(&options(&[&url])).bulk(&ops(), SOON).await.unwrap_err();
+        assert!(error.to_string().contains("does not speak TLS"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_dead_node_is_passed_over_after_its_first_failure() {
+        static CALLS: AtomicUsize = AtomicUsize::new(0);
+        let alive = one_answer(|| {
+            CALLS.fetch_add(1, Ordering::Relaxed);
+            r#"{"errors":false,"items":[{"create":{"status":201}}]}"#.into_response()
+        })
+        .await;
+        let client = client(&options(&["http://127.0.0.1:1", &alive]));
+        assert!(client.bulk(&ops(), SOON).await.is_err());
+        for _ in 0..4 {
+            client.bulk(&ops(), SOON).await.unwrap();
+        }
+        assert_eq!(CALLS.load(Ordering::Relaxed), 4);
+    }
+
+    #[test]
+    fn options_that_can_not_work_are_refused_without_showing_a_secret() {
+        let refused = |options: &HttpOptions| {
+            let error = HttpElastic::connect(options, Arc::new(BootClock)).unwrap_err();
+            assert!(!error.to_string().contains("secret"), "{error}");
+            error
+        };
+        assert_eq!(refused(&options(&[])), ConnectError::NoUrl);
+        for url in ["http://me:secret@h:9200", "http://secret@h", "ftp://h", "http://h/?a=1"] {
+            assert!(matches!(refused(&options(&[url])), ConnectError::Url { .. }), "{url}");
+        }
+        let good = options(&["http://h:9200"]);
+        for prefix in ["", "P", "-p", "p/x", &"p".repeat(65)] {
+            let options = HttpOptions { prefix: prefix.to_owned(), ..good.clone() };
+            assert_eq!(refused(&options), ConnectError::Prefix(prefix.to_owned()));
+        }
+        let options = HttpOptions { auth: Auth::ApiKey("secret\n".to_owned()), ..good.clone() };
+        assert_eq!(refused(&options), ConnectError::ApiKey);
+        assert!(!format!("{options:?}").contains("secret"));
+        let options = HttpOptions { ca_pem: Some(b"secret".to_vec()), ..good.clone() };
+        assert!(matches!(refused(&options), ConnectError::Ca(_)));
+
+        let auth = Auth::Basic { user: "me".to_owned(), password: "secret".to_owned() };
+        let client = client(&HttpOptions { auth, ..good });
+        assert_eq!(format!("{client:?}"), r#"HttpElastic { urls: ["http://h:9200/"], prefix: "p", .. }"#);
+    }
+}

@@ -1,0 +1,105 @@
+//! What `_bulk` and `_mget` have in common, and how they differ: all that the sending of a round needs to know of either.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+use super::{BulkOutcome, GetOutcome, RequestKind};
+use crate::elastic::answer::{BulkVerdict, GetVerdict, judge_bulk, judge_get};
+use crate::elastic::{BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer, ItemError, encode};
+
+/// What an answer to one item leaves to do.
+pub(super) enum Verdict<O> {
+    Settled(O),
+    Again(ItemError),
+    Unauthorized(ItemError),
+}
+
+/// One operation of a round.
+pub(super) trait Item: Send + Sync + Sized {
+    type Answer;
+    type Outcome;
+    const KIND: RequestKind;
+    const UNANSWERED: Self::Outcome;
+
+    fn bytes(&self) -> usize;
+    fn send<'a>(
+        elastic: &'a dyn Elastic,
+        items: &'a [Self],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<Self::Answer>, CallError>>;
+    fn judge(&self, answer: Self::Answer) -> Verdict<Self::Outcome>;
+    /// The outcome of an item whose request, of it alone, was refused as too large or invalid; `None` if it can only be
+    /// tried again.
+    fn refused(error: &CallError) -> Option<Self::Outcome>;
+}
+
+impl Item for BulkOp {
+    type Answer = BulkAnswer;
+    type Outcome = BulkOutcome;
+    const KIND: RequestKind = RequestKind::Bulk;
+    const UNANSWERED: BulkOutcome = BulkOutcome::Unanswered;
+
+    fn bytes(&self) -> usize {
+        encode::bulk_op_bytes(self)
+    }
+
+    fn send<'a>(
+        elastic: &'a dyn Elastic,
+        items: &'a [Self],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>> {
+        elastic.bulk(items, timeout)
+    }
+
+    fn judge(&self, answer: BulkAnswer) -> Verdict<BulkOutcome> {
+        Verdict::Settled(match judge_bulk(self, answer) {
+            BulkVerdict::Done { stamp } => BulkOutcome::Done { stamp },
+            BulkVerdict::Conflict => BulkOutcome::Conflict,
+            BulkVerdict::NotFound => BulkOutcome::NotFound,
+            BulkVerdict::Refused(error) => BulkOutcome::Refused(error),
+            BulkVerdict::Again(error) => return Verdict::Again(error),
+            BulkVerdict::Unauthorized(error) => return Verdict::Unauthorized(error),
+        })
+    }
+
+    fn refused(error: &CallError) -> Option<BulkOutcome> {
+        let CallError::Status { status, kind, reason, .. } = error else {
+            return None;
+        };
+        let kind = if kind.is_empty() { "request_refused".to_owned() } else { kind.clone() };
+        Some(BulkOutcome::Refused(ItemError { status: *status, kind, reason: reason.clone() }))
+    }
+}
+
+impl Item for Get {
+    type Answer = GetAnswer;
+    type Outcome = GetOutcome;
+    const KIND: RequestKind = RequestKind::Mget;
+    const UNANSWERED: GetOutcome = GetOutcome::Unanswered;
+
+    fn bytes(&self) -> usize {
+        encode::mget_get_bytes(self)
+    }
+
+    fn send<'a>(
+        elastic: &'a dyn Elastic,
+        items: &'a [Self],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<GetAnswer>, CallError>> {
+        elastic.mget(items, timeout)
+    }
+
+    fn judge(&self, answer: GetAnswer) -> Verdict<GetOutcome> {
+        Verdict::Settled(match judge_get(answer) {
+            GetVerdict::Found(found) => GetOutcome::Found(found),
+            GetVerdict::Missing => GetOutcome::Missing,
+            GetVerdict::Again(error) => return Verdict::Again(error),
+            GetVerdict::Unauthorized(error) => return Verdict::Unauthorized(error),
+        })
+    }
+
+    fn refused(_: &CallError) -> Option<GetOutcome> {
+        None
+    }
+}
