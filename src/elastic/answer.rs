@@ -50,7 +50,7 @@ pub enum CallVerdict {
         /// Not before this much time has passed (`Retry-After`).
         after: Option<Duration>,
     },
-    /// Its halves; a request of one operation is that operation's refusal.
+    /// Its halves. If a status says so, of a request of one operation, that is the operation's refusal.
     Split,
     /// geofold may not do this.
     Unauthorized,
@@ -114,8 +114,12 @@ pub fn judge_get(answer: GetAnswer) -> GetVerdict {
 
 /// Judges a request that failed as a whole.
 pub fn judge_call(error: &CallError) -> CallVerdict {
-    let CallError::Status { status, kind, retry_after, .. } = error else {
-        return CallVerdict::Again { after: None };
+    let (status, kind, retry_after) = match error {
+        CallError::Status { status, kind, retry_after, .. } => (status, kind, retry_after),
+        CallError::TooLarge { .. } => return CallVerdict::Split,
+        CallError::Connection(_) | CallError::Timeout(_) | CallError::Undecodable(_) => {
+            return CallVerdict::Again { after: None };
+        }
     };
     let again = CallVerdict::Again { after: *retry_after };
     if NOT_THE_DOCUMENT.contains(&kind.as_str()) {
@@ -138,6 +142,7 @@ impl CallError {
             Self::Status { status, .. } => status_label(*status),
             Self::Connection(_) => "connection",
             Self::Timeout(_) => "timeout",
+            Self::TooLarge { .. } => "too_large",
             Self::Undecodable(_) => "undecodable",
         }
     }
@@ -295,6 +300,7 @@ mod tests {
             (CallError::Connection(String::new()),            at_once.clone(),             "connection"),
             (CallError::Timeout(Duration::ZERO),              at_once.clone(),             "timeout"),
             (CallError::Undecodable(String::new()),           at_once,                     "undecodable"),
+            (CallError::TooLarge { bytes: 2, most: 1 },       CallVerdict::Split,          "too_large"),
         ];
         for (error, verdict, label) in table {
             assert_eq!((judge_call(&error), error.label()), (verdict, label), "{error:?}");

@@ -301,10 +301,8 @@ impl Target {
                 self.url
             )));
         }
-        if let Some(length) = response.content_length().filter(|&length| length > MAX_ANSWER_BYTES) {
-            return Err(CallError::Undecodable(format!(
-                "it has {length} bytes, and no more than {MAX_ANSWER_BYTES} are read; ask for fewer documents at once"
-            )));
+        if let Some(bytes) = response.content_length().filter(|&bytes| bytes > MAX_ANSWER_BYTES) {
+            return Err(CallError::TooLarge { bytes, most: MAX_ANSWER_BYTES });
         }
         let status = response.status_code().as_u16();
         let retry_after = response.headers().get(RETRY_AFTER).and_then(retry_after);

@@ -181,6 +181,17 @@ pub enum CallError {
     /// No answer in time; the request may or may not have been carried out.
     #[error("elasticsearch did not answer within {0:?}")]
     Timeout(Duration),
+    /// An answer that was not read because of its size. The same request would bring the same answer again; its halves
+    /// bring smaller ones.
+    #[error(
+        "elasticsearch's answer has {bytes} bytes, and no more than {most} are read; ask for fewer documents at once"
+    )]
+    TooLarge {
+        /// What the server announced.
+        bytes: u64,
+        /// The bound.
+        most: u64,
+    },
     /// An answer of another shape than asked for, or with another number of items.
     #[error("elasticsearch's answer can not be used: {0}")]
     Undecodable(String),

@@ -525,6 +525,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_too_large_is_asked_for_in_halves_and_refuses_nothing() {
+        let large = || Err(CallError::TooLarge { bytes: 2, most: 1 });
+        let bench = bench(move |call, ids| if call < 2 { large() } else { all(ids, 200) });
+        assert_eq!(bench.rounds.bulk(ops("ab"), &lease(60)).await.unwrap(), [DONE, DONE]);
+        assert_eq!(bench.elastic.calls(), ["ab", "a", "a", "b"]);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_single_get_is_never_refused_but_asked_again() {
         let bench = bench(|call, ids| if call == 0 { status(413, None) } else { all(ids, 200) });
         assert_eq!(bench.rounds.mget(gets("a"), &lease(60)).await.unwrap(), [GetOutcome::Missing]);
