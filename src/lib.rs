@@ -4,6 +4,7 @@ pub mod admin;
 pub mod clock;
 pub mod decode;
 pub mod dirty_set;
+pub mod config;
 pub mod elastic;
 pub mod geo;
 pub mod geoshard;

@@ -1,0 +1,355 @@
+//! From a file and the environment to a [`Config`].
+//!
+//! The file becomes a flat list of keys, each with its value and the line it stands on. Variables are laid over it,
+//! `${NAME}` is replaced, unknown keys are refused, secrets are read from their files; only then do the types look at
+//! it. So every complaint can name the key and the place, and all complaints of one stage come together. No complaint
+//! quotes a line of the file: it may hold a secret.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+use toml::de::{DeTable, DeValue};
+use toml::{Spanned, Table, Value};
+
+use super::keys::{self, Keys, REQUIRED, SECRETS};
+use super::overlay;
+use super::types::{Config, GroupProtocol};
+
+/// Why there is no configuration.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file can not be read.
+    #[error("reading the configuration {path}: {source}; check the path and its permissions")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is no TOML.
+    #[error("{place}: not valid TOML: {message}")]
+    Syntax {
+        /// Where it stops being TOML.
+        place: Place,
+        /// What the parser said.
+        message: String,
+    },
+    /// Keys that are unknown, missing, or have no legal value.
+    #[error("{}", .0.iter().map(BadKey::to_string).collect::<Vec<_>>().join("\n"))]
+    Keys(Vec<BadKey>),
+}
+
+/// One key that can not be taken.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{place}: {key}: {problem}")]
+pub struct BadKey {
+    /// Where it was given.
+    pub place: Place,
+    /// The key's dotted path, or the variable's name.
+    pub key: String,
+    /// What is wrong, and what to do.
+    pub problem: String,
+}
+
+/// Where a value comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A line of the configuration file, counted from 1.
+    Line(PathBuf, usize),
+    /// The configuration file as a whole.
+    File(PathBuf),
+    /// The environment.
+    Environment,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line(path, line) => write!(f, "{}:{line}", path.display()),
+            Self::File(path) => path.display().fmt(f),
+            Self::Environment => f.write_str("environment"),
+        }
+    }
+}
+
+/// A value and where it was given.
+struct Given {
+    value: Value,
+    place: Place,
+}
+
+impl Config {
+    /// Reads the file at `path` and lays `env` over it. Relative paths in it start at the file's folder.
+    pub fn load(path: &Path, env: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
+        let text =
+            fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let base_dir = path.parent().unwrap_or(Path::new(""));
+        Loader { file: path, base_dir, env, keys: Keys::new(), bad: Vec::new() }.load(&text)
+    }
+
+    /// The same for a text; relative paths in it start at `base_dir`, where files with secrets are read.
+    pub fn from_toml(
+        text: &str,
+        base_dir: &Path,
+        env: &BTreeMap<String, String>,
+    ) -> Result<Self, ConfigError> {
+        let file = Path::new("configuration");
+        Loader { file, base_dir, env, keys: Keys::new(), bad: Vec::new() }.load(text)
+    }
+}
+
+struct Loader<'a> {
+    file: &'a Path,
+    base_dir: &'a Path,
+    env: &'a BTreeMap<String, String>,
+    keys: Keys,
+    bad: Vec<BadKey>,
+}
+
+impl Loader<'_> {
+    fn load(mut self, text: &str) -> Result<Config, ConfigError> {
+        let mut given = self.parse(text)?;
+        self.refuse_unknown(&given);
+        self.override_from_env(&mut given);
+        self.stop_if_bad()?;
+        self.expand(&mut given);
+        self.read_secret_files(&mut given);
+        self.require(&given);
+        self.stop_if_bad()?;
+        let mut config = self.typed(&given)?;
+        self.refuse_foreign_keys(&given, config.kafka.group_protocol);
+        self.stop_if_bad()?;
+        self.resolve_paths(&mut config);
+        Ok(config)
+    }
+
+    fn parse(&self, text: &str) -> Result<BTreeMap<String, Given>, ConfigError> {
+        let line_of = |offset: usize| {
+            let before = &text.as_bytes()[..offset.min(text.len())];
+            Place::Line(self.file.to_owned(), 1 + before.iter().filter(|byte| **byte == b'\n').count())
+        };
+        let syntax = |error: toml::de::Error| ConfigError::Syntax {
+            place: line_of(error.span().map_or(0, |span| span.start)),
+            message: error.message().to_owned(),
+        };
+        let table: Table = text.parse().map_err(syntax)?;
+        let spans = DeTable::parse(text).map_err(syntax)?;
+        let mut given = BTreeMap::new();
+        flatten("", table, Some(spans.get_ref()), &line_of, &mut given);
+        Ok(given)
+    }
+
+    fn complain(&mut self, place: Place, key: &str, problem: impl Into<String>) {
+        self.bad.push(BadKey { place, key: key.to_owned(), problem: problem.into() });
+    }
+
+    fn stop_if_bad(&mut self) -> Result<(), ConfigError> {
+        if self.bad.is_empty() { Ok(()) } else { Err(ConfigError::Keys(std::mem::take(&mut self.bad))) }
+    }
+
+    fn refuse_unknown(&mut self, given: &BTreeMap<String, Given>) {
+        for (key, Given { value, place }) in given {
+            let empty_section = value.as_table().is_some_and(Table::is_empty) && self.keys.is_section(key);
+            if empty_section || self.keys.example(key).is_some() {
+                continue;
+            }
+            let problem = if self.keys.is_section(key) {
+                format!("this is a section: write [{key}] and its keys below")
+            } else {
+                format!("unknown key; {}", self.suggestion(key, |known| known.to_owned()))
+            };
+            self.complain(place.clone(), key, problem);
+        }
+    }
+
+    /// What may have been meant by an unknown key, named by `name`.
+    fn suggestion(&self, key: &str, name: impl Fn(&str) -> String) -> String {
+        if let Some(known) = self.keys.nearest(key) {
+            return format!("did you mean {}?", name(known));
+        }
+        let section = keys::split(key).0;
+        match self.keys.of_section(section) {
+            names if names.is_empty() => "there is no such section".to_owned(),
+            names => format!("[{section}] has {}", names.join(", ")),
+        }
+    }
+
+    fn override_from_env(&mut self, given: &mut BTreeMap<String, Given>) {
+        for (variable, text) in self.env {
+            let Some(key) = overlay::overridden_key(variable) else { continue };
+            if self.keys.example(&key).is_none() {
+                let suggestion = self.suggestion(&key, overlay::variable_for);
+                self.complain(Place::Environment, variable, format!("overrides no known key; {suggestion}"));
+                continue;
+            }
+            match overlay::parse_override(&self.keys, &key, text) {
+                Ok(value) => {
+                    drop_twin_in_file(given, &key);
+                    given.insert(key, Given { value, place: Place::Environment });
+                }
+                Err(problem) => self.complain(Place::Environment, variable, problem),
+            }
+        }
+    }
+
+    /// Replaces `${NAME}` in what comes from the file. A variable's text is taken as it is.
+    fn expand(&mut self, given: &mut BTreeMap<String, Given>) {
+        for (key, Given { value, place }) in given {
+            if *place == Place::Environment {
+                continue;
+            }
+            if let Err(problem) = overlay::expand(value, self.env) {
+                self.complain(place.clone(), key, problem);
+            }
+        }
+    }
+
+    fn read_secret_files(&mut self, given: &mut BTreeMap<String, Given>) {
+        for key in SECRETS {
+            let file_key = format!("{key}_file");
+            let Some(Given { value: Value::String(path), place }) = given.get(&file_key) else { continue };
+            let (path, place) = (self.base_dir.join(path), place.clone());
+            if given.contains_key(key) {
+                self.complain(place, &file_key, format!("give either {key} or {file_key}, not both"));
+                continue;
+            }
+            match fs::read_to_string(&path) {
+                Ok(text) => {
+                    // Editors and `echo` end a file with a new line, which is no part of the secret.
+                    let value = Value::String(text.trim_end_matches(['\r', '\n']).to_owned());
+                    given.insert(key.to_owned(), Given { value, place });
+                }
+                Err(error) => {
+                    let problem =
+                        format!("reading {}: {error}; check the path and its permissions", path.display());
+                    self.complain(place, &file_key, problem);
+                }
+            }
+        }
+    }
+
+    fn require(&mut self, given: &BTreeMap<String, Given>) {
+        for key in REQUIRED {
+            if !given.contains_key(key) {
+                let example = self.keys.example(key).map(Value::to_string).unwrap_or_default();
+                let problem = format!("required; for example {example}");
+                self.complain(Place::File(self.file.to_owned()), key, problem);
+            }
+        }
+    }
+
+    fn typed(&self, given: &BTreeMap<String, Given>) -> Result<Config, ConfigError> {
+        serde_path_to_error::deserialize(nest(given)).map_err(|error| {
+            let path = error.path().to_string();
+            let key = path.split('[').next().unwrap_or_default();
+            let place =
+                given.get(key).map_or_else(|| Place::File(self.file.to_owned()), |given| given.place.clone());
+            let problem = error.inner().message().trim().to_owned();
+            ConfigError::Keys(vec![BadKey { place, key: path, problem }])
+        })
+    }
+
+    /// A key of the other group protocol would be ignored, and its author would not know.
+    fn refuse_foreign_keys(&mut self, given: &BTreeMap<String, Given>, protocol: GroupProtocol) {
+        for name in protocol.foreign_keys() {
+            let key = format!("kafka.{name}");
+            let Some(Given { place, .. }) = given.get(&key) else { continue };
+            let problem = match protocol {
+                GroupProtocol::Classic => "has a meaning with group_protocol = \"consumer\" only; remove it",
+                GroupProtocol::Consumer => {
+                    "has a meaning with group_protocol = \"classic\" only; remove it: the broker decides"
+                }
+            };
+            self.complain(place.clone(), &key, problem);
+        }
+    }
+
+    fn resolve_paths(&self, config: &mut Config) {
+        let kafka = &mut config.kafka;
+        let elasticsearch = &mut config.elasticsearch;
+        let optional = [
+            &mut kafka.sasl_password_file,
+            &mut kafka.ssl_ca_file,
+            &mut elasticsearch.password_file,
+            &mut elasticsearch.api_key_file,
+            &mut elasticsearch.ca_file,
+            &mut config.geoshards.index_template,
+        ];
+        for path in optional.into_iter().flatten().chain([&mut config.geoshards.map]) {
+            *path = self.base_dir.join(&*path);
+        }
+    }
+}
+
+/// Appends a table's keys by their dotted paths. Arrays and empty tables are values.
+fn flatten(
+    prefix: &str,
+    table: Table,
+    spans: Option<&DeTable<'_>>,
+    line_of: &impl Fn(usize) -> Place,
+    given: &mut BTreeMap<String, Given>,
+) {
+    for (name, value) in table {
+        let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+        let spanned = spans.and_then(|spans| spans.get_key_value(name.as_str()));
+        match value {
+            Value::Table(inner) if !inner.is_empty() => {
+                let inner_spans = match spanned.map(|(_, value)| value.get_ref()) {
+                    Some(DeValue::Table(spans)) => Some(spans),
+                    _ => None,
+                };
+                flatten(&key, inner, inner_spans, line_of, given);
+            }
+            value => {
+                let place = line_of(spanned.map_or(0, |(key, _)| Spanned::span(key).start));
+                given.insert(key, Given { value, place });
+            }
+        }
+    }
+}
+
+/// The sections again, as the types want them.
+fn nest(given: &BTreeMap<String, Given>) -> Table {
+    let mut nested = Table::new();
+    let mut insert = |path: &[&str], name: &str, value: Value| {
+        let mut table = &mut nested;
+        for section in path {
+            let entry = table.entry(*section).or_insert_with(|| Value::Table(Table::new()));
+            let Value::Table(inner) = entry else { return };
+            table = inner;
+        }
+        table.insert(name.to_owned(), value);
+    };
+    for (key, Given { value, .. }) in given {
+        if value.is_table() {
+            continue;
+        }
+        match keys::free_setting(key) {
+            Some((table, setting)) => {
+                let (section, inner) = keys::split(table);
+                insert(&[section, inner], setting, value.clone());
+            }
+            None => {
+                let (section, name) = keys::split(key);
+                insert(&[section], name, value.clone());
+            }
+        }
+    }
+    nested
+}
+
+/// A secret from the environment replaces the file that the configuration names for it, and the other way round.
+fn drop_twin_in_file(given: &mut BTreeMap<String, Given>, key: &str) {
+    let twin = match key.strip_suffix("_file") {
+        Some(stem) if SECRETS.contains(&stem) => stem.to_owned(),
+        _ if SECRETS.contains(&key) => format!("{key}_file"),
+        _ => return,
+    };
+    if given.get(&twin).is_some_and(|given| given.place != Place::Environment) {
+        given.remove(&twin);
+    }
+}
