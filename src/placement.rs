@@ -1,0 +1,220 @@
+//! Where a document is: the record in the placements index, and the owner's cache of such records.
+//!
+//! A placement names every geoshard that may hold a copy of its document (INV-1). It is written only by
+//! compare-and-set against the record that was read, so each known placement carries the [`Stamp`] of its state.
+
+use std::num::NonZeroUsize;
+
+use bytes::Bytes;
+use lru::LruCache;
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+use crate::elastic::Stamp;
+use crate::ids::{DocId, ShardId};
+use crate::position::Position;
+
+/// Geoshards that may still hold an old copy. Nearly always none or one.
+pub type Leftovers = SmallVec<[ShardId; 1]>;
+
+/// What was decided about a document's place, and at which position.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Record", into = "Record")]
+pub struct Placement {
+    /// Position at which it was decided; never goes back (INV-4).
+    pub pos: Position,
+    /// The geoshard that the document belongs to; `None` if it was deleted.
+    pub shard: Option<ShardId>,
+    /// Geoshards other than `shard` that may hold an old copy; sorted.
+    pub leftovers: Leftovers,
+    /// Elasticsearch refused the document at `pos` for good: `shard` is where the last good copy stayed, and whoever
+    /// meets the record at `pos` again dead-letters it again rather than writing it there.
+    pub refused: bool,
+}
+
+/// The JSON form of a placement.
+#[derive(Serialize, Deserialize)]
+struct Record {
+    pos: Position,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    shard: Option<ShardId>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    leftovers: Vec<ShardId>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    deleted: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    refused: bool,
+}
+
+impl TryFrom<Record> for Placement {
+    type Error = &'static str;
+
+    fn try_from(record: Record) -> Result<Self, Self::Error> {
+        if record.deleted == record.shard.is_some() {
+            return Err("a placement has either a shard or \"deleted\": true");
+        }
+        Ok(Self {
+            pos: record.pos,
+            shard: record.shard,
+            leftovers: record.leftovers.into_iter().collect(),
+            refused: record.refused,
+        })
+    }
+}
+
+impl From<Placement> for Record {
+    fn from(placement: Placement) -> Self {
+        Self {
+            pos: placement.pos,
+            deleted: placement.shard.is_none(),
+            shard: placement.shard,
+            leftovers: placement.leftovers.into_vec(),
+            refused: placement.refused,
+        }
+    }
+}
+
+impl Placement {
+    /// A placement whose leftovers are `may_hold` without `shard` itself, sorted, each once.
+    pub fn new(pos: Position, shard: Option<ShardId>, may_hold: impl IntoIterator<Item = ShardId>) -> Self {
+        let mut leftovers: Leftovers =
+            may_hold.into_iter().filter(|other| Some(other) != shard.as_ref()).collect();
+        leftovers.sort_unstable();
+        leftovers.dedup();
+        Self { pos, shard, leftovers, refused: false }
+    }
+
+    /// Every geoshard that may hold a copy (INV-1).
+    pub fn may_hold(&self) -> impl Iterator<Item = &ShardId> {
+        self.shard.iter().chain(&self.leftovers)
+    }
+
+    /// The JSON stored in the placements index.
+    pub fn to_json(&self) -> Bytes {
+        // Serializing plain strings and numbers into a Vec can not fail.
+        Bytes::from(serde_json::to_vec(self).unwrap_or_default())
+    }
+
+    /// Reads the JSON back.
+    pub fn from_json(json: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(json)
+    }
+}
+
+/// A placement as it stands in the index, as far as its owner knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// The record.
+    pub placement: Placement,
+    /// Its state, for compare-and-set.
+    pub stamp: Stamp,
+    /// This owner has deleted the copies in all leftovers at `placement.pos`; only the record does not say so yet.
+    pub swept: bool,
+}
+
+impl Known {
+    /// As just read or written.
+    pub fn new(placement: Placement, stamp: Stamp) -> Self {
+        Self { placement, stamp, swept: false }
+    }
+
+    /// The geoshards, other than the placement's own, that may really still hold a copy.
+    pub fn unswept(&self) -> &[ShardId] {
+        if self.swept { &[] } else { &self.placement.leftovers }
+    }
+}
+
+/// Placements that this owner read or wrote since its partition was assigned; the least recently used go first.
+///
+/// One that survived into a later assignment would make two copies: the cache lives and dies with the partition task.
+#[derive(Debug)]
+pub struct PlacementCache {
+    known: LruCache<DocId, Known, ahash::RandomState>,
+}
+
+impl PlacementCache {
+    /// An empty cache that holds at most `capacity` placements.
+    pub fn new(capacity: NonZeroUsize) -> Self {
+        // Unbounded, then bounded by hand: the crate's own constructor allocates the whole capacity at once.
+        let mut known = LruCache::unbounded_with_hasher(ahash::RandomState::new());
+        known.resize(capacity);
+        Self { known }
+    }
+
+    /// Changes the capacity, dropping what is too much.
+    pub fn resize(&mut self, capacity: NonZeroUsize) {
+        self.known.resize(capacity);
+    }
+
+    /// The placement of `id`, if known.
+    pub fn get(&mut self, id: &DocId) -> Option<&Known> {
+        self.known.get(id)
+    }
+
+    /// Takes note of a placement that was just read or written.
+    pub fn put(&mut self, id: DocId, known: Known) {
+        self.known.put(id, known);
+    }
+
+    /// Forgets the placement of `id`: the next entry reads it.
+    pub fn forget(&mut self, id: &DocId) {
+        self.known.pop(id);
+    }
+
+    /// How many placements are known.
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Whether none is known.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shard(id: &str) -> ShardId {
+        ShardId::new(id).unwrap()
+    }
+
+    #[test]
+    fn a_placement_survives_the_way_through_json() {
+        let pos = Position::from_version(1 << 62);
+        for placement in [
+            Placement::new(pos, Some(shard("a")), []),
+            Placement::new(pos, None, [shard("b"), shard("a")]),
+            Placement { refused: true, ..Placement::new(pos, Some(shard("a")), [shard("b")]) },
+        ] {
+            assert_eq!(Placement::from_json(&placement.to_json()).unwrap(), placement);
+        }
+        assert!(Placement::from_json(br#"{"pos":1}"#).is_err(), "neither shard nor deleted");
+    }
+
+    #[test]
+    fn leftovers_never_name_the_shard_itself_and_name_others_once() {
+        let placement = Placement::new(
+            Position::from_version(1),
+            Some(shard("a")),
+            [shard("c"), shard("a"), shard("b"), shard("c")],
+        );
+        assert_eq!(placement.leftovers.as_slice(), [shard("b"), shard("c")]);
+    }
+
+    #[test]
+    fn the_cache_keeps_what_was_used_last() {
+        let stamp = Stamp { seq_no: 0, primary_term: 1 };
+        let known = Known::new(Placement::new(Position::from_version(1), None, []), stamp);
+        let ids: Vec<DocId> = ["a", "b", "c"].map(|id| DocId::from_key(Some(id.as_bytes())).unwrap()).into();
+        let mut cache = PlacementCache::new(NonZeroUsize::new(2).unwrap());
+        cache.put(ids[0].clone(), known.clone());
+        cache.put(ids[1].clone(), known.clone());
+        assert!(cache.get(&ids[0]).is_some());
+        cache.put(ids[2].clone(), known);
+        assert!(cache.get(&ids[1]).is_none());
+        assert!(cache.get(&ids[0]).is_some());
+        assert_eq!(cache.len(), 2);
+    }
+}
