@@ -9,6 +9,7 @@ pub mod elastic;
 pub mod geo;
 pub mod geoshard;
 pub mod ids;
+pub mod mover;
 pub mod placement;
 pub mod position;
 pub mod send;

@@ -6,3 +6,5 @@
 pub mod cell;
 pub mod describe;
 pub mod map;
+
+pub use map::{GeoshardMap, MapError};

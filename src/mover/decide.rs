@@ -1,0 +1,347 @@
+//! One entry's decision: from its placement, and the copies where content needs them, to what shall be done.
+
+use bytes::Bytes;
+
+use super::{Carry, Done, Entry, OnMissing, Outcome, Refusal, Rules};
+use crate::elastic::{Found, Guard};
+use crate::ids::ShardId;
+use crate::placement::{Known, Placement};
+use crate::position::Position;
+use crate::write::{Base, Content, Target};
+
+/// How an entry relates to what is recorded of its document (protocol, step 1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Relation {
+    /// Recorded further on, and the fold may still get there.
+    Behind(Position),
+    /// Recorded further on, by a record that will not come any more: finish what it decided.
+    FinishRecorded,
+    /// This very entry was decided before: resume, decide nothing.
+    Resume,
+    /// To be decided.
+    Decide,
+}
+
+/// Compares the entry with the placement (protocol, step 1).
+pub(super) fn relate(entry: &Entry, known: Option<&Known>) -> Relation {
+    let Some(known) = known else { return Relation::Decide };
+    let recorded = known.placement.pos;
+    if recorded < entry.fold.last {
+        Relation::Decide
+    } else if recorded == entry.fold.last {
+        Relation::Resume
+    } else if entry.carry.finish_recorded {
+        Relation::FinishRecorded
+    } else {
+        // Not stale: calling it done would lose patches. The record at `recorded` exists, and will be folded in.
+        Relation::Behind(recorded)
+    }
+}
+
+/// The geoshards whose copies must be read before the entry can be decided (protocol, step 4). Empty if none.
+pub(super) fn copies_needed(entry: &Entry, known: Option<&Known>) -> Vec<ShardId> {
+    let needs_copy = match entry.fold.content {
+        Content::Patch { over, .. } => over == Base::Stored,
+        Content::Touch => true,
+        Content::Index { .. } | Content::Delete => false,
+    };
+    let Some(known) = known.filter(|known| needs_copy && known.placement.shard.is_some()) else { return Vec::new() };
+    match relate(entry, Some(known)) {
+        Relation::Behind(_) => Vec::new(),
+        Relation::Resume if known.placement.refused => Vec::new(),
+        _ => known.placement.shard.iter().chain(known.unswept()).cloned().collect(),
+    }
+}
+
+/// The newest copy of a document among the geoshards that were read.
+#[derive(Debug, Clone)]
+pub(super) struct Copy {
+    pub shard: ShardId,
+    pub version: Position,
+    pub source: Bytes,
+}
+
+impl Copy {
+    pub(super) fn new(shard: ShardId, found: Found) -> Self {
+        Self { shard, version: Position::from_version(found.version), source: found.source }
+    }
+}
+
+/// What to do with an entry.
+#[derive(Debug)]
+pub(super) enum Plan {
+    /// Nothing more in this batch.
+    Settle(Outcome),
+    /// One document write and nothing else.
+    InPlace { shard: ShardId, source: Bytes },
+    /// Write ahead, then carry out.
+    WriteAhead { guard: Guard, placement: Placement, task: Task },
+    /// The decision is recorded already: carry it out.
+    CarryOut { known: Known, task: Task },
+}
+
+/// What is left to do once the placement says where the document belongs.
+#[derive(Debug)]
+pub(super) struct Task {
+    /// The document to write into the placement's shard at the fold's position; `None` if there is nothing to write.
+    pub write: Option<Bytes>,
+    /// The version at which copies in leftovers are deleted.
+    pub sweep_at: Position,
+    /// The outcome when all went well.
+    pub then: Outcome,
+}
+
+/// Decides one entry. `fresh`: the placement was read in this batch, not taken from the cache.
+/// `copy`: the newest copy among [`copies_needed`].
+pub(super) fn decide(rules: &Rules, entry: &Entry, known: Option<Known>, fresh: bool, copy: Option<Copy>) -> Plan {
+    let relation = relate(entry, known.as_ref());
+    let decision = Decision { rules, entry, fresh };
+    match (relation, known) {
+        (Relation::Behind(until), _) => Plan::Settle(Outcome::Parked { until }),
+        (Relation::Resume, Some(known)) => decision.resume(known, copy),
+        (Relation::FinishRecorded, Some(known)) => decision.finish_recorded(known, copy),
+        (_, known) => decision.anew(known, copy),
+    }
+}
+
+/// The document that the entry wants, as far as the copy tells.
+enum Wanted {
+    /// Write this.
+    Document(Bytes),
+    /// The copy found is at least as new, in the placement's own shard.
+    Written(Copy),
+    /// No document.
+    Gone(Outcome),
+    /// Nothing can be decided now.
+    Settle(Outcome),
+}
+
+struct Decision<'a> {
+    rules: &'a Rules,
+    entry: &'a Entry,
+    fresh: bool,
+}
+
+impl Decision<'_> {
+    /// Steps 2 and 3: no decision about this position is recorded.
+    fn anew(&self, known: Option<Known>, copy: Option<Copy>) -> Plan {
+        let fold = &self.entry.fold;
+        let placed_in = known.as_ref().and_then(|known| known.placement.shard.clone());
+        let wanted = match self.wanted(known.as_ref(), placed_in.as_ref(), copy) {
+            Ok(wanted) => wanted,
+            Err(refusal) => return Plan::Settle(Outcome::DeadLetter(refusal)),
+        };
+        let (target, write, then) = match wanted {
+            Wanted::Settle(outcome) => return Plan::Settle(outcome),
+            Wanted::Gone(outcome) => (None, None, outcome),
+            Wanted::Written(copy) => {
+                let target = match self.target(known.as_ref(), &copy.source) {
+                    Ok(target) => target,
+                    Err(refusal) => return Plan::Settle(Outcome::DeadLetter(refusal)),
+                };
+                if target != copy.shard {
+                    return self.again("newer_copy_elsewhere", Carry::default());
+                }
+                let has_leftovers = known.as_ref().is_some_and(|known| !known.placement.leftovers.is_empty());
+                if !has_leftovers {
+                    return Plan::Settle(Outcome::Done(Done::AlreadyApplied));
+                }
+                (Some(target), None, Outcome::Done(Done::AlreadyApplied))
+            }
+            Wanted::Document(document) => {
+                let target = match self.target(known.as_ref(), &document) {
+                    Ok(target) => target,
+                    Err(refusal) => return Plan::Settle(Outcome::DeadLetter(refusal)),
+                };
+                if self.is_in_place(known.as_ref(), &target) {
+                    return Plan::InPlace { shard: target, source: document };
+                }
+                let moved = placed_in.as_ref().is_some_and(|from| *from != target);
+                (Some(target), Some(document), Outcome::Done(Done::Indexed { moved }))
+            }
+        };
+        let (guard, may_hold) = match known {
+            None => (Guard::Absent, Vec::new()),
+            Some(known) => {
+                let may_hold = known.unswept().iter().chain(&known.placement.shard).cloned().collect();
+                (Guard::Unchanged(known.stamp), may_hold)
+            }
+        };
+        Plan::WriteAhead {
+            guard,
+            placement: Placement::new(fold.last, target, may_hold),
+            task: Task { write, sweep_at: fold.last, then },
+        }
+    }
+
+    /// Step 1, equal position: carry out what is recorded, decide nothing (a map may have changed since).
+    fn resume(&self, known: Known, copy: Option<Copy>) -> Plan {
+        let sweep_at = self.entry.fold.last;
+        if known.placement.refused {
+            let refusal = self.entry.carry.refusal.clone().unwrap_or_else(|| Refusal {
+                reason: "refused_by_elasticsearch",
+                detail: "an earlier attempt at this position was refused for good; its own dead letter says why"
+                    .to_owned(),
+            });
+            let task = Task { write: None, sweep_at, then: Outcome::DeadLetter(refusal) };
+            return Plan::CarryOut { known, task };
+        }
+        let Some(shard) = known.placement.shard.clone() else {
+            let then = match self.entry.fold.content {
+                Content::Delete => Outcome::Done(Done::Deleted),
+                _ => self.missing_outcome(),
+            };
+            return Plan::CarryOut { known, task: Task { write: None, sweep_at, then } };
+        };
+        match self.wanted(Some(&known), Some(&shard), copy) {
+            Ok(Wanted::Settle(outcome)) => Plan::Settle(outcome),
+            Ok(Wanted::Written(_)) => Plan::CarryOut {
+                known,
+                task: Task { write: None, sweep_at, then: Outcome::Done(Done::AlreadyApplied) },
+            },
+            Ok(Wanted::Document(document)) => {
+                let moved = !known.placement.leftovers.is_empty();
+                let then = Outcome::Done(Done::Indexed { moved });
+                Plan::CarryOut { known, task: Task { write: Some(document), sweep_at, then } }
+            }
+            // Recorded with a shard, but there is no document to put there: say so, then sweep what may be left.
+            Ok(Wanted::Gone(then)) => {
+                let may_hold: Vec<ShardId> = known.placement.may_hold().cloned().collect();
+                let placement = Placement::new(self.entry.fold.last, None, may_hold);
+                Plan::WriteAhead {
+                    guard: Guard::Unchanged(known.stamp),
+                    placement,
+                    task: Task { write: None, sweep_at, then },
+                }
+            }
+            Err(refusal) => Plan::Settle(Outcome::DeadLetter(refusal)),
+        }
+    }
+
+    /// Step 1, recorded further on by a record that never came (compacted away, or lost): finish what it decided.
+    /// The document is written at the fold's own position, so that the lost record's true content would still win.
+    fn finish_recorded(&self, known: Known, copy: Option<Copy>) -> Plan {
+        let sweep_at = known.placement.pos;
+        let mut write = None;
+        if let Some(shard) = &known.placement.shard {
+            match self.wanted(Some(&known), Some(shard), copy) {
+                Ok(Wanted::Document(document)) => write = Some(document),
+                Ok(Wanted::Written(_) | Wanted::Gone(_)) => {}
+                Ok(Wanted::Settle(Outcome::Again { reason, mut carry })) => {
+                    carry.finish_recorded = true;
+                    return Plan::Settle(Outcome::Again { reason, carry });
+                }
+                Ok(Wanted::Settle(outcome)) => return Plan::Settle(outcome),
+                Err(refusal) => return Plan::Settle(Outcome::DeadLetter(refusal)),
+            }
+        }
+        let done = if write.is_some() { Done::Indexed { moved: false } } else { Done::AlreadyApplied };
+        Plan::CarryOut { known, task: Task { write, sweep_at, then: Outcome::Done(done) } }
+    }
+
+    /// The document that shall be in the index after this entry.
+    fn wanted(
+        &self,
+        known: Option<&Known>,
+        placed_in: Option<&ShardId>,
+        copy: Option<Copy>,
+    ) -> Result<Wanted, Refusal> {
+        let fold = &self.entry.fold;
+        match &fold.content {
+            Content::Index { doc, .. } => return Ok(Wanted::Document(doc.clone())),
+            Content::Delete => return Ok(Wanted::Gone(Outcome::Done(Done::Deleted))),
+            Content::Patch { over: Base::Nothing, .. } if self.rules.on_missing == OnMissing::Create => {
+                return self.created_from_patch().map(Wanted::Document);
+            }
+            // The delete that came before the patch stands; only the patch has nothing to apply to.
+            Content::Patch { over: Base::Nothing, .. } => return Ok(Wanted::Gone(self.missing_outcome())),
+            Content::Patch { over: Base::Stored, .. } | Content::Touch => {}
+        }
+        if let Some(copy) = copy {
+            if copy.version < fold.last {
+                return self.applied_to(Some(&copy.source)).map(Wanted::Document);
+            }
+            if Some(&copy.shard) == placed_in {
+                return Ok(Wanted::Written(copy));
+            }
+            return Ok(Wanted::Settle(again_outcome("newer_copy_elsewhere", Carry::default())));
+        }
+        // Nothing found. It is only missing if the placement, read again, has not changed meanwhile (step 4).
+        let surely_missing = match known {
+            None => self.fresh,
+            Some(known) if placed_in.is_none() => self.fresh && known.placement.shard.is_none(),
+            Some(known) => self.fresh && self.entry.carry.nothing_found_at == Some(known.stamp),
+        };
+        if !surely_missing {
+            let nothing_found_at = known.map(|known| known.stamp);
+            let carry = Carry { nothing_found_at, ..Carry::default() };
+            return Ok(Wanted::Settle(again_outcome("nothing_found", carry)));
+        }
+        let is_recorded_somewhere = placed_in.is_some();
+        match (self.rules.on_missing, &fold.content) {
+            (OnMissing::Create, Content::Patch { .. }) => self.created_from_patch().map(Wanted::Document),
+            _ if is_recorded_somewhere => Ok(Wanted::Gone(self.missing_outcome())),
+            _ => Ok(Wanted::Settle(self.missing_outcome())),
+        }
+    }
+
+    /// Step 2: only records after the recorded position decide; older ones were decided by whoever recorded it.
+    fn target(&self, known: Option<&Known>, document: &[u8]) -> Result<ShardId, Refusal> {
+        let fold = &self.entry.fold;
+        if let Some(known) = known
+            && let Some(stays) = &known.placement.shard
+            && fold.located_at.max(fold.touched_at) <= Some(known.placement.pos)
+        {
+            return Ok(stays.clone());
+        }
+        match fold.content {
+            Content::Index { at, .. } => Ok(self.rules.locate(at)),
+            _ => self.rules.locate_document(document),
+        }
+    }
+
+    /// Step 3: the one case in which nothing needs to be written ahead.
+    fn is_in_place(&self, known: Option<&Known>, target: &ShardId) -> bool {
+        let Some(placement) = known.map(|known| &known.placement) else { return false };
+        !self.rules.two_maps_live
+            && placement.leftovers.is_empty()
+            && placement.shard.as_ref() == Some(target)
+            // A fold A→B→A must write: a zombie still at its B step would move the document away from under it.
+            && self.entry.fold.targets.iter().all(|step| matches!(step, Target::Shard(shard) if shard == target))
+    }
+
+    /// The fold's content over a stored document. Only folds that want a document ask.
+    fn applied_to(&self, stored: Option<&[u8]>) -> Result<Bytes, Refusal> {
+        match self.entry.fold.content.apply_to(stored) {
+            Ok(Some(document)) => Ok(document),
+            Ok(None) => Err(Refusal { reason: "no_document", detail: "nothing is left of the document".to_owned() }),
+            Err(error) => Err(Refusal { reason: error.reason(), detail: error.to_string() }),
+        }
+    }
+
+    fn created_from_patch(&self) -> Result<Bytes, Refusal> {
+        let document = self.applied_to(None)?;
+        self.rules.locate_document(&document)?;
+        Ok(document)
+    }
+
+    fn missing_outcome(&self) -> Outcome {
+        if self.rules.on_missing == OnMissing::Drop {
+            return Outcome::Done(Done::Dropped);
+        }
+        let what = if self.entry.fold.content == Content::Touch { "touch" } else { "patch" };
+        Outcome::DeadLetter(Refusal {
+            reason: "missing_document",
+            detail: format!("a {what} of a document that is not in the index"),
+        })
+    }
+
+    fn again(&self, reason: &'static str, carry: Carry) -> Plan {
+        Plan::Settle(again_outcome(reason, carry))
+    }
+}
+
+/// Back to step 1 in the next batch.
+pub(super) fn again_outcome(reason: &'static str, carry: Carry) -> Outcome {
+    Outcome::Again { reason, carry }
+}

@@ -1,0 +1,161 @@
+//! The move protocol as a state machine without I/O: entries and what was read go in, rounds of Elasticsearch
+//! operations come out, answers go in, outcomes come out. The rules are docs/protocol.md; step numbers refer to it.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | what goes in and what comes out: [`Entry`], [`Outcome`], [`Desk`] |
+//! | `decide.rs` | steps 1, 2 and 4 for one entry: from what was read to a [`decide::Plan`] |
+//! | `rounds.rs` | a batch as a chain of types, one per round; each gives its operations and takes their answers |
+//! | `drive.rs` | the only I/O: runs the chain against Elasticsearch |
+//!
+//! *Invariant:* nothing here knows a clock, a socket or a random number, so that the same code runs in production, in
+//! the tables of `tests.rs`, and wherever histories are explored.
+
+mod decide;
+mod drive;
+mod rounds;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use crate::elastic::{ItemError, Stamp};
+use crate::ids::DocId;
+use crate::placement::{Placement, PlacementCache};
+use crate::position::Position;
+use crate::write::Fold;
+
+pub use drive::run;
+pub use rounds::{
+    Announce, CleanUp, Examine, Finished, ReadDocuments, ReadPlacements, WriteDocuments,
+};
+pub use rules::{OnMissing, Rules};
+
+/// What the dirty set hands out for one document.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// The document.
+    pub id: DocId,
+    /// Its records since the last hand-out that was done, as one.
+    pub fold: Fold,
+    /// What an earlier attempt at this entry found out.
+    pub carry: Carry,
+}
+
+/// What an entry that goes back to step 1 takes along.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Carry {
+    /// The partition was read past the recorded position without meeting its record: finish what is recorded.
+    pub finish_recorded: bool,
+    /// No copy was found while the placement was in this state; if it still is, there is none.
+    pub nothing_found_at: Option<Stamp>,
+    /// Elasticsearch refused the document at this entry's position.
+    pub refusal: Option<Refusal>,
+}
+
+/// Why a fold goes to the dead-letter topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// One word for headers and metrics.
+    pub reason: &'static str,
+    /// For a person.
+    pub detail: String,
+}
+
+impl Refusal {
+    pub(crate) fn by_elasticsearch(error: &ItemError) -> Self {
+        let reason = if error.status == 413 { "too_large_for_elasticsearch" } else { "refused_by_elasticsearch" };
+        Self { reason, detail: error.to_string() }
+    }
+}
+
+/// What became of an entry in a batch.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// The index is as the fold wants it: commit it to the dirty set.
+    Done(Done),
+    /// It can not be carried out, ever: commit it once it is in the dead-letter topic.
+    DeadLetter(Refusal),
+    /// An earlier owner had folded further: wait until the fold reaches this position (protocol, step 1).
+    Parked {
+        /// The recorded position.
+        until: Position,
+    },
+    /// It joins the next batch, from step 1.
+    Again {
+        /// One word for metrics.
+        reason: &'static str,
+        /// What it takes along.
+        carry: Carry,
+    },
+}
+
+/// The reason of an [`Outcome::Again`] whose placement was set back after a refusal.
+pub const SET_BACK: &str = "set_back";
+
+/// The reason of an [`Outcome::Again`] that no answer came for in time.
+pub const UNANSWERED: &str = "unanswered";
+
+/// How an entry was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    /// A copy at the fold's position was written.
+    Indexed {
+        /// It left another geoshard.
+        moved: bool,
+    },
+    /// The document is gone.
+    Deleted,
+    /// A copy at least as new was there already.
+    AlreadyApplied,
+    /// Nothing to change, and the configuration says to drop it (`on_missing = "drop"`).
+    Dropped,
+}
+
+/// An entry with its outcome.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settled {
+    /// As it was handed in.
+    pub entry: Entry,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// A placement whose leftovers are gone, waiting to say so in the next bulk (step 7). It may be late, or never come.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Clear {
+    /// The document.
+    pub id: DocId,
+    /// The placement without leftovers.
+    pub placement: Placement,
+    /// The state that it may replace.
+    pub stamp: Stamp,
+}
+
+/// What an owner keeps from batch to batch. It is born with an assignment and dies with it.
+#[derive(Debug)]
+pub struct Desk {
+    /// How documents are placed.
+    pub rules: Rules,
+    /// Placements read or written since the assignment.
+    pub cache: PlacementCache,
+    /// Clears that ride on the next bulk.
+    pub clears: Vec<Clear>,
+    /// How many placements were found in the cache, and how many had to be read, since the assignment.
+    pub lookups: Lookups,
+}
+
+/// Counts of placement lookups.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lookups {
+    /// Found in the cache.
+    pub hits: u64,
+    /// Read from the placements index.
+    pub misses: u64,
+}
+
+impl Desk {
+    /// A desk with nothing on it.
+    pub fn new(rules: Rules, cache: PlacementCache) -> Self {
+        Self { rules, cache, clears: Vec::new(), lookups: Lookups::default() }
+    }
+}

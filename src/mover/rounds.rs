@@ -1,0 +1,510 @@
+//! A batch of entries as a chain of types, one per round. Each gives the operations of its round and takes their
+//! answers; taking them gives the next type. A batch that is all in place has nothing to say after [`Announce`].
+//!
+//! [`ReadPlacements`] → [`ReadDocuments`] → [`Announce`] → [`WriteDocuments`] → [`Examine`] → [`CleanUp`] → [`Finished`]
+
+use std::collections::HashSet;
+
+use super::decide::{Copy, Plan, Task, again_outcome, copies_needed, decide};
+use super::{Carry, Clear, Desk, Done, Entry, Outcome, Refusal, SET_BACK, Settled, UNANSWERED};
+use crate::elastic::rounds::{BulkOutcome, GetOutcome};
+use crate::elastic::{BulkOp, Get, Guard, Index};
+use crate::ids::{DocId, ShardId};
+use crate::placement::{Known, Placement};
+use crate::position::Position;
+
+/// What every round of a batch carries along.
+#[derive(Debug)]
+struct Tray {
+    desk: Desk,
+    settled: Vec<Settled>,
+}
+
+impl Tray {
+    fn settle(&mut self, entry: Entry, outcome: Outcome) {
+        self.settled.push(Settled { entry, outcome });
+    }
+
+    /// Back to step 1, with a fresh read of the placement.
+    fn start_over(&mut self, entry: Entry, reason: &'static str, carry: Carry) {
+        self.desk.cache.forget(&entry.id);
+        self.settle(entry, again_outcome(reason, carry));
+    }
+
+    fn unanswered(&mut self, entry: Entry) {
+        // What the next attempt knew, it still knows: nothing was learnt.
+        let carry = entry.carry.clone();
+        self.settle(entry, again_outcome(UNANSWERED, carry));
+    }
+}
+
+/// Reads that belong to one entry: how many of the round's answers are its own.
+#[derive(Debug)]
+struct Reading {
+    entry: Entry,
+    known: Option<Known>,
+    fresh: bool,
+    shards: Vec<ShardId>,
+}
+
+/// R1: read the placements that the owner does not know.
+#[derive(Debug)]
+pub struct ReadPlacements {
+    tray: Tray,
+    known: Vec<(Entry, Known)>,
+    unknown: Vec<Entry>,
+}
+
+impl ReadPlacements {
+    /// Begins a batch. At most one entry of a document may be in work at a time (INV-6).
+    pub fn begin(mut desk: Desk, entries: Vec<Entry>) -> Self {
+        debug_assert!(
+            entries.iter().map(|entry| &entry.id).collect::<HashSet<_>>().len() == entries.len(),
+            "INV-6: two entries of one document in a batch"
+        );
+        let mut known = Vec::with_capacity(entries.len());
+        let mut unknown = Vec::new();
+        for entry in entries {
+            match desk.cache.get(&entry.id).cloned() {
+                Some(placement) => known.push((entry, placement)),
+                None => unknown.push(entry),
+            }
+        }
+        desk.lookups.hits += known.len() as u64;
+        desk.lookups.misses += unknown.len() as u64;
+        Self { tray: Tray { desk, settled: Vec::new() }, known, unknown }
+    }
+
+    /// The placements to read.
+    pub fn gets(&self) -> Vec<Get> {
+        self.unknown.iter().map(|entry| Get { index: Index::Placements, id: entry.id.clone() }).collect()
+    }
+
+    /// Takes one answer per get, in order.
+    pub fn answered(mut self, answers: Vec<GetOutcome>) -> ReadDocuments {
+        let mut readings: Vec<Reading> = Vec::with_capacity(self.known.len() + self.unknown.len());
+        let mut add = |entry: Entry, known: Option<Known>, fresh| {
+            let shards = copies_needed(&entry, known.as_ref());
+            readings.push(Reading { entry, known, fresh, shards });
+        };
+        for (entry, known) in self.known {
+            add(entry, Some(known), false);
+        }
+        for (entry, answer) in self.unknown.into_iter().zip(answers) {
+            match answer {
+                GetOutcome::Unanswered => self.tray.unanswered(entry),
+                GetOutcome::Missing => add(entry, None, true),
+                GetOutcome::Found(found) => match Placement::from_json(&found.source) {
+                    Ok(placement) => {
+                        let known = Known::new(placement, found.stamp);
+                        self.tray.desk.cache.put(entry.id.clone(), known.clone());
+                        add(entry, Some(known), true);
+                    }
+                    Err(error) => {
+                        tracing::error!(
+                            index = "placements",
+                            position = %entry.fold.last,
+                            %error,
+                            "a placement can not be read; it stays in work until someone mends it (see docs/operations.md)"
+                        );
+                        self.tray.start_over(entry, "unreadable_placement", Carry::default());
+                    }
+                },
+            }
+        }
+        ReadDocuments { tray: self.tray, readings }
+    }
+}
+
+/// R1b: read the copies that patches and touches apply to.
+#[derive(Debug)]
+pub struct ReadDocuments {
+    tray: Tray,
+    readings: Vec<Reading>,
+}
+
+impl ReadDocuments {
+    /// The copies to read.
+    pub fn gets(&self) -> Vec<Get> {
+        self.readings
+            .iter()
+            .flat_map(|reading| {
+                reading
+                    .shards
+                    .iter()
+                    .map(|shard| Get { index: Index::Geoshard(shard.clone()), id: reading.entry.id.clone() })
+            })
+            .collect()
+    }
+
+    /// Takes one answer per get, in order, and decides every entry.
+    pub fn answered(self, answers: Vec<GetOutcome>) -> Announce {
+        let Self { mut tray, readings } = self;
+        let mut answers = answers.into_iter();
+        let mut announced = Announced::default();
+        for reading in readings {
+            let Reading { entry, known, fresh, shards } = reading;
+            let copies = shards.into_iter().zip(answers.by_ref());
+            let Some(copy) = newest_copy(copies) else {
+                tray.unanswered(entry);
+                continue;
+            };
+            match decide(&tray.desk.rules, &entry, known, fresh, copy) {
+                Plan::Settle(Outcome::Again { reason, carry }) => tray.start_over(entry, reason, carry),
+                Plan::Settle(outcome) => tray.settle(entry, outcome),
+                Plan::InPlace { shard, source } => announced.in_place.push((entry, shard, source)),
+                Plan::WriteAhead { guard, placement, task } => {
+                    announced.ahead.push(Ahead { entry, guard, placement, task });
+                }
+                Plan::CarryOut { known, task } => announced.ready.push(Placed { entry, known, task }),
+            }
+        }
+        let rewritten: HashSet<&DocId> = announced.ahead.iter().map(|ahead| &ahead.entry.id).collect();
+        let mut clears = std::mem::take(&mut tray.desk.clears);
+        clears.retain(|clear| !rewritten.contains(&clear.id));
+        Announce { tray, announced, clears }
+    }
+}
+
+/// The newest of the copies that were found; `None` if a read was not answered.
+fn newest_copy(copies: impl Iterator<Item = (ShardId, GetOutcome)>) -> Option<Option<Copy>> {
+    let mut newest: Option<Copy> = None;
+    let mut all_answered = true;
+    for (shard, answer) in copies {
+        match answer {
+            GetOutcome::Unanswered => all_answered = false,
+            GetOutcome::Missing => {}
+            GetOutcome::Found(found) => {
+                let copy = Copy::new(shard, found);
+                if newest.as_ref().is_none_or(|best| best.version < copy.version) {
+                    newest = Some(copy);
+                }
+            }
+        }
+    }
+    all_answered.then_some(newest)
+}
+
+/// A placement about to be written.
+#[derive(Debug)]
+struct Ahead {
+    entry: Entry,
+    guard: Guard,
+    placement: Placement,
+    task: Task,
+}
+
+/// An entry whose placement stands.
+#[derive(Debug)]
+struct Placed {
+    entry: Entry,
+    known: Known,
+    task: Task,
+}
+
+#[derive(Debug, Default)]
+struct Announced {
+    ahead: Vec<Ahead>,
+    in_place: Vec<(Entry, ShardId, bytes::Bytes)>,
+    ready: Vec<Placed>,
+}
+
+/// R2: write-aheads, documents in place, and clears of earlier batches.
+#[derive(Debug)]
+pub struct Announce {
+    tray: Tray,
+    announced: Announced,
+    clears: Vec<Clear>,
+}
+
+impl Announce {
+    /// Write-aheads, then documents in place, then clears.
+    pub fn ops(&self) -> Vec<BulkOp> {
+        let ahead = self.announced.ahead.iter().map(|ahead| BulkOp::Index {
+            index: Index::Placements,
+            id: ahead.entry.id.clone(),
+            guard: ahead.guard,
+            source: ahead.placement.to_json(),
+        });
+        let in_place = self.announced.in_place.iter().map(|(entry, shard, source)| BulkOp::Index {
+            index: Index::Geoshard(shard.clone()),
+            id: entry.id.clone(),
+            guard: Guard::External(entry.fold.last),
+            source: source.clone(),
+        });
+        let clears = self.clears.iter().map(|clear| BulkOp::Index {
+            index: Index::Placements,
+            id: clear.id.clone(),
+            guard: Guard::Unchanged(clear.stamp),
+            source: clear.placement.to_json(),
+        });
+        ahead.chain(in_place).chain(clears).collect()
+    }
+
+    /// Takes one answer per operation, in order.
+    pub fn answered(self, answers: Vec<BulkOutcome>) -> WriteDocuments {
+        let Self { mut tray, announced, clears } = self;
+        let mut answers = answers.into_iter();
+        let mut placed = announced.ready;
+        for (ahead, answer) in announced.ahead.into_iter().zip(answers.by_ref()) {
+            let Ahead { entry, placement, task, .. } = ahead;
+            match answer {
+                BulkOutcome::Done { stamp: Some(stamp) } => {
+                    let known = Known::new(placement, stamp);
+                    tray.desk.cache.put(entry.id.clone(), known.clone());
+                    placed.push(Placed { entry, known, task });
+                }
+                // Perhaps our own, executed by a request whose answer was lost: the fresh read will tell, and resume.
+                BulkOutcome::Done { stamp: None } | BulkOutcome::Conflict | BulkOutcome::NotFound => {
+                    tray.start_over(entry, "placement_conflict", Carry::default());
+                }
+                BulkOutcome::Refused(error) => {
+                    tray.settle(entry, Outcome::DeadLetter(Refusal::by_elasticsearch(&error)));
+                }
+                BulkOutcome::Unanswered => {
+                    tray.desk.cache.forget(&entry.id);
+                    tray.unanswered(entry);
+                }
+            }
+        }
+        for ((entry, _, _), answer) in announced.in_place.into_iter().zip(answers.by_ref()) {
+            match answer {
+                BulkOutcome::Done { .. } => tray.settle(entry, Outcome::Done(Done::Indexed { moved: false })),
+                BulkOutcome::Conflict | BulkOutcome::NotFound => {
+                    tray.settle(entry, Outcome::Done(Done::AlreadyApplied));
+                }
+                // The last good copy stays where it is, and the placement says so already.
+                BulkOutcome::Refused(error) => {
+                    tray.settle(entry, Outcome::DeadLetter(Refusal::by_elasticsearch(&error)));
+                }
+                BulkOutcome::Unanswered => tray.unanswered(entry),
+            }
+        }
+        for (clear, answer) in clears.into_iter().zip(answers) {
+            match answer {
+                BulkOutcome::Done { stamp: Some(stamp) } => {
+                    tray.desk.cache.put(clear.id, Known::new(clear.placement, stamp));
+                }
+                // A clear may fail or never happen; but what is cached may be out of date now.
+                _ => tray.desk.cache.forget(&clear.id),
+            }
+        }
+        WriteDocuments::new(tray, placed)
+    }
+}
+
+/// R3: write the documents whose placement stands.
+#[derive(Debug)]
+pub struct WriteDocuments {
+    tray: Tray,
+    writing: Vec<Placed>,
+    /// Nothing to write: on to the deletes.
+    written: Vec<Placed>,
+}
+
+impl WriteDocuments {
+    fn new(tray: Tray, placed: Vec<Placed>) -> Self {
+        let (writing, written) = placed
+            .into_iter()
+            .partition(|placed| placed.task.write.is_some() && placed.known.placement.shard.is_some());
+        Self { tray, writing, written }
+    }
+
+    /// One index operation per document to write.
+    pub fn ops(&self) -> Vec<BulkOp> {
+        self.writing
+            .iter()
+            .filter_map(|placed| {
+                Some(BulkOp::Index {
+                    index: Index::Geoshard(placed.known.placement.shard.clone()?),
+                    id: placed.entry.id.clone(),
+                    guard: Guard::External(placed.entry.fold.last),
+                    source: placed.task.write.clone()?,
+                })
+            })
+            .collect()
+    }
+
+    /// Takes one answer per operation, in order.
+    pub fn answered(self, answers: Vec<BulkOutcome>) -> Examine {
+        let Self { mut tray, writing, mut written } = self;
+        let mut refused = Vec::new();
+        for (mut placed, answer) in writing.into_iter().zip(answers) {
+            match answer {
+                BulkOutcome::Done { .. } => written.push(placed),
+                BulkOutcome::Conflict => {
+                    placed.task.then = Outcome::Done(Done::AlreadyApplied);
+                    written.push(placed);
+                }
+                BulkOutcome::Refused(error) => refused.push((placed, Refusal::by_elasticsearch(&error))),
+                // The placement is recorded: the next attempt resumes it.
+                BulkOutcome::NotFound | BulkOutcome::Unanswered => tray.unanswered(placed.entry),
+            }
+        }
+        Examine { tray, written, refused }
+    }
+}
+
+/// R3b, rarely anything to do: where is the last good copy of a document that was refused?
+#[derive(Debug)]
+pub struct Examine {
+    tray: Tray,
+    written: Vec<Placed>,
+    refused: Vec<(Placed, Refusal)>,
+}
+
+impl Examine {
+    /// The copies to look for.
+    pub fn gets(&self) -> Vec<Get> {
+        self.refused
+            .iter()
+            .flat_map(|(placed, _)| {
+                let id = &placed.entry.id;
+                let shards = placed.known.placement.may_hold();
+                shards.map(move |shard| Get { index: Index::Geoshard(shard.clone()), id: id.clone() })
+            })
+            .collect()
+    }
+
+    /// Takes one answer per get, in order.
+    pub fn answered(self, answers: Vec<GetOutcome>) -> CleanUp {
+        let Self { mut tray, written, refused } = self;
+        let mut answers = answers.into_iter();
+        let mut set_backs = Vec::new();
+        for (placed, refusal) in refused {
+            let Placed { entry, known, .. } = placed;
+            let shards: Vec<ShardId> = known.placement.may_hold().cloned().collect();
+            let Some(copy) = newest_copy(shards.iter().cloned().zip(answers.by_ref())) else {
+                tray.unanswered(entry);
+                continue;
+            };
+            // While a lost record's decision is being finished, the placement is not this entry's to set back.
+            if known.placement.pos != entry.fold.last {
+                tray.settle(entry, Outcome::DeadLetter(refusal));
+                continue;
+            }
+            let mut placement = Placement::new(known.placement.pos, copy.map(|copy| copy.shard), shards);
+            placement.refused = true;
+            set_backs.push(SetBack { entry, refusal, guard: Guard::Unchanged(known.stamp), placement });
+        }
+        CleanUp::new(tray, written, set_backs)
+    }
+}
+
+/// A placement about to be set back to where the last good copy is.
+#[derive(Debug)]
+struct SetBack {
+    entry: Entry,
+    refusal: Refusal,
+    guard: Guard,
+    placement: Placement,
+}
+
+/// R4: delete the copies in leftovers, and set back the placements of refused documents.
+#[derive(Debug)]
+pub struct CleanUp {
+    tray: Tray,
+    sweeping: Vec<Placed>,
+    set_backs: Vec<SetBack>,
+}
+
+impl CleanUp {
+    fn new(mut tray: Tray, written: Vec<Placed>, set_backs: Vec<SetBack>) -> Self {
+        let mut sweeping = Vec::new();
+        for placed in written {
+            if placed.known.unswept().is_empty() {
+                tray.settle(placed.entry, placed.task.then);
+            } else {
+                sweeping.push(placed);
+            }
+        }
+        Self { tray, sweeping, set_backs }
+    }
+
+    /// Deletes, then set-backs.
+    pub fn ops(&self) -> Vec<BulkOp> {
+        let deletes = self.sweeping.iter().flat_map(|placed| {
+            placed.known.unswept().iter().map(|shard| BulkOp::Delete {
+                index: Index::Geoshard(shard.clone()),
+                id: placed.entry.id.clone(),
+                version: placed.task.sweep_at,
+            })
+        });
+        let set_backs = self.set_backs.iter().map(|set_back| BulkOp::Index {
+            index: Index::Placements,
+            id: set_back.entry.id.clone(),
+            guard: set_back.guard,
+            source: set_back.placement.to_json(),
+        });
+        deletes.chain(set_backs).collect()
+    }
+
+    /// Takes one answer per operation, in order.
+    pub fn answered(self, answers: Vec<BulkOutcome>) -> Finished {
+        let Self { mut tray, sweeping, set_backs } = self;
+        let mut answers = answers.into_iter();
+        for placed in sweeping {
+            let count = placed.known.unswept().len();
+            let all_gone = answers
+                .by_ref()
+                .take(count)
+                // A conflict: a copy at least as new as this entry is there, which is not this entry's to remove.
+                .filter(|answer| {
+                    matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::NotFound | BulkOutcome::Conflict)
+                })
+                .count()
+                == count;
+            if all_gone {
+                let id = placed.entry.id.clone();
+                tray.settle(placed.entry, placed.task.then);
+                tray.swept(id, placed.known);
+            } else {
+                tray.unanswered(placed.entry);
+            }
+        }
+        for (set_back, answer) in set_backs.into_iter().zip(answers) {
+            let SetBack { entry, refusal, placement, .. } = set_back;
+            match answer {
+                BulkOutcome::Done { stamp: Some(stamp) } => {
+                    let known = Known::new(placement, stamp);
+                    tray.desk.cache.put(entry.id.clone(), known);
+                    let carry = Carry { refusal: Some(refusal), ..Carry::default() };
+                    // The next attempt sweeps the other copies and hands the dead letter over.
+                    tray.settle(entry, again_outcome(SET_BACK, carry));
+                }
+                BulkOutcome::Unanswered => {
+                    tray.desk.cache.forget(&entry.id);
+                    tray.unanswered(entry);
+                }
+                _ => tray.start_over(entry, "placement_conflict", Carry::default()),
+            }
+        }
+        Finished { desk: tray.desk, settled: tray.settled }
+    }
+}
+
+impl Tray {
+    /// Step 7: the leftovers are gone; the record shall say so with the next bulk.
+    fn swept(&mut self, id: DocId, mut known: Known) {
+        let cleared = Placement { leftovers: Default::default(), ..known.placement.clone() };
+        self.desk.clears.push(Clear { id: id.clone(), placement: cleared, stamp: known.stamp });
+        known.swept = true;
+        self.desk.cache.put(id, known);
+    }
+}
+
+/// The end of a batch.
+#[derive(Debug)]
+pub struct Finished {
+    /// What the owner keeps.
+    pub desk: Desk,
+    /// Every entry of the batch, once.
+    pub settled: Vec<Settled>,
+}
+
+impl Entry {
+    /// Its position: the version of what it writes (protocol: `p`).
+    pub fn position(&self) -> Position {
+        self.fold.last
+    }
+}

@@ -1,0 +1,38 @@
+//! What placing documents depends on besides the documents: the map, the location's path, the policy for what is missing.
+
+use std::sync::Arc;
+
+use super::Refusal;
+pub use crate::config::OnMissing;
+use crate::decode::LocationPath;
+use crate::geo::GeoPoint;
+use crate::geoshard::GeoshardMap;
+use crate::ids::ShardId;
+
+/// How documents are placed. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    /// Which geoshard a point belongs to.
+    pub map: Arc<GeoshardMap>,
+    /// Where in a document its location is.
+    pub location: LocationPath,
+    /// For patches and touches of documents that are not there.
+    pub on_missing: OnMissing,
+    /// While two maps are live nothing is in place: every entry writes its placement (protocol, "Changing the map").
+    pub two_maps_live: bool,
+}
+
+impl Rules {
+    /// The geoshard of a point under the current map.
+    pub(super) fn locate(&self, at: GeoPoint) -> ShardId {
+        self.map.locate(at).clone()
+    }
+
+    /// The geoshard of a whole document under the current map.
+    pub(super) fn locate_document(&self, document: &[u8]) -> Result<ShardId, Refusal> {
+        match self.location.locate(document) {
+            Ok(at) => Ok(self.locate(at)),
+            Err(bad) => Err(Refusal { reason: "no_location_after_patch", detail: bad.to_string() }),
+        }
+    }
+}
