@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod clock;
+pub mod dead_letter;
 pub mod decode;
 pub mod dirty_set;
 pub mod config;
@@ -9,6 +10,7 @@ pub mod elastic;
 pub mod geo;
 pub mod geoshard;
 pub mod ids;
+pub mod meta;
 pub mod mover;
 pub mod placement;
 pub mod position;
