@@ -64,8 +64,8 @@ impl PartitionsRevoked<'_> {
 pub struct PartitionStopped<'a> {
     /// Its number.
     pub partition: i32,
-    /// The record, if it is one record's fault.
-    pub position: Option<Position>,
+    /// The record's offset, if it is one record's fault.
+    pub offset: Option<i64>,
     /// Why, and what to do.
     pub reason: &'a dyn Display,
 }
@@ -74,8 +74,7 @@ impl PartitionStopped<'_> {
     /// Logs and counts it.
     pub fn emit(self, metrics: &Metrics) {
         metrics.partition_stopped(self.partition);
-        let position = self.position.map(tracing::field::display);
-        error!(partition = self.partition, position, reason = %self.reason, "partition stopped");
+        error!(partition = self.partition, offset = self.offset, reason = %self.reason, "partition stopped");
     }
 }
 
@@ -84,10 +83,10 @@ impl PartitionStopped<'_> {
 pub struct DeadLettered<'a> {
     /// Where it came from.
     pub partition: i32,
-    /// Its first record.
-    pub first: Position,
-    /// Its last record; the same as `first` unless a fold was refused.
-    pub last: Position,
+    /// Offset of its first record.
+    pub first_offset: i64,
+    /// Offset of its last record; the same as the first unless a fold was refused.
+    pub last_offset: i64,
     /// One word of a closed set, the metric's label.
     pub reason: &'static str,
     /// What was wrong in full; may quote the document.
@@ -100,9 +99,9 @@ impl DeadLettered<'_> {
     /// Logs and counts it.
     pub fn emit(self, metrics: &Metrics) {
         metrics.dead_letter(self.reason);
-        let Self { partition, first, last, reason, detail, id } = self;
-        warn!(partition, %first, %last, reason, "record sent to the dead-letter topic");
-        debug!(partition, %first, %last, reason, detail, id = id.map(tracing::field::debug), "dead letter in detail");
+        let Self { partition, first_offset, last_offset, reason, detail, id } = self;
+        warn!(partition, first_offset, last_offset, reason, "record sent to the dead-letter topic");
+        debug!(partition, first_offset, last_offset, reason, detail, id = id.map(tracing::field::debug), "dead letter in detail");
     }
 }
 
@@ -277,7 +276,6 @@ mod tests {
     use tracing::Level;
 
     use super::*;
-    use crate::position::Epoch;
 
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -308,12 +306,11 @@ mod tests {
     fn a_dead_letter_is_counted_and_names_its_document_at_debug_level_only() {
         let metrics = Metrics::new().unwrap();
         let id = DocId::from_key(Some(b"anna-77")).unwrap();
-        let position = Position::new(Epoch::default(), 41).unwrap();
         let emit = || {
             DeadLettered {
                 partition: 3,
-                first: position,
-                last: position,
+                first_offset: 41,
+                last_offset: 41,
                 reason: "mapping",
                 detail: "failed to parse field [age] of anna-77",
                 id: Some(&id),
@@ -321,7 +318,7 @@ mod tests {
             .emit(&metrics);
         };
         let at_info = lines_of(Level::INFO, emit);
-        assert!(at_info.contains("partition=3 first=0:41 last=0:41 reason=\"mapping\""), "{at_info}");
+        assert!(at_info.contains("partition=3 first_offset=41 last_offset=41 reason=\"mapping\""), "{at_info}");
         assert!(!at_info.contains("anna"), "{at_info}");
         assert!(lines_of(Level::DEBUG, emit).contains("id=\"anna-77\""));
         assert!(metrics.render().unwrap().contains("geofold_dead_letters_total{reason=\"mapping\"} 2\n"));
@@ -334,12 +331,12 @@ mod tests {
         let lines = lines_of(Level::ERROR, || {
             PartitionStopped {
                 partition: 3,
-                position: Position::new(Epoch::default(), 41),
+                offset: Some(41),
                 reason: &"no dead-letter topic is configured",
             }
             .emit(&metrics);
         });
-        assert!(lines.contains("partition stopped partition=3 position=0:41"), "{lines}");
+        assert!(lines.contains("partition stopped partition=3 offset=41"), "{lines}");
         assert!(lines.contains("reason=no dead-letter topic is configured"), "{lines}");
         assert!(metrics.render().unwrap().contains("geofold_stopped_partitions 1\n"));
     }

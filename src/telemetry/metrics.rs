@@ -126,6 +126,8 @@ pub struct Metrics {
     pub elasticsearch_permits: IntGauge,
     /// Requests under way, with those that wait to be sent again.
     pub elasticsearch_permits_in_use: IntGauge,
+    /// Requests that wait for a permit or for their next attempt.
+    pub elasticsearch_requests_waiting: IntGauge,
     /// Time of one batch, from its first read to its last answer.
     pub batch_seconds: Histogram,
     /// Documents of one batch.
@@ -270,6 +272,10 @@ impl Metrics {
                 "geofold_elasticsearch_permits_in_use",
                 "Requests to Elasticsearch under way or waiting to be sent again.",
             )?,
+            elasticsearch_requests_waiting: r.gauge(
+                "geofold_elasticsearch_requests_waiting",
+                "Requests to Elasticsearch that wait for a permit, or for their next attempt.",
+            )?,
             batch_seconds: r.histogram(
                 "geofold_batch_seconds",
                 "Time of one batch, from its first request to its last answer.",
@@ -353,9 +359,9 @@ impl Metrics {
         self.elasticsearch_retries.with_label_values(&[reason]).inc_by(items);
     }
 
-    /// An entry went back to step 1 of the protocol.
-    pub fn entry_retried(&self, reason: &'static str) {
-        self.entries_retried.with_label_values(&[reason]).inc();
+    /// So many entries went back to step 1 of the protocol.
+    pub fn entries_retried(&self, reason: &'static str, entries: u64) {
+        self.entries_retried.with_label_values(&[reason]).inc_by(entries);
     }
 
     /// A message was written to the dead-letter topic.
@@ -542,7 +548,7 @@ mod tests {
         metrics.partition(3);
         metrics.elasticsearch_request(RequestKind::Bulk, Success::Failed, Duration::from_millis(3));
         metrics.elasticsearch_retry("429", 7);
-        metrics.entry_retried("conflict");
+        metrics.entries_retried("conflict", 1);
         metrics.dead_letter("bad_json");
         let text = metrics.render().unwrap();
         for metric in metrics.catalogue() {
