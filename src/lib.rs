@@ -2,10 +2,10 @@
 
 pub mod admin;
 pub mod clock;
+pub mod config;
 pub mod dead_letter;
 pub mod decode;
 pub mod dirty_set;
-pub mod config;
 pub mod elastic;
 pub mod geo;
 pub mod geoshard;
@@ -14,7 +14,8 @@ pub mod meta;
 pub mod mover;
 pub mod placement;
 pub mod position;
+pub mod retry;
 pub mod send;
 pub mod telemetry;
-pub mod retry;
+pub mod worker;
 pub mod write;

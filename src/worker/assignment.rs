@@ -1,0 +1,290 @@
+//! The partitions that this worker owns, as the poll thread sees them: where records go, what is paused, what may be
+//! committed. Only the poll thread touches it, in and between the consumer's callbacks.
+
+use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::mpsc as std_mpsc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::budget::{Budget, Limits, Meter};
+use super::partition::{Bench, Mode, Partition, Published, stopped_part};
+use super::record::Record;
+use crate::telemetry::metrics::{PartitionMetrics, level};
+
+/// Records that may wait between the poll thread and a partition task.
+const QUEUE_RECORDS: usize = 4096;
+
+/// After a cancelled task was told so, it has this long to let go; it only has to reach its next await.
+const CANCEL_GRACE: Duration = Duration::from_millis(500);
+
+/// One partition of the assignment.
+#[derive(Debug)]
+struct Owned {
+    records: mpsc::Sender<Record>,
+    /// What the full queue did not take; the partition is paused while there is any.
+    overflow: VecDeque<Record>,
+    meter: Arc<Meter>,
+    published: Arc<Published>,
+    mode: watch::Sender<Mode>,
+    cancel: CancellationToken,
+    /// Disconnected once the task has ended.
+    ended: std_mpsc::Receiver<()>,
+    is_paused: bool,
+    /// Sent to the broker, perhaps not acknowledged yet.
+    requested: Option<i64>,
+    /// Acknowledged by the broker.
+    committed: Option<i64>,
+    /// Told to the meta index.
+    remembered: Option<i64>,
+    /// The partition's end, as the broker last told.
+    end: Option<i64>,
+    metrics: PartitionMetrics,
+}
+
+/// See the top of this file.
+pub struct Assignment {
+    bench: Arc<Bench>,
+    runtime: tokio::runtime::Handle,
+    budget: Arc<Budget>,
+    limits: Limits,
+    /// Requests to Elasticsearch that may be under way.
+    permits: usize,
+    cached_placements: usize,
+    owned: HashMap<i32, Owned, ahash::RandomState>,
+}
+
+/// Partitions to pause and to resume.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Flow {
+    /// To pause.
+    pub pause: Vec<i32>,
+    /// To resume.
+    pub resume: Vec<i32>,
+}
+
+impl Assignment {
+    /// Nothing assigned yet. `cached_placements` is for all partitions together.
+    pub fn new(
+        bench: Arc<Bench>,
+        runtime: tokio::runtime::Handle,
+        budget: Arc<Budget>,
+        limits: Limits,
+        cached_placements: usize,
+    ) -> Self {
+        let permits = bench.rounds.permits.available_permits();
+        Self { bench, runtime, budget, limits, permits, cached_placements, owned: HashMap::default() }
+    }
+
+    /// Starts a task for each partition. Nothing of an earlier assignment is kept: a placement cached then would make two
+    /// copies (protocol, "The owner's cache").
+    pub fn assign(&mut self, partitions: &[i32]) {
+        let total = self.owned.len() + partitions.len();
+        let share = NonZeroUsize::new(self.cached_placements / total.max(1)).unwrap_or(NonZeroUsize::MIN);
+        for &number in partitions {
+            if let Some(stale) = self.owned.remove(&number) {
+                stale.cancel.cancel();
+            }
+            let (records, records_receiver) = mpsc::channel(QUEUE_RECORDS);
+            let (mode, mode_receiver) = watch::channel(Mode::Run);
+            let (ended_sender, ended) = std_mpsc::channel();
+            let meter = Arc::new(Meter::new(self.budget.clone()));
+            let published = Published::new();
+            let cancel = CancellationToken::new();
+            let metrics = self.bench.metrics.partition(number);
+            let partition = Partition {
+                number,
+                bench: self.bench.clone(),
+                records: records_receiver,
+                mode: mode_receiver,
+                cancel: cancel.clone(),
+                meter: meter.clone(),
+                published: published.clone(),
+                cached_placements: share,
+                metrics: metrics.clone(),
+            };
+            self.runtime.spawn(async move {
+                partition.run().await;
+                drop(ended_sender);
+            });
+            let owned = Owned {
+                records,
+                overflow: VecDeque::new(),
+                meter,
+                published,
+                mode,
+                cancel,
+                ended,
+                is_paused: false,
+                requested: None,
+                committed: None,
+                remembered: None,
+                end: None,
+                metrics,
+            };
+            self.owned.insert(number, owned);
+        }
+    }
+
+    /// Lets each partition finish its batch until `grace` is over, cancels what is still at work, and gives the offsets
+    /// that may still be committed. When this returns, nothing of these partitions can publish any more.
+    pub fn revoke(&mut self, partitions: &[i32], grace: Duration) -> Vec<(i32, i64)> {
+        let revoked: Vec<(i32, Owned)> =
+            partitions.iter().filter_map(|&number| Some((number, self.owned.remove(&number)?))).collect();
+        for (_, owned) in &revoked {
+            // A task that has ended does not listen any more.
+            let _ = owned.mode.send(Mode::FinishBatch);
+        }
+        let deadline = Instant::now() + grace;
+        for (_, owned) in &revoked {
+            wait_for_end(&owned.ended, deadline);
+        }
+        for (_, owned) in &revoked {
+            owned.cancel.cancel();
+        }
+        let deadline = Instant::now() + CANCEL_GRACE;
+        let mut to_commit = Vec::new();
+        for (number, owned) in revoked {
+            wait_for_end(&owned.ended, deadline);
+            self.bench.metrics.drop_partition(number);
+            self.bench.health.ready(&stopped_part(number));
+            if let Some(watermark) = owned.published.watermark()
+                && owned.committed.is_none_or(|committed| committed < watermark)
+            {
+                to_commit.push((number, watermark));
+            }
+        }
+        to_commit
+    }
+
+    /// Hands a record to its partition's task. Never blocks: what does not fit waits here, and the partition is paused.
+    pub fn route(&mut self, number: i32, record: Record) {
+        // A record of a partition that was just revoked: the next owner reads it again.
+        let Some(owned) = self.owned.get_mut(&number) else { return };
+        owned.meter.enqueued(record.bytes());
+        if !owned.overflow.is_empty() {
+            owned.overflow.push_back(record);
+            return;
+        }
+        if let Err(mpsc::error::TrySendError::Full(record)) = owned.records.try_send(record) {
+            owned.overflow.push_back(record);
+        }
+    }
+
+    /// Moves on what had to wait, and says which partitions to pause or resume.
+    pub fn flow(&mut self) -> Flow {
+        let mut flow = Flow::default();
+        for (&number, owned) in &mut self.owned {
+            while let Some(record) = owned.overflow.pop_front() {
+                if let Err(mpsc::error::TrySendError::Full(record)) = owned.records.try_send(record) {
+                    owned.overflow.push_front(record);
+                    break;
+                }
+            }
+            let may_read = owned.overflow.is_empty()
+                && *owned.mode.borrow() == Mode::Run
+                && owned.meter.may_read(self.limits, owned.is_paused);
+            if may_read == owned.is_paused {
+                owned.is_paused = !may_read;
+                if may_read { flow.resume.push(number) } else { flow.pause.push(number) }
+            }
+        }
+        let paused = self.owned.values().filter(|owned| owned.is_paused).count();
+        self.bench.metrics.paused_partitions.set(level(paused));
+        self.bench.metrics.held_bytes.set(level(self.budget.held()));
+        let permits = self.permits.saturating_sub(self.bench.rounds.permits.available_permits());
+        self.bench.metrics.elasticsearch_permits_in_use.set(level(permits));
+        flow
+    }
+
+    /// Offsets to commit: watermarks that the broker does not have yet, each asked for once until
+    /// [`Assignment::commit_failed`].
+    pub fn due_commits(&mut self) -> Vec<(i32, i64)> {
+        let mut due = Vec::new();
+        for (&number, owned) in &mut self.owned {
+            if let Some(watermark) = owned.published.watermark()
+                && owned.requested.is_none_or(|requested| requested < watermark)
+            {
+                owned.requested = Some(watermark);
+                due.push((number, watermark));
+            }
+        }
+        due
+    }
+
+    /// The broker acknowledged `offset`.
+    pub fn committed(&mut self, number: i32, offset: i64) {
+        let Some(owned) = self.owned.get_mut(&number) else { return };
+        owned.committed = owned.committed.max(Some(offset));
+        owned.requested = owned.requested.max(owned.committed);
+        owned.metrics.committed(offset);
+    }
+
+    /// The commit did not go through: it is asked for again, or forgotten if the partition is gone.
+    pub fn commit_failed(&mut self, number: i32) {
+        if let Some(owned) = self.owned.get_mut(&number) {
+            owned.requested = owned.committed;
+        }
+    }
+
+    /// Acknowledged offsets that the meta index should remember, each once.
+    pub fn to_remember(&mut self) -> Vec<(i32, i64)> {
+        let mut due = Vec::new();
+        for (&number, owned) in &mut self.owned {
+            if owned.committed > owned.remembered
+                && let Some(committed) = owned.committed
+            {
+                owned.remembered = Some(committed);
+                due.push((number, committed));
+            }
+        }
+        due
+    }
+
+    /// The broker told where the partition ends.
+    pub fn partition_end(&mut self, number: i32, end: i64) {
+        if let Some(owned) = self.owned.get_mut(&number) {
+            owned.end = Some(end);
+        }
+    }
+
+    /// Brings the lag gauges up to date.
+    pub fn update_lag(&self) {
+        for owned in self.owned.values() {
+            if let (Some(end), Some(watermark)) = (owned.end, owned.published.watermark()) {
+                owned.metrics.watermark(watermark, end);
+            }
+        }
+    }
+
+    /// Tells all partitions to write what is dirty and end.
+    pub fn drain(&mut self) {
+        for owned in self.owned.values() {
+            // A task that has ended does not listen any more.
+            let _ = owned.mode.send(Mode::Drain);
+        }
+    }
+
+    /// Whether every partition has written all that was dirty.
+    pub fn is_drained(&self) -> bool {
+        self.owned.values().all(|owned| owned.published.drained())
+    }
+
+    /// Whether the broker has acknowledged every watermark.
+    pub fn is_committed(&self) -> bool {
+        self.owned.values().all(|owned| owned.published.watermark() <= owned.committed)
+    }
+
+    /// The partitions owned now.
+    pub fn partitions(&self) -> Vec<i32> {
+        self.owned.keys().copied().collect()
+    }
+}
+
+fn wait_for_end(ended: &std_mpsc::Receiver<()>, deadline: Instant) {
+    // Nothing is ever sent: the only answers are "disconnected", the task has ended, or time out.
+    let _ = ended.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+}

@@ -1,0 +1,317 @@
+//! The poll thread: the only one that talks to the Kafka consumer. It polls, hands records to partition tasks, pauses
+//! and resumes, serves rebalances, and commits watermarks.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::message::Message;
+use rdkafka::statistics::Statistics;
+use rdkafka::{Offset, TopicPartitionList};
+use tokio::sync::mpsc;
+
+use super::assignment::Assignment;
+use super::record::Record;
+use crate::admin::Health;
+use crate::telemetry::events::{CommitFailed, OffsetsCommitted, PartitionsAssigned, PartitionsRevoked};
+use crate::telemetry::metrics::Metrics;
+
+/// How long a poll waits for a record: the pause between two looks at flow, commits and signals.
+const POLL_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// Records polled in a row before the next look at flow, commits and signals.
+const RECORDS_PER_TURN: usize = 2000;
+
+/// How often acknowledged offsets are told to the meta index.
+const REMEMBER_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What the poll thread is told from outside, and tells.
+#[derive(Debug)]
+pub struct Signals {
+    /// Drain and leave the group.
+    pub drain: AtomicBool,
+    /// Leave the group at once.
+    pub abort: AtomicBool,
+}
+
+/// Times that the poll thread keeps.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// How often watermarks are committed.
+    pub commit_interval: Duration,
+    /// How long a revoked partition may finish its batch.
+    pub revoke: Duration,
+    /// How long all partitions may write what is dirty when the worker stops.
+    pub drain: Duration,
+}
+
+/// The consumer's callbacks; they run on the poll thread, inside `poll`.
+pub struct Context {
+    topic: String,
+    // Locked by the poll thread alone; a lock only because callbacks get a shared reference.
+    assignment: Mutex<Assignment>,
+    pace: Pace,
+    metrics: Arc<Metrics>,
+}
+
+impl Context {
+    /// For `topic`.
+    pub fn new(topic: &str, assignment: Assignment, pace: Pace, metrics: Arc<Metrics>) -> Self {
+        Self { topic: topic.to_owned(), assignment: Mutex::new(assignment), pace, metrics }
+    }
+
+    fn assignment(&self) -> MutexGuard<'_, Assignment> {
+        // A panic while it was held ends the poll thread; nothing half-done in it outlives that.
+        self.assignment.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn revoke(&self, consumer: &BaseConsumer<Self>, partitions: &[i32]) {
+        let lost = consumer.assignment_lost();
+        PartitionsRevoked { partitions, lost }.emit(&self.metrics);
+        // What is lost belongs to somebody else already: no use in finishing, no right to commit.
+        let grace = if lost { Duration::ZERO } else { self.pace.revoke };
+        let to_commit = self.assignment().revoke(partitions, grace);
+        if lost || to_commit.is_empty() {
+            return;
+        }
+        if let Err(error) = consumer.commit(&self.offsets(&to_commit), CommitMode::Sync) {
+            self.commit_failed(to_commit.len(), &error);
+        }
+    }
+
+    fn offsets(&self, watermarks: &[(i32, i64)]) -> TopicPartitionList {
+        let mut list = TopicPartitionList::with_capacity(watermarks.len());
+        for &(partition, offset) in watermarks {
+            if let Err(error) = list.add_partition_offset(&self.topic, partition, Offset::Offset(offset)) {
+                tracing::error!(partition, offset, %error, "an offset can not be put on the list to commit");
+            }
+        }
+        list
+    }
+
+    fn partitions(&self, partitions: &[i32]) -> TopicPartitionList {
+        let mut list = TopicPartitionList::with_capacity(partitions.len());
+        for &partition in partitions {
+            list.add_partition(&self.topic, partition);
+        }
+        list
+    }
+
+    fn commit_failed(&self, partitions: usize, error: &KafkaError) {
+        let rebalancing = is_rebalance(error);
+        CommitFailed { partitions, error, rebalancing }.emit(&self.metrics);
+    }
+}
+
+/// Errors of a commit that say "the group is changing": the next commit covers it, or the next owner does.
+fn is_rebalance(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            RDKafkaErrorCode::RebalanceInProgress
+                | RDKafkaErrorCode::IllegalGeneration
+                | RDKafkaErrorCode::UnknownMemberId
+                | RDKafkaErrorCode::StaleMemberEpoch
+                | RDKafkaErrorCode::FencedMemberEpoch
+                | RDKafkaErrorCode::AssignmentLost
+        )
+    )
+}
+
+impl ClientContext for Context {
+    fn stats(&self, statistics: Statistics) {
+        let Some(topic) = statistics.topics.get(&self.topic) else { return };
+        let mut assignment = self.assignment();
+        for partition in topic.partitions.values() {
+            // The last stable offset is the end for a reader of committed records.
+            let end = if partition.ls_offset >= 0 { partition.ls_offset } else { partition.hi_offset };
+            if partition.partition >= 0 && end >= 0 {
+                assignment.partition_end(partition.partition, end);
+            }
+        }
+        assignment.update_lag();
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::warn!(%error, reason, "kafka client");
+    }
+
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        match level {
+            RDKafkaLogLevel::Emerg
+            | RDKafkaLogLevel::Alert
+            | RDKafkaLogLevel::Critical
+            | RDKafkaLogLevel::Error => tracing::error!(target: "librdkafka", facility, "{message}"),
+            RDKafkaLogLevel::Warning => tracing::warn!(target: "librdkafka", facility, "{message}"),
+            RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => tracing::info!(target: "librdkafka", facility, "{message}"),
+            RDKafkaLogLevel::Debug => tracing::debug!(target: "librdkafka", facility, "{message}"),
+        }
+    }
+}
+
+impl ConsumerContext for Context {
+    fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        match rebalance {
+            Rebalance::Revoke(list) => self.revoke(consumer, &numbers(list)),
+            Rebalance::Assign(_) => {}
+            Rebalance::Error(error) => tracing::warn!(%error, "rebalance failed; the client tries again"),
+        }
+    }
+
+    fn post_rebalance(&self, _consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        if let Rebalance::Assign(list) = rebalance {
+            let partitions = numbers(list);
+            PartitionsAssigned { partitions: &partitions }.emit(&self.metrics);
+            self.assignment().assign(&partitions);
+        }
+    }
+
+    fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
+        let elements = offsets.elements();
+        let mut assignment = self.assignment();
+        let mut failed: Option<KafkaError> = result.err();
+        for element in &elements {
+            match (&failed, element.error(), element.offset()) {
+                (None, Ok(()), Offset::Offset(offset)) => assignment.committed(element.partition(), offset),
+                (_, error, _) => {
+                    assignment.commit_failed(element.partition());
+                    failed = failed.or(error.err());
+                }
+            }
+        }
+        drop(assignment);
+        match failed {
+            None => OffsetsCommitted { partitions: elements.len() }.emit(&self.metrics),
+            // There was nothing to commit after all.
+            Some(KafkaError::ConsumerCommit(RDKafkaErrorCode::NoOffset)) => {}
+            Some(error) => self.commit_failed(elements.len(), &error),
+        }
+    }
+}
+
+fn numbers(list: &TopicPartitionList) -> Vec<i32> {
+    list.elements().iter().map(|element| element.partition()).collect()
+}
+
+/// Why the poll thread ended other than by being told to.
+#[derive(Debug, thiserror::Error)]
+#[error("the kafka consumer can not go on: {0}")]
+pub struct ConsumerLost(KafkaError);
+
+/// Polls until told to drain or abort, then leaves the group.
+///
+/// `remember` gets acknowledged offsets from time to time.
+///
+/// # Errors
+/// If librdkafka reports a fatal error, such as a group instance id that somebody else took over.
+pub fn poll_until_told(
+    consumer: BaseConsumer<Context>,
+    signals: &Signals,
+    health: &Health,
+    remember: &mpsc::UnboundedSender<Vec<(i32, i64)>>,
+) -> Result<(), ConsumerLost> {
+    let context = consumer.context().clone();
+    let mut last_commit = Instant::now();
+    let mut last_remembered = Instant::now();
+    let mut drain_until: Option<Instant> = None;
+    while !signals.abort.load(Ordering::Relaxed) {
+        health.poll_heartbeat();
+        poll_some(&consumer, &context)?;
+        set_flow(&consumer, &context);
+        if last_commit.elapsed() >= context.pace.commit_interval || drain_until.is_some() {
+            last_commit = Instant::now();
+            commit(&consumer, &context);
+        }
+        if last_remembered.elapsed() >= REMEMBER_INTERVAL {
+            last_remembered = Instant::now();
+            send_to_remember(&context, remember);
+        }
+        match drain_until {
+            None if signals.drain.load(Ordering::Relaxed) => {
+                drain_until = Some(Instant::now() + context.pace.drain);
+                context.assignment().drain();
+            }
+            None => {}
+            Some(deadline) => {
+                let assignment = context.assignment();
+                if assignment.is_drained() && assignment.is_committed() {
+                    break;
+                }
+                if Instant::now() >= deadline {
+                    tracing::warn!("the drain deadline is over; what is not written yet is read again by the next owner");
+                    break;
+                }
+            }
+        }
+    }
+    send_to_remember(&context, remember);
+    // Leaves the group: the revocation callback runs in here.
+    drop(consumer);
+    Ok(())
+}
+
+fn poll_some(consumer: &BaseConsumer<Context>, context: &Context) -> Result<(), ConsumerLost> {
+    let mut timeout = POLL_TIMEOUT;
+    for _ in 0..RECORDS_PER_TURN {
+        match consumer.poll(timeout) {
+            None => return Ok(()),
+            Some(Ok(message)) => {
+                let record = Record::copy_of(&message);
+                context.assignment().route(message.partition(), record);
+            }
+            Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::Fatal)))
+            | Some(Err(KafkaError::MessageConsumptionFatal(_))) => {
+                let (code, reason) = consumer
+                    .client()
+                    .fatal_error()
+                    .unwrap_or((RDKafkaErrorCode::Fatal, "no reason given".to_owned()));
+                tracing::error!(%code, reason, "kafka client lost for good");
+                return Err(ConsumerLost(KafkaError::MessageConsumptionFatal(code)));
+            }
+            // The client goes on by itself; what lasts shows in the lag.
+            Some(Err(error)) => tracing::warn!(%error, "kafka consumer"),
+        }
+        timeout = Duration::ZERO;
+    }
+    Ok(())
+}
+
+fn set_flow(consumer: &BaseConsumer<Context>, context: &Context) {
+    let flow = context.assignment().flow();
+    let report = |error: KafkaError| tracing::warn!(%error, "a partition could not be paused or resumed");
+    if !flow.pause.is_empty() {
+        tracing::debug!(partitions = ?flow.pause, "paused");
+        consumer.pause(&context.partitions(&flow.pause)).unwrap_or_else(report);
+    }
+    if !flow.resume.is_empty() {
+        tracing::debug!(partitions = ?flow.resume, "resumed");
+        consumer.resume(&context.partitions(&flow.resume)).unwrap_or_else(report);
+    }
+}
+
+fn commit(consumer: &BaseConsumer<Context>, context: &Context) {
+    let due = context.assignment().due_commits();
+    if due.is_empty() {
+        return;
+    }
+    if let Err(error) = consumer.commit(&context.offsets(&due), CommitMode::Async) {
+        let mut assignment = context.assignment();
+        for (partition, _) in &due {
+            assignment.commit_failed(*partition);
+        }
+        drop(assignment);
+        context.commit_failed(due.len(), &error);
+    }
+}
+
+fn send_to_remember(context: &Context, remember: &mpsc::UnboundedSender<Vec<(i32, i64)>>) {
+    let committed = context.assignment().to_remember();
+    if !committed.is_empty() {
+        // The receiver is gone only when the worker has ended already.
+        let _ = remember.send(committed);
+    }
+}

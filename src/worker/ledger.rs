@@ -1,0 +1,380 @@
+//! What a partition owes: every record that was read and is not done yet, and the watermark that follows from it.
+//!
+//! Pure: records and outcomes go in with the time, entries to work on and letters to deliver come out. One ledger per
+//! assignment; nothing of it survives a revocation, since the next owner reads the same records again.
+//!
+//! *Invariant (INV-3):* [`Ledger::watermark`] is never above the first record of anything that is pending, in flight,
+//! parked, or on its way to the dead-letter topic.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use crate::clock::Instant;
+use crate::dirty_set::DirtySet;
+use crate::ids::DocId;
+use crate::mover::{self, Carry, Done, Entry, Outcome, Refusal, Rules, Settled};
+use crate::position::{Epoch, Position};
+use crate::write::{Fold, Write};
+
+/// What the dirty set holds for a document.
+#[derive(Debug)]
+struct Dirty {
+    fold: Fold,
+    /// When its first record was read.
+    since: Instant,
+    /// What it costs to hold.
+    bytes: usize,
+}
+
+/// An entry that waits for its document's next record (protocol, step 1).
+#[derive(Debug)]
+struct Parked {
+    score: i64,
+    dirty: Dirty,
+    until: Position,
+}
+
+/// A fold for the dead-letter topic.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Undeliverable {
+    /// The document.
+    pub id: DocId,
+    /// What was asked for.
+    pub fold: Fold,
+    /// Why it can not be done.
+    pub refusal: Refusal,
+}
+
+/// What settling a batch came to, in documents.
+#[derive(Debug, Default, PartialEq)]
+pub struct Settlement {
+    /// Folds whose last copy was written, and how many of them moved.
+    pub indexed: u64,
+    /// See [`Done::Indexed`].
+    pub moved: u64,
+    /// See [`Done::Deleted`].
+    pub deleted: u64,
+    /// See [`Done::AlreadyApplied`].
+    pub already_applied: u64,
+    /// See [`Done::Dropped`].
+    pub dropped: u64,
+    /// Records that went into a fold with a newer one.
+    pub folded: u64,
+    /// Entries that wait for their document's next record now, each with the position it waits for.
+    pub parked: Vec<(DocId, Position, Position)>,
+    /// Recorded decisions of records that never came, finished.
+    pub finished_recorded: Vec<(DocId, Position)>,
+    /// Placements set back to the last good copy.
+    pub set_back: Vec<(DocId, Position)>,
+    /// Entries that join the next batch, by reason.
+    pub again: BTreeMap<&'static str, u64>,
+    /// For the dead-letter topic.
+    pub undeliverable: Vec<Undeliverable>,
+}
+
+impl Settlement {
+    /// Whether anything came to an end.
+    pub fn made_progress(&self) -> bool {
+        self.indexed + self.deleted + self.already_applied + self.dropped > 0
+            || !(self.parked.is_empty() && self.set_back.is_empty() && self.undeliverable.is_empty())
+    }
+}
+
+/// See the top of this file.
+#[derive(Debug)]
+pub struct Ledger {
+    rules: Rules,
+    epoch: Epoch,
+    dirty: DirtySet<DocId, Dirty>,
+    parked: HashMap<DocId, Parked, ahash::RandomState>,
+    /// Which parked entry waits for which position; a position is one record, so one document.
+    parked_until: BTreeMap<Position, DocId>,
+    carries: HashMap<DocId, Carry, ahash::RandomState>,
+    /// First offsets of what is on its way to the dead-letter topic.
+    letters: BTreeMap<i64, u32>,
+    /// Folds that rejected a newer one; delivered with the next settlement.
+    rejected: Vec<Undeliverable>,
+    next_offset: Option<i64>,
+    bytes: usize,
+}
+
+impl Ledger {
+    /// A partition of which nothing was read yet.
+    pub fn new(rules: Rules, epoch: Epoch) -> Self {
+        Self {
+            rules,
+            epoch,
+            dirty: DirtySet::new(),
+            parked: HashMap::default(),
+            parked_until: BTreeMap::new(),
+            carries: HashMap::default(),
+            letters: BTreeMap::new(),
+            rejected: Vec::new(),
+            next_offset: None,
+            bytes: 0,
+        }
+    }
+
+    /// Takes a decoded record. What it makes undeliverable (a patch that leaves its document without a location)
+    /// comes with [`Ledger::take_rejected`].
+    pub fn take(&mut self, write: Write, now: Instant) {
+        let offset = write.position.offset();
+        let rules = &self.rules;
+        let (id, fold) = Fold::from_write(write, |at| rules.map.locate(at).clone());
+        let bytes = fold.bytes();
+        let dirty = Dirty { fold, since: now, bytes };
+        self.bytes += bytes;
+        if self.parked.is_empty() {
+            self.add(id, offset, dirty);
+        } else {
+            self.take_while_parked(id, offset, dirty);
+        }
+        self.read_up_to(offset + 1);
+    }
+
+    /// Takes note that the partition was read up to `next_offset`, whatever was there (a bad record, a transaction marker).
+    pub fn read_up_to(&mut self, next_offset: i64) {
+        if self.next_offset.is_some_and(|known| known >= next_offset) {
+            return;
+        }
+        self.next_offset = Some(next_offset);
+        if let Some(last_read) = Position::new(self.epoch, next_offset - 1)
+            && self.parked_until.first_key_value().is_some_and(|(until, _)| *until <= last_read)
+        {
+            self.release_passed(last_read);
+        }
+    }
+
+    /// The record at `offset` is on its way to the dead-letter topic: the watermark waits for [`Ledger::delivered`].
+    pub fn letter_sent(&mut self, offset: i64) {
+        *self.letters.entry(offset).or_default() += 1;
+    }
+
+    /// The dead letter whose first record is at `offset` was acknowledged.
+    pub fn delivered(&mut self, offset: i64) {
+        if let Some(count) = self.letters.get_mut(&offset) {
+            *count -= 1;
+            if *count == 0 {
+                self.letters.remove(&offset);
+            }
+        }
+    }
+
+    /// Hands out the entries that are dirty for the longest time: those of earlier batches that are not done, and new ones
+    /// up to `max_documents` in all and about `max_bytes`.
+    pub fn hand_out(&mut self, max_documents: usize, max_bytes: usize) -> Vec<Entry> {
+        let mut budget = max_bytes;
+        let affordable = self
+            .dirty
+            .pending()
+            .take(max_documents)
+            .take_while(|entry| {
+                let fits = entry.value.bytes <= budget;
+                budget = budget.saturating_sub(entry.value.bytes);
+                fits
+            })
+            .count()
+            .max(1);
+        let n = (self.dirty.in_flight_len() + affordable).min(max_documents.max(1));
+        let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
+        let carries = &self.carries;
+        self.dirty
+            .reserve(n, false, |id, older, newer| merge.merge(id, older, newer))
+            .map(|entry| Entry {
+                id: entry.key.clone(),
+                fold: entry.value.fold.clone(),
+                carry: carries.get(entry.key).cloned().unwrap_or_default(),
+            })
+            .collect()
+    }
+
+    /// Takes the outcomes of a batch.
+    pub fn settle(&mut self, settled: Vec<Settled>) -> Settlement {
+        let mut sum = Settlement::default();
+        for Settled { entry, outcome } in settled {
+            let Entry { id, fold, carry } = entry;
+            self.carries.remove(&id);
+            if carry.finish_recorded && matches!(outcome, Outcome::Done(_)) {
+                sum.finished_recorded.push((id.clone(), fold.last));
+            }
+            match outcome {
+                Outcome::Again { reason, carry } => {
+                    *sum.again.entry(reason).or_default() += 1;
+                    if reason == mover::SET_BACK {
+                        sum.set_back.push((id.clone(), fold.last));
+                    }
+                    if carry != Carry::default() {
+                        self.carries.insert(id, carry);
+                    }
+                    continue;
+                }
+                Outcome::Parked { until } => {
+                    sum.parked.push((id.clone(), fold.last, until));
+                    self.park(id, until);
+                    continue;
+                }
+                Outcome::DeadLetter(refusal) => {
+                    self.commit(&id);
+                    self.letter_sent(fold.first.offset());
+                    sum.undeliverable.push(Undeliverable { id, fold, refusal });
+                    continue;
+                }
+                Outcome::Done(Done::Indexed { moved }) => {
+                    sum.indexed += 1;
+                    sum.moved += u64::from(moved);
+                }
+                Outcome::Done(Done::Deleted) => sum.deleted += 1,
+                Outcome::Done(Done::AlreadyApplied) => sum.already_applied += 1,
+                Outcome::Done(Done::Dropped) => sum.dropped += 1,
+            }
+            sum.folded += u64::from(fold.records) - 1;
+            self.commit(&id);
+        }
+        sum
+    }
+
+    /// Folds that a merge made undeliverable since the last call. The watermark waits for them already.
+    pub fn take_rejected(&mut self) -> Vec<Undeliverable> {
+        let rejected = std::mem::take(&mut self.rejected);
+        for letter in &rejected {
+            self.letter_sent(letter.fold.first.offset());
+        }
+        rejected
+    }
+
+    /// The offset below which everything is done; `None` before the first record.
+    pub fn watermark(&self) -> Option<i64> {
+        let parked = self.parked.values().map(|parked| parked.score).min();
+        let letters = self.letters.first_key_value().map(|(offset, _)| *offset);
+        let rejected = self.rejected.iter().map(|letter| letter.fold.first.offset()).min();
+        let oldest_owed = [self.dirty.lowest_score(), parked, letters, rejected].into_iter().flatten().min();
+        oldest_owed.or(self.next_offset)
+    }
+
+    /// Since when the oldest document that can be worked on is dirty. Parked ones wait for a record, not for us.
+    pub fn oldest_since(&self) -> Option<Instant> {
+        let first = |mut entries: crate::dirty_set::Entries<'_, DocId, Dirty>| entries.next().map(|e| e.value.since);
+        [first(self.dirty.pending()), first(self.dirty.in_flight())].into_iter().flatten().min()
+    }
+
+    /// For how long the oldest document that was not handed out yet is dirty.
+    pub fn pending_age(&self, now: Instant) -> Option<Duration> {
+        self.dirty.pending().next().map(|entry| now.since(entry.value.since))
+    }
+
+    /// The offset after the last record read.
+    pub fn next_offset(&self) -> Option<i64> {
+        self.next_offset
+    }
+
+    /// Documents not handed out yet.
+    pub fn pending(&self) -> usize {
+        self.dirty.pending_len()
+    }
+
+    /// Documents that were handed out and are not done.
+    pub fn in_flight(&self) -> usize {
+        self.dirty.in_flight_len()
+    }
+
+    /// Documents that wait for their next record.
+    pub fn parked(&self) -> usize {
+        self.parked.len()
+    }
+
+    /// Documents that are dirty in any way.
+    pub fn documents(&self) -> usize {
+        self.dirty.len() + self.parked.len()
+    }
+
+    /// Bytes that all folds hold.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether all that is left is parked: nothing but new records can help.
+    pub fn only_parked(&self) -> bool {
+        self.dirty.is_empty() && !self.parked.is_empty()
+    }
+
+    /// Whether nothing is owed.
+    pub fn is_empty(&self) -> bool {
+        self.dirty.is_empty() && self.parked.is_empty() && self.letters.is_empty() && self.rejected.is_empty()
+    }
+
+    fn add(&mut self, id: DocId, score: i64, dirty: Dirty) {
+        let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
+        self.dirty.add(id, score, dirty, |id, older, newer| merge.merge(id, older, newer));
+    }
+
+    fn take_while_parked(&mut self, id: DocId, offset: i64, dirty: Dirty) {
+        let Some(parked) = self.parked.get_mut(&id) else { return self.add(id, offset, dirty) };
+        let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
+        merge.merge(&id, &mut parked.dirty, dirty);
+        if parked.dirty.fold.last >= parked.until {
+            self.unpark(&id, Carry::default());
+        }
+    }
+
+    fn park(&mut self, id: DocId, until: Position) {
+        let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
+        let withdrawn = self.dirty.withdraw(&id, |id, older, newer| merge.merge(id, older, newer));
+        let Some((score, dirty)) = withdrawn else { return };
+        if dirty.fold.last >= until {
+            return self.add(id, score, dirty);
+        }
+        self.parked_until.insert(until, id.clone());
+        self.parked.insert(id, Parked { score, dirty, until });
+        if let Some(last_read) = self.next_offset.and_then(|next| Position::new(self.epoch, next - 1))
+            && until <= last_read
+        {
+            self.release_passed(last_read);
+        }
+    }
+
+    /// Everything up to `last_read` was read: entries parked for a record up to there wait for one that never comes.
+    fn release_passed(&mut self, last_read: Position) {
+        while let Some((until, id)) = self.parked_until.first_key_value()
+            && *until <= last_read
+        {
+            let id = id.clone();
+            self.unpark(&id, Carry { finish_recorded: true, ..Carry::default() });
+        }
+    }
+
+    fn unpark(&mut self, id: &DocId, carry: Carry) {
+        let Some(parked) = self.parked.remove(id) else { return };
+        self.parked_until.remove(&parked.until);
+        if carry != Carry::default() {
+            self.carries.insert(id.clone(), carry);
+        }
+        self.add(id.clone(), parked.score, parked.dirty);
+    }
+
+    fn commit(&mut self, id: &DocId) {
+        if let Some(entry) = self.dirty.get_in_flight(id) {
+            self.bytes -= entry.value.bytes;
+        }
+        self.dirty.commit([id]);
+    }
+}
+
+/// Folds a newer value of a document into an older one, keeping the count of bytes.
+struct Merge<'a> {
+    rules: &'a Rules,
+    bytes: &'a mut usize,
+    rejected: &'a mut Vec<Undeliverable>,
+}
+
+impl Merge<'_> {
+    fn merge(&mut self, id: &DocId, older: &mut Dirty, newer: Dirty) {
+        *self.bytes -= older.bytes + newer.bytes;
+        older.since = older.since.min(newer.since);
+        if let Err(rejected) = older.fold.absorb(newer.fold, &self.rules.location) {
+            let refusal = Refusal { reason: rejected.reason(), detail: rejected.to_string() };
+            self.rejected.push(Undeliverable { id: id.clone(), fold: rejected.fold, refusal });
+        }
+        older.bytes = older.fold.bytes();
+        *self.bytes += older.bytes;
+    }
+}

@@ -1,0 +1,226 @@
+//! `geofold run`: a member of a consumer group that keeps the index in step with the partitions it is given.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | puts the parts together, runs them, takes them down in order |
+//! | `consumer.rs` | the poll thread: the only one that talks to the Kafka consumer |
+//! | `assignment.rs` | the partitions owned now, as the poll thread sees them |
+//! | `partition.rs` | one task per partition: decode, fold, batch, settle, publish |
+//! | `ledger.rs` | what a partition owes, and the watermark that follows (pure) |
+//! | `budget.rs` | bytes held, and who must stop reading |
+//! | `record.rs` | a record, owned |
+//!
+//! Records go one way, poll thread → partition task → mover → Elasticsearch; the only way back is the watermark, and
+//! pause and resume.
+
+pub mod assignment;
+pub mod budget;
+pub mod consumer;
+pub mod ledger;
+pub mod partition;
+pub mod record;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::consumer::Consumer;
+use rdkafka::producer::FutureProducer;
+use thiserror::Error;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use self::assignment::Assignment;
+use self::budget::{Budget, Limits};
+use self::consumer::{ConsumerLost, Context, Pace, Signals, poll_until_told};
+use self::partition::{Batching, Bench};
+use crate::admin::Health;
+use crate::clock::Clock;
+use crate::config::{Config, DeadLetterPolicy};
+use crate::dead_letter::DeadLetters;
+use crate::decode::Decoder;
+use crate::elastic::Elastic;
+use crate::elastic::rounds::{self, Halt, Lease, Rounds};
+use crate::meta::Memory;
+use crate::mover::Rules;
+use crate::retry::RetryPolicy;
+use crate::telemetry::Metrics;
+
+/// Everything a worker needs that is not in its configuration.
+pub struct Surroundings {
+    /// The search server.
+    pub elastic: Arc<dyn Elastic>,
+    /// How documents are placed.
+    pub rules: Rules,
+    /// Boot time.
+    pub clock: Arc<dyn Clock>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Liveness and readiness.
+    pub health: Arc<Health>,
+    /// Told once: drain, then leave the group.
+    pub stop: CancellationToken,
+}
+
+/// Why a worker ended other than by being told to.
+#[derive(Debug, Error)]
+pub enum WorkerError {
+    /// A Kafka client could not be made: an invalid property.
+    #[error("the kafka {client} can not be made: {error}; check [kafka] in the configuration")]
+    Client {
+        /// Consumer or producer.
+        client: &'static str,
+        /// What librdkafka says.
+        error: rdkafka::error::KafkaError,
+    },
+    /// The consumer is lost.
+    #[error(transparent)]
+    Consumer(#[from] ConsumerLost),
+    /// Elasticsearch refuses the worker as such.
+    #[error(transparent)]
+    Halt(#[from] Halt),
+    /// The poll thread panicked.
+    #[error("the poll thread ended unexpectedly; this is a defect in geofold, please report it with the log")]
+    PollThread,
+}
+
+/// Runs a worker until it is told to stop, has drained, and has left the group.
+///
+/// # Errors
+/// See [`WorkerError`]. No offset moves past what is done in any case.
+pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), WorkerError> {
+    let Surroundings { elastic, rules, clock, metrics, health, stop } = surroundings;
+    let retry = RetryPolicy { initial: config.retry.initial, max: config.retry.max };
+    let permits = config.elasticsearch.max_in_flight;
+    metrics.elasticsearch_permits.set(crate::telemetry::metrics::level(permits));
+    metrics.held_bytes_limit.set(crate::telemetry::metrics::level(config.memory.total.as_usize()));
+    let rounds = Rounds {
+        elastic,
+        permits: Arc::new(Semaphore::new(permits)),
+        limits: rounds::Limits {
+            max_operations: config.elasticsearch.request_max_operations,
+            max_bytes: config.elasticsearch.request_max_bytes.as_usize(),
+            request_timeout: config.elasticsearch.request_timeout,
+        },
+        retry,
+        clock: clock.clone(),
+        observer: metrics.clone(),
+    };
+    let memory = Memory::new(rounds.clone(), &config.kafka.topic);
+    let (fatal, mut halted) = mpsc::unbounded_channel();
+    let bench = Arc::new(Bench {
+        topic: config.kafka.topic.as_str().into(),
+        epoch: config.positions.epoch,
+        batching: Batching {
+            max_documents: config.batch.max_documents,
+            max_bytes: config.batch.max_bytes.as_usize(),
+            linger: config.batch.linger,
+            max_dirty_age: config.batch.max_dirty_age,
+            deadline: config.batch.deadline,
+        },
+        decoder: Decoder::new(rules.location.clone(), config.positions.epoch, config.documents.max_bytes.as_usize()),
+        rules,
+        rounds,
+        memory: memory.clone(),
+        dead_letters: dead_letters(config, retry)?,
+        retry,
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+        health: health.clone(),
+        fatal,
+    });
+    let pace = Pace {
+        commit_interval: config.commit.interval,
+        revoke: config.shutdown.revoke,
+        drain: config.shutdown.drain,
+    };
+    let limits = Limits {
+        total: config.memory.total.as_usize(),
+        per_partition: config.memory.per_partition.as_usize(),
+    };
+    let assignment = Assignment::new(
+        bench,
+        tokio::runtime::Handle::current(),
+        Budget::new(),
+        limits,
+        config.memory.cached_placements,
+    );
+    let context = Context::new(&config.kafka.topic, assignment, pace, metrics);
+    let consumer: rdkafka::consumer::BaseConsumer<Context> = client_config(&config.consumer_properties())
+        .create_with_context(context)
+        .map_err(|error| WorkerError::Client { client: "consumer", error })?;
+    consumer
+        .subscribe(&[&config.kafka.topic])
+        .map_err(|error| WorkerError::Client { client: "consumer", error })?;
+
+    let signals = Arc::new(Signals { drain: AtomicBool::new(false), abort: AtomicBool::new(false) });
+    let (remember, to_remember) = mpsc::unbounded_channel();
+    let remembering = tokio::spawn(remember_commits(memory, config.clone(), clock, to_remember));
+    let polling = {
+        let (signals, health) = (signals.clone(), health.clone());
+        tokio::task::spawn_blocking(move || poll_until_told(consumer, &signals, &health, &remember))
+    };
+    tokio::pin!(polling);
+    let mut reason_to_halt = None;
+    health.ready(Health::STARTUP);
+    let ended = loop {
+        tokio::select! {
+            ended = &mut polling => break ended,
+            () = stop.cancelled(), if !signals.drain.load(Ordering::Relaxed) => {
+                tracing::info!("draining: writing what is dirty, then leaving the group; a second signal exits at once");
+                health.not_ready("shutdown", "the worker is draining");
+                signals.drain.store(true, Ordering::Relaxed);
+            }
+            Some(halt) = halted.recv(), if reason_to_halt.is_none() => {
+                tracing::error!(reason = %halt, "stopping: elasticsearch refuses this worker; no offset moves");
+                health.not_ready("elasticsearch", halt.to_string());
+                reason_to_halt = Some(halt);
+                signals.abort.store(true, Ordering::Relaxed);
+            }
+        }
+    };
+    // The poll thread's end of the channel is gone, so this ends once the last offsets are remembered or given up.
+    let _ = remembering.await;
+    match (ended, reason_to_halt) {
+        (_, Some(halt)) => Err(halt.into()),
+        (Ok(result), None) => Ok(result?),
+        (Err(_), None) => Err(WorkerError::PollThread),
+    }
+}
+
+/// librdkafka's configuration from plain settings.
+pub fn client_config(properties: &crate::config::Properties) -> ClientConfig {
+    let mut client = ClientConfig::new();
+    for (key, value) in properties.iter() {
+        client.set(key, value);
+    }
+    client
+}
+
+fn dead_letters(config: &Config, retry: RetryPolicy) -> Result<Option<DeadLetters>, WorkerError> {
+    let (DeadLetterPolicy::Topic, Some(topic)) = (config.dead_letter.policy, &config.dead_letter.topic) else {
+        return Ok(None);
+    };
+    let producer: FutureProducer = client_config(&config.producer_properties())
+        .create()
+        .map_err(|error| WorkerError::Client { client: "producer for dead letters", error })?;
+    Ok(Some(DeadLetters::new(producer, topic, retry)))
+}
+
+/// Tells the meta index which offsets are committed, so that a rewound group is found out later. It may lag or fail: an
+/// older offset only finds less.
+async fn remember_commits(
+    memory: Memory,
+    config: Config,
+    clock: Arc<dyn Clock>,
+    mut committed: mpsc::UnboundedReceiver<Vec<(i32, i64)>>,
+) {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    while let Some(offsets) = committed.recv().await {
+        let lease = Lease { deadline: clock.now() + PATIENCE, cancel: CancellationToken::new() };
+        if let Err(error) = memory.remember_watermarks(config.positions.epoch, &offsets, &lease).await {
+            tracing::warn!(%error, "committed offsets could not be remembered; the next ones cover them");
+        }
+    }
+}

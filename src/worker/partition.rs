@@ -1,0 +1,583 @@
+//! One partition's task: decode, fold, one batch in flight, settle, publish the watermark. A room of its own: nothing
+//! here is shared with other partitions but the permits and the budget.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use futures::future::{BoxFuture, Fuse, FusedFuture, FutureExt};
+use futures::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant as TokioInstant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::budget::Meter;
+use super::ledger::{Ledger, Settlement, Undeliverable};
+use super::record::Record;
+use crate::admin::Health;
+use crate::clock::{Clock, Instant};
+use crate::dead_letter::{DeadLetters, Letter, Origin};
+use crate::decode::{BadRecord, Decoder, RawRecord};
+use crate::elastic::rounds::{Halt, Lease, Rounds};
+use crate::ids::DocId;
+use crate::meta::{Memory, MemoryError};
+use crate::mover::{self, Desk, Finished, Rules};
+use crate::placement::PlacementCache;
+use crate::position::Epoch;
+use crate::retry::{Delays, RetryPolicy};
+use crate::telemetry::events::{
+    BatchFailed, BatchFinished, DeadLettered, EntryParked, PartitionStopped, PlacementSetBack,
+    RecordedDecisionFinished,
+};
+use crate::telemetry::metrics::{Lookup, Metrics, Outcome as Counted, PartitionMetrics};
+
+/// Records taken from the queue in one go, before the batch in flight gets its turn again.
+const RECORDS_AT_ONCE: usize = 512;
+
+/// How often gauges are brought up to date.
+const GAUGE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Everything that all partition tasks of a worker need.
+pub struct Bench {
+    /// The topic's name.
+    pub topic: Arc<str>,
+    /// The configured epoch.
+    pub epoch: Epoch,
+    /// When and how much goes into a batch.
+    pub batching: Batching,
+    /// From record to write.
+    pub decoder: Decoder,
+    /// How documents are placed.
+    pub rules: Rules,
+    /// The way to Elasticsearch.
+    pub rounds: Rounds,
+    /// What is remembered of topic and partitions.
+    pub memory: Memory,
+    /// The way to the dead-letter topic; `None` stops a partition at its first bad record.
+    pub dead_letters: Option<DeadLetters>,
+    /// Pause between attempts that made no progress.
+    pub retry: RetryPolicy,
+    /// Boot time.
+    pub clock: Arc<dyn Clock>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Where a stopped partition shows.
+    pub health: Arc<Health>,
+    /// Where a reason to stop the whole worker goes.
+    pub fatal: mpsc::UnboundedSender<Halt>,
+}
+
+/// When and how much goes into a batch.
+#[derive(Debug, Clone, Copy)]
+pub struct Batching {
+    /// Documents, at most.
+    pub max_documents: usize,
+    /// Bytes of folds, about.
+    pub max_bytes: usize,
+    /// How long a document may wait for company.
+    pub linger: Duration,
+    /// A partition whose oldest document is dirty for longer than this stops reading until it is written.
+    pub max_dirty_age: Duration,
+    /// After this long a batch sends nothing more.
+    pub deadline: Duration,
+}
+
+/// What the poll thread tells a partition task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Read and write.
+    Run,
+    /// The worker stops: take no more records, write all that is dirty, then end.
+    Drain,
+    /// The partition is revoked: finish the batch in flight, then end.
+    FinishBatch,
+}
+
+/// What a partition task tells the poll thread.
+#[derive(Debug)]
+pub struct Published {
+    watermark: AtomicI64,
+    drained: AtomicBool,
+}
+
+impl Published {
+    const NONE: i64 = -1;
+
+    /// Nothing read, nothing done.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { watermark: AtomicI64::new(Self::NONE), drained: AtomicBool::new(false) })
+    }
+
+    /// The offset that may be committed.
+    pub fn watermark(&self) -> Option<i64> {
+        // Acquire: whoever sees the watermark may also rely on the acknowledgements that it stands for.
+        let offset = self.watermark.load(Ordering::Acquire);
+        (offset != Self::NONE).then_some(offset)
+    }
+
+    /// Whether the task has ended with nothing left to do.
+    pub fn drained(&self) -> bool {
+        self.drained.load(Ordering::Acquire)
+    }
+}
+
+/// The name under which a stopped partition shows in [`Health`].
+pub fn stopped_part(partition: i32) -> String {
+    format!("partition {partition}")
+}
+
+/// One partition's task, before it runs.
+pub struct Partition {
+    /// Its number.
+    pub number: i32,
+    /// What all tasks share.
+    pub bench: Arc<Bench>,
+    /// Its records.
+    pub records: mpsc::Receiver<Record>,
+    /// What to do.
+    pub mode: watch::Receiver<Mode>,
+    /// Ends it at once; whatever is under way is harmless by version.
+    pub cancel: CancellationToken,
+    /// Bytes held.
+    pub meter: Arc<Meter>,
+    /// What the poll thread may know.
+    pub published: Arc<Published>,
+    /// How many placements it may cache.
+    pub cached_placements: NonZeroUsize,
+    /// Its counters.
+    pub metrics: PartitionMetrics,
+}
+
+type Batch = Fuse<BoxFuture<'static, Result<(Finished, Duration), Halt>>>;
+
+impl Partition {
+    /// Runs until drained, finished, stopped or cancelled.
+    pub async fn run(self) {
+        let cancel = self.cancel.clone();
+        let mut task = Task::new(self);
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => {}
+            () = task.run() => {}
+        }
+        // Whatever is left is read again by the next owner.
+        task.partition.meter.set_folded(0);
+    }
+}
+
+struct Task {
+    partition: Partition,
+    ledger: Ledger,
+    /// There while no batch is in flight.
+    desk: Option<Desk>,
+    batch: Batch,
+    batch_size: u32,
+    deliveries: FuturesUnordered<BoxFuture<'static, Delivered>>,
+    delays: Delays,
+    /// No batch before this: the last one made no progress.
+    not_before: Option<TokioInstant>,
+    stopped: bool,
+    metrics: PartitionMetrics,
+}
+
+/// What the acknowledged dead letters were about.
+struct Delivered {
+    first_offset: i64,
+    last_offset: i64,
+    records: u32,
+    reason: &'static str,
+    detail: String,
+    id: Option<DocId>,
+}
+
+impl Task {
+    fn new(partition: Partition) -> Self {
+        let bench = &partition.bench;
+        let cache = PlacementCache::new(partition.cached_placements);
+        Self {
+            ledger: Ledger::new(bench.rules.clone(), bench.epoch),
+            desk: Some(Desk::new(bench.rules.clone(), cache)),
+            batch: Fuse::terminated(),
+            batch_size: 0,
+            deliveries: FuturesUnordered::new(),
+            delays: bench.retry.delays(),
+            not_before: None,
+            stopped: false,
+            metrics: partition.metrics.clone(),
+            partition,
+        }
+    }
+
+    async fn run(&mut self) {
+        let Some(first) = self.first_record().await else { return };
+        if !self.may_start_at(first.offset).await {
+            return self.wait_to_be_dismissed().await;
+        }
+        self.take(first);
+        let mut gauges = tokio::time::interval(GAUGE_INTERVAL);
+        loop {
+            self.publish();
+            let mode = *self.partition.mode.borrow_and_update();
+            if self.has_ended(mode) {
+                self.partition.published.drained.store(true, Ordering::Release);
+                return;
+            }
+            self.start_batch(mode);
+            let takes_records = mode == Mode::Run && !self.stopped;
+            let wake_at = self.wake_at();
+            tokio::select! {
+                biased;
+                changed = self.partition.mode.changed() => {
+                    if changed.is_err() { return; }
+                }
+                finished = &mut self.batch => self.finish_batch(finished),
+                Some(delivered) = self.deliveries.next() => self.letter_delivered(&delivered),
+                record = self.partition.records.recv(), if takes_records => match record {
+                    Some(record) => self.take_many(record),
+                    None => return,
+                },
+                () = sleep_until(wake_at.unwrap_or_else(TokioInstant::now)), if wake_at.is_some() => {}
+                _ = gauges.tick() => self.update_gauges(),
+            }
+        }
+    }
+
+    /// Waits for the first record, so that an idle partition costs no read of the meta index.
+    async fn first_record(&mut self) -> Option<Record> {
+        loop {
+            if *self.partition.mode.borrow_and_update() != Mode::Run {
+                self.partition.published.drained.store(true, Ordering::Release);
+                return None;
+            }
+            tokio::select! {
+                changed = self.partition.mode.changed() => if changed.is_err() { return None },
+                record = self.partition.records.recv() => return record,
+            }
+        }
+    }
+
+    /// Compares where reading starts with what was committed before (see [`crate::meta`]).
+    async fn may_start_at(&mut self, offset: i64) -> bool {
+        let bench = self.partition.bench.clone();
+        loop {
+            let lease = self.lease();
+            match bench.memory.watermark(self.partition.number, &lease).await {
+                Ok(None) => return true,
+                Ok(Some(remembered)) => match remembered.allows(bench.epoch, offset) {
+                    Ok(()) => return true,
+                    Err(refused) => {
+                        self.stop(Some(offset), &refused.to_string());
+                        return false;
+                    }
+                },
+                Err(MemoryError::Unanswered) => {}
+                Err(MemoryError::Halt(halt)) => {
+                    self.halt(halt);
+                    return false;
+                }
+                Err(error @ MemoryError::Unreadable { .. }) => {
+                    self.stop(Some(offset), &error.to_string());
+                    return false;
+                }
+            }
+            if *self.partition.mode.borrow() != Mode::Run {
+                return false;
+            }
+        }
+    }
+
+    /// A stopped partition holds its place until it is revoked or the worker ends.
+    async fn wait_to_be_dismissed(&mut self) {
+        while *self.partition.mode.borrow_and_update() == Mode::Run {
+            if self.partition.mode.changed().await.is_err() {
+                break;
+            }
+        }
+        self.partition.published.drained.store(true, Ordering::Release);
+    }
+
+    fn has_ended(&self, mode: Mode) -> bool {
+        let is_quiet = self.batch.is_terminated() && self.deliveries.is_empty();
+        match mode {
+            Mode::Run => false,
+            Mode::FinishBatch => is_quiet,
+            // What is parked waits for records that a stopping worker will not read.
+            Mode::Drain => is_quiet && (self.stopped || self.ledger.is_empty() || self.ledger.only_parked()),
+        }
+    }
+
+    fn take_many(&mut self, record: Record) {
+        self.take(record);
+        for _ in 1..RECORDS_AT_ONCE {
+            if self.stopped {
+                break;
+            }
+            match self.partition.records.try_recv() {
+                Ok(record) => self.take(record),
+                Err(_) => break,
+            }
+        }
+    }
+
+    fn take(&mut self, record: Record) {
+        let cost = record.bytes();
+        self.metrics.record_in();
+        let raw = RawRecord {
+            partition: self.partition.number,
+            offset: record.offset,
+            key: record.key.as_deref(),
+            value: record.value.clone(),
+            op: record.op(),
+        };
+        match self.partition.bench.decoder.decode(raw) {
+            Ok(write) => {
+                self.ledger.take(write, self.partition.bench.clock.now());
+                self.send_rejected();
+            }
+            Err(bad) => self.refuse(record, &bad),
+        }
+        self.partition.meter.dequeued(cost);
+        self.partition.meter.set_folded(self.ledger.bytes());
+    }
+
+    /// A record that can not be decoded.
+    fn refuse(&mut self, record: Record, bad: &BadRecord) {
+        let offset = record.offset;
+        let Some(dead_letters) = self.partition.bench.dead_letters.clone() else {
+            // The record stays unread for good: its offset holds the watermark.
+            self.ledger.letter_sent(offset);
+            return self.stop(Some(offset), &format!("bad record, and no dead-letter topic configured: {bad}"));
+        };
+        let letter = Letter {
+            key: record.key,
+            value: record.value,
+            headers: record.headers.unwrap_or_default(),
+            reason: bad.reason(),
+            stage: bad.stage(),
+            detail: bad.to_string(),
+            origin: Origin {
+                topic: self.partition.bench.topic.clone(),
+                partition: self.partition.number,
+                first_offset: offset,
+                last_offset: offset,
+            },
+        };
+        self.ledger.letter_sent(offset);
+        self.ledger.read_up_to(offset + 1);
+        let delivered = Delivered {
+            first_offset: offset,
+            last_offset: offset,
+            records: 1,
+            reason: letter.reason,
+            detail: letter.detail.clone(),
+            id: None,
+        };
+        self.deliver(dead_letters, vec![letter], delivered);
+    }
+
+    fn send_rejected(&mut self) {
+        let rejected = self.ledger.take_rejected();
+        self.send_undeliverable(rejected);
+    }
+
+    fn send_undeliverable(&mut self, undeliverable: Vec<Undeliverable>) {
+        for Undeliverable { id, fold, refusal } in undeliverable {
+            let Some(dead_letters) = self.partition.bench.dead_letters.clone() else {
+                let reason = format!("a write was refused, and no dead-letter topic is configured: {}", refusal.detail);
+                self.stop(Some(fold.first.offset()), &reason);
+                continue;
+            };
+            let topic = self.partition.bench.topic.clone();
+            let letters = Letter::for_fold(&id, &fold, &refusal, topic, self.partition.number);
+            let delivered = Delivered {
+                first_offset: fold.first.offset(),
+                last_offset: fold.last.offset(),
+                records: fold.records,
+                reason: refusal.reason,
+                detail: refusal.detail,
+                id: Some(id),
+            };
+            self.deliver(dead_letters, letters, delivered);
+        }
+    }
+
+    /// Sends letters about records from `first` to `last`; what was said comes back as [`Delivered`].
+    fn deliver(&mut self, dead_letters: DeadLetters, letters: Vec<Letter>, delivered: Delivered) {
+        let delivery = async move {
+            dead_letters.deliver(letters).await;
+            delivered
+        };
+        self.deliveries.push(delivery.boxed());
+    }
+
+    fn letter_delivered(&mut self, delivered: &Delivered) {
+        let Delivered { first_offset, last_offset, records, reason, detail, id } = delivered;
+        self.ledger.delivered(*first_offset);
+        self.metrics.record_done(Counted::DeadLettered, 1);
+        self.metrics.record_done(Counted::Folded, u64::from(*records) - 1);
+        DeadLettered {
+            partition: self.partition.number,
+            first_offset: *first_offset,
+            last_offset: *last_offset,
+            reason,
+            detail,
+            id: id.as_ref(),
+        }
+        .emit(&self.partition.bench.metrics);
+    }
+
+    /// Starts a batch if none is in flight and one is due.
+    fn start_batch(&mut self, mode: Mode) {
+        if mode == Mode::FinishBatch || !self.batch.is_terminated() || !self.is_due(mode) {
+            return;
+        }
+        let Some(mut desk) = self.desk.take() else { return };
+        desk.lookups = mover::Lookups::default();
+        let batching = self.partition.bench.batching;
+        let entries = self.ledger.hand_out(batching.max_documents, batching.max_bytes);
+        self.send_rejected();
+        self.batch_size = u32::try_from(entries.len()).unwrap_or(u32::MAX);
+        self.not_before = None;
+        let (bench, lease) = (self.partition.bench.clone(), self.lease());
+        let batch = async move {
+            let began = bench.clock.now();
+            let finished = mover::run(desk, entries, &bench.rounds, &lease).await?;
+            Ok((finished, bench.clock.now().since(began)))
+        };
+        self.batch = batch.boxed().fuse();
+    }
+
+    fn is_due(&self, mode: Mode) -> bool {
+        if self.not_before.is_some_and(|not_before| TokioInstant::now() < not_before) {
+            return false;
+        }
+        let batching = &self.partition.bench.batching;
+        let pending = self.ledger.pending();
+        if self.ledger.in_flight() > 0 || (mode == Mode::Drain && pending > 0) {
+            return true;
+        }
+        let has_clears = self.desk.as_ref().is_some_and(|desk| !desk.clears.is_empty());
+        pending >= batching.max_documents
+            || (pending > 0 && self.ledger.bytes() >= batching.max_bytes)
+            || self.ledger.pending_age(self.now()).is_some_and(|age| age >= batching.linger)
+            // Nothing comes that the clears could ride on.
+            || (pending == 0 && has_clears && self.partition.records.is_empty())
+    }
+
+    /// When [`Task::is_due`] may become true by time alone.
+    fn wake_at(&self) -> Option<TokioInstant> {
+        if !self.batch.is_terminated() {
+            return None;
+        }
+        if let Some(not_before) = self.not_before {
+            return Some(not_before);
+        }
+        let age = self.ledger.pending_age(self.now())?;
+        Some(TokioInstant::now() + self.partition.bench.batching.linger.saturating_sub(age))
+    }
+
+    fn finish_batch(&mut self, finished: Result<(Finished, Duration), Halt>) {
+        let (finished, took) = match finished {
+            Ok(finished) => finished,
+            Err(halt) => return self.halt(halt),
+        };
+        let Finished { desk, settled } = finished;
+        self.count_lookups(&desk);
+        self.desk = Some(desk);
+        let settlement = self.ledger.settle(settled);
+        self.count(&settlement, took);
+        if settlement.again.is_empty() || settlement.made_progress() {
+            self.delays = self.partition.bench.retry.delays();
+        } else {
+            self.not_before = Some(TokioInstant::now() + self.delays.next(None));
+        }
+        self.send_undeliverable(settlement.undeliverable);
+        self.partition.meter.set_folded(self.ledger.bytes());
+    }
+
+    fn count_lookups(&self, desk: &Desk) {
+        let lookups = &self.partition.bench.metrics.placement_cache_lookups;
+        lookups.of(Lookup::Hit).inc_by(desk.lookups.hits);
+        lookups.of(Lookup::Miss).inc_by(desk.lookups.misses);
+    }
+
+    fn count(&self, settlement: &Settlement, took: Duration) {
+        let all = &self.partition.bench.metrics;
+        for (outcome, documents) in [
+            (Counted::Indexed, settlement.indexed),
+            (Counted::Deleted, settlement.deleted),
+            (Counted::AlreadyApplied, settlement.already_applied),
+            (Counted::Dropped, settlement.dropped),
+            (Counted::Folded, settlement.folded),
+        ] {
+            self.metrics.record_done(outcome, documents);
+        }
+        all.moves.inc_by(settlement.moved);
+        for (reason, entries) in &settlement.again {
+            all.entries_retried(reason, *entries);
+        }
+        let (partition, documents) = (self.partition.number, self.batch_size);
+        for (id, position, placed_at) in &settlement.parked {
+            EntryParked { partition, position: *position, placed_at: *placed_at, id }.emit(all);
+        }
+        for (id, position) in &settlement.finished_recorded {
+            RecordedDecisionFinished { partition, position: *position, id }.emit(all);
+        }
+        for (id, position) in &settlement.set_back {
+            PlacementSetBack { partition, position: *position, id }.emit(all);
+        }
+        BatchFinished { partition, documents, took }.emit(all);
+        if let Some(unanswered) = settlement.again.get(mover::UNANSWERED) {
+            let unfinished = u32::try_from(*unanswered).unwrap_or(u32::MAX);
+            BatchFailed { partition, unfinished, took, error: &"no usable answer from elasticsearch in time" }.emit(all);
+        }
+    }
+
+    fn publish(&self) {
+        if let Some(watermark) = self.ledger.watermark() {
+            debug_assert!(
+                self.partition.published.watermark().is_none_or(|published| published <= watermark),
+                "INV-3: the watermark went back"
+            );
+            self.partition.published.watermark.store(watermark, Ordering::Release);
+        }
+        let age = self.oldest_age();
+        self.partition.meter.set_waits(age.is_some_and(|age| age > self.partition.bench.batching.max_dirty_age));
+        self.partition.meter.set_needs_records(self.ledger.only_parked());
+    }
+
+    fn update_gauges(&self) {
+        self.metrics.dirty(self.ledger.documents(), self.ledger.bytes(), self.oldest_age());
+        self.metrics.parked(self.ledger.parked());
+    }
+
+    fn stop(&mut self, offset: Option<i64>, reason: &str) {
+        self.stopped = true;
+        self.partition.bench.health.not_ready(stopped_part(self.partition.number), reason);
+        PartitionStopped { partition: self.partition.number, offset, reason: &reason }
+            .emit(&self.partition.bench.metrics);
+    }
+
+    /// The whole worker must stop.
+    fn halt(&mut self, halt: Halt) {
+        self.stopped = true;
+        // The receiver is gone only when the worker is stopping already.
+        let _ = self.partition.bench.fatal.send(halt);
+    }
+
+    fn lease(&self) -> Lease {
+        Lease {
+            deadline: self.now() + self.partition.bench.batching.deadline,
+            cancel: self.partition.cancel.child_token(),
+        }
+    }
+
+    fn oldest_age(&self) -> Option<Duration> {
+        self.ledger.oldest_since().map(|since| self.now().since(since))
+    }
+
+    fn now(&self) -> Instant {
+        self.partition.bench.clock.now()
+    }
+}

@@ -1,0 +1,55 @@
+//! A record as the poll thread hands it to a partition task: owned, copied once out of librdkafka.
+
+use bytes::Bytes;
+use rdkafka::Message;
+use rdkafka::message::{BorrowedMessage, Headers, OwnedHeaders};
+
+use super::budget::RECORD_OVERHEAD_BYTES;
+use crate::decode::OP_HEADER;
+
+/// One Kafka record.
+#[derive(Debug)]
+pub struct Record {
+    /// Its offset.
+    pub offset: i64,
+    /// Its key, byte for byte.
+    pub key: Option<Bytes>,
+    /// Its value; `None` is a tombstone.
+    pub value: Option<Bytes>,
+    /// All its headers, if it has any.
+    pub headers: Option<OwnedHeaders>,
+}
+
+impl Record {
+    /// Copies key and value into one allocation.
+    pub fn copy_of(message: &BorrowedMessage<'_>) -> Self {
+        let (key, value) = (message.key(), message.payload());
+        let mut both = Vec::with_capacity(key.map_or(0, <[u8]>::len) + value.map_or(0, <[u8]>::len));
+        both.extend_from_slice(key.unwrap_or_default());
+        both.extend_from_slice(value.unwrap_or_default());
+        let both = Bytes::from(both);
+        let key_bytes = key.map_or(0, <[u8]>::len);
+        Self {
+            offset: message.offset(),
+            key: key.map(|_| both.slice(..key_bytes)),
+            value: value.map(|_| both.slice(key_bytes..)),
+            headers: message.headers().map(|headers| headers.detach()),
+        }
+    }
+
+    /// What it costs to hold.
+    pub fn bytes(&self) -> usize {
+        let headers = self.headers.as_ref().map_or(0, |headers| {
+            headers.iter().map(|header| header.key.len() + header.value.map_or(0, <[u8]>::len) + 32).sum()
+        });
+        self.key.as_ref().map_or(0, Bytes::len)
+            + self.value.as_ref().map_or(0, Bytes::len)
+            + headers
+            + RECORD_OVERHEAD_BYTES
+    }
+
+    /// The value of the `geofold-op` header.
+    pub fn op(&self) -> Option<&[u8]> {
+        self.headers.as_ref()?.iter().find(|header| header.key == OP_HEADER)?.value
+    }
+}
