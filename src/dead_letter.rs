@@ -50,7 +50,13 @@ pub struct Origin {
 
 impl Letter {
     /// The letters for a refused fold: one, or one per patch where patches do not compose.
-    pub fn for_fold(id: &DocId, fold: &Fold, refusal: &Refusal, topic: Arc<str>, partition: i32) -> Vec<Self> {
+    pub fn for_fold(
+        id: &DocId,
+        fold: &Fold,
+        refusal: &Refusal,
+        topic: Arc<str>,
+        partition: i32,
+    ) -> Vec<Self> {
         let origin =
             Origin { topic, partition, first_offset: fold.first.offset(), last_offset: fold.last.offset() };
         let letter = |op: &'static str, value: Option<Bytes>| Self {
@@ -138,9 +144,14 @@ impl DeadLetters {
     }
 
     async fn produce(&self, letter: &Letter) -> Result<(), KafkaError> {
-        let mut record: FutureRecord<'_, [u8], [u8]> = FutureRecord::to(&self.topic).headers(letter.all_headers());
+        let mut record: FutureRecord<'_, [u8], [u8]> =
+            FutureRecord::to(&self.topic).headers(letter.all_headers());
         record.key = letter.key.as_deref();
         record.payload = letter.value.as_deref();
-        self.producer.send(record, Timeout::After(Duration::from_secs(5))).await.map(drop).map_err(|(error, _)| error)
+        self.producer
+            .send(record, Timeout::After(Duration::from_secs(5)))
+            .await
+            .map(drop)
+            .map_err(|(error, _)| error)
     }
 }

@@ -186,7 +186,11 @@ impl Memory {
         self.write(ops.collect(), lease).await
     }
 
-    async fn read<T: for<'de> Deserialize<'de>>(&self, id: DocId, lease: &Lease) -> Result<Option<T>, MemoryError> {
+    async fn read<T: for<'de> Deserialize<'de>>(
+        &self,
+        id: DocId,
+        lease: &Lease,
+    ) -> Result<Option<T>, MemoryError> {
         let get = Get { index: Index::Meta, id: id.clone() };
         let answer = self.rounds.mget(vec![get], lease).await?.pop().unwrap_or(GetOutcome::Unanswered);
         match answer {
@@ -204,8 +208,9 @@ impl Memory {
     async fn write(&self, ops: Vec<BulkOp>, lease: &Lease) -> Result<(), MemoryError> {
         let outcomes = self.rounds.bulk(ops, lease).await?;
         // A conflict means that a newer one is remembered already.
-        let all_there =
-            outcomes.iter().all(|outcome| matches!(outcome, BulkOutcome::Done { .. } | BulkOutcome::Conflict));
+        let all_there = outcomes
+            .iter()
+            .all(|outcome| matches!(outcome, BulkOutcome::Done { .. } | BulkOutcome::Conflict));
         if all_there { Ok(()) } else { Err(MemoryError::Unanswered) }
     }
 

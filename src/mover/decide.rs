@@ -45,7 +45,9 @@ pub(super) fn copies_needed(entry: &Entry, known: Option<&Known>) -> Vec<ShardId
         Content::Touch => true,
         Content::Index { .. } | Content::Delete => false,
     };
-    let Some(known) = known.filter(|known| needs_copy && known.placement.shard.is_some()) else { return Vec::new() };
+    let Some(known) = known.filter(|known| needs_copy && known.placement.shard.is_some()) else {
+        return Vec::new();
+    };
     match relate(entry, Some(known)) {
         Relation::Behind(_) => Vec::new(),
         Relation::Resume if known.placement.refused => Vec::new(),
@@ -93,7 +95,13 @@ pub(super) struct Task {
 
 /// Decides one entry. `fresh`: the placement was read in this batch, not taken from the cache.
 /// `copy`: the newest copy among [`copies_needed`].
-pub(super) fn decide(rules: &Rules, entry: &Entry, known: Option<Known>, fresh: bool, copy: Option<Copy>) -> Plan {
+pub(super) fn decide(
+    rules: &Rules,
+    entry: &Entry,
+    known: Option<Known>,
+    fresh: bool,
+    copy: Option<Copy>,
+) -> Plan {
     let relation = relate(entry, known.as_ref());
     let decision = Decision { rules, entry, fresh };
     match (relation, known) {
@@ -180,8 +188,9 @@ impl Decision<'_> {
         if known.placement.refused {
             let refusal = self.entry.carry.refusal.clone().unwrap_or_else(|| Refusal {
                 reason: "refused_by_elasticsearch",
-                detail: "an earlier attempt at this position was refused for good; its own dead letter says why"
-                    .to_owned(),
+                detail:
+                    "an earlier attempt at this position was refused for good; its own dead letter says why"
+                        .to_owned(),
             });
             let task = Task { write: None, sweep_at, then: Outcome::DeadLetter(refusal) };
             return Plan::CarryOut { known, task };
@@ -314,7 +323,9 @@ impl Decision<'_> {
     fn applied_to(&self, stored: Option<&[u8]>) -> Result<Bytes, Refusal> {
         match self.entry.fold.content.apply_to(stored) {
             Ok(Some(document)) => Ok(document),
-            Ok(None) => Err(Refusal { reason: "no_document", detail: "nothing is left of the document".to_owned() }),
+            Ok(None) => {
+                Err(Refusal { reason: "no_document", detail: "nothing is left of the document".to_owned() })
+            }
             Err(error) => Err(Refusal { reason: error.reason(), detail: error.to_string() }),
         }
     }

@@ -25,9 +25,7 @@ use crate::position::Position;
 use crate::write::Fold;
 
 pub use drive::run;
-pub use rounds::{
-    Announce, CleanUp, Examine, Finished, ReadDocuments, ReadPlacements, WriteDocuments,
-};
+pub use rounds::{Announce, CleanUp, Examine, Finished, ReadDocuments, ReadPlacements, WriteDocuments};
 pub use rules::{OnMissing, Rules};
 
 /// What the dirty set hands out for one document.
@@ -63,7 +61,8 @@ pub struct Refusal {
 
 impl Refusal {
     pub(crate) fn by_elasticsearch(error: &ItemError) -> Self {
-        let reason = if error.status == 413 { "too_large_for_elasticsearch" } else { "refused_by_elasticsearch" };
+        let reason =
+            if error.status == 413 { "too_large_for_elasticsearch" } else { "refused_by_elasticsearch" };
         Self { reason, detail: error.to_string() }
     }
 }

@@ -101,7 +101,15 @@ impl DeadLettered<'_> {
         metrics.dead_letter(self.reason);
         let Self { partition, first_offset, last_offset, reason, detail, id } = self;
         warn!(partition, first_offset, last_offset, reason, "record sent to the dead-letter topic");
-        debug!(partition, first_offset, last_offset, reason, detail, id = id.map(tracing::field::debug), "dead letter in detail");
+        debug!(
+            partition,
+            first_offset,
+            last_offset,
+            reason,
+            detail,
+            id = id.map(tracing::field::debug),
+            "dead letter in detail"
+        );
     }
 }
 
@@ -318,7 +326,10 @@ mod tests {
             .emit(&metrics);
         };
         let at_info = lines_of(Level::INFO, emit);
-        assert!(at_info.contains("partition=3 first_offset=41 last_offset=41 reason=\"mapping\""), "{at_info}");
+        assert!(
+            at_info.contains("partition=3 first_offset=41 last_offset=41 reason=\"mapping\""),
+            "{at_info}"
+        );
         assert!(!at_info.contains("anna"), "{at_info}");
         assert!(lines_of(Level::DEBUG, emit).contains("id=\"anna-77\""));
         assert!(metrics.render().unwrap().contains("geofold_dead_letters_total{reason=\"mapping\"} 2\n"));

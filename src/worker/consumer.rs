@@ -147,7 +147,9 @@ impl ClientContext for Context {
             | RDKafkaLogLevel::Critical
             | RDKafkaLogLevel::Error => tracing::error!(target: "librdkafka", facility, "{message}"),
             RDKafkaLogLevel::Warning => tracing::warn!(target: "librdkafka", facility, "{message}"),
-            RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => tracing::info!(target: "librdkafka", facility, "{message}"),
+            RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => {
+                tracing::info!(target: "librdkafka", facility, "{message}")
+            }
             RDKafkaLogLevel::Debug => tracing::debug!(target: "librdkafka", facility, "{message}"),
         }
     }
@@ -242,7 +244,9 @@ pub fn poll_until_told(
                     break;
                 }
                 if Instant::now() >= deadline {
-                    tracing::warn!("the drain deadline is over; what is not written yet is read again by the next owner");
+                    tracing::warn!(
+                        "the drain deadline is over; what is not written yet is read again by the next owner"
+                    );
                     break;
                 }
             }

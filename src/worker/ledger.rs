@@ -253,7 +253,8 @@ impl Ledger {
 
     /// Since when the oldest document that can be worked on is dirty. Parked ones wait for a record, not for us.
     pub fn oldest_since(&self) -> Option<Instant> {
-        let first = |mut entries: crate::dirty_set::Entries<'_, DocId, Dirty>| entries.next().map(|e| e.value.since);
+        let first =
+            |mut entries: crate::dirty_set::Entries<'_, DocId, Dirty>| entries.next().map(|e| e.value.since);
         [first(self.dirty.pending()), first(self.dirty.in_flight())].into_iter().flatten().min()
     }
 

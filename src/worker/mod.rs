@@ -119,7 +119,11 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
             max_dirty_age: config.batch.max_dirty_age,
             deadline: config.batch.deadline,
         },
-        decoder: Decoder::new(rules.location.clone(), config.positions.epoch, config.documents.max_bytes.as_usize()),
+        decoder: Decoder::new(
+            rules.location.clone(),
+            config.positions.epoch,
+            config.documents.max_bytes.as_usize(),
+        ),
         rules,
         rounds,
         memory: memory.clone(),
@@ -199,7 +203,8 @@ pub fn client_config(properties: &crate::config::Properties) -> ClientConfig {
 }
 
 fn dead_letters(config: &Config, retry: RetryPolicy) -> Result<Option<DeadLetters>, WorkerError> {
-    let (DeadLetterPolicy::Topic, Some(topic)) = (config.dead_letter.policy, &config.dead_letter.topic) else {
+    let (DeadLetterPolicy::Topic, Some(topic)) = (config.dead_letter.policy, &config.dead_letter.topic)
+    else {
         return Ok(None);
     };
     let producer: FutureProducer = client_config(&config.producer_properties())

@@ -347,7 +347,8 @@ impl Task {
         let Some(dead_letters) = self.partition.bench.dead_letters.clone() else {
             // The record stays unread for good: its offset holds the watermark.
             self.ledger.letter_sent(offset);
-            return self.stop(Some(offset), &format!("bad record, and no dead-letter topic configured: {bad}"));
+            return self
+                .stop(Some(offset), &format!("bad record, and no dead-letter topic configured: {bad}"));
         };
         let letter = Letter {
             key: record.key,
@@ -384,7 +385,10 @@ impl Task {
     fn send_undeliverable(&mut self, undeliverable: Vec<Undeliverable>) {
         for Undeliverable { id, fold, refusal } in undeliverable {
             let Some(dead_letters) = self.partition.bench.dead_letters.clone() else {
-                let reason = format!("a write was refused, and no dead-letter topic is configured: {}", refusal.detail);
+                let reason = format!(
+                    "a write was refused, and no dead-letter topic is configured: {}",
+                    refusal.detail
+                );
                 self.stop(Some(fold.first.offset()), &reason);
                 continue;
             };
@@ -530,7 +534,13 @@ impl Task {
         BatchFinished { partition, documents, took }.emit(all);
         if let Some(unanswered) = settlement.again.get(mover::UNANSWERED) {
             let unfinished = u32::try_from(*unanswered).unwrap_or(u32::MAX);
-            BatchFailed { partition, unfinished, took, error: &"no usable answer from elasticsearch in time" }.emit(all);
+            BatchFailed {
+                partition,
+                unfinished,
+                took,
+                error: &"no usable answer from elasticsearch in time",
+            }
+            .emit(all);
         }
     }
 
@@ -543,7 +553,9 @@ impl Task {
             self.partition.published.watermark.store(watermark, Ordering::Release);
         }
         let age = self.oldest_age();
-        self.partition.meter.set_waits(age.is_some_and(|age| age > self.partition.bench.batching.max_dirty_age));
+        self.partition
+            .meter
+            .set_waits(age.is_some_and(|age| age > self.partition.bench.batching.max_dirty_age));
         self.partition.meter.set_needs_records(self.ledger.only_parked());
     }
 

@@ -1,0 +1,1 @@
+//! The protocol's tables and counterexamples, step by step.
