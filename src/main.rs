@@ -1,3 +1,7 @@
 //! The `geofold` command: parses arguments and calls the library; nothing else.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    geofold::cli::main()
+}

@@ -1,0 +1,63 @@
+//! From the configuration to what a subcommand works with: Elasticsearch, and how documents are placed.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+
+use super::Failure;
+use crate::clock::{BootClock, Clock};
+use crate::config::{Config, Credentials};
+use crate::decode::LocationPath;
+use crate::elastic::http::{Auth, HttpElastic, HttpOptions};
+use crate::geoshard::GeoshardMap;
+use crate::mover::Rules;
+
+/// A client for the configured Elasticsearch. Nothing is dialled yet.
+pub fn elasticsearch(config: &Config) -> Result<HttpElastic, Failure> {
+    let elasticsearch = &config.elasticsearch;
+    let auth = match elasticsearch.credentials() {
+        None => Auth::None,
+        Some(Credentials::Basic { username, password }) => {
+            Auth::Basic { user: username.to_owned(), password: password.expose().to_owned() }
+        }
+        Some(Credentials::ApiKey(key)) => Auth::ApiKey(key.expose().to_owned()),
+    };
+    let ca_pem = match &elasticsearch.ca_file {
+        None => None,
+        Some(path) => {
+            let pem = std::fs::read(path)
+                .with_context(|| format!("reading elasticsearch.ca_file {}", path.display()))
+                .map_err(Failure::usage)?;
+            Some(pem)
+        }
+    };
+    let options = HttpOptions {
+        urls: elasticsearch.urls.iter().map(|url| url.as_url().clone()).collect(),
+        auth,
+        ca_pem,
+        prefix: elasticsearch.prefix.clone(),
+        request_timeout: elasticsearch.request_timeout,
+    };
+    HttpElastic::connect(&options, clock()).context("preparing the Elasticsearch client").map_err(Failure::usage)
+}
+
+/// The map, the location's path and the policy for missing documents.
+pub fn rules(config: &Config) -> Result<Rules, Failure> {
+    let location = LocationPath::new(&config.documents.location)
+        .context("documents.location in the configuration")
+        .map_err(Failure::usage)?;
+    Ok(Rules { map: map(config)?, location, on_missing: config.documents.on_missing, two_maps_live: false })
+}
+
+/// The configured map.
+pub fn map(config: &Config) -> Result<Arc<GeoshardMap>, Failure> {
+    let map = GeoshardMap::load(&config.geoshards.map)
+        .context("geoshards.map in the configuration")
+        .map_err(Failure::usage)?;
+    Ok(Arc::new(map))
+}
+
+/// The machine's boot-time clock.
+pub fn clock() -> Arc<dyn Clock> {
+    Arc::new(BootClock)
+}

@@ -1,0 +1,139 @@
+//! The command line: one file per subcommand, each thin.
+//!
+//! Exit codes: 0 all went well; 1 it did not, and the last lines of standard error say why; 2 the arguments or the
+//! configuration are wrong and nothing was started. `check` and `send` say in their help what else they mean by 1.
+
+mod check;
+mod connect;
+mod demo;
+mod run;
+mod send;
+mod shards;
+mod signals;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::Config;
+
+/// Keeps a geosharded Elasticsearch index exactly in step with a Kafka topic.
+///
+/// Documents are read from a topic keyed by document id, folded, and moved between geoshard indices by a protocol that
+/// survives any crash. Start with `geofold check -c FILE`, which says what is missing.
+#[derive(Debug, Parser)]
+#[command(name = "geofold", version, propagate_version = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a worker: one member of the consumer group.
+    Run(run::RunArgs),
+    /// Validate the configuration, dial both ends, and say what is wrong and what to do.
+    Check(check::CheckArgs),
+    /// Geoshards: create their indices, show the map, locate a point.
+    Shards(shards::ShardsArgs),
+    /// Produce documents, deletes and patches from a file or standard input to the topic.
+    Send(send::SendArgs),
+    /// Show the whole job on stand-ins, with no server installed.
+    Demo(demo::DemoArgs),
+}
+
+/// What most subcommands begin with.
+#[derive(Debug, Args)]
+struct ConfigArgs {
+    /// The configuration file; see config/geofold.toml for every key. Environment variables GEOFOLD_SECTION__KEY
+    /// override it.
+    #[arg(short, long, value_name = "FILE", env = "GEOFOLD_CONFIG", default_value = "geofold.toml")]
+    config: PathBuf,
+}
+
+impl ConfigArgs {
+    /// Reads the configuration and refuses one that has errors; warnings go to standard error.
+    fn load(&self) -> Result<Config, Failure> {
+        let env: BTreeMap<String, String> = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        let config = Config::load(&self.config, &env).map_err(Failure::usage)?;
+        let findings = config.findings();
+        for finding in &findings {
+            eprintln!("{finding}");
+        }
+        if findings.iter().any(crate::config::Finding::is_error) {
+            return Err(Failure::usage(anyhow::anyhow!(
+                "the configuration {} can not be used; see the lines above",
+                self.config.display()
+            )));
+        }
+        Ok(config)
+    }
+}
+
+/// Why a subcommand failed, and with which exit code.
+#[derive(Debug)]
+struct Failure {
+    error: anyhow::Error,
+    code: u8,
+}
+
+impl Failure {
+    /// Wrong arguments or configuration: nothing was started.
+    fn usage(error: impl Into<anyhow::Error>) -> Self {
+        Self { error: error.into(), code: 2 }
+    }
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self { error: error.into(), code: 1 }
+    }
+}
+
+/// Parses the arguments, runs the subcommand, and prints its error, if any.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Run(args) => block_on(run::run(args)),
+        Command::Check(args) => block_on(check::check(args)),
+        Command::Shards(args) => block_on(shards::shards(args)),
+        Command::Send(args) => block_on(send::send(args)),
+        Command::Demo(args) => demo::demo(&args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("error: {:#}", failure.error);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn block_on(work: impl Future<Output = Result<ExitCode, Failure>>) -> Result<ExitCode, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("geofold")
+        .build()
+        .context("starting the async runtime")?;
+    let result = runtime.block_on(work);
+    // Standard input can not be interrupted: do not wait for a thread that reads it.
+    runtime.shutdown_background();
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

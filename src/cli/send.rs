@@ -1,0 +1,89 @@
+//! `geofold send`.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, stdin};
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+
+use super::{ConfigArgs, Failure, signals};
+use crate::send::{LineRules, Op, SendOptions};
+
+/// Produce documents, deletes and patches from a file or standard input to the topic, keyed by document id.
+///
+/// One record per line. A line that begins with `{` is a document, and --id-field says where its id is. Otherwise the
+/// line is `ID<TAB>JSON`, or `ID<TAB>OP<TAB>JSON` with OP one of index, delete, patch, touch; without JSON it is a delete.
+/// Keys go to the partition where the Java client would put them. Exit code 1 if anything was not delivered.
+#[derive(Debug, Args)]
+pub struct SendArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// The file to read; standard input if it is `-` or missing.
+    file: Option<PathBuf>,
+    /// Dotted path of the id in a line that is a JSON object.
+    #[arg(long, value_name = "PATH", default_value = "id")]
+    id_field: String,
+    /// The operation of lines that do not name their own.
+    #[arg(long, value_enum)]
+    op: Option<OpArg>,
+    /// Another topic than the configured one.
+    #[arg(long)]
+    topic: Option<String>,
+    /// Records per second, at most.
+    #[arg(long, value_name = "N")]
+    rate: Option<NonZeroU32>,
+    /// Count bad lines and failed deliveries, and go on.
+    #[arg(long)]
+    keep_going: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum OpArg {
+    Index,
+    Delete,
+    Patch,
+    Touch,
+}
+
+impl From<OpArg> for Op {
+    fn from(op: OpArg) -> Self {
+        match op {
+            OpArg::Index => Self::Index,
+            OpArg::Delete => Self::Delete,
+            OpArg::Patch => Self::Patch,
+            OpArg::Touch => Self::Touch,
+        }
+    }
+}
+
+/// How long to wait, after the last line, for acknowledgements.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
+
+pub async fn send(args: SendArgs) -> Result<ExitCode, Failure> {
+    let config = args.config.load()?;
+    let stop = signals::stop_on_signal()?;
+    let (input, input_bytes): (Box<dyn BufRead + Send>, Option<u64>) = match &args.file {
+        Some(path) if path.as_os_str() != "-" => {
+            let file = File::open(path).with_context(|| format!("opening {}", path.display())).map_err(Failure::usage)?;
+            let bytes = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
+            (Box::new(BufReader::with_capacity(1 << 20, file)), bytes)
+        }
+        _ => (Box::new(BufReader::with_capacity(1 << 20, stdin())), None),
+    };
+    let options = SendOptions {
+        properties: config.producer_properties().into_iter().collect(),
+        topic: args.topic.unwrap_or_else(|| config.kafka.topic.clone()),
+        rules: LineRules { id_field: args.id_field, op: args.op.map(Op::from) },
+        rate: args.rate,
+        keep_going: args.keep_going,
+        input_bytes,
+        flush_timeout: FLUSH_TIMEOUT,
+    };
+    let summary = crate::send::send(options, input, stop).await?;
+    println!("{summary}");
+    Ok(if summary.failed() > 0 || summary.interrupted { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
