@@ -14,6 +14,7 @@ pub mod ids;
 pub mod meta;
 pub mod mover;
 pub mod placement;
+pub mod kafka;
 pub mod position;
 pub mod retry;
 pub mod send;

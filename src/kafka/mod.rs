@@ -1,0 +1,138 @@
+//! What has to be known of a Kafka topic before it is worked on: that it is there, its id, its number of partitions.
+
+mod native;
+
+use std::time::{Duration, Instant};
+
+use rdkafka::client::{Client, ClientContext};
+use rdkafka::metadata::MetadataBroker;
+use rdkafka::types::RDKafkaErrorCode;
+use thiserror::Error;
+
+/// A topic as the brokers describe it now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicFactsFound {
+    /// Kafka's own id of the topic, as `kafka-topics --describe` prints it; another one after the topic was created anew.
+    /// `None` from brokers before Kafka 2.8, which have no ids.
+    pub topic_id: Option<String>,
+    /// Number of partitions.
+    pub partitions: i32,
+}
+
+/// A topic could not be described.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum TopicFactsError {
+    /// The brokers do not know the topic.
+    #[error("the topic does not exist")]
+    Missing,
+    /// The user may not describe the topic, or is not known at all.
+    #[error("access denied: {0}")]
+    Denied(String),
+    /// No broker answered in time.
+    #[error("no broker answered: {0}")]
+    Unreachable(String),
+    /// Anything else, in librdkafka's words.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl TopicFactsError {
+    /// What one of librdkafka's codes means to somebody who asked about a topic.
+    pub fn from_code(code: RDKafkaErrorCode, reason: &str) -> Self {
+        use RDKafkaErrorCode as Code;
+        let words = if reason.is_empty() { code.to_string() } else { reason.to_owned() };
+        match code {
+            Code::UnknownTopicOrPartition | Code::UnknownTopic => Self::Missing,
+            Code::TopicAuthorizationFailed
+            | Code::ClusterAuthorizationFailed
+            | Code::SaslAuthenticationFailed
+            | Code::Authentication
+            | Code::SSL => Self::Denied(words),
+            Code::OperationTimedOut
+            | Code::RequestTimedOut
+            | Code::BrokerTransportFailure
+            | Code::AllBrokersDown
+            | Code::BrokerNotAvailable
+            | Code::LeaderNotAvailable
+            | Code::NetworkException
+            | Code::Resolve => Self::Unreachable(words),
+            _ => Self::Other(words),
+        }
+    }
+
+    fn other(words: &str) -> Self {
+        Self::Other(words.to_owned())
+    }
+}
+
+/// Asks the brokers about `topic`. Blocks for `timeout` and a second at most.
+///
+/// `client` should be a consumer's: a producer's asks the brokers to create a topic that they do not know, unless
+/// `allow.auto.create.topics` is set to `false`.
+pub fn topic_facts<C: ClientContext>(
+    client: &Client<C>,
+    topic: &str,
+    timeout: Duration,
+) -> Result<TopicFactsFound, TopicFactsError> {
+    let begin = Instant::now();
+    let metadata = client.fetch_metadata(Some(topic), timeout).map_err(|error| {
+        let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
+        TopicFactsError::from_code(code, "")
+    })?;
+    let answered = metadata.orig_broker_id();
+    let broker = metadata.brokers().iter().map(MetadataBroker::id).max_by_key(|&id| id == answered);
+    let broker =
+        broker.ok_or_else(|| TopicFactsError::Unreachable("the cluster names no broker".to_owned()))?;
+    native::describe_topic(client, broker, topic, timeout.saturating_sub(begin.elapsed()))
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::ClientConfig;
+    use rdkafka::consumer::{BaseConsumer, Consumer};
+    use rdkafka::mocking::MockCluster;
+
+    use super::*;
+
+    fn consumer(brokers: &str) -> BaseConsumer {
+        ClientConfig::new().set("bootstrap.servers", brokers).set("group.id", "g").create().unwrap()
+    }
+
+    #[test]
+    fn a_topic_is_described_and_never_created() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("documents", 3, 1).unwrap();
+        let consumer = consumer(&cluster.bootstrap_servers());
+        let ask = |topic| topic_facts(consumer.client(), topic, Duration::from_secs(10));
+
+        let found = ask("documents").unwrap();
+        assert_eq!(found.partitions, 3);
+        assert_eq!(ask("documents").unwrap(), found, "the id must be stable");
+        for _ in 0..2 {
+            assert_eq!(ask("absent"), Err(TopicFactsError::Missing));
+        }
+        assert!(matches!(ask(""), Err(TopicFactsError::Other(_))));
+        assert!(matches!(ask("a\0b"), Err(TopicFactsError::Other(_))));
+    }
+
+    #[test]
+    fn brokers_that_are_not_there_are_unreachable_within_the_timeout() {
+        // Nothing listens on the discard port; no name has to be resolved for it.
+        let consumer = consumer("127.0.0.1:9");
+        let begin = Instant::now();
+        let answer = topic_facts(consumer.client(), "documents", Duration::from_millis(300));
+        assert!(matches!(answer, Err(TopicFactsError::Unreachable(_))), "{answer:?}");
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    }
+
+    #[test]
+    fn codes_that_mean_a_wrong_setup_differ_from_those_that_pass() {
+        use RDKafkaErrorCode as Code;
+        let of = |code| TopicFactsError::from_code(code, "why");
+        assert_eq!(of(Code::UnknownTopicOrPartition), TopicFactsError::Missing);
+        assert_eq!(of(Code::Authentication), TopicFactsError::Denied("why".into()));
+        assert_eq!(of(Code::TopicAuthorizationFailed), TopicFactsError::Denied("why".into()));
+        assert_eq!(of(Code::AllBrokersDown), TopicFactsError::Unreachable("why".into()));
+        assert_eq!(of(Code::InvalidTopic), TopicFactsError::Other("why".into()));
+    }
+}

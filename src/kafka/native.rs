@@ -1,0 +1,183 @@
+//! Asks the brokers about one topic with librdkafka's `DescribeTopics`, which rust-rdkafka does not wrap.
+//!
+//! The one file of the crate with `unsafe`: a topic's id is the only proof that it is still the same topic, and the
+//! safe API does not tell it. `DescribeTopics` is a Metadata request underneath that never lets a broker create the topic,
+//! so every broker answers it; those before Kafka 2.8 leave the id zero.
+//!
+//! What librdkafka hands out and the caller owns is held in [`Owned`]; everything else is borrowed from such a value and
+//! copied before it goes.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char};
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use rdkafka::client::{Client, ClientContext};
+use rdkafka::types::RDKafkaErrorCode;
+use rdkafka_sys as sys;
+
+use super::{TopicFactsError, TopicFactsFound};
+
+/// How much longer than the request itself its answer is waited for; librdkafka gives up first.
+const GRACE: Duration = Duration::from_secs(1);
+/// The longest request timeout that librdkafka takes.
+const MAX_TIMEOUT_MS: i32 = 3_600_000;
+const NO_ERROR: sys::rd_kafka_resp_err_t = sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
+/// Room for librdkafka's text about a refused option.
+const ERROR_TEXT_BYTES: usize = 256;
+
+/// Describes `topic`, asking `broker`; answers or fails after `timeout` and a second at the latest.
+///
+/// Left to itself librdkafka would ask the controller, and wait in vain for one where there is none.
+pub(super) fn describe_topic<C: ClientContext>(
+    client: &Client<C>,
+    broker: i32,
+    topic: &str,
+    timeout: Duration,
+) -> Result<TopicFactsFound, TopicFactsError> {
+    let name =
+        CString::new(topic).map_err(|_| TopicFactsError::other("a topic's name has no NUL character"))?;
+    let rk = client.native_ptr();
+    let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(MAX_TIMEOUT_MS).clamp(1, MAX_TIMEOUT_MS);
+
+    // SAFETY: `rk` is alive while `client` is borrowed.
+    let options = unsafe {
+        sys::rd_kafka_AdminOptions_new(rk, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS)
+    };
+    let options = Owned::new(options, sys::rd_kafka_AdminOptions_destroy)?;
+    let mut error_text: [c_char; ERROR_TEXT_BYTES] = [0; ERROR_TEXT_BYTES];
+    let (buffer, bytes) = (error_text.as_mut_ptr(), error_text.len());
+    // SAFETY: `options` is alive, and the buffer is as long as said; librdkafka writes a terminated text into it.
+    let settings = unsafe {
+        [
+            sys::rd_kafka_AdminOptions_set_request_timeout(options.as_ptr(), timeout_ms, buffer, bytes),
+            sys::rd_kafka_AdminOptions_set_broker(options.as_ptr(), broker, buffer, bytes),
+        ]
+    };
+    if let Some(&refused) = settings.iter().find(|&&code| code != NO_ERROR) {
+        // SAFETY: the buffer is terminated: it began as zeros, and librdkafka terminates what it writes.
+        return Err(TopicFactsError::from_code(refused.into(), &unsafe { text(error_text.as_ptr()) }));
+    }
+
+    let mut names = [name.as_ptr()];
+    // SAFETY: `names` holds one terminated string, which librdkafka copies.
+    let topics = unsafe { sys::rd_kafka_TopicCollection_of_topic_names(names.as_mut_ptr(), names.len()) };
+    let topics = Owned::new(topics, sys::rd_kafka_TopicCollection_destroy)?;
+    // SAFETY: `rk` is alive while `client` is borrowed.
+    let queue = Owned::new(unsafe { sys::rd_kafka_queue_new(rk) }, sys::rd_kafka_queue_destroy)?;
+
+    // SAFETY: all four are alive; librdkafka copies topics and options, and counts its own reference to the queue, so that
+    // an answer that comes after this function returned is dropped with the queue.
+    unsafe { sys::rd_kafka_DescribeTopics(rk, topics.as_ptr(), options.as_ptr(), queue.as_ptr()) };
+    let wait_ms = timeout_ms.saturating_add(i32::try_from(GRACE.as_millis()).unwrap_or(i32::MAX));
+    // SAFETY: the queue is alive.
+    let event = unsafe { sys::rd_kafka_queue_poll(queue.as_ptr(), wait_ms) };
+    let Some(event) = Owned::new(event, sys::rd_kafka_event_destroy).ok() else {
+        return Err(TopicFactsError::from_code(RDKafkaErrorCode::OperationTimedOut, "no answer"));
+    };
+    read_answer(&event)
+}
+
+/// Copies what is wanted out of the answer.
+fn read_answer(event: &Owned<sys::rd_kafka_event_t>) -> Result<TopicFactsFound, TopicFactsError> {
+    // SAFETY: the event is alive; its text belongs to it, or is static.
+    let (code, reason) = unsafe {
+        (sys::rd_kafka_event_error(event.as_ptr()), text(sys::rd_kafka_event_error_string(event.as_ptr())))
+    };
+    if code != NO_ERROR {
+        return Err(TopicFactsError::from_code(code.into(), &reason));
+    }
+    // SAFETY: the event is alive; the result is a view of it, or null for an event of another type.
+    let result = unsafe { sys::rd_kafka_event_DescribeTopics_result(event.as_ptr()) };
+    if result.is_null() {
+        return Err(TopicFactsError::other("librdkafka answered with an event of another type"));
+    }
+    let mut count = 0;
+    // SAFETY: the result is not null and lives as long as the event; `count` is set to the length of the array.
+    let described = unsafe { sys::rd_kafka_DescribeTopics_result_topics(result, &mut count) };
+    if count == 0 || described.is_null() {
+        return Err(TopicFactsError::Missing);
+    }
+    // SAFETY: the array has `count` elements, at least one; a slot without an answer is null.
+    let topic = unsafe { *described };
+    if topic.is_null() {
+        return Err(TopicFactsError::Missing);
+    }
+
+    // SAFETY: the topic lives as long as the event, and so does its error, which is null where there is none.
+    let error = unsafe { sys::rd_kafka_TopicDescription_error(topic) };
+    if !error.is_null() {
+        // SAFETY: `error` is not null and alive; its text belongs to it.
+        let (code, reason) =
+            unsafe { (sys::rd_kafka_error_code(error), text(sys::rd_kafka_error_string(error))) };
+        if code != NO_ERROR {
+            return Err(TopicFactsError::from_code(code.into(), &reason));
+        }
+    }
+    let mut partitions = 0;
+    // SAFETY: the topic is alive; only the count is used.
+    unsafe { sys::rd_kafka_TopicDescription_partitions(topic, &mut partitions) };
+    let partitions = i32::try_from(partitions)
+        .map_err(|_| TopicFactsError::other("more partitions than Kafka can number"))?;
+    // SAFETY: the topic is alive, and so is its id.
+    let topic_id = unsafe { read_topic_id(topic) };
+    Ok(TopicFactsFound { topic_id, partitions })
+}
+
+/// The topic's id in the form that Kafka's own tools print; `None` where the broker told none.
+///
+/// # Safety
+/// `topic` is a live description.
+unsafe fn read_topic_id(topic: *const sys::rd_kafka_TopicDescription_t) -> Option<String> {
+    // SAFETY: by this function's contract; id and text live as long as the description.
+    let (id, is_zero) = unsafe {
+        let id = sys::rd_kafka_TopicDescription_topic_id(topic);
+        if id.is_null() {
+            return None;
+        }
+        let bits =
+            (sys::rd_kafka_Uuid_most_significant_bits(id), sys::rd_kafka_Uuid_least_significant_bits(id));
+        (text(sys::rd_kafka_Uuid_base64str(id)), bits == (0, 0))
+    };
+    // Kafka's tools print the URL-safe alphabet, librdkafka the other one.
+    (!is_zero && !id.is_empty()).then(|| id.replace('+', "-").replace('/', "_"))
+}
+
+/// A copy of a C text; empty for null.
+///
+/// # Safety
+/// `text` is null or a terminated string that lives through the call.
+unsafe fn text(text: *const c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: not null, and terminated by this function's contract.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// Something of librdkafka's that has to be given back with its own function.
+struct Owned<T> {
+    pointer: NonNull<T>,
+    destroy: unsafe extern "C" fn(*mut T),
+}
+
+impl<T> Owned<T> {
+    /// Takes over `pointer`, which `destroy` must be the right function for; fails for null.
+    fn new(pointer: *mut T, destroy: unsafe extern "C" fn(*mut T)) -> Result<Self, TopicFactsError> {
+        let pointer = NonNull::new(pointer)
+            .ok_or_else(|| TopicFactsError::other("librdkafka could not set up the request"))?;
+        Ok(Self { pointer, destroy })
+    }
+
+    fn as_ptr(&self) -> *mut T {
+        self.pointer.as_ptr()
+    }
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        // SAFETY: made by librdkafka, owned by this value alone, and given back once, with its own function.
+        unsafe { (self.destroy)(self.pointer.as_ptr()) }
+    }
+}
