@@ -54,6 +54,7 @@ impl Letter {
         id: &DocId,
         fold: &Fold,
         refusal: &Refusal,
+        stage: &'static str,
         topic: Arc<str>,
         partition: i32,
     ) -> Vec<Self> {
@@ -64,7 +65,7 @@ impl Letter {
             value,
             headers: OwnedHeaders::new().insert(Header { key: crate::decode::OP_HEADER, value: Some(op) }),
             reason: refusal.reason,
-            stage: "write",
+            stage,
             detail: refusal.detail.clone(),
             origin: origin.clone(),
         };

@@ -161,6 +161,11 @@ impl PlacementCache {
         self.known.pop(id);
     }
 
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.known.clear();
+    }
+
     /// How many placements are known.
     pub fn len(&self) -> usize {
         self.known.len()

@@ -38,7 +38,9 @@ pub fn elasticsearch(config: &Config) -> Result<HttpElastic, Failure> {
         prefix: elasticsearch.prefix.clone(),
         request_timeout: elasticsearch.request_timeout,
     };
-    HttpElastic::connect(&options, clock()).context("preparing the Elasticsearch client").map_err(Failure::usage)
+    HttpElastic::connect(&options, clock())
+        .context("preparing the Elasticsearch client")
+        .map_err(Failure::usage)
 }
 
 /// The map, the location's path and the policy for missing documents.

@@ -41,7 +41,8 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let health = Health::new(clock.clone(), metrics.clone(), MAX_POLL_SILENCE + config.shutdown.revoke);
     let admin_stop = CancellationToken::new();
     let state = AdminState { metrics: metrics.clone(), health: health.clone() };
-    let (_, admin_server) = admin::serve(config.admin.listen, admin::routes(state), admin_stop.clone()).await?;
+    let (_, admin_server) =
+        admin::serve(config.admin.listen, admin::routes(state), admin_stop.clone()).await?;
 
     let elastic = Arc::new(connect::elasticsearch(&config)?);
     let rules = connect::rules(&config)?;

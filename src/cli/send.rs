@@ -68,8 +68,11 @@ pub async fn send(args: SendArgs) -> Result<ExitCode, Failure> {
     let stop = signals::stop_on_signal()?;
     let (input, input_bytes): (Box<dyn BufRead + Send>, Option<u64>) = match &args.file {
         Some(path) if path.as_os_str() != "-" => {
-            let file = File::open(path).with_context(|| format!("opening {}", path.display())).map_err(Failure::usage)?;
-            let bytes = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
+            let file = File::open(path)
+                .with_context(|| format!("opening {}", path.display()))
+                .map_err(Failure::usage)?;
+            let bytes =
+                file.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
             (Box::new(BufReader::with_capacity(1 << 20, file)), bytes)
         }
         _ => (Box::new(BufReader::with_capacity(1 << 20, stdin())), None),

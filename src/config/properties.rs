@@ -197,7 +197,8 @@ impl Config {
         // what `[memory]` allows.
         all.set("queued.min.messages", "20000");
         all.set("queued.max.messages.kbytes", "16384");
-        all.set("statistics.interval.ms", "0");
+        // The lag gauges live on it.
+        all.set("statistics.interval.ms", "5000");
         all.0.extend(kafka.properties.clone());
         set_connection(&mut all, kafka);
         all.set("group.id", &kafka.group_id);

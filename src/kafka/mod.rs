@@ -1,13 +1,28 @@
-//! What has to be known of a Kafka topic before it is worked on: that it is there, its id, its number of partitions.
+//! What geofold needs of Kafka beyond rust-rdkafka: a topic's id and number of partitions before it is worked on, and
+//! commits whose answer comes back.
 
 mod native;
 
 use std::time::{Duration, Instant};
 
+use rdkafka::TopicPartitionList;
 use rdkafka::client::{Client, ClientContext};
+use rdkafka::consumer::{BaseConsumer, ConsumerContext};
+use rdkafka::error::KafkaResult;
 use rdkafka::metadata::MetadataBroker;
 use rdkafka::types::RDKafkaErrorCode;
 use thiserror::Error;
+
+/// Commits `offsets` without waiting; the answer comes through the context's `commit_callback`, in a later `poll`.
+///
+/// # Errors
+/// If librdkafka does not even try: the consumer is in no group, or is closing.
+pub fn commit_with_answer<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    offsets: &TopicPartitionList,
+) -> KafkaResult<()> {
+    native::commit_with_answer(consumer, offsets)
+}
 
 /// A topic as the brokers describe it now.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,8 +1,12 @@
-//! Asks the brokers about one topic with librdkafka's `DescribeTopics`, which rust-rdkafka does not wrap.
+//! The two calls of librdkafka that rust-rdkafka does not wrap, and the one file of the crate with `unsafe`.
 //!
-//! The one file of the crate with `unsafe`: a topic's id is the only proof that it is still the same topic, and the
-//! safe API does not tell it. `DescribeTopics` is a Metadata request underneath that never lets a broker create the topic,
-//! so every broker answers it; those before Kafka 2.8 leave the id zero.
+//! `DescribeTopics`: a topic's id is the only proof that it is still the same topic, and the safe API does not tell it. It
+//! is a Metadata request underneath that never lets a broker create the topic, so every broker answers it; those before
+//! Kafka 2.8 leave the id zero.
+//!
+//! A commit with an answer: rust-rdkafka 0.39 sends an asynchronous commit without naming a queue for its answer, and sets
+//! no commit callback in librdkafka's configuration, so `commit_callback` is never called for it. Without the answer nobody
+//! knows what is committed.
 //!
 //! What librdkafka hands out and the caller owns is held in [`Owned`]; everything else is borrowed from such a value and
 //! copied before it goes.
@@ -13,7 +17,10 @@ use std::ffi::{CStr, CString, c_char};
 use std::ptr::NonNull;
 use std::time::Duration;
 
+use rdkafka::TopicPartitionList;
 use rdkafka::client::{Client, ClientContext};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka_sys as sys;
 
@@ -26,6 +33,22 @@ const MAX_TIMEOUT_MS: i32 = 3_600_000;
 const NO_ERROR: sys::rd_kafka_resp_err_t = sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
 /// Room for librdkafka's text about a refused option.
 const ERROR_TEXT_BYTES: usize = 256;
+
+/// Commits `offsets` without waiting. The answer comes to the consumer's own queue, from which `poll` hands it to the
+/// context's `commit_callback`.
+pub(super) fn commit_with_answer<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    offsets: &TopicPartitionList,
+) -> KafkaResult<()> {
+    let rk = consumer.client().native_ptr();
+    // SAFETY: `rk` is alive while `consumer` is borrowed.
+    let queue = Owned::new(unsafe { sys::rd_kafka_queue_get_consumer(rk) }, sys::rd_kafka_queue_destroy)
+        .map_err(|_| KafkaError::ConsumerCommit(RDKafkaErrorCode::UnknownGroup))?;
+    // SAFETY: all are alive; librdkafka copies the list and counts its own reference to the queue.
+    let code =
+        unsafe { sys::rd_kafka_commit_queue(rk, offsets.ptr(), queue.as_ptr(), None, std::ptr::null_mut()) };
+    if code == NO_ERROR { Ok(()) } else { Err(KafkaError::ConsumerCommit(code.into())) }
+}
 
 /// Describes `topic`, asking `broker`; answers or fails after `timeout` and a second at the latest.
 ///

@@ -142,19 +142,13 @@ impl Decision<'_> {
         let (target, write, then) = match wanted {
             Wanted::Settle(outcome) => return Plan::Settle(outcome),
             Wanted::Gone(outcome) => (None, None, outcome),
+            // Whoever wrote it in place decided for this shard; nothing is decided again, perhaps under another map.
             Wanted::Written(copy) => {
-                let target = match self.target(known.as_ref(), &copy.source) {
-                    Ok(target) => target,
-                    Err(refusal) => return Plan::Settle(Outcome::DeadLetter(refusal)),
-                };
-                if target != copy.shard {
-                    return self.again("newer_copy_elsewhere", Carry::default());
-                }
                 let has_leftovers = known.as_ref().is_some_and(|known| !known.placement.leftovers.is_empty());
                 if !has_leftovers {
                     return Plan::Settle(Outcome::Done(Done::AlreadyApplied));
                 }
-                (Some(target), None, Outcome::Done(Done::AlreadyApplied))
+                (Some(copy.shard), None, Outcome::Done(Done::AlreadyApplied))
             }
             Wanted::Document(document) => {
                 let target = match self.target(known.as_ref(), &document) {
@@ -345,10 +339,6 @@ impl Decision<'_> {
             reason: "missing_document",
             detail: format!("a {what} of a document that is not in the index"),
         })
-    }
-
-    fn again(&self, reason: &'static str, carry: Carry) -> Plan {
-        Plan::Settle(again_outcome(reason, carry))
     }
 }
 

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use super::assignment::Assignment;
 use super::record::Record;
 use crate::admin::Health;
+use crate::kafka::commit_with_answer;
 use crate::telemetry::events::{CommitFailed, OffsetsCommitted, PartitionsAssigned, PartitionsRevoked};
 use crate::telemetry::metrics::Metrics;
 
@@ -302,7 +303,7 @@ fn commit(consumer: &BaseConsumer<Context>, context: &Context) {
     if due.is_empty() {
         return;
     }
-    if let Err(error) = consumer.commit(&context.offsets(&due), CommitMode::Async) {
+    if let Err(error) = commit_with_answer(consumer, &context.offsets(&due)) {
         let mut assignment = context.assignment();
         for (partition, _) in &due {
             assignment.commit_failed(*partition);

@@ -43,6 +43,8 @@ pub struct Undeliverable {
     pub fold: Fold,
     /// Why it can not be done.
     pub refusal: Refusal,
+    /// Where in the way of a write it was refused, for the dead letter: `fold` or `write`.
+    pub stage: &'static str,
 }
 
 /// What settling a batch came to, in documents.
@@ -216,7 +218,7 @@ impl Ledger {
                 Outcome::DeadLetter(refusal) => {
                     self.commit(&id);
                     self.letter_sent(fold.first.offset());
-                    sum.undeliverable.push(Undeliverable { id, fold, refusal });
+                    sum.undeliverable.push(Undeliverable { id, fold, refusal, stage: "write" });
                     continue;
                 }
                 Outcome::Done(Done::Indexed { moved }) => {
@@ -373,7 +375,8 @@ impl Merge<'_> {
         older.since = older.since.min(newer.since);
         if let Err(rejected) = older.fold.absorb(newer.fold, &self.rules.location) {
             let refusal = Refusal { reason: rejected.reason(), detail: rejected.to_string() };
-            self.rejected.push(Undeliverable { id: id.clone(), fold: rejected.fold, refusal });
+            let stage = rejected.stage();
+            self.rejected.push(Undeliverable { id: id.clone(), fold: rejected.fold, refusal, stage });
         }
         older.bytes = older.fold.bytes();
         *self.bytes += older.bytes;

@@ -178,6 +178,10 @@ struct Task {
     /// No batch before this: the last one made no progress.
     not_before: Option<TokioInstant>,
     stopped: bool,
+    /// When the loop last turned. It turns at least with every tick of the gauges.
+    last_turn: Instant,
+    /// It did not turn for so long that the cache may be out of date beyond what versions mend.
+    was_suspended: bool,
     metrics: PartitionMetrics,
 }
 
@@ -204,6 +208,8 @@ impl Task {
             delays: bench.retry.delays(),
             not_before: None,
             stopped: false,
+            last_turn: bench.clock.now(),
+            was_suspended: false,
             metrics: partition.metrics.clone(),
             partition,
         }
@@ -217,6 +223,7 @@ impl Task {
         self.take(first);
         let mut gauges = tokio::time::interval(GAUGE_INTERVAL);
         loop {
+            self.forget_if_suspended();
             self.publish();
             let mode = *self.partition.mode.borrow_and_update();
             if self.has_ended(mode) {
@@ -383,7 +390,7 @@ impl Task {
     }
 
     fn send_undeliverable(&mut self, undeliverable: Vec<Undeliverable>) {
-        for Undeliverable { id, fold, refusal } in undeliverable {
+        for Undeliverable { id, fold, refusal, stage } in undeliverable {
             let Some(dead_letters) = self.partition.bench.dead_letters.clone() else {
                 let reason = format!(
                     "a write was refused, and no dead-letter topic is configured: {}",
@@ -393,7 +400,7 @@ impl Task {
                 continue;
             };
             let topic = self.partition.bench.topic.clone();
-            let letters = Letter::for_fold(&id, &fold, &refusal, topic, self.partition.number);
+            let letters = Letter::for_fold(&id, &fold, &refusal, stage, topic, self.partition.number);
             let delivered = Delivered {
                 first_offset: fold.first.offset(),
                 last_offset: fold.last.offset(),
@@ -541,6 +548,28 @@ impl Task {
                 error: &"no usable answer from elasticsearch in time",
             }
             .emit(all);
+        }
+    }
+
+    /// A process that was stopped or a machine that slept may have lost its partitions without knowing yet. What it
+    /// cached could by then be older than the tombstones that make late writes harmless.
+    fn forget_if_suspended(&mut self) {
+        let now = self.now();
+        let silence = now.since(self.last_turn);
+        self.last_turn = now;
+        self.was_suspended |= silence > self.partition.bench.batching.deadline;
+        // While a batch is in flight it has the desk; its own deadline keeps it from sending more.
+        if self.was_suspended
+            && let Some(desk) = &mut self.desk
+        {
+            tracing::warn!(
+                partition = self.partition.number,
+                ?silence,
+                "the worker was suspended; cached placements are dropped"
+            );
+            desk.cache.clear();
+            desk.clears.clear();
+            self.was_suspended = false;
         }
     }
 
