@@ -11,6 +11,7 @@ pub mod elastic;
 pub mod geo;
 pub mod geoshard;
 pub mod ids;
+pub mod indices;
 pub mod kafka;
 pub mod meta;
 pub mod mover;

@@ -15,6 +15,8 @@ pub mod encode;
 pub mod http;
 pub mod nodes;
 pub mod rounds;
+#[cfg(test)]
+pub(crate) mod scripted;
 
 use std::fmt;
 use std::time::Duration;

@@ -1,0 +1,78 @@
+//! A search server for tests that answers by script and remembers what it was asked.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+
+use super::{AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer};
+
+type AdminScript = dyn Fn(&str, Option<&Value>) -> (u16, Value) + Send + Sync;
+type BulkScript = dyn Fn(&[BulkOp]) -> Vec<BulkAnswer> + Send + Sync;
+type GetScript = dyn Fn(&Get) -> GetAnswer + Send + Sync;
+
+/// Answers as its scripts say; a failure set in `broken` goes before all of them.
+pub(crate) struct Scripted {
+    /// By `METHOD /path` and body.
+    pub(crate) admin: Box<AdminScript>,
+    pub(crate) bulk: Box<BulkScript>,
+    pub(crate) get: Box<GetScript>,
+    pub(crate) broken: Option<CallError>,
+    /// `METHOD /path` of each admin call, `bulk` and `mget`, in order of arrival.
+    pub(crate) calls: Mutex<Vec<String>>,
+}
+
+impl Default for Scripted {
+    /// Knows nothing, takes everything.
+    fn default() -> Self {
+        let done = |_: &BulkOp| BulkAnswer { status: 200, stamp: None, error: None };
+        Self {
+            admin: Box::new(|_, _| (200, json!({}))),
+            bulk: Box::new(move |ops| ops.iter().map(done).collect()),
+            get: Box::new(|_| GetAnswer::Missing),
+            broken: None,
+            calls: Mutex::default(),
+        }
+    }
+}
+
+impl Scripted {
+    fn asked(&self, call: String) -> Result<(), CallError> {
+        self.calls.lock().unwrap().push(call);
+        self.broken.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl Elastic for Scripted {
+    fn mget<'a>(&'a self, gets: &'a [Get], _: Duration) -> BoxFuture<'a, Result<Vec<GetAnswer>, CallError>> {
+        async move {
+            self.asked("mget".to_owned())?;
+            Ok(gets.iter().map(&self.get).collect())
+        }
+        .boxed()
+    }
+
+    fn bulk<'a>(
+        &'a self,
+        ops: &'a [BulkOp],
+        _: Duration,
+    ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>> {
+        async move {
+            self.asked("bulk".to_owned())?;
+            Ok((self.bulk)(ops))
+        }
+        .boxed()
+    }
+
+    fn admin<'a>(&'a self, call: AdminCall, _: Duration) -> BoxFuture<'a, Result<AdminAnswer, CallError>> {
+        async move {
+            let line = format!("{} {}", format!("{:?}", call.method).to_uppercase(), call.path);
+            self.asked(line.clone())?;
+            let (status, body) = (self.admin)(&line, call.body.as_ref());
+            Ok(AdminAnswer { status, body })
+        }
+        .boxed()
+    }
+}
