@@ -86,6 +86,11 @@ pub enum EpochNeeded {
 }
 
 impl TopicFacts {
+    /// `_id` of what is remembered of `topic`.
+    pub fn key(topic: &str) -> DocId {
+        key(format!("topic/{topic}"))
+    }
+
     /// Whether work may go on with `now`, given what is remembered. An unknown topic id on either side proves nothing.
     pub fn allows(remembered: &Self, now: &Self) -> Result<(), EpochNeeded> {
         let epoch = now.epoch;
@@ -158,13 +163,13 @@ impl Memory {
 
     /// What is remembered of the topic; `None` if it was never worked on.
     pub async fn topic(&self, lease: &Lease) -> Result<Option<TopicFacts>, MemoryError> {
-        self.read(self.topic_key(), lease).await
+        self.read(TopicFacts::key(&self.topic), lease).await
     }
 
     /// Remembers the topic under its epoch; of two at once, the one with the higher epoch stays.
     pub async fn remember_topic(&self, facts: &TopicFacts, lease: &Lease) -> Result<(), MemoryError> {
         let Some(version) = Position::new(facts.epoch, 0) else { return Ok(()) };
-        self.write(vec![write_op(self.topic_key(), version, facts)], lease).await
+        self.write(vec![write_op(TopicFacts::key(&self.topic), version, facts)], lease).await
     }
 
     /// The offset of `partition` that is known to have been committed.
@@ -212,10 +217,6 @@ impl Memory {
             .iter()
             .all(|outcome| matches!(outcome, BulkOutcome::Done { .. } | BulkOutcome::Conflict));
         if all_there { Ok(()) } else { Err(MemoryError::Unanswered) }
-    }
-
-    fn topic_key(&self) -> DocId {
-        key(format!("topic/{}", self.topic))
     }
 
     fn watermark_key(&self, partition: i32) -> DocId {
