@@ -10,6 +10,7 @@ use crate::config::{Config, Credentials};
 use crate::decode::LocationPath;
 use crate::elastic::http::{Auth, HttpElastic, HttpOptions};
 use crate::geoshard::GeoshardMap;
+use crate::indices::{self, Layout, Template, WantedIndex};
 use crate::mover::Rules;
 
 /// A client for the configured Elasticsearch. Nothing is dialled yet.
@@ -57,6 +58,22 @@ pub fn map(config: &Config) -> Result<Arc<GeoshardMap>, Failure> {
         .context("geoshards.map in the configuration")
         .map_err(Failure::usage)?;
     Ok(Arc::new(map))
+}
+
+/// The indices that have to be there, and how.
+pub fn wanted_indices(config: &Config) -> Result<Vec<WantedIndex>, Failure> {
+    let template = match &config.geoshards.index_template {
+        None => Template::default(),
+        Some(path) => Template::load(path).map_err(Failure::usage)?,
+    };
+    let map = map(config)?;
+    let layout = Layout {
+        prefix: &config.elasticsearch.prefix,
+        shards: map.shards(),
+        location: &config.documents.location,
+        gc_deletes: config.elasticsearch.gc_deletes,
+    };
+    indices::wanted(&layout, &template).map_err(Failure::usage)
 }
 
 /// The machine's boot-time clock.

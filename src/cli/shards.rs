@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::{ConfigArgs, Failure, connect};
 use crate::geo::GeoPoint;
 use crate::geoshard::describe;
+use crate::indices;
 
 /// Geoshards: create their indices, show the map, locate a point.
 #[derive(Debug, Args)]
@@ -73,6 +74,16 @@ fn print<T: Serialize + std::fmt::Display>(value: &T, json: bool) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-async fn create(_config: ConfigArgs) -> Result<ExitCode, Failure> {
-    Ok(ExitCode::SUCCESS)
+async fn create(config: ConfigArgs) -> Result<ExitCode, Failure> {
+    let config = config.load()?;
+    let (elastic, wanted) = (connect::elasticsearch(&config)?, connect::wanted_indices(&config)?);
+    let prefix = &config.elasticsearch.prefix;
+    let report =
+        indices::create_missing(&elastic, prefix, &wanted, config.elasticsearch.request_timeout).await?;
+    println!("{} indices created, {} were there", report.created.len(), report.existing.len());
+    for difference in &report.differences {
+        println!("{}: {}", difference.index, difference.problem);
+    }
+    let is_wrong = report.differences.iter().any(|difference| !difference.problem.is_warning());
+    Ok(if is_wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -1,0 +1,21 @@
+//! The suite that needs real services: a Kafka and an Elasticsearch, as `dev/stack` starts them.
+//!
+//! `dev/test` brings both up, exports where they are, runs this, and takes them down. By hand:
+//!
+//! ```text
+//! dev/stack up && eval "$(dev/stack env)"
+//! cargo test --features real-services --test real
+//! ```
+//!
+//! Every test makes topics and indices of its own, so that tests neither see each other nor an earlier run.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a helper that fails is a test that fails")]
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "small numbers of a test's own"
+)]
+
+mod crashes;
+mod quick_start;
+mod support;

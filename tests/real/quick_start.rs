@@ -1,0 +1,1 @@
+//! The README's quick start, as a person would do it.

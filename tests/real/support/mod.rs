@@ -1,0 +1,60 @@
+//! What the tests stand on: the stack, a world (topic, indices, configuration) of one's own, workers as child
+//! processes, and the truth to compare with.
+
+mod stack;
+mod truth;
+mod worker;
+mod world;
+
+use std::time::{Duration, Instant};
+
+pub use stack::Stack;
+pub use truth::{Event, Truth, random_events};
+pub use worker::Worker;
+pub use world::{World, WorldOptions};
+
+/// Asks until `condition` gives a value; panics with what it was about after `patience`.
+pub fn wait_for<T>(what: &str, patience: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(began.elapsed() < patience, "waited {patience:?} in vain for {what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// The seed of a randomized test: from GEOFOLD_SEED, or a new one. It is printed, so that a failure can be replayed.
+pub fn seed(test: &str) -> u64 {
+    let seed = match std::env::var("GEOFOLD_SEED") {
+        Ok(seed) => seed.parse().expect("GEOFOLD_SEED is a number"),
+        Err(_) => {
+            std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(1, |now| now.as_nanos() as u64 % 1_000_000_007)
+        }
+    };
+    eprintln!("replay with: GEOFOLD_SEED={seed} cargo test --features real-services --test real {test}");
+    seed
+}
+
+/// A small generator of pseudo-random numbers (SplitMix64): the same seed gives the same events on every machine.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number from 0 to `n` - 1.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}

@@ -1,0 +1,109 @@
+//! A worker as a real child process.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use super::wait_for;
+
+/// The binary under test.
+pub const GEOFOLD: &str = env!("CARGO_BIN_EXE_geofold");
+
+/// A running `geofold run`. Killed on drop.
+pub struct Worker {
+    child: Child,
+    log: PathBuf,
+    admin: String,
+    http: reqwest::blocking::Client,
+}
+
+impl Worker {
+    /// Starts a worker whose admin server listens at `admin_port`.
+    pub fn start(config: &Path, log: PathBuf, admin_port: u16) -> Self {
+        let file = File::create(&log).unwrap();
+        let child = Command::new(GEOFOLD)
+            .args(["run", "--config"])
+            .arg(config)
+            .env("GEOFOLD_ADMIN__LISTEN", format!("127.0.0.1:{admin_port}"))
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .spawn()
+            .unwrap();
+        let http = reqwest::blocking::Client::builder().timeout(Duration::from_secs(10)).build().unwrap();
+        Self { child, log, admin: format!("http://127.0.0.1:{admin_port}"), http }
+    }
+
+    /// SIGKILL: no drain, no goodbye.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Sends a signal by name, for example `TERM`, `STOP`, `CONT`.
+    pub fn signal(&self, name: &str) {
+        let status =
+            Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success(), "kill -{name}");
+    }
+
+    /// SIGTERM, then waits until it has drained and left.
+    pub fn stop(mut self) {
+        self.signal("TERM");
+        let status = self.wait("a drained worker", Duration::from_secs(60));
+        assert!(status.success(), "{status}\n{}", self.log());
+    }
+
+    /// Waits until the process has ended.
+    pub fn wait(&mut self, what: &str, patience: Duration) -> ExitStatus {
+        wait_for(what, patience, || self.child.try_wait().unwrap())
+    }
+
+    /// Whether the process is running.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Everything it has printed.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Status of a path of its admin server; `None` while it does not answer.
+    pub fn get(&self, path: &str) -> Option<(u16, String)> {
+        let response = self.http.get(format!("{}{path}", self.admin)).send().ok()?;
+        Some((response.status().as_u16(), response.text().ok()?))
+    }
+
+    /// Waits until `/readyz` says ready.
+    pub fn wait_until_ready(&self) {
+        wait_for("a ready worker", Duration::from_secs(60), || {
+            self.get("/readyz").filter(|(status, _)| *status == 200)
+        });
+    }
+
+    /// The sum of a metric over all its series whose labels contain `labels`.
+    pub fn metric(&self, name: &str, labels: &str) -> f64 {
+        let Some((200, text)) = self.get("/metrics") else { return f64::NAN };
+        text.lines()
+            .filter_map(|line| line.strip_prefix(name)?.rsplit_once(' '))
+            .filter(|(series, _)| (series.is_empty() || series.starts_with('{')) && series.contains(labels))
+            .map(|(_, value)| value.parse::<f64>().unwrap())
+            .sum()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let tail: Vec<&str> = log.lines().rev().take(60).collect();
+            eprintln!("--- the last lines of {}:", self.log.display());
+            tail.iter().rev().for_each(|line| eprintln!("{line}"));
+        }
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
