@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod cli;
+pub mod check;
 pub mod clock;
 pub mod config;
 pub mod dead_letter;

@@ -7,6 +7,7 @@
 //! | `encode.rs`, `decode.rs` | `_bulk` and `_mget` bodies and answers, as pure functions over bytes |
 //! | `http.rs` | the trait over HTTP, on the `elasticsearch` crate |
 //! | `nodes.rs` | which node to ask next: round robin, with a rest for the dead |
+//! | `scripted.rs` | the trait by script, for tests |
 //! | `rounds/` | sends a round of operations: cut by count and bytes, side by side, failed items again until the deadline |
 
 pub mod answer;

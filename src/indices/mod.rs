@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+pub(crate) use create::reason;
 pub use create::{CreateReport, IndicesError, create_missing, find};
 pub use differences::{Difference, FoundIndices, Problem, differences};
 pub use template::{Template, TemplateError};
@@ -71,7 +72,7 @@ impl WantedIndex {
 /// All indices that `layout` needs: one for each geoshard, then placements and meta. Settings that the template does not
 /// give are Elasticsearch's defaults, but for those that geofold depends on and one primary shard for each index.
 pub fn wanted(layout: &Layout<'_>, template: &Template) -> Result<Vec<WantedIndex>, TemplateError> {
-    let (settings, mappings) = template.for_geoshards(layout)?;
+    let Template { settings, mappings } = template.completed(layout)?;
     let geoshards = layout.shards.iter().map(|shard| WantedIndex {
         index: Index::Geoshard(shard.clone()),
         name: Index::Geoshard(shard.clone()).name(layout.prefix),

@@ -14,8 +14,8 @@ use super::{GC_DELETES, Layout, Needs, SHARDS, time_text};
 /// Settings and mappings that every geoshard's index is created with; none by default.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Template {
-    settings: Map<String, Value>,
-    mappings: Map<String, Value>,
+    pub(super) settings: Map<String, Value>,
+    pub(super) mappings: Map<String, Value>,
 }
 
 /// A template that geoshards can not be made from.
@@ -65,12 +65,9 @@ impl Template {
         Ok(template)
     }
 
-    /// Settings and mappings of a geoshard's index.
-    pub(super) fn for_geoshards(
-        &self,
-        layout: &Layout<'_>,
-    ) -> Result<(Map<String, Value>, Map<String, Value>), TemplateError> {
-        let (mut settings, mut mappings) = (self.settings.clone(), self.mappings.clone());
+    /// With what geofold needs and the template leaves out: settings and mappings of a geoshard's index.
+    pub(super) fn completed(&self, layout: &Layout<'_>) -> Result<Self, TemplateError> {
+        let Self { mut settings, mut mappings } = self.clone();
         settings.entry(SHARDS).or_insert_with(|| json!(1));
         settings.entry(GC_DELETES).or_insert_with(|| json!(time_text(layout.gc_deletes)));
         let path: Vec<&str> = layout.location.split('.').collect();
@@ -79,7 +76,7 @@ impl Template {
         let needs = Needs { location: Some(layout.location.to_owned()), gc_deletes: layout.gc_deletes };
         match problems(&needs, &settings, &mappings).into_iter().find(|problem| !problem.is_warning()) {
             Some(problem) => Err(TemplateError::Conflict(problem)),
-            None => Ok((settings, mappings)),
+            None => Ok(Self { settings, mappings }),
         }
     }
 }
@@ -131,7 +128,8 @@ mod tests {
         let layout =
             Layout { prefix: "p", shards: &[], location: "home.at", gc_deletes: Duration::from_secs(600) };
         let template = Template::from_json(&template.to_string()).map_err(|error| error.to_string())?;
-        let (settings, mappings) = template.for_geoshards(&layout).map_err(|error| error.to_string())?;
+        let Template { settings, mappings } =
+            template.completed(&layout).map_err(|error| error.to_string())?;
         Ok((Value::Object(settings), Value::Object(mappings)))
     }
 

@@ -40,9 +40,12 @@ pub enum TopicFactsError {
     /// The brokers do not know the topic.
     #[error("the topic does not exist")]
     Missing,
-    /// The user may not describe the topic, or is not known at all.
+    /// The user may not describe the topic.
     #[error("access denied: {0}")]
     Denied(String),
+    /// The brokers and this client did not agree on TLS, or on who the user is.
+    #[error("not let in: {0}")]
+    NotLetIn(String),
     /// No broker answered in time.
     #[error("no broker answered: {0}")]
     Unreachable(String),
@@ -58,11 +61,8 @@ impl TopicFactsError {
         let words = if reason.is_empty() { code.to_string() } else { reason.to_owned() };
         match code {
             Code::UnknownTopicOrPartition | Code::UnknownTopic => Self::Missing,
-            Code::TopicAuthorizationFailed
-            | Code::ClusterAuthorizationFailed
-            | Code::SaslAuthenticationFailed
-            | Code::Authentication
-            | Code::SSL => Self::Denied(words),
+            Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed => Self::Denied(words),
+            Code::SaslAuthenticationFailed | Code::Authentication | Code::SSL => Self::NotLetIn(words),
             Code::OperationTimedOut
             | Code::RequestTimedOut
             | Code::BrokerTransportFailure
@@ -145,7 +145,7 @@ mod tests {
         use RDKafkaErrorCode as Code;
         let of = |code| TopicFactsError::from_code(code, "why");
         assert_eq!(of(Code::UnknownTopicOrPartition), TopicFactsError::Missing);
-        assert_eq!(of(Code::Authentication), TopicFactsError::Denied("why".into()));
+        assert_eq!(of(Code::Authentication), TopicFactsError::NotLetIn("why".into()));
         assert_eq!(of(Code::TopicAuthorizationFailed), TopicFactsError::Denied("why".into()));
         assert_eq!(of(Code::AllBrokersDown), TopicFactsError::Unreachable("why".into()));
         assert_eq!(of(Code::InvalidTopic), TopicFactsError::Other("why".into()));

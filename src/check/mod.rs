@@ -1,0 +1,240 @@
+//! `geofold check`: dials both ends and says, one line each, what is right, what is wrong, and what to do.
+//!
+//! The worker asks the same before it starts. It waits for what does not answer, and refuses to start over what answers
+//! wrongly: a wrong index or another topic would not get better by itself.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | what is checked against what, findings, the comparison of the topic with what is remembered of it |
+//! | `brokers.rs` | asks Kafka |
+//! | `search.rs` | asks Elasticsearch |
+
+mod brokers;
+mod search;
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::config::types::DeadLetterPolicy;
+use crate::config::{Config, Properties};
+use crate::elastic::Elastic;
+use crate::ids::ShardId;
+use crate::indices::{Layout, Template, TemplateError, WantedIndex, wanted};
+use crate::kafka::TopicFactsFound;
+use crate::meta::TopicFacts;
+use crate::position::Epoch;
+
+/// How long each end may take to answer a question.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What is checked.
+#[derive(Debug, Clone)]
+pub struct CheckTarget {
+    /// librdkafka's settings, those of the worker's consumer.
+    pub kafka: Properties,
+    /// The topic of document writes.
+    pub topic: String,
+    /// The topic for records that can not be applied; `None` if they stop their partition.
+    pub dead_letter_topic: Option<String>,
+    /// The configured epoch.
+    pub epoch: Epoch,
+    /// Start of every index name.
+    pub prefix: String,
+    /// The indices that have to be there.
+    pub indices: Vec<WantedIndex>,
+    /// How long each question may take.
+    pub timeout: Duration,
+}
+
+impl CheckTarget {
+    /// Everything that `config` points to, with the geoshards of its map. Reads the index template's file.
+    pub fn new(config: &Config, shards: &[ShardId]) -> Result<Self, TemplateError> {
+        let template = config.geoshards.index_template.as_deref().map(Template::load).transpose()?;
+        let layout = Layout {
+            prefix: &config.elasticsearch.prefix,
+            shards,
+            location: &config.documents.location,
+            gc_deletes: config.elasticsearch.gc_deletes,
+        };
+        let dead_letter_topic = match config.dead_letter.policy {
+            DeadLetterPolicy::Topic => config.dead_letter.topic.clone(),
+            DeadLetterPolicy::Stop => None,
+        };
+        Ok(Self {
+            kafka: config.consumer_properties(),
+            topic: config.kafka.topic.clone(),
+            dead_letter_topic,
+            epoch: config.positions.epoch,
+            prefix: config.elasticsearch.prefix.clone(),
+            indices: wanted(&layout, &template.unwrap_or_default())?,
+            timeout: TIMEOUT,
+        })
+    }
+}
+
+/// How good or bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// Work can go on, with a promise that is weaker or something that could not be seen.
+    Warning,
+    /// No answer. It may come later: a worker waits for it.
+    Unreachable,
+    /// Wrong, and it stays wrong until somebody changes something: a worker does not start.
+    Error,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How it is.
+    pub level: Level,
+    /// What was looked at.
+    pub about: String,
+    /// How it was found, and what to do if that is not right. One line.
+    pub message: String,
+}
+
+impl Finding {
+    fn new(level: Level, about: impl Into<String>, message: impl fmt::Display) -> Self {
+        Self { level, about: about.into(), message: message.to_string().replace(['\r', '\n'], " ") }
+    }
+
+    fn ok(about: impl Into<String>, message: impl fmt::Display) -> Self {
+        Self::new(Level::Ok, about, message)
+    }
+
+    fn warning(about: impl Into<String>, message: impl fmt::Display) -> Self {
+        Self::new(Level::Warning, about, message)
+    }
+
+    fn unreachable(about: impl Into<String>, message: impl fmt::Display) -> Self {
+        Self::new(Level::Unreachable, about, message)
+    }
+
+    fn error(about: impl Into<String>, message: impl fmt::Display) -> Self {
+        Self::new(Level::Error, about, message)
+    }
+
+    /// Whether nothing answered, so that asking again later may help.
+    pub fn is_unreachable(&self) -> bool {
+        self.level == Level::Unreachable
+    }
+
+    /// Whether something is wrong that waiting does not mend.
+    pub fn is_error(&self) -> bool {
+        self.level == Level::Error
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ok => "ok",
+            Self::Warning => "warning",
+            Self::Unreachable => "unreachable",
+            Self::Error => "error",
+        })
+    }
+}
+
+impl fmt::Display for Finding {
+    /// Level, what was looked at, and how it was found, on one line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<11}  {}: {}", self.level, self.about, self.message)
+    }
+}
+
+/// The exit code of `geofold check`: 0 if a worker could start (there may be warnings), 1 if anything is wrong or does
+/// not answer.
+pub fn exit_code(findings: &[Finding]) -> u8 {
+    u8::from(findings.iter().any(|finding| finding.is_error() || finding.is_unreachable()))
+}
+
+/// Looks at everything, both ends side by side. Takes a few timeouts at most; changes nothing but for one document in the
+/// meta index, which it writes and removes.
+pub async fn check(target: &CheckTarget, elastic: &dyn Elastic) -> Vec<Finding> {
+    let (kafka, search) = tokio::join!(brokers::look(target), search::look(target, elastic));
+    let mut findings = kafka.findings;
+    findings.extend(search.findings);
+    if let (Some(topic), Some(remembered)) = (kafka.topic, search.remembered) {
+        findings.push(compare(target, topic, remembered.as_ref()));
+    }
+    findings
+}
+
+/// The topic as it is now against what is remembered of it.
+fn compare(target: &CheckTarget, topic: TopicFactsFound, remembered: Option<&TopicFacts>) -> Finding {
+    let about = "positions";
+    let epoch = target.epoch;
+    let now = TopicFacts { epoch, topic_id: topic.topic_id, partitions: topic.partitions };
+    let Some(remembered) = remembered else {
+        return Finding::ok(
+            about,
+            format_args!("nothing is remembered of {} yet: a first start", target.topic),
+        );
+    };
+    match TopicFacts::allows(remembered, &now) {
+        Err(needed) => Finding::error(about, needed),
+        Ok(()) if epoch > remembered.epoch => {
+            Finding::ok(about, format_args!("epoch {epoch} begins; {} was in use before", remembered.epoch))
+        }
+        Ok(()) => Finding::ok(about, format_args!("{} is as remembered, epoch {epoch}", target.topic)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn target() -> CheckTarget {
+        let shards = [ShardId::new("eu").unwrap(), ShardId::new("us").unwrap()];
+        CheckTarget::new(&Config::default(), &shards).unwrap()
+    }
+
+    fn facts(epoch: u32, topic_id: &str) -> TopicFacts {
+        TopicFacts { epoch: Epoch::new(epoch).unwrap(), topic_id: Some(topic_id.to_owned()), partitions: 3 }
+    }
+
+    #[test]
+    fn a_topic_that_was_created_anew_is_an_error_until_the_epoch_is_raised() {
+        let now = || TopicFactsFound { topic_id: Some("new".to_owned()), partitions: 3 };
+        let finding = |epoch, remembered: Option<TopicFacts>| {
+            let target = CheckTarget { epoch: Epoch::new(epoch).unwrap(), ..target() };
+            compare(&target, now(), remembered.as_ref())
+        };
+        assert_eq!(finding(1, None).level, Level::Ok);
+        assert_eq!(finding(1, Some(facts(1, "new"))).level, Level::Ok);
+        let refused = finding(1, Some(facts(1, "old")));
+        assert!(refused.is_error() && refused.message.contains("raise positions.epoch"), "{refused}");
+        assert_eq!(finding(2, Some(facts(1, "old"))).level, Level::Ok);
+        assert!(finding(1, Some(facts(2, "new"))).is_error());
+    }
+
+    #[test]
+    fn a_finding_is_one_line_and_only_what_stops_a_worker_makes_the_exit_code_1() {
+        let warning = Finding::warning("elasticsearch", "first\nsecond");
+        assert_eq!(warning.to_string(), "warning      elasticsearch: first second");
+        assert_eq!(exit_code(&[Finding::ok("a", "b"), warning]), 0);
+        assert_eq!(exit_code(&[Finding::ok("a", "b"), Finding::unreachable("c", "d")]), 1);
+        assert_eq!(exit_code(&[Finding::error("c", "d")]), 1);
+    }
+
+    #[test]
+    fn the_configuration_says_what_to_check() {
+        let mut config = Config::default();
+        config.dead_letter.topic = Some("documents-bad".to_owned());
+        assert_eq!(CheckTarget::new(&config, &[]).unwrap().dead_letter_topic, None, "the policy is stop");
+        config.dead_letter.policy = DeadLetterPolicy::Topic;
+        let target = CheckTarget::new(&config, &[]).unwrap();
+        assert_eq!(target.dead_letter_topic.as_deref(), Some("documents-bad"));
+        assert_eq!(target.kafka.get("bootstrap.servers"), Some("127.0.0.1:9092"));
+        assert_eq!(target.indices.len(), 2);
+        config.geoshards.index_template = Some("no/such.json".into());
+        assert!(CheckTarget::new(&config, &[]).is_err());
+    }
+}
