@@ -28,13 +28,19 @@ pub(super) struct KafkaSide {
     pub(super) topic: Option<TopicFactsFound>,
 }
 
+impl KafkaSide {
+    /// Where there is nothing more to ask.
+    fn ends_with(finding: Finding) -> Self {
+        Self { findings: vec![finding], topic: None }
+    }
+}
+
 /// Asks for both topics, on a thread that may block.
 pub(super) async fn look(target: &CheckTarget) -> KafkaSide {
     let target = target.clone();
     let asked = tokio::task::spawn_blocking(move || look_blocking(&target)).await;
-    asked.unwrap_or_else(|error| KafkaSide {
-        findings: vec![Finding::error(BROKERS, format_args!("the check itself failed: {error}"))],
-        topic: None,
+    asked.unwrap_or_else(|error| {
+        KafkaSide::ends_with(Finding::error(BROKERS, format_args!("the check itself failed: {error}")))
     })
 }
 
@@ -49,31 +55,29 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
             let message = format_args!(
                 "librdkafka refuses its settings: {error}; look at [kafka] and [kafka.properties]"
             );
-            return KafkaSide { findings: vec![Finding::error(BROKERS, message)], topic: None };
+            return KafkaSide::ends_with(Finding::error(BROKERS, message));
         }
     };
 
     let answer = patiently(&client, &target.topic, target.timeout);
-    let (mut findings, reached) = match &answer {
+    match &answer {
         Err(TopicFactsError::Unreachable(words)) => {
-            let message = format!(
+            let message = format_args!(
                 "no answer from {addresses} within {:?}: {words}; look at kafka.brokers",
                 target.timeout
             );
-            (vec![Finding::unreachable(BROKERS, message)], false)
+            return KafkaSide::ends_with(Finding::unreachable(BROKERS, message));
         }
         // Who is not known can not ask about another topic either.
         Err(TopicFactsError::NotLetIn(words)) => {
-            let message = format!(
+            let message = format_args!(
                 "{addresses} did not let this client in: {words}; look at kafka.security_protocol, sasl_* and ssl_*"
             );
-            (vec![Finding::error(BROKERS, message)], false)
+            return KafkaSide::ends_with(Finding::error(BROKERS, message));
         }
-        _ => (vec![Finding::ok(BROKERS, format_args!("{addresses} answered"))], true),
-    };
-    if !reached {
-        return KafkaSide { findings, topic: None };
+        _ => {}
     }
+    let mut findings = vec![Finding::ok(BROKERS, format_args!("{addresses} answered"))];
     findings.push(topic_finding(
         "kafka topic",
         &target.topic,

@@ -64,11 +64,12 @@ pub(super) fn describe_topic<C: ClientContext>(
     let rk = client.native_ptr();
     let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(MAX_TIMEOUT_MS).clamp(1, MAX_TIMEOUT_MS);
 
-    // SAFETY: `rk` is alive while `client` is borrowed.
+    // SAFETY: `rk` is alive while `client` is borrowed; what is made is owned here, and this is its function.
     let options = unsafe {
-        sys::rd_kafka_AdminOptions_new(rk, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS)
+        let for_api = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS;
+        Owned::new(sys::rd_kafka_AdminOptions_new(rk, for_api), sys::rd_kafka_AdminOptions_destroy)
     };
-    let options = Owned::new(options, sys::rd_kafka_AdminOptions_destroy)?;
+    let options = options.ok_or_else(not_set_up)?;
     let mut error_text: [c_char; ERROR_TEXT_BYTES] = [0; ERROR_TEXT_BYTES];
     let (buffer, bytes) = (error_text.as_mut_ptr(), error_text.len());
     // SAFETY: `options` is alive, and the buffer is as long as said; librdkafka writes a terminated text into it.
@@ -84,21 +85,25 @@ pub(super) fn describe_topic<C: ClientContext>(
     }
 
     let mut names = [name.as_ptr()];
-    // SAFETY: `names` holds one terminated string, which librdkafka copies.
-    let topics = unsafe { sys::rd_kafka_TopicCollection_of_topic_names(names.as_mut_ptr(), names.len()) };
-    let topics = Owned::new(topics, sys::rd_kafka_TopicCollection_destroy)?;
-    // SAFETY: `rk` is alive while `client` is borrowed.
-    let queue = Owned::new(unsafe { sys::rd_kafka_queue_new(rk) }, sys::rd_kafka_queue_destroy)?;
+    // SAFETY: `names` holds one terminated string, which librdkafka copies; the copy is owned here.
+    let topics = unsafe {
+        let topics = sys::rd_kafka_TopicCollection_of_topic_names(names.as_mut_ptr(), names.len());
+        Owned::new(topics, sys::rd_kafka_TopicCollection_destroy)
+    };
+    let topics = topics.ok_or_else(not_set_up)?;
+    // SAFETY: `rk` is alive while `client` is borrowed; the queue is owned here.
+    let queue = unsafe { Owned::new(sys::rd_kafka_queue_new(rk), sys::rd_kafka_queue_destroy) };
+    let queue = queue.ok_or_else(not_set_up)?;
 
     // SAFETY: all four are alive; librdkafka copies topics and options, and counts its own reference to the queue, so that
     // an answer that comes after this function returned is dropped with the queue.
     unsafe { sys::rd_kafka_DescribeTopics(rk, topics.as_ptr(), options.as_ptr(), queue.as_ptr()) };
     let wait_ms = timeout_ms.saturating_add(i32::try_from(GRACE.as_millis()).unwrap_or(i32::MAX));
-    // SAFETY: the queue is alive.
-    let event = unsafe { sys::rd_kafka_queue_poll(queue.as_ptr(), wait_ms) };
-    let Some(event) = Owned::new(event, sys::rd_kafka_event_destroy).ok() else {
-        return Err(TopicFactsError::from_code(RDKafkaErrorCode::OperationTimedOut, "no answer"));
-    };
+    // SAFETY: the queue is alive; an event that it gives out is owned here.
+    let event =
+        unsafe { Owned::new(sys::rd_kafka_queue_poll(queue.as_ptr(), wait_ms), sys::rd_kafka_event_destroy) };
+    let event =
+        event.ok_or_else(|| TopicFactsError::from_code(RDKafkaErrorCode::OperationTimedOut, "no answer"))?;
     read_answer(&event)
 }
 
@@ -179,6 +184,10 @@ unsafe fn text(text: *const c_char) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
+fn not_set_up() -> TopicFactsError {
+    TopicFactsError::other("librdkafka could not set up the request")
+}
+
 /// Something of librdkafka's that has to be given back with its own function.
 struct Owned<T> {
     pointer: NonNull<T>,
@@ -186,11 +195,12 @@ struct Owned<T> {
 }
 
 impl<T> Owned<T> {
-    /// Takes over `pointer`, which `destroy` must be the right function for; fails for null.
-    fn new(pointer: *mut T, destroy: unsafe extern "C" fn(*mut T)) -> Result<Self, TopicFactsError> {
-        let pointer = NonNull::new(pointer)
-            .ok_or_else(|| TopicFactsError::other("librdkafka could not set up the request"))?;
-        Ok(Self { pointer, destroy })
+    /// Takes over `pointer`; `None` for null.
+    ///
+    /// # Safety
+    /// `pointer` is null, or alive and owned by the caller, and `destroy` is the function that frees its kind.
+    unsafe fn new(pointer: *mut T, destroy: unsafe extern "C" fn(*mut T)) -> Option<Self> {
+        Some(Self { pointer: NonNull::new(pointer)?, destroy })
     }
 
     fn as_ptr(&self) -> *mut T {
@@ -200,7 +210,7 @@ impl<T> Owned<T> {
 
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
-        // SAFETY: made by librdkafka, owned by this value alone, and given back once, with its own function.
+        // SAFETY: alive and owned by this value alone since `new`, by whose contract the function is the right one.
         unsafe { (self.destroy)(self.pointer.as_ptr()) }
     }
 }
