@@ -1,8 +1,8 @@
 //! geofold keeps a geosharded Elasticsearch index exactly in step with a Kafka topic.
 
 pub mod admin;
-pub mod cli;
 pub mod check;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod dead_letter;

@@ -1,8 +1,8 @@
 //! What geofold remembers about topic and partitions, in the index `<prefix>-meta`.
 //!
 //! Positions compare only while a partition's offsets keep their meaning. They lose it when the topic is created anew,
-//! when partitions are added (keys change partition), or when the group is rewound. Each is found out here, by
-//! comparing what is remembered with what is met, and refused until the operator raises the epoch
+//! when partitions are added (keys change partition), or when the group is rewound. And two maps at one position would
+//! place a document twice. Each is found out here, by comparing what is remembered with what is met, and refused until the operator raises the epoch
 //! (protocol, "Terms").
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,9 @@ pub struct TopicFacts {
     pub topic_id: Option<String>,
     /// Number of partitions.
     pub partitions: i32,
+    /// Fingerprint of the map that documents are placed by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub map: Option<String>,
 }
 
 /// A committed offset, remembered after the commit was acknowledged.
@@ -71,6 +74,18 @@ pub enum EpochNeeded {
         /// The epoch in use.
         epoch: Epoch,
     },
+    /// Documents were placed by another map.
+    #[error(
+        "documents were placed by the map {remembered}, and the configured map is {found}: two maps at once put documents in two places; stop all workers, then raise positions.epoch above {epoch} to go on with the new map"
+    )]
+    OtherMap {
+        /// Fingerprint of the remembered map.
+        remembered: String,
+        /// Fingerprint of the configured map.
+        found: String,
+        /// The epoch in use.
+        epoch: Epoch,
+    },
     /// Reading starts below what was committed.
     #[error(
         "reading would start at offset {found}, but offset {remembered} was committed: the group was rewound, its offsets expired, or the topic was emptied; to replay deliberately raise positions.epoch above {epoch}"
@@ -111,6 +126,11 @@ impl TopicFacts {
                 found: now.partitions,
                 epoch,
             });
+        }
+        if let (Some(old), Some(new)) = (&remembered.map, &now.map)
+            && old != new
+        {
+            return Err(EpochNeeded::OtherMap { remembered: old.clone(), found: new.clone(), epoch });
         }
         Ok(())
     }
@@ -240,7 +260,12 @@ mod tests {
     use super::*;
 
     fn facts(epoch: u32, topic_id: Option<&str>, partitions: i32) -> TopicFacts {
-        TopicFacts { epoch: Epoch::new(epoch).unwrap(), topic_id: topic_id.map(str::to_owned), partitions }
+        TopicFacts {
+            epoch: Epoch::new(epoch).unwrap(),
+            topic_id: topic_id.map(str::to_owned),
+            partitions,
+            map: Some("1-abc".to_owned()),
+        }
     }
 
     #[test]
@@ -252,6 +277,7 @@ mod tests {
             (facts(2, Some("xyz"), 8), "created anew"),
             (facts(2, Some("abc"), 9), "9 partitions"),
             (facts(1, Some("abc"), 8), "epoch 2 was in use"),
+            (TopicFacts { map: Some("2-def".to_owned()), ..remembered.clone() }, "placed by the map 1-abc"),
         ] {
             let refused = TopicFacts::allows(&remembered, &changed).unwrap_err();
             assert!(refused.to_string().contains(word), "{refused}");

@@ -20,9 +20,8 @@ use serde::Serialize;
 use crate::config::types::DeadLetterPolicy;
 use crate::config::{Config, Properties};
 use crate::elastic::Elastic;
-use crate::ids::ShardId;
+use crate::geoshard::GeoshardMap;
 use crate::indices::{Layout, Template, TemplateError, WantedIndex, wanted};
-use crate::kafka::TopicFactsFound;
 use crate::meta::TopicFacts;
 use crate::position::Epoch;
 
@@ -40,6 +39,8 @@ pub struct CheckTarget {
     pub dead_letter_topic: Option<String>,
     /// The configured epoch.
     pub epoch: Epoch,
+    /// Fingerprint of the configured map.
+    pub map: String,
     /// Start of every index name.
     pub prefix: String,
     /// The indices that have to be there.
@@ -49,12 +50,12 @@ pub struct CheckTarget {
 }
 
 impl CheckTarget {
-    /// Everything that `config` points to, with the geoshards of its map. Reads the index template's file.
-    pub fn new(config: &Config, shards: &[ShardId]) -> Result<Self, TemplateError> {
+    /// Everything that `config` points to, with its map. Reads the index template's file.
+    pub fn new(config: &Config, map: &GeoshardMap) -> Result<Self, TemplateError> {
         let template = config.geoshards.index_template.as_deref().map(Template::load).transpose()?;
         let layout = Layout {
             prefix: &config.elasticsearch.prefix,
-            shards,
+            shards: map.shards(),
             location: &config.documents.location,
             gc_deletes: config.elasticsearch.gc_deletes,
         };
@@ -67,6 +68,7 @@ impl CheckTarget {
             topic: config.kafka.topic.clone(),
             dead_letter_topic,
             epoch: config.positions.epoch,
+            map: map.fingerprint(),
             prefix: config.elasticsearch.prefix.clone(),
             indices: wanted(&layout, &template.unwrap_or_default())?,
             timeout: TIMEOUT,
@@ -157,33 +159,44 @@ pub fn exit_code(findings: &[Finding]) -> u8 {
 
 /// Looks at everything, both ends side by side. Takes a few timeouts at most; changes nothing but for one document in the
 /// meta index, which it writes and removes.
-pub async fn check(target: &CheckTarget, elastic: &dyn Elastic) -> Vec<Finding> {
+pub async fn check(target: &CheckTarget, elastic: &dyn Elastic) -> Report {
     let (kafka, search) = tokio::join!(brokers::look(target), search::look(target, elastic));
     let mut findings = kafka.findings;
     findings.extend(search.findings);
-    if let (Some(topic), Some(remembered)) = (kafka.topic, search.remembered) {
-        findings.push(compare(target, topic, remembered.as_ref()));
+    let topic = kafka.topic.map(|topic| TopicFacts {
+        epoch: target.epoch,
+        topic_id: topic.topic_id,
+        partitions: topic.partitions,
+        map: Some(target.map.clone()),
+    });
+    if let (Some(now), Some(remembered)) = (&topic, search.remembered) {
+        findings.push(compare(&target.topic, now, remembered.as_ref()));
     }
-    findings
+    Report { findings, topic }
+}
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Everything that was looked at.
+    pub findings: Vec<Finding>,
+    /// The topic as it is now, if the brokers told: to be remembered once work begins.
+    pub topic: Option<TopicFacts>,
 }
 
 /// The topic as it is now against what is remembered of it.
-fn compare(target: &CheckTarget, topic: TopicFactsFound, remembered: Option<&TopicFacts>) -> Finding {
+fn compare(topic: &str, now: &TopicFacts, remembered: Option<&TopicFacts>) -> Finding {
     let about = "positions";
-    let epoch = target.epoch;
-    let now = TopicFacts { epoch, topic_id: topic.topic_id, partitions: topic.partitions };
+    let epoch = now.epoch;
     let Some(remembered) = remembered else {
-        return Finding::ok(
-            about,
-            format_args!("nothing is remembered of {} yet: a first start", target.topic),
-        );
+        return Finding::ok(about, format_args!("nothing is remembered of {topic} yet: a first start"));
     };
-    match TopicFacts::allows(remembered, &now) {
+    match TopicFacts::allows(remembered, now) {
         Err(needed) => Finding::error(about, needed),
         Ok(()) if epoch > remembered.epoch => {
             Finding::ok(about, format_args!("epoch {epoch} begins; {} was in use before", remembered.epoch))
         }
-        Ok(()) => Finding::ok(about, format_args!("{} is as remembered, epoch {epoch}", target.topic)),
+        Ok(()) => Finding::ok(about, format_args!("{topic} is as remembered, epoch {epoch}")),
     }
 }
 
@@ -192,20 +205,28 @@ mod tests {
     use super::*;
 
     pub(super) fn target() -> CheckTarget {
-        let shards = [ShardId::new("eu").unwrap(), ShardId::new("us").unwrap()];
-        CheckTarget::new(&Config::default(), &shards).unwrap()
+        CheckTarget::new(&Config::default(), &map()).unwrap()
+    }
+
+    fn map() -> GeoshardMap {
+        let json = r#"{"version":1,"name":"two","cells":"s2","ranges":[
+            {"from":"0000000000000000","shard":"eu"},{"from":"6000000000000001","shard":"us"}]}"#;
+        GeoshardMap::from_json(json).unwrap()
     }
 
     fn facts(epoch: u32, topic_id: &str) -> TopicFacts {
-        TopicFacts { epoch: Epoch::new(epoch).unwrap(), topic_id: Some(topic_id.to_owned()), partitions: 3 }
+        TopicFacts {
+            epoch: Epoch::new(epoch).unwrap(),
+            topic_id: Some(topic_id.to_owned()),
+            partitions: 3,
+            map: None,
+        }
     }
 
     #[test]
     fn a_topic_that_was_created_anew_is_an_error_until_the_epoch_is_raised() {
-        let now = || TopicFactsFound { topic_id: Some("new".to_owned()), partitions: 3 };
         let finding = |epoch, remembered: Option<TopicFacts>| {
-            let target = CheckTarget { epoch: Epoch::new(epoch).unwrap(), ..target() };
-            compare(&target, now(), remembered.as_ref())
+            compare("documents", &facts(epoch, "new"), remembered.as_ref())
         };
         assert_eq!(finding(1, None).level, Level::Ok);
         assert_eq!(finding(1, Some(facts(1, "new"))).level, Level::Ok);
@@ -228,13 +249,13 @@ mod tests {
     fn the_configuration_says_what_to_check() {
         let mut config = Config::default();
         config.dead_letter.topic = Some("documents-bad".to_owned());
-        assert_eq!(CheckTarget::new(&config, &[]).unwrap().dead_letter_topic, None, "the policy is stop");
+        assert_eq!(CheckTarget::new(&config, &map()).unwrap().dead_letter_topic, None, "the policy is stop");
         config.dead_letter.policy = DeadLetterPolicy::Topic;
-        let target = CheckTarget::new(&config, &[]).unwrap();
+        let target = CheckTarget::new(&config, &map()).unwrap();
         assert_eq!(target.dead_letter_topic.as_deref(), Some("documents-bad"));
         assert_eq!(target.kafka.get("bootstrap.servers"), Some("127.0.0.1:9092"));
-        assert_eq!(target.indices.len(), 2);
+        assert_eq!(target.indices.len(), 4);
         config.geoshards.index_template = Some("no/such.json".into());
-        assert!(CheckTarget::new(&config, &[]).is_err());
+        assert!(CheckTarget::new(&config, &map()).is_err());
     }
 }

@@ -387,7 +387,12 @@ mod tests {
             let source = Bytes::from_static(br#"{"epoch":1,"topic_id":"abc","partitions":3}"#);
             GetAnswer::Found(Found { version: 1, stamp: Stamp { seq_no: 1, primary_term: 1 }, source })
         });
-        let facts = TopicFacts { epoch: Epoch::new(1).unwrap(), topic_id: Some("abc".into()), partitions: 3 };
+        let facts = TopicFacts {
+            epoch: Epoch::new(1).unwrap(),
+            topic_id: Some("abc".into()),
+            partitions: 3,
+            map: None,
+        };
         assert_eq!(look(&target(), &server).await.remembered, Some(Some(facts)));
 
         server.get = Box::new(|_| {

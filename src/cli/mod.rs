@@ -6,6 +6,7 @@
 mod check;
 mod connect;
 mod demo;
+mod output;
 mod run;
 mod send;
 mod shards;

@@ -10,9 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ConfigArgs, Failure, connect, signals};
 use crate::admin::{self, AdminState, Health};
+use crate::check::CheckTarget;
+use crate::clock::Clock;
 use crate::config::{Config, LogFormat};
 use crate::telemetry::{Metrics, logging};
-use crate::worker::{self, Surroundings};
+use crate::worker::{self, Surroundings, preflight};
 
 /// A poll thread that has not polled for this long is taken for hung by `/healthz`. It may wait as long as a revoked
 /// partition may finish its batch, so that is added.
@@ -44,16 +46,32 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let (_, admin_server) =
         admin::serve(config.admin.listen, admin::routes(state), admin_stop.clone()).await?;
 
-    let elastic = Arc::new(connect::elasticsearch(&config)?);
-    let rules = connect::rules(&config)?;
-    let surroundings = Surroundings { elastic, rules, clock, metrics, health, stop };
-    let result = worker::run(&config, surroundings).await;
+    let result = work(&config, clock, metrics, health, stop).await;
     admin_stop.cancel();
     // The server only answers questions; how it ended changes nothing.
     let _ = admin_server.await;
-    result?;
-    tracing::info!("geofold ends");
-    Ok(ExitCode::SUCCESS)
+    if result.is_ok() {
+        tracing::info!("geofold ends");
+    }
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+async fn work(
+    config: &Config,
+    clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+    stop: CancellationToken,
+) -> Result<(), Failure> {
+    let elastic = Arc::new(connect::elasticsearch(config)?);
+    let rules = connect::rules(config)?;
+    let target = CheckTarget::new(config, &rules.map).map_err(Failure::usage)?;
+    let topic = tokio::select! {
+        topic = preflight::pass(&target, &*elastic, &config.retry, &health) => topic?,
+        () = stop.cancelled() => return Ok(()),
+    };
+    let surroundings = Surroundings { elastic, rules, topic, clock, metrics, health, stop };
+    Ok(worker::run(config, surroundings).await?)
 }
 
 fn start_logging(config: &Config) -> Result<(), Failure> {

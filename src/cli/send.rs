@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 
-use super::{ConfigArgs, Failure, signals};
+use super::{ConfigArgs, Failure, output, signals};
 use crate::send::{LineRules, Op, SendOptions};
 
 /// Produce documents, deletes and patches from a file or standard input to the topic, keyed by document id.
@@ -87,6 +87,6 @@ pub async fn send(args: SendArgs) -> Result<ExitCode, Failure> {
         flush_timeout: FLUSH_TIMEOUT,
     };
     let summary = crate::send::send(options, input, stop).await?;
-    println!("{summary}");
+    output::line(&summary)?;
     Ok(if summary.failed() > 0 || summary.interrupted { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -1,12 +1,12 @@
 //! `geofold shards show | locate | create`.
 
+use std::fmt::Display;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::{ConfigArgs, Failure, connect};
+use super::{ConfigArgs, Failure, connect, output};
 use crate::geo::GeoPoint;
 use crate::geoshard::describe;
 use crate::indices;
@@ -65,11 +65,11 @@ pub async fn shards(args: ShardsArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-fn print<T: Serialize + std::fmt::Display>(value: &T, json: bool) -> Result<ExitCode, Failure> {
+fn print(value: &(impl Serialize + Display), json: bool) -> Result<ExitCode, Failure> {
     if json {
-        println!("{}", serde_json::to_string_pretty(value).context("writing JSON")?);
+        output::json(value)?;
     } else {
-        println!("{value}");
+        output::line(value)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -80,9 +80,13 @@ async fn create(config: ConfigArgs) -> Result<ExitCode, Failure> {
     let prefix = &config.elasticsearch.prefix;
     let report =
         indices::create_missing(&elastic, prefix, &wanted, config.elasticsearch.request_timeout).await?;
-    println!("{} indices created, {} were there", report.created.len(), report.existing.len());
+    output::line(format_args!(
+        "{} indices created, {} were there",
+        report.created.len(),
+        report.existing.len()
+    ))?;
     for difference in &report.differences {
-        println!("{}: {}", difference.index, difference.problem);
+        output::line(format_args!("{}: {}", difference.index, difference.problem))?;
     }
     let is_wrong = report.differences.iter().any(|difference| !difference.problem.is_warning());
     Ok(if is_wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -220,6 +220,15 @@ impl GeoshardMap {
         self.version
     }
 
+    /// Tells this map from every other: its version, and a hash (64-bit FNV-1a) of all that it says. The same on every
+    /// machine.
+    pub fn fingerprint(&self) -> String {
+        let hash = self.to_json().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        format!("{}-{hash:016x}", self.version)
+    }
+
     /// What its makers call it.
     pub fn name(&self) -> &str {
         &self.name

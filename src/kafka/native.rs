@@ -41,9 +41,9 @@ pub(super) fn commit_with_answer<C: ConsumerContext>(
     offsets: &TopicPartitionList,
 ) -> KafkaResult<()> {
     let rk = consumer.client().native_ptr();
-    // SAFETY: `rk` is alive while `consumer` is borrowed.
-    let queue = Owned::new(unsafe { sys::rd_kafka_queue_get_consumer(rk) }, sys::rd_kafka_queue_destroy)
-        .map_err(|_| KafkaError::ConsumerCommit(RDKafkaErrorCode::UnknownGroup))?;
+    // SAFETY: `rk` is alive while `consumer` is borrowed; the reference is owned here, and this is its function.
+    let queue = unsafe { Owned::new(sys::rd_kafka_queue_get_consumer(rk), sys::rd_kafka_queue_destroy) }
+        .ok_or(KafkaError::ConsumerCommit(RDKafkaErrorCode::UnknownGroup))?;
     // SAFETY: all are alive; librdkafka copies the list and counts its own reference to the queue.
     let code =
         unsafe { sys::rd_kafka_commit_queue(rk, offsets.ptr(), queue.as_ptr(), None, std::ptr::null_mut()) };

@@ -3,6 +3,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `mod.rs` | puts the parts together, runs them, takes them down in order |
+//! | `preflight.rs` | what must be right before the worker joins |
 //! | `consumer.rs` | the poll thread: the only one that talks to the Kafka consumer |
 //! | `assignment.rs` | the partitions owned now, as the poll thread sees them |
 //! | `partition.rs` | one task per partition: decode, fold, batch, settle, publish |
@@ -18,6 +19,7 @@ pub mod budget;
 pub mod consumer;
 pub mod ledger;
 pub mod partition;
+pub mod preflight;
 pub mod record;
 
 use std::sync::Arc;
@@ -42,7 +44,7 @@ use crate::dead_letter::DeadLetters;
 use crate::decode::Decoder;
 use crate::elastic::Elastic;
 use crate::elastic::rounds::{self, Halt, Lease, Rounds};
-use crate::meta::Memory;
+use crate::meta::{Memory, MemoryError, TopicFacts};
 use crate::mover::Rules;
 use crate::retry::RetryPolicy;
 use crate::telemetry::Metrics;
@@ -53,6 +55,8 @@ pub struct Surroundings {
     pub elastic: Arc<dyn Elastic>,
     /// How documents are placed.
     pub rules: Rules,
+    /// The topic as the preflight found it.
+    pub topic: TopicFacts,
     /// Boot time.
     pub clock: Arc<dyn Clock>,
     /// Counters.
@@ -80,6 +84,9 @@ pub enum WorkerError {
     /// Elasticsearch refuses the worker as such.
     #[error(transparent)]
     Halt(#[from] Halt),
+    /// The topic could not be remembered.
+    #[error("the topic can not be remembered in the meta index: {0}")]
+    Memory(MemoryError),
     /// The poll thread panicked.
     #[error("the poll thread ended unexpectedly; this is a defect in geofold, please report it with the log")]
     PollThread,
@@ -90,7 +97,7 @@ pub enum WorkerError {
 /// # Errors
 /// See [`WorkerError`]. No offset moves past what is done in any case.
 pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), WorkerError> {
-    let Surroundings { elastic, rules, clock, metrics, health, stop } = surroundings;
+    let Surroundings { elastic, rules, topic, clock, metrics, health, stop } = surroundings;
     let retry = RetryPolicy { initial: config.retry.initial, max: config.retry.max };
     let permits = config.elasticsearch.max_in_flight;
     metrics.elasticsearch_permits.set(crate::telemetry::metrics::level(permits));
@@ -108,10 +115,12 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
         observer: metrics.clone(),
     };
     let memory = Memory::new(rounds.clone(), &config.kafka.topic);
+    remember_topic(&memory, &topic, &config.batch.deadline, &*clock).await?;
     let (fatal, mut halted) = mpsc::unbounded_channel();
     let bench = Arc::new(Bench {
         topic: config.kafka.topic.as_str().into(),
         epoch: config.positions.epoch,
+        partitions: topic.partitions,
         batching: Batching {
             max_documents: config.batch.max_documents,
             max_bytes: config.batch.max_bytes.as_usize(),
@@ -211,6 +220,21 @@ fn dead_letters(config: &Config, retry: RetryPolicy) -> Result<Option<DeadLetter
         .create()
         .map_err(|error| WorkerError::Client { client: "producer for dead letters", error })?;
     Ok(Some(DeadLetters::new(producer, topic, retry)))
+}
+
+/// Remembers the topic before anything is written under its positions.
+async fn remember_topic(
+    memory: &Memory,
+    topic: &TopicFacts,
+    patience: &Duration,
+    clock: &dyn Clock,
+) -> Result<(), WorkerError> {
+    let lease = Lease { deadline: clock.now() + *patience, cancel: CancellationToken::new() };
+    match memory.remember_topic(topic, &lease).await {
+        Ok(()) => Ok(()),
+        Err(MemoryError::Halt(halt)) => Err(halt.into()),
+        Err(error) => Err(WorkerError::Memory(error)),
+    }
 }
 
 /// Tells the meta index which offsets are committed, so that a rewound group is found out later. It may lag or fail: an

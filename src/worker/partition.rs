@@ -21,7 +21,7 @@ use crate::dead_letter::{DeadLetters, Letter, Origin};
 use crate::decode::{BadRecord, Decoder, RawRecord};
 use crate::elastic::rounds::{Halt, Lease, Rounds};
 use crate::ids::DocId;
-use crate::meta::{Memory, MemoryError};
+use crate::meta::{EpochNeeded, Memory, MemoryError};
 use crate::mover::{self, Desk, Finished, Rules};
 use crate::placement::PlacementCache;
 use crate::position::Epoch;
@@ -44,6 +44,8 @@ pub struct Bench {
     pub topic: Arc<str>,
     /// The configured epoch.
     pub epoch: Epoch,
+    /// How many partitions the topic had when the worker started.
+    pub partitions: i32,
     /// When and how much goes into a batch.
     pub batching: Batching,
     /// From record to write.
@@ -267,9 +269,15 @@ impl Task {
     /// Compares where reading starts with what was committed before (see [`crate::meta`]).
     async fn may_start_at(&mut self, offset: i64) -> bool {
         let bench = self.partition.bench.clone();
+        let number = self.partition.number;
+        if number >= bench.partitions {
+            let (remembered, found, epoch) = (bench.partitions, number + 1, bench.epoch);
+            self.stop(Some(offset), &EpochNeeded::OtherPartitions { remembered, found, epoch }.to_string());
+            return false;
+        }
         loop {
             let lease = self.lease();
-            match bench.memory.watermark(self.partition.number, &lease).await {
+            match bench.memory.watermark(number, &lease).await {
                 Ok(None) => return true,
                 Ok(Some(remembered)) => match remembered.allows(bench.epoch, offset) {
                     Ok(()) => return true,

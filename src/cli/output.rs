@@ -1,0 +1,22 @@
+//! Standard output, for results. A reader that goes away early (`| head`) is no error.
+
+use std::fmt::Display;
+use std::io::{ErrorKind, Write, stdout};
+
+use anyhow::Context;
+use serde::Serialize;
+
+use super::Failure;
+
+/// Prints `value` and a line break.
+pub fn line(value: impl Display) -> Result<(), Failure> {
+    match writeln!(stdout().lock(), "{value}") {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        result => Ok(result.context("writing to standard output")?),
+    }
+}
+
+/// Prints `value` as JSON.
+pub fn json(value: &impl Serialize) -> Result<(), Failure> {
+    line(serde_json::to_string_pretty(value).context("writing JSON")?)
+}
