@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use futures::future::{BoxFuture, FutureExt};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Header, Headers, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
@@ -104,6 +105,13 @@ impl Letter {
     }
 }
 
+/// Where letters are handed in. One implementation produces to Kafka; a test keeps them.
+pub trait LetterBox: Send + Sync {
+    /// Returns once every letter is acknowledged; tries for as long as it takes. Dropping the future gives up, and then
+    /// the records' offsets stay where they are.
+    fn deliver(&self, letters: Vec<Letter>) -> BoxFuture<'_, ()>;
+}
+
 /// The way to the dead-letter topic. Cheap to clone.
 #[derive(Clone)]
 pub struct DeadLetters {
@@ -124,9 +132,7 @@ impl DeadLetters {
         Self { producer, topic: topic.into(), retry }
     }
 
-    /// Returns once every letter is acknowledged; tries for as long as it takes. Dropping the future gives up, and then
-    /// the records' offsets stay where they are.
-    pub async fn deliver(&self, letters: Vec<Letter>) {
+    async fn deliver_all(&self, letters: Vec<Letter>) {
         for letter in letters {
             let mut delays = self.retry.delays();
             while let Err(error) = self.produce(&letter).await {
@@ -154,5 +160,11 @@ impl DeadLetters {
             .await
             .map(drop)
             .map_err(|(error, _)| error)
+    }
+}
+
+impl LetterBox for DeadLetters {
+    fn deliver(&self, letters: Vec<Letter>) -> BoxFuture<'_, ()> {
+        self.deliver_all(letters).boxed()
     }
 }

@@ -21,5 +21,7 @@ pub mod position;
 pub mod retry;
 pub mod send;
 pub mod telemetry;
+#[cfg(test)]
+mod testing;
 pub mod worker;
 pub mod write;

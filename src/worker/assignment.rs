@@ -1,7 +1,7 @@
 //! The partitions that this worker owns, as the poll thread sees them: where records go, what is paused, what may be
 //! committed. Only the poll thread touches it, in and between the consumer's callbacks.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::mpsc as std_mpsc;
@@ -45,6 +45,27 @@ struct Owned {
     metrics: PartitionMetrics,
 }
 
+impl Owned {
+    /// Gives the task as many of the waiting records as its queue takes.
+    fn pass_on(&mut self) {
+        while let Some(record) = self.overflow.pop_front() {
+            match self.records.try_send(record) {
+                Ok(()) => {}
+                Err(mpsc::error::TrySendError::Full(record)) => return self.overflow.push_front(record),
+                // A task that takes no more records: they are read again after the next assignment.
+                Err(mpsc::error::TrySendError::Closed(record)) => self.meter.dequeued(record.bytes()),
+            }
+        }
+    }
+
+    fn may_read(&self, limits: Limits) -> bool {
+        self.overflow.is_empty()
+            && !self.records.is_closed()
+            && *self.mode.borrow() == Mode::Run
+            && self.meter.may_read(limits, self.is_paused)
+    }
+}
+
 /// See the top of this file.
 pub struct Assignment {
     bench: Arc<Bench>,
@@ -55,6 +76,10 @@ pub struct Assignment {
     permits: usize,
     cached_placements: usize,
     owned: HashMap<i32, Owned, ahash::RandomState>,
+    /// Revoked while they were paused. librdkafka remembers that, so they come back paused.
+    left_paused: HashSet<i32, ahash::RandomState>,
+    /// Whether the worker is to end: what a rebalance still brings is not begun.
+    draining: bool,
 }
 
 /// Partitions to pause and to resume.
@@ -76,20 +101,30 @@ impl Assignment {
         cached_placements: usize,
     ) -> Self {
         let permits = bench.rounds.permits.available_permits();
-        Self { bench, runtime, budget, limits, permits, cached_placements, owned: HashMap::default() }
+        Self {
+            bench,
+            runtime,
+            budget,
+            limits,
+            permits,
+            cached_placements,
+            owned: HashMap::default(),
+            left_paused: HashSet::default(),
+            draining: false,
+        }
     }
 
     /// Starts a task for each partition. Nothing of an earlier assignment is kept: a placement cached then would make two
     /// copies (protocol, "The owner's cache").
     pub fn assign(&mut self, partitions: &[i32]) {
+        // Nothing comes twice without a revocation; if it did, the earlier task must be gone first.
+        self.revoke(partitions, Duration::ZERO);
         let total = self.owned.len() + partitions.len();
         let share = NonZeroUsize::new(self.cached_placements / total.max(1)).unwrap_or(NonZeroUsize::MIN);
+        let begin_with = if self.draining { Mode::Drain } else { Mode::Run };
         for &number in partitions {
-            if let Some(stale) = self.owned.remove(&number) {
-                stale.cancel.cancel();
-            }
             let (records, records_receiver) = mpsc::channel(QUEUE_RECORDS);
-            let (mode, mode_receiver) = watch::channel(Mode::Run);
+            let (mode, mode_receiver) = watch::channel(begin_with);
             let (ended_sender, ended) = std_mpsc::channel();
             let meter = Arc::new(Meter::new(self.budget.clone()));
             let published = Published::new();
@@ -118,7 +153,7 @@ impl Assignment {
                 mode,
                 cancel,
                 ended,
-                is_paused: false,
+                is_paused: self.left_paused.remove(&number),
                 requested: None,
                 committed: None,
                 remembered: None,
@@ -151,6 +186,9 @@ impl Assignment {
             wait_for_end(&owned.ended, deadline);
             self.bench.metrics.drop_partition(number);
             self.bench.health.ready(&stopped_part(number));
+            if owned.is_paused {
+                self.left_paused.insert(number);
+            }
             if let Some(watermark) = owned.published.watermark()
                 && owned.committed.is_none_or(|committed| committed < watermark)
             {
@@ -161,32 +199,22 @@ impl Assignment {
     }
 
     /// Hands a record to its partition's task. Never blocks: what does not fit waits here, and the partition is paused.
-    pub fn route(&mut self, number: i32, record: Record) {
+    /// Says whether the partition may be read on; if not, [`Assignment::flow`] should be asked before the next record.
+    pub fn route(&mut self, number: i32, record: Record) -> bool {
         // A record of a partition that was just revoked: the next owner reads it again.
-        let Some(owned) = self.owned.get_mut(&number) else { return };
+        let Some(owned) = self.owned.get_mut(&number) else { return true };
         owned.meter.enqueued(record.bytes());
-        if !owned.overflow.is_empty() {
-            owned.overflow.push_back(record);
-            return;
-        }
-        if let Err(mpsc::error::TrySendError::Full(record)) = owned.records.try_send(record) {
-            owned.overflow.push_back(record);
-        }
+        owned.overflow.push_back(record);
+        owned.pass_on();
+        owned.may_read(self.limits)
     }
 
     /// Moves on what had to wait, and says which partitions to pause or resume.
     pub fn flow(&mut self) -> Flow {
         let mut flow = Flow::default();
         for (&number, owned) in &mut self.owned {
-            while let Some(record) = owned.overflow.pop_front() {
-                if let Err(mpsc::error::TrySendError::Full(record)) = owned.records.try_send(record) {
-                    owned.overflow.push_front(record);
-                    break;
-                }
-            }
-            let may_read = owned.overflow.is_empty()
-                && *owned.mode.borrow() == Mode::Run
-                && owned.meter.may_read(self.limits, owned.is_paused);
+            owned.pass_on();
+            let may_read = owned.may_read(self.limits);
             if may_read == owned.is_paused {
                 owned.is_paused = !may_read;
                 if may_read { flow.resume.push(number) } else { flow.pause.push(number) }
@@ -260,15 +288,16 @@ impl Assignment {
         }
     }
 
-    /// Tells all partitions to write what is dirty and end.
+    /// Tells all partitions to write what is dirty and end, and those that come later not to begin.
     pub fn drain(&mut self) {
+        self.draining = true;
         for owned in self.owned.values() {
             // A task that has ended does not listen any more.
             let _ = owned.mode.send(Mode::Drain);
         }
     }
 
-    /// Whether every partition has written all that was dirty.
+    /// Whether every partition has written all that was dirty, or can not.
     pub fn is_drained(&self) -> bool {
         self.owned.values().all(|owned| owned.published.drained())
     }

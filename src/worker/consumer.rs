@@ -24,7 +24,7 @@ use crate::telemetry::metrics::Metrics;
 /// How long a poll waits for a record: the pause between two looks at flow, commits and signals.
 const POLL_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Records polled in a row before the next look at flow, commits and signals.
+/// Records polled in a row before the next look at flow, commits and signals, unless a bound is met before.
 const RECORDS_PER_TURN: usize = 2000;
 
 /// How often acknowledged offsets are told to the meta index.
@@ -266,7 +266,9 @@ fn poll_some(consumer: &BaseConsumer<Context>, context: &Context) -> Result<(), 
             None => return Ok(()),
             Some(Ok(message)) => {
                 let record = Record::copy_of(&message);
-                context.assignment().route(message.partition(), record);
+                if !context.assignment().route(message.partition(), record) {
+                    return Ok(());
+                }
             }
             Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::Fatal)))
             | Some(Err(KafkaError::MessageConsumptionFatal(_))) => {

@@ -6,9 +6,10 @@
 //! *Invariant (INV-3):* [`Ledger::watermark`] is never above the first record of anything that is pending, in flight,
 //! parked, or on its way to the dead-letter topic.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+use super::budget::RECORD_OVERHEAD_BYTES;
 use crate::clock::Instant;
 use crate::dirty_set::DirtySet;
 use crate::ids::DocId;
@@ -43,8 +44,15 @@ pub struct Undeliverable {
     pub fold: Fold,
     /// Why it can not be done.
     pub refusal: Refusal,
-    /// Where in the way of a write it was refused, for the dead letter: `fold` or `write`.
+    /// The step that refused it: `fold` or `write`.
     pub stage: &'static str,
+}
+
+impl Undeliverable {
+    /// What it costs to hold.
+    pub fn bytes(&self) -> usize {
+        held_bytes(&self.id, &self.fold)
+    }
 }
 
 /// What settling a batch came to, in documents.
@@ -89,8 +97,9 @@ pub struct Ledger {
     epoch: Epoch,
     dirty: DirtySet<DocId, Dirty>,
     parked: HashMap<DocId, Parked, ahash::RandomState>,
-    /// Which parked entry waits for which position; a position is one record, so one document.
-    parked_until: BTreeMap<Position, DocId>,
+    /// Which parked entry waits for which position. A position is one record, so one document; but where a producer put
+    /// a key into two partitions, that of the other one may be recorded, and two documents wait for the same number.
+    parked_until: BTreeSet<(Position, DocId)>,
     carries: HashMap<DocId, Carry, ahash::RandomState>,
     /// First offsets of what is on its way to the dead-letter topic.
     letters: BTreeMap<i64, u32>,
@@ -108,7 +117,7 @@ impl Ledger {
             epoch,
             dirty: DirtySet::new(),
             parked: HashMap::default(),
-            parked_until: BTreeMap::new(),
+            parked_until: BTreeSet::new(),
             carries: HashMap::default(),
             letters: BTreeMap::new(),
             rejected: Vec::new(),
@@ -123,7 +132,7 @@ impl Ledger {
         let offset = write.position.offset();
         let rules = &self.rules;
         let (id, fold) = Fold::from_write(write, |at| rules.map.locate(at).clone());
-        let bytes = fold.bytes();
+        let bytes = held_bytes(&id, &fold);
         let dirty = Dirty { fold, since: now, bytes };
         self.bytes += bytes;
         if self.parked.is_empty() {
@@ -141,7 +150,7 @@ impl Ledger {
         }
         self.next_offset = Some(next_offset);
         if let Some(last_read) = Position::new(self.epoch, next_offset - 1)
-            && self.parked_until.first_key_value().is_some_and(|(until, _)| *until <= last_read)
+            && self.parked_until.first().is_some_and(|(until, _)| *until <= last_read)
         {
             self.release_passed(last_read);
         }
@@ -163,9 +172,10 @@ impl Ledger {
     }
 
     /// Hands out the entries that are dirty for the longest time: those of earlier batches that are not done, and new ones
-    /// up to `max_documents` in all and about `max_bytes`.
+    /// up to `max_documents` and about `max_bytes` in all, but at least one.
     pub fn hand_out(&mut self, max_documents: usize, max_bytes: usize) -> Vec<Entry> {
-        let mut budget = max_bytes;
+        let held: usize = self.dirty.in_flight().map(|entry| entry.value.bytes).sum();
+        let mut budget = max_bytes.saturating_sub(held);
         let affordable = self
             .dirty
             .pending()
@@ -295,14 +305,14 @@ impl Ledger {
         self.bytes
     }
 
-    /// Whether all that is left is parked: nothing but new records can help.
-    pub fn only_parked(&self) -> bool {
-        self.dirty.is_empty() && !self.parked.is_empty()
+    /// Whether anything is dirty that can be worked on.
+    pub fn has_work(&self) -> bool {
+        !self.dirty.is_empty()
     }
 
-    /// Whether nothing is owed.
-    pub fn is_empty(&self) -> bool {
-        self.dirty.is_empty() && self.parked.is_empty() && self.letters.is_empty() && self.rejected.is_empty()
+    /// Whether all that is left is parked: nothing but new records can help.
+    pub fn only_parked(&self) -> bool {
+        !self.has_work() && self.letters.is_empty() && self.rejected.is_empty() && !self.parked.is_empty()
     }
 
     fn add(&mut self, id: DocId, score: i64, dirty: Dirty) {
@@ -326,7 +336,7 @@ impl Ledger {
         if dirty.fold.last >= until {
             return self.add(id, score, dirty);
         }
-        self.parked_until.insert(until, id.clone());
+        self.parked_until.insert((until, id.clone()));
         self.parked.insert(id, Parked { score, dirty, until });
         if let Some(last_read) = self.next_offset.and_then(|next| Position::new(self.epoch, next - 1))
             && until <= last_read
@@ -337,7 +347,7 @@ impl Ledger {
 
     /// Everything up to `last_read` was read: entries parked for a record up to there wait for one that never comes.
     fn release_passed(&mut self, last_read: Position) {
-        while let Some((until, id)) = self.parked_until.first_key_value()
+        while let Some((until, id)) = self.parked_until.first()
             && *until <= last_read
         {
             let id = id.clone();
@@ -347,7 +357,7 @@ impl Ledger {
 
     fn unpark(&mut self, id: &DocId, carry: Carry) {
         let Some(parked) = self.parked.remove(id) else { return };
-        self.parked_until.remove(&parked.until);
+        self.parked_until.remove(&(parked.until, id.clone()));
         if carry != Carry::default() {
             self.carries.insert(id.clone(), carry);
         }
@@ -360,6 +370,11 @@ impl Ledger {
         }
         self.dirty.commit([id]);
     }
+}
+
+/// What it costs to hold a fold: a delete has no content, but a million of them are not free.
+fn held_bytes(id: &DocId, fold: &Fold) -> usize {
+    id.as_str().len() + fold.bytes() + RECORD_OVERHEAD_BYTES
 }
 
 /// Folds a newer value of a document into an older one, keeping the count of bytes.
@@ -378,7 +393,10 @@ impl Merge<'_> {
             let stage = rejected.stage();
             self.rejected.push(Undeliverable { id: id.clone(), fold: rejected.fold, refusal, stage });
         }
-        older.bytes = older.fold.bytes();
+        older.bytes = held_bytes(id, &older.fold);
         *self.bytes += older.bytes;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -40,7 +40,7 @@ use self::partition::{Batching, Bench};
 use crate::admin::Health;
 use crate::clock::Clock;
 use crate::config::{Config, DeadLetterPolicy};
-use crate::dead_letter::DeadLetters;
+use crate::dead_letter::{DeadLetters, LetterBox};
 use crate::decode::Decoder;
 use crate::elastic::Elastic;
 use crate::elastic::rounds::{self, Halt, Lease, Rounds};
@@ -211,7 +211,7 @@ pub fn client_config(properties: &crate::config::Properties) -> ClientConfig {
     client
 }
 
-fn dead_letters(config: &Config, retry: RetryPolicy) -> Result<Option<DeadLetters>, WorkerError> {
+fn dead_letters(config: &Config, retry: RetryPolicy) -> Result<Option<Arc<dyn LetterBox>>, WorkerError> {
     let (DeadLetterPolicy::Topic, Some(topic)) = (config.dead_letter.policy, &config.dead_letter.topic)
     else {
         return Ok(None);
@@ -219,7 +219,7 @@ fn dead_letters(config: &Config, retry: RetryPolicy) -> Result<Option<DeadLetter
     let producer: FutureProducer = client_config(&config.producer_properties())
         .create()
         .map_err(|error| WorkerError::Client { client: "producer for dead letters", error })?;
-    Ok(Some(DeadLetters::new(producer, topic, retry)))
+    Ok(Some(Arc::new(DeadLetters::new(producer, topic, retry))))
 }
 
 /// Remembers the topic before anything is written under its positions.

@@ -2,6 +2,7 @@
 //! here is shared with other partitions but the permits and the budget.
 
 use std::num::NonZeroUsize;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use futures::future::{BoxFuture, Fuse, FusedFuture, FutureExt};
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant as TokioInstant, sleep_until};
+use tokio::time::{Instant as TokioInstant, MissedTickBehavior, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::budget::Meter;
@@ -17,7 +18,7 @@ use super::ledger::{Ledger, Settlement, Undeliverable};
 use super::record::Record;
 use crate::admin::Health;
 use crate::clock::{Clock, Instant};
-use crate::dead_letter::{DeadLetters, Letter, Origin};
+use crate::dead_letter::{Letter, LetterBox, Origin};
 use crate::decode::{BadRecord, Decoder, RawRecord};
 use crate::elastic::rounds::{Halt, Lease, Rounds};
 use crate::ids::DocId;
@@ -57,7 +58,7 @@ pub struct Bench {
     /// What is remembered of topic and partitions.
     pub memory: Memory,
     /// The way to the dead-letter topic; `None` stops a partition at its first bad record.
-    pub dead_letters: Option<DeadLetters>,
+    pub dead_letters: Option<Arc<dyn LetterBox>>,
     /// Pause between attempts that made no progress.
     pub retry: RetryPolicy,
     /// Boot time.
@@ -118,7 +119,7 @@ impl Published {
         (offset != Self::NONE).then_some(offset)
     }
 
-    /// Whether the task has ended with nothing left to do.
+    /// Whether the task has ended: it will do nothing more.
     pub fn drained(&self) -> bool {
         self.drained.load(Ordering::Acquire)
     }
@@ -154,17 +155,25 @@ pub struct Partition {
 type Batch = Fuse<BoxFuture<'static, Result<(Finished, Duration), Halt>>>;
 
 impl Partition {
-    /// Runs until drained, finished, stopped or cancelled.
+    /// Runs until drained, finished or cancelled.
     pub async fn run(self) {
         let cancel = self.cancel.clone();
         let mut task = Task::new(self);
-        tokio::select! {
+        let ended = tokio::select! {
             biased;
-            () = cancel.cancelled() => {}
-            () = task.run() => {}
+            () = cancel.cancelled() => Ok(()),
+            // Without this a panic would leave a partition that nobody works on, and nobody would know.
+            ended = AssertUnwindSafe(task.run()).catch_unwind() => ended,
+        };
+        if ended.is_err() {
+            task.stop(
+                None,
+                "its task ended unexpectedly; this is a defect in geofold, please report it with the log",
+            );
         }
         // Whatever is left is read again by the next owner.
         task.partition.meter.set_folded(0);
+        task.partition.published.drained.store(true, Ordering::Release);
     }
 }
 
@@ -176,9 +185,13 @@ struct Task {
     batch: Batch,
     batch_size: u32,
     deliveries: FuturesUnordered<BoxFuture<'static, Delivered>>,
+    /// What the letters under way hold.
+    letter_bytes: usize,
     delays: Delays,
     /// No batch before this: the last one made no progress.
     not_before: Option<TokioInstant>,
+    /// When entries that came back from the last batch are due again.
+    again_at: Option<TokioInstant>,
     stopped: bool,
     /// When the loop last turned. It turns at least with every tick of the gauges.
     last_turn: Instant,
@@ -192,6 +205,7 @@ struct Delivered {
     first_offset: i64,
     last_offset: i64,
     records: u32,
+    bytes: usize,
     reason: &'static str,
     detail: String,
     id: Option<DocId>,
@@ -208,7 +222,9 @@ impl Task {
             batch_size: 0,
             deliveries: FuturesUnordered::new(),
             delays: bench.retry.delays(),
+            letter_bytes: 0,
             not_before: None,
+            again_at: None,
             stopped: false,
             last_turn: bench.clock.now(),
             was_suspended: false,
@@ -224,30 +240,31 @@ impl Task {
         }
         self.take(first);
         let mut gauges = tokio::time::interval(GAUGE_INTERVAL);
+        gauges.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.forget_if_suspended();
             self.publish();
             let mode = *self.partition.mode.borrow_and_update();
             if self.has_ended(mode) {
-                self.partition.published.drained.store(true, Ordering::Release);
                 return;
             }
             self.start_batch(mode);
             let takes_records = mode == Mode::Run && !self.stopped;
-            let wake_at = self.wake_at();
+            let wake_at = self.batch_due_at(mode);
             tokio::select! {
+                // What is rare and what ends something comes first: records may never pause.
                 biased;
                 changed = self.partition.mode.changed() => {
                     if changed.is_err() { return; }
                 }
                 finished = &mut self.batch => self.finish_batch(finished),
                 Some(delivered) = self.deliveries.next() => self.letter_delivered(&delivered),
+                _ = gauges.tick() => self.update_gauges(),
                 record = self.partition.records.recv(), if takes_records => match record {
                     Some(record) => self.take_many(record),
                     None => return,
                 },
                 () = sleep_until(wake_at.unwrap_or_else(TokioInstant::now)), if wake_at.is_some() => {}
-                _ = gauges.tick() => self.update_gauges(),
             }
         }
     }
@@ -256,7 +273,6 @@ impl Task {
     async fn first_record(&mut self) -> Option<Record> {
         loop {
             if *self.partition.mode.borrow_and_update() != Mode::Run {
-                self.partition.published.drained.store(true, Ordering::Release);
                 return None;
             }
             tokio::select! {
@@ -277,7 +293,12 @@ impl Task {
         }
         loop {
             let lease = self.lease();
-            match bench.memory.watermark(number, &lease).await {
+            let remembered = tokio::select! {
+                remembered = bench.memory.watermark(number, &lease) => remembered,
+                // Nothing is dirty yet, so whatever else is wanted now is done by ending.
+                _ = self.partition.mode.changed() => return false,
+            };
+            match remembered {
                 Ok(None) => return true,
                 Ok(Some(remembered)) => match remembered.allows(bench.epoch, offset) {
                     Ok(()) => return true,
@@ -296,9 +317,6 @@ impl Task {
                     return false;
                 }
             }
-            if *self.partition.mode.borrow() != Mode::Run {
-                return false;
-            }
         }
     }
 
@@ -309,7 +327,6 @@ impl Task {
                 break;
             }
         }
-        self.partition.published.drained.store(true, Ordering::Release);
     }
 
     fn has_ended(&self, mode: Mode) -> bool {
@@ -318,7 +335,7 @@ impl Task {
             Mode::Run => false,
             Mode::FinishBatch => is_quiet,
             // What is parked waits for records that a stopping worker will not read.
-            Mode::Drain => is_quiet && (self.stopped || self.ledger.is_empty() || self.ledger.only_parked()),
+            Mode::Drain => is_quiet && (self.is_halted() || !self.ledger.has_work()),
         }
     }
 
@@ -337,6 +354,17 @@ impl Task {
 
     fn take(&mut self, record: Record) {
         let cost = record.bytes();
+        if let Some(next) = self.ledger.next_offset().filter(|next| record.offset < *next) {
+            self.partition.meter.dequeued(cost);
+            let offset = record.offset;
+            let reason = format!(
+                "offset {offset} was read after offset {}: the partition lost records, or the topic was created anew, so \
+                 offsets start over; raise positions.epoch above {}",
+                next - 1,
+                self.partition.bench.epoch
+            );
+            return self.stop(Some(offset), &reason);
+        }
         self.metrics.record_in();
         let raw = RawRecord {
             partition: self.partition.number,
@@ -353,12 +381,12 @@ impl Task {
             Err(bad) => self.refuse(record, &bad),
         }
         self.partition.meter.dequeued(cost);
-        self.partition.meter.set_folded(self.ledger.bytes());
+        self.count_held();
     }
 
     /// A record that can not be decoded.
     fn refuse(&mut self, record: Record, bad: &BadRecord) {
-        let offset = record.offset;
+        let (offset, bytes) = (record.offset, record.bytes());
         let Some(dead_letters) = self.partition.bench.dead_letters.clone() else {
             // The record stays unread for good: its offset holds the watermark.
             self.ledger.letter_sent(offset);
@@ -385,6 +413,7 @@ impl Task {
             first_offset: offset,
             last_offset: offset,
             records: 1,
+            bytes,
             reason: letter.reason,
             detail: letter.detail.clone(),
             id: None,
@@ -398,7 +427,9 @@ impl Task {
     }
 
     fn send_undeliverable(&mut self, undeliverable: Vec<Undeliverable>) {
-        for Undeliverable { id, fold, refusal, stage } in undeliverable {
+        for letter in undeliverable {
+            let bytes = letter.bytes();
+            let Undeliverable { id, fold, refusal, stage } = letter;
             let Some(dead_letters) = self.partition.bench.dead_letters.clone() else {
                 let reason = format!(
                     "a write was refused, and no dead-letter topic is configured: {}",
@@ -413,6 +444,7 @@ impl Task {
                 first_offset: fold.first.offset(),
                 last_offset: fold.last.offset(),
                 records: fold.records,
+                bytes,
                 reason: refusal.reason,
                 detail: refusal.detail,
                 id: Some(id),
@@ -422,7 +454,8 @@ impl Task {
     }
 
     /// Sends letters about records from `first` to `last`; what was said comes back as [`Delivered`].
-    fn deliver(&mut self, dead_letters: DeadLetters, letters: Vec<Letter>, delivered: Delivered) {
+    fn deliver(&mut self, dead_letters: Arc<dyn LetterBox>, letters: Vec<Letter>, delivered: Delivered) {
+        self.letter_bytes += delivered.bytes;
         let delivery = async move {
             dead_letters.deliver(letters).await;
             delivered
@@ -431,8 +464,10 @@ impl Task {
     }
 
     fn letter_delivered(&mut self, delivered: &Delivered) {
-        let Delivered { first_offset, last_offset, records, reason, detail, id } = delivered;
+        let Delivered { first_offset, last_offset, records, bytes, reason, detail, id } = delivered;
         self.ledger.delivered(*first_offset);
+        self.letter_bytes -= bytes;
+        self.count_held();
         self.metrics.record_done(Counted::DeadLettered, 1);
         self.metrics.record_done(Counted::Folded, u64::from(*records) - 1);
         DeadLettered {
@@ -446,9 +481,9 @@ impl Task {
         .emit(&self.partition.bench.metrics);
     }
 
-    /// Starts a batch if none is in flight and one is due.
+    /// Starts a batch if one is due.
     fn start_batch(&mut self, mode: Mode) {
-        if mode == Mode::FinishBatch || !self.batch.is_terminated() || !self.is_due(mode) {
+        if self.batch_due_at(mode).is_none_or(|due| TokioInstant::now() < due) {
             return;
         }
         let Some(mut desk) = self.desk.take() else { return };
@@ -457,7 +492,7 @@ impl Task {
         let entries = self.ledger.hand_out(batching.max_documents, batching.max_bytes);
         self.send_rejected();
         self.batch_size = u32::try_from(entries.len()).unwrap_or(u32::MAX);
-        self.not_before = None;
+        (self.not_before, self.again_at) = (None, None);
         let (bench, lease) = (self.partition.bench.clone(), self.lease());
         let batch = async move {
             let began = bench.clock.now();
@@ -467,33 +502,25 @@ impl Task {
         self.batch = batch.boxed().fuse();
     }
 
-    fn is_due(&self, mode: Mode) -> bool {
-        if self.not_before.is_some_and(|not_before| TokioInstant::now() < not_before) {
-            return false;
+    /// When the next batch may start, as far as is known now; `None` while only an event can tell.
+    fn batch_due_at(&self, mode: Mode) -> Option<TokioInstant> {
+        // No desk: a batch is in flight, or the worker is halted.
+        let desk = self.desk.as_ref()?;
+        if mode == Mode::FinishBatch {
+            return None;
         }
         let batching = &self.partition.bench.batching;
         let pending = self.ledger.pending();
-        if self.ledger.in_flight() > 0 || (mode == Mode::Drain && pending > 0) {
-            return true;
-        }
-        let has_clears = self.desk.as_ref().is_some_and(|desk| !desk.clears.is_empty());
-        pending >= batching.max_documents
+        let at_once = (mode == Mode::Drain && self.ledger.has_work())
+            || pending >= batching.max_documents
             || (pending > 0 && self.ledger.bytes() >= batching.max_bytes)
-            || self.ledger.pending_age(self.now()).is_some_and(|age| age >= batching.linger)
             // Nothing comes that the clears could ride on.
-            || (pending == 0 && has_clears && self.partition.records.is_empty())
-    }
-
-    /// When [`Task::is_due`] may become true by time alone.
-    fn wake_at(&self) -> Option<TokioInstant> {
-        if !self.batch.is_terminated() {
-            return None;
-        }
-        if let Some(not_before) = self.not_before {
-            return Some(not_before);
-        }
-        let age = self.ledger.pending_age(self.now())?;
-        Some(TokioInstant::now() + self.partition.bench.batching.linger.saturating_sub(age))
+            || (pending == 0 && !desk.clears.is_empty() && self.partition.records.is_empty());
+        let now = TokioInstant::now();
+        let lingered =
+            self.ledger.pending_age(self.now()).map(|age| now + batching.linger.saturating_sub(age));
+        let due = [at_once.then_some(now), lingered, self.again_at].into_iter().flatten().min()?;
+        Some(self.not_before.map_or(due, |not_before| due.max(not_before)))
     }
 
     fn finish_batch(&mut self, finished: Result<(Finished, Duration), Halt>) {
@@ -506,13 +533,23 @@ impl Task {
         self.desk = Some(desk);
         let settlement = self.ledger.settle(settled);
         self.count(&settlement, took);
-        if settlement.again.is_empty() || settlement.made_progress() {
+        let goes_on = settlement.again.is_empty() || settlement.made_progress();
+        if goes_on {
             self.delays = self.partition.bench.retry.delays();
         } else {
             self.not_before = Some(TokioInstant::now() + self.delays.next(None));
         }
+        if !settlement.again.is_empty() {
+            // Where others make progress, an entry that never will must not make each of their batches a small one.
+            let linger = if goes_on { self.partition.bench.batching.linger } else { Duration::ZERO };
+            self.again_at = Some(TokioInstant::now() + linger);
+        }
         self.send_undeliverable(settlement.undeliverable);
-        self.partition.meter.set_folded(self.ledger.bytes());
+        self.count_held();
+    }
+
+    fn count_held(&self) {
+        self.partition.meter.set_folded(self.ledger.bytes() + self.letter_bytes);
     }
 
     fn count_lookups(&self, desk: &Desk) {
@@ -546,17 +583,12 @@ impl Task {
         for (id, position) in &settlement.set_back {
             PlacementSetBack { partition, position: *position, id }.emit(all);
         }
-        BatchFinished { partition, documents, took }.emit(all);
-        if let Some(unanswered) = settlement.again.get(mover::UNANSWERED) {
-            let unfinished = u32::try_from(*unanswered).unwrap_or(u32::MAX);
-            BatchFailed {
-                partition,
-                unfinished,
-                took,
-                error: &"no usable answer from elasticsearch in time",
-            }
+        let Some(unanswered) = settlement.again.get(mover::UNANSWERED) else {
+            return BatchFinished { partition, documents, took }.emit(all);
+        };
+        let unfinished = u32::try_from(*unanswered).unwrap_or(u32::MAX);
+        BatchFailed { partition, unfinished, took, error: &"no usable answer from elasticsearch in time" }
             .emit(all);
-        }
     }
 
     /// A process that was stopped or a machine that slept may have lost its partitions without knowing yet. What it
@@ -601,8 +633,12 @@ impl Task {
         self.metrics.parked(self.ledger.parked());
     }
 
+    /// Takes no more records; what was taken before is still written. The first reason stays.
     fn stop(&mut self, offset: Option<i64>, reason: &str) {
-        self.stopped = true;
+        self.close_queue();
+        if std::mem::replace(&mut self.stopped, true) {
+            return;
+        }
         self.partition.bench.health.not_ready(stopped_part(self.partition.number), reason);
         PartitionStopped { partition: self.partition.number, offset, reason: &reason }
             .emit(&self.partition.bench.metrics);
@@ -610,9 +646,23 @@ impl Task {
 
     /// The whole worker must stop.
     fn halt(&mut self, halt: Halt) {
+        self.close_queue();
         self.stopped = true;
         // The receiver is gone only when the worker is stopping already.
         let _ = self.partition.bench.fatal.send(halt);
+    }
+
+    /// Elasticsearch refused the worker in a batch, and the desk went with it.
+    fn is_halted(&self) -> bool {
+        self.desk.is_none() && self.batch.is_terminated()
+    }
+
+    /// What is queued would hold memory that other partitions need; the next owner reads it again.
+    fn close_queue(&mut self) {
+        self.partition.records.close();
+        while let Ok(record) = self.partition.records.try_recv() {
+            self.partition.meter.dequeued(record.bytes());
+        }
     }
 
     fn lease(&self) -> Lease {
@@ -630,3 +680,6 @@ impl Task {
         self.partition.bench.clock.now()
     }
 }
+
+#[cfg(test)]
+mod tests;

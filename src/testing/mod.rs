@@ -1,0 +1,35 @@
+//! What several modules' tests share: a search server in memory, a clock that follows tokio's, a small map.
+
+mod clock;
+mod elastic;
+
+use std::sync::Arc;
+
+use crate::decode::LocationPath;
+use crate::geoshard::GeoshardMap;
+use crate::mover::{OnMissing, Rules};
+
+pub(crate) use clock::TokioClock;
+pub(crate) use elastic::MemoryElastic;
+
+/// One geoshard for each face of S2's cube: `f0` around 0°/0°, `f1` around 0°/90°, `f2` around the north pole, and so on.
+pub(crate) fn six_faces() -> Arc<GeoshardMap> {
+    let ranges: Vec<String> = (0_u64..6)
+        .map(|face| {
+            let from = if face == 0 { 0 } else { (face << 61) + 1 };
+            format!(r#"{{"from":"{from:016x}","shard":"f{face}"}}"#)
+        })
+        .collect();
+    let json = format!(r#"{{"version":1,"name":"faces","cells":"s2","ranges":[{}]}}"#, ranges.join(","));
+    Arc::new(GeoshardMap::from_json(&json).unwrap())
+}
+
+/// Documents have `location`; what is missing goes to the dead letters.
+pub(crate) fn rules() -> Rules {
+    Rules {
+        map: six_faces(),
+        location: LocationPath::new("location").unwrap(),
+        on_missing: OnMissing::DeadLetter,
+        two_maps_live: false,
+    }
+}

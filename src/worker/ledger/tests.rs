@@ -1,0 +1,484 @@
+//! The ledger against its rules, and against a model that is too simple to be wrong.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::rules;
+use crate::write::{Body, PatchMove};
+
+const LATER: Instant = at(5);
+
+const fn at(secs: u64) -> Instant {
+    Instant::from_start(Duration::from_secs(secs))
+}
+
+fn epoch() -> Epoch {
+    Epoch::new(1).unwrap()
+}
+
+fn position(offset: i64) -> Position {
+    Position::new(epoch(), offset).unwrap()
+}
+
+fn id(id: &str) -> DocId {
+    DocId::from_key(Some(id.as_bytes())).unwrap()
+}
+
+fn ledger() -> Ledger {
+    Ledger::new(rules(), epoch())
+}
+
+fn index(doc_id: &str, offset: i64) -> Write {
+    let doc = r#"{"location":"1,2"}"#;
+    let at = rules().location.locate(doc.as_bytes()).unwrap();
+    Write { id: id(doc_id), position: position(offset), body: Body::Index { doc: doc.into(), at } }
+}
+
+fn delete(doc_id: &str, offset: i64) -> Write {
+    Write { id: id(doc_id), position: position(offset), body: Body::Delete }
+}
+
+/// Takes the location away half-way: fine by itself, but no document that has `location` as a text can take it.
+fn spoiling_patch(doc_id: &str, offset: i64) -> Write {
+    let body = Body::Patch { patch: r#"{"location":{"lat":null}}"#.into(), moves: PatchMove::Unclear };
+    Write { id: id(doc_id), position: position(offset), body }
+}
+
+fn take(ledger: &mut Ledger, records: &[(&str, i64)]) {
+    for &(id, offset) in records {
+        ledger.take(delete(id, offset), at(1));
+    }
+}
+
+fn ids(entries: &[Entry]) -> Vec<&str> {
+    entries.iter().map(|entry| entry.id.as_str()).collect()
+}
+
+fn settle(ledger: &mut Ledger, entries: Vec<Entry>, outcome: &Outcome) -> Settlement {
+    let settled = entries.into_iter().map(|entry| Settled { entry, outcome: outcome.clone() });
+    ledger.settle(settled.collect())
+}
+
+fn again() -> Outcome {
+    Outcome::Again { reason: "test", carry: Carry::default() }
+}
+
+fn refused() -> Outcome {
+    Outcome::DeadLetter(Refusal { reason: "test", detail: String::new() })
+}
+
+const DONE: Outcome = Outcome::Done(Done::Deleted);
+
+#[test]
+fn before_the_first_record_there_is_no_watermark() {
+    assert_eq!(ledger().watermark(), None);
+}
+
+#[test]
+fn the_watermark_stays_at_the_first_record_that_is_not_done() {
+    let mut ledger = ledger();
+    take(&mut ledger, &[("a", 10), ("b", 11), ("c", 12)]);
+    assert_eq!(ledger.watermark(), Some(10));
+    let mut batch = ledger.hand_out(10, usize::MAX);
+    let rest = batch.split_off(1);
+    settle(&mut ledger, rest, &DONE);
+    assert_eq!(ledger.watermark(), Some(10), "a is in flight");
+    settle(&mut ledger, batch, &DONE);
+    assert_eq!(ledger.watermark(), Some(13));
+    assert_eq!(ledger.bytes(), 0);
+}
+
+#[test]
+fn what_is_dirtied_again_while_in_flight_holds_the_watermark_at_its_new_record() {
+    let mut ledger = ledger();
+    take(&mut ledger, &[("a", 10)]);
+    let batch = ledger.hand_out(10, usize::MAX);
+    take(&mut ledger, &[("a", 11)]);
+    let settlement = settle(&mut ledger, batch, &DONE);
+    assert_eq!((settlement.deleted, settlement.folded), (1, 0));
+    assert_eq!(ledger.watermark(), Some(11));
+    let batch = ledger.hand_out(10, usize::MAX);
+    assert_eq!((batch[0].fold.first, batch[0].fold.last), (position(11), position(11)));
+}
+
+#[test]
+fn a_hot_document_keeps_the_score_of_its_first_record_and_its_place_in_the_queue() {
+    let mut ledger = ledger();
+    take(&mut ledger, &[("hot", 10), ("b", 11), ("hot", 12), ("c", 13), ("hot", 14)]);
+    let batch = ledger.hand_out(1, usize::MAX);
+    assert_eq!(ids(&batch), ["hot"]);
+    let settlement = settle(&mut ledger, batch, &DONE);
+    assert_eq!((settlement.deleted, settlement.folded), (1, 2));
+    assert_eq!(ledger.watermark(), Some(11));
+}
+
+#[test]
+fn a_document_is_as_old_as_its_first_record() {
+    let mut ledger = ledger();
+    ledger.take(delete("a", 10), at(1));
+    ledger.take(delete("a", 11), at(4));
+    assert_eq!(ledger.pending_age(LATER), Some(Duration::from_secs(4)));
+    ledger.hand_out(1, usize::MAX);
+    ledger.take(delete("a", 12), at(4));
+    assert_eq!(ledger.oldest_since(), Some(at(1)));
+    assert_eq!(ledger.pending_age(LATER), Some(Duration::from_secs(1)));
+}
+
+#[test]
+fn a_batch_has_so_many_documents_and_about_so_many_bytes_but_at_least_one() {
+    let mut ledger = ledger();
+    take(&mut ledger, &[("a", 1), ("b", 2), ("c", 3), ("d", 4)]);
+    let each = ledger.bytes() / 4;
+    let mut size = |documents, bytes| {
+        let batch = ledger.hand_out(documents, bytes);
+        let size = batch.len();
+        settle(&mut ledger, batch, &Outcome::Parked { until: position(100) });
+        let parked: Vec<_> = ledger.parked.keys().cloned().collect();
+        parked.iter().for_each(|id| ledger.unpark(id, Carry::default()));
+        size
+    };
+    assert_eq!(size(3, usize::MAX), 3);
+    assert_eq!(size(9, usize::MAX), 4);
+    assert_eq!(size(9, 2 * each), 2);
+    assert_eq!(size(9, 2 * each + 1), 2);
+    assert_eq!(size(9, 0), 1);
+}
+
+#[test]
+fn what_comes_back_counts_in_the_next_batch() {
+    let mut ledger = ledger();
+    take(&mut ledger, &[("a", 1), ("b", 2), ("c", 3), ("d", 4), ("e", 5)]);
+    let each = ledger.bytes() / 5;
+    let batch = ledger.hand_out(2, usize::MAX);
+    settle(&mut ledger, batch, &again());
+    assert_eq!(ids(&ledger.hand_out(3, usize::MAX)), ["a", "b", "c"]);
+    assert_eq!(ids(&ledger.hand_out(9, 4 * each)), ["a", "b", "c", "d"]);
+    assert_eq!(ids(&ledger.hand_out(9, 4 * each)), ["a", "b", "c", "d", "e"], "one more always fits");
+}
+
+#[test]
+fn an_entry_that_comes_back_brings_what_it_knows_to_the_next_batch_once() {
+    let mut ledger = ledger();
+    take(&mut ledger, &[("a", 1)]);
+    let batch = ledger.hand_out(1, usize::MAX);
+    assert_eq!(batch[0].carry, Carry::default());
+    let carry = Carry { finish_recorded: true, ..Carry::default() };
+    let settlement = settle(&mut ledger, batch, &Outcome::Again { reason: "test", carry: carry.clone() });
+    assert_eq!(settlement.again, BTreeMap::from([("test", 1)]));
+    let batch = ledger.hand_out(1, usize::MAX);
+    assert_eq!(batch[0].carry, carry);
+    settle(&mut ledger, batch, &again());
+    assert_eq!(ledger.hand_out(1, usize::MAX)[0].carry, Carry::default());
+}
+
+/// `a` from offset 10 waits for the record at 15.
+fn parked() -> Ledger {
+    let mut ledger = ledger();
+    take(&mut ledger, &[("a", 10), ("b", 11)]);
+    let mut batch = ledger.hand_out(9, usize::MAX);
+    let b = batch.split_off(1);
+    settle(&mut ledger, b, &DONE);
+    let settlement = settle(&mut ledger, batch, &Outcome::Parked { until: position(15) });
+    assert_eq!(settlement.parked, [(id("a"), position(10), position(15))]);
+    assert!(ledger.only_parked() && !ledger.has_work());
+    assert_eq!((ledger.watermark(), ledger.parked(), ledger.documents()), (Some(10), 1, 1));
+    assert!(ledger.hand_out(9, usize::MAX).is_empty());
+    ledger
+}
+
+#[test]
+fn a_parked_entry_is_released_by_the_record_it_waits_for() {
+    let mut ledger = parked();
+    take(&mut ledger, &[("a", 12), ("b", 13)]);
+    assert_eq!((ledger.pending(), ledger.parked(), ledger.watermark()), (1, 1, Some(10)), "12 is folded in");
+    take(&mut ledger, &[("a", 15)]);
+    let batch = ledger.hand_out(9, usize::MAX);
+    assert_eq!(ids(&batch), ["a", "b"]);
+    assert_eq!((batch[0].fold.first, batch[0].fold.last), (position(10), position(15)));
+    assert_eq!(batch[0].carry, Carry::default());
+    let settlement = settle(&mut ledger, batch, &DONE);
+    assert_eq!((settlement.folded, ledger.bytes(), ledger.watermark()), (2, 0, Some(16)));
+}
+
+#[test]
+fn a_parked_entry_is_released_by_a_record_beyond_the_one_it_waits_for() {
+    let mut ledger = parked();
+    take(&mut ledger, &[("a", 17)]);
+    let batch = ledger.hand_out(9, usize::MAX);
+    assert_eq!((batch[0].fold.last, &batch[0].carry), (position(17), &Carry::default()));
+}
+
+#[test]
+fn a_parked_entry_is_told_to_finish_what_is_recorded_once_its_record_was_passed() {
+    let mut ledger = parked();
+    ledger.read_up_to(15);
+    assert!(ledger.only_parked(), "15 itself was not read yet");
+    ledger.read_up_to(16);
+    let batch = ledger.hand_out(9, usize::MAX);
+    assert!(batch[0].carry.finish_recorded);
+    let settlement = settle(&mut ledger, batch, &Outcome::Done(Done::AlreadyApplied));
+    assert_eq!(settlement.finished_recorded, [(id("a"), position(10))]);
+    assert_eq!((ledger.watermark(), ledger.bytes()), (Some(16), 0));
+}
+
+#[test]
+fn another_documents_record_in_its_place_passes_it_too() {
+    let mut ledger = parked();
+    take(&mut ledger, &[("c", 15)]);
+    let batch = ledger.hand_out(9, usize::MAX);
+    assert_eq!(ids(&batch), ["a", "c"]);
+    assert!(batch[0].carry.finish_recorded);
+}
+
+#[test]
+fn parking_for_what_was_read_meanwhile_releases_at_once() {
+    let mut ledger = ledger();
+    take(&mut ledger, &[("a", 10), ("b", 11)]);
+    let batch = ledger.hand_out(1, usize::MAX);
+    take(&mut ledger, &[("a", 12), ("c", 14)]);
+    settle(&mut ledger, batch.clone(), &Outcome::Parked { until: position(12) });
+    assert_eq!(ledger.parked(), 0, "12 is folded in already");
+    let mut batch = ledger.hand_out(1, usize::MAX);
+    assert_eq!((batch[0].fold.last, &batch[0].carry), (position(12), &Carry::default()));
+    settle(&mut ledger, batch, &Outcome::Parked { until: position(13) });
+    batch = ledger.hand_out(1, usize::MAX);
+    assert!(batch[0].carry.finish_recorded, "13 was passed");
+}
+
+#[test]
+fn two_documents_that_wait_for_the_same_position_are_both_released() {
+    let mut ledger = ledger();
+    take(&mut ledger, &[("a", 10), ("b", 11)]);
+    let batch = ledger.hand_out(9, usize::MAX);
+    settle(&mut ledger, batch, &Outcome::Parked { until: position(15) });
+    take(&mut ledger, &[("a", 15)]);
+    let batch = ledger.hand_out(9, usize::MAX);
+    assert_eq!(ids(&batch), ["a", "b"]);
+    assert_eq!(batch.iter().map(|entry| entry.carry.finish_recorded).collect::<Vec<_>>(), [false, true]);
+}
+
+#[test]
+fn a_dead_letter_holds_the_watermark_at_its_first_record_until_it_is_delivered() {
+    let mut ledger = ledger();
+    take(&mut ledger, &[("a", 10), ("a", 11), ("b", 12)]);
+    let batch = ledger.hand_out(9, usize::MAX);
+    let settlement = settle(&mut ledger, batch, &refused());
+    assert_eq!(settlement.undeliverable.len(), 2);
+    assert_eq!((ledger.watermark(), ledger.bytes(), ledger.documents()), (Some(10), 0, 0));
+    ledger.delivered(12);
+    assert_eq!(ledger.watermark(), Some(10));
+    ledger.delivered(10);
+    ledger.delivered(10);
+    assert_eq!(ledger.watermark(), Some(13));
+}
+
+#[test]
+fn a_patch_that_spoils_its_document_is_rejected_and_holds_the_watermark_from_then_on() {
+    let mut ledger = ledger();
+    ledger.take(index("a", 10), at(1));
+    ledger.take(spoiling_patch("a", 11), at(1));
+    assert_eq!(ledger.rejected.len(), 1);
+    let batch = ledger.hand_out(9, usize::MAX);
+    settle(&mut ledger, batch, &DONE);
+    assert_eq!(ledger.watermark(), Some(11), "rejected, and not even asked for");
+    let [letter] = &ledger.take_rejected()[..] else { panic!("one letter") };
+    assert_eq!((letter.stage, letter.fold.first), ("fold", position(11)));
+    assert_eq!((ledger.watermark(), ledger.bytes()), (Some(11), 0));
+    ledger.delivered(11);
+    assert_eq!(ledger.watermark(), Some(12));
+}
+
+#[test]
+fn a_delete_is_not_free_to_hold() {
+    let mut ledger = ledger();
+    take(&mut ledger, &[("a", 10), ("b", 11)]);
+    assert!(ledger.bytes() >= 2 * RECORD_OVERHEAD_BYTES);
+    take(&mut ledger, &[("a", 12)]);
+    assert!(ledger.bytes() < 3 * RECORD_OVERHEAD_BYTES, "but folded it costs once");
+}
+
+/// One step of a random history.
+#[derive(Debug, Clone)]
+enum Step {
+    /// A record of one of a few documents comes, after a gap.
+    Take {
+        doc: u8,
+        gap: i64,
+        spoils: bool,
+    },
+    /// A bad record comes.
+    Bad,
+    /// Something else was read, up to so far ahead.
+    Pass(i64),
+    HandOut {
+        documents: usize,
+        bytes: usize,
+    },
+    /// The outcomes of the batch in flight, in turn.
+    Settle(Vec<u8>),
+    /// The letter that is under way for the longest time arrives.
+    Deliver,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0_u8..5, 0_i64..3, prop::bool::weighted(0.2))
+            .prop_map(|(doc, gap, spoils)| Step::Take { doc, gap, spoils }),
+        1 => Just(Step::Bad),
+        1 => (1_i64..4).prop_map(Step::Pass),
+        3 => (1_usize..5, 0_usize..3_000).prop_map(|(documents, bytes)| Step::HandOut { documents, bytes }),
+        4 => prop::collection::vec(0_u8..6, 1..6).prop_map(Step::Settle),
+        2 => Just(Step::Deliver),
+    ]
+}
+
+/// A ledger, and beside it every record that is not finished, which is all there is to the rule.
+struct Checked {
+    ledger: Ledger,
+    unfinished: BTreeSet<i64>,
+    /// Offsets of each document's records that are not finished.
+    of_document: BTreeMap<String, BTreeSet<i64>>,
+    batch: Option<Vec<Entry>>,
+    letters: VecDeque<(i64, Vec<i64>)>,
+    next: i64,
+    watermark: Option<i64>,
+}
+
+impl Checked {
+    fn new() -> Self {
+        Self {
+            ledger: ledger(),
+            unfinished: BTreeSet::new(),
+            of_document: BTreeMap::new(),
+            batch: None,
+            letters: VecDeque::new(),
+            next: 100,
+            watermark: None,
+        }
+    }
+
+    fn run(&mut self, step: &Step) {
+        match step {
+            Step::Take { doc, gap, spoils } => {
+                let (name, offset) = (format!("d{doc}"), self.next + gap);
+                let write = if *spoils { spoiling_patch(&name, offset) } else { index(&name, offset) };
+                self.unfinished.insert(offset);
+                self.of_document.entry(name).or_default().insert(offset);
+                self.next = offset + 1;
+                self.ledger.take(write, at(1));
+                self.send_rejected();
+            }
+            Step::Bad => {
+                self.ledger.letter_sent(self.next);
+                self.ledger.read_up_to(self.next + 1);
+                self.unfinished.insert(self.next);
+                self.letters.push_back((self.next, vec![self.next]));
+                self.next += 1;
+            }
+            Step::Pass(ahead) => {
+                self.next += ahead;
+                self.ledger.read_up_to(self.next);
+            }
+            Step::HandOut { documents, bytes } => {
+                if self.batch.is_none() {
+                    let batch = self.ledger.hand_out(*documents, *bytes);
+                    assert!(batch.len() <= *documents);
+                    self.batch = Some(batch);
+                    self.send_rejected();
+                }
+            }
+            Step::Settle(choices) => self.settle(choices),
+            Step::Deliver => {
+                if let Some((first, offsets)) = self.letters.pop_front() {
+                    self.ledger.delivered(first);
+                    offsets.iter().for_each(|offset| assert!(self.unfinished.remove(offset)));
+                }
+            }
+        }
+        self.check();
+    }
+
+    fn settle(&mut self, choices: &[u8]) {
+        let Some(batch) = self.batch.take() else { return };
+        let mut settled = Vec::new();
+        let mut undeliverable = 0;
+        for (n, entry) in batch.into_iter().enumerate() {
+            let outcome = match choices[n % choices.len()] {
+                0 => again(),
+                1 => Outcome::Parked { until: position(entry.fold.last.offset() + 3) },
+                2 => {
+                    let offsets = self.finish(&entry.id, &entry.fold);
+                    self.letters.push_back((entry.fold.first.offset(), offsets));
+                    undeliverable += 1;
+                    refused()
+                }
+                _ => {
+                    for offset in self.finish(&entry.id, &entry.fold) {
+                        assert!(self.unfinished.remove(&offset));
+                    }
+                    DONE
+                }
+            };
+            settled.push(Settled { entry, outcome });
+        }
+        let settlement = self.ledger.settle(settled);
+        assert_eq!(settlement.undeliverable.len(), undeliverable);
+        self.send_rejected();
+    }
+
+    /// The open records of a document that a fold stands for.
+    fn finish(&mut self, id: &DocId, fold: &Fold) -> Vec<i64> {
+        let (first, last) = (fold.first.offset(), fold.last.offset());
+        let open = self.of_document.get_mut(id.as_str()).unwrap();
+        let offsets: Vec<i64> = open.range(first..=last).copied().collect();
+        offsets.iter().for_each(|offset| assert!(open.remove(offset)));
+        assert_eq!(offsets.len(), fold.records as usize, "{id} {fold:?}");
+        offsets
+    }
+
+    fn send_rejected(&mut self) {
+        for letter in self.ledger.take_rejected() {
+            let offsets = self.finish(&letter.id, &letter.fold);
+            self.letters.push_back((letter.fold.first.offset(), offsets));
+        }
+    }
+
+    fn check(&mut self) {
+        let watermark = self.ledger.watermark();
+        assert!(watermark >= self.watermark, "went back from {:?} to {watermark:?}", self.watermark);
+        self.watermark = watermark;
+        let oldest = self.unfinished.first().copied();
+        if oldest.is_some() {
+            // Not only never above it: an offset that stays behind for nothing would be read again for nothing.
+            assert_eq!(watermark, oldest);
+        }
+        assert_eq!(self.ledger.has_work(), self.ledger.pending() + self.ledger.in_flight() > 0);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn the_watermark_is_the_first_unfinished_record_whatever_happens(
+        steps in prop::collection::vec(step(), 0..120),
+    ) {
+        let mut checked = Checked::new();
+        steps.iter().for_each(|step| checked.run(step));
+        // From here on all goes well.
+        for _ in 0..20 {
+            checked.run(&Step::Pass(10));
+            checked.run(&Step::HandOut { documents: 9, bytes: usize::MAX });
+            checked.run(&Step::Settle(vec![5]));
+        }
+        while !checked.letters.is_empty() {
+            checked.run(&Step::Deliver);
+        }
+        prop_assert!(checked.unfinished.is_empty());
+        prop_assert_eq!(checked.ledger.bytes(), 0);
+        prop_assert_eq!(checked.ledger.documents(), 0);
+        prop_assert!(checked.ledger.carries.is_empty());
+        prop_assert_eq!(checked.ledger.watermark(), Some(checked.next));
+    }
+}

@@ -1,0 +1,684 @@
+//! The partition task against a search server in memory, on tokio's paused time where nothing depends on the real one.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use rdkafka::message::{Header, OwnedHeaders};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::decode::OP_HEADER;
+use crate::elastic::rounds;
+use crate::testing::{MemoryElastic, TokioClock, rules};
+use crate::worker::budget::{Budget, Limits};
+
+/// Bounds that no test meets by accident.
+const WIDE: Limits = Limits { total: usize::MAX, per_partition: usize::MAX };
+
+/// Keeps letters; acknowledges them only while it is open.
+struct KeptLetters {
+    letters: Mutex<Vec<Letter>>,
+    open: watch::Sender<bool>,
+}
+
+impl LetterBox for KeptLetters {
+    fn deliver(&self, letters: Vec<Letter>) -> BoxFuture<'_, ()> {
+        async move {
+            let mut open = self.open.subscribe();
+            let _ = open.wait_for(|open| *open).await;
+            self.letters.lock().unwrap().extend(letters);
+        }
+        .boxed()
+    }
+}
+
+/// One partition task with everything around it.
+struct Rig {
+    elastic: Arc<MemoryElastic>,
+    clock: Arc<TokioClock>,
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+    letters: Arc<KeptLetters>,
+    memory: Memory,
+    budget: Arc<Budget>,
+    meter: Arc<Meter>,
+    published: Arc<Published>,
+    records: mpsc::Sender<Record>,
+    mode: watch::Sender<Mode>,
+    cancel: CancellationToken,
+    fatal: mpsc::UnboundedReceiver<Halt>,
+    task: JoinHandle<()>,
+    watermark: Option<i64>,
+}
+
+fn batching() -> Batching {
+    Batching {
+        max_documents: 100,
+        max_bytes: 1 << 20,
+        linger: Duration::from_millis(200),
+        max_dirty_age: Duration::from_secs(10),
+        deadline: Duration::from_secs(60),
+    }
+}
+
+impl Rig {
+    fn start() -> Self {
+        Self::with(batching(), true)
+    }
+
+    fn with(batching: Batching, has_dead_letters: bool) -> Self {
+        let rules = rules();
+        let elastic = MemoryElastic::for_map(&rules.map);
+        elastic.set_faults(|faults| faults.delay = Duration::from_millis(10));
+        let clock = Arc::new(TokioClock::new());
+        let metrics = Metrics::new().unwrap();
+        let health = Health::new(clock.clone(), metrics.clone(), Duration::from_secs(30));
+        health.ready(Health::STARTUP);
+        let retry = RetryPolicy { initial: Duration::from_millis(100), max: Duration::from_secs(1) };
+        let rounds = Rounds {
+            elastic: elastic.clone(),
+            permits: Arc::new(Semaphore::new(4)),
+            limits: rounds::Limits {
+                max_operations: 1000,
+                max_bytes: 1 << 20,
+                request_timeout: Duration::from_secs(20),
+            },
+            retry,
+            clock: clock.clone(),
+            observer: metrics.clone(),
+        };
+        let memory = Memory::new(rounds.clone(), "topic");
+        let letters = Arc::new(KeptLetters { letters: Mutex::default(), open: watch::Sender::new(true) });
+        let epoch = Epoch::new(1).unwrap();
+        let (fatal_sender, fatal) = mpsc::unbounded_channel();
+        let bench = Bench {
+            topic: "topic".into(),
+            partitions: i32::MAX,
+            epoch,
+            batching,
+            decoder: Decoder::new(rules.location.clone(), epoch, 1 << 20),
+            rules,
+            rounds,
+            memory: memory.clone(),
+            dead_letters: has_dead_letters.then(|| letters.clone() as Arc<dyn LetterBox>),
+            retry,
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+            health: health.clone(),
+            fatal: fatal_sender,
+        };
+        let (records, records_receiver) = mpsc::channel(4096);
+        let (mode, mode_receiver) = watch::channel(Mode::Run);
+        let budget = Budget::new();
+        let meter = Arc::new(Meter::new(budget.clone()));
+        let published = Published::new();
+        let cancel = CancellationToken::new();
+        let partition = Partition {
+            number: 0,
+            bench: Arc::new(bench),
+            records: records_receiver,
+            mode: mode_receiver,
+            cancel: cancel.clone(),
+            meter: meter.clone(),
+            published: published.clone(),
+            cached_placements: NonZeroUsize::new(1000).unwrap(),
+            metrics: metrics.partition(0),
+        };
+        let task = tokio::spawn(partition.run());
+        Self {
+            elastic,
+            clock,
+            metrics,
+            health,
+            letters,
+            memory,
+            budget,
+            meter,
+            published,
+            records,
+            mode,
+            cancel,
+            fatal,
+            task,
+            watermark: None,
+        }
+    }
+
+    fn send(&self, offset: i64, id: &str, value: Option<&str>, op: Option<&str>) {
+        let headers = op.map(|op| OwnedHeaders::new().insert(Header { key: OP_HEADER, value: Some(op) }));
+        let copy = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+        let record = Record { offset, key: Some(copy(id)), value: value.map(copy), headers };
+        self.meter.enqueued(record.bytes());
+        assert!(self.records.try_send(record).is_ok());
+    }
+
+    /// A document at 1° north, and as far east as `lon`; `n` tells it from others.
+    fn index(&self, offset: i64, id: &str, lon: i32, n: i64) {
+        self.send(offset, id, Some(&document(lon, n)), None);
+    }
+
+    fn bad(&self, offset: i64, id: &str) {
+        self.send(offset, id, Some("{"), None);
+    }
+
+    /// What must hold at every step.
+    fn check(&mut self) {
+        let watermark = self.published.watermark();
+        assert!(watermark >= self.watermark, "the watermark went back");
+        self.watermark = watermark;
+        let counts = self.counts();
+        assert_eq!(counts["in"], counts["done"] + counts["in_flight"], "{counts:?}");
+        assert_eq!(self.budget.held(), self.meter.held());
+    }
+
+    /// Sums of the record metrics, and each outcome.
+    fn counts(&self) -> BTreeMap<String, i64> {
+        let mut counts: BTreeMap<String, i64> =
+            ["in", "done", "in_flight"].map(|key| (key.to_owned(), 0)).into();
+        for line in self.metrics.render().unwrap().lines() {
+            let Some((series, value)) = line.rsplit_once(' ') else { continue };
+            let mut count =
+                |key: &str| *counts.entry(key.to_owned()).or_default() += value.parse::<i64>().unwrap();
+            if series.starts_with("geofold_records_total{") {
+                count("in");
+            } else if series.starts_with("geofold_records_in_flight{") {
+                count("in_flight");
+            } else if series.starts_with("geofold_records_done_total{") {
+                count("done");
+                count(series.split("outcome=\"").nth(1).unwrap().split('"').next().unwrap());
+            }
+        }
+        counts
+    }
+
+    /// Lets time pass until `wanted`, checking all along.
+    async fn until(&mut self, what: &str, wanted: impl Fn(&Self) -> bool) {
+        let limit = TokioInstant::now() + Duration::from_secs(300);
+        while !wanted(self) {
+            assert!(TokioInstant::now() < limit, "never came: {what}; {:?}", self.counts());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            self.check();
+        }
+    }
+
+    async fn until_watermark(&mut self, offset: i64) {
+        self.until(&format!("watermark {offset}"), |rig| rig.published.watermark() == Some(offset)).await;
+    }
+
+    async fn pass(&mut self, time: Duration) {
+        let end = TokioInstant::now() + time;
+        while TokioInstant::now() < end {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            self.check();
+        }
+    }
+
+    async fn until_ended(&mut self) {
+        self.until("the task's end", |rig| rig.task.is_finished()).await;
+        assert!(self.published.drained());
+    }
+
+    fn letters(&self) -> Vec<(i64, i64, &'static str, &'static str)> {
+        let letters = self.letters.letters.lock().unwrap();
+        let origin = |letter: &Letter| {
+            let Origin { first_offset, last_offset, .. } = letter.origin;
+            (first_offset, last_offset, letter.stage, letter.reason)
+        };
+        let mut letters: Vec<_> = letters.iter().map(origin).collect();
+        letters.sort_unstable();
+        letters
+    }
+}
+
+fn document(lon: i32, n: i64) -> String {
+    format!(r#"{{"location":[{lon},1],"n":{n}}}"#)
+}
+
+fn shards(copies: &[(crate::ids::ShardId, String)]) -> Vec<&str> {
+    copies.iter().map(|(shard, _)| shard.as_str()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_become_documents_in_their_geoshards_and_the_watermark_follows() {
+    let mut rig = Rig::start();
+    rig.index(7, "a", 1, 1);
+    rig.index(8, "b", 91, 1);
+    rig.index(9, "a", 92, 2);
+    rig.until_watermark(10).await;
+    assert_eq!(shards(&rig.elastic.copies("a")), ["f1"]);
+    assert_eq!(rig.elastic.document("a"), Some(document(92, 2)));
+    rig.index(12, "a", 2, 3);
+    rig.send(13, "b", None, None);
+    rig.until_watermark(14).await;
+    assert_eq!(shards(&rig.elastic.copies("a")), ["f0"]);
+    assert_eq!(rig.elastic.document("a"), Some(document(2, 3)));
+    assert_eq!(rig.elastic.document("b"), None);
+    let counts = rig.counts();
+    assert_eq!((counts["in"], counts["indexed"], counts["folded"], counts["deleted"]), (5, 3, 1, 1));
+    assert_eq!(rig.meter.held(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_document_waits_for_company_no_longer_than_the_linger() {
+    let mut rig = Rig::start();
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+    let calls = rig.elastic.calls();
+    let sent_at = TokioInstant::now();
+    rig.index(1, "a", 1, 2);
+    tokio::time::sleep(Duration::from_millis(190)).await;
+    assert_eq!(rig.elastic.calls(), calls, "too early");
+    rig.until_watermark(2).await;
+    assert!(sent_at.elapsed() < Duration::from_millis(250), "{:?}", sent_at.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_batch_does_not_wait() {
+    let linger = Duration::from_secs(3600);
+    let mut rig = Rig::with(Batching { max_documents: 3, linger, ..batching() }, true);
+    for offset in 0..7 {
+        rig.index(offset, &format!("d{offset}"), 1, 1);
+    }
+    rig.until_watermark(6).await;
+    rig.pass(Duration::from_secs(60)).await;
+    assert_eq!(rig.published.watermark(), Some(6), "the seventh waits for company");
+
+    let mut rig = Rig::with(Batching { max_bytes: 2000, linger, ..batching() }, true);
+    for offset in 0..7 {
+        rig.index(offset, &format!("d{offset}"), 1, 1);
+    }
+    rig.until("a batch by bytes", |rig| rig.published.watermark() > Some(0)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn leftovers_are_cleared_even_if_nothing_comes_that_the_clears_could_ride_on() {
+    let mut rig = Rig::start();
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+    let calls = rig.elastic.calls();
+    rig.index(1, "a", 91, 2);
+    rig.until_watermark(2).await;
+    // Write-ahead, write, delete; and then the clear.
+    rig.until("the clear", |rig| rig.elastic.calls() == calls + 4).await;
+    rig.pass(Duration::from_secs(5)).await;
+    assert_eq!(rig.elastic.calls(), calls + 4, "and once only");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revoked_partition_finishes_its_batch_and_starts_none() {
+    let mut rig = Rig::with(Batching { max_documents: 2, ..batching() }, true);
+    for offset in 0..5 {
+        rig.index(offset, &format!("d{offset}"), 1, 1);
+    }
+    rig.until("the batch has begun", |rig| rig.elastic.calls() >= 2).await;
+    rig.mode.send(Mode::FinishBatch).unwrap();
+    rig.until_ended().await;
+    assert_eq!(rig.published.watermark(), Some(2));
+    assert_eq!(rig.elastic.ids().len(), 2);
+    assert_eq!(rig.counts()["in_flight"], 3);
+    rig.metrics.drop_partition(0);
+    assert_eq!(rig.counts()["handed_over"], 3);
+    drop(rig.meter);
+    drop(rig.records);
+    assert_eq!(rig.budget.held(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopping_worker_writes_all_that_is_dirty() {
+    let linger = Duration::from_secs(3600);
+    let mut rig = Rig::with(Batching { max_documents: 3, linger, ..batching() }, true);
+    for offset in 0..8 {
+        rig.index(offset, &format!("d{offset}"), 1, 1);
+    }
+    rig.until("all were read", |rig| rig.counts()["in"] == 8).await;
+    rig.mode.send(Mode::Drain).unwrap();
+    rig.until_ended().await;
+    assert_eq!(rig.published.watermark(), Some(8));
+    assert_eq!(rig.elastic.ids().len(), 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_partition_ends_at_once_and_never_asked_elasticsearch() {
+    for mode in [Mode::Drain, Mode::FinishBatch] {
+        let mut rig = Rig::start();
+        rig.pass(Duration::from_secs(1)).await;
+        rig.mode.send(mode).unwrap();
+        rig.until_ended().await;
+        assert_eq!((rig.elastic.calls(), rig.published.watermark()), (0, None));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_waits_for_its_first_look_at_the_meta_index_lets_go_at_once() {
+    for mode in [Mode::Drain, Mode::FinishBatch] {
+        let mut rig = Rig::start();
+        rig.elastic.set_faults(|faults| faults.down = true);
+        rig.index(0, "a", 1, 1);
+        rig.pass(Duration::from_secs(1)).await;
+        let told_at = TokioInstant::now();
+        rig.mode.send(mode).unwrap();
+        rig.until_ended().await;
+        assert!(told_at.elapsed() < Duration::from_millis(50), "{:?}", told_at.elapsed());
+        assert_eq!(rig.published.watermark(), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_partition_sends_nothing_more() {
+    let mut rig = Rig::start();
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+    rig.elastic.set_faults(|faults| faults.delay = Duration::from_secs(5));
+    let calls = rig.elastic.calls();
+    rig.index(1, "b", 1, 1);
+    rig.until("a request is under way", |rig| rig.elastic.calls() > calls).await;
+    rig.cancel.cancel();
+    rig.until_ended().await;
+    let calls = rig.elastic.calls();
+    rig.pass(Duration::from_secs(60)).await;
+    assert_eq!((rig.elastic.calls(), rig.elastic.document("b")), (calls, None));
+    assert_eq!(rig.published.watermark(), Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_records_go_to_the_dead_letters_and_hold_the_watermark_until_they_are_there() {
+    let mut rig = Rig::start();
+    rig.letters.open.send_replace(false);
+    rig.index(0, "a", 1, 1);
+    rig.bad(1, "b");
+    rig.index(2, "c", 1, 1);
+    rig.send(3, "", Some("{}"), None);
+    rig.until_watermark(1).await;
+    rig.pass(Duration::from_secs(100)).await;
+    assert_eq!(rig.published.watermark(), Some(1));
+    assert_eq!(rig.elastic.ids().len(), 2);
+    rig.letters.open.send_replace(true);
+    rig.until_watermark(4).await;
+    let letters = [(1, 1, "decode", "unparsable_json"), (3, 3, "decode", "bad_key")];
+    assert_eq!(rig.letters(), letters);
+    assert_eq!((rig.counts()["dead_lettered"], rig.counts()["in_flight"]), (2, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn letters_under_way_count_as_held_bytes() {
+    let mut rig = Rig::start();
+    rig.letters.open.send_replace(false);
+    rig.bad(0, "a");
+    rig.until("it was read", |rig| rig.counts()["in"] == 1).await;
+    let one = rig.meter.held();
+    assert!(one > 0);
+    for offset in 1..100 {
+        rig.bad(offset, "a");
+    }
+    rig.until("all were read", |rig| rig.counts()["in"] == 100).await;
+    assert_eq!(rig.meter.held(), 100 * one);
+    assert!(!rig.meter.may_read(Limits { total: 50 * one, per_partition: usize::MAX }, false));
+    rig.letters.open.send_replace(true);
+    rig.until_watermark(100).await;
+    assert_eq!(rig.meter.held(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_and_spoiled_documents_become_letters_that_say_which_step_refused_them() {
+    let mut rig = Rig::start();
+    rig.elastic.set_faults(|faults| faults.refused_ids = ["bad".to_owned()].into());
+    rig.index(0, "bad", 1, 1);
+    rig.index(1, "bad", 1, 2);
+    rig.index(2, "a", 1, 1);
+    rig.send(3, "a", Some(r#"{"location":{"lat":null}}"#), Some("patch"));
+    rig.send(4, "ghost", Some(r#"{"n":5}"#), Some("patch"));
+    rig.until_watermark(5).await;
+    assert_eq!(
+        rig.letters(),
+        [
+            (0, 1, "write", "refused_by_elasticsearch"),
+            (3, 3, "fold", "bad_location"),
+            (4, 4, "write", "missing_document"),
+        ]
+    );
+    assert_eq!(rig.elastic.document("a"), Some(document(1, 1)));
+    assert_eq!(rig.counts()["dead_lettered"] + rig.counts()["folded"], 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_dead_letter_topic_a_bad_record_stops_the_partition_but_not_what_came_before() {
+    let mut rig = Rig::with(batching(), false);
+    rig.index(0, "a", 1, 1);
+    rig.bad(1, "b");
+    rig.index(2, "c", 1, 1);
+    rig.until_watermark(1).await;
+    rig.pass(Duration::from_secs(100)).await;
+    assert_eq!((rig.published.watermark(), rig.elastic.document("c")), (Some(1), None));
+    assert!(rig.health.missing()[&stopped_part(0)].contains("no dead-letter topic"));
+    assert_eq!(rig.meter.held(), 0, "what it will not read takes no memory from others");
+    assert!(rig.records.is_closed(), "so that the poll thread pauses it");
+    rig.mode.send(Mode::Drain).unwrap();
+    rig.until_ended().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_partition_drains_what_came_before() {
+    let linger = Duration::from_secs(3600);
+    let mut rig = Rig::with(Batching { linger, ..batching() }, false);
+    rig.index(0, "a", 1, 1);
+    rig.bad(1, "b");
+    rig.until("it was read", |rig| rig.counts()["in"] == 2).await;
+    rig.mode.send(Mode::Drain).unwrap();
+    rig.until_ended().await;
+    assert_eq!((rig.published.watermark(), rig.elastic.ids().len()), (Some(1), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rewound_partition_is_refused() {
+    let mut rig = Rig::start();
+    let far = rig.clock.now() + Duration::from_secs(60);
+    let lease = Lease { deadline: far, cancel: CancellationToken::new() };
+    rig.memory.remember_watermarks(Epoch::new(1).unwrap(), &[(0, 100)], &lease).await.unwrap();
+    rig.index(99, "a", 1, 1);
+    rig.index(100, "a", 1, 2);
+    rig.until("it says so", |rig| rig.health.missing().contains_key(&stopped_part(0))).await;
+    rig.pass(Duration::from_secs(60)).await;
+    assert_eq!((rig.published.watermark(), rig.elastic.ids().len()), (None, 0));
+    assert!(rig.health.missing()[&stopped_part(0)].contains("rewound"));
+    rig.mode.send(Mode::Drain).unwrap();
+    rig.until_ended().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn offsets_that_go_back_stop_the_partition_before_the_watermark_does() {
+    let mut rig = Rig::start();
+    rig.index(100, "a", 1, 1);
+    rig.until_watermark(101).await;
+    rig.index(101, "b", 1, 1);
+    rig.index(40, "c", 1, 2);
+    rig.until_watermark(102).await;
+    rig.pass(Duration::from_secs(60)).await;
+    assert!(rig.health.missing()[&stopped_part(0)].contains("raise positions.epoch above 1"));
+    assert_eq!((rig.published.watermark(), rig.elastic.document("c")), (Some(102), None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_credentials_halt_the_worker() {
+    for first_too in [true, false] {
+        let mut rig = Rig::start();
+        rig.index(0, "a", 1, 1);
+        if !first_too {
+            rig.until_watermark(1).await;
+        }
+        rig.elastic.set_faults(|faults| faults.unauthorized = true);
+        rig.index(1, "b", 1, 1);
+        rig.index(2, "c", 1, 1);
+        let watermark = rig.published.watermark();
+        assert!(matches!(rig.fatal.recv().await, Some(Halt::Unauthorized(_))));
+        let calls = rig.elastic.calls();
+        rig.pass(Duration::from_secs(60)).await;
+        assert_eq!((rig.elastic.calls(), rig.published.watermark()), (calls, watermark));
+        rig.mode.send(if first_too { Mode::Drain } else { Mode::FinishBatch }).unwrap();
+        rig.until_ended().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_minute_without_elasticsearch_loses_nothing_and_stops_reading() {
+    let mut rig = Rig::start();
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+    rig.elastic.set_faults(|faults| faults.down = true);
+    for offset in 1..50 {
+        rig.index(offset, &format!("d{}", offset % 7), i32::try_from(offset).unwrap(), offset);
+    }
+    rig.pass(Duration::from_secs(9)).await;
+    assert!(rig.meter.may_read(WIDE, false));
+    rig.pass(Duration::from_secs(51)).await;
+    assert_eq!(rig.published.watermark(), Some(1));
+    assert!(!rig.meter.may_read(WIDE, false), "the oldest is dirty for too long");
+    rig.elastic.set_faults(|faults| faults.down = false);
+    rig.until_watermark(50).await;
+    rig.until("it may read on", |rig| rig.meter.may_read(WIDE, true)).await;
+    for last in 43..50_i64 {
+        let document = document(i32::try_from(last).unwrap(), last);
+        assert_eq!(rig.elastic.document(&format!("d{}", last % 7)), Some(document));
+    }
+    assert_eq!(rig.meter.held(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failing_calls_items_and_lost_replies_only_delay() {
+    let mut rig = Rig::start();
+    for round in 0..20_i64 {
+        rig.elastic.set_faults(|faults| {
+            faults.failing_calls = usize::from(round % 3 == 0);
+            faults.pushed_back_items = usize::from(round % 2 == 0) * 3;
+            faults.lost_replies = usize::from(round % 5 < 2);
+        });
+        for n in 0..10 {
+            let lon = i32::try_from((round * 37 + n * 11) % 180).unwrap();
+            rig.index(round * 10 + n, &format!("d{}", n % 4), lon, round);
+        }
+        rig.pass(Duration::from_millis(130)).await;
+    }
+    rig.until_watermark(200).await;
+    for n in 6..10_i64 {
+        let lon = i32::try_from((19 * 37 + n * 11) % 180).unwrap();
+        assert_eq!(rig.elastic.document(&format!("d{}", n % 4)), Some(document(lon, 19)));
+    }
+    assert_eq!((rig.counts()["in_flight"], rig.meter.held()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_not_be_done_is_tried_again_with_pauses() {
+    let mut rig = Rig::start();
+    // Its placement was damaged by somebody: it comes back from every batch.
+    damage_placement(&rig, "broken").await;
+    rig.index(0, "broken", 1, 1);
+    rig.pass(Duration::from_secs(5)).await;
+    let (calls, asked) = (rig.elastic.calls(), rig.clock.asked());
+    rig.pass(Duration::from_secs(100)).await;
+    let (calls, asked) = (rig.elastic.calls() - calls, rig.clock.asked() - asked);
+    assert!((50..2_000).contains(&calls), "{calls} requests in 100 s, pauses of up to 1 s");
+    assert!(asked < 100_000, "{asked} looks at the clock in 100 s");
+    assert_eq!(rig.published.watermark(), Some(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_that_never_gets_done_does_not_make_the_batches_of_others_small() {
+    let mut rig = Rig::start();
+    damage_placement(&rig, "broken").await;
+    rig.index(0, "broken", 1, 1);
+    rig.pass(Duration::from_secs(1)).await;
+    let calls = rig.elastic.calls();
+    for n in 1..400 {
+        rig.index(n, &format!("d{n}"), 1, 1);
+        rig.pass(Duration::from_millis(50)).await;
+    }
+    let seconds = 20;
+    let batches_at_most = seconds * 5;
+    let calls = rig.elastic.calls() - calls;
+    assert!(calls < batches_at_most * 5, "{calls} requests in {seconds} s with a linger of 200 ms");
+    assert!(rig.elastic.ids().len() > 380);
+}
+
+async fn damage_placement(rig: &Rig, id: &str) {
+    use crate::elastic::{BulkOp, Elastic, Guard, Index};
+    let id = DocId::from_key(Some(id.as_bytes())).unwrap();
+    let source = Bytes::from_static(b"[]");
+    let op = BulkOp::Index { index: Index::Placements, id, guard: Guard::Absent, source };
+    rig.elastic.bulk(&[op], Duration::from_secs(1)).await.unwrap();
+}
+
+/// On real time: a loop that spins would keep paused time from going on.
+#[tokio::test]
+async fn waiting_for_letters_while_finishing_does_not_spin() {
+    for mode in [Mode::FinishBatch, Mode::Drain] {
+        let linger = Duration::from_millis(1);
+        let mut rig = Rig::with(Batching { linger, max_documents: 1, ..batching() }, true);
+        rig.letters.open.send_replace(false);
+        rig.bad(0, "a");
+        rig.until("the letter is under way", |rig| rig.counts()["in"] == 1).await;
+        if mode == Mode::FinishBatch {
+            rig.elastic.set_faults(|faults| faults.delay = Duration::from_millis(200));
+            rig.index(1, "b", 1, 1);
+            rig.index(2, "c", 1, 1);
+            rig.until("all were read", |rig| rig.counts()["in"] == 3).await;
+        }
+        rig.mode.send(mode).unwrap();
+        rig.until("nothing but the letter is left", |rig| rig.counts()["in_flight"] <= 2).await;
+        let asked = rig.clock.asked();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let asked = rig.clock.asked() - asked;
+        assert!(asked < 200, "{asked} looks at the clock in 300 ms");
+        assert!(!rig.task.is_finished(), "the letter may still arrive in time");
+        rig.letters.open.send_replace(true);
+        rig.until_ended().await;
+        assert_eq!(rig.published.watermark(), Some(if mode == Mode::FinishBatch { 2 } else { 1 }));
+    }
+}
+
+/// On real time, as above.
+#[tokio::test]
+async fn a_halted_partition_does_not_spin() {
+    let mut rig = Rig::with(Batching { linger: Duration::from_millis(1), ..batching() }, true);
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+    rig.elastic.set_faults(|faults| faults.unauthorized = true);
+    rig.index(1, "b", 1, 1);
+    rig.until("the batch is under way", |rig| rig.counts()["in"] == 2).await;
+    rig.index(2, "c", 1, 1);
+    assert!(rig.fatal.recv().await.is_some());
+    let asked = rig.clock.asked();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let asked = rig.clock.asked() - asked;
+    assert!(asked < 200, "{asked} looks at the clock in 300 ms");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_panics_stops_its_partition_for_all_to_see() {
+    let mut rig = Rig::start();
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+    rig.elastic.set_faults(|faults| faults.panics = true);
+    rig.index(1, "b", 1, 1);
+    rig.until_ended().await;
+    assert!(rig.health.missing()[&stopped_part(0)].contains("defect"));
+    assert!(rig.records.is_closed());
+    assert_eq!((rig.published.watermark(), rig.meter.held()), (Some(1), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn gauges_keep_up_while_records_never_pause() {
+    let mut rig =
+        Rig::with(Batching { max_documents: 10_000, linger: Duration::from_secs(30), ..batching() }, true);
+    for offset in 0..4000 {
+        rig.index(offset, &format!("d{offset}"), 1, 1);
+        if offset % 10 == 0 {
+            rig.pass(Duration::from_millis(50)).await;
+        }
+    }
+    let text = rig.metrics.render().unwrap();
+    let dirty =
+        text.lines().find_map(|line| line.strip_prefix("geofold_dirty_ids{partition=\"0\"} ")).unwrap();
+    assert!(dirty.parse::<i64>().unwrap() > 1000, "{dirty}");
+}
