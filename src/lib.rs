@@ -14,6 +14,7 @@ pub mod geoshard;
 pub mod ids;
 pub mod indices;
 pub mod kafka;
+pub mod invariants;
 pub mod meta;
 pub mod mover;
 pub mod placement;
