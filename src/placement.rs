@@ -84,6 +84,11 @@ impl Placement {
         Self { pos, shard, leftovers, refused: false }
     }
 
+    /// The same, saying that the document at `pos` was refused.
+    pub fn after_refusal(self) -> Self {
+        Self { refused: true, ..self }
+    }
+
     /// Every geoshard that may hold a copy (INV-1).
     pub fn may_hold(&self) -> impl Iterator<Item = &ShardId> {
         self.shard.iter().chain(&self.leftovers)

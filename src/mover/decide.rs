@@ -40,19 +40,22 @@ pub(super) fn relate(entry: &Entry, known: Option<&Known>) -> Relation {
 
 /// The geoshards whose copies must be read before the entry can be decided (protocol, step 4). Empty if none.
 pub(super) fn copies_needed(entry: &Entry, known: Option<&Known>) -> Vec<ShardId> {
-    let needs_copy = match entry.fold.content {
+    let Some(known) = known else { return Vec::new() };
+    let placement = &known.placement;
+    let content_needs_copy = match entry.fold.content {
         Content::Patch { over, .. } => over == Base::Stored,
         Content::Touch => true,
         Content::Index { .. } | Content::Delete => false,
     };
-    let Some(known) = known.filter(|known| needs_copy && known.placement.shard.is_some()) else {
-        return Vec::new();
+    let needs_copy = match relate(entry, Some(known)) {
+        Relation::Behind(_) => false,
+        Relation::Resume if placement.refused => true,
+        _ => content_needs_copy && placement.shard.is_some(),
     };
-    match relate(entry, Some(known)) {
-        Relation::Behind(_) => Vec::new(),
-        Relation::Resume if known.placement.refused => Vec::new(),
-        _ => known.placement.shard.iter().chain(known.unswept()).cloned().collect(),
+    if !needs_copy {
+        return Vec::new();
     }
+    placement.shard.iter().chain(known.unswept()).cloned().collect()
 }
 
 /// The newest copy of a document among the geoshards that were read.
@@ -75,7 +78,7 @@ pub(super) enum Plan {
     /// Nothing more in this batch.
     Settle(Outcome),
     /// One document write and nothing else.
-    InPlace { shard: ShardId, source: Bytes },
+    InPlace { known: Known, task: Task },
     /// Write ahead, then carry out.
     WriteAhead { guard: Guard, placement: Placement, task: Task },
     /// The decision is recorded already: carry it out.
@@ -135,31 +138,35 @@ impl Decision<'_> {
     fn anew(&self, known: Option<Known>, copy: Option<Copy>) -> Plan {
         let fold = &self.entry.fold;
         let placed_in = known.as_ref().and_then(|known| known.placement.shard.clone());
-        let wanted = match self.wanted(known.as_ref(), placed_in.as_ref(), copy) {
+        let wanted = match self.wanted(known.as_ref(), placed_in.as_ref(), copy.clone()) {
             Ok(wanted) => wanted,
-            Err(refusal) => return Plan::Settle(Outcome::DeadLetter(refusal)),
+            Err(refusal) => return self.refuse(known, copy, refusal),
         };
         let (target, write, then) = match wanted {
             Wanted::Settle(outcome) => return Plan::Settle(outcome),
             Wanted::Gone(outcome) => (None, None, outcome),
             // Whoever wrote it in place decided for this shard; nothing is decided again, perhaps under another map.
-            Wanted::Written(copy) => {
+            Wanted::Written(written) => {
                 let has_leftovers = known.as_ref().is_some_and(|known| !known.placement.leftovers.is_empty());
                 if !has_leftovers {
                     return Plan::Settle(Outcome::Done(Done::AlreadyApplied));
                 }
-                (Some(copy.shard), None, Outcome::Done(Done::AlreadyApplied))
+                (Some(written.shard), None, Outcome::Done(Done::AlreadyApplied))
             }
             Wanted::Document(document) => {
                 let target = match self.target(known.as_ref(), &document) {
                     Ok(target) => target,
-                    Err(refusal) => return Plan::Settle(Outcome::DeadLetter(refusal)),
+                    Err(refusal) => return self.refuse(known, copy, refusal),
                 };
-                if self.is_in_place(known.as_ref(), &target) {
-                    return Plan::InPlace { shard: target, source: document };
-                }
                 let moved = placed_in.as_ref().is_some_and(|from| *from != target);
-                (Some(target), Some(document), Outcome::Done(Done::Indexed { moved }))
+                let then = Outcome::Done(Done::Indexed { moved });
+                if let Some(known) =
+                    known.as_ref().filter(|known| self.is_in_place(&known.placement, &target))
+                {
+                    let task = Task { write: Some(document), sweep_at: fold.last, then };
+                    return Plan::InPlace { known: known.clone(), task };
+                }
+                (Some(target), Some(document), then)
             }
         };
         let (guard, may_hold) = match known {
@@ -180,14 +187,7 @@ impl Decision<'_> {
     fn resume(&self, known: Known, copy: Option<Copy>) -> Plan {
         let sweep_at = self.entry.fold.last;
         if known.placement.refused {
-            let refusal = self.entry.carry.refusal.clone().unwrap_or_else(|| Refusal {
-                reason: "refused_by_elasticsearch",
-                detail:
-                    "an earlier attempt at this position was refused for good; its own dead letter says why"
-                        .to_owned(),
-            });
-            let task = Task { write: None, sweep_at, then: Outcome::DeadLetter(refusal) };
-            return Plan::CarryOut { known, task };
+            return self.resume_refused(known, copy);
         }
         let Some(shard) = known.placement.shard.clone() else {
             let then = match self.entry.fold.content {
@@ -196,7 +196,7 @@ impl Decision<'_> {
             };
             return Plan::CarryOut { known, task: Task { write: None, sweep_at, then } };
         };
-        match self.wanted(Some(&known), Some(&shard), copy) {
+        match self.wanted(Some(&known), Some(&shard), copy.clone()) {
             Ok(Wanted::Settle(outcome)) => Plan::Settle(outcome),
             Ok(Wanted::Written(_)) => Plan::CarryOut {
                 known,
@@ -217,29 +217,85 @@ impl Decision<'_> {
                     task: Task { write: None, sweep_at, then },
                 }
             }
-            Err(refusal) => Plan::Settle(Outcome::DeadLetter(refusal)),
+            Err(refusal) => self.refuse(Some(known), copy, refusal),
         }
+    }
+
+    /// Step 1, equal position, refused there for good: the last good copy stays, the others go.
+    fn resume_refused(&self, known: Known, copy: Option<Copy>) -> Plan {
+        let shard = known.placement.shard.as_ref();
+        if copy.is_none() && shard.is_some() && !self.is_surely_missing(Some(&known)) {
+            return Plan::Settle(nothing_found(Some(&known)));
+        }
+        let refusal = self.entry.carry.refusal.clone().unwrap_or_else(|| Refusal {
+            reason: "refused_by_elasticsearch",
+            detail: "an earlier attempt at this position was refused for good; its own dead letter says why"
+                .to_owned(),
+        });
+        if copy.as_ref().map(|copy| &copy.shard) != shard {
+            return self.set_back(known, copy, refusal);
+        }
+        Plan::CarryOut { task: self.keep(copy, refusal), known }
+    }
+
+    /// The entry makes no document. Where an earlier attempt has recorded a way for it, somebody may be half-way.
+    fn refuse(&self, known: Option<Known>, copy: Option<Copy>, refusal: Refusal) -> Plan {
+        match known {
+            Some(known) if !known.unswept().is_empty() => self.set_back(known, copy, refusal),
+            _ => Plan::Settle(Outcome::DeadLetter(refusal)),
+        }
+    }
+
+    /// Records that the document stays where its last good copy is.
+    fn set_back(&self, known: Known, copy: Option<Copy>, refusal: Refusal) -> Plan {
+        let may_hold: Vec<ShardId> = known.unswept().iter().chain(&known.placement.shard).cloned().collect();
+        let shard = copy.as_ref().map(|copy| copy.shard.clone());
+        Plan::WriteAhead {
+            guard: Guard::Unchanged(known.stamp),
+            placement: Placement::new(self.entry.fold.last, shard, may_hold).after_refusal(),
+            task: self.keep(copy, refusal),
+        }
+    }
+
+    /// Lifts the last good copy to the entry's position, unchanged: below it, a zombie that once moved the document
+    /// elsewhere could still delete it, after the copy that it had moved to was swept.
+    fn keep(&self, copy: Option<Copy>, refusal: Refusal) -> Task {
+        let position = self.entry.fold.last;
+        let write = copy.filter(|copy| copy.version < position).map(|copy| copy.source);
+        Task { write, sweep_at: position, then: Outcome::DeadLetter(refusal) }
     }
 
     /// Step 1, recorded further on by a record that never came (compacted away, or lost): finish what it decided.
     /// The document is written at the fold's own position, so that the lost record's true content would still win.
     fn finish_recorded(&self, known: Known, copy: Option<Copy>) -> Plan {
-        let sweep_at = known.placement.pos;
-        let mut write = None;
-        if let Some(shard) = &known.placement.shard {
-            match self.wanted(Some(&known), Some(shard), copy) {
-                Ok(Wanted::Document(document)) => write = Some(document),
-                Ok(Wanted::Written(_) | Wanted::Gone(_)) => {}
-                Ok(Wanted::Settle(Outcome::Again { reason, mut carry })) => {
-                    carry.finish_recorded = true;
-                    return Plan::Settle(Outcome::Again { reason, carry });
-                }
-                Ok(Wanted::Settle(outcome)) => return Plan::Settle(outcome),
-                Err(refusal) => return Plan::Settle(Outcome::DeadLetter(refusal)),
-            }
+        let recorded = known.placement.pos;
+        let finish = |known, write: Option<Bytes>, then| Plan::CarryOut {
+            known,
+            task: Task { write, sweep_at: recorded, then },
+        };
+        let applied = Outcome::Done(Done::AlreadyApplied);
+        let Some(shard) = known.placement.shard.clone() else { return finish(known, None, applied) };
+        if let Some(copy) = &copy
+            && copy.shard != shard
+            && (self.entry.fold.last..recorded).contains(&copy.version)
+        {
+            // The fold was written before the lost record moved the document on: the copy goes along as it is.
+            let source = copy.source.clone();
+            return finish(known, Some(source), Outcome::Done(Done::Indexed { moved: true }));
         }
-        let done = if write.is_some() { Done::Indexed { moved: false } } else { Done::AlreadyApplied };
-        Plan::CarryOut { known, task: Task { write, sweep_at, then: Outcome::Done(done) } }
+        match self.wanted(Some(&known), Some(&shard), copy) {
+            Ok(Wanted::Document(document)) => {
+                finish(known, Some(document), Outcome::Done(Done::Indexed { moved: false }))
+            }
+            Ok(Wanted::Written(_)) => finish(known, None, applied),
+            Ok(Wanted::Gone(outcome)) => finish(known, None, outcome),
+            Ok(Wanted::Settle(Outcome::Again { reason, mut carry })) => {
+                carry.finish_recorded = true;
+                Plan::Settle(Outcome::Again { reason, carry })
+            }
+            Ok(Wanted::Settle(outcome)) => Plan::Settle(outcome),
+            Err(refusal) => Plan::Settle(Outcome::DeadLetter(refusal)),
+        }
     }
 
     /// The document that shall be in the index after this entry.
@@ -253,11 +309,8 @@ impl Decision<'_> {
         match &fold.content {
             Content::Index { doc, .. } => return Ok(Wanted::Document(doc.clone())),
             Content::Delete => return Ok(Wanted::Gone(Outcome::Done(Done::Deleted))),
-            Content::Patch { over: Base::Nothing, .. } if self.rules.on_missing == OnMissing::Create => {
-                return self.created_from_patch().map(Wanted::Document);
-            }
-            // The delete that came before the patch stands; only the patch has nothing to apply to.
-            Content::Patch { over: Base::Nothing, .. } => return Ok(Wanted::Gone(self.missing_outcome())),
+            // The delete that came before the patch stands, whatever becomes of the patch.
+            Content::Patch { over: Base::Nothing, .. } => return Ok(self.made_of_nothing()),
             Content::Patch { over: Base::Stored, .. } | Content::Touch => {}
         }
         if let Some(copy) = copy {
@@ -269,23 +322,25 @@ impl Decision<'_> {
             }
             return Ok(Wanted::Settle(again_outcome("newer_copy_elsewhere", Carry::default())));
         }
-        // Nothing found. It is only missing if the placement, read again, has not changed meanwhile (step 4).
-        let surely_missing = match known {
-            None => self.fresh,
-            Some(known) if placed_in.is_none() => self.fresh && known.placement.shard.is_none(),
-            Some(known) => self.fresh && self.entry.carry.nothing_found_at == Some(known.stamp),
+        if !self.is_surely_missing(known) {
+            return Ok(Wanted::Settle(nothing_found(known)));
+        }
+        Ok(match self.made_of_nothing() {
+            // Nothing is recorded that would have to be taken back.
+            Wanted::Gone(outcome) if placed_in.is_none() => Wanted::Settle(outcome),
+            wanted => wanted,
+        })
+    }
+
+    /// No copy was found. There is none only if the placement, read again, has not changed meanwhile (step 4).
+    fn is_surely_missing(&self, known: Option<&Known>) -> bool {
+        let unchanged = match known {
+            Some(known) if known.placement.shard.is_some() => {
+                self.entry.carry.nothing_found_at == Some(known.stamp)
+            }
+            _ => true,
         };
-        if !surely_missing {
-            let nothing_found_at = known.map(|known| known.stamp);
-            let carry = Carry { nothing_found_at, ..Carry::default() };
-            return Ok(Wanted::Settle(again_outcome("nothing_found", carry)));
-        }
-        let is_recorded_somewhere = placed_in.is_some();
-        match (self.rules.on_missing, &fold.content) {
-            (OnMissing::Create, Content::Patch { .. }) => self.created_from_patch().map(Wanted::Document),
-            _ if is_recorded_somewhere => Ok(Wanted::Gone(self.missing_outcome())),
-            _ => Ok(Wanted::Settle(self.missing_outcome())),
-        }
+        self.fresh && unchanged
     }
 
     /// Step 2: only records after the recorded position decide; older ones were decided by whoever recorded it.
@@ -304,8 +359,7 @@ impl Decision<'_> {
     }
 
     /// Step 3: the one case in which nothing needs to be written ahead.
-    fn is_in_place(&self, known: Option<&Known>, target: &ShardId) -> bool {
-        let Some(placement) = known.map(|known| &known.placement) else { return false };
+    fn is_in_place(&self, placement: &Placement, target: &ShardId) -> bool {
         !self.rules.two_maps_live
             && placement.leftovers.is_empty()
             && placement.shard.as_ref() == Some(target)
@@ -324,10 +378,16 @@ impl Decision<'_> {
         }
     }
 
-    fn created_from_patch(&self) -> Result<Bytes, Refusal> {
-        let document = self.applied_to(None)?;
-        self.rules.locate_document(&document)?;
-        Ok(document)
+    /// What patches or touches of a document that is not there leave (protocol, "on_missing").
+    fn made_of_nothing(&self) -> Wanted {
+        if self.rules.on_missing != OnMissing::Create || self.entry.fold.content == Content::Touch {
+            return Wanted::Gone(self.missing_outcome());
+        }
+        let document = self.applied_to(None).and_then(|document| {
+            self.rules.locate_document(&document)?;
+            Ok(document)
+        });
+        document.map_or_else(|refusal| Wanted::Gone(Outcome::DeadLetter(refusal)), Wanted::Document)
     }
 
     fn missing_outcome(&self) -> Outcome {
@@ -340,6 +400,12 @@ impl Decision<'_> {
             detail: format!("a {what} of a document that is not in the index"),
         })
     }
+}
+
+/// Back to step 1, with a fresh read of the placement.
+fn nothing_found(known: Option<&Known>) -> Outcome {
+    let nothing_found_at = known.map(|known| known.stamp);
+    again_outcome("nothing_found", Carry { nothing_found_at, ..Carry::default() })
 }
 
 /// Back to step 1 in the next batch.

@@ -152,7 +152,7 @@ impl ReadDocuments {
             match decide(&tray.desk.rules, &entry, known, fresh, copy) {
                 Plan::Settle(Outcome::Again { reason, carry }) => tray.start_over(entry, reason, carry),
                 Plan::Settle(outcome) => tray.settle(entry, outcome),
-                Plan::InPlace { shard, source } => announced.in_place.push((entry, shard, source)),
+                Plan::InPlace { known, task } => announced.in_place.push(Placed { entry, known, task }),
                 Plan::WriteAhead { guard, placement, task } => {
                     announced.ahead.push(Ahead { entry, guard, placement, task });
                 }
@@ -202,10 +202,22 @@ struct Placed {
     task: Task,
 }
 
+impl Placed {
+    /// The document into the placement's geoshard; `None` if there is nothing to write.
+    fn document(&self) -> Option<BulkOp> {
+        Some(BulkOp::Index {
+            index: Index::Geoshard(self.known.placement.shard.clone()?),
+            id: self.entry.id.clone(),
+            guard: Guard::External(self.entry.fold.last),
+            source: self.task.write.clone()?,
+        })
+    }
+}
+
 #[derive(Debug, Default)]
 struct Announced {
     ahead: Vec<Ahead>,
-    in_place: Vec<(Entry, ShardId, bytes::Bytes)>,
+    in_place: Vec<Placed>,
     ready: Vec<Placed>,
 }
 
@@ -226,12 +238,7 @@ impl Announce {
             guard: ahead.guard,
             source: ahead.placement.to_json(),
         });
-        let in_place = self.announced.in_place.iter().map(|(entry, shard, source)| BulkOp::Index {
-            index: Index::Geoshard(shard.clone()),
-            id: entry.id.clone(),
-            guard: Guard::External(entry.fold.last),
-            source: source.clone(),
-        });
+        let in_place = self.announced.in_place.iter().filter_map(Placed::document);
         let clears = self.clears.iter().map(|clear| BulkOp::Index {
             index: Index::Placements,
             id: clear.id.clone(),
@@ -267,17 +274,15 @@ impl Announce {
                 }
             }
         }
-        for ((entry, _, _), answer) in announced.in_place.into_iter().zip(answers.by_ref()) {
+        let mut refused = Vec::new();
+        for (placed, answer) in announced.in_place.into_iter().zip(answers.by_ref()) {
             match answer {
-                BulkOutcome::Done { .. } => tray.settle(entry, Outcome::Done(Done::Indexed { moved: false })),
+                BulkOutcome::Done { .. } => tray.settle(placed.entry, placed.task.then),
                 BulkOutcome::Conflict | BulkOutcome::NotFound => {
-                    tray.settle(entry, Outcome::Done(Done::AlreadyApplied));
+                    tray.settle(placed.entry, Outcome::Done(Done::AlreadyApplied));
                 }
-                // The last good copy stays where it is, and the placement says so already.
-                BulkOutcome::Refused(error) => {
-                    tray.settle(entry, Outcome::DeadLetter(Refusal::by_elasticsearch(&error)));
-                }
-                BulkOutcome::Unanswered => tray.unanswered(entry),
+                BulkOutcome::Refused(error) => refused.push((placed, Refusal::by_elasticsearch(&error))),
+                BulkOutcome::Unanswered => tray.unanswered(placed.entry),
             }
         }
         for (clear, answer) in clears.into_iter().zip(answers) {
@@ -289,7 +294,7 @@ impl Announce {
                 _ => tray.desk.cache.forget(&clear.id),
             }
         }
-        WriteDocuments::new(tray, placed)
+        WriteDocuments::new(tray, placed, refused)
     }
 }
 
@@ -300,42 +305,35 @@ pub struct WriteDocuments {
     writing: Vec<Placed>,
     /// Nothing to write: on to the deletes.
     written: Vec<Placed>,
+    /// Refused in place.
+    refused: Vec<(Placed, Refusal)>,
 }
 
 impl WriteDocuments {
-    fn new(tray: Tray, placed: Vec<Placed>) -> Self {
-        let (writing, written) = placed
-            .into_iter()
-            .partition(|placed| placed.task.write.is_some() && placed.known.placement.shard.is_some());
-        Self { tray, writing, written }
+    fn new(tray: Tray, placed: Vec<Placed>, refused: Vec<(Placed, Refusal)>) -> Self {
+        let (writing, written) = placed.into_iter().partition(|placed| placed.document().is_some());
+        Self { tray, writing, written, refused }
     }
 
     /// One index operation per document to write.
     pub fn ops(&self) -> Vec<BulkOp> {
-        self.writing
-            .iter()
-            .filter_map(|placed| {
-                Some(BulkOp::Index {
-                    index: Index::Geoshard(placed.known.placement.shard.clone()?),
-                    id: placed.entry.id.clone(),
-                    guard: Guard::External(placed.entry.fold.last),
-                    source: placed.task.write.clone()?,
-                })
-            })
-            .collect()
+        self.writing.iter().filter_map(Placed::document).collect()
     }
 
     /// Takes one answer per operation, in order.
     pub fn answered(self, answers: Vec<BulkOutcome>) -> Examine {
-        let Self { mut tray, writing, mut written } = self;
-        let mut refused = Vec::new();
+        let Self { mut tray, writing, mut written, mut refused } = self;
         for (mut placed, answer) in writing.into_iter().zip(answers) {
             match answer {
                 BulkOutcome::Done { .. } => written.push(placed),
                 BulkOutcome::Conflict => {
-                    placed.task.then = Outcome::Done(Done::AlreadyApplied);
+                    if let Outcome::Done(done) = &mut placed.task.then {
+                        *done = Done::AlreadyApplied;
+                    }
                     written.push(placed);
                 }
+                // Only the last good copy, which can not be lifted any more (its mapping has changed); it stays as it is.
+                BulkOutcome::Refused(_) if placed.known.placement.refused => written.push(placed),
                 BulkOutcome::Refused(error) => refused.push((placed, Refusal::by_elasticsearch(&error))),
                 // The placement is recorded: the next attempt resumes it.
                 BulkOutcome::NotFound | BulkOutcome::Unanswered => tray.unanswered(placed.entry),
@@ -378,13 +376,16 @@ impl Examine {
                 tray.unanswered(entry);
                 continue;
             };
+            let recorded = known.placement.pos;
+            let position = entry.fold.last;
+            let copy = copy.map(|copy| copy.shard);
+            let is_in_place = recorded < position && copy == known.placement.shard;
             // While a lost record's decision is being finished, the placement is not this entry's to set back.
-            if known.placement.pos != entry.fold.last {
+            if is_in_place || recorded > position {
                 tray.settle(entry, Outcome::DeadLetter(refusal));
                 continue;
             }
-            let mut placement = Placement::new(known.placement.pos, copy.map(|copy| copy.shard), shards);
-            placement.refused = true;
+            let placement = Placement::new(position, copy, shards).after_refusal();
             set_backs.push(SetBack { entry, refusal, guard: Guard::Unchanged(known.stamp), placement });
         }
         CleanUp::new(tray, written, set_backs)
@@ -444,22 +445,19 @@ impl CleanUp {
         let Self { mut tray, sweeping, set_backs } = self;
         let mut answers = answers.into_iter();
         for placed in sweeping {
-            let count = placed.known.unswept().len();
-            let all_gone = answers
-                .by_ref()
-                .take(count)
-                // A conflict: a copy at least as new as this entry is there, which is not this entry's to remove.
-                .filter(|answer| {
-                    matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::NotFound | BulkOutcome::Conflict)
-                })
-                .count()
-                == count;
-            if all_gone {
-                let id = placed.entry.id.clone();
-                tray.settle(placed.entry, placed.task.then);
-                tray.swept(id, placed.known);
-            } else {
+            let answers: Vec<_> = answers.by_ref().take(placed.known.unswept().len()).collect();
+            let gone =
+                |answer: &BulkOutcome| matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::NotFound);
+            if !answers.iter().all(|answer| gone(answer) || *answer == BulkOutcome::Conflict) {
                 tray.unanswered(placed.entry);
+                continue;
+            }
+            let id = placed.entry.id.clone();
+            tray.settle(placed.entry, placed.task.then);
+            // A conflict: this very delete, sent twice, or a copy at least as new, which is not this entry's to remove.
+            // It stays named (INV-1), and the document's next entry sweeps again.
+            if answers.iter().all(gone) {
+                tray.swept(id, placed.known);
             }
         }
         for (set_back, answer) in set_backs.into_iter().zip(answers) {
