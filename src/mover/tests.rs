@@ -1,1 +1,0 @@
-//! The protocol's tables and counterexamples, step by step.

@@ -1,0 +1,526 @@
+//! Every weakening that the protocol names, as the history that it would break: owner and zombie as two movers over one
+//! store, step by step. Each test fails if its rule is taken out of the mover.
+
+use super::store::{Answer, Store};
+use super::*;
+use crate::elastic::rounds::BulkOutcome;
+use crate::invariants::*;
+
+/// Document `x` lives in geoshard `a`, written by record 1.
+fn in_a() -> Store {
+    Store::with(placed(1, Some("a"), &[]), &[("a", 1)])
+}
+
+/// Nothing is in flight: one copy, where it belongs. Gives the store in short.
+fn at_rest(store: &Store) -> String {
+    inv_1_every_copy_is_named(&store.view(&id("x"))).unwrap();
+    inv_5_at_rest_there_is_one_copy(&store.view(&id("x"))).unwrap();
+    store.x()
+}
+
+fn in_short_of(outcome: &Outcome) -> String {
+    outcome_in_short(outcome)
+}
+
+/// Rules while maps change, by the old map or the new one.
+fn two_maps(shards: [&str; 3]) -> Rules {
+    Rules { map: map(shards), two_maps_live: true, ..rules() }
+}
+
+#[test]
+fn a_placement_that_a_zombie_wrote_in_between_is_not_overwritten_by_a_higher_version() {
+    let mut store = in_a();
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    owner.begin(entry([index(B, 2), index(C, 3)])).up_to(Round::Announce, &mut store);
+    zombie.begin(entry([index(B, 2)])).up_to(Round::WriteDocuments, &mut store);
+    assert_eq!(in_short_of(&owner.finish(&mut store)), "again: placement_conflict");
+    owner.work_out(&mut store, entry([index(B, 2), index(C, 3)]));
+    zombie.finish(&mut store);
+    assert_eq!(at_rest(&store), "3 c [a b] | c@3", "the zombie's geoshard is named, and swept");
+}
+
+#[test]
+fn a_fold_that_went_elsewhere_and_back_is_not_in_place_so_that_a_zombie_can_not_move_the_document_away() {
+    let mut store = in_a();
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    zombie.begin(entry([index(B, 2)])).up_to(Round::Announce, &mut store);
+    owner.work_out(&mut store, entry([index(B, 2), index(A, 3)]));
+    zombie.finish(&mut store);
+    assert_eq!(at_rest(&store), "3 a [] | a@3");
+}
+
+#[test]
+fn an_entry_behind_the_recorded_position_waits_so_that_no_patch_is_lost() {
+    let mut store = in_a();
+    let (second, third) = (patch(r#"{"p":2}"#, 2), patch(r#"{"location":{"lat":1,"lon":90}}"#, 3));
+    let dead = entry([second.clone(), third.clone()]);
+    Owner::new().begin(dead).up_to(Round::WriteDocuments, &mut store);
+    let mut owner = Owner::new();
+    let outcome = owner.work(&mut store, entry([second.clone()]));
+    assert_eq!(in_short_of(&outcome), "parked until 3");
+    assert_eq!(in_short_of(&owner.work_out(&mut store, entry([second, third]))), "moved");
+    assert_eq!(at_rest(&store), "3 b [a] | b@3");
+    assert_eq!(store.text("b"), r#"{"location":{"lat":1,"lon":90},"n":1,"p":2}"#);
+}
+
+#[test]
+fn nothing_of_a_document_that_is_new_or_moves_is_sent_before_its_placement_stands() {
+    for (store, entry, announced) in [
+        (Store::default(), entry([index(B, 2)]), "place 2 b [] if absent"),
+        (in_a(), entry([index(B, 2)]), "place 2 b [a] if unchanged"),
+        (in_a(), entry([delete(2)]), "place 2 deleted [a] if unchanged"),
+    ] {
+        let mut store = store;
+        let mut owner = Owner::new();
+        owner.begin(entry).up_to(Round::Announce, &mut store);
+        assert_eq!(in_short(&owner.batch().calls()), [announced]);
+        owner.unanswered();
+        while owner.batch().round().is_some() {
+            assert_eq!(in_short(&owner.batch().calls()), [""; 0]);
+            owner.step(&mut store);
+        }
+    }
+}
+
+#[test]
+fn a_new_document_is_announced_so_that_a_delete_knows_where_to_look() {
+    let mut store = Store::default();
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    zombie.begin(entry([index(A, 1)])).up_to(Round::Announce, &mut store);
+    owner.work_out(&mut store, entry([index(A, 1), delete(2)]));
+    assert_eq!(in_short_of(&zombie.finish(&mut store)), "again: placement_conflict");
+    assert_eq!(at_rest(&store), "2 deleted [] | ");
+}
+
+#[test]
+fn a_deleted_document_does_not_come_back_by_a_late_write() {
+    let mut store = Store::default();
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    let late = zombie.begin(entry([index(A, 1)])).up_to(Round::WriteDocuments, &mut store).unanswered();
+    owner.work_out(&mut store, entry([index(A, 1), delete(2)]));
+    assert_eq!(store.deliver(late), [Answer::Bulk(BulkOutcome::Conflict)]);
+    assert_eq!(at_rest(&store), "2 deleted [a] | ");
+}
+
+#[test]
+fn a_delete_of_a_document_that_never_was_is_recorded() {
+    let mut store = Store::default();
+    assert_eq!(in_short_of(&Owner::new().work_out(&mut store, entry([delete(2)]))), "deleted");
+    assert_eq!(at_rest(&store), "2 deleted [] | ");
+}
+
+#[test]
+fn what_was_decided_at_a_position_is_not_decided_again_under_another_map() {
+    let mut store = Store::default();
+    let (mut zombie, mut owner) = (Owner::by(two_maps(OLD_MAP)), Owner::by(two_maps(NEW_MAP)));
+    zombie.begin(entry([index(A, 5)])).up_to(Round::WriteDocuments, &mut store);
+    owner.work_out(&mut store, entry_by(&two_maps(NEW_MAP), [index(A, 5)]));
+    assert_eq!(at_rest(&store), "5 a [] | a@5");
+    zombie.finish(&mut store);
+    assert_eq!(at_rest(&store), "5 a [] | a@5");
+}
+
+#[test]
+fn a_record_up_to_the_recorded_position_does_not_decide_again() {
+    let mut store = Store::default();
+    Owner::by(two_maps(OLD_MAP)).work_out(&mut store, entry([index(A, 3)]));
+    let newer = entry_by(&two_maps(NEW_MAP), [index(A, 3), patch(r#"{"p":4}"#, 4)]);
+    Owner::by(two_maps(NEW_MAP)).work_out(&mut store, newer);
+    assert_eq!(at_rest(&store), "4 a [] | a@4");
+}
+
+#[test]
+fn a_document_that_moves_has_a_copy_wherever_its_owner_dies() {
+    for round in [Round::Announce, Round::WriteDocuments, Round::Examine, Round::CleanUp] {
+        for answered in [true, false] {
+            let mut store = in_a();
+            let mut dead = Owner::new();
+            dead.begin(entry([patch(r#"{"location":{"lon":90}}"#, 2)])).up_to(round, &mut store);
+            if !answered {
+                // Not carried out either; whatever the owner does next must allow for that.
+                dead.unanswered();
+            }
+            dead.finish(&mut store);
+            inv_2_a_document_that_exists_has_a_copy(&store.view(&id("x")), true).unwrap();
+            Owner::new().work_out(&mut store, entry([patch(r#"{"location":{"lon":90}}"#, 2)]));
+            assert_eq!(at_rest(&store).split(" [").next(), Some("2 b"), "{round:?}");
+        }
+    }
+}
+
+/// A delete without a version can not be written down: [`BulkOp::Delete`] has one.
+#[test]
+fn a_late_delete_does_not_remove_the_copy_of_a_document_that_came_back() {
+    let mut store = in_a();
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    let late = zombie.begin(entry([index(B, 2)])).up_to(Round::CleanUp, &mut store).unanswered();
+    assert_eq!(in_short(&late), ["delete a@2"]);
+    owner.work_out(&mut store, entry([index(A, 3)]));
+    assert_eq!(store.deliver(late), [Answer::Bulk(BulkOutcome::Conflict)]);
+    assert_eq!(at_rest(&store), "3 a [b] | a@3");
+}
+
+#[test]
+fn a_newer_copy_found_in_a_leftover_is_neither_copied_nor_overlooked() {
+    let (fourth, fifth) = (patch(r#"{"p":4}"#, 4), index(A, 5));
+    let mut store = Store::with(placed(2, Some("b"), &["a"]), &[("b", 2)]);
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    owner.begin(entry([fourth.clone()])).up_to(Round::ReadDocuments, &mut store);
+    zombie.work_out(&mut store, entry([fourth.clone(), fifth.clone()]));
+    assert_eq!(in_short_of(&owner.finish(&mut store)), "again: newer_copy_elsewhere");
+    assert_eq!(in_short_of(&owner.work_out(&mut store, entry([fourth.clone()]))), "parked until 5");
+    assert_eq!(in_short_of(&owner.work_out(&mut store, entry([fourth, fifth]))), "already applied");
+    assert_eq!(at_rest(&store), "5 a [b] | a@5");
+    assert_eq!(store.text("a"), doc(A, 5));
+}
+
+#[test]
+fn a_document_that_moved_while_it_was_looked_for_is_not_missing() {
+    let (second, third) = (patch(r#"{"p":2}"#, 2), patch(r#"{"location":{"lon":90}}"#, 3));
+    let mut store = in_a();
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    owner.begin(entry([second.clone()])).up_to(Round::ReadDocuments, &mut store);
+    zombie.work_out(&mut store, entry([second.clone(), third.clone()]));
+    assert_eq!(in_short_of(&owner.finish(&mut store)), "again: nothing_found");
+    assert_eq!(in_short_of(&owner.work_out(&mut store, entry([second.clone()]))), "parked until 3");
+    owner.work_out(&mut store, entry([second, third]));
+    assert_eq!(at_rest(&store), "3 b [a] | b@3");
+}
+
+#[test]
+fn a_document_that_nobody_finds_twice_under_the_same_placement_is_missing() {
+    let mut store = Store::with(placed(1, Some("a"), &[]), &[]);
+    let mut owner = Owner::new();
+    let outcome = owner.work_out(&mut store, entry([patch(r#"{"p":2}"#, 2)]));
+    assert_eq!(in_short_of(&outcome), "dead letter: missing_document");
+    assert_eq!(at_rest(&store), "2 deleted [a] | ");
+}
+
+#[test]
+fn a_cache_that_survived_into_a_later_assignment_would_make_two_copies() {
+    let history = |keeps_cache: bool| {
+        let mut store = in_a();
+        let mut worker = Owner::new();
+        worker.work_out(&mut store, entry([index(A, 2)]));
+        let mut other = Owner::new();
+        other.work_out(&mut store, entry([index(B, 3)]));
+        other.clear(&mut store);
+        if !keeps_cache {
+            worker = Owner::new();
+        }
+        worker.work_out(&mut store, entry([index(A, 4)]));
+        store
+    };
+    assert_eq!(at_rest(&history(false)), "4 a [b] | a@4");
+    assert_eq!(history(true).x(), "3 b [] | a@4 b@3", "why the cache dies with the assignment");
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "INV-6")]
+fn two_entries_of_one_document_are_not_worked_on_at_once() {
+    Batch::begin(new_desk(rules()), vec![entry([index(A, 1)]), entry([index(B, 2)])]);
+}
+
+#[test]
+fn a_refused_document_stays_as_it_last_was_and_where() {
+    let mut store = in_a();
+    let outcome = Owner::new().work_out(&mut store, entry([unacceptable(B, 5)]));
+    assert_eq!(in_short_of(&outcome), "dead letter: refused_by_elasticsearch");
+    assert_eq!(at_rest(&store), "5! a [b] | a@5");
+    assert_eq!(store.text("a"), doc(A, 1));
+}
+
+#[test]
+fn a_refused_document_stays_where_it_is_even_if_an_earlier_move_was_never_carried_out() {
+    let mut store = in_a();
+    Owner::new().begin(entry([index(B, 3)])).up_to(Round::WriteDocuments, &mut store);
+    assert_eq!(store.x(), "3 b [a] | a@1");
+    Owner::new().work_out(&mut store, entry([index(B, 3), unacceptable(C, 5)]));
+    assert_eq!(at_rest(&store), "5! a [b c] | a@5");
+    assert_eq!(store.text("a"), doc(A, 1));
+}
+
+#[test]
+fn a_refused_document_that_never_existed_is_recorded_as_deleted() {
+    let mut store = Store::default();
+    Owner::new().work_out(&mut store, entry([unacceptable(B, 5)]));
+    assert_eq!(at_rest(&store), "5! deleted [b] | ");
+}
+
+#[test]
+fn what_was_refused_at_a_position_is_refused_there_again_without_being_written() {
+    let mut store = in_a();
+    Owner::new().work_out(&mut store, entry([unacceptable(B, 5)]));
+    let mut owner = Owner::new();
+    owner.begin(entry([unacceptable(B, 5)])).up_to(Round::WriteDocuments, &mut store);
+    assert_eq!(in_short(&owner.batch().calls()), [""; 0]);
+    assert_eq!(in_short_of(&owner.finish(&mut store)), "dead letter: refused_by_elasticsearch");
+    assert_eq!(at_rest(&store), "5! a [b] | a@5");
+    // The next record decides again.
+    owner.work_out(&mut store, entry([index(C, 6)]));
+    assert_eq!(at_rest(&store).split(" [").next(), Some("6 c"));
+}
+
+#[test]
+fn a_refusal_in_place_leaves_placement_and_copy_alone() {
+    let mut store = in_a();
+    let outcome = Owner::new().work_out(&mut store, entry([unacceptable(A, 5)]));
+    assert_eq!(in_short_of(&outcome), "dead letter: refused_by_elasticsearch");
+    assert_eq!(at_rest(&store), "1 a [] | a@1");
+}
+
+#[test]
+fn a_refusal_in_place_of_a_document_that_was_announced_but_never_written_is_recorded_as_deleted() {
+    let mut store = Store::default();
+    Owner::new().begin(entry([index(B, 4)])).up_to(Round::WriteDocuments, &mut store);
+    Owner::new().work_out(&mut store, entry([index(B, 4), unacceptable(B, 5)]));
+    assert_eq!(at_rest(&store), "5! deleted [b] | ");
+}
+
+/// The zombie moves the document from `a` to `b` while the owner, who has folded further, is refused in `c` and sets the
+/// placement back to `a`. If the owner sweeps `b` and the zombie then `a`, nothing is left.
+#[test]
+fn a_zombie_does_not_delete_the_last_good_copy_of_a_refused_document() {
+    let further = entry([index(B, 2), unacceptable(C, 3)]);
+    for put_after in 0..16 {
+        for delete_after in put_after..16 {
+            let mut store = in_a();
+            let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+            zombie.begin(entry([index(B, 2)])).up_to(Round::WriteDocuments, &mut store);
+            let mut carry = Carry::default();
+            owner.begin(further.clone());
+            for step in 0..16 {
+                if step == put_after {
+                    zombie.up_to(Round::CleanUp, &mut store);
+                }
+                if step == delete_after {
+                    zombie.finish(&mut store);
+                }
+                match owner.batch.as_ref().map(Batch::round) {
+                    Some(Some(_)) => drop(owner.step(&mut store)),
+                    Some(None) => {
+                        if let Outcome::Again { carry: taken, .. } = owner.finish(&mut store) {
+                            carry = taken;
+                            owner.begin(Entry { carry: carry.clone(), ..further.clone() });
+                        }
+                    }
+                    None => {}
+                }
+                let view = store.view(&id("x"));
+                inv_1_every_copy_is_named(&view).unwrap();
+                inv_2_a_document_that_exists_has_a_copy(&view, true)
+                    .unwrap_or_else(|broken| panic!("put {put_after}, delete {delete_after}: {broken}"));
+            }
+            if owner.batch.is_some() {
+                owner.finish(&mut store);
+            }
+            owner.work_out(&mut store, Entry { carry, ..further.clone() });
+            assert_eq!(at_rest(&store).split(' ').next(), Some("3!"));
+        }
+    }
+}
+
+#[test]
+fn patches_that_make_no_document_do_not_leave_an_earlier_move_half_done() {
+    let mut store = Store::default();
+    let mut first = index(A, 1);
+    first.body = Body::Index {
+        doc: r#"{"location":"1,0"}"#.into(),
+        at: path().locate(br#"{"location":"1,0"}"#).unwrap(),
+    };
+    Owner::new().work_out(&mut store, entry([first]));
+    let moves = patch(r#"{"location":"1,90"}"#, 2);
+    Owner::new().begin(entry([moves.clone()])).up_to(Round::WriteDocuments, &mut store);
+    assert_eq!(store.x(), "2 b [] | a@1".replace("[]", "[a]"));
+    // Half a location over a location in text is none.
+    let outcome = Owner::new().work_out(&mut store, entry([moves, patch(r#"{"location":{"lat":5}}"#, 3)]));
+    assert_eq!(in_short_of(&outcome), "dead letter: no_location_after_patch");
+    assert_eq!(at_rest(&store), "3! a [b] | a@3");
+    assert_eq!(store.text("a"), r#"{"location":"1,0"}"#);
+}
+
+fn finishing(writes: [Write; 1]) -> Entry {
+    let carry = Carry { finish_recorded: true, ..Carry::default() };
+    Entry { carry, ..entry(writes) }
+}
+
+#[test]
+fn the_decision_of_a_record_that_was_lost_is_finished() {
+    let mut store = Store::with(placed(5, Some("b"), &["a"]), &[("a", 1)]);
+    let patched = patch(r#"{"p":3}"#, 3);
+    assert_eq!(in_short_of(&Owner::new().work(&mut store, entry([patched.clone()]))), "parked until 5");
+    assert_eq!(in_short_of(&Owner::new().work_out(&mut store, finishing([patched]))), "indexed");
+    assert_eq!(at_rest(&store), "5 b [a] | b@3");
+    assert!(store.text("b").contains(r#""p":3"#));
+    let mut deleted = Store::with(placed(5, None, &["a"]), &[("a", 1)]);
+    Owner::new().work_out(&mut deleted, finishing([index(A, 3)]));
+    assert_eq!(at_rest(&deleted), "5 deleted [a] | ");
+}
+
+#[test]
+fn finishing_the_decision_of_a_lost_record_takes_along_a_copy_that_has_the_fold_already() {
+    let mut store = Store::with(placed(5, Some("b"), &["a"]), &[("a", 3)]);
+    assert_eq!(in_short_of(&Owner::new().work_out(&mut store, finishing([patch(r#"{"p":3}"#, 3)]))), "moved");
+    assert_eq!(at_rest(&store), "5 b [a] | b@3");
+    assert_eq!(store.text("b"), doc(A, 3));
+}
+
+#[test]
+fn a_patch_of_a_missing_document_is_told_even_if_a_lost_record_had_placed_it() {
+    let mut store = Store::with(placed(5, Some("b"), &[]), &[]);
+    let outcome = Owner::new().work_out(&mut store, finishing([patch(r#"{"p":3}"#, 3)]));
+    assert_eq!(in_short_of(&outcome), "dead letter: missing_document");
+}
+
+#[test]
+fn leftovers_that_were_swept_are_not_named_again() {
+    let mut store = in_a();
+    let mut owner = Owner::new();
+    owner.work_out(&mut store, entry([index(B, 2)]));
+    assert_eq!(at_rest(&store), "2 b [a] | b@2");
+    owner.work_out(&mut store, entry([index(C, 3)]));
+    assert_eq!(at_rest(&store), "3 c [b] | c@3");
+    owner.clear(&mut store);
+    assert_eq!(at_rest(&store), "3 c [] | c@3");
+    owner.begin(entry([index(C, 4)])).up_to(Round::Announce, &mut store);
+    assert_eq!(in_short(&owner.batch().calls()), ["put c@4"], "and the document is in place again");
+}
+
+#[test]
+fn a_leftover_whose_delete_met_a_newer_copy_stays_named() {
+    let mut store = Store::with(placed(2, Some("b"), &["a"]), &[("a", 7)]);
+    let mut owner = Owner::new();
+    owner.work_out(&mut store, entry([index(B, 3)]));
+    owner.clear(&mut store);
+    assert_eq!(store.x(), "3 b [a] | a@7 b@3");
+    owner.work_out(&mut store, entry([index(B, 8)]));
+    owner.clear(&mut store);
+    assert_eq!(at_rest(&store), "8 b [] | b@8");
+}
+
+#[test]
+fn a_late_clear_changes_nothing() {
+    let mut store = in_a();
+    let mut zombie = Owner::new();
+    zombie.work_out(&mut store, entry([index(B, 2)]));
+    zombie.batch = Some(Batch::begin(zombie.desk.take().unwrap(), Vec::new()));
+    let late = zombie.up_to(Round::Announce, &mut store).unanswered();
+    Owner::new().work_out(&mut store, entry([index(C, 3)]));
+    assert_eq!(store.deliver(late), [Answer::Bulk(BulkOutcome::Conflict)]);
+    assert_eq!(at_rest(&store).split(" [").next(), Some("3 c"));
+}
+
+#[test]
+fn nothing_is_in_place_while_two_maps_are_live() {
+    for (rules, sent) in [(rules(), "put a@2"), (two_maps(OLD_MAP), "place 2 a [] if unchanged")] {
+        let mut store = in_a();
+        let mut owner = Owner::by(rules);
+        owner.begin(entry([index(A, 2)])).up_to(Round::Announce, &mut store);
+        assert_eq!(in_short(&owner.batch().calls()), [sent]);
+    }
+}
+
+#[test]
+fn a_touch_places_again_under_the_current_map() {
+    let mut store = in_a();
+    let mut owner = Owner::by(two_maps(NEW_MAP));
+    assert_eq!(in_short_of(&owner.work_out(&mut store, entry([touch(2)]))), "moved");
+    assert_eq!(at_rest(&store), "2 b [a] | b@2");
+    assert_eq!(store.text("b"), doc(A, 1));
+}
+
+#[test]
+fn a_touch_and_a_patch_of_unclear_location_are_never_in_place() {
+    for write in [touch(2), patch(r#"{"location":{"lat":2}}"#, 2)] {
+        let mut store = in_a();
+        let mut owner = Owner::new();
+        owner.begin(entry([write.clone()])).up_to(Round::Announce, &mut store);
+        assert_eq!(in_short(&owner.batch().calls()), ["place 2 a [] if unchanged"]);
+        owner.finish(&mut store);
+        assert_eq!(at_rest(&store), "2 a [] | a@2");
+    }
+}
+
+#[test]
+fn what_is_done_about_a_missing_document_is_configured() {
+    let whole = || patch(r#"{"location":{"lat":1,"lon":90},"p":1}"#, 5);
+    let part = || patch(r#"{"p":1}"#, 5);
+    let (dead, unplaced) = ("dead letter: missing_document", "dead letter: no_location_after_patch");
+    let nothing = "none | ";
+    use OnMissing::{Create, DeadLetter, Drop};
+    for (on_missing, write, outcome, left) in [
+        (DeadLetter, whole(), dead, nothing),
+        (DeadLetter, touch(5), dead, nothing),
+        (Drop, whole(), "dropped", nothing),
+        (Drop, touch(5), "dropped", nothing),
+        (Create, whole(), "indexed", "5 b [] | b@5"),
+        (Create, part(), unplaced, nothing),
+        (Create, touch(5), dead, nothing),
+    ] {
+        let mut store = Store::default();
+        let done = Owner::by(Rules { on_missing, ..rules() }).work_out(&mut store, entry([write.clone()]));
+        assert_eq!(
+            (in_short_of(&done).as_str(), at_rest(&store).as_str()),
+            (outcome, left),
+            "{on_missing:?} {write:?}"
+        );
+    }
+    // A delete before the patch is carried out, whatever becomes of the patch.
+    let gone = "5 deleted [a] | ";
+    for (on_missing, write, outcome, left) in [
+        (DeadLetter, whole(), dead, gone),
+        (Drop, whole(), "dropped", gone),
+        (Create, whole(), "moved", "5 b [a] | b@5"),
+        (Create, part(), unplaced, gone),
+    ] {
+        let mut store = in_a();
+        let done = Owner::by(Rules { on_missing, ..rules() })
+            .work_out(&mut store, entry([delete(4), write.clone()]));
+        assert_eq!(
+            (in_short_of(&done).as_str(), at_rest(&store).as_str()),
+            (outcome, left),
+            "{on_missing:?} {write:?}"
+        );
+    }
+}
+
+/// Not the mover's to prevent: who changes the map must not activate it before everything that was written in place
+/// under the old map alone is committed. Otherwise it may be replayed, and decided, under the new one.
+#[test]
+fn a_map_that_is_activated_before_what_was_written_in_place_is_committed_makes_two_copies() {
+    let mut store = in_a();
+    Owner::new().work_out(&mut store, entry([index(A, 2)]));
+    Owner::new().work_out(&mut store, entry([index(A, 3)]));
+    assert_eq!(store.x(), "1 a [] | a@3", "in place, and not committed when the owner dies");
+    let rules = two_maps(NEW_MAP);
+    let mut owner = Owner::by(rules.clone());
+    for write in [index(A, 2), index(A, 3)] {
+        owner.work_out(&mut store, entry_by(&rules, [write]));
+        owner.clear(&mut store);
+    }
+    assert_eq!(store.x(), "3 b [a] | a@3 b@3");
+    // It stays named, so the next record heals it.
+    owner.work_out(&mut store, entry_by(&rules, [index(A, 4)]));
+    assert_eq!(at_rest(&store), "4 b [a] | b@4");
+}
+
+/// Not the mover's to prevent either: writing in place relies on seeing every record that a zombie may still act on.
+/// Where compaction takes one in between, only an owner that writes every placement (as with two maps) is safe.
+#[test]
+fn a_record_that_compaction_takes_while_a_zombie_acts_on_it() {
+    let history = |owner: Rules| {
+        let mut store = in_a();
+        let mut zombie = Owner::new();
+        zombie.begin(entry([delete(2)])).up_to(Round::Announce, &mut store);
+        // Record 2 is gone from the topic when the new owner reads it.
+        Owner::by(owner).work_out(&mut store, entry([index(A, 3)]));
+        zombie.finish(&mut store);
+        zombie.clear(&mut store);
+        store
+    };
+    assert_eq!(at_rest(&history(two_maps(OLD_MAP))), "3 a [] | a@3");
+    let in_place = history(rules());
+    assert_eq!(in_place.x(), "2 deleted [a] | a@3");
+    inv_1_every_copy_is_named(&in_place.view(&id("x"))).unwrap();
+}
