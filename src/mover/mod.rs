@@ -9,7 +9,7 @@
 //! | `drive.rs` | the only I/O: runs the chain against Elasticsearch |
 //!
 //! *Invariant:* nothing here knows a clock, a socket or a random number, so that the same code runs in production, in
-//! the tables of `tests.rs`, and wherever histories are explored.
+//! the tables of `tests/`, and wherever histories are explored.
 
 mod decide;
 mod drive;

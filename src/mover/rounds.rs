@@ -10,6 +10,7 @@ use super::{Carry, Clear, Desk, Done, Entry, Outcome, Refusal, SET_BACK, Settled
 use crate::elastic::rounds::{BulkOutcome, GetOutcome};
 use crate::elastic::{BulkOp, Get, Guard, Index};
 use crate::ids::{DocId, ShardId};
+use crate::invariants::inv_6_one_entry_of_a_document;
 use crate::placement::{Known, Placement};
 use crate::position::Position;
 
@@ -58,10 +59,7 @@ pub struct ReadPlacements {
 impl ReadPlacements {
     /// Begins a batch. At most one entry of a document may be in work at a time (INV-6).
     pub fn begin(mut desk: Desk, entries: Vec<Entry>) -> Self {
-        debug_assert!(
-            entries.iter().map(|entry| &entry.id).collect::<HashSet<_>>().len() == entries.len(),
-            "INV-6: two entries of one document in a batch"
-        );
+        debug_assert_eq!(inv_6_one_entry_of_a_document(entries.iter().map(|entry| &entry.id)), Ok(()));
         let mut known = Vec::with_capacity(entries.len());
         let mut unknown = Vec::new();
         for entry in entries {

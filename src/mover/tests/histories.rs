@@ -27,7 +27,7 @@ use crate::mover::{SET_BACK, UNANSWERED};
 use crate::worker::ledger::Ledger;
 
 /// Enough for every event below to occur, and done in seconds.
-const HISTORIES: u64 = 4_000;
+const HISTORIES: u64 = 3_000;
 
 /// SplitMix64.
 struct Rng(u64);
@@ -401,15 +401,14 @@ impl<'a> World<'a> {
         }
         hold(inv_1_every_copy_is_named(&after));
         hold(inv_4_nothing_goes_back(&before, &after));
-        if let Call::Bulk(BulkOp::Delete { version, .. }) = call
-            && let Some(newest) = before.copies.values().max()
-        {
+        if let (Some(newest), Some(placement)) = (before.copies.values().max(), &after.placement) {
             let was_deleted = self.written.iter().any(|write| {
-                write.id == id && write.body == Body::Delete && (*newest..=*version).contains(&write.position)
+                let is_delete = write.id == id && write.body == Body::Delete;
+                is_delete && (*newest..=placement.pos).contains(&write.position)
             });
             // Known limit: a zombie that folded further, is refused, and finds no copy yet, deletes what the owner writes
             // meanwhile at a lower position. Its fold, which holds those records too, is a dead letter.
-            let was_refused = after.placement.as_ref().is_some_and(|p| p.refused && p.shard.is_none());
+            let was_refused = placement.refused && placement.shard.is_none();
             hold(inv_2_a_document_that_exists_has_a_copy(&after, !was_deleted && !was_refused));
         }
         answer
