@@ -49,7 +49,7 @@ pub fn rules(config: &Config) -> Result<Rules, Failure> {
     let location = LocationPath::new(&config.documents.location)
         .context("documents.location in the configuration")
         .map_err(Failure::usage)?;
-    Ok(Rules { map: map(config)?, location, on_missing: config.documents.on_missing, two_maps_live: false })
+    Ok(Rules { map: map(config)?, location, on_missing: config.documents.on_missing, announce_all: false })
 }
 
 /// The configured map.

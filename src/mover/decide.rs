@@ -360,7 +360,7 @@ impl Decision<'_> {
 
     /// Step 3: the one case in which nothing needs to be written ahead.
     fn is_in_place(&self, placement: &Placement, target: &ShardId) -> bool {
-        !self.rules.two_maps_live
+        !self.rules.announce_all
             && placement.leftovers.is_empty()
             && placement.shard.as_ref() == Some(target)
             // A fold A→B→A must write: a zombie still at its B step would move the document away from under it.

@@ -18,8 +18,9 @@ pub struct Rules {
     pub location: LocationPath,
     /// For patches and touches of documents that are not there.
     pub on_missing: OnMissing,
-    /// While two maps are live nothing is in place: every entry writes its placement (protocol, "Changing the map").
-    pub two_maps_live: bool,
+    /// Nothing is in place: every entry writes its placement. While two maps are live (protocol, "Changing the map"), and
+    /// while a zombie may act on a record that this owner will never read (protocol, "Records that compaction took").
+    pub announce_all: bool,
 }
 
 impl Rules {

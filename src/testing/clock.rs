@@ -1,6 +1,6 @@
 //! A clock for tests with tokio's time, paused or not.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::clock::{Clock, Instant};
@@ -10,12 +10,19 @@ use crate::clock::{Clock, Instant};
 pub(crate) struct TokioClock {
     start: tokio::time::Instant,
     asked: AtomicUsize,
+    /// Milliseconds that tokio's clock does not know of.
+    suspended: AtomicU64,
 }
 
 impl TokioClock {
     /// It begins at one hour, so that there is a time before.
     pub(crate) fn new() -> Self {
-        Self { start: tokio::time::Instant::now(), asked: AtomicUsize::new(0) }
+        Self { start: tokio::time::Instant::now(), asked: AtomicUsize::new(0), suspended: AtomicU64::new(0) }
+    }
+
+    /// The machine slept: boot time went on, tokio's did not.
+    pub(crate) fn suspend(&self, time: Duration) {
+        self.suspended.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::Relaxed);
     }
 
     pub(crate) fn asked(&self) -> usize {
@@ -26,6 +33,7 @@ impl TokioClock {
 impl Clock for TokioClock {
     fn now(&self) -> Instant {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        Instant::from_start(Duration::from_secs(3600) + self.start.elapsed())
+        let suspended = Duration::from_millis(self.suspended.load(Ordering::Relaxed));
+        Instant::from_start(Duration::from_secs(3600) + suspended + self.start.elapsed())
     }
 }

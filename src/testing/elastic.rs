@@ -51,6 +51,8 @@ struct Store {
     next_seq_no: u64,
     faults: Faults,
     calls: usize,
+    placement_reads: usize,
+    placement_writes: usize,
 }
 
 /// See the top of this file.
@@ -75,6 +77,16 @@ impl MemoryElastic {
     /// Requests that came, answered or not.
     pub(crate) fn calls(&self) -> usize {
         self.store().calls
+    }
+
+    /// How many placements were read so far.
+    pub(crate) fn placement_reads(&self) -> usize {
+        self.store().placement_reads
+    }
+
+    /// How many writes of placements were asked for so far.
+    pub(crate) fn placement_writes(&self) -> usize {
+        self.store().placement_writes
     }
 
     /// Where a document is, and its content: one copy of each, or the protocol is broken.
@@ -167,7 +179,8 @@ impl Elastic for MemoryElastic {
 }
 
 impl Store {
-    fn get(&self, get: &Get) -> GetAnswer {
+    fn get(&mut self, get: &Get) -> GetAnswer {
+        self.placement_reads += usize::from(get.index == Index::Placements);
         let Some(docs) = self.indices.get(&get.index) else {
             return GetAnswer::Failed(item_error(0, "index_not_found_exception"));
         };
@@ -180,6 +193,7 @@ impl Store {
     fn carry_out(&mut self, op: &BulkOp) -> BulkAnswer {
         let (BulkOp::Index { index, id, .. } | BulkOp::Delete { index, id, .. }) = op;
         let is_document = matches!(index, Index::Geoshard(_));
+        self.placement_writes += usize::from(*index == Index::Placements);
         if self.faults.pushed_back_items > 0 {
             self.faults.pushed_back_items -= 1;
             return failed(429, "es_rejected_execution_exception");

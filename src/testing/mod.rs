@@ -30,6 +30,6 @@ pub(crate) fn rules() -> Rules {
         map: six_faces(),
         location: LocationPath::new("location").unwrap(),
         on_missing: OnMissing::DeadLetter,
-        two_maps_live: false,
+        announce_all: false,
     }
 }

@@ -193,6 +193,10 @@ struct Task {
     /// When entries that came back from the last batch are due again.
     again_at: Option<TokioInstant>,
     stopped: bool,
+    /// When the partition was assigned.
+    assigned_at: Instant,
+    /// Offsets are missing between what was committed and what was read: taken by compaction, or transaction markers.
+    saw_gap: bool,
     /// When the loop last turned. It turns at least with every tick of the gauges.
     last_turn: Instant,
     /// It did not turn for so long that the cache may be out of date beyond what versions mend.
@@ -226,6 +230,8 @@ impl Task {
             not_before: None,
             again_at: None,
             stopped: false,
+            assigned_at: bench.clock.now(),
+            saw_gap: false,
             last_turn: bench.clock.now(),
             was_suspended: false,
             metrics: partition.metrics.clone(),
@@ -299,9 +305,15 @@ impl Task {
                 _ = self.partition.mode.changed() => return false,
             };
             match remembered {
-                Ok(None) => return true,
+                Ok(None) => {
+                    self.saw_gap = offset != 0;
+                    return true;
+                }
                 Ok(Some(remembered)) => match remembered.allows(bench.epoch, offset) {
-                    Ok(()) => return true,
+                    Ok(()) => {
+                        self.saw_gap = offset != remembered.offset;
+                        return true;
+                    }
                     Err(refused) => {
                         self.stop(Some(offset), &refused.to_string());
                         return false;
@@ -365,6 +377,7 @@ impl Task {
             );
             return self.stop(Some(offset), &reason);
         }
+        self.saw_gap |= self.ledger.next_offset().is_some_and(|next| record.offset > next);
         self.metrics.record_in();
         let raw = RawRecord {
             partition: self.partition.number,
@@ -488,6 +501,10 @@ impl Task {
         }
         let Some(mut desk) = self.desk.take() else { return };
         desk.lookups = mover::Lookups::default();
+        // An earlier owner's batch may still act on a record that compaction has taken from this one's sight; once a batch
+        // deadline has passed it can send no more.
+        let zombie_may_act = self.now().since(self.assigned_at) <= self.partition.bench.batching.deadline;
+        desk.rules.announce_all = self.partition.bench.rules.announce_all || (self.saw_gap && zombie_may_act);
         let batching = self.partition.bench.batching;
         let entries = self.ledger.hand_out(batching.max_documents, batching.max_bytes);
         self.send_rejected();

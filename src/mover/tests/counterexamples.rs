@@ -24,7 +24,7 @@ fn in_short_of(outcome: &Outcome) -> String {
 
 /// Rules while maps change, by the old map or the new one.
 fn two_maps(shards: [&str; 3]) -> Rules {
-    Rules { map: map(shards), two_maps_live: true, ..rules() }
+    Rules { map: map(shards), announce_all: true, ..rules() }
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn map(shards: [&str; 3]) -> Arc<GeoshardMap> {
 }
 
 fn rules() -> Rules {
-    Rules { map: map(OLD_MAP), location: path(), on_missing: OnMissing::DeadLetter, two_maps_live: false }
+    Rules { map: map(OLD_MAP), location: path(), on_missing: OnMissing::DeadLetter, announce_all: false }
 }
 
 /// A document at a place; `n` tells which.

@@ -682,3 +682,34 @@ async fn gauges_keep_up_while_records_never_pause() {
         text.lines().find_map(|line| line.strip_prefix("geofold_dirty_ids{partition=\"0\"} ")).unwrap();
     assert!(dirty.parse::<i64>().unwrap() > 1000, "{dirty}");
 }
+
+/// Bulk operations on placements that writing `id` once more takes.
+async fn placements_written(rig: &mut Rig, offset: i64, id: &str) -> usize {
+    let before = rig.elastic.placement_writes();
+    rig.index(offset, id, 10, offset);
+    rig.until_watermark(offset + 1).await;
+    rig.elastic.placement_writes() - before
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_gap_every_placement_is_written_until_no_zombie_can_act_any_more() {
+    let mut rig = Rig::start();
+    assert_eq!(placements_written(&mut rig, 0, "a").await, 1, "a new document");
+    assert_eq!(placements_written(&mut rig, 1, "a").await, 0, "in place");
+    // Compaction took 2 to 6.
+    assert_eq!(placements_written(&mut rig, 7, "a").await, 1, "a zombie may act on what was taken");
+    rig.pass(Duration::from_secs(61)).await;
+    assert_eq!(placements_written(&mut rig, 8, "a").await, 0, "in place again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_cached_before_a_suspension_is_not_believed() {
+    let mut rig = Rig::start();
+    rig.index(0, "a", 10, 0);
+    rig.until_watermark(1).await;
+    let reads = rig.elastic.placement_reads();
+    rig.clock.suspend(Duration::from_secs(3600));
+    rig.index(1, "a", 10, 1);
+    rig.until_watermark(2).await;
+    assert_eq!(rig.elastic.placement_reads(), reads + 1, "read again");
+}
