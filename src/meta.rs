@@ -106,6 +106,12 @@ impl TopicFacts {
         key(format!("topic/{topic}"))
     }
 
+    /// The operation that remembers this of `topic`; of two at once, the one with the higher epoch stays.
+    pub fn remember(&self, topic: &str) -> BulkOp {
+        let version = Position::from_version(u64::from(self.epoch.get()));
+        write_op(Self::key(topic), version, self)
+    }
+
     /// Whether work may go on with `now`, given what is remembered. An unknown topic id on either side proves nothing.
     pub fn allows(remembered: &Self, now: &Self) -> Result<(), EpochNeeded> {
         let epoch = now.epoch;
@@ -149,7 +155,7 @@ impl Watermark {
     }
 }
 
-/// Reads and writes what is remembered of one topic.
+/// Reads and writes what is remembered of one topic's partitions.
 #[derive(Clone)]
 pub struct Memory {
     rounds: Rounds,
@@ -179,17 +185,6 @@ impl Memory {
     /// Of `topic`.
     pub fn new(rounds: Rounds, topic: &str) -> Self {
         Self { rounds, topic: topic.to_owned() }
-    }
-
-    /// What is remembered of the topic; `None` if it was never worked on.
-    pub async fn topic(&self, lease: &Lease) -> Result<Option<TopicFacts>, MemoryError> {
-        self.read(TopicFacts::key(&self.topic), lease).await
-    }
-
-    /// Remembers the topic under its epoch; of two at once, the one with the higher epoch stays.
-    pub async fn remember_topic(&self, facts: &TopicFacts, lease: &Lease) -> Result<(), MemoryError> {
-        let Some(version) = Position::new(facts.epoch, 0) else { return Ok(()) };
-        self.write(vec![write_op(TopicFacts::key(&self.topic), version, facts)], lease).await
     }
 
     /// The offset of `partition` that is known to have been committed.

@@ -175,6 +175,14 @@ pub async fn check(target: &CheckTarget, elastic: &dyn Elastic) -> Report {
     Report { findings, topic }
 }
 
+/// Remembers the topic as it is now in the meta index.
+///
+/// # Errors
+/// With a finding: one that waiting may mend, or an error.
+pub async fn remember(target: &CheckTarget, elastic: &dyn Elastic, now: &TopicFacts) -> Result<(), Finding> {
+    search::carry_out(elastic, target.timeout, &[now.remember(&target.topic)]).await
+}
+
 /// What a check found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {

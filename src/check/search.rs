@@ -228,28 +228,39 @@ async fn try_to_write(elastic: &dyn Elastic, timeout: Duration) -> Finding {
         BulkOp::Index { index: Index::Meta, id: id.clone(), guard: Guard::Absent, source },
         BulkOp::Delete { index: Index::Meta, id, version: Position::from_version(2) },
     ];
-    let answers = match elastic.bulk(&ops, timeout).await {
+    match carry_out(elastic, timeout, &ops).await {
+        Ok(()) => Finding::ok(WRITE, "a document was written to the meta index and removed"),
+        Err(finding) => finding,
+    }
+}
+
+/// Carries out operations on the meta index. A conflict is well: something newer is there.
+pub(super) async fn carry_out(
+    elastic: &dyn Elastic,
+    timeout: Duration,
+    ops: &[BulkOp],
+) -> Result<(), Finding> {
+    let answers = match elastic.bulk(ops, timeout).await {
         Ok(answers) => answers,
         Err(CallError::Status { status: 401, reason, .. }) => {
-            return Finding::error(WRITE, not_known(&reason));
+            return Err(Finding::error(WRITE, not_known(&reason)));
         }
-        Err(error @ CallError::Status { status: 403, .. }) => return may_not_write(&error.to_string()),
-        Err(error) => return no_answer(WRITE, &error),
+        Err(error @ CallError::Status { status: 403, .. }) => return Err(may_not_write(&error.to_string())),
+        Err(error) => return Err(no_answer(WRITE, &error)),
     };
-    match answers.iter().find(|answer| answer.status >= 300) {
-        None => Finding::ok(WRITE, "a document was written to the meta index and removed"),
-        Some(BulkAnswer { status, error, .. }) => {
-            let error = error.as_ref().map_or_else(|| format!("status {status}"), |error| error.to_string());
-            match status {
-                401 | 403 => may_not_write(&error),
-                429 | 502..=504 => Finding::unreachable(
-                    WRITE,
-                    format_args!("the meta index does not take writes now: {error}"),
-                ),
-                _ => Finding::error(WRITE, format_args!("the meta index refused a document: {error}")),
-            }
+    let Some(BulkAnswer { status, error, .. }) =
+        answers.iter().find(|answer| answer.status >= 300 && answer.status != 409)
+    else {
+        return Ok(());
+    };
+    let error = error.as_ref().map_or_else(|| format!("status {status}"), |error| error.to_string());
+    Err(match status {
+        401 | 403 => may_not_write(&error),
+        429 | 502..=504 => {
+            Finding::unreachable(WRITE, format_args!("the meta index does not take writes now: {error}"))
         }
-    }
+        _ => Finding::error(WRITE, format_args!("the meta index refused a document: {error}")),
+    })
 }
 
 fn may_not_write(error: &str) -> Finding {

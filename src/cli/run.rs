@@ -70,7 +70,8 @@ async fn work(
         topic = preflight::pass(&target, &*elastic, &config.retry, &health) => topic?,
         () = stop.cancelled() => return Ok(()),
     };
-    let surroundings = Surroundings { elastic, rules, topic, clock, metrics, health, stop };
+    let partitions = topic.partitions;
+    let surroundings = Surroundings { elastic, rules, partitions, clock, metrics, health, stop };
     Ok(worker::run(config, surroundings).await?)
 }
 

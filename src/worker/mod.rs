@@ -44,7 +44,7 @@ use crate::dead_letter::{DeadLetters, LetterBox};
 use crate::decode::Decoder;
 use crate::elastic::Elastic;
 use crate::elastic::rounds::{self, Halt, Lease, Rounds};
-use crate::meta::{Memory, MemoryError, TopicFacts};
+use crate::meta::Memory;
 use crate::mover::Rules;
 use crate::retry::RetryPolicy;
 use crate::telemetry::Metrics;
@@ -55,8 +55,8 @@ pub struct Surroundings {
     pub elastic: Arc<dyn Elastic>,
     /// How documents are placed.
     pub rules: Rules,
-    /// The topic as the preflight found it.
-    pub topic: TopicFacts,
+    /// How many partitions the topic has, as the preflight found it.
+    pub partitions: i32,
     /// Boot time.
     pub clock: Arc<dyn Clock>,
     /// Counters.
@@ -84,9 +84,6 @@ pub enum WorkerError {
     /// Elasticsearch refuses the worker as such.
     #[error(transparent)]
     Halt(#[from] Halt),
-    /// The topic could not be remembered.
-    #[error("the topic can not be remembered in the meta index: {0}")]
-    Memory(MemoryError),
     /// The poll thread panicked.
     #[error("the poll thread ended unexpectedly; this is a defect in geofold, please report it with the log")]
     PollThread,
@@ -97,7 +94,7 @@ pub enum WorkerError {
 /// # Errors
 /// See [`WorkerError`]. No offset moves past what is done in any case.
 pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), WorkerError> {
-    let Surroundings { elastic, rules, topic, clock, metrics, health, stop } = surroundings;
+    let Surroundings { elastic, rules, partitions, clock, metrics, health, stop } = surroundings;
     let retry = RetryPolicy { initial: config.retry.initial, max: config.retry.max };
     let permits = config.elasticsearch.max_in_flight;
     metrics.elasticsearch_permits.set(crate::telemetry::metrics::level(permits));
@@ -115,12 +112,11 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
         observer: metrics.clone(),
     };
     let memory = Memory::new(rounds.clone(), &config.kafka.topic);
-    remember_topic(&memory, &topic, &config.batch.deadline, &*clock).await?;
     let (fatal, mut halted) = mpsc::unbounded_channel();
     let bench = Arc::new(Bench {
         topic: config.kafka.topic.as_str().into(),
         epoch: config.positions.epoch,
-        partitions: topic.partitions,
+        partitions,
         batching: Batching {
             max_documents: config.batch.max_documents,
             max_bytes: config.batch.max_bytes.as_usize(),
@@ -168,6 +164,7 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
         .map_err(|error| WorkerError::Client { client: "consumer", error })?;
 
     let signals = Arc::new(Signals { drain: AtomicBool::new(false), abort: AtomicBool::new(false) });
+    let _abort = AbortOnDrop(signals.clone());
     let (remember, to_remember) = mpsc::unbounded_channel();
     let remembering = tokio::spawn(remember_commits(memory, config.clone(), clock, to_remember));
     let polling = {
@@ -202,6 +199,15 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
     }
 }
 
+/// A thread can not be cancelled: if the worker's future is dropped, the poll thread must be told.
+struct AbortOnDrop(Arc<Signals>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort.store(true, Ordering::Relaxed);
+    }
+}
+
 /// librdkafka's configuration from plain settings.
 pub fn client_config(properties: &crate::config::Properties) -> ClientConfig {
     let mut client = ClientConfig::new();
@@ -222,21 +228,6 @@ fn dead_letters(config: &Config, retry: RetryPolicy) -> Result<Option<Arc<dyn Le
     Ok(Some(Arc::new(DeadLetters::new(producer, topic, retry))))
 }
 
-/// Remembers the topic before anything is written under its positions.
-async fn remember_topic(
-    memory: &Memory,
-    topic: &TopicFacts,
-    patience: &Duration,
-    clock: &dyn Clock,
-) -> Result<(), WorkerError> {
-    let lease = Lease { deadline: clock.now() + *patience, cancel: CancellationToken::new() };
-    match memory.remember_topic(topic, &lease).await {
-        Ok(()) => Ok(()),
-        Err(MemoryError::Halt(halt)) => Err(halt.into()),
-        Err(error) => Err(WorkerError::Memory(error)),
-    }
-}
-
 /// Tells the meta index which offsets are committed, so that a rewound group is found out later. It may lag or fail: an
 /// older offset only finds less.
 async fn remember_commits(
@@ -253,3 +244,6 @@ async fn remember_commits(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

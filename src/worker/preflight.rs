@@ -1,12 +1,13 @@
 //! Before a worker joins its group: everything that `geofold check` looks at must be right.
 //!
 //! What does not answer is waited for: a worker that starts while Elasticsearch restarts is no error. What answers wrongly
-//! is refused: a missing index or another topic does not get better by itself.
+//! is refused: a missing index or another topic does not get better by itself. In the end the topic is remembered, before
+//! anything is written under its positions.
 
 use thiserror::Error;
 
 use crate::admin::Health;
-use crate::check::{CheckTarget, Finding, Level, check};
+use crate::check::{self, CheckTarget, Finding, Level};
 use crate::config::types::Retry;
 use crate::elastic::Elastic;
 use crate::meta::TopicFacts;
@@ -33,7 +34,7 @@ pub async fn pass(
 ) -> Result<TopicFacts, Refused> {
     let mut delays = RetryPolicy { initial: retry.initial, max: retry.max }.delays();
     loop {
-        let report = check(target, elastic).await;
+        let report = check::check(target, elastic).await;
         let of_level = |level: Level| -> Vec<Finding> {
             report.findings.iter().filter(|finding| finding.level == level).cloned().collect()
         };
@@ -41,12 +42,18 @@ pub async fn pass(
         if !wrong.is_empty() {
             return Err(Refused(wrong));
         }
-        let unreachable = of_level(Level::Unreachable);
+        let mut unreachable = of_level(Level::Unreachable);
         if let (true, Some(topic)) = (unreachable.is_empty(), report.topic) {
-            for warning in of_level(Level::Warning) {
-                tracing::warn!(about = warning.about, "{}", warning.message);
+            match check::remember(target, elastic, &topic).await {
+                Ok(()) => {
+                    for warning in of_level(Level::Warning) {
+                        tracing::warn!(about = warning.about, "{}", warning.message);
+                    }
+                    return Ok(topic);
+                }
+                Err(finding) if finding.is_error() => return Err(Refused(vec![finding])),
+                Err(finding) => unreachable.push(finding),
             }
-            return Ok(topic);
         }
         let delay = delays.next(None);
         for finding in &unreachable {
