@@ -40,7 +40,7 @@ fn two_workers_of_which_one_is_killed_twice_leave_each_document_once_in_its_plac
     let missing = world
         .dead_letters()
         .iter()
-        .filter(|(_, _, headers)| headers["geofold-error-reason"] == "missing_document")
+        .filter(|letter| letter.headers["geofold-error-reason"] == "missing_document")
         .count();
     assert!(missing as u64 <= truth.missing * 3, "{missing} dead letters for {} misses", truth.missing);
 }

@@ -16,6 +16,16 @@
     reason = "small numbers of a test's own"
 )]
 
+mod bounded;
+mod counters;
 mod crashes;
+mod dead_letters;
+mod membership;
+mod one_copy;
+mod order;
+mod outages;
 mod quick_start;
+mod rewind;
+mod starvation;
+mod stop;
 mod support;

@@ -1,6 +1,7 @@
 //! What the tests stand on: the stack, a world (topic, indices, configuration) of one's own, workers as child
 //! processes, and the truth to compare with.
 
+mod proxy;
 mod stack;
 mod truth;
 mod worker;
@@ -8,19 +9,25 @@ mod world;
 
 use std::time::{Duration, Instant};
 
+pub use proxy::{Faults, Proxy};
 pub use stack::Stack;
-pub use truth::{Event, Truth, random_events};
+pub use truth::{CITIES, Event, Truth, random_events};
 pub use worker::Worker;
-pub use world::{World, WorldOptions};
+pub use world::{Raw, World, WorldOptions, text};
 
 /// Asks until `condition` gives a value; panics with what it was about after `patience`.
-pub fn wait_for<T>(what: &str, patience: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(what: &str, patience: Duration, condition: impl FnMut() -> Option<T>) -> T {
+    wait_for_or(patience, condition).unwrap_or_else(|| panic!("waited {patience:?} in vain for {what}"))
+}
+
+/// Asks until `condition` gives a value; `None` after `patience`.
+pub fn wait_for_or<T>(patience: Duration, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
     let began = Instant::now();
     loop {
-        if let Some(value) = condition() {
+        let value = condition();
+        if value.is_some() || began.elapsed() >= patience {
             return value;
         }
-        assert!(began.elapsed() < patience, "waited {patience:?} in vain for {what}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }

@@ -6,9 +6,9 @@ use geofold::geo::GeoPoint;
 use geofold::geoshard::GeoshardMap;
 use serde_json::{Value, json};
 
-use super::Random;
+use super::{Random, Raw};
 
-/// Cities far enough apart to lie in different geoshards of the sample map.
+/// Cities, each in a geoshard of its own on the tests' map.
 pub const CITIES: [(f64, f64); 12] = [
     (48.8566, 2.3522),
     (40.7128, -74.0060),
@@ -27,24 +27,10 @@ pub const CITIES: [(f64, f64); 12] = [
 /// One write to the topic.
 #[derive(Debug, Clone)]
 pub enum Event {
-    Index {
-        id: String,
-        document: Value,
-    },
-    Patch {
-        id: String,
-        patch: Value,
-    },
-    Delete {
-        id: String,
-    },
-    Touch {
-        id: String,
-    },
-    /// Something that is no write: its line for `geofold send` as it stands.
-    Bad {
-        line: String,
-    },
+    Index { id: String, document: Value },
+    Patch { id: String, patch: Value },
+    Delete { id: String },
+    Touch { id: String },
 }
 
 impl Event {
@@ -55,7 +41,22 @@ impl Event {
             Self::Patch { id, patch } => format!("{id}\tpatch\t{patch}"),
             Self::Delete { id } => format!("{id}\tdelete\t"),
             Self::Touch { id } => format!("{id}\ttouch\t"),
-            Self::Bad { line } => line.clone(),
+        }
+    }
+
+    /// The record that `geofold send` makes of it.
+    pub fn to_raw(&self) -> Raw {
+        let (id, op, value) = match self {
+            Self::Index { id, document } => (id, "index", Some(document.to_string())),
+            Self::Patch { id, patch } => (id, "patch", Some(patch.to_string())),
+            Self::Delete { id } => (id, "delete", None),
+            Self::Touch { id } => (id, "touch", None),
+        };
+        Raw {
+            partition: None,
+            key: Some(id.clone().into_bytes()),
+            value: value.map(String::into_bytes),
+            headers: vec![("geofold-op", op.to_owned())],
         }
     }
 }
@@ -70,7 +71,7 @@ pub struct Truth {
 
 impl Truth {
     pub fn new() -> Self {
-        let map = include_str!("../../../config/map-55.json");
+        let map = include_str!("map-12.json");
         Self { documents: BTreeMap::new(), missing: 0, map: GeoshardMap::from_json(map).unwrap() }
     }
 
@@ -87,7 +88,6 @@ impl Truth {
                 None => self.missing += 1,
             },
             Event::Touch { id } => self.missing += u64::from(!self.documents.contains_key(id)),
-            Event::Bad { .. } => {}
         }
     }
 

@@ -19,13 +19,14 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker whose admin server listens at `admin_port`.
-    pub fn start(config: &Path, log: PathBuf, admin_port: u16) -> Self {
+    /// Starts a worker whose admin server listens at `admin_port`, with more environment variables.
+    pub fn start(config: &Path, log: PathBuf, admin_port: u16, env: &[(&str, &str)]) -> Self {
         let file = File::create(&log).unwrap();
         let child = Command::new(GEOFOLD)
             .args(["run", "--config"])
             .arg(config)
             .env("GEOFOLD_ADMIN__LISTEN", format!("127.0.0.1:{admin_port}"))
+            .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stdout(file.try_clone().unwrap())
             .stderr(file)
@@ -76,10 +77,25 @@ impl Worker {
         Some((response.status().as_u16(), response.text().ok()?))
     }
 
+    /// Why it is not ready, as `/readyz` tells; empty if it is, or if it does not answer.
+    pub fn not_ready_because(&self) -> String {
+        self.get("/readyz")
+            .filter(|(status, _)| *status == 503)
+            .map(|(_, reasons)| reasons)
+            .unwrap_or_default()
+    }
+
     /// Waits until `/readyz` says ready.
     pub fn wait_until_ready(&self) {
         wait_for("a ready worker", Duration::from_secs(60), || {
             self.get("/readyz").filter(|(status, _)| *status == 200)
+        });
+    }
+
+    /// Waits until it owns this many partitions.
+    pub fn wait_until_assigned(&self, partitions: i32) {
+        wait_for("assigned partitions", Duration::from_secs(60), || {
+            (self.metric("geofold_assigned_partitions", "") == f64::from(partitions)).then_some(())
         });
     }
 

@@ -4,19 +4,22 @@ use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
-use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::message::{Headers, Message};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::error::KafkaResult;
+use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::truth::{Event, Truth};
 use super::worker::GEOFOLD;
-use super::{Stack, Worker, wait_for};
+use super::{Proxy, Stack, Worker, wait_for_or};
 
 /// How a world differs from the usual one.
 pub struct WorldOptions {
@@ -39,6 +42,24 @@ pub struct Copy {
     pub source: Value,
 }
 
+/// A record as it is.
+#[derive(Debug, Clone, Default)]
+pub struct Raw {
+    /// `None`: where its key belongs.
+    pub partition: Option<i32>,
+    pub key: Option<Vec<u8>>,
+    pub value: Option<Vec<u8>>,
+    pub headers: Vec<(&'static str, String)>,
+}
+
+/// A message in the dead-letter topic.
+#[derive(Debug, Clone)]
+pub struct DeadLetter {
+    pub key: Option<String>,
+    pub value: Option<String>,
+    pub headers: BTreeMap<String, String>,
+}
+
 /// See the file's first lines.
 pub struct World {
     pub stack: Stack,
@@ -46,7 +67,7 @@ pub struct World {
     partitions: i32,
     dir: TempDir,
     pub config: PathBuf,
-    started: std::cell::Cell<u32>,
+    started: AtomicU32,
 }
 
 impl World {
@@ -65,7 +86,7 @@ impl World {
         let name = format!("t{:x}", std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos());
         let config = dir.path().join("geofold.toml");
         let mut tables: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        let map = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
+        let map = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/support/map-12.json");
         for (table, line) in [
             ("kafka", format!("brokers = [{:?}]", stack.kafka)),
             ("kafka", format!("topic = {name:?}")),
@@ -89,14 +110,8 @@ impl World {
         let toml: String =
             tables.iter().map(|(table, lines)| format!("[{table}]\n{}\n\n", lines.join("\n"))).collect();
         std::fs::write(&config, toml).unwrap();
-        let world = Self {
-            stack,
-            name,
-            partitions: options.partitions,
-            dir,
-            config,
-            started: std::cell::Cell::new(0),
-        };
+        let world =
+            Self { stack, name, partitions: options.partitions, dir, config, started: AtomicU32::new(0) };
         world.create_topic(&world.name, options.partitions);
         world.create_topic(&format!("{}-dead", world.name), 1);
         world
@@ -124,10 +139,45 @@ impl World {
 
     /// Starts a worker.
     pub fn worker(&self) -> Worker {
-        let number = self.started.get();
-        self.started.set(number + 1);
+        self.worker_with(&[])
+    }
+
+    /// Starts a worker that reaches Elasticsearch through a proxy.
+    pub fn worker_behind(&self, proxy: &Proxy) -> Worker {
+        self.worker_with(&[("GEOFOLD_ELASTICSEARCH__URLS", proxy.url())])
+    }
+
+    /// Starts a worker with parts of its configuration overridden by environment variables.
+    pub fn worker_with(&self, env: &[(&str, &str)]) -> Worker {
+        let number = self.started.fetch_add(1, Ordering::Relaxed);
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        Worker::start(&self.config, self.dir.path().join(format!("worker-{number}.log")), port)
+        Worker::start(&self.config, self.dir.path().join(format!("worker-{number}.log")), port, env)
+    }
+
+    /// Produces records as they are, whatever they hold, in their order.
+    pub fn produce(&self, records: &[Raw]) {
+        let producer: BaseProducer = self.client().set("partitioner", "murmur2_random").create().unwrap();
+        for raw in records {
+            let mut record: BaseRecord<'_, [u8], [u8]> = BaseRecord::to(&self.name);
+            record.partition = raw.partition;
+            record.key = raw.key.as_deref();
+            record.payload = raw.value.as_deref();
+            let headers = raw.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
+                headers.insert(Header { key, value: Some(value) })
+            });
+            producer.send(record.headers(headers)).map_err(|(error, _)| error).unwrap();
+        }
+        producer.flush(Duration::from_secs(30)).unwrap();
+    }
+
+    /// Commits offsets of a group without members, as an operator would rewind it.
+    pub fn rewind(&self, offsets: &[(i32, i64)]) {
+        let consumer: BaseConsumer = self.client().set("group.id", &self.name).create().unwrap();
+        let mut list = TopicPartitionList::new();
+        for &(partition, offset) in offsets {
+            list.add_partition_offset(&self.name, partition, Offset::Offset(offset)).unwrap();
+        }
+        consumer.commit(&list, CommitMode::Sync).unwrap();
     }
 
     fn client(&self) -> ClientConfig {
@@ -147,33 +197,44 @@ impl World {
 
     /// Committed and end offsets of each partition. A partition without a commit counts as committed at 0.
     pub fn offsets(&self) -> Vec<(i64, i64)> {
-        let consumer: BaseConsumer = self.client().set("group.id", &self.name).create().unwrap();
+        let mut last = None;
+        // A broker that has just started is not every group's coordinator yet.
+        let asked = wait_for_or(Duration::from_secs(60), || {
+            self.try_offsets().map_err(|error| last = Some(error)).ok()
+        });
+        asked.unwrap_or_else(|| panic!("no offsets from the broker: {last:?}"))
+    }
+
+    fn try_offsets(&self) -> KafkaResult<Vec<(i64, i64)>> {
+        let consumer: BaseConsumer = self.client().set("group.id", &self.name).create()?;
         let timeout = Duration::from_secs(20);
         let mut list = TopicPartitionList::new();
         (0..self.partitions).for_each(|partition| drop(list.add_partition(&self.name, partition)));
-        let committed = consumer.committed_offsets(list, timeout).unwrap();
-        (0..self.partitions)
-            .map(|partition| {
-                let (_, end) = consumer.fetch_watermarks(&self.name, partition, timeout).unwrap();
-                match committed.find_partition(&self.name, partition).unwrap().offset() {
-                    Offset::Offset(offset) => (offset, end),
-                    _ => (0, end),
-                }
-            })
-            .collect()
+        let committed = consumer.committed_offsets(list, timeout)?;
+        let offsets = (0..self.partitions).map(|partition| {
+            let (_, end) = consumer.fetch_watermarks(&self.name, partition, timeout)?;
+            let element = committed.find_partition(&self.name, partition).unwrap();
+            element.error()?;
+            match element.offset() {
+                Offset::Offset(offset) => Ok((offset, end)),
+                _ => Ok((0, end)),
+            }
+        });
+        offsets.collect()
     }
 
     /// Waits until every record is committed.
     pub fn wait_until_committed(&self, patience: Duration) {
         let mut last = Vec::new();
-        wait_for("committed offsets to equal end offsets", patience, || {
+        let committed = wait_for_or(patience, || {
             last = self.offsets();
             last.iter().all(|(committed, end)| committed == end).then_some(())
         });
+        assert!(committed.is_some(), "after {patience:?} committed and end offsets are {last:?}");
     }
 
-    /// All messages in the dead-letter topic: key, value, headers.
-    pub fn dead_letters(&self) -> Vec<(String, Option<String>, BTreeMap<String, String>)> {
+    /// All messages in the dead-letter topic.
+    pub fn dead_letters(&self) -> Vec<DeadLetter> {
         let consumer: BaseConsumer = self.client().set("group.id", "reader").create().unwrap();
         let topic = format!("{}-dead", self.name);
         let timeout = Duration::from_secs(20);
@@ -188,11 +249,11 @@ impl World {
             let headers = message.headers().map_or_else(BTreeMap::new, |headers| {
                 headers.iter().map(|h| (h.key.to_owned(), h.value.map(as_text).unwrap_or_default())).collect()
             });
-            letters.push((
-                as_text(message.key().unwrap_or_default()),
-                message.payload().map(as_text),
+            letters.push(DeadLetter {
+                key: message.key().map(as_text),
+                value: message.payload().map(as_text),
                 headers,
-            ));
+            });
         }
         letters
     }
@@ -200,8 +261,21 @@ impl World {
     /// Every copy of every document, by id, over all geoshards.
     pub fn copies(&self) -> BTreeMap<String, Vec<Copy>> {
         let mut copies: BTreeMap<String, Vec<Copy>> = BTreeMap::new();
-        let pattern = format!("{}-s*", self.name);
-        self.stack.ask("POST", &format!("/{pattern}/_refresh"), None);
+        for (id, copy) in self.search_all(&format!("{}-s*", self.name)) {
+            copies.entry(id).or_default().push(copy);
+        }
+        copies
+    }
+
+    /// Every placement record, by its document's id.
+    pub fn placements(&self) -> BTreeMap<String, Value> {
+        let found = self.search_all(&format!("{}-placements", self.name));
+        found.into_iter().map(|(id, copy)| (id, copy.source)).collect()
+    }
+
+    fn search_all(&self, indices: &str) -> Vec<(String, Copy)> {
+        let mut found = Vec::new();
+        self.stack.ask("POST", &format!("/{indices}/_refresh"), None);
         let mut after: Option<Value> = None;
         loop {
             let mut body = json!({
@@ -211,9 +285,9 @@ impl World {
             if let Some(after) = after.take() {
                 body["search_after"] = after;
             }
-            let answer = self.stack.ask("POST", &format!("/{pattern}/_search"), Some(body));
+            let answer = self.stack.ask("POST", &format!("/{indices}/_search"), Some(body));
             let hits = answer["hits"]["hits"].as_array().unwrap().clone();
-            let Some(last) = hits.last() else { return copies };
+            let Some(last) = hits.last() else { return found };
             after = Some(last["sort"].clone());
             for hit in hits {
                 let copy = Copy {
@@ -221,7 +295,7 @@ impl World {
                     version: hit["_version"].as_u64().unwrap(),
                     source: hit["_source"].clone(),
                 };
-                copies.entry(hit["_id"].as_str().unwrap().to_owned()).or_default().push(copy);
+                found.push((hit["_id"].as_str().unwrap().to_owned(), copy));
             }
         }
     }
@@ -253,9 +327,22 @@ impl World {
         assert!(wrong.is_empty(), "the index is wrong:\n{}", wrong.join("\n"));
     }
 
-    /// The placement record of a document.
-    pub fn placement(&self, id: &str) -> Value {
-        self.stack.try_ask("GET", &format!("/{}-placements/_doc/{id}", self.name), None).1["_source"].clone()
+    /// What is wrong with the placements: each must name the one geoshard that its document is in, or that it was deleted,
+    /// and no leftovers.
+    pub fn wrong_placements(&self, truth: &Truth) -> Vec<String> {
+        let placements = self.placements();
+        let missing = truth.documents.keys().filter(|id| !placements.contains_key(*id));
+        let mut wrong: Vec<String> = missing.map(|id| format!("{id} has no placement")).collect();
+        for (id, placement) in &placements {
+            let shard = truth.documents.get(id).map(|document| truth.shard_of(document));
+            let is_right = placement["shard"].as_str() == shard
+                && placement["deleted"].as_bool().unwrap_or(false) == shard.is_none()
+                && placement["leftovers"].as_array().is_none_or(Vec::is_empty);
+            if !is_right {
+                wrong.push(format!("{id} is in {shard:?}, its placement says {placement}"));
+            }
+        }
+        wrong
     }
 }
 

@@ -1,0 +1,103 @@
+//! Promise 1, one copy: a document is in the geoshard that its location belongs to, and nowhere else; on its way it may be
+//! seen twice, never not at all.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::support::{
+    CITIES, Event, Faults, Proxy, Random, Truth, World, WorldOptions, random_events, seed, wait_for_or,
+};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+#[test]
+fn after_many_moves_every_placement_names_the_one_geoshard_with_the_copy_and_no_leftovers() {
+    let seed = seed("after_many_moves_every_placement_names");
+    let small_batches = ("batch", "max_documents = 50".to_owned());
+    let world = World::new(WorldOptions { config: vec![small_batches], ..WorldOptions::default() });
+    let mut truth = Truth::new();
+    let events = random_events(&mut Random::new(seed), 3_000, 300);
+    events.iter().for_each(|event| truth.apply(event));
+
+    let worker = world.worker();
+    worker.wait_until_ready();
+    world.send(&events);
+    world.wait_until_committed(PATIENCE);
+    world.assert_holds(&truth);
+    // Leftovers are cleared in a later bulk; with nothing else to do, that is soon.
+    let mut wrong = Vec::new();
+    let _ = wait_for_or(Duration::from_secs(20), || {
+        wrong = world.wrong_placements(&truth);
+        wrong.is_empty().then_some(())
+    });
+    assert!(wrong.is_empty(), "{} placements are wrong:\n{}", wrong.len(), wrong.join("\n"));
+    let moves = worker.metric("geofold_moves_total", "");
+    let deleted = world.placements().values().filter(|placement| placement["deleted"] == true).count();
+    assert!(moves > 30.0 && deleted > 5, "{moves} moves, {deleted} deletes: too few to have tested anything");
+    worker.stop();
+}
+
+#[test]
+fn a_reader_never_finds_a_moving_document_in_neither_of_its_two_places() {
+    /// Every write to Elasticsearch takes at least this long, so that a gap could not be missed.
+    const SLOW: Duration = Duration::from_millis(40);
+    let linger = ("batch", "linger = \"10ms\"".to_owned());
+    let world = World::new(WorldOptions { partitions: 1, config: vec![linger] });
+    let proxy = Proxy::start(&world.stack.elasticsearch, 1);
+    proxy.set(Faults { bulk_delay: SLOW, ..Faults::default() });
+    let mut truth = Truth::new();
+    let version = |n: usize| {
+        let (lat, lon) = CITIES[n % 2];
+        let document = json!({"location": {"lat": lat, "lon": lon}, "n": n});
+        Event::Index { id: "traveller".to_owned(), document }
+    };
+    let worker = world.worker_behind(&proxy);
+    worker.wait_until_ready();
+    world.produce(&[version(0).to_raw(), version(1).to_raw()]);
+    truth.apply(&version(1));
+    world.wait_until_committed(PATIENCE);
+
+    let places = CITIES[..2].iter().map(|(lat, lon)| {
+        let shard = truth.shard_of(&json!({"location": {"lat": lat, "lon": lon}})).to_owned();
+        json!({"_index": format!("{}-{shard}", world.name), "_id": "traveller"})
+    });
+    let both = json!({"docs": places.collect::<Vec<_>>()});
+    let done = AtomicBool::new(false);
+    let (looks, seen_twice) = std::thread::scope(|scope| {
+        let reading = scope.spawn(|| {
+            let (mut looks, mut seen_twice) = (0, 0);
+            while !done.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                let answer = world.stack.ask("POST", "/_mget?realtime=true", Some(both.clone()));
+                // The two reads are not one snapshot. A move takes two writes, so only a look shorter than one counts.
+                if began.elapsed() > SLOW / 2 {
+                    continue;
+                }
+                let found =
+                    answer["docs"].as_array().unwrap().iter().filter(|doc| doc["found"] == true).count();
+                assert!(found > 0, "in neither place: {answer}");
+                looks += 1;
+                seen_twice += u32::from(found == 2);
+            }
+            (looks, seen_twice)
+        });
+        let moves = worker.metric("geofold_moves_total", "");
+        for n in 2..42 {
+            world.produce(&[version(n).to_raw()]);
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        world.wait_until_committed(PATIENCE);
+        done.store(true, Ordering::Relaxed);
+        let moves = worker.metric("geofold_moves_total", "") - moves;
+        assert!(moves > 15.0, "{moves} moves are too few to have tested anything");
+        reading.join().unwrap()
+    });
+    eprintln!("{looks} looks, {seen_twice} of them found two copies");
+    assert!(looks > 200, "{looks} looks are too few to have tested anything");
+    assert!(seen_twice > 0, "the looks were not close enough to see a move");
+    truth.apply(&version(41));
+    world.assert_holds(&truth);
+    worker.stop();
+}

@@ -1,0 +1,71 @@
+//! A worker that is told to stop writes what it has, commits, and leaves; told twice, it goes at once and loses nothing.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{Faults, Proxy, Random, Truth, World, WorldOptions, random_events, seed, wait_for};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn sigterm_writes_and_commits_everything_that_was_read() {
+    let seed = seed("sigterm_writes_and_commits");
+    // By themselves, nothing would be written and nothing committed for a long time.
+    let world = World::new(WorldOptions {
+        partitions: 3,
+        config: vec![
+            ("batch", "linger = \"5m\"".to_owned()),
+            ("batch", "max_dirty_age = \"10m\"".to_owned()),
+            ("commit", "interval = \"5m\"".to_owned()),
+        ],
+    });
+    let mut truth = Truth::new();
+    let events = random_events(&mut Random::new(seed), 1_500, 300);
+    events.iter().for_each(|event| truth.apply(event));
+    let mut worker = world.worker();
+    world.send(&events);
+    wait_for("everything read", PATIENCE, || {
+        (worker.metric("geofold_records_total", "") == events.len() as f64).then_some(())
+    });
+    assert!(world.offsets().iter().all(|(committed, _)| *committed == 0));
+
+    worker.signal("TERM");
+    let began = Instant::now();
+    let status = worker.wait("a drained worker", PATIENCE);
+    assert_eq!(status.code(), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(25), "longer than shutdown.drain: {:?}", began.elapsed());
+    assert!(world.offsets().iter().all(|(committed, end)| committed == end), "{:?}", world.offsets());
+    world.assert_holds(&truth);
+    assert_eq!(world.wrong_placements(&truth), [""; 0]);
+}
+
+#[test]
+fn a_second_signal_ends_the_worker_at_once_and_loses_nothing() {
+    let seed = seed("a_second_signal_ends_the_worker");
+    let short_session = ("kafka", "session_timeout = \"3s\"".to_owned());
+    let heartbeat = ("kafka", "heartbeat_interval = \"300ms\"".to_owned());
+    let revoke = ("shutdown", "revoke = \"2s\"".to_owned());
+    let world = World::new(WorldOptions { partitions: 2, config: vec![short_session, heartbeat, revoke] });
+    let proxy = Proxy::start(&world.stack.elasticsearch, seed);
+    proxy.set(Faults { bulks_until_held: Some(1), ..Faults::default() });
+    let mut truth = Truth::new();
+    let events = random_events(&mut Random::new(seed), 1_000, 200);
+    events.iter().for_each(|event| truth.apply(event));
+    let mut worker = world.worker_behind(&proxy);
+    world.send(&events);
+    wait_for("a write on its way", PATIENCE, || (proxy.bulks_under_way() > 0).then_some(()));
+    worker.signal("TERM");
+    wait_for("a draining worker", PATIENCE, || worker.not_ready_because().contains("draining").then_some(()));
+    assert!(worker.is_running(), "it drains as long as a write is on its way");
+    worker.signal("INT");
+    let began = Instant::now();
+    let status = worker.wait("a worker that was told twice", PATIENCE);
+    assert_eq!(status.code(), Some(130));
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+
+    let next = world.worker();
+    world.wait_until_committed(PATIENCE);
+    proxy.set(Faults::default());
+    wait_for("the last late write", PATIENCE, || (proxy.bulks_under_way() == 0).then_some(()));
+    next.stop();
+    world.assert_holds(&truth);
+}
