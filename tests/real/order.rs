@@ -81,7 +81,7 @@ fn a_request_that_arrives_long_after_its_sender_died_changes_nothing() {
         dead.wait_until_ready();
         // One in two moves, the others stay where they are.
         send((0..40).map(|id| index(id, (id % 2) as usize, 1)).collect());
-        wait_for("a request on its way", PATIENCE, || (proxy.bulks_under_way() > 0).then_some(()));
+        wait_for("a request on its way", PATIENCE, || (proxy.bulks_held() > 0).then_some(()));
         dead.kill();
         send(
             (0..40)
@@ -93,10 +93,10 @@ fn a_request_that_arrives_long_after_its_sender_died_changes_nothing() {
         );
         let owner = world.worker();
         world.wait_until_committed(PATIENCE);
-        assert!(proxy.bulks_under_way() > 0, "the late request came before it was late");
+        assert!(proxy.bulks_held() > 0, "the late request came before it was late");
         world.assert_holds(&truth);
         proxy.set(Faults::default());
-        wait_for("the late request", PATIENCE, || (proxy.bulks_under_way() == 0).then_some(()));
+        wait_for("the late request", PATIENCE, || (proxy.bulks_held() == 0).then_some(()));
         world.assert_holds(&truth);
         owner.stop();
         assert_eq!(world.wrong_placements(&truth), [""; 0]);

@@ -37,6 +37,7 @@ fn a_document_written_all_the_time_is_never_older_in_elasticsearch_than_max_dirt
     let over = AtomicBool::new(false);
     let oldest = std::thread::scope(|scope| {
         scope.spawn(|| {
+            let feed = world.feed();
             let mut next = 0_u64;
             while !over.load(Ordering::Relaxed) {
                 // 2,000 others in turn, 800 a second, and between them the hot one.
@@ -47,7 +48,7 @@ fn a_document_written_all_the_time_is_never_older_in_elasticsearch_than_max_dirt
                     next += 1;
                     event(format!("other{}", next % 2_000))
                 });
-                world.produce(&records.collect::<Vec<_>>());
+                feed.send(&records.collect::<Vec<_>>());
                 std::thread::sleep(Duration::from_millis(8));
             }
         });

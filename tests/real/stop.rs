@@ -52,7 +52,7 @@ fn a_second_signal_ends_the_worker_at_once_and_loses_nothing() {
     events.iter().for_each(|event| truth.apply(event));
     let mut worker = world.worker_behind(&proxy);
     world.send(&events);
-    wait_for("a write on its way", PATIENCE, || (proxy.bulks_under_way() > 0).then_some(()));
+    wait_for("a write on its way", PATIENCE, || (proxy.bulks_held() > 0).then_some(()));
     worker.signal("TERM");
     wait_for("a draining worker", PATIENCE, || worker.not_ready_because().contains("draining").then_some(()));
     assert!(worker.is_running(), "it drains as long as a write is on its way");
@@ -65,7 +65,7 @@ fn a_second_signal_ends_the_worker_at_once_and_loses_nothing() {
     let next = world.worker();
     world.wait_until_committed(PATIENCE);
     proxy.set(Faults::default());
-    wait_for("the last late write", PATIENCE, || (proxy.bulks_under_way() == 0).then_some(()));
+    wait_for("the last late write", PATIENCE, || (proxy.bulks_held() == 0).then_some(()));
     next.stop();
     world.assert_holds(&truth);
 }

@@ -37,8 +37,8 @@ struct Shared {
     http: reqwest::blocking::Client,
     faults: Mutex<Faults>,
     random: Mutex<Random>,
-    bulks_begun: AtomicU64,
-    bulks_ended: AtomicU64,
+    held_begun: AtomicU64,
+    held_ended: AtomicU64,
     faults_done: AtomicU64,
 }
 
@@ -52,8 +52,8 @@ impl Proxy {
             http: reqwest::blocking::Client::builder().timeout(Duration::from_secs(60)).build().unwrap(),
             faults: Mutex::default(),
             random: Mutex::new(Random::new(seed)),
-            bulks_begun: AtomicU64::new(0),
-            bulks_ended: AtomicU64::new(0),
+            held_begun: AtomicU64::new(0),
+            held_ended: AtomicU64::new(0),
             faults_done: AtomicU64::new(0),
         });
         let serving = shared.clone();
@@ -75,10 +75,10 @@ impl Proxy {
         *self.shared.faults.lock().unwrap() = faults;
     }
 
-    /// `_bulk` requests that are held, delayed, or wait for Elasticsearch.
-    pub fn bulks_under_way(&self) -> u64 {
-        let ended = self.shared.bulks_ended.load(SeqCst);
-        self.shared.bulks_begun.load(SeqCst) - ended
+    /// `_bulk` requests that are held, or were, and are not carried out yet.
+    pub fn bulks_held(&self) -> u64 {
+        let ended = self.shared.held_ended.load(SeqCst);
+        self.shared.held_begun.load(SeqCst) - ended
     }
 
     /// How often anything went wrong.
@@ -119,7 +119,7 @@ impl Shared {
             self.faults_done.fetch_add(1, SeqCst);
             return answer(connection, status, "retry-after: 1\r\n", text.as_bytes());
         }
-        self.bulks_begun.fetch_add(u64::from(is_bulk), SeqCst);
+        self.held_begun.fetch_add(u64::from(is_held), SeqCst);
         if is_bulk {
             std::thread::sleep(faults.bulk_delay);
         }
@@ -137,7 +137,7 @@ impl Shared {
             }
         }
         let response = request.send().and_then(|response| Ok((response.status(), response.bytes()?)));
-        self.bulks_ended.fetch_add(u64::from(is_bulk), SeqCst);
+        self.held_ended.fetch_add(u64::from(is_held), SeqCst);
         let (status, bytes) = response.ok()?;
         if (faults.busy + faults.unavailable..faults.busy + faults.unavailable + faults.lost_replies)
             .contains(&dice)

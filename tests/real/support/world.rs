@@ -52,6 +52,29 @@ pub struct Raw {
     pub headers: Vec<(&'static str, String)>,
 }
 
+/// A producer of raw records.
+pub struct Feed {
+    producer: BaseProducer,
+    topic: String,
+}
+
+impl Feed {
+    /// Sends them on their way.
+    pub fn send(&self, records: &[Raw]) {
+        for raw in records {
+            let mut record: BaseRecord<'_, [u8], [u8]> = BaseRecord::to(&self.topic);
+            record.partition = raw.partition;
+            record.key = raw.key.as_deref();
+            record.payload = raw.value.as_deref();
+            let headers = raw.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
+                headers.insert(Header { key, value: Some(value) })
+            });
+            self.producer.send(record.headers(headers)).map_err(|(error, _)| error).unwrap();
+        }
+        self.producer.poll(Duration::ZERO);
+    }
+}
+
 /// A message in the dead-letter topic.
 #[derive(Debug, Clone)]
 pub struct DeadLetter {
@@ -156,18 +179,16 @@ impl World {
 
     /// Produces records as they are, whatever they hold, in their order.
     pub fn produce(&self, records: &[Raw]) {
-        let producer: BaseProducer = self.client().set("partitioner", "murmur2_random").create().unwrap();
-        for raw in records {
-            let mut record: BaseRecord<'_, [u8], [u8]> = BaseRecord::to(&self.name);
-            record.partition = raw.partition;
-            record.key = raw.key.as_deref();
-            record.payload = raw.value.as_deref();
-            let headers = raw.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
-                headers.insert(Header { key, value: Some(value) })
-            });
-            producer.send(record.headers(headers)).map_err(|(error, _)| error).unwrap();
-        }
-        producer.flush(Duration::from_secs(30)).unwrap();
+        let feed = self.feed();
+        feed.send(records);
+        feed.producer.flush(Duration::from_secs(30)).unwrap();
+    }
+
+    /// A way to produce again and again.
+    pub fn feed(&self) -> Feed {
+        let producer =
+            self.client().set("partitioner", "murmur2_random").set("linger.ms", "0").create().unwrap();
+        Feed { producer, topic: self.name.clone() }
     }
 
     /// Commits offsets of a group without members, as an operator would rewind it.
