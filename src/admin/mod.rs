@@ -1,41 +1,41 @@
-//! The worker's own HTTP server: metrics, health, readiness.
+//! The worker's own HTTP server: metrics, health, readiness, and a page for people.
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | `mod.rs` | the routes |
 //! | `health.rs` | [`Health`]: is the worker alive, is it ready, and if not, why |
+//! | `status.rs` | [`Status`](status::Status): what the worker does now, as one value |
+//! | `page/` | the same as an HTML page with a map |
+//! | `document_counts.rs` | how many documents each geoshard holds |
 //! | `server.rs` | the listener: limits on connections, header time and connection age; graceful shutdown |
 //!
 //! It only answers questions (GET and HEAD); nothing here changes the worker. It has no authentication and is meant
 //! for a private network or loopback.
 
+pub mod document_counts;
 mod health;
+pub mod page;
 mod server;
+pub mod status;
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Json, Router};
 use serde_json::json;
 
+pub use document_counts::DocumentCounts;
 pub use health::{Alive, Health};
 pub use server::{AdminError, serve};
+pub use status::{StatusParts, StatusSource, Worker};
 
 use crate::telemetry::Metrics;
 
 /// Content type of Prometheus' text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-const INDEX: &str = "\
-geofold
-
-/metrics   metrics in Prometheus' text format
-/healthz   200 as long as the process lives and polls Kafka: for a liveness probe
-/readyz    200 when ready, else 503 with one reason per line as JSON: for a readiness probe
-";
 
 /// What the routes answer from.
 #[derive(Debug, Clone)]
@@ -44,16 +44,45 @@ pub struct AdminState {
     pub metrics: Arc<Metrics>,
     /// For `/healthz` and `/readyz`.
     pub health: Arc<Health>,
+    /// For `/` and `/status.json`.
+    pub status: Arc<StatusSource>,
 }
 
 /// The routes that every worker has. More can be merged in before [`serve`], which adds the answer for unknown paths.
 pub fn routes(state: AdminState) -> Router {
     Router::new()
-        .route("/", get(|| async { INDEX }))
+        .route("/", get(page))
+        .route("/status.json", get(status))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .with_state(state)
+}
+
+async fn page(State(state): State<AdminState>) -> Response {
+    // The first time, the map is drawn, which takes longer than other requests should wait.
+    let render =
+        tokio::task::spawn_blocking(move || page::render(&state.status.status(), state.status.drawing()));
+    match render.await {
+        Ok(html) => {
+            let headers = [
+                (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+                (header::CONTENT_SECURITY_POLICY, page::CONTENT_SECURITY_POLICY),
+                (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+                (header::REFERRER_POLICY, "no-referrer"),
+                (header::CACHE_CONTROL, "no-store"),
+            ];
+            (headers, html).into_response()
+        }
+        Err(error) => {
+            tracing::error!(%error, "the status page could not be rendered");
+            (StatusCode::INTERNAL_SERVER_ERROR, "the status page could not be rendered\n").into_response()
+        }
+    }
+}
+
+async fn status(State(state): State<AdminState>) -> Response {
+    ([(header::CACHE_CONTROL, "no-store")], Json(state.status.status())).into_response()
 }
 
 async fn metrics(State(state): State<AdminState>) -> Response {

@@ -137,8 +137,8 @@ mod tests {
 
     use super::*;
     use crate::admin::health::tests::HandClock;
-    use crate::admin::{AdminState, Health, routes};
-    use crate::telemetry::Metrics;
+    use crate::admin::page::tests::sources;
+    use crate::admin::{AdminState, Health, StatusSource, routes};
 
     struct Server {
         address: SocketAddr,
@@ -151,11 +151,11 @@ mod tests {
 
     impl Server {
         async fn start() -> Self {
-            let metrics = Metrics::new().unwrap();
             let clock = Arc::new(HandClock::default());
-            let health = Health::new(clock.clone(), metrics.clone(), Duration::from_secs(30));
+            let (parts, _) = sources(clock.clone());
+            let (metrics, health) = (parts.metrics.clone(), parts.health.clone());
             let shutdown = CancellationToken::new();
-            let state = AdminState { metrics, health: health.clone() };
+            let state = AdminState { metrics, health: health.clone(), status: StatusSource::new(parts) };
             let (address, ended) =
                 serve("127.0.0.1:0".parse().unwrap(), routes(state), shutdown.clone()).await.unwrap();
             Self { address, clock, health, shutdown, ended, client: Client::new() }
@@ -168,17 +168,45 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_path_of_the_index_is_there_and_others_are_not() {
+    async fn every_path_that_the_page_links_to_is_there_and_others_are_not() {
         let server = Server::start().await;
         server.health.ready(Health::STARTUP);
-        let (status, index) = server.get("/").await;
+        let (status, page) = server.get("/").await;
         assert_eq!(status, StatusCode::OK);
-        for path in
-            index.lines().filter_map(|line| line.split_whitespace().next()).filter(|p| p.starts_with('/'))
-        {
+        let links: Vec<&str> =
+            page.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        assert_eq!(links.len(), 4, "{links:?}");
+        for path in links {
             assert_eq!(server.get(path).await.0, StatusCode::OK, "{path}");
         }
         assert_eq!(server.get("/nothing").await.0, StatusCode::NOT_FOUND);
+    }
+
+    #[tokio::test]
+    async fn the_page_may_load_nothing_from_elsewhere() {
+        let server = Server::start().await;
+        let answer = server.client.get(format!("http://{}/", server.address)).send().await.unwrap();
+        assert_eq!(answer.headers()["content-type"], "text/html; charset=utf-8");
+        let policy = answer.headers()["content-security-policy"].to_str().unwrap();
+        assert!(policy.starts_with("default-src 'none';"), "{policy}");
+    }
+
+    #[tokio::test]
+    async fn the_status_is_json_and_tells_what_the_probes_tell() {
+        let server = Server::start().await;
+        let status = || async {
+            let (code, body) = server.get("/status.json").await;
+            assert_eq!(code, StatusCode::OK);
+            serde_json::from_str::<serde_json::Value>(&body).unwrap()
+        };
+        assert_eq!(status().await["reasons"][0]["part"], "startup");
+        server.health.ready(Health::STARTUP);
+        server.health.poll_heartbeat();
+        server.clock.0.store(31, Ordering::Relaxed);
+        let after = status().await;
+        assert_eq!((&after["ready"], &after["silent_seconds"]), (&true.into(), &31.into()));
+        assert_eq!(after["documents"]["shards"].as_array().unwrap().len(), 55);
+        assert_eq!(after["documents"]["shards"][0]["documents"], serde_json::Value::Null);
     }
 
     #[tokio::test]

@@ -6,14 +6,17 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{ConfigArgs, Failure, connect, signals};
-use crate::admin::{self, AdminState, Health};
+use crate::admin::{self, AdminState, DocumentCounts, Health, StatusParts, StatusSource, Worker};
 use crate::check::CheckTarget;
-use crate::clock::Clock;
 use crate::config::{Config, LogFormat};
-use crate::telemetry::{Metrics, logging};
+use crate::elastic::Elastic;
+use crate::meta::TopicFacts;
+use crate::mover::Rules;
+use crate::telemetry::{Metrics, Recent, logging};
 use crate::worker::{self, Surroundings, preflight};
 
 /// A poll thread that has not polled for this long is taken for hung by `/healthz`. It may wait as long as a revoked
@@ -33,7 +36,7 @@ pub struct RunArgs {
 
 pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
-    start_logging(&config)?;
+    let recent = start_logging(&config)?;
     let stop = signals::stop_on_signal()?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "geofold starts");
     tracing::info!("configuration:\n{}", config.to_redacted_toml());
@@ -41,12 +44,39 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let clock = connect::clock();
     let metrics = Metrics::new().context("registering metrics")?;
     let health = Health::new(clock.clone(), metrics.clone(), MAX_POLL_SILENCE + config.shutdown.revoke);
+    let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);
+    let rules = connect::rules(&config)?;
+    let counts = DocumentCounts::new(clock.clone());
+    let (board, board_reader) = watch::channel(Vec::new());
+    let status = StatusSource::new(StatusParts {
+        worker: Worker {
+            version: env!("CARGO_PKG_VERSION"),
+            topic: config.kafka.topic.clone(),
+            group: config.kafka.group_id.clone(),
+            prefix: config.elasticsearch.prefix.clone(),
+        },
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+        health: health.clone(),
+        map: rules.map.clone(),
+        counts: counts.clone(),
+        board: board_reader,
+        recent,
+    });
     let admin_stop = CancellationToken::new();
-    let state = AdminState { metrics: metrics.clone(), health: health.clone() };
+    let state = AdminState { metrics: metrics.clone(), health: health.clone(), status };
     let (_, admin_server) =
         admin::serve(config.admin.listen, admin::routes(state), admin_stop.clone()).await?;
+    let prefix = config.elasticsearch.prefix.clone();
+    tokio::spawn(counts.keep_counting(elastic.clone(), prefix, admin_stop.clone()));
 
-    let result = work(&config, clock, metrics, health, stop).await;
+    let result: Result<(), Failure> = async {
+        let Some(topic) = may_join(&config, &rules, &*elastic, &health, &stop).await? else { return Ok(()) };
+        let partitions = topic.partitions;
+        let surroundings = Surroundings { elastic, rules, partitions, clock, metrics, health, board, stop };
+        Ok(worker::run(&config, surroundings).await?)
+    }
+    .await;
     admin_stop.cancel();
     // The server only answers questions; how it ended changes nothing.
     let _ = admin_server.await;
@@ -56,26 +86,22 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     result.map(|()| ExitCode::SUCCESS)
 }
 
-async fn work(
+/// Waits until both ends are as they have to be; `None` if told to stop before that.
+async fn may_join(
     config: &Config,
-    clock: Arc<dyn Clock>,
-    metrics: Arc<Metrics>,
-    health: Arc<Health>,
-    stop: CancellationToken,
-) -> Result<(), Failure> {
-    let elastic = Arc::new(connect::elasticsearch(config)?);
-    let rules = connect::rules(config)?;
+    rules: &Rules,
+    elastic: &dyn Elastic,
+    health: &Health,
+    stop: &CancellationToken,
+) -> Result<Option<TopicFacts>, Failure> {
     let target = CheckTarget::new(config, &rules.map).map_err(Failure::usage)?;
-    let topic = tokio::select! {
-        topic = preflight::pass(&target, &*elastic, &config.retry, &health) => topic?,
-        () = stop.cancelled() => return Ok(()),
-    };
-    let partitions = topic.partitions;
-    let surroundings = Surroundings { elastic, rules, partitions, clock, metrics, health, stop };
-    Ok(worker::run(config, surroundings).await?)
+    tokio::select! {
+        topic = preflight::pass(&target, elastic, &config.retry, health) => Ok(Some(topic?)),
+        () = stop.cancelled() => Ok(None),
+    }
 }
 
-fn start_logging(config: &Config) -> Result<(), Failure> {
+fn start_logging(config: &Config) -> Result<Recent, Failure> {
     let format = match config.log.format {
         LogFormat::Text => logging::LogFormat::Text,
         LogFormat::Json => logging::LogFormat::Json,

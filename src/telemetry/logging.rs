@@ -6,8 +6,12 @@ use std::env::{self, VarError};
 use std::io::{IsTerminal, stderr};
 
 use thiserror::Error;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, fmt, registry};
+
+use super::recent::Recent;
 
 /// The environment variable that wins over the configured filter.
 pub const FILTER_VARIABLE: &str = "RUST_LOG";
@@ -47,23 +51,30 @@ pub enum LoggingError {
 }
 
 /// Sends log lines of this process to standard error. `configured` has the syntax of [`EnvFilter`]; the environment
-/// variable [`FILTER_VARIABLE`] wins over it, unless it is empty.
+/// variable [`FILTER_VARIABLE`] wins over it, unless it is empty. Warnings and errors are kept in what is returned,
+/// whatever the filter says.
 ///
 /// # Errors
 /// If the filter does not parse, or logging was set up before.
-pub fn init(format: LogFormat, configured: &str) -> Result<(), LoggingError> {
+pub fn init(format: LogFormat, configured: &str) -> Result<Recent, LoggingError> {
     let from_env = match env::var(FILTER_VARIABLE) {
         Ok(filter) => Some(filter),
         Err(VarError::NotPresent) => None,
         Err(VarError::NotUnicode(_)) => return Err(LoggingError::NotUtf8),
     };
     let filter = choose_filter(from_env.as_deref(), configured)?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
-    match format {
-        LogFormat::Text => lines.with_ansi(stderr().is_terminal()).finish().try_init()?,
-        LogFormat::Json => lines.json().flatten_event(true).with_current_span(false).finish().try_init()?,
-    }
-    Ok(())
+    let lines = match format {
+        LogFormat::Text => fmt::layer().with_writer(stderr).with_ansi(stderr().is_terminal()).boxed(),
+        LogFormat::Json => {
+            fmt::layer().with_writer(stderr).json().flatten_event(true).with_current_span(false).boxed()
+        }
+    };
+    let recent = Recent::default();
+    registry()
+        .with(lines.with_filter(filter))
+        .with(recent.clone().with_filter(LevelFilter::WARN))
+        .try_init()?;
+    Ok(recent)
 }
 
 fn choose_filter(from_env: Option<&str>, configured: &str) -> Result<EnvFilter, LoggingError> {

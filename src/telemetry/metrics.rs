@@ -97,14 +97,14 @@ pub struct Metrics {
     registry: Registry,
     catalogue: Vec<MetricInfo>,
     /// The partitions that are assigned, and whether each has stopped: what the two gauges below are counted from.
-    owned: Mutex<BTreeMap<i32, PartitionState>>,
+    pub(super) owned: Mutex<BTreeMap<i32, PartitionState>>,
     assigned_partitions: IntGauge,
     stopped_partitions: IntGauge,
-    by_partition: PartitionFamilies,
-    elasticsearch_requests: IntCounterVec,
-    elasticsearch_retries: IntCounterVec,
+    pub(super) by_partition: PartitionFamilies,
+    pub(super) elasticsearch_requests: IntCounterVec,
+    pub(super) elasticsearch_retries: IntCounterVec,
     entries_retried: IntCounterVec,
-    dead_letters: IntCounterVec,
+    pub(super) dead_letters: IntCounterVec,
 
     /// Documents that changed geoshard.
     pub moves: IntCounter,
@@ -149,16 +149,16 @@ pub struct Metrics {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PartitionState {
+pub(super) enum PartitionState {
     Running,
     Stopped,
 }
 
 /// The metric families with a `partition` label.
 #[derive(Debug)]
-struct PartitionFamilies {
-    records: IntCounterVec,
-    records_done: IntCounterVec,
+pub(super) struct PartitionFamilies {
+    pub(super) records: IntCounterVec,
+    pub(super) records_done: IntCounterVec,
     records_in_flight: IntGaugeVec,
     parked: IntGaugeVec,
     dirty_ids: IntGaugeVec,
@@ -173,11 +173,11 @@ struct PartitionFamilies {
 pub struct PartitionMetrics {
     records: IntCounter,
     done: Counters<Outcome>,
-    in_flight: IntGauge,
-    parked: IntGauge,
-    dirty_ids: IntGauge,
-    dirty_bytes: IntGauge,
-    oldest_dirty_seconds: Gauge,
+    pub(super) in_flight: IntGauge,
+    pub(super) parked: IntGauge,
+    pub(super) dirty_ids: IntGauge,
+    pub(super) dirty_bytes: IntGauge,
+    pub(super) oldest_dirty_seconds: Gauge,
     watermark_lag_records: IntGauge,
     committed_offset: IntGauge,
 }
@@ -434,7 +434,7 @@ impl PartitionFamilies {
         })
     }
 
-    fn handles(&self, partition: i32) -> PartitionMetrics {
+    pub(super) fn handles(&self, partition: i32) -> PartitionMetrics {
         let partition = partition.to_string();
         let label = &[partition.as_str()];
         PartitionMetrics {

@@ -7,11 +7,18 @@
 //! | `events.rs` | one type per event that an operator may need: its log line and its counters |
 //! | `requests.rs` | [`Metrics`] as the observer of requests to Elasticsearch |
 //! | `logging.rs` | where log lines go, as text or JSON |
+//! | `recent.rs` | the last warnings and errors, for the status page |
+//! | `reading.rs` | what the metrics say now, for the status page |
+//! | `board.rs` | where each partition stands, for the status page |
 
+pub mod board;
 pub mod events;
 pub mod families;
 pub mod logging;
 pub mod metrics;
+pub mod reading;
+pub mod recent;
 mod requests;
 
 pub use metrics::{Metrics, Outcome, PartitionMetrics};
+pub use recent::Recent;

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::budget::{Budget, Limits, Meter};
 use super::partition::{Bench, Mode, Partition, Published, stopped_part};
 use super::record::Record;
+use crate::telemetry::board::Standing;
 use crate::telemetry::metrics::{PartitionMetrics, level};
 
 /// Records that may wait between the poll thread and a partition task.
@@ -305,6 +306,18 @@ impl Assignment {
     /// Whether the broker has acknowledged every watermark.
     pub fn is_committed(&self) -> bool {
         self.owned.values().all(|owned| owned.published.watermark() <= owned.committed)
+    }
+
+    /// Where each owned partition stands.
+    pub fn standings(&self) -> Vec<Standing> {
+        let standing = |(&partition, owned): (&i32, &Owned)| Standing {
+            partition,
+            paused: owned.is_paused,
+            watermark: owned.published.watermark(),
+            committed: owned.committed,
+            end: owned.end,
+        };
+        self.owned.iter().map(standing).collect()
     }
 
     /// The partitions owned now.

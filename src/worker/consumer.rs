@@ -18,6 +18,7 @@ use super::assignment::Assignment;
 use super::record::Record;
 use crate::admin::Health;
 use crate::kafka::commit_with_answer;
+use crate::telemetry::board::Board;
 use crate::telemetry::events::{CommitFailed, OffsetsCommitted, PartitionsAssigned, PartitionsRevoked};
 use crate::telemetry::metrics::Metrics;
 
@@ -29,6 +30,9 @@ const RECORDS_PER_TURN: usize = 2000;
 
 /// How often acknowledged offsets are told to the meta index.
 const REMEMBER_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How often the board is brought up to date.
+const BOARD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the poll thread is told from outside, and tells.
 #[derive(Debug)]
@@ -207,7 +211,7 @@ pub struct ConsumerLost(KafkaError);
 
 /// Polls until told to drain or abort, then leaves the group.
 ///
-/// `remember` gets acknowledged offsets from time to time.
+/// `remember` gets acknowledged offsets from time to time, `board` where the partitions stand.
 ///
 /// # Errors
 /// If librdkafka reports a fatal error, such as a group instance id that somebody else took over.
@@ -216,10 +220,12 @@ pub fn poll_until_told(
     signals: &Signals,
     health: &Health,
     remember: &mpsc::UnboundedSender<Vec<(i32, i64)>>,
+    board: &Board,
 ) -> Result<(), ConsumerLost> {
     let context = consumer.context().clone();
     let mut last_commit = Instant::now();
     let mut last_remembered = Instant::now();
+    let mut last_board = Instant::now();
     let mut drain_until: Option<Instant> = None;
     while !signals.abort.load(Ordering::Relaxed) {
         health.poll_heartbeat();
@@ -232,6 +238,10 @@ pub fn poll_until_told(
         if last_remembered.elapsed() >= REMEMBER_INTERVAL {
             last_remembered = Instant::now();
             send_to_remember(&context, remember);
+        }
+        if last_board.elapsed() >= BOARD_INTERVAL {
+            last_board = Instant::now();
+            board.send_replace(context.assignment().standings());
         }
         match drain_until {
             None if signals.drain.load(Ordering::Relaxed) => {

@@ -48,6 +48,7 @@ use crate::meta::Memory;
 use crate::mover::Rules;
 use crate::retry::RetryPolicy;
 use crate::telemetry::Metrics;
+use crate::telemetry::board::Board;
 
 /// Everything a worker needs that is not in its configuration.
 pub struct Surroundings {
@@ -63,6 +64,8 @@ pub struct Surroundings {
     pub metrics: Arc<Metrics>,
     /// Liveness and readiness.
     pub health: Arc<Health>,
+    /// Where the poll thread says how partitions stand.
+    pub board: Board,
     /// Told once: drain, then leave the group.
     pub stop: CancellationToken,
 }
@@ -94,7 +97,7 @@ pub enum WorkerError {
 /// # Errors
 /// See [`WorkerError`]. No offset moves past what is done in any case.
 pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), WorkerError> {
-    let Surroundings { elastic, rules, partitions, clock, metrics, health, stop } = surroundings;
+    let Surroundings { elastic, rules, partitions, clock, metrics, health, board, stop } = surroundings;
     let retry = RetryPolicy { initial: config.retry.initial, max: config.retry.max };
     let permits = config.elasticsearch.max_in_flight;
     metrics.elasticsearch_permits.set(crate::telemetry::metrics::level(permits));
@@ -169,7 +172,7 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
     let remembering = tokio::spawn(remember_commits(memory, config.clone(), clock, to_remember));
     let polling = {
         let (signals, health) = (signals.clone(), health.clone());
-        tokio::task::spawn_blocking(move || poll_until_told(consumer, &signals, &health, &remember))
+        tokio::task::spawn_blocking(move || poll_until_told(consumer, &signals, &health, &remember, &board))
     };
     tokio::pin!(polling);
     let mut reason_to_halt = None;

@@ -101,6 +101,7 @@ impl World {
             clock,
             metrics: metrics.clone(),
             health: health.clone(),
+            board: tokio::sync::watch::channel(Vec::new()).0,
             stop: stop.clone(),
         };
         let config = config.clone();

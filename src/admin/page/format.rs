@@ -1,0 +1,128 @@
+//! Numbers and text as the page shows them. `page.js` has the same rules for what it refreshes.
+
+use std::fmt::{self, Write};
+
+/// Text from anywhere, made harmless for HTML, in an element or a quoted attribute.
+pub struct Text<T>(pub T);
+
+impl<T: fmt::Display> fmt::Display for Text<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(Escaping(f), "{}", self.0)
+    }
+}
+
+struct Escaping<'a, 'b>(&'a mut fmt::Formatter<'b>);
+
+impl Write for Escaping<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for character in text.chars() {
+            match character {
+                '&' => self.0.write_str("&amp;")?,
+                '<' => self.0.write_str("&lt;")?,
+                '>' => self.0.write_str("&gt;")?,
+                '"' => self.0.write_str("&quot;")?,
+                '\'' => self.0.write_str("&#39;")?,
+                _ => self.0.write_char(character)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What stands for something that is not known.
+pub const UNKNOWN: &str = "unknown";
+
+/// `1 234 567`, with narrow no-break spaces.
+pub fn number(number: impl fmt::Display) -> String {
+    let digits = number.to_string();
+    let (sign, digits) = digits.strip_prefix('-').map_or(("", digits.as_str()), |digits| ("-", digits));
+    let mut text = sign.to_owned();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `1.2 k`, `3.4 M`: three digits or so, for places where more would not be read.
+#[expect(clippy::cast_precision_loss, reason = "for three digits")]
+pub fn short(number: u64) -> String {
+    scaled(number as f64, 1000.0, &["", "\u{a0}k", "\u{a0}M", "\u{a0}G", "\u{a0}T"])
+}
+
+/// `12.3 MiB`.
+#[expect(clippy::cast_precision_loss, reason = "for three digits")]
+pub fn bytes(bytes: i64) -> String {
+    scaled(bytes as f64, 1024.0, &["\u{a0}B", "\u{a0}KiB", "\u{a0}MiB", "\u{a0}GiB", "\u{a0}TiB"])
+}
+
+fn scaled(mut number: f64, step: f64, units: &[&str]) -> String {
+    let mut unit = 0;
+    while number >= step && unit + 1 < units.len() {
+        number /= step;
+        unit += 1;
+    }
+    format!("{}{}", digits(number), units[unit])
+}
+
+/// At most one digit behind the point, and none that is zero.
+fn digits(number: f64) -> String {
+    let text = if number < 100.0 { format!("{number:.1}") } else { format!("{number:.0}") };
+    text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
+}
+
+/// A rate, per second.
+pub fn rate(rate: f64) -> String {
+    if rate < 1000.0 { digits(rate) } else { number(format!("{rate:.0}")) }
+}
+
+/// `0 s`, `4.2 s`, `12 min`, `3 h 12 min`, `5 d 2 h`.
+pub fn seconds(seconds: f64) -> String {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+    let whole = seconds as u64;
+    match whole {
+        0..60 => format!("{}\u{a0}s", digits(seconds)),
+        60..3600 => format!("{}\u{a0}min", whole / 60),
+        3600..86400 => format!("{}\u{a0}h {}\u{a0}min", whole / 3600, whole / 60 % 60),
+        _ => format!("{}\u{a0}d {}\u{a0}h", whole / 86400, whole / 3600 % 24),
+    }
+}
+
+/// A time that a request took.
+pub fn millis(seconds: f64) -> String {
+    if seconds < 1.0 {
+        format!("{}\u{a0}ms", digits(seconds * 1000.0))
+    } else {
+        format!("{}\u{a0}s", digits(seconds))
+    }
+}
+
+/// What is known, formatted, or [`UNKNOWN`].
+pub fn known<T>(value: Option<T>, format: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| UNKNOWN.to_owned(), format)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_can_not_leave_its_element_or_attribute() {
+        let text = Text("</p><script>alert(\"1\" & '2')</script>").to_string();
+        assert_eq!(text, "&lt;/p&gt;&lt;script&gt;alert(&quot;1&quot; &amp; &#39;2&#39;)&lt;/script&gt;");
+    }
+
+    #[test]
+    fn numbers_are_as_long_as_they_are_read() {
+        assert_eq!(number(1_234_567), "1\u{202f}234\u{202f}567");
+        assert_eq!(number(-123), "-123");
+        assert_eq!([short(999), short(50_000), short(1_250_000)], ["999", "50\u{a0}k", "1.2\u{a0}M"]);
+        assert_eq!([bytes(0), bytes(12_900_000)], ["0\u{a0}B", "12.3\u{a0}MiB"]);
+        assert_eq!([rate(0.04), rate(12.34), rate(1234.5)], ["0", "12.3", "1\u{202f}234"]);
+        assert_eq!([seconds(4.24), seconds(11_520.0)], ["4.2\u{a0}s", "3\u{a0}h 12\u{a0}min"]);
+        assert_eq!([millis(0.0042), millis(1.5)], ["4.2\u{a0}ms", "1.5\u{a0}s"]);
+        assert_eq!(known(None::<i64>, number), UNKNOWN);
+    }
+}

@@ -1,0 +1,185 @@
+"use strict";
+(() => {
+  const POLL_MS = 2000, RATE_SECONDS = 10, LATENCY_SECONDS = 60, KEEP = 150;
+  const $ = (id) => document.getElementById(id);
+  const at = (value, path) => path.split(".").reduce((v, key) => v?.[key], value);
+
+  // The same rules as in format.rs.
+  const digits = (n) => (n < 100 ? n.toFixed(1) : n.toFixed(0)).replace(/\.0$/, "");
+  const number = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, "\u202f");
+  const scaled = (n, step, units) => {
+    let unit = 0;
+    while (n >= step && unit + 1 < units.length) { n /= step; unit += 1; }
+    return digits(n) + units[unit];
+  };
+  const seconds = (s) => {
+    const whole = Math.floor(s);
+    if (whole < 60) return `${digits(s)}\u00a0s`;
+    if (whole < 3600) return `${Math.floor(whole / 60)}\u00a0min`;
+    if (whole < 86400) return `${Math.floor(whole / 3600)}\u00a0h ${Math.floor(whole / 60) % 60}\u00a0min`;
+    return `${Math.floor(whole / 86400)}\u00a0d ${Math.floor(whole / 3600) % 24}\u00a0h`;
+  };
+  const formats = {
+    text: String, id: String, state: String, level: String,
+    word: (text) => text.replaceAll("_", " "),
+    number, seconds,
+    rate: (n) => (n < 1000 ? digits(n) : number(n.toFixed(0))),
+    short: (n) => scaled(n, 1000, ["", "\u00a0k", "\u00a0M", "\u00a0G", "\u00a0T"]),
+    bytes: (n) => scaled(n, 1024, ["\u00a0B", "\u00a0KiB", "\u00a0MiB", "\u00a0GiB", "\u00a0TiB"]),
+    millis: (s) => (s < 1 ? `${digits(s * 1000)}\u00a0ms` : `${digits(s)}\u00a0s`),
+    time: (ms) => new Date(ms).toISOString().slice(0, 19).replace("T", " "),
+  };
+  const show = (value, format) => (value === null || value === undefined ? "unknown" : formats[format](value));
+  // Never as HTML.
+  const put = (element, text) => { if (element.textContent !== text) element.textContent = text; };
+  const make = (name, text = "") => { const e = document.createElement(name); e.textContent = text; return e; };
+
+  let past = []; // statuses of the last minutes, the latest last
+
+  // The earliest status that is no older than this. By the worker's clock, which nobody sets.
+  const since = (now, time) => past.find((s) =>
+    s.uptime_seconds < now.uptime_seconds && now.uptime_seconds - s.uptime_seconds <= time + 0.5);
+
+  function quantile(buckets, q) {
+    const total = buckets.at(-1)?.[1] ?? 0;
+    if (total === 0) return null;
+    let lower = [0, 0];
+    for (const [bound, count] of buckets) {
+      if (count >= q * total) return lower[0] + ((bound - lower[0]) * (q * total - lower[1])) / (count - lower[1]);
+      lower = [bound, count];
+    }
+    return lower[0];
+  }
+
+  // Latencies of the last minute instead of since the start, if there were requests.
+  function recentLatencies(now) {
+    const before = since(now, LATENCY_SECONDS);
+    if (before === undefined) return;
+    now.elasticsearch.requests.forEach((requests, i) => {
+      const old = before.elasticsearch.requests[i].buckets;
+      const recent = requests.buckets.map(([bound, count], j) => [bound, count - old[j][1]]);
+      if (quantile(recent, 0.5) === null) return;
+      requests.median_seconds = quantile(recent, 0.5);
+      requests.p99_seconds = quantile(recent, 0.99);
+    });
+  }
+
+  function rows(table, items) {
+    const list = Array.isArray(items) ? items : Object.entries(items).map(([name, count]) => ({ name, count }));
+    const heads = [...table.tHead.rows[0].cells];
+    const made = list.map((item) => {
+      const row = make("tr");
+      for (const { dataset: { v, f } } of heads) {
+        const cell = make("td", show(item[v], f));
+        cell.className = f;
+        if (f === "state" || f === "level") cell.dataset.state = item[v];
+        row.append(cell);
+      }
+      return row;
+    });
+    table.tBodies[0].replaceChildren(...made);
+  }
+
+  function rates(now) {
+    const before = since(now, RATE_SECONDS);
+    if (before === undefined) return;
+    const time = now.uptime_seconds - before.uptime_seconds;
+    put($("window"), `rates are of the last ${Math.round(time)} s`);
+    for (const element of document.querySelectorAll("[data-rate]")) {
+      const name = element.dataset.rate;
+      put(element, formats.rate((now.counters[name] - before.counters[name]) / time));
+    }
+  }
+
+  function sparks() {
+    if (past.length < 3) return;
+    for (const place of document.querySelectorAll("[data-spark]")) {
+      const name = place.dataset.spark;
+      const steps = past.slice(1).map((s, i) =>
+        (s.counters[name] - past[i].counters[name]) / Math.max(s.uptime_seconds - past[i].uptime_seconds, 0.001));
+      const most = Math.max(...steps);
+      const points = steps.map((v, i) => `${(i * 100 / (steps.length - 1)).toFixed(1)},${most > 0 ? (20 - v * 20 / most).toFixed(1) : 20}`);
+      if (place.firstChild === null) {
+        const space = "http://www.w3.org/2000/svg";
+        const svg = document.createElementNS(space, "svg");
+        svg.setAttribute("viewBox", "0 0 100 20");
+        svg.setAttribute("preserveAspectRatio", "none");
+        svg.setAttribute("aria-hidden", "true");
+        svg.append(document.createElementNS(space, "polyline"));
+        place.append(svg);
+      }
+      place.querySelector("polyline").setAttribute("points", points.join(" "));
+    }
+  }
+
+  function header(now) {
+    const [state, word] = now.silent_seconds !== null ? ["stopped", "not alive"]
+      : now.ready ? ["running", "ready"] : ["paused", "not ready"];
+    $("state").dataset.state = state;
+    put($("state"), word);
+    document.title = `${word} · geofold · ${now.worker.topic}`;
+    const reasons = now.reasons.slice();
+    if (now.silent_seconds !== null) {
+      reasons.unshift({ part: "poll thread", reason: `has not polled for ${now.silent_seconds} s` });
+    }
+    $("reasons").replaceChildren(...reasons.map(({ part, reason }) => {
+      const item = make("li");
+      item.append(make("b", part), ` ${reason}`);
+      return item;
+    }));
+    put($("live"), "");
+    document.body.classList.remove("stale");
+  }
+
+  function map({ documents }) {
+    const { shards, total, fullest, age_seconds: age, problem } = documents;
+    const paths = document.querySelectorAll(".shards path");
+    shards.forEach((shard, i) => {
+      paths[i].setAttribute("class", shard.class === null ? "none" : `q${shard.class}`);
+      put(paths[i].querySelector("title"), `${shard.shard}: ${show(shard.documents, "number")} documents`);
+    });
+    let summary = `${shards.length} geoshards, `;
+    if (total === null) {
+      summary += "documents unknown";
+    } else {
+      summary += `${number(total)} documents`;
+      if (fullest !== null) summary += ` · fullest ${fullest.shard}, ${fullest.times_mean.toFixed(1)} times the mean`;
+      summary += ` · counted ${seconds(Math.floor(age))} ago`;
+    }
+    put($("documents"), problem === null ? summary : `${summary} · ${problem}`);
+  }
+
+  function update(now) {
+    // Another process answers: its counters begin again.
+    if (past.length > 0 && now.uptime_seconds < past.at(-1).uptime_seconds) past = [];
+    rates(now);
+    recentLatencies(now);
+    header(now);
+    map(now);
+    for (const element of document.querySelectorAll("[data-v]:not(th)")) {
+      put(element, show(at(now, element.dataset.v), element.dataset.f));
+    }
+    for (const table of document.querySelectorAll("[data-rows]")) rows(table, at(now, table.dataset.rows));
+    const { held_bytes: held, limit_bytes: limit } = now.memory;
+    Object.assign($("held"), { max: Math.max(limit, 1), high: limit * 0.9, value: held });
+    past.push(now);
+    if (past.length > KEEP) past.shift();
+    sparks();
+  }
+
+  async function poll() {
+    try {
+      if (document.hidden) return;
+      const answer = await fetch("/status.json", { cache: "no-store", signal: AbortSignal.timeout(5000) });
+      if (!answer.ok) throw new Error(`status ${answer.status}`);
+      update(await answer.json());
+    } catch {
+      put($("live"), past.length > 0 ? `no answer since ${formats.time(past.at(-1).time_ms)} UTC` : "no answer");
+      document.body.classList.add("stale");
+    } finally {
+      setTimeout(poll, POLL_MS);
+    }
+  }
+
+  poll();
+})();
