@@ -2,6 +2,8 @@
 //! content security policy. Leaves a screenshot in `target/artefacts/`. Without a `chromium` it is skipped, unless
 //! `CI=true`.
 
+#![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -123,7 +125,7 @@ impl Pretence {
         self.metrics.moves.inc_by(load / 9);
         self.metrics.held_bytes.set(i64::try_from((190 + load % 40) << 20).unwrap());
         self.metrics.elasticsearch_retry("429", *step % 3);
-        self.metrics.elasticsearch_retry("timeout", u64::from(*step % 50 == 0));
+        self.metrics.elasticsearch_retry("timeout", u64::from((*step).is_multiple_of(50)));
         for millis in [6, 9, 14, 31, 52 + load % 60] {
             self.metrics.elasticsearch_request(RequestKind::Mget, Success::Ok, Duration::from_millis(millis));
             self.metrics.elasticsearch_request(

@@ -29,8 +29,9 @@ fn every_kind_of_bad_record_goes_to_the_dead_letter_topic_as_it_was_and_the_good
     let there = r#""location": {"lat": 48.8566, "lon": 2.3522}"#;
     let long_key = "k".repeat(513);
     let large = format!(r#"{{{there}, "text": "{}"}}"#, "x".repeat(2048));
-    // Key, operation, value; stage and reason of the dead letter.
-    let bad: [(&str, Option<&str>, Option<&str>, &str, &str); 19] = [
+    /// Key, operation, value; stage and reason of the dead letter.
+    type Bad<'a> = (&'a str, Option<&'a str>, Option<&'a str>, &'a str, &'a str);
+    let bad: [Bad<'_>; 19] = [
         ("cut", None, Some(r#"{"location":"#), "decode", "unparsable_json"),
         ("nul", None, Some("null"), "decode", "not_an_object"),
         ("array", None, Some("[1, 2]"), "decode", "not_an_object"),

@@ -99,11 +99,11 @@ fn tiles(status: &Status) -> String {
         #[expect(clippy::cast_precision_loss, reason = "for a rate of three digits")]
         let average = count as f64 / status.uptime_seconds.max(1.0);
         // Writing to a string can not fail; the same below.
-        let _ = write!(
+        let _ = writeln!(
             tiles,
             "<div><dt>{label}</dt><dd class=\"big\"><span data-rate=\"{name}\">{}</span><small>/s</small></dd>\
              <dd class=\"spark\" data-spark=\"{name}\"></dd>\
-             <dd><span data-v=\"counters.{name}\" data-f=\"number\">{}</span> in all</dd></div>\n",
+             <dd><span data-v=\"counters.{name}\" data-f=\"number\">{}</span> in all</dd></div>",
             rate(average),
             number(count),
         );
@@ -411,7 +411,7 @@ pub(super) mod tests {
         }]);
         let counts = [("s00", 12_345), ("s54", 54_321)].map(|(id, count)| (ShardId::new(id).unwrap(), count));
         parts.counts.take(Ok(BTreeMap::from(counts)));
-        let page = page(parts).replace('\u{202f}', " ").replace('\u{a0}', " ");
+        let page = page(parts).replace(['\u{202f}', '\u{a0}'], " ");
 
         for part in [
             "<td class=\"id\">3</td><td class=\"state\" data-state=\"paused\">paused</td>\

@@ -230,7 +230,9 @@ impl World {
         let consumer: BaseConsumer = self.client().set("group.id", &self.name).create()?;
         let timeout = Duration::from_secs(20);
         let mut list = TopicPartitionList::new();
-        (0..self.partitions).for_each(|partition| drop(list.add_partition(&self.name, partition)));
+        for partition in 0..self.partitions {
+            list.add_partition(&self.name, partition);
+        }
         let committed = consumer.committed_offsets(list, timeout)?;
         let offsets = (0..self.partitions).map(|partition| {
             let (_, end) = consumer.fetch_watermarks(&self.name, partition, timeout)?;
