@@ -9,6 +9,7 @@ pub mod dead_letter;
 pub mod decode;
 pub mod dirty_set;
 pub mod elastic;
+pub mod embedded;
 pub mod geo;
 pub mod geoshard;
 pub mod ids;

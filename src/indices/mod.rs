@@ -112,7 +112,7 @@ fn time_text(duration: Duration) -> String {
 }
 
 /// A duration as Elasticsearch writes it: a whole number and a unit; the number zero needs none.
-fn parse_time(text: &str) -> Option<Duration> {
+pub(crate) fn parse_time(text: &str) -> Option<Duration> {
     let text = text.trim().to_ascii_lowercase();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

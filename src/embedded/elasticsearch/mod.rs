@@ -1,0 +1,253 @@
+//! A stand-in for Elasticsearch: one node in this process, on a loopback port, that speaks as much of Elasticsearch's HTTP
+//! as geofold uses, and means by it what Elasticsearch 8.19 means.
+//!
+//! It is for the demo and for fast tests: nothing is persistent, every search looks at every document, and there is no
+//! security. What it does answer is held to one suite of cases with the real server (`tests/contract/`). What it does not
+//! know, it refuses; it never pretends. Known to be missing: aliases, updates, scripts, aggregations, scores, scrolls,
+//! sorting by fields, a list of the settings that exist, replicas, more than one shard for each index.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | the listener: starts, stops, and lets faults happen to requests |
+//! | `api.rs` | requests into calls of the store |
+//! | `store.rs` | all indices; who may create one; the limit on what is stored |
+//! | `index.rs` | one index: versions, tombstones, realtime reads and refreshed searches |
+//! | `mapping.rs` | what a mapping asks of a document |
+//! | `geo.rs` | points, circles and boxes by Lucene's arithmetic |
+//! | `bulk.rs` | `_bulk`: lines into operations, outcomes into an answer |
+//! | `search.rs` | `_search` and `_count` |
+//! | `filter.rs` | `filter_path` |
+//! | `names.rs` | names and patterns of indices |
+//! | `error.rs` | errors in Elasticsearch's words |
+//! | `faults.rs` | trouble on request |
+
+mod api;
+mod bulk;
+mod error;
+mod faults;
+mod filter;
+mod geo;
+mod index;
+mod mapping;
+mod names;
+mod search;
+mod store;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use error::EsError;
+pub use faults::{FaultPlan, Faults};
+pub use index::{Condition, Doc, Written};
+pub use store::{Content, Store};
+
+use crate::clock::{BootClock, Clock};
+use faults::Fate;
+
+/// `http.max_content_length`.
+const MAX_BODY_BYTES: usize = 100 << 20;
+/// How often it is looked whether an index is due for a refresh.
+const REFRESH_TICK: Duration = Duration::from_millis(100);
+/// After an error of `accept`, which trying at once would only repeat.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How a stand-in differs from the usual one.
+#[derive(Debug, Clone)]
+pub struct StandinOptions {
+    /// Where it listens; by default a free port on loopback.
+    pub listen: SocketAddr,
+    /// Tells the time for tombstones and refreshes.
+    pub clock: Arc<dyn Clock>,
+    /// Default of `action.auto_create_index`. Elasticsearch's own is `true`; the stand-in's is `false`, as geofold advises.
+    pub auto_create_index: String,
+    /// Writes are refused (429, `circuit_breaking_exception`) once current sources have this many bytes.
+    pub max_stored_bytes: u64,
+    /// Seed of the faults.
+    pub seed: u64,
+}
+
+impl Default for StandinOptions {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            clock: Arc::new(BootClock),
+            auto_create_index: "false".to_owned(),
+            max_stored_bytes: 256 << 20,
+            seed: 0,
+        }
+    }
+}
+
+/// A stand-in that runs. Dropped, it stops answering; [`Standin::stop`] also waits until it has.
+#[derive(Debug)]
+pub struct Standin {
+    addr: SocketAddr,
+    shared: Arc<Inner>,
+    shutdown: CancellationToken,
+    ended: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    store: Store,
+    faults: Faults,
+}
+
+impl Standin {
+    /// Starts on the current Tokio runtime.
+    ///
+    /// # Errors
+    /// If the address can not be listened on.
+    pub async fn start(options: StandinOptions) -> io::Result<Self> {
+        let listener = TcpListener::bind(options.listen).await?;
+        let addr = listener.local_addr()?;
+        let store = Store::new(&options.auto_create_index, options.max_stored_bytes, options.clock);
+        let shared = Arc::new(Inner { store, faults: Faults::new(options.seed) });
+        let shutdown = CancellationToken::new();
+        let ended = tokio::spawn(run(listener, shared.clone(), shutdown.clone()));
+        Ok(Self { addr, shared, shutdown, ended: Some(ended) })
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Its address as a client wants it: `http://127.0.0.1:…`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// What it holds.
+    pub fn store(&self) -> &Store {
+        &self.shared.store
+    }
+
+    /// The handle through which trouble is made.
+    pub fn faults(&self) -> &Faults {
+        &self.shared.faults
+    }
+
+    /// Closes every connection and waits until nothing runs any more. What it held is gone.
+    pub async fn stop(mut self) {
+        self.shutdown.cancel();
+        if let Some(ended) = self.ended.take() {
+            // It ends with a panic only if one of ours did, which has been reported where it happened.
+            let _ = ended.await;
+        }
+    }
+}
+
+impl Drop for Standin {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+async fn run(listener: TcpListener, shared: Arc<Inner>, shutdown: CancellationToken) {
+    let connections = TaskTracker::new();
+    let mut refresh = tokio::time::interval(REFRESH_TICK);
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => break,
+            _ = refresh.tick() => shared.store.refresh_due(),
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) if !shared.faults.plan().down => {
+                    let connection = serve(stream, shared.clone());
+                    let shutdown = shutdown.clone();
+                    connections.spawn(async move {
+                        tokio::select! { () = shutdown.cancelled() => {}, () = connection => {} }
+                    });
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "the elasticsearch stand-in could not accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+    drop(listener);
+    connections.close();
+    connections.wait().await;
+}
+
+async fn serve(stream: TcpStream, shared: Arc<Inner>) {
+    // Answers are written at once: waiting for more would cost a delayed acknowledgement each time.
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(|request| answer(request, shared.clone()));
+    let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "a connection to the elasticsearch stand-in ended early");
+    }
+}
+
+/// A connection that is to be closed without an answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the stand-in was told to close this connection")]
+struct Closed;
+
+async fn answer(request: Request<Incoming>, shared: Arc<Inner>) -> Result<Response<Body>, Closed> {
+    let (head, body) = request.into_parts();
+    let query = head.uri.query().unwrap_or_default().as_bytes();
+    let query: HashMap<String, String> = url::form_urlencoded::parse(query).into_owned().collect();
+    let (method, path) = (head.method.as_str().to_owned(), head.uri.path().to_owned());
+    let Ok(body) = to_bytes(Body::new(body), MAX_BODY_BYTES).await else {
+        return Ok(response(413, Vec::new(), None));
+    };
+    let latency = shared.faults.plan().latency;
+    if !latency.is_zero() {
+        tokio::time::sleep(latency).await;
+    }
+    let fate = shared.faults.fate();
+    match fate {
+        Fate::Reset => return Err(Closed),
+        Fate::Refused(status) => {
+            let kind = if status == 429 {
+                "es_rejected_execution_exception"
+            } else {
+                "unavailable_shards_exception"
+            };
+            let error = EsError::new(status, kind, "refused, as the stand-in was told to");
+            let retry_after = shared.faults.plan().retry_after;
+            return Ok(response(status, error.body().to_string().into_bytes(), retry_after));
+        }
+        Fate::Answered | Fate::ReplyLost => {}
+    }
+    let request = api::Request { method, path, query, body };
+    // Beside the runtime's own threads; and carried out even if the client goes away, as a server does it.
+    let answered =
+        tokio::task::spawn_blocking(move || api::answer(&shared.store, &shared.faults, &request)).await;
+    match answered {
+        Ok(_) if fate == Fate::ReplyLost => Err(Closed),
+        Ok(api::Answer { status, body }) => Ok(response(status, body, None)),
+        // A panic, reported where it happened, or the end of the runtime.
+        Err(_) => Err(Closed),
+    }
+}
+
+fn response(status: u16, body: Vec<u8>, retry_after: Option<Duration>) -> Response<Body> {
+    let mut builder = Response::builder()
+        .status(status)
+        .header("content-type", "application/json")
+        // Clients refuse to speak to a server that does not say this.
+        .header("x-elastic-product", "Elasticsearch");
+    if let Some(after) = retry_after {
+        builder = builder.header("retry-after", after.as_secs());
+    }
+    builder.body(Body::from(body)).unwrap_or_default()
+}
