@@ -1,5 +1,7 @@
 //! geofold keeps a geosharded Elasticsearch index exactly in step with a Kafka topic.
 
+#[cfg(test)]
+mod testing;
 pub mod admin;
 pub mod check;
 pub mod cli;
@@ -23,7 +25,5 @@ pub mod position;
 pub mod retry;
 pub mod send;
 pub mod telemetry;
-#[cfg(test)]
-mod testing;
 pub mod worker;
 pub mod write;

@@ -2,7 +2,7 @@
 //! content security policy. Leaves a screenshot in `target/artefacts/`. Without a `chromium` it is skipped, unless
 //! `CI=true`.
 
-#![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a helper that fails is a test that fails")]
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
