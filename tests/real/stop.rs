@@ -9,10 +9,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[test]
 fn sigterm_writes_and_commits_everything_that_was_read() {
     let seed = seed("sigterm_writes_and_commits");
-    // By themselves, nothing would be written and nothing committed for a long time.
+    // Nothing is committed by itself for a long time; there are many batches to write, the last of them not full.
     let world = World::new(WorldOptions {
         partitions: 3,
         config: vec![
+            ("batch", "max_documents = 20".to_owned()),
             ("batch", "linger = \"5m\"".to_owned()),
             ("batch", "max_dirty_age = \"10m\"".to_owned()),
             ("commit", "interval = \"5m\"".to_owned()),
@@ -21,7 +22,9 @@ fn sigterm_writes_and_commits_everything_that_was_read() {
     let mut truth = Truth::new();
     let events = random_events(&mut Random::new(seed), 1_500, 300);
     events.iter().for_each(|event| truth.apply(event));
-    let mut worker = world.worker();
+    let proxy = Proxy::start(&world.stack.elasticsearch, seed);
+    proxy.set(Faults { bulk_delay: Duration::from_millis(200), ..Faults::default() });
+    let mut worker = world.worker_behind(&proxy);
     world.send(&events);
     wait_for("everything read", PATIENCE, || {
         (worker.metric("geofold_records_total", "") == events.len() as f64).then_some(())
