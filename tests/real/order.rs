@@ -76,9 +76,10 @@ fn a_request_that_arrives_long_after_its_sender_died_changes_nothing() {
         first.stop();
 
         let proxy = Proxy::start(&world.stack.elasticsearch, 1);
-        proxy.set(Faults { bulks_until_held: Some(bulks_before), ..Faults::default() });
         let dead = world.worker_behind(&proxy);
+        // The preflight writes too; only what comes after it is held.
         dead.wait_until_ready();
+        proxy.set(Faults { bulks_until_held: Some(bulks_before), ..Faults::default() });
         // One in two moves, the others stay where they are.
         send((0..40).map(|id| index(id, (id % 2) as usize, 1)).collect());
         wait_for("a request on its way", PATIENCE, || (proxy.bulks_held() > 0).then_some(()));

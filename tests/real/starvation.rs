@@ -11,7 +11,7 @@ use crate::support::{CITIES, Event, Faults, Proxy, World, WorldOptions, wait_for
 fn a_document_written_all_the_time_is_never_older_in_elasticsearch_than_max_dirty_age() {
     const MAX_DIRTY_AGE: Duration = Duration::from_secs(4);
     /// Kafka, the poll thread, the write itself, and a machine that has other things to do.
-    const SLACK: Duration = Duration::from_secs(4);
+    const SLACK: Duration = Duration::from_secs(8);
     let world = World::new(WorldOptions {
         partitions: 1,
         config: vec![

@@ -49,11 +49,13 @@ fn a_second_signal_ends_the_worker_at_once_and_loses_nothing() {
     let revoke = ("shutdown", "revoke = \"2s\"".to_owned());
     let world = World::new(WorldOptions { partitions: 2, config: vec![short_session, heartbeat, revoke] });
     let proxy = Proxy::start(&world.stack.elasticsearch, seed);
-    proxy.set(Faults { bulks_until_held: Some(1), ..Faults::default() });
     let mut truth = Truth::new();
     let events = random_events(&mut Random::new(seed), 1_000, 200);
     events.iter().for_each(|event| truth.apply(event));
     let mut worker = world.worker_behind(&proxy);
+    // The preflight writes too; only what comes after it is held.
+    worker.wait_until_ready();
+    proxy.set(Faults { bulks_until_held: Some(1), ..Faults::default() });
     world.send(&events);
     wait_for("a write on its way", PATIENCE, || (proxy.bulks_held() > 0).then_some(()));
     worker.signal("TERM");
