@@ -21,9 +21,38 @@ const arcs = topology.arcs.map((arc) => {
   });
 });
 
+// The outline is cut at the antimeridian here: unwrapped first, so that no step is longer than half the globe.
 function ring(numbers) {
-  const points = numbers.flatMap((n) => (n < 0 ? arcs[~n].toReversed() : arcs[n]));
-  return points.filter(([x, y], i) => i === 0 || x !== points[i - 1][0] || y !== points[i - 1][1]);
+  const points = [];
+  for (const [x, y] of numbers.flatMap((n) => (n < 0 ? arcs[~n].toReversed() : arcs[n]))) {
+    const turns = points.length === 0 ? 0 : Math.round((points.at(-1)[0] - x) / 3600);
+    points.push([x + turns * 3600, y]);
+  }
+  const [first, last] = [points[0][0], points.at(-1)[0]];
+  // A ring that goes round the globe, Antarctica's, is closed along its pole.
+  if (Math.abs(last - first) > 1800) points.push([last, 1800], [first, 1800], points[0]);
+  return points;
+}
+
+// What of a closed ring lies within 0 to 3600, by Sutherland and Hodgman.
+function clipped(points) {
+  for (const inside of [(x) => x >= 0, (x) => x <= 3600]) {
+    const edge = inside(3601) ? 0 : 3600;
+    const kept = [];
+    points.forEach(([x, y], i) => {
+      const [px, py] = points.at(i - 1);
+      if (inside(x) !== inside(px)) kept.push([edge, Math.round(py + ((y - py) * (edge - px)) / (x - px))]);
+      if (inside(x)) kept.push([x, y]);
+    });
+    points = kept;
+  }
+  return points;
+}
+
+function distinct(points) {
+  const kept = points.filter(([x, y], i) => i === 0 || x !== points[i - 1][0] || y !== points[i - 1][1]);
+  const [a, b] = [kept[0], kept.at(-1)];
+  return kept.length > 1 && (a[0] !== b[0] || a[1] !== b[1]) ? [...kept, a] : kept;
 }
 
 function path(points) {
@@ -38,5 +67,6 @@ function path(points) {
 
 const polygons = topology.objects.land.geometries.flatMap((geometry) => geometry.arcs);
 // Islets of fewer than three distinct points at this precision have no area.
-const rings = polygons.flat().map(ring).filter((points) => points.length > 3);
+const copies = (points) => [-3600, 0, 3600].map((shift) => points.map(([x, y]) => [x + shift, y]));
+const rings = polygons.flat().map(ring).flatMap(copies).map(clipped).map(distinct).filter((points) => points.length > 3);
 console.log(rings.map(path).join("\n"));

@@ -1,10 +1,11 @@
 //! The status page in a real browser: its script runs, refreshes the figures, and breaks no rule of the page's own
-//! content security policy. Leaves a screenshot in `target/artefacts/`. Without a `chromium` it is skipped, unless
+//! content security policy. Leaves screenshots in `target/artefacts/`. Without a `chromium` it is skipped, unless
 //! `CI=true`.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a helper that fails is a test that fails")]
+#![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
@@ -41,6 +42,8 @@ impl Clock for StepClock {
 struct Pretence {
     clock: Arc<StepClock>,
     metrics: Arc<Metrics>,
+    map: Arc<GeoshardMap>,
+    counts: Arc<DocumentCounts>,
     partitions: Vec<PartitionMetrics>,
     board: Board,
     steps: Mutex<u64>,
@@ -53,11 +56,6 @@ impl Pretence {
         let health = Health::new(clock.clone(), metrics.clone(), Duration::from_secs(60));
         let map = Arc::new(GeoshardMap::load(Path::new("config/map-55.json")).unwrap());
         let counts = DocumentCounts::new(clock.clone());
-        // Uneven, as life is, and one index that tells nothing.
-        let documents = (0_u64..).map(|number| 180_000 + number * number * 7_919 % 120_001);
-        let mut documents: BTreeMap<_, _> = map.shards().iter().cloned().zip(documents).collect();
-        documents.remove(&map.shards()[37]);
-        counts.take(Ok(documents));
         let (board, reader) = watch::channel(Vec::new());
         let recent = Recent::default();
         let status = StatusSource::new(StatusParts {
@@ -70,8 +68,8 @@ impl Pretence {
             clock: clock.clone(),
             metrics: metrics.clone(),
             health: health.clone(),
-            map,
-            counts,
+            map: map.clone(),
+            counts: counts.clone(),
             board: reader,
             recent: recent.clone(),
         });
@@ -101,7 +99,7 @@ impl Pretence {
         metrics.elasticsearch_permits_in_use.set(3);
         metrics.elasticsearch_requests_waiting.set(1);
         metrics.held_bytes_limit.set(512 << 20);
-        let pretence = Self { clock, metrics, partitions, board, steps: Mutex::new(0) };
+        let pretence = Self { clock, metrics, map, counts, partitions, board, steps: Mutex::new(0) };
         (0..400).for_each(|_| pretence.step());
         (Arc::new(pretence), status, health)
     }
@@ -111,7 +109,8 @@ impl Pretence {
         let mut step = self.steps.lock().unwrap();
         *step += 1;
         self.clock.0.fetch_add(2000, Ordering::Relaxed);
-        let load = 400 + *step * 37 % 90;
+        // A swell, and some noise.
+        let load = 330 + (*step % 60).abs_diff(30) * 6 + *step * 37 % 50;
         for (number, partition) in (0_u64..).zip(&self.partitions) {
             (0..load).for_each(|_| partition.record_in());
             partition.record_done(Outcome::Indexed, load * 2 / 3);
@@ -123,9 +122,9 @@ impl Pretence {
         }
         self.partitions[2].parked(3);
         self.metrics.moves.inc_by(load / 9);
-        self.metrics.held_bytes.set(i64::try_from((190 + load % 40) << 20).unwrap());
+        self.metrics.held_bytes.set(i64::try_from((150 + load / 7) << 20).unwrap());
         self.metrics.elasticsearch_retry("429", *step % 3);
-        self.metrics.elasticsearch_retry("timeout", u64::from((*step).is_multiple_of(50)));
+        self.metrics.elasticsearch_retry("timeout", u64::from(step.is_multiple_of(50)));
         for millis in [6, 9, 14, 31, 52 + load % 60] {
             self.metrics.elasticsearch_request(RequestKind::Mget, Success::Ok, Duration::from_millis(millis));
             self.metrics.elasticsearch_request(
@@ -142,16 +141,23 @@ impl Pretence {
             end: Some(904_000 + i64::try_from(*step * load + 512).unwrap() * i64::from(partition + 2)),
         };
         self.board.send_replace((0..PARTITIONS).map(standing).collect());
-        self.metrics.elasticsearch_request(RequestKind::Bulk, Success::Failed, Duration::from_millis(480));
-        if *step == 1 {
-            self.metrics.ready.set(0);
+        if step.is_multiple_of(7) {
+            self.metrics.elasticsearch_request(
+                RequestKind::Bulk,
+                Success::Failed,
+                Duration::from_millis(480),
+            );
+            // Uneven, as life is, and one index that tells nothing.
+            let documents = (0_u64..).map(|number| 30_000 + number * number * 7_919 % 240_001 + *step * 31);
+            let mut documents: BTreeMap<_, _> = self.map.shards().iter().cloned().zip(documents).collect();
+            documents.remove(&self.map.shards()[48]);
+            self.counts.take(Ok(documents));
         }
     }
 }
 
 async fn start() -> SocketAddr {
     let (pretence, status, health) = Pretence::new();
-    // A stopped partition, since `Pretence::new` names it before its partitions are owned.
     let state = AdminState { metrics: pretence.metrics.clone(), health, status };
     let on_each = move |request: Request, next: Next| {
         let pretence = pretence.clone();
@@ -176,28 +182,37 @@ fn has_chromium() -> bool {
     there
 }
 
-/// Runs a headless chromium on the page for five seconds of its virtual time.
-async fn chromium(page: SocketAddr, arguments: &[String]) -> String {
-    let profile = tempfile::tempdir().unwrap();
-    let mut command = tokio::process::Command::new("chromium");
-    command
+/// Runs a headless chromium on the page for half a minute of its virtual time; gives what it writes to standard output.
+fn chromium(page: SocketAddr, arguments: &[String]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let (stdout, stderr) = (folder.path().join("stdout"), folder.path().join("stderr"));
+    let mut browser = Command::new("chromium")
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
         .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
         .args(["--hide-scrollbars", "--virtual-time-budget=30000", "--enable-logging=stderr"])
-        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .arg(format!("--user-data-dir={}", folder.path().join("profile").display()))
         .args(arguments)
         .arg(format!("http://{page}/"))
-        .kill_on_drop(true);
-    let output = tokio::time::timeout(Duration::from_secs(120), command.output())
-        .await
-        .expect("chromium did not end within two minutes")
+        .stdout(File::create(&stdout).unwrap())
+        .stderr(File::create(&stderr).unwrap())
+        .spawn()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    // Errors of the page's script and refusals of its content security policy.
+    let begun = std::time::Instant::now();
+    let ended = loop {
+        if let Some(status) = browser.try_wait().unwrap() {
+            break status;
+        }
+        if begun.elapsed() > Duration::from_secs(120) {
+            browser.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let said = String::from_utf8_lossy(&std::fs::read(stderr).unwrap()).into_owned();
+    assert!(ended.success(), "chromium: {ended}\n{said}");
+    // Errors of the page's script, and refusals of its content security policy.
     let console: Vec<&str> = said.lines().filter(|line| line.contains("CONSOLE")).collect();
     assert!(console.is_empty(), "{console:#?}");
-    String::from_utf8(output.stdout).unwrap()
+    std::fs::read_to_string(stdout).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -207,7 +222,7 @@ async fn a_browser_refreshes_the_figures_and_shows_them() {
         return;
     }
     let page = start().await;
-    let dom = chromium(page, &["--dump-dom".to_owned()]).await.replace(['\u{202f}', '\u{a0}'], " ");
+    let dom = chromium(page, &["--dump-dom".to_owned()]).replace(['\u{202f}', '\u{a0}'], " ");
     assert!(dom.contains("rates are of the last 10 s"), "the script has not set rates");
     assert!(dom.contains("<polyline points=\"0.0,"), "no sparkline");
     assert!(dom.contains("<td class=\"state\" data-state=\"stopped\">stopped</td>"));
@@ -216,13 +231,26 @@ async fn a_browser_refreshes_the_figures_and_shows_them() {
     );
     assert!(dom.contains("<title>not ready · geofold · people</title>"));
     assert_eq!(dom.matches("</title></path>").count(), 55);
-    assert!(!dom.contains("anna") && !dom.contains("NaN") && !dom.contains("undefined"));
+    let (shown, _script) = dom.split_once("<script>").unwrap();
+    for wrong in ["anna", "NaN", "undefined", "Infinity"] {
+        assert!(!shown.contains(wrong), "{wrong}");
+    }
 
     let artefacts = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/artefacts");
     std::fs::create_dir_all(&artefacts).unwrap();
-    let picture = artefacts.join("admin-page.png");
-    let _ = std::fs::remove_file(&picture);
-    chromium(page, &["--window-size=1280,1600".to_owned(), format!("--screenshot={}", picture.display())])
-        .await;
-    assert!(picture.metadata().unwrap().len() > 20_000);
+    for (name, size, dark) in [
+        ("admin-page", "1280,1900", false),
+        ("admin-page-dark", "1280,1900", true),
+        ("admin-page-phone", "390,2400", false),
+    ] {
+        let picture = artefacts.join(format!("{name}.png"));
+        let _ = std::fs::remove_file(&picture);
+        let mut arguments =
+            vec![format!("--window-size={size}"), format!("--screenshot={}", picture.display())];
+        if dark {
+            arguments.push("--force-dark-mode".to_owned());
+        }
+        chromium(page, &arguments);
+        assert!(picture.metadata().unwrap().len() > 20_000, "{name}");
+    }
 }

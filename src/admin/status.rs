@@ -2,7 +2,6 @@
 //!
 //! Counters are since the worker's start; whoever reads the status twice has rates. Nothing here names a document.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
@@ -17,7 +16,7 @@ use crate::telemetry::board::BoardReader;
 use crate::telemetry::families::Label;
 use crate::telemetry::reading::RequestReading;
 use crate::telemetry::recent::{RecentEvent, unix_millis};
-use crate::telemetry::{Metrics, Recent};
+use crate::telemetry::{Metrics, Outcome, Recent};
 
 /// Colours for documents per geoshard.
 pub const CLASSES: u64 = 6;
@@ -103,9 +102,9 @@ impl StatusSource {
             oldest_dirty_seconds: partitions.iter().map(|p| p.oldest_dirty_seconds).fold(0.0, f64::max),
             lag: partitions.iter().filter_map(|partition| partition.lag).sum(),
             counters: self.counters(),
-            outcomes: self.metrics.read_outcomes(),
-            retries: self.metrics.read_retries(),
-            dead_letters: self.metrics.read_dead_letters(),
+            outcomes: counts(self.metrics.read_outcomes()),
+            retries: counts(self.metrics.read_retries()),
+            dead_letters: counts(self.metrics.read_dead_letters()),
             elasticsearch: Elasticsearch {
                 requests: self.metrics.read_requests().into_iter().map(Requests::new).collect(),
                 permits: self.metrics.elasticsearch_permits.get(),
@@ -150,11 +149,13 @@ impl StatusSource {
 
     fn counters(&self) -> Counters {
         let outcomes = self.metrics.read_outcomes();
-        let outcome = |name: &str| outcomes.get(name).copied().unwrap_or_default();
+        let count = |wanted: Outcome| {
+            outcomes.iter().find(|(name, _)| *name == wanted.as_str()).map_or(0, |(_, count)| *count)
+        };
         Counters {
             records: self.metrics.read_records(),
-            indexed: outcome("indexed"),
-            folded: outcome("folded"),
+            indexed: count(Outcome::Indexed),
+            folded: count(Outcome::Folded),
             moves: self.metrics.moves.get(),
             retries: self.metrics.read_retries().values().sum(),
             dead_letters: self.metrics.read_dead_letters().values().sum(),
@@ -186,11 +187,11 @@ pub struct Status {
     /// What moves with the load.
     pub counters: Counters,
     /// Records that came to their end, by outcome.
-    pub outcomes: BTreeMap<&'static str, u64>,
+    pub outcomes: Vec<Count>,
     /// Operations sent again, by reason.
-    pub retries: BTreeMap<String, u64>,
+    pub retries: Vec<Count>,
     /// Dead letters, by reason.
-    pub dead_letters: BTreeMap<String, u64>,
+    pub dead_letters: Vec<Count>,
     /// Requests.
     pub elasticsearch: Elasticsearch,
     /// Held bytes.
@@ -219,6 +220,19 @@ pub struct Reason {
     pub part: String,
     /// Why.
     pub reason: String,
+}
+
+/// One counter of several that differ in a label.
+#[derive(Debug, Clone, Serialize)]
+pub struct Count {
+    /// The label's value.
+    pub name: String,
+    /// What was counted.
+    pub count: u64,
+}
+
+fn counts(counters: impl IntoIterator<Item = (impl Into<String>, u64)>) -> Vec<Count> {
+    counters.into_iter().map(|(name, count)| Count { name: name.into(), count }).collect()
 }
 
 /// Counters whose rates are the worker's pulse.
@@ -405,9 +419,7 @@ impl Documents {
         let shards: Vec<Shard> = map.shards().iter().map(shard).collect();
         let known: Vec<u64> = shards.iter().filter_map(|shard| shard.documents).collect();
         let total: u64 = known.iter().sum();
-        #[expect(clippy::cast_precision_loss, reason = "for a ratio of two digits")]
         let mean = total as f64 / known.len().max(1) as f64;
-        #[expect(clippy::cast_precision_loss, reason = "for a ratio of two digits")]
         let fullest = shards.iter().max_by_key(|shard| shard.documents).and_then(|shard| {
             let documents = shard.documents.filter(|documents| *documents > 0)?;
             Some(Fullest { shard: shard.shard.clone(), times_mean: documents as f64 / mean })

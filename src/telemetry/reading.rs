@@ -66,8 +66,8 @@ impl Metrics {
         by_label(&self.by_partition.records, "partition").values().sum()
     }
 
-    /// Records that came to their end, by outcome; every outcome is there.
-    pub fn read_outcomes(&self) -> BTreeMap<&'static str, u64> {
+    /// Records that came to their end, by outcome; every outcome is there, in the order of its declaration.
+    pub fn read_outcomes(&self) -> Vec<(&'static str, u64)> {
         let counted = by_label(&self.by_partition.records_done, "outcome");
         let count = |outcome: &Outcome| counted.get(outcome.as_str()).copied().unwrap_or_default();
         Outcome::ALL.iter().map(|outcome| (outcome.as_str(), count(outcome))).collect()
@@ -147,8 +147,8 @@ mod tests {
         assert_eq!((partitions[0].partition, partitions[0].stopped), (4, true));
         assert_eq!((partitions[0].in_flight, partitions[0].parked), (3, 1));
         assert_eq!(metrics.read_records(), 10);
-        assert_eq!(metrics.read_outcomes()["indexed"], 4);
-        assert_eq!(metrics.read_outcomes()["handed_over"], 3);
+        let outcomes = metrics.read_outcomes();
+        assert_eq!((outcomes[0], outcomes[6]), (("indexed", 4), ("handed_over", 3)));
         assert!(!metrics.render().unwrap().contains("geofold_records_in_flight{partition=\"3\"}"));
     }
 

@@ -47,13 +47,11 @@ pub fn number(number: impl fmt::Display) -> String {
 }
 
 /// `1.2 k`, `3.4 M`: three digits or so, for places where more would not be read.
-#[expect(clippy::cast_precision_loss, reason = "for three digits")]
 pub fn short(number: u64) -> String {
     scaled(number as f64, 1000.0, &["", "\u{a0}k", "\u{a0}M", "\u{a0}G", "\u{a0}T"])
 }
 
 /// `12.3 MiB`.
-#[expect(clippy::cast_precision_loss, reason = "for three digits")]
 pub fn bytes(bytes: i64) -> String {
     scaled(bytes as f64, 1024.0, &["\u{a0}B", "\u{a0}KiB", "\u{a0}MiB", "\u{a0}GiB", "\u{a0}TiB"])
 }

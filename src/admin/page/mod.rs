@@ -16,10 +16,11 @@ mod format;
 pub mod map;
 
 use std::fmt::Write;
+use std::time::{Duration, SystemTime};
 
 use self::format::{Text, bytes, known, millis, number, rate, seconds, short};
 use self::map::MapDrawing;
-use super::status::{Counters, Documents, Partition, Requests, Status};
+use super::status::{Count, Counters, Documents, Partition, Requests, Status};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -38,7 +39,8 @@ pub fn render(status: &Status, drawing: &MapDrawing) -> String {
          <meta name=\"color-scheme\" content=\"light dark\">\n\
          <noscript><meta http-equiv=\"refresh\" content=\"10\"></noscript>\n\
          <title>{title} · geofold · {topic}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
-         {header}<main>\n{tiles}{map}{partitions}<div class=\"pair\">\n{elasticsearch}{records}</div>\n{recent}</main>\n\
+         {header}<main>\n{tiles}{map}{partitions}\
+         <div class=\"pair\">\n{elasticsearch}{records}</div>\n{recent}</main>\n\
          {FOOTER}<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
         topic = Text(&status.worker.topic),
         header = header(status),
@@ -96,39 +98,49 @@ fn tiles(status: &Status) -> String {
     ];
     let mut tiles = String::new();
     for (label, name, count) in counters {
-        #[expect(clippy::cast_precision_loss, reason = "for a rate of three digits")]
         let average = count as f64 / status.uptime_seconds.max(1.0);
         // Writing to a string can not fail; the same below.
         let _ = writeln!(
             tiles,
             "<div><dt>{label}</dt><dd class=\"big\"><span data-rate=\"{name}\">{}</span><small>/s</small></dd>\
-             <dd class=\"spark\" data-spark=\"{name}\"></dd>\
-             <dd><span data-v=\"counters.{name}\" data-f=\"number\">{}</span> in all</dd></div>",
+             <dd><span data-v=\"counters.{name}\" data-f=\"number\">{}</span> in all</dd>{}</div>",
             rate(average),
             number(count),
+            spark(&format!("counters.{name}")),
         );
     }
     let memory = &status.memory;
     let _ = write!(
         tiles,
-        "<div><dt>Lag</dt><dd class=\"big\" data-v=\"lag\" data-f=\"number\">{}</dd><dd>records not committed</dd></div>\n\
+        "<div><dt>Lag</dt><dd class=\"big\" data-v=\"lag\" data-f=\"number\">{}</dd>\
+         <dd>not committed</dd>{}</div>\n\
          <div><dt>Oldest dirty</dt><dd class=\"big\" data-v=\"oldest_dirty_seconds\" data-f=\"seconds\">{}</dd>\
-         <dd>since it was read</dd></div>\n\
+         <dd>since it was read</dd>{}</div>\n\
          <div><dt>Held</dt><dd class=\"big\" data-v=\"memory.held_bytes\" data-f=\"bytes\">{}</dd>\
-         <dd><meter id=\"held\" aria-label=\"held bytes\" min=\"0\" max=\"{max}\" high=\"{high}\" value=\"{held}\"></meter> \
-         of <span data-v=\"memory.limit_bytes\" data-f=\"bytes\">{}</span></dd></div>\n",
+         <dd><meter id=\"held\" aria-label=\"held bytes\" max=\"{max}\" high=\"{high}\" value=\"{held}\">\
+         </meter> \
+         of <span data-v=\"memory.limit_bytes\" data-f=\"bytes\">{}</span></dd>{}</div>\n",
         number(status.lag),
+        spark("lag"),
         seconds(status.oldest_dirty_seconds),
+        spark("oldest_dirty_seconds"),
         bytes(memory.held_bytes),
         bytes(memory.limit_bytes),
+        spark("memory.held_bytes"),
         max = memory.limit_bytes.max(1),
         high = memory.limit_bytes.max(1) / 10 * 9,
         held = memory.held_bytes,
     );
     format!(
-        "<section aria-labelledby=\"now\">\n<h2 id=\"now\">Now <small id=\"window\">rates are averages since the start</small></h2>\n\
+        "<section aria-labelledby=\"now\">\n<h2 id=\"now\">Now \
+         <small id=\"window\">rates are averages since the start</small></h2>\n\
          <dl class=\"tiles\">\n{tiles}</dl>\n</section>\n"
     )
+}
+
+/// Where `page.js` draws the last minutes.
+fn spark(path: &str) -> String {
+    format!("<dd class=\"spark\" data-spark=\"{path}\"></dd>")
 }
 
 fn map_section(status: &Status, drawing: &MapDrawing) -> String {
@@ -138,16 +150,18 @@ fn map_section(status: &Status, drawing: &MapDrawing) -> String {
         .iter()
         .enumerate()
         .map(|(class, least)| {
-            format!("<li><i class=\"q{class}\"></i><span data-v=\"documents.scale.{class}\" data-f=\"short\">{}</span></li>", short(*least))
+            format!(
+                "<li><i class=\"q{class}\"></i>\
+                 <span data-v=\"documents.scale.{class}\" data-f=\"short\">{}</span></li>",
+                short(*least)
+            )
         })
         .collect();
-    let rows = documents
-        .shards
-        .iter()
-        .map(|shard| vec![Text(&shard.shard).to_string(), known(shard.documents, number)]);
+    let rows = documents.shards.iter().map(|shard| vec![shard.shard.clone(), known(shard.documents, number)]);
     let columns = [("Geoshard", "shard", "text"), ("Documents", "documents", "number")];
     format!(
-        "<section aria-labelledby=\"globe\">\n<h2 id=\"globe\">Geoshards <small>{name}, version {version}</small></h2>\n\
+        "<section aria-labelledby=\"globe\">\n<h2 id=\"globe\">Geoshards \
+         <small>{name}, version {version}</small></h2>\n\
          <figure>\n{svg}<figcaption>\n<p id=\"documents\">{summary}</p>\n\
          <ul class=\"legend\" aria-label=\"Colours: documents in a geoshard, from\">{legend}\
          <li><i class=\"none\"></i><span>unknown</span></li></ul>\n</figcaption>\n</figure>\n\
@@ -187,11 +201,10 @@ fn svg(documents: &Documents, drawing: &MapDrawing) -> String {
     format!(
         "<svg id=\"map\" viewBox=\"0 0 1440 720\" role=\"img\" aria-labelledby=\"map-title map-desc\">\n\
          <title id=\"map-title\">Map of the geoshards</title>\n\
-         <desc id=\"map-desc\">The globe in equirectangular projection. Each geoshard is coloured by how many documents \
-         it holds; the table below has the numbers.</desc>\n\
+         <desc id=\"map-desc\">The globe in equirectangular projection. Each geoshard is coloured by how many \
+         documents it holds; the table below has the numbers.</desc>\n\
          <g class=\"shards\">\n{shards}</g>\n\
-         <g transform=\"scale(.4)\"><path class=\"sea\" fill-rule=\"evenodd\" d=\"M0 0h3600v1800h-3600z{LAND}\"/>\
-         <path class=\"coast\" d=\"{LAND}\"/></g>\n\
+         <path class=\"sea\" transform=\"scale(.4)\" fill-rule=\"evenodd\" d=\"M0 0h3600v1800h-3600z{LAND}\"/>\n\
          <path class=\"borders\" d=\"{borders}\"/>\n</svg>\n",
         borders = drawing.borders,
     )
@@ -248,7 +261,8 @@ fn elasticsearch(status: &Status) -> String {
             known(requests.p99_seconds, millis),
         ]
     });
-    let retries = status.retries.iter().map(|(reason, count)| vec![Text(reason).to_string(), number(*count)]);
+    let retry_columns = [("Retry because of", "name", "text"), ("Operations", "count", "number")];
+    let retries = status.retries.iter().map(|Count { name, count }| vec![name.clone(), number(count)]);
     format!(
         "<section aria-labelledby=\"search\">\n<h2 id=\"search\">Elasticsearch \
          <small><span data-v=\"elasticsearch.permits_in_use\" data-f=\"number\">{}</span> of \
@@ -258,34 +272,20 @@ fn elasticsearch(status: &Status) -> String {
         number(elasticsearch.permits),
         number(elasticsearch.waiting),
         table("elasticsearch.requests", "Requests and how long they take", &columns, rows),
-        table(
-            "retries",
-            "Operations sent again",
-            &[("Retry because of", "name", "text"), ("Operations", "count", "number")],
-            retries
-        ),
+        table("retries", "Operations sent again", &retry_columns, retries),
     )
 }
 
 fn records(status: &Status) -> String {
+    let outcome_columns = [("Outcome", "name", "word"), ("Records", "count", "number")];
     let outcomes =
-        status.outcomes.iter().map(|(outcome, count)| vec![outcome.replace('_', " "), number(*count)]);
-    let letters =
-        status.dead_letters.iter().map(|(reason, count)| vec![Text(reason).to_string(), number(*count)]);
+        status.outcomes.iter().map(|Count { name, count }| vec![name.replace('_', " "), number(count)]);
+    let letter_columns = [("Dead letter because of", "name", "text"), ("Messages", "count", "number")];
+    let letters = status.dead_letters.iter().map(|Count { name, count }| vec![name.clone(), number(count)]);
     format!(
         "<section aria-labelledby=\"records\">\n<h2 id=\"records\">Records since the start</h2>\n{}{}</section>\n",
-        table(
-            "outcomes",
-            "How records ended",
-            &[("Outcome", "name", "word"), ("Records", "count", "number")],
-            outcomes
-        ),
-        table(
-            "dead_letters",
-            "Dead letters",
-            &[("Dead letter because of", "name", "text"), ("Messages", "count", "number")],
-            letters
-        ),
+        table("outcomes", "How records ended", &outcome_columns, outcomes),
+        table("dead_letters", "Dead letters", &letter_columns, letters),
     )
 }
 
@@ -297,12 +297,12 @@ fn recent(status: &Status) -> String {
         ("What", "text", "text"),
     ];
     let rows = status.recent.iter().map(|event| {
-        let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_millis(event.time_ms);
+        let time = SystemTime::UNIX_EPOCH + Duration::from_millis(event.time_ms);
         vec![
             humantime::format_rfc3339_seconds(time).to_string().replace('T', " ").replace('Z', ""),
             event.level.to_owned(),
             number(event.times),
-            Text(&event.text).to_string(),
+            event.text.clone(),
         ]
     });
     format!(
@@ -312,7 +312,7 @@ fn recent(status: &Status) -> String {
     )
 }
 
-/// A table whose rows `page.js` can make anew: the heads say what is in them. Cells are HTML.
+/// A table whose rows `page.js` can make anew: the heads say what is in them. Cells are text from anywhere.
 fn table(
     path: &str,
     caption: &str,
@@ -328,7 +328,7 @@ fn table(
     let mut body = String::new();
     for row in rows {
         body.push_str("<tr>");
-        for (cell, (_, _, format)) in row.iter().zip(columns) {
+        for (cell, (_, _, format)) in row.iter().map(Text).zip(columns) {
             let state = match *format {
                 "state" | "level" => format!(" data-state=\"{cell}\""),
                 _ => String::new(),
@@ -338,8 +338,9 @@ fn table(
         body.push_str("</tr>\n");
     }
     format!(
-        "<div class=\"scroll\" role=\"region\" aria-label=\"{caption}\" tabindex=\"0\"><table data-rows=\"{path}\">\
-         <caption>{caption}</caption>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
+        "<div class=\"scroll\" role=\"region\" aria-label=\"{caption}\" tabindex=\"0\">\
+         <table data-rows=\"{path}\"><caption>{caption}</caption>\n\
+         <thead><tr>{heads}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
     )
 }
 
@@ -348,7 +349,6 @@ pub(super) mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
     use std::sync::Arc;
-    use std::time::Duration;
 
     use tokio::sync::watch;
 
@@ -473,12 +473,14 @@ pub(super) mod tests {
         let source = StatusSource::new(parts);
         let status = serde_json::to_value(source.status()).unwrap();
         let page = render(&source.status(), source.drawing());
-        let paths = |attribute: &str| -> Vec<String> {
+        let paths = |attribute| -> Vec<String> {
             let begin = format!("{attribute}=\"");
             let values = page.split(&begin).skip(1);
             values.filter_map(|rest| Some(rest.split('"').next()?.replace('.', "/"))).collect()
         };
-        for path in paths("data-rows").iter().chain(&paths("span data-v")) {
+        for path in
+            ["data-rows", "data-spark", "span data-v", "dd class=\"big\" data-v"].map(paths).iter().flatten()
+        {
             assert!(status.pointer(&format!("/{path}")).is_some(), "{path}");
         }
         for name in paths("data-rate") {

@@ -64,8 +64,7 @@
     });
   }
 
-  function rows(table, items) {
-    const list = Array.isArray(items) ? items : Object.entries(items).map(([name, count]) => ({ name, count }));
+  function rows(table, list) {
     const heads = [...table.tHead.rows[0].cells];
     const made = list.map((item) => {
       const row = make("tr");
@@ -91,24 +90,27 @@
     }
   }
 
+  // A counter's rate, or a gauge, over the last minutes; from zero at the bottom to its highest at the top.
   function sparks() {
     if (past.length < 3) return;
+    const space = "http://www.w3.org/2000/svg";
     for (const place of document.querySelectorAll("[data-spark]")) {
-      const name = place.dataset.spark;
-      const steps = past.slice(1).map((s, i) =>
-        (s.counters[name] - past[i].counters[name]) / Math.max(s.uptime_seconds - past[i].uptime_seconds, 0.001));
-      const most = Math.max(...steps);
-      const points = steps.map((v, i) => `${(i * 100 / (steps.length - 1)).toFixed(1)},${most > 0 ? (20 - v * 20 / most).toFixed(1) : 20}`);
+      const path = place.dataset.spark;
+      const values = past.slice(1).map((s, i) => (path.startsWith("counters.")
+        ? (at(s, path) - at(past[i], path)) / (s.uptime_seconds - past[i].uptime_seconds) : at(s, path)));
+      const most = Math.max(...values);
+      const y = (value) => (most > 0 ? 20 - (value * 19) / most : 20).toFixed(1);
+      const line = values.map((value, i) => `${((i * 100) / (values.length - 1)).toFixed(1)},${y(value)}`).join(" ");
       if (place.firstChild === null) {
-        const space = "http://www.w3.org/2000/svg";
         const svg = document.createElementNS(space, "svg");
         svg.setAttribute("viewBox", "0 0 100 20");
         svg.setAttribute("preserveAspectRatio", "none");
         svg.setAttribute("aria-hidden", "true");
-        svg.append(document.createElementNS(space, "polyline"));
+        svg.append(document.createElementNS(space, "polygon"), document.createElementNS(space, "polyline"));
         place.append(svg);
       }
-      place.querySelector("polyline").setAttribute("points", points.join(" "));
+      place.querySelector("polyline").setAttribute("points", line);
+      place.querySelector("polygon").setAttribute("points", `0,20 ${line} 100,20`);
     }
   }
 
@@ -151,7 +153,7 @@
 
   function update(now) {
     // Another process answers: its counters begin again.
-    if (past.length > 0 && now.uptime_seconds < past.at(-1).uptime_seconds) past = [];
+    if (past.length > 0 && now.uptime_seconds <= past.at(-1).uptime_seconds) past = [];
     rates(now);
     recentLatencies(now);
     header(now);
