@@ -74,7 +74,7 @@ impl Pretence {
             recent: recent.clone(),
         });
         health.ready(Health::STARTUP);
-        health.not_ready("partition 4", "bad record, and no dead-letter topic configured: <b>not</b> markup");
+        health.not_ready("partition 4", "bad record, and no dead-letter topic configured: the value at \"location\" is no location: 95 is not <= 90");
         let partitions = (0..PARTITIONS).map(|number| metrics.partition(number)).collect();
         tracing::subscriber::with_default(tracing_subscriber::registry().with(recent), || {
             for _ in 0..3 {
@@ -115,6 +115,9 @@ impl Pretence {
             (0..load).for_each(|_| partition.record_in());
             partition.record_done(Outcome::Indexed, load * 2 / 3);
             partition.record_done(Outcome::Folded, load / 4);
+            if *step == 1 && number == 1 {
+                partition.record_done(Outcome::DeadLettered, 8);
+            }
             let left = u64::try_from(partition.in_flight()).unwrap();
             partition.record_done(Outcome::AlreadyApplied, left.saturating_sub(load / 5));
             let dirty = usize::try_from(load / 6 + number * 11).unwrap();
@@ -226,9 +229,7 @@ async fn a_browser_refreshes_the_figures_and_shows_them() {
     assert!(dom.contains("rates are of the last 10 s"), "the script has not set rates");
     assert!(dom.contains("<polyline points=\"0.0,"), "no sparkline");
     assert!(dom.contains("<td class=\"state\" data-state=\"stopped\">stopped</td>"));
-    assert!(
-        dom.contains("<li><b>partition 4</b> bad record, and no dead-letter topic configured: &lt;b&gt;not")
-    );
+    assert!(dom.contains("is no location: 95 is not &lt;= 90</li>"));
     assert!(dom.contains("<title>not ready · geofold · people</title>"));
     assert_eq!(dom.matches("</title></path>").count(), 55);
     let (shown, _script) = dom.split_once("<script>").unwrap();

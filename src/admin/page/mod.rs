@@ -215,12 +215,12 @@ fn partitions(partitions: &[Partition]) -> String {
         ("Partition", "partition", "id"),
         ("State", "state", "state"),
         ("Lag", "lag", "number"),
+        ("Oldest dirty", "oldest_dirty_seconds", "seconds"),
         ("Watermark", "watermark", "number"),
         ("Committed", "committed", "number"),
         ("In flight", "in_flight", "number"),
         ("Dirty documents", "dirty_documents", "number"),
         ("Dirty bytes", "dirty_bytes", "bytes"),
-        ("Oldest dirty", "oldest_dirty_seconds", "seconds"),
         ("Parked", "parked", "number"),
     ];
     let rows = partitions.iter().map(|partition| {
@@ -228,12 +228,12 @@ fn partitions(partitions: &[Partition]) -> String {
             partition.partition.to_string(),
             partition.state.as_str().to_owned(),
             known(partition.lag, number),
+            seconds(partition.oldest_dirty_seconds),
             known(partition.watermark, number),
             known(partition.committed, number),
             number(partition.in_flight),
             number(partition.dirty_documents),
             bytes(partition.dirty_bytes),
-            seconds(partition.oldest_dirty_seconds),
             number(partition.parked),
         ]
     });
@@ -415,9 +415,9 @@ pub(super) mod tests {
 
         for part in [
             "<td class=\"id\">3</td><td class=\"state\" data-state=\"paused\">paused</td>\
-             <td class=\"number\">8 500</td><td class=\"number\">12 000</td><td class=\"number\">11 000</td>\
+             <td class=\"number\">8 500</td><td class=\"seconds\">4.2 s</td><td class=\"number\">12 000</td><td class=\"number\">11 000</td>\
              <td class=\"number\">266</td><td class=\"number\">20</td><td class=\"bytes\">2.9 MiB</td>\
-             <td class=\"seconds\">4.2 s</td><td class=\"number\">7</td>",
+             <td class=\"number\">7</td>",
             "<td class=\"id\">4</td><td class=\"state\" data-state=\"starting\">starting</td>\
              <td class=\"number\">unknown</td>",
             "data-v=\"counters.records\" data-f=\"number\">1 500</span>",
