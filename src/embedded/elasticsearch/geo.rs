@@ -243,7 +243,7 @@ impl Box {
     /// From the object of a `geo_bounding_box`: two corners, or four sides.
     pub(super) fn new(corners: &Value) -> Option<Self> {
         let side = |name: &str| corners.get(name).and_then(Value::as_f64);
-        let corner = |name: &str| corners.get(name).and_then(|corner| degrees(corner));
+        let corner = |name: &str| corners.get(name).and_then(degrees);
         let [top, left, bottom, right] = match (corner("top_left"), corner("bottom_right")) {
             (Some((top, left)), Some((bottom, right))) => [top, left, bottom, right],
             _ => match (corner("top_right"), corner("bottom_left")) {

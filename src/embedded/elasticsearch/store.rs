@@ -104,8 +104,7 @@ impl Store {
     /// If the index is missing or closed.
     pub fn get(&self, index: &str, id: &str) -> Result<Option<Arc<Doc>>, EsError> {
         let shared = self.find(index).ok_or_else(|| EsError::no_such_index(index))?;
-        let found = read(&shared).get(id);
-        found
+        read(&shared).get(id)
     }
 
     fn auto_create(

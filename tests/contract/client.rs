@@ -1,0 +1,225 @@
+//! geofold's own calls, through its own client: the worker's, those of `geofold check`, and those that make indices.
+
+use bytes::Bytes;
+use geofold::check::{CheckTarget, Level, check};
+use geofold::config::Config;
+use geofold::elastic::{
+    AdminCall, BulkOp, CallError, Elastic, Found, Get, GetAnswer, Guard, Index, ItemError, Method, Stamp,
+};
+use geofold::geoshard::GeoshardMap;
+use geofold::ids::{DocId, ShardId};
+use geofold::indices::{self, Layout, Problem, Template};
+use geofold::position::Position;
+use serde_json::json;
+
+use crate::server::{LIMIT, Server};
+
+crate::cases![
+    versions_fence_writes_and_deletes,
+    placements_are_compared_and_set_by_their_stamps,
+    a_source_is_read_byte_for_byte_before_any_refresh,
+    a_missing_index_is_a_failure_and_not_a_missing_document,
+    a_request_that_fails_validation_says_why,
+    missing_indices_are_created_as_geofold_needs_them,
+    what_is_wrong_with_an_index_is_found,
+    check_finds_nothing_wrong_where_nothing_is,
+];
+
+/// geofold's client, on a geoshard's index and the placements.
+struct Client(geofold::elastic::http::HttpElastic);
+
+impl Client {
+    async fn on(server: &Server) -> Self {
+        server.create("s01", json!({})).await;
+        server.create_mapped("placements", json!({}), json!({"enabled": false})).await;
+        Self(server.elastic())
+    }
+
+    async fn statuses(&self, ops: &[BulkOp]) -> Vec<(u16, String)> {
+        let answers = self.0.bulk(ops, LIMIT).await.unwrap();
+        let kind = |error: Option<Box<ItemError>>| error.map_or_else(String::new, |e| e.kind);
+        answers.into_iter().map(|answer| (answer.status, kind(answer.error))).collect()
+    }
+
+    async fn get(&self, index: Index, name: &str) -> GetAnswer {
+        self.0.mget(&[Get { index, id: id(name) }], LIMIT).await.unwrap().remove(0)
+    }
+}
+
+fn shard() -> Index {
+    Index::Geoshard(ShardId::new("s01").unwrap())
+}
+
+fn id(name: &str) -> DocId {
+    DocId::from_key(Some(name.as_bytes())).unwrap()
+}
+
+fn write(index: Index, name: &str, guard: Guard, source: &'static str) -> BulkOp {
+    BulkOp::Index { index, id: id(name), guard, source: Bytes::from_static(source.as_bytes()) }
+}
+
+fn at(version: u64) -> Position {
+    Position::from_version(version)
+}
+
+fn delete(name: &str, version: u64) -> BulkOp {
+    BulkOp::Delete { index: shard(), id: id(name), version: at(version) }
+}
+
+async fn versions_fence_writes_and_deletes(server: &Server) {
+    let client = Client::on(server).await;
+    let external = |version| Guard::External(at(version));
+    let nasty = "quote\" backslash\\ tab\t ünï\u{2028}";
+    let answers = client
+        .statuses(&[
+            write(shard(), nasty, external(5), r#"{"location":{"lat":1,"lon":2}}"#),
+            write(shard(), nasty, external(5), "{}"),
+            write(shard(), nasty, Guard::ExternalOrEqual(at(5)), "{}"),
+            delete("absent", 9),
+            write(shard(), "absent", external(5), "{}"),
+            delete(nasty, 5),
+            delete(nasty, 6),
+            write(shard(), "bad", external(1), r#"{"location":{"lat":100,"lon":2}}"#),
+        ])
+        .await;
+    let conflict = "version_conflict_engine_exception";
+    let expected = [
+        (201, ""),
+        (409, conflict),
+        (200, ""),
+        (404, ""),
+        (409, conflict),
+        (409, conflict),
+        (200, ""),
+        (400, "document_parsing_exception"),
+    ];
+    assert_eq!(answers, expected.map(|(status, kind)| (status, kind.to_owned())));
+    assert_eq!(client.get(shard(), nasty).await, GetAnswer::Missing);
+}
+
+async fn placements_are_compared_and_set_by_their_stamps(server: &Server) {
+    let client = Client::on(server).await;
+    let placement = |guard| [write(Index::Placements, "a", guard, r#"{"pos":1}"#)];
+    let created = client.0.bulk(&placement(Guard::Absent), LIMIT).await.unwrap().remove(0);
+    let stamp = created.stamp.expect("a placement's answer has its stamp");
+    assert_eq!(client.statuses(&placement(Guard::Absent)).await[0].0, 409);
+
+    let GetAnswer::Found(found) = client.get(Index::Placements, "a").await else { panic!("it was written") };
+    assert_eq!(found.stamp, stamp);
+    let updated = client.0.bulk(&placement(Guard::Unchanged(stamp)), LIMIT).await.unwrap().remove(0);
+    assert!(updated.stamp.is_some_and(|new| new.seq_no > stamp.seq_no));
+    assert_eq!(client.statuses(&placement(Guard::Unchanged(stamp))).await[0].0, 409);
+    let never = [write(Index::Placements, "b", Guard::Unchanged(stamp), "{}")];
+    assert_eq!(client.statuses(&never).await[0].0, 409);
+}
+
+async fn a_source_is_read_byte_for_byte_before_any_refresh(server: &Server) {
+    let client = Client::on(server).await;
+    let source = r#"{ "price" : 1.10, "n":12345678901234567890123, "t":"é\u00e9\/" }"#;
+    client.statuses(&[write(Index::Placements, "a", Guard::External(at(7)), source)]).await;
+    let expected = Found {
+        version: 7,
+        stamp: Stamp { seq_no: 0, primary_term: 1 },
+        source: Bytes::from_static(source.as_bytes()),
+    };
+    assert_eq!(client.get(Index::Placements, "a").await, GetAnswer::Found(expected));
+}
+
+async fn a_missing_index_is_a_failure_and_not_a_missing_document(server: &Server) {
+    let client = Client::on(server).await;
+    assert_eq!(client.get(shard(), "a").await, GetAnswer::Missing);
+    let nowhere = Index::Geoshard(ShardId::new("nowhere").unwrap());
+    let answer = client.get(nowhere, "a").await;
+    assert!(
+        matches!(&answer, GetAnswer::Failed(error) if error.kind == "index_not_found_exception"),
+        "{answer:?}"
+    );
+}
+
+async fn a_request_that_fails_validation_says_why(server: &Server) {
+    let client = Client::on(server).await;
+    // An external version beyond 63 bits spoils the whole request.
+    let error = client.0.bulk(&[delete("a", u64::MAX)], LIMIT).await.unwrap_err();
+    assert!(matches!(&error, CallError::Status { status: 400, kind, .. } if !kind.is_empty()), "{error:?}");
+}
+
+fn layout<'a>(server: &'a Server, shards: &'a [ShardId]) -> Layout<'a> {
+    Layout {
+        prefix: &server.prefix,
+        shards,
+        location: "at.point",
+        gc_deletes: std::time::Duration::from_secs(3_600),
+    }
+}
+
+async fn missing_indices_are_created_as_geofold_needs_them(server: &Server) {
+    let elastic = server.elastic();
+    let shards = ["s1", "s2"].map(|id| ShardId::new(id).unwrap());
+    let template =
+        Template::from_json(r#"{"settings":{"number_of_replicas":0,"refresh_interval":"5s"}}"#).unwrap();
+    let wanted = indices::wanted(&layout(server, &shards), &template).unwrap();
+    let report = indices::create_missing(&elastic, &server.prefix, &wanted, LIMIT).await.unwrap();
+    let names = ["s1", "s2", "placements", "meta"].map(|index| server.name(index));
+    assert_eq!((report.created.as_slice(), report.existing.len()), (names.as_slice(), 0));
+    assert_eq!(report.differences, []);
+    let again = indices::create_missing(&elastic, &server.prefix, &wanted, LIMIT).await.unwrap();
+    assert_eq!((again.created.len(), again.existing.as_slice()), (0, names.as_slice()));
+    assert_eq!(again.differences, []);
+}
+
+async fn what_is_wrong_with_an_index_is_found(server: &Server) {
+    let elastic = server.elastic();
+    let shards = ["s1"].map(|id| ShardId::new(id).unwrap());
+    let wanted = indices::wanted(&layout(server, &shards), &Template::default()).unwrap();
+    let keyword = json!({"properties": {"at": {"properties": {"point": {"type": "keyword"}}}}});
+    server.create_mapped("s1", json!({"index.gc_deletes": "5s", "index.blocks.write": true}), keyword).await;
+    let hour = json!({"index.gc_deletes": "1h"});
+    server.create_mapped("placements", hour, json!({"enabled": false})).await;
+    let close = AdminCall {
+        method: Method::Post,
+        path: format!("/{}/_close", server.name("placements")),
+        body: None,
+    };
+    assert_eq!(elastic.admin(close, LIMIT).await.unwrap().status, 200);
+    let found = indices::find(&elastic, &server.prefix, LIMIT).await.unwrap();
+    let problems: Vec<(String, Problem)> =
+        indices::differences(&wanted, &found).into_iter().map(|found| (found.index, found.problem)).collect();
+    let (s1, placements, meta) = (server.name("s1"), server.name("placements"), server.name("meta"));
+    let needed = std::time::Duration::from_secs(3_600);
+    let expected = [
+        (s1.clone(), Problem::Blocked { setting: "index.blocks.write" }),
+        (s1.clone(), Problem::GcDeletes { found: "5s".to_owned(), needed }),
+        (
+            s1,
+            Problem::LocationType {
+                path: "at.point".to_owned(),
+                found: "keyword".to_owned(),
+                needed: "geo_point",
+            },
+        ),
+        (placements, Problem::Closed),
+        (meta, Problem::Missing),
+    ];
+    assert_eq!(problems, expected);
+}
+
+async fn check_finds_nothing_wrong_where_nothing_is(server: &Server) {
+    let elastic = server.elastic();
+    let mut config = Config::default();
+    config.elasticsearch.prefix.clone_from(&server.prefix);
+    // Nobody listens there: this is about Elasticsearch.
+    config.kafka.brokers = vec!["127.0.0.1:1".to_owned()];
+    let map = r#"{"version":1,"name":"two","cells":"s2","ranges":[
+        {"from":"0000000000000000","shard":"eu"},{"from":"6000000000000001","shard":"us"}]}"#;
+    let mut target = CheckTarget::new(&config, &GeoshardMap::from_json(map).unwrap()).unwrap();
+    target.timeout = std::time::Duration::from_secs(2);
+    indices::create_missing(&elastic, &server.prefix, &target.indices, LIMIT).await.unwrap();
+    let report = check(&target, &elastic).await;
+    let about = |name: &str| {
+        let found = report.findings.iter().find(|finding| finding.about.contains(name));
+        found.unwrap_or_else(|| panic!("nothing about {name}: {:?}", report.findings)).level
+    };
+    for name in ["elasticsearch version", "action.auto_create_index", "indices", "right to write"] {
+        assert_eq!(about(name), Level::Ok, "{name}: {:?}", report.findings);
+    }
+}

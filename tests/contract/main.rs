@@ -1,0 +1,90 @@
+//! One list of cases, asked of the stand-in in this process and of a real Elasticsearch: what the one answers, the other
+//! must answer. Each case states what it expects; the expectations were taken from Elasticsearch 8.19.
+//!
+//! The real server is the one at GEOFOLD_TEST_ELASTICSEARCH (`dev/stack`); where that is not set, the stand-in runs alone
+//! and the summary says so. Arguments select cases by a part of their name: `cargo test --test contract -- versions`.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
+
+mod client;
+mod documents;
+mod indices;
+mod reads;
+mod searches;
+mod server;
+mod versions;
+
+use std::panic::AssertUnwindSafe;
+use std::process::ExitCode;
+
+use futures::future::LocalBoxFuture;
+use futures::{FutureExt, StreamExt, stream};
+use geofold::embedded::elasticsearch::{Standin, StandinOptions};
+
+use server::Server;
+
+/// Cases that a real server answers side by side; most of their time is spent waiting for it to make indices.
+const SIDE_BY_SIDE: usize = 4;
+
+/// One thing that both servers must do alike.
+pub struct Case {
+    name: &'static str,
+    run: for<'a> fn(&'a Server) -> LocalBoxFuture<'a, ()>,
+}
+
+/// Makes `pub const CASES` of functions `async fn(&Server)`.
+#[macro_export]
+macro_rules! cases {
+    ($($name:ident),* $(,)?) => {
+        pub const CASES: &[$crate::Case] = &[$($crate::Case {
+            name: concat!(module_path!(), "::", stringify!($name)),
+            run: |server| Box::pin($name(server)),
+        }),*];
+    };
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let all =
+        [client::CASES, documents::CASES, indices::CASES, reads::CASES, searches::CASES, versions::CASES];
+    let is_wanted = |case: &&Case| wanted.is_empty() || wanted.iter().any(|part| case.name.contains(part));
+    let cases: Vec<&Case> = all.into_iter().flatten().filter(is_wanted).collect();
+
+    let standin = Standin::start(StandinOptions::default()).await.unwrap();
+    let mut summary = format!("contract: {} cases", cases.len());
+    let mut all_ok = true;
+    let mut targets = vec![("stand-in", standin.url())];
+    match std::env::var("GEOFOLD_TEST_ELASTICSEARCH") {
+        Ok(url) => targets.push(("elasticsearch", url)),
+        Err(_) => println!("real Elasticsearch: skipped, GEOFOLD_TEST_ELASTICSEARCH is not set"),
+    }
+    for (target, url) in targets {
+        let ok = run_all(&cases, target, &url).await;
+        all_ok &= ok == cases.len();
+        summary.push_str(&format!(", {target} {ok} ok"));
+    }
+    standin.stop().await;
+    println!("{summary}");
+    if all_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// How many cases passed; each one that did not is named.
+async fn run_all(cases: &[&Case], target: &str, url: &str) -> usize {
+    let passed: Vec<bool> = stream::iter(cases.iter().enumerate())
+        .map(|(number, case)| async move {
+            let server = Server::new(url, &format!("contract-{}-{number}", std::process::id()));
+            let outcome = AssertUnwindSafe((case.run)(&server)).catch_unwind().await;
+            server.clean_up().await;
+            let name = case.name.trim_start_matches("contract::");
+            match outcome {
+                Ok(()) => println!("{target:<13} ok      {name}"),
+                Err(_) => println!("{target:<13} FAILED  {name}"),
+            }
+            outcome.is_ok()
+        })
+        .buffer_unordered(SIDE_BY_SIDE)
+        .collect()
+        .await;
+    passed.into_iter().filter(|passed| *passed).count()
+}

@@ -1,0 +1,287 @@
+//! Searches: what the last refresh made visible, paged, filtered, near and within.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::server::Server;
+
+crate::cases![
+    a_search_sees_the_last_refresh_and_nothing_later,
+    a_refresh_comes_by_itself,
+    a_bulk_may_ask_for_a_refresh,
+    a_hit_tells_version_stamp_and_source_if_asked,
+    pages_by_index_and_doc_are_complete_and_without_repetition,
+    ids_terms_and_their_combinations_find_documents,
+    a_circle_reaches_over_the_antimeridian_and_the_poles,
+    a_box_reaches_over_the_antimeridian_and_the_poles,
+    edges_of_boxes_and_circles_are_those_of_the_stored_points,
+    totals_are_counted_as_asked,
+    a_search_that_can_not_be_carried_out_says_why,
+    a_search_that_fails_on_some_indices_answers_from_the_others,
+];
+
+async fn search(server: &Server, names: &str, body: Value) -> crate::server::Answer {
+    let answer = server.ask("POST", &format!("/{names}/_search"), body).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer
+}
+
+/// Ids of the documents of `a` that match, sorted.
+async fn found(server: &Server, query: Value) -> Vec<String> {
+    let body = json!({"query": query, "size": 100, "_source": false, "sort": ["_doc"]});
+    search(server, "$a", body).await.ids().into_iter().map(str::to_owned).collect()
+}
+
+async fn count(server: &Server) -> Value {
+    let answer = server.ask("GET", "/$a/_count", Value::Null).await;
+    answer.body["count"].clone()
+}
+
+async fn a_search_sees_the_last_refresh_and_nothing_later(server: &Server) {
+    server.create("a", json!({"index.refresh_interval": "-1"})).await;
+    server.fill("a", &[r#"{"n":0}"#, r#"{"n":1}"#]).await;
+    assert_eq!(count(server).await, 0);
+    server.refresh("$a").await;
+    assert_eq!(count(server).await, 2);
+    server
+        .bulk(&[
+            r#"{"delete":{"_index":"$a","_id":"0"}}"#,
+            r#"{"index":{"_index":"$a","_id":"1"}}"#,
+            r#"{"n":7}"#,
+        ])
+        .await;
+    let numbers = async || {
+        let answer = search(server, "$a", json!({"sort": ["_doc"]})).await;
+        let hits = answer.body["hits"]["hits"].as_array().unwrap().clone();
+        hits.iter().map(|hit| hit["_source"]["n"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(numbers().await, [0, 1]);
+    server.refresh("$a").await;
+    assert_eq!(numbers().await, [7]);
+}
+
+async fn a_refresh_comes_by_itself(server: &Server) {
+    server.create("a", json!({"index.refresh_interval": "200ms"})).await;
+    server.fill("a", &["{}"]).await;
+    let began = Instant::now();
+    while count(server).await != 1 {
+        assert!(began.elapsed() < Duration::from_secs(10), "it never came");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn a_bulk_may_ask_for_a_refresh(server: &Server) {
+    server.create("a", json!({"index.refresh_interval": "-1"})).await;
+    server.bulk_with("?refresh=true", &[r#"{"index":{"_index":"$a","_id":"1"}}"#, "{}"]).await;
+    assert_eq!(count(server).await, 1);
+}
+
+async fn a_hit_tells_version_stamp_and_source_if_asked(server: &Server) {
+    server.create("a", json!({})).await;
+    let write = r#"{"index":{"_index":"$a","_id":"x","version":7,"version_type":"external"}}"#;
+    server.bulk_with("?refresh=true", &[write, r#"{"n":1.10,"k":"v"}"#]).await;
+    let body = json!({"version": true, "seq_no_primary_term": true, "sort": ["_doc"]});
+    let mut hit = json!({
+        "_index": server.name("a"), "_id": "x", "_version": 7, "_seq_no": 0, "_primary_term": 1, "_score": null,
+        "_source": {"n": 1.1, "k": "v"}, "sort": [0],
+    });
+    let answer = search(server, "$a", body).await;
+    assert_eq!(answer.body["hits"]["hits"], json!([hit]));
+    assert!(answer.text.contains(r#""_source":{"n":1.10,"k":"v"}"#), "byte for byte: {}", answer.text);
+
+    let part = search(server, "$a", json!({"_source": ["k"], "sort": ["_doc"]})).await;
+    hit = part.body["hits"]["hits"][0].clone();
+    assert_eq!((&hit["_source"], &hit["_version"]), (&json!({"k": "v"}), &Value::Null));
+    let none = search(server, "$a", json!({"_source": false})).await;
+    assert_eq!(none.body["hits"]["hits"][0]["_source"], Value::Null);
+}
+
+async fn pages_by_index_and_doc_are_complete_and_without_repetition(server: &Server) {
+    for index in ["a", "b", "c"] {
+        server.create(index, json!({"index.refresh_interval": "-1"})).await;
+        server.fill(index, &["{}"; 7]).await;
+    }
+    server.bulk(&[r#"{"delete":{"_index":"$b","_id":"3"}}"#]).await;
+    server.refresh("$*").await;
+    let mut after: Option<Value> = None;
+    let mut seen = Vec::new();
+    let mut pages = 0;
+    loop {
+        let mut body = json!({
+            "size": 3, "sort": [{"_index": "asc"}, {"_doc": "asc"}], "track_total_hits": false, "version": true,
+        });
+        if let Some(after) = after.take() {
+            body["search_after"] = after;
+        }
+        let answer = search(server, "$*", body).await;
+        assert_eq!(answer.body["hits"]["total"], Value::Null);
+        let hits = answer.body["hits"]["hits"].as_array().unwrap().clone();
+        let Some(last) = hits.last() else { break };
+        after = Some(last["sort"].clone());
+        pages += 1;
+        seen.extend(hits.iter().map(|hit| (hit["_index"].to_string(), hit["_id"].to_string())));
+    }
+    assert_eq!((seen.len(), pages), (20, 7));
+    let mut distinct = seen.clone();
+    distinct.sort();
+    distinct.dedup();
+    assert_eq!(distinct.len(), 20);
+    let indices: Vec<&String> = seen.iter().map(|(index, _)| index).collect();
+    assert!(indices.is_sorted(), "{indices:?}");
+}
+
+async fn ids_terms_and_their_combinations_find_documents(server: &Server) {
+    let mappings = json!({"properties": {"k": {"type": "keyword"}, "n": {"type": "long"}}});
+    server.create_mapped("a", json!({}), mappings).await;
+    let sources = [
+        r#"{"k":"x","n":1,"t":"Hello World"}"#,
+        r#"{"k":["y","z"],"n":2,"f":true}"#,
+        r#"{"k":"x","n":[3,4.0]}"#,
+        r#"{"o":{"p":"q"}}"#,
+        r#"{"k":null}"#,
+    ];
+    server.fill("a", &sources).await;
+    server.refresh("$a").await;
+    for (query, expected) in [
+        (json!({"match_all": {}}), vec!["0", "1", "2", "3", "4"]),
+        (json!({"match_none": {}}), vec![]),
+        (json!({"ids": {"values": ["1", "3", "none"]}}), vec!["1", "3"]),
+        (json!({"term": {"_id": "2"}}), vec!["2"]),
+        (json!({"term": {"k": "x"}}), vec!["0", "2"]),
+        (json!({"term": {"k": {"value": "z"}}}), vec!["1"]),
+        (json!({"terms": {"k": ["y", "x"]}}), vec!["0", "1", "2"]),
+        (json!({"term": {"n": 4}}), vec!["2"]),
+        (json!({"term": {"n": "2"}}), vec!["1"]),
+        (json!({"term": {"t": "hello"}}), vec!["0"]),
+        (json!({"term": {"t": "Hello World"}}), vec![]),
+        (json!({"term": {"t.keyword": "Hello World"}}), vec!["0"]),
+        (json!({"term": {"f": true}}), vec!["1"]),
+        (json!({"term": {"o.p.keyword": "q"}}), vec!["3"]),
+        (json!({"term": {"unmapped": "q"}}), vec![]),
+        (json!({"exists": {"field": "k"}}), vec!["0", "1", "2"]),
+        (json!({"bool": {"filter": [{"term": {"k": "x"}}, {"term": {"n": 3}}]}}), vec!["2"]),
+        (json!({"bool": {"must": {"term": {"k": "x"}}, "must_not": {"term": {"n": 3}}}}), vec!["0"]),
+        (json!({"bool": {"should": [{"term": {"n": 1}}, {"term": {"n": 2}}]}}), vec!["0", "1"]),
+        (json!({"bool": {"filter": {"term": {"k": "x"}}, "should": [{"term": {"n": 1}}]}}), vec!["0", "2"]),
+    ] {
+        assert_eq!(found(server, query.clone()).await, expected, "{query}");
+    }
+}
+
+async fn a_circle_reaches_over_the_antimeridian_and_the_poles(server: &Server) {
+    server.create("a", json!({})).await;
+    let points =
+        [[179.9, 0.0], [-179.9, 0.0], [178.0, 0.0], [0.0, 89.9], [180.0, 89.9], [0.0, -90.0], [2.35, 48.85]];
+    fill_points(server, &points).await;
+    let within = async |distance: &str, lon: f64, lat: f64| {
+        found(server, json!({"geo_distance": {"distance": distance, "location": [lon, lat]}})).await
+    };
+    assert_eq!(within("12km", 180.0, 0.0).await, ["0", "1"]);
+    assert_eq!(within("12km", -180.0, 0.0).await, ["0", "1"]);
+    assert_eq!(within("300km", -179.9, 0.0).await, ["0", "1", "2"]);
+    assert_eq!(within("12km", 77.0, 90.0).await, ["3", "4"]);
+    assert_eq!(within("1m", 123.0, -90.0).await, ["5"]);
+    assert_eq!(within("10mi", 2.4, 48.9).await, ["6"]);
+    assert_eq!(within("100", 2.35, 48.85).await, ["6"]);
+    assert_eq!(within("20020km", 2.35, 48.85).await.len(), 7);
+    let filter = json!({"geo_distance": {"distance": "12km", "location": {"lat": 0, "lon": 180}}});
+    assert_eq!(found(server, json!({"bool": {"filter": filter}})).await, ["0", "1"]);
+}
+
+async fn a_box_reaches_over_the_antimeridian_and_the_poles(server: &Server) {
+    server.create("a", json!({})).await;
+    let points =
+        [[179.9, 0.0], [-179.9, 0.0], [178.0, 0.0], [0.0, 90.0], [180.0, 10.0], [-180.0, 20.0], [0.0, -90.0]];
+    fill_points(server, &points).await;
+    let within = async |top: f64, left: f64, bottom: f64, right: f64| {
+        let corners = json!({"top_left": [left, top], "bottom_right": [right, bottom]});
+        found(server, json!({"geo_bounding_box": {"location": corners}})).await
+    };
+    assert_eq!(within(1.0, 179.0, -1.0, -179.0).await, ["0", "1"]);
+    assert_eq!(within(1.0, 170.0, -1.0, 180.0).await, ["0", "2"]);
+    assert_eq!(within(1.0, -180.0, -1.0, -170.0).await, ["1"]);
+    assert_eq!(within(30.0, 179.0, 5.0, -179.0).await, ["4", "5"]);
+    assert_eq!(within(90.0, -180.0, 80.0, 180.0).await, ["3"]);
+    assert_eq!(within(-80.0, -180.0, -90.0, 180.0).await, ["6"]);
+    assert_eq!(within(90.0, -180.0, -90.0, 180.0).await.len(), 7);
+    let sides = json!({"top": 1, "left": 179, "bottom": -1, "right": -179});
+    assert_eq!(found(server, json!({"geo_bounding_box": {"location": sides}})).await, ["0", "1"]);
+    let objects = json!({"top_left": {"lat": 1, "lon": 179}, "bottom_right": "-1,-179"});
+    assert_eq!(found(server, json!({"geo_bounding_box": {"location": objects}})).await, ["0", "1"]);
+}
+
+async fn edges_of_boxes_and_circles_are_those_of_the_stored_points(server: &Server) {
+    server.create("a", json!({})).await;
+    fill_points(server, &[[2.35, 48.85], [-74.006, 40.7128], [0.1, 0.1], [10.0, 20.0]]).await;
+    for (id, [lon, lat]) in [[2.35, 48.85], [-74.006, 40.7128], [0.1, 0.1], [10.0, 20.0]].iter().enumerate() {
+        // A box of no extent around a point, and boxes that end a little before and behind it.
+        let mut outcomes = Vec::new();
+        for (west, south) in [(0.0, 0.0), (1e-8, 0.0), (-1e-8, -1e-8), (-1e-6, -1e-6), (1e-6, 0.0)] {
+            let corners =
+                json!({"top_left": [lon + west, lat + 1e-6], "bottom_right": [lon + 1.0, lat + south]});
+            outcomes.push(found(server, json!({"geo_bounding_box": {"location": corners}})).await.len());
+        }
+        let expected: &[usize] = match id {
+            // Stored coordinates are rounded down by up to 8.4e-8 degrees of longitude, 4.2e-8 of latitude.
+            0..=2 => &[0, 0, 0, 1, 0],
+            _ => &[0, 0, 0, 1, 0],
+        };
+        assert_eq!(outcomes, expected, "{lon} {lat}");
+    }
+}
+
+async fn fill_points(server: &Server, points: &[[f64; 2]]) {
+    let sources: Vec<String> = points.iter().map(|point| json!({"location": point}).to_string()).collect();
+    server.fill("a", &sources.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    server.refresh("$a").await;
+}
+
+async fn totals_are_counted_as_asked(server: &Server) {
+    server.create("a", json!({})).await;
+    server.fill("a", &["{}"; 7]).await;
+    server.refresh("$a").await;
+    let total = async |tracked: Value| {
+        let answer = search(server, "$a", json!({"size": 0, "track_total_hits": tracked})).await;
+        answer.body["hits"]["total"].clone()
+    };
+    assert_eq!(total(json!(true)).await, json!({"value": 7, "relation": "eq"}));
+    assert_eq!(total(json!(7)).await, json!({"value": 7, "relation": "eq"}));
+    assert_eq!(total(json!(5)).await, json!({"value": 5, "relation": "gte"}));
+    assert_eq!(total(json!(false)).await, Value::Null);
+    let usual = search(server, "$a", Value::Null).await;
+    assert_eq!(usual.body["hits"]["total"], json!({"value": 7, "relation": "eq"}));
+    assert_eq!(usual.ids().len(), 7);
+    assert_eq!(search(server, "$a", json!({"from": 5})).await.ids().len(), 2);
+    assert_eq!(count(server).await, 7);
+}
+
+async fn a_search_that_can_not_be_carried_out_says_why(server: &Server) {
+    server.create("a", json!({})).await;
+    let failed = "search_phase_execution_exception";
+    for (body, kind) in [
+        (json!({"query": {"no_such_query": {}}}), "parsing_exception"),
+        (json!({"no_such_key": 1}), "parsing_exception"),
+        (json!({"size": -1}), "illegal_argument_exception"),
+        (json!({"size": 10_001}), failed),
+        (json!({"from": 9_999, "size": 2}), failed),
+        (json!({"search_after": [1]}), failed),
+        (json!({"search_after": [1, 2], "sort": ["_doc"]}), failed),
+        (json!({"query": {"geo_distance": {"distance": "1km", "nowhere": [0, 0]}}}), failed),
+    ] {
+        let answer = server.ask("POST", "/$a/_search", body.clone()).await;
+        assert_eq!(answer.error(), (400, kind), "{body} {answer:?}");
+    }
+}
+
+async fn a_search_that_fails_on_some_indices_answers_from_the_others(server: &Server) {
+    server.create("a", json!({})).await;
+    server.create_mapped("b", json!({}), json!({"enabled": false})).await;
+    fill_points(server, &[[0.0, 0.0]]).await;
+    let body = json!({"query": {"geo_distance": {"distance": "1km", "location": [0, 0]}}});
+    let answer = search(server, "$a,$b", body).await;
+    assert_eq!(answer.ids(), ["0"]);
+    assert_eq!((&answer.body["_shards"]["total"], &answer.body["_shards"]["failed"]), (&json!(2), &json!(1)));
+    let failure = &answer.body["_shards"]["failures"][0];
+    assert_eq!(failure["reason"]["type"], "query_shard_exception");
+}
