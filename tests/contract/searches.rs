@@ -213,21 +213,27 @@ async fn a_box_reaches_over_the_antimeridian_and_the_poles(server: &Server) {
 
 async fn edges_of_boxes_and_circles_are_those_of_the_stored_points(server: &Server) {
     server.create("a", json!({})).await;
-    fill_points(server, &[[2.35, 48.85], [-74.006, 40.7128], [0.1, 0.1], [10.0, 20.0]]).await;
-    for (id, [lon, lat]) in [[2.35, 48.85], [-74.006, 40.7128], [0.1, 0.1], [10.0, 20.0]].iter().enumerate() {
-        // A box of no extent around a point, and boxes that end a little before and behind it.
-        let mut outcomes = Vec::new();
-        for (west, south) in [(0.0, 0.0), (1e-8, 0.0), (-1e-8, -1e-8), (-1e-6, -1e-6), (1e-6, 0.0)] {
+    let points = [[2.35, 48.85], [-74.006, 40.7128], [0.1, 0.1], [10.0, 20.0], [-33.3, -1.7]];
+    fill_points(server, &points).await;
+    for (id, [lon, lat]) in points.into_iter().enumerate() {
+        // Boxes that end at the point, within the step that it is rounded to, and beyond that step: 8.4e-8 degrees of
+        // longitude, 4.2e-8 of latitude.
+        for (top, left, bottom, right, is_in) in [
+            (0.0, 0.0, 0.0, 0.0, true),
+            (1e-6, 0.0, 0.0, 1.0, true),
+            (1e-6, -1e-6, -1e-6, 1e-6, true),
+            (1e-6, 1e-6, -1e-6, 1.0, false),
+            (1e-6, -1.0, -1e-6, -1e-6, false),
+            (1.0, -1e-6, 1e-6, 1e-6, false),
+            (-1e-6, -1e-6, -1.0, 1e-6, false),
+        ] {
             let corners =
-                json!({"top_left": [lon + west, lat + 1e-6], "bottom_right": [lon + 1.0, lat + south]});
-            outcomes.push(found(server, json!({"geo_bounding_box": {"location": corners}})).await.len());
+                json!({"top_left": [lon + left, lat + top], "bottom_right": [lon + right, lat + bottom]});
+            let found = found(server, json!({"geo_bounding_box": {"location": corners}})).await;
+            assert_eq!(found.contains(&id.to_string()), is_in, "{corners}");
         }
-        let expected: &[usize] = match id {
-            // Stored coordinates are rounded down by up to 8.4e-8 degrees of longitude, 4.2e-8 of latitude.
-            0..=2 => &[0, 0, 0, 1, 0],
-            _ => &[0, 0, 0, 1, 0],
-        };
-        assert_eq!(outcomes, expected, "{lon} {lat}");
+        let circle = json!({"geo_distance": {"distance": "2cm", "location": [lon, lat]}});
+        assert_eq!(found(server, circle).await, [id.to_string()], "rounding moves a point by less than 2 cm");
     }
 }
 

@@ -2,7 +2,7 @@
 //! coordinate, the great circle and the box.
 //!
 //! Lucene searches the rounded coordinates, not those that were sent, so a point on an edge is in or out by the same
-//! arithmetic here (`GeoEncodingUtils`, `LatLonPoint`, `SloppyMath.haversinMeters` of Lucene 9).
+//! arithmetic here (`GeoEncodingUtils` and `SloppyMath.haversinMeters` of Lucene 9).
 
 use serde_json::{Map, Value};
 
@@ -51,13 +51,6 @@ impl Point {
 fn encode(degrees: f64, step: f64, end: f64) -> i32 {
     let below_end = if degrees == end { degrees.next_down() } else { degrees };
     (below_end / step).floor() as i32
-}
-
-/// The first step at or above `degrees`.
-#[expect(clippy::cast_possible_truncation, reason = "degrees are within ±end, so that the steps fit 32 bits")]
-fn encode_up(degrees: f64, step: f64, end: f64) -> i32 {
-    let below_end = if degrees == end { degrees.next_down() } else { degrees };
-    (below_end / step).ceil() as i32
 }
 
 /// All points of a `geo_point` field's value: one in any of its forms, or a list of them; none for null.
@@ -254,10 +247,10 @@ impl Box {
         let fits =
             top >= bottom && top <= 90.0 && bottom >= -90.0 && left.abs() <= 180.0 && right.abs() <= 180.0;
         fits.then(|| Self {
-            bottom: encode_up(bottom, LAT_STEP, 90.0),
+            // All four sides are rounded down, as points are: a point lies in a box of no extent around it.
+            bottom: encode(bottom, LAT_STEP, 90.0),
             top: encode(top, LAT_STEP, 90.0),
-            // A box that begins at the antimeridian and ends east of it begins where longitudes do.
-            left: encode_up(if left == 180.0 && right < left { -180.0 } else { left }, LON_STEP, 180.0),
+            left: encode(left, LON_STEP, 180.0),
             right: encode(right, LON_STEP, 180.0),
         })
     }
@@ -271,7 +264,7 @@ impl Box {
     }
 }
 
-/// Latitude and longitude as they were given: the sides of a box are rounded inwards, not down.
+/// Latitude and longitude of a corner, as they were given.
 fn degrees(corner: &Value) -> Option<(f64, f64)> {
     match corner {
         Value::Object(members) if members.contains_key("lat") => {
