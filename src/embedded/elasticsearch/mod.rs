@@ -251,3 +251,161 @@ fn response(status: u16, body: Vec<u8>, retry_after: Option<Duration>) -> Respon
     }
     builder.body(Body::from(body)).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::clock::Instant;
+    use crate::elastic::http::{Auth, HttpElastic, HttpOptions};
+    use crate::elastic::{BulkOp, CallError, Elastic, Get, GetAnswer, Guard, Index};
+    use crate::ids::DocId;
+    use crate::position::Position;
+
+    const LIMIT: Duration = Duration::from_secs(5);
+
+    #[derive(Debug, Default)]
+    struct HandClock(Mutex<Duration>);
+
+    impl Clock for HandClock {
+        fn now(&self) -> Instant {
+            Instant::from_start(*self.0.lock().unwrap())
+        }
+    }
+
+    async fn standin(options: StandinOptions) -> (Standin, HttpElastic) {
+        let standin = Standin::start(options).await.unwrap();
+        let options = HttpOptions {
+            urls: vec![standin.url().parse().unwrap()],
+            auth: Auth::None,
+            ca_pem: None,
+            prefix: "p".to_owned(),
+            request_timeout: LIMIT,
+        };
+        let elastic = HttpElastic::connect(&options, Arc::new(BootClock)).unwrap();
+        standin.store().create_index("p-meta", Default::default(), Default::default()).unwrap();
+        (standin, elastic)
+    }
+
+    fn id(id: &str) -> DocId {
+        DocId::from_key(Some(id.as_bytes())).unwrap()
+    }
+
+    fn write(name: &str, version: u64, source: &'static str) -> BulkOp {
+        let guard = Guard::External(Position::from_version(version));
+        BulkOp::Index {
+            index: Index::Meta,
+            id: id(name),
+            guard,
+            source: Bytes::from_static(source.as_bytes()),
+        }
+    }
+
+    async fn statuses(elastic: &HttpElastic, ops: &[BulkOp]) -> Vec<u16> {
+        elastic.bulk(ops, LIMIT).await.unwrap().iter().map(|answer| answer.status).collect()
+    }
+
+    async fn is_there(elastic: &HttpElastic, name: &str) -> bool {
+        let gets = [Get { index: Index::Meta, id: id(name) }];
+        let answers = elastic.mget(&gets, LIMIT).await.unwrap();
+        matches!(answers[0], GetAnswer::Found(_))
+    }
+
+    #[tokio::test]
+    async fn a_tombstone_lasts_for_gc_deletes_by_the_clock_it_was_given() {
+        let clock = Arc::new(HandClock::default());
+        let (standin, elastic) =
+            standin(StandinOptions { clock: clock.clone(), ..StandinOptions::default() }).await;
+        let delete = BulkOp::Delete { index: Index::Meta, id: id("a"), version: Position::from_version(9) };
+        assert_eq!(statuses(&elastic, &[delete]).await, [404]);
+        *clock.0.lock().unwrap() = Duration::from_secs(60);
+        assert_eq!(statuses(&elastic, &[write("a", 5, "{}")]).await, [409]);
+        *clock.0.lock().unwrap() = Duration::from_millis(60_001);
+        assert_eq!(statuses(&elastic, &[write("a", 5, "{}")]).await, [201]);
+        standin.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_lost_reply_was_carried_out_and_a_reset_request_was_not() {
+        let (standin, elastic) = standin(StandinOptions::default()).await;
+        let set = |lost_replies, resets| {
+            standin.faults().set(FaultPlan { lost_replies, resets, ..FaultPlan::default() });
+        };
+        for (name, lost, resets, carried_out) in [("lost", 1.0, 0.0, true), ("reset", 0.0, 1.0, false)] {
+            set(lost, resets);
+            let error = elastic.bulk(&[write(name, 1, "{}")], LIMIT).await.unwrap_err();
+            assert!(matches!(error, CallError::Connection(_)), "{error:?}");
+            standin.faults().clear();
+            assert_eq!(is_there(&elastic, name).await, carried_out, "{name}");
+        }
+        standin.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_busy_server_refuses_requests_or_items_and_says_when_to_come_back() {
+        let (standin, elastic) = standin(StandinOptions::default()).await;
+        let retry_after = Some(Duration::from_secs(7));
+        standin.faults().set(FaultPlan { busy: 1.0, retry_after, ..FaultPlan::default() });
+        let error = elastic.bulk(&[write("a", 1, "{}")], LIMIT).await.unwrap_err();
+        assert!(
+            matches!(&error, CallError::Status { status: 429, retry_after: after, .. } if *after == retry_after),
+            "{error:?}"
+        );
+        standin.faults().set(FaultPlan { unavailable: 1.0, ..FaultPlan::default() });
+        let error = elastic.bulk(&[write("a", 1, "{}")], LIMIT).await.unwrap_err();
+        assert!(matches!(&error, CallError::Status { status: 503, retry_after: None, .. }), "{error:?}");
+        standin.faults().set(FaultPlan { busy_items: 0.5, ..FaultPlan::default() });
+        let ops: Vec<BulkOp> = (0..100).map(|n| write(&n.to_string(), 1, "{}")).collect();
+        let statuses = statuses(&elastic, &ops).await;
+        let refused = statuses.iter().filter(|status| **status == 429).count();
+        assert!((25..75).contains(&refused), "{refused}");
+        assert_eq!(statuses.iter().filter(|status| **status == 201).count(), 100 - refused);
+        standin.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_down_answers_nothing_and_forgets_nothing() {
+        let (standin, elastic) = standin(StandinOptions::default()).await;
+        assert_eq!(statuses(&elastic, &[write("a", 1, "{}")]).await, [201]);
+        standin.faults().set(FaultPlan { down: true, ..FaultPlan::default() });
+        for _ in 0..2 {
+            let error = elastic.bulk(&[write("b", 1, "{}")], LIMIT).await.unwrap_err();
+            assert!(matches!(error, CallError::Connection(_)), "{error:?}");
+        }
+        standin.faults().clear();
+        assert!(is_there(&elastic, "a").await);
+        assert!(!is_there(&elastic, "b").await);
+        standin.stop().await;
+        assert!(elastic.bulk(&[write("b", 1, "{}")], LIMIT).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn writes_are_refused_once_the_store_is_full_and_taken_again_after_deletes() {
+        let options = StandinOptions { max_stored_bytes: 20, ..StandinOptions::default() };
+        let (standin, elastic) = standin(options).await;
+        let ops = [write("a", 1, r#"{"n":12345}"#), write("b", 1, r#"{"n":12345}"#), write("c", 1, "{}")];
+        let answers = elastic.bulk(&ops, LIMIT).await.unwrap();
+        let kind = answers[1].error.as_ref().map(|error| error.kind.as_str());
+        assert_eq!(
+            (answers[0].status, answers[1].status, kind),
+            (201, 429, Some("circuit_breaking_exception"))
+        );
+        assert_eq!((answers[2].status, standin.store().stored_bytes()), (201, 13));
+        let delete = BulkOp::Delete { index: Index::Meta, id: id("a"), version: Position::from_version(2) };
+        assert_eq!(statuses(&elastic, &[delete, ops[1].clone()]).await, [200, 201]);
+        standin.stop().await;
+    }
+
+    #[tokio::test]
+    async fn latency_is_added_to_each_request() {
+        let (standin, elastic) = standin(StandinOptions::default()).await;
+        standin.faults().set(FaultPlan { latency: Duration::from_millis(200), ..FaultPlan::default() });
+        let began = std::time::Instant::now();
+        assert!(!is_there(&elastic, "a").await);
+        assert!(began.elapsed() >= Duration::from_millis(200));
+        standin.stop().await;
+    }
+}
