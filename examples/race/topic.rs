@@ -1,0 +1,121 @@
+//! The topic of a race, and its producer. A round is one transaction: geofold, which reads what is committed, sees none of
+//! it until all of it is there, so that the clock starts with a backlog and producing costs no measured time.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use futures::executor::block_on;
+use geofold::position::{Epoch, Position};
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::{ClientContext, DefaultClientContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::Message;
+use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
+
+use crate::documents::Crowd;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Where each record went, in order of acknowledgement.
+#[derive(Default)]
+struct Deliveries(Mutex<Vec<Delivered>>);
+
+/// Who the record was about, and where it is; `None` if it is nowhere.
+struct Delivered {
+    number: usize,
+    place: Option<(i32, i64)>,
+}
+
+impl ClientContext for Deliveries {}
+
+impl ProducerContext for Deliveries {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
+        let place = result.as_ref().ok().map(|message| (message.partition(), message.offset()));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Delivered { number, place });
+    }
+}
+
+/// See the top of this file.
+pub struct Topic {
+    name: String,
+    producer: ThreadedProducer<Deliveries>,
+    /// Whose record is the last of its partition.
+    last: Vec<usize>,
+}
+
+impl Topic {
+    /// Makes the topic, and a producer for it.
+    pub fn create(brokers: &str, name: &str, partitions: i32) -> Result<Self> {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", brokers);
+        let admin: AdminClient<DefaultClientContext> = config.create()?;
+        let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+        for result in block_on(admin.create_topics([&topic], &AdminOptions::new()))? {
+            result.map_err(|(topic, error)| anyhow::anyhow!("making topic {topic}: {error}"))?;
+        }
+        config
+            .set("transactional.id", name)
+            .set("transaction.timeout.ms", "600000")
+            .set("compression.codec", "lz4")
+            .set("linger.ms", "50")
+            .set("queue.buffering.max.messages", "2000000")
+            .set("queue.buffering.max.kbytes", "2000000");
+        let producer: ThreadedProducer<Deliveries> = config.create_with_context(Deliveries::default())?;
+        producer.init_transactions(PATIENCE).context("preparing transactions")?;
+        Ok(Self { name: name.to_owned(), producer, last: Vec::new() })
+    }
+
+    /// Whether somebody's record is the last of its partition. Their next one must not be the first of the next round:
+    /// the raw loader writes one version above each record's, and that one is the version of the record that follows.
+    pub fn is_last(&self, number: usize) -> bool {
+        self.last.contains(&number)
+    }
+
+    /// Produces everybody's document, in order, without anybody seeing it yet; `versions` is then what geofold will write.
+    pub fn produce(
+        &mut self,
+        crowd: &Crowd,
+        order: &[usize],
+        step: u32,
+        versions: &mut [Position],
+    ) -> Result<()> {
+        self.producer.begin_transaction()?;
+        for &number in order {
+            let person = &crowd.people[number];
+            let document = person.document(step);
+            let mut record = BaseRecord::<str, str, usize>::with_opaque_to(&self.name, number)
+                .key(person.id.as_str())
+                .payload(&document);
+            while let Err((error, returned)) = self.producer.send(record) {
+                let KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull) = error else {
+                    return Err(error).context("producing a record");
+                };
+                std::thread::sleep(Duration::from_millis(10));
+                record = returned;
+            }
+        }
+        self.producer.flush(PATIENCE).context("producing a round")?;
+
+        let epoch = Epoch::new(1).context("an epoch")?;
+        let mut last = std::collections::BTreeMap::new();
+        for Delivered { number, place } in
+            self.producer.context().0.lock().unwrap_or_else(PoisonError::into_inner).drain(..)
+        {
+            let Some((partition, offset)) = place else { bail!("a record was not delivered") };
+            versions[number] = Position::new(epoch, offset).context("an offset")?;
+            let newest = last.entry(partition).or_insert((offset, number));
+            *newest = (*newest).max((offset, number));
+        }
+        self.last = last.into_values().map(|(_, number)| number).collect();
+        Ok(())
+    }
+
+    /// Lets everybody see what was produced.
+    pub fn show(&self) -> Result<()> {
+        self.producer.commit_transaction(PATIENCE).context("committing a round")
+    }
+}
