@@ -1,7 +1,5 @@
 //! geofold keeps a geosharded Elasticsearch index exactly in step with a Kafka topic.
 
-#[cfg(test)]
-mod testing;
 pub mod admin;
 pub mod check;
 pub mod cli;
@@ -9,6 +7,7 @@ pub mod clock;
 pub mod config;
 pub mod dead_letter;
 pub mod decode;
+pub mod demo;
 pub mod dirty_set;
 pub mod elastic;
 pub mod embedded;
@@ -25,5 +24,7 @@ pub mod position;
 pub mod retry;
 pub mod send;
 pub mod telemetry;
+#[cfg(test)]
+mod testing;
 pub mod worker;
 pub mod write;

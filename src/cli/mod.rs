@@ -104,7 +104,7 @@ pub fn main() -> ExitCode {
         Command::Check(args) => block_on(check::check(args)),
         Command::Shards(args) => block_on(shards::shards(args)),
         Command::Send(args) => block_on(send::send(args)),
-        Command::Demo(args) => demo::demo(&args),
+        Command::Demo(args) => block_on(demo::demo(args)),
     };
     match result {
         Ok(code) => code,

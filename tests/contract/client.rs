@@ -101,7 +101,7 @@ async fn placements_are_compared_and_set_by_their_stamps(server: &Server) {
     let client = Client::on(server).await;
     let placement = |guard| [write(Index::Placements, "a", guard, r#"{"pos":1}"#)];
     let created = client.0.bulk(&placement(Guard::Absent), LIMIT).await.unwrap().remove(0);
-    let stamp = created.stamp.expect("a placement's answer has its stamp");
+    let stamp = created.stamp.unwrap_or_else(|| panic!("a placement's answer has its stamp"));
     assert_eq!(client.statuses(&placement(Guard::Absent)).await[0].0, 409);
 
     let GetAnswer::Found(found) = client.get(Index::Placements, "a").await else { panic!("it was written") };

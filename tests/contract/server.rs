@@ -113,7 +113,7 @@ impl Server {
         self.send("POST", &format!("/_bulk{query}"), "application/x-ndjson", body).await
     }
 
-    /// Makes the index `a` with a geo_point `location` and more settings.
+    /// Makes an index with these settings, no replica, and a geo_point `location`.
     pub async fn create(&self, index: &str, settings: Value) {
         self.create_mapped(index, settings, json!({"properties": {"location": {"type": "geo_point"}}})).await;
     }

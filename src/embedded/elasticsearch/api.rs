@@ -75,7 +75,7 @@ fn route(store: &Store, faults: &Faults, request: &Request) -> Result<Answer, Es
         ("GET" | "POST", [names, "_count"]) => count(store, request, names)?,
         ("GET" | "POST", ["_refresh"]) => refresh(store, request, "*")?,
         ("GET" | "POST", [names, "_refresh"]) => refresh(store, request, names)?,
-        ("PUT", [name]) if !name.starts_with('_') || segments.len() == 1 => create(store, request, name)?,
+        ("PUT", [name]) => create(store, request, name)?,
         ("DELETE", [names]) => {
             store.delete_indices(names)?;
             json!({"acknowledged": true})

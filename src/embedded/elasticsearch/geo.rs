@@ -61,7 +61,11 @@ pub(super) fn points(value: &Value) -> Result<Vec<Point>, BadPoint> {
         Value::Array(items) => {
             let mut found = Vec::new();
             for item in items {
-                // Text within a list of text is a number if it can be: ["1","2"] is two geohashes all the same.
+                if let Value::Array(inner) = item
+                    && inner.iter().any(Value::is_array)
+                {
+                    return Err(parse_error("numeric value expected"));
+                }
                 found.extend(points(item)?);
             }
             Ok(found)
@@ -75,7 +79,7 @@ pub(super) fn point(value: &Value) -> Result<Point, BadPoint> {
     match value {
         Value::Object(members) => from_object(members),
         Value::Array(items) => lon_lat(items),
-        Value::String(text) => from_text(text.trim()),
+        Value::String(text) => from_text(text),
         _ => Err(parse_error("geo_point expected")),
     }
 }
@@ -118,7 +122,11 @@ fn from_object(members: &Map<String, Value>) -> Result<Point, BadPoint> {
 }
 
 fn lon_lat(items: &[Value]) -> Result<Point, BadPoint> {
-    let numbers: Option<Vec<f64>> = items.iter().map(Value::as_f64).collect();
+    let number = |item: &Value| match item {
+        Value::String(text) => text.trim().parse().ok(),
+        other => other.as_f64(),
+    };
+    let numbers: Option<Vec<f64>> = items.iter().map(number).collect();
     match numbers.as_deref() {
         Some([lon, lat] | [lon, lat, _]) => Point::new(*lat, *lon),
         _ => Err(parse_error("geo_point expected")),

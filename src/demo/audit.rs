@@ -1,0 +1,179 @@
+//! The verdict: every document of the index against what it should be.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::people::State;
+use crate::elastic::{AdminCall, CallError, Elastic, Index, Method};
+use crate::geo::GeoPoint;
+use crate::geoshard::GeoshardMap;
+use crate::ids::ShardId;
+
+/// Documents read with one request.
+const PAGE: usize = 2000;
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Documents that a verdict names.
+const NAMED: usize = 10;
+
+/// What is wrong with the index, in documents.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Compared.
+    pub documents: u64,
+    /// Their only copy is in another geoshard than their location's.
+    pub misplaced: u64,
+    /// Should be there and are not.
+    pub missing: u64,
+    /// Have more than one copy.
+    pub doubled: u64,
+    /// Say something else than the last write.
+    pub stale: u64,
+    /// Are there and should not be.
+    pub surplus: u64,
+    /// Some of them, by id.
+    pub examples: Vec<String>,
+}
+
+impl Findings {
+    /// Whether everything is as it should be.
+    pub fn is_clean(&self) -> bool {
+        self.misplaced + self.missing + self.doubled + self.stale + self.surplus == 0
+    }
+
+    fn name(&mut self, id: &str, what: &str) {
+        if self.examples.len() < NAMED {
+            self.examples.push(format!("{id} {what}"));
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Document {
+    location: Location,
+    event: u64,
+    mood: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Location {
+    lat: f64,
+    lon: f64,
+}
+
+/// Every copy of every document: in which geoshard, and what it says.
+async fn copies(
+    elastic: &dyn Elastic,
+    prefix: &str,
+    map: &GeoshardMap,
+) -> Result<HashMap<String, Vec<(ShardId, Value)>>, CallError> {
+    let mut copies: HashMap<String, Vec<(ShardId, Value)>> = HashMap::new();
+    for shard in map.shards() {
+        let index = Index::Geoshard(shard.clone()).name(prefix);
+        ask(elastic, format!("/{index}/_refresh"), json!({})).await?;
+        let mut after = Value::Null;
+        loop {
+            let mut body = json!({"size": PAGE, "query": {"match_all": {}}, "sort": [{"_doc": "asc"}]});
+            if !after.is_null() {
+                body["search_after"] = after;
+            }
+            let mut answer = ask(elastic, format!("/{index}/_search"), body).await?;
+            let Some(Value::Array(hits)) = answer.pointer_mut("/hits/hits").map(Value::take) else { break };
+            let Some(last) = hits.last() else { break };
+            after = last["sort"].clone();
+            for mut hit in hits {
+                let id = hit["_id"].as_str().unwrap_or_default().to_owned();
+                copies.entry(id).or_default().push((shard.clone(), hit["_source"].take()));
+            }
+        }
+    }
+    Ok(copies)
+}
+
+async fn ask(elastic: &dyn Elastic, path: String, body: Value) -> Result<Value, CallError> {
+    let call = AdminCall { method: Method::Post, path, body: Some(body) };
+    let answer = elastic.admin(call, TIMEOUT).await?;
+    if answer.status >= 300 {
+        return Err(CallError::Undecodable(format!("status {}: {}", answer.status, answer.body)));
+    }
+    Ok(answer.body)
+}
+
+/// Compares the index with the truth.
+///
+/// # Errors
+/// If the index can not be read.
+pub async fn audit(
+    elastic: &dyn Elastic,
+    prefix: &str,
+    map: &GeoshardMap,
+    truth: impl Iterator<Item = (String, Option<State>)>,
+) -> Result<Findings, CallError> {
+    let mut copies = copies(elastic, prefix, map).await?;
+    let mut findings = Findings::default();
+    for (id, expected) in truth {
+        let found = copies.remove(&id).unwrap_or_default();
+        let Some(expected) = expected else {
+            if !found.is_empty() {
+                findings.surplus += 1;
+                findings.name(&id, "left, and is still in the index");
+            }
+            continue;
+        };
+        findings.documents += 1;
+        compare(&mut findings, map, &id, expected, &found);
+    }
+    for id in copies.into_keys().collect::<HashSet<_>>() {
+        findings.surplus += 1;
+        findings.name(&id, "is in the index and nobody sent it");
+    }
+    Ok(findings)
+}
+
+fn compare(
+    findings: &mut Findings,
+    map: &GeoshardMap,
+    id: &str,
+    expected: State,
+    found: &[(ShardId, Value)],
+) {
+    let (shard, source) = match found {
+        [] => {
+            findings.missing += 1;
+            return findings.name(id, "is missing");
+        }
+        [(shard, source)] => (shard, source),
+        several => {
+            findings.doubled += 1;
+            let shards: Vec<&str> = several.iter().map(|(shard, _)| shard.as_str()).collect();
+            return findings.name(id, &format!("is in {}", shards.join(" and ")));
+        }
+    };
+    let Ok(document) = Document::deserialize(source) else {
+        findings.stale += 1;
+        return findings.name(id, "is no document of this demo");
+    };
+    let (lat, lon) = (document.location.lat, document.location.lon);
+    let is_current = parts(lat) == expected.lat
+        && parts(lon) == expected.lon
+        && document.event == expected.event
+        && document.mood == expected.mood();
+    if !is_current {
+        findings.stale += 1;
+        return findings
+            .name(id, &format!("says event {}, and should say {}", document.event, expected.event));
+    }
+    if GeoPoint::new(lat, lon).is_ok_and(|at| map.locate(at) != shard) {
+        findings.misplaced += 1;
+        findings.name(id, &format!("is in {shard}, where it does not belong"));
+    }
+}
+
+/// Degrees as the simulation counts them.
+fn parts(degrees: f64) -> i64 {
+    #[expect(clippy::cast_possible_truncation, reason = "at most 18,000,000")]
+    let parts = (degrees * 100_000.0).round() as i64;
+    parts
+}

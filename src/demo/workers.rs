@@ -1,0 +1,186 @@
+//! Workers as real child processes, and what they tell through their admin servers.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long a worker may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A `geofold run` that is killed when this is dropped.
+#[derive(Debug)]
+pub struct WorkerProcess {
+    child: Child,
+    port: u16,
+    log: PathBuf,
+    http: reqwest::Client,
+    /// The counters when it was last asked.
+    last: Counters,
+}
+
+/// Sums of a worker's metrics over all label values.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Counters {
+    /// Records read.
+    pub records: f64,
+    /// Records that went into a fold with a newer one.
+    pub folded: f64,
+    /// Documents that changed geoshard.
+    pub moves: f64,
+    /// Items sent to Elasticsearch again.
+    pub retries: f64,
+    /// The oldest dirty document's age, in seconds.
+    pub oldest_dirty: f64,
+    /// Resident memory, in bytes.
+    pub memory: f64,
+}
+
+impl Counters {
+    /// Both together; of the gauges, the higher.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            records: self.records + other.records,
+            folded: self.folded + other.folded,
+            moves: self.moves + other.moves,
+            retries: self.retries + other.retries,
+            oldest_dirty: self.oldest_dirty.max(other.oldest_dirty),
+            memory: self.memory.max(other.memory),
+        }
+    }
+
+    fn from_text(text: &str) -> Self {
+        let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
+        let mut oldest_dirty: f64 = 0.0;
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let Some((series, value)) = line.rsplit_once(' ') else { continue };
+            let Ok(value) = value.parse::<f64>() else { continue };
+            let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+            match name {
+                "geofold_records_done_total" if !labels.contains("\"folded\"") => {}
+                "geofold_oldest_dirty_seconds" => oldest_dirty = oldest_dirty.max(value),
+                _ => *sums.entry(name).or_default() += value,
+            }
+        }
+        let sum = |name| sums.get(name).copied().unwrap_or_default();
+        Self {
+            records: sum("geofold_records_total"),
+            folded: sum("geofold_records_done_total"),
+            moves: sum("geofold_moves_total"),
+            retries: sum("geofold_elasticsearch_retries_total"),
+            oldest_dirty,
+            memory: sum("process_resident_memory_bytes"),
+        }
+    }
+}
+
+impl WorkerProcess {
+    /// Starts this very program as a worker, with a log file beside its configuration.
+    pub fn start(config: &Path, name: &str) -> io::Result<Self> {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let log = config.with_file_name(format!("{name}.log"));
+        let file = File::options().create(true).append(true).open(&log)?;
+        let child = Command::new(std::env::current_exe()?)
+            .args(["run", "--config"])
+            .arg(config)
+            .env("GEOFOLD_ADMIN__LISTEN", format!("127.0.0.1:{port}"))
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .spawn()?;
+        Ok(Self { child, port, log, http: reqwest::Client::new(), last: Counters::default() })
+    }
+
+    /// Address of its status page.
+    pub fn page(&self) -> String {
+        format!("http://127.0.0.1:{}/", self.port)
+    }
+
+    /// Whether it says that it is ready.
+    pub async fn is_ready(&self) -> bool {
+        self.get("readyz").await.is_some()
+    }
+
+    /// Its counters now; as they were last if it does not answer.
+    pub async fn counters(&mut self) -> Counters {
+        if let Some(text) = self.get("metrics").await {
+            self.last = Counters::from_text(&text);
+        }
+        self.last
+    }
+
+    /// What it counted when it was last asked.
+    pub fn last_counters(&self) -> Counters {
+        self.last
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) -> io::Result<()> {
+        self.child.kill()?;
+        self.child.wait().map(drop)
+    }
+
+    /// SIGTERM: it drains and leaves. Says whether it ended well.
+    pub async fn stop(mut self) -> io::Result<bool> {
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            kill_process(pid, Signal::TERM)?;
+        }
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status.success());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Whether it runs.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// The last lines of its log.
+    pub fn log_tail(&self) -> String {
+        const LINES: usize = 15;
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(LINES)..].join("\n")
+    }
+
+    async fn get(&self, path: &str) -> Option<String> {
+        let request = self.http.get(format!("{}{path}", self.page())).timeout(ANSWER_TIMEOUT);
+        request.send().await.ok()?.error_for_status().ok()?.text().await.ok()
+    }
+}
+
+impl Drop for WorkerProcess {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_sums_over_their_labels() {
+        let text = "# HELP x y\n\
+            geofold_records_total{partition=\"0\"} 5\n\
+            geofold_records_total{partition=\"1\"} 7\n\
+            geofold_records_done_total{outcome=\"folded\",partition=\"1\"} 3\n\
+            geofold_records_done_total{outcome=\"indexed\",partition=\"1\"} 4\n\
+            geofold_oldest_dirty_seconds{partition=\"0\"} 0.5\n\
+            geofold_oldest_dirty_seconds{partition=\"1\"} 0.25\n\
+            geofold_moves_total 2\n";
+        let counters = Counters::from_text(text);
+        assert_eq!((counters.records, counters.folded, counters.moves), (12.0, 3.0, 2.0));
+        assert_eq!(counters.oldest_dirty, 0.5);
+    }
+}
