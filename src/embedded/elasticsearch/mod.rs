@@ -2,9 +2,10 @@
 //! as geofold uses, and means by it what Elasticsearch 8.19 means.
 //!
 //! It is for the demo and for fast tests: nothing is persistent, every search looks at every document, and there is no
-//! security. What it does answer is held to one suite of cases with the real server (`tests/contract/`). What it does not
-//! know, it refuses; it never pretends. Known to be missing: aliases, updates, scripts, aggregations, scores, scrolls,
-//! sorting by fields, a list of the settings that exist, replicas, more than one shard for each index.
+//! security. What it does answer is held to one suite of cases with the real server (`tests/contract/`). Calls,
+//! queries and sorts that it does not know are refused. Known to be missing: aliases, updates, scripts, aggregations,
+//! scores, scrolls, sorting by fields, replicas, more than one shard for each index. More lenient than the real one:
+//! settings and URL parameters that do not exist are ignored, and values of rarer field types are not checked.
 //!
 //! | file | what it holds |
 //! |---|---|
