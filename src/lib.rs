@@ -1,4 +1,27 @@
 //! geofold keeps a geosharded Elasticsearch index exactly in step with a Kafka topic.
+//!
+//! The way of one write: librdkafka → [`worker::consumer`] (the poll thread) → [`worker::partition`] (one task each) →
+//! [`decode`] → [`dirty_set`] (fold) → [`mover`] (rounds) → [`elastic`] → outcomes → watermark → commit. `ARCHITECTURE.md`
+//! has the map with its invariants, `docs/protocol.md` the rules by which documents move.
+//!
+//! | module | its story |
+//! |---|---|
+//! | [`position`], [`ids`], [`geo`], [`write`], [`clock`] | the words that everything else is written in |
+//! | [`decode`] | from a Kafka record to a write |
+//! | [`dirty_set`] | the folding queue with two-phase hand-out |
+//! | [`geoshard`] | the map: ranges of S2's curve, each with an owner |
+//! | [`placement`] | where a document is, and the owner's cache of that |
+//! | [`mover`] | the move protocol, a state machine without I/O |
+//! | [`invariants`] | what must hold, as functions |
+//! | [`elastic`], [`retry`] | Elasticsearch behind one trait; rounds, retries, nodes |
+//! | [`worker`], [`dead_letter`], [`meta`] | the member of the consumer group |
+//! | [`kafka`] | what rust-rdkafka does not give |
+//! | [`indices`], [`check`] | the indices, and whether everything is as it must be |
+//! | [`config`] | one file, overridden by the environment |
+//! | [`telemetry`], [`admin`] | metrics, events, logs; HTTP and the status page |
+//! | [`send`] | lines to records |
+//! | [`embedded`], [`demo`] | stand-ins inside the process, and the demo on them |
+//! | [`cli`] | the command line |
 
 pub mod admin;
 pub mod check;
