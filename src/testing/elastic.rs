@@ -79,6 +79,13 @@ impl MemoryElastic {
         self.store().calls
     }
 
+    /// The placement of a document, as JSON.
+    pub(crate) fn placement(&self, id: &str) -> String {
+        let store = self.store();
+        let source = store.indices[&Index::Placements].get(id).and_then(|doc| doc.source.clone());
+        String::from_utf8(source.unwrap_or_default().to_vec()).unwrap()
+    }
+
     /// How many placements were read so far.
     pub(crate) fn placement_reads(&self) -> usize {
         self.store().placement_reads

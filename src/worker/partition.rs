@@ -347,8 +347,13 @@ impl Task {
             Mode::Run => false,
             Mode::FinishBatch => is_quiet,
             // What is parked waits for records that a stopping worker will not read.
-            Mode::Drain => is_quiet && (self.is_halted() || !self.ledger.has_work()),
+            Mode::Drain => is_quiet && (self.is_halted() || !(self.ledger.has_work() || self.has_clears())),
         }
+    }
+
+    /// Whether placements wait to say that their leftovers are gone.
+    fn has_clears(&self) -> bool {
+        self.desk.as_ref().is_some_and(|desk| !desk.clears.is_empty())
     }
 
     fn take_many(&mut self, record: Record) {
@@ -522,17 +527,16 @@ impl Task {
     /// When the next batch may start, as far as is known now; `None` while only an event can tell.
     fn batch_due_at(&self, mode: Mode) -> Option<TokioInstant> {
         // No desk: a batch is in flight, or the worker is halted.
-        let desk = self.desk.as_ref()?;
-        if mode == Mode::FinishBatch {
+        if self.desk.is_none() || mode == Mode::FinishBatch {
             return None;
         }
         let batching = &self.partition.bench.batching;
         let pending = self.ledger.pending();
-        let at_once = (mode == Mode::Drain && self.ledger.has_work())
+        let at_once = (mode == Mode::Drain && (self.ledger.has_work() || self.has_clears()))
             || pending >= batching.max_documents
             || (pending > 0 && self.ledger.bytes() >= batching.max_bytes)
             // Nothing comes that the clears could ride on.
-            || (pending == 0 && !desk.clears.is_empty() && self.partition.records.is_empty());
+            || (pending == 0 && self.has_clears() && self.partition.records.is_empty());
         let now = TokioInstant::now();
         let lingered =
             self.ledger.pending_age(self.now()).map(|age| now + batching.linger.saturating_sub(age));

@@ -31,7 +31,7 @@ fn create_locate_send_run_and_search() {
     // As a person writes them: the id within, a tab in front, an operation between.
     let file = world.config.with_file_name("people.jsonl");
     let lines = [
-        r#"{"id": "ann", "name": "Ann", "location": {"lat": 48.8566, "lon": 2.3522}}"#,
+        r#"{"id": 41, "name": "Ann", "location": {"lat": 48.8566, "lon": 2.3522}}"#,
         r#"{"id": 42, "name": "Bob", "location": [2.36, 48.85]}"#,
         "eve\t{\"name\": \"Eve\", \"location\": \"40.7128,-74.0060\"}",
         "eve\tpatch\t{\"location\": {\"lat\": 48.86, \"lon\": 2.34}}",
@@ -61,6 +61,6 @@ fn create_locate_send_run_and_search() {
     });
     worker.stop();
     let copies = world.copies();
-    assert_eq!(copies.keys().collect::<Vec<_>>(), ["42", "ann", "eve", "sam"]);
+    assert_eq!(copies.keys().collect::<Vec<_>>(), ["41", "42", "eve", "sam"]);
     assert!(copies.values().all(|copies| copies.len() == 1), "{copies:?}");
 }

@@ -713,3 +713,16 @@ async fn what_was_cached_before_a_suspension_is_not_believed() {
     rig.until_watermark(2).await;
     assert_eq!(rig.elastic.placement_reads(), reads + 1, "read again");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_drained_partition_leaves_no_placement_with_leftovers_that_are_gone() {
+    let mut rig = Rig::start();
+    rig.index(0, "a", 0, 0);
+    rig.until_watermark(1).await;
+    rig.index(1, "a", 90, 1);
+    rig.until("the move is read", |rig| rig.counts()["in"] == 2).await;
+    rig.mode.send(Mode::Drain).unwrap();
+    rig.until_ended().await;
+    assert_eq!(shards(&rig.elastic.copies("a")), ["f1"]);
+    assert!(!rig.elastic.placement("a").contains("leftovers"), "{}", rig.elastic.placement("a"));
+}
