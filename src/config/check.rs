@@ -9,6 +9,7 @@ use tracing_subscriber::EnvFilter;
 use super::byte_size::ByteSize;
 use super::properties::{self, Properties};
 use super::types::{Config, DeadLetterPolicy, Elasticsearch, GroupProtocol, Kafka, SaslMechanism};
+use crate::elastic::encode::MAX_PREFIX_BYTES;
 
 /// How much a [`Finding`] matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -241,9 +242,6 @@ fn check_properties(findings: &mut Findings, config: &Config) {
         }
     }
 }
-
-/// Elasticsearch takes index names of 255 bytes; the rest is for `-` and a geoshard's id.
-const MAX_PREFIX_BYTES: usize = 190;
 
 fn check_elasticsearch(findings: &mut Findings, elasticsearch: &Elasticsearch) {
     if elasticsearch.urls.is_empty() {
@@ -484,6 +482,9 @@ mod tests {
             }),
             ("elasticsearch.urls", "http://", |c| c.elasticsearch.urls.clear()),
             ("elasticsearch.prefix", "index name", |c| c.elasticsearch.prefix = "_Users".into()),
+            ("elasticsearch.prefix", "64 at most", |c| {
+                c.elasticsearch.prefix = "u".repeat(MAX_PREFIX_BYTES + 1)
+            }),
             ("elasticsearch.max_in_flight", "at least 1", |c| c.elasticsearch.max_in_flight = 0),
             ("elasticsearch.request_max_operations", "1", |c| c.elasticsearch.request_max_operations = 0),
             ("elasticsearch.request_timeout", "zero", |c| c.elasticsearch.request_timeout = Duration::ZERO),

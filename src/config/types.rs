@@ -350,7 +350,8 @@ pub struct Batch {
     /// A document is written at least this often, however hot it is.
     #[serde(with = "humantime_serde")]
     pub max_dirty_age: Duration,
-    /// A batch sends nothing more after this time (protocol, step 3); what is left starts over in a new one.
+    /// A batch sends nothing more after this time (protocol, "The envelope of trust"); what is left starts over in a new
+    /// one.
     #[serde(with = "humantime_serde")]
     pub deadline: Duration,
 }
