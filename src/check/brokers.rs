@@ -70,9 +70,8 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
         }
         // Who is not known can not ask about another topic either.
         Err(TopicFactsError::NotLetIn(words)) => {
-            let message = format_args!(
-                "{addresses} did not let this client in: {words}; look at kafka.security_protocol, sasl_* and ssl_*"
-            );
+            let advice = advice_on_being_let_in(words);
+            let message = format_args!("{addresses} did not let this client in: {words}; {advice}");
             return KafkaSide::ends_with(Finding::error(BROKERS, message));
         }
         _ => {}
@@ -92,6 +91,17 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
         None => Finding::ok("dead letters", "no topic: a record that can not be applied stops its partition"),
     });
     KafkaSide { findings, topic: answer.ok() }
+}
+
+/// Where to look when the brokers and this client did not agree on TLS or on who the user is; `words` are librdkafka's.
+fn advice_on_being_let_in(words: &str) -> &'static str {
+    // OpenSSL's words for an authority that is not known, and for a certificate of another name.
+    if words.contains("certificate") {
+        "kafka.ssl_ca_file must hold the authority that signed the brokers' certificates, and kafka.brokers the names \
+         (or addresses) that are in them"
+    } else {
+        "look at kafka.security_protocol, sasl_* and ssl_*"
+    }
 }
 
 /// What to say about a topic; `hint` ends the advice to create it.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use super::wait_for;
+use crate::support::wait_for;
 
 /// The binary under test.
 pub const GEOFOLD: &str = env!("CARGO_BIN_EXE_geofold");
@@ -49,11 +49,13 @@ impl Worker {
         assert!(status.success(), "kill -{name}");
     }
 
-    /// SIGTERM, then waits until it has drained and left.
-    pub fn stop(mut self) {
+    /// SIGTERM, then waits until it has drained and left. Gives everything it has printed.
+    pub fn stop(mut self) -> String {
         self.signal("TERM");
         let status = self.wait("a drained worker", Duration::from_secs(60));
-        assert!(status.success(), "{status}\n{}", self.log());
+        let log = self.log();
+        assert!(status.success(), "{status}\n{log}");
+        log
     }
 
     /// Waits until the process has ended.
