@@ -21,6 +21,11 @@ pub struct FaultPlan {
     pub resets: f64,
     /// Share of requests that are carried out, and whose connection is closed without an answer.
     pub lost_replies: f64,
+    /// Share of requests that are carried out later, after up to `late_by`, whatever becomes of the client meanwhile: as
+    /// requests that wait in a server's queues.
+    pub late: f64,
+    /// How much later, at most.
+    pub late_by: Duration,
     /// Every connection is closed, and new ones as soon as they are made.
     pub down: bool,
 }
@@ -33,6 +38,8 @@ pub(super) enum Fate {
     Refused(u16),
     Reset,
     ReplyLost,
+    /// Carried out and answered after this time.
+    Late(Duration),
 }
 
 /// The handle through which trouble is made.
@@ -72,6 +79,8 @@ impl Faults {
             Fate::Refused(503)
         } else if self.happens(plan.lost_replies) {
             Fate::ReplyLost
+        } else if self.happens(plan.late) {
+            Fate::Late(plan.late_by.mul_f64(self.next()))
         } else {
             Fate::Answered
         }

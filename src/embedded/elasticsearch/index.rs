@@ -303,6 +303,16 @@ impl Index {
     }
 
     /// Makes everything that was written visible to searches.
+    /// Whether it has this document, as a realtime read would tell.
+    pub(super) fn holds(&self, id: &str) -> bool {
+        self.docs.contains_key(id)
+    }
+
+    /// Operations that changed something.
+    pub(super) fn changes(&self) -> u64 {
+        self.next_seq_no
+    }
+
     pub(super) fn refresh(&mut self, now: Instant) {
         for seq_no in self.gone.drain(..) {
             self.visible.remove(&seq_no);

@@ -106,6 +106,9 @@ pub struct Standin {
 struct Inner {
     store: Store,
     faults: Faults,
+    /// Requests that are carried out later than they came.
+    late: TaskTracker,
+    shutdown: CancellationToken,
 }
 
 impl Standin {
@@ -117,8 +120,13 @@ impl Standin {
         let listener = TcpListener::bind(options.listen).await?;
         let addr = listener.local_addr()?;
         let store = Store::new(&options.auto_create_index, options.max_stored_bytes, options.clock);
-        let shared = Arc::new(Inner { store, faults: Faults::new(options.seed) });
         let shutdown = CancellationToken::new();
+        let shared = Arc::new(Inner {
+            store,
+            faults: Faults::new(options.seed),
+            late: TaskTracker::new(),
+            shutdown: shutdown.clone(),
+        });
         let ended = tokio::spawn(run(listener, shared.clone(), shutdown.clone()));
         Ok(Self { addr, shared, shutdown, ended: Some(ended) })
     }
@@ -141,6 +149,11 @@ impl Standin {
     /// The handle through which trouble is made.
     pub fn faults(&self) -> &Faults {
         &self.shared.faults
+    }
+
+    /// How many requests came and are still to be carried out, because of [`FaultPlan::late`].
+    pub fn late_requests(&self) -> usize {
+        self.shared.late.len()
     }
 
     /// Closes every connection and waits until nothing runs any more. What it held is gone.
@@ -185,6 +198,8 @@ async fn run(listener: TcpListener, shared: Arc<Inner>, shutdown: CancellationTo
     drop(listener);
     connections.close();
     connections.wait().await;
+    shared.late.close();
+    shared.late.wait().await;
 }
 
 async fn serve(stream: TcpStream, shared: Arc<Inner>) {
@@ -227,18 +242,36 @@ async fn answer(request: Request<Incoming>, shared: Arc<Inner>) -> Result<Respon
             let retry_after = shared.faults.plan().retry_after;
             return Ok(response(status, error.body().to_string().into_bytes(), retry_after));
         }
-        Fate::Answered | Fate::ReplyLost => {}
+        Fate::Answered | Fate::ReplyLost | Fate::Late(_) => {}
     }
     let request = api::Request { method, path, query, body };
-    // Beside the runtime's own threads; and carried out even if the client goes away, as a server does it.
-    let answered =
-        tokio::task::spawn_blocking(move || api::answer(&shared.store, &shared.faults, &request)).await;
+    // Carried out even if the client goes away, as a server does it.
+    let answered = match fate {
+        Fate::Late(delay) => {
+            let (late, shutdown) = (shared.late.clone(), shared.shutdown.clone());
+            late.spawn(async move {
+                tokio::select! {
+                    () = shutdown.cancelled() => Err(Closed),
+                    () = tokio::time::sleep(delay) => carry_out(shared, request).await,
+                }
+            })
+            .await
+            .unwrap_or(Err(Closed))
+        }
+        _ => carry_out(shared, request).await,
+    };
     match answered {
         Ok(_) if fate == Fate::ReplyLost => Err(Closed),
         Ok(api::Answer { status, body }) => Ok(response(status, body, None)),
-        // A panic, reported where it happened, or the end of the runtime.
-        Err(_) => Err(Closed),
+        Err(closed) => Err(closed),
     }
+}
+
+/// Beside the runtime's own threads.
+async fn carry_out(shared: Arc<Inner>, request: api::Request) -> Result<api::Answer, Closed> {
+    let work = move || api::answer(&shared.store, &shared.faults, &request);
+    // It fails with a panic, reported where it happened, or with the end of the runtime.
+    tokio::task::spawn_blocking(work).await.map_err(|_| Closed)
 }
 
 fn response(status: u16, body: Vec<u8>, retry_after: Option<Duration>) -> Response<Body> {
@@ -341,6 +374,28 @@ mod tests {
             assert!(matches!(error, CallError::Connection(_)), "{error:?}");
             standin.faults().clear();
             assert_eq!(is_there(&elastic, name).await, carried_out, "{name}");
+        }
+        standin.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_late_request_is_carried_out_after_its_client_has_gone() {
+        let (standin, elastic) = standin(StandinOptions::default()).await;
+        let late_by = Duration::from_secs(2);
+        standin.faults().set(FaultPlan { late: 1.0, late_by, ..FaultPlan::default() });
+        let mut gave_up = Vec::new();
+        for n in 0..20 {
+            let name = n.to_string();
+            let answered = elastic.bulk(&[write(&name, 1, "{}")], Duration::from_millis(20)).await;
+            gave_up.extend(answered.is_err().then_some(name));
+        }
+        standin.faults().clear();
+        assert!(gave_up.len() > 5 && standin.late_requests() > 0, "{gave_up:?}");
+        while standin.late_requests() > 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        for name in gave_up {
+            assert!(is_there(&elastic, &name).await, "{name}");
         }
         standin.stop().await;
     }
