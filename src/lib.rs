@@ -12,7 +12,7 @@
 //! | [`geoshard`] | the map: ranges of S2's curve, each with an owner |
 //! | [`placement`] | where a document is, and the owner's cache of that |
 //! | [`mover`] | the move protocol, a state machine without I/O |
-//! | [`invariants`] | what must hold, as functions |
+//! | [`invariants`], [`sabotage`] | what must hold, as functions; rules not kept on purpose, in test builds |
 //! | [`elastic`], [`retry`] | Elasticsearch behind one trait; rounds, retries, nodes |
 //! | [`worker`], [`dead_letter`], [`meta`] | the member of the consumer group |
 //! | [`kafka`] | what rust-rdkafka does not give |
@@ -45,6 +45,7 @@ pub mod mover;
 pub mod placement;
 pub mod position;
 pub mod retry;
+pub mod sabotage;
 pub mod send;
 pub mod telemetry;
 #[cfg(test)]

@@ -11,6 +11,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::{BulkOp, Get, Guard, Index, Stamp};
 use crate::ids::DocId;
+use crate::sabotage::{self, Sabotage};
 
 /// The longest index prefix: with a hyphen and the longest geoshard id it stays well below Elasticsearch's 255 bytes.
 pub const MAX_PREFIX_BYTES: usize = 64;
@@ -57,7 +58,9 @@ pub fn bulk_body(ops: &[BulkOp], prefix: &str) -> Bytes {
             }
             BulkOp::Delete { index, id, version } => {
                 put_address(&mut body, "{\"delete\":{", index, id, prefix);
-                put_guard(&mut body, &Guard::External(*version));
+                if !sabotage::is(Sabotage::DeleteWithoutVersion) {
+                    put_guard(&mut body, &Guard::External(*version));
+                }
                 body.put_slice(b"}}\n");
             }
         }

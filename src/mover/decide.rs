@@ -3,10 +3,11 @@
 use bytes::Bytes;
 
 use super::{Carry, Done, Entry, OnMissing, Outcome, Refusal, Rules};
-use crate::elastic::{Found, Guard};
+use crate::elastic::{Found, Guard, Stamp};
 use crate::ids::ShardId;
 use crate::placement::{Known, Placement};
 use crate::position::Position;
+use crate::sabotage::{self, Sabotage};
 use crate::write::{Base, Content, Target};
 
 /// How an entry relates to what is recorded of its document (protocol, step 1).
@@ -29,7 +30,7 @@ pub(super) fn relate(entry: &Entry, known: Option<&Known>) -> Relation {
     if recorded < entry.fold.last {
         Relation::Decide
     } else if recorded == entry.fold.last {
-        Relation::Resume
+        if sabotage::is(Sabotage::DecideAgainAtEqualPosition) { Relation::Decide } else { Relation::Resume }
     } else if entry.carry.finish_recorded {
         Relation::FinishRecorded
     } else {
@@ -108,6 +109,9 @@ pub(super) fn decide(
     let relation = relate(entry, known.as_ref());
     let decision = Decision { rules, entry, fresh };
     match (relation, known) {
+        (Relation::Behind(_), _) if sabotage::is(Sabotage::StaleIsDone) => {
+            Plan::Settle(Outcome::Done(Done::AlreadyApplied))
+        }
         (Relation::Behind(until), _) => Plan::Settle(Outcome::Parked { until }),
         (Relation::Resume, Some(known)) => decision.resume(known, copy),
         (Relation::FinishRecorded, Some(known)) => decision.finish_recorded(known, copy),
@@ -166,6 +170,9 @@ impl Decision<'_> {
                     let task = Task { write: Some(document), sweep_at: fold.last, then };
                     return Plan::InPlace { known: known.clone(), task };
                 }
+                if known.is_none() && sabotage::is(Sabotage::NoWriteAhead) {
+                    return self.unannounced(target, document, then);
+                }
                 (Some(target), Some(document), then)
             }
         };
@@ -181,6 +188,14 @@ impl Decision<'_> {
             placement: Placement::new(fold.last, target, may_hold),
             task: Task { write, sweep_at: fold.last, then },
         }
+    }
+
+    /// Writes a new document as if it had a placement already: [`Sabotage::NoWriteAhead`].
+    fn unannounced(&self, target: ShardId, document: Bytes, then: Outcome) -> Plan {
+        let position = self.entry.fold.last;
+        let placement = Placement::new(position, Some(target), []);
+        let known = Known::new(placement, Stamp { seq_no: 0, primary_term: 0 });
+        Plan::InPlace { known, task: Task { write: Some(document), sweep_at: position, then } }
     }
 
     /// Step 1, equal position: carry out what is recorded, decide nothing (a map may have changed since).
@@ -314,15 +329,20 @@ impl Decision<'_> {
             Content::Patch { over: Base::Stored, .. } | Content::Touch => {}
         }
         if let Some(copy) = copy {
-            if copy.version < fold.last {
+            let is_elsewhere = Some(&copy.shard) != placed_in;
+            let ignores_newer = is_elsewhere && sabotage::is(Sabotage::IgnoreNewerLeftover);
+            if copy.version < fold.last || ignores_newer {
                 return self.applied_to(Some(&copy.source)).map(Wanted::Document);
             }
-            if Some(&copy.shard) == placed_in {
+            if !is_elsewhere {
                 return Ok(Wanted::Written(copy));
             }
             return Ok(Wanted::Settle(again_outcome("newer_copy_elsewhere", Carry::default())));
         }
         if !self.is_surely_missing(known) {
+            if sabotage::is(Sabotage::NothingFoundIsDone) {
+                return Ok(Wanted::Settle(Outcome::Done(Done::AlreadyApplied)));
+            }
             return Ok(Wanted::Settle(nothing_found(known)));
         }
         Ok(match self.made_of_nothing() {
@@ -349,6 +369,7 @@ impl Decision<'_> {
         if let Some(known) = known
             && let Some(stays) = &known.placement.shard
             && fold.located_at.max(fold.touched_at) <= Some(known.placement.pos)
+            && !sabotage::is(Sabotage::OldRecordsDecide)
         {
             return Ok(stays.clone());
         }
@@ -364,7 +385,8 @@ impl Decision<'_> {
             && placement.leftovers.is_empty()
             && placement.shard.as_ref() == Some(target)
             // A fold A→B→A must write: a zombie still at its B step would move the document away from under it.
-            && self.entry.fold.targets.iter().all(|step| matches!(step, Target::Shard(shard) if shard == target))
+            && (self.entry.fold.targets.iter().all(|step| matches!(step, Target::Shard(shard) if shard == target))
+                || sabotage::is(Sabotage::InPlaceDespiteTargets))
     }
 
     /// The fold's content over a stored document. Only folds that want a document ask.

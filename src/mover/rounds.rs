@@ -13,6 +13,7 @@ use crate::ids::{DocId, ShardId};
 use crate::invariants::inv_6_one_entry_of_a_document;
 use crate::placement::{Known, Placement};
 use crate::position::Position;
+use crate::sabotage::{self, Sabotage};
 
 /// What every round of a batch carries along.
 #[derive(Debug)]
@@ -192,6 +193,46 @@ struct Ahead {
     task: Task,
 }
 
+impl Ahead {
+    fn guard(&self) -> Guard {
+        if sabotage::is(Sabotage::ExternalVersion) {
+            return Guard::External(self.placement.pos);
+        }
+        self.guard
+    }
+
+    /// What must not be sent before the placement stands: nothing, but for a sabotage. Nobody looks at its answers.
+    fn too_early(&self) -> Vec<BulkOp> {
+        let Self { entry, placement, task, .. } = self;
+        if sabotage::is(Sabotage::DeleteFirst) {
+            return deletes(&entry.id, &placement.leftovers, task.sweep_at).collect();
+        }
+        if sabotage::is(Sabotage::WriteAheadBeside) {
+            return document(&entry.id, entry.fold.last, placement, task).into_iter().collect();
+        }
+        Vec::new()
+    }
+}
+
+/// The document into the placement's geoshard; `None` if there is nothing to write.
+fn document(id: &DocId, at: Position, placement: &Placement, task: &Task) -> Option<BulkOp> {
+    Some(BulkOp::Index {
+        index: Index::Geoshard(placement.shard.clone()?),
+        id: id.clone(),
+        guard: Guard::External(at),
+        source: task.write.clone()?,
+    })
+}
+
+/// One delete per geoshard.
+fn deletes(id: &DocId, shards: &[ShardId], version: Position) -> impl Iterator<Item = BulkOp> {
+    shards.iter().map(move |shard| BulkOp::Delete {
+        index: Index::Geoshard(shard.clone()),
+        id: id.clone(),
+        version,
+    })
+}
+
 /// An entry whose placement stands.
 #[derive(Debug)]
 struct Placed {
@@ -201,14 +242,8 @@ struct Placed {
 }
 
 impl Placed {
-    /// The document into the placement's geoshard; `None` if there is nothing to write.
     fn document(&self) -> Option<BulkOp> {
-        Some(BulkOp::Index {
-            index: Index::Geoshard(self.known.placement.shard.clone()?),
-            id: self.entry.id.clone(),
-            guard: Guard::External(self.entry.fold.last),
-            source: self.task.write.clone()?,
-        })
+        document(&self.entry.id, self.entry.fold.last, &self.known.placement, &self.task)
     }
 }
 
@@ -233,7 +268,7 @@ impl Announce {
         let ahead = self.announced.ahead.iter().map(|ahead| BulkOp::Index {
             index: Index::Placements,
             id: ahead.entry.id.clone(),
-            guard: ahead.guard,
+            guard: ahead.guard(),
             source: ahead.placement.to_json(),
         });
         let in_place = self.announced.in_place.iter().filter_map(Placed::document);
@@ -243,7 +278,8 @@ impl Announce {
             guard: Guard::Unchanged(clear.stamp),
             source: clear.placement.to_json(),
         });
-        ahead.chain(in_place).chain(clears).collect()
+        let too_early = self.announced.ahead.iter().flat_map(Ahead::too_early);
+        ahead.chain(in_place).chain(clears).chain(too_early).collect()
     }
 
     /// Takes one answer per operation, in order.
@@ -422,13 +458,10 @@ impl CleanUp {
 
     /// Deletes, then set-backs.
     pub fn ops(&self) -> Vec<BulkOp> {
-        let deletes = self.sweeping.iter().flat_map(|placed| {
-            placed.known.unswept().iter().map(|shard| BulkOp::Delete {
-                index: Index::Geoshard(shard.clone()),
-                id: placed.entry.id.clone(),
-                version: placed.task.sweep_at,
-            })
-        });
+        let deletes = self
+            .sweeping
+            .iter()
+            .flat_map(|placed| deletes(&placed.entry.id, placed.known.unswept(), placed.task.sweep_at));
         let set_backs = self.set_backs.iter().map(|set_back| BulkOp::Index {
             index: Index::Placements,
             id: set_back.entry.id.clone(),

@@ -15,6 +15,7 @@ use crate::dirty_set::DirtySet;
 use crate::ids::DocId;
 use crate::mover::{self, Carry, Done, Entry, Outcome, Refusal, Rules, Settled};
 use crate::position::{Epoch, Position};
+use crate::sabotage::{self, Sabotage};
 use crate::write::{Fold, Write};
 
 /// What the dirty set holds for a document.
@@ -210,6 +211,7 @@ impl Ledger {
                 sum.finished_recorded.push((id.clone(), fold.last));
             }
             match outcome {
+                Outcome::Again { .. } if sabotage::is(Sabotage::ForgetOnFailure) => sum.dropped += 1,
                 Outcome::Again { reason, carry } => {
                     *sum.again.entry(reason).or_default() += 1;
                     if reason == mover::SET_BACK {
@@ -256,10 +258,16 @@ impl Ledger {
 
     /// The offset below which everything is done; `None` before the first record.
     pub fn watermark(&self) -> Option<i64> {
-        let parked = self.parked.values().map(|parked| parked.score).min();
+        let is_parked_owed = !sabotage::is(Sabotage::CommitAboveParked);
+        let parked = self.parked.values().filter(|_| is_parked_owed).map(|parked| parked.score).min();
+        let dirty = if sabotage::is(Sabotage::CommitAboveFailed) {
+            self.dirty.lowest_pending()
+        } else {
+            self.dirty.lowest_score()
+        };
         let letters = self.letters.first_key_value().map(|(offset, _)| *offset);
         let rejected = self.rejected.iter().map(|letter| letter.fold.first.offset()).min();
-        let oldest_owed = [self.dirty.lowest_score(), parked, letters, rejected].into_iter().flatten().min();
+        let oldest_owed = [dirty, parked, letters, rejected].into_iter().flatten().min();
         oldest_owed.or(self.next_offset)
     }
 
@@ -385,7 +393,10 @@ struct Merge<'a> {
 }
 
 impl Merge<'_> {
-    fn merge(&mut self, id: &DocId, older: &mut Dirty, newer: Dirty) {
+    fn merge(&mut self, id: &DocId, older: &mut Dirty, mut newer: Dirty) {
+        if sabotage::is(Sabotage::LoseAFold) {
+            newer.fold.content = older.fold.content.clone();
+        }
         *self.bytes -= older.bytes + newer.bytes;
         older.since = older.since.min(newer.since);
         if let Err(rejected) = older.fold.absorb(newer.fold, &self.rules.location) {

@@ -27,6 +27,8 @@ use crate::mover::{self, Desk, Finished, Rules};
 use crate::placement::PlacementCache;
 use crate::position::Epoch;
 use crate::retry::{Delays, RetryPolicy};
+#[cfg(feature = "sabotage")]
+use crate::sabotage::{self, Sabotage};
 use crate::telemetry::events::{
     BatchFailed, BatchFinished, DeadLettered, EntryParked, PartitionStopped, PlacementSetBack,
     RecordedDecisionFinished,
@@ -171,6 +173,10 @@ impl Partition {
                 "its task ended unexpectedly; this is a defect in geofold, please report it with the log",
             );
         }
+        #[cfg(feature = "sabotage")]
+        if let Some(desk) = task.desk.take().filter(|_| sabotage::is(Sabotage::CacheSurvivesAssignment)) {
+            sabotage::kept::put(task.partition.number, desk.cache);
+        }
         // Whatever is left is read again by the next owner.
         task.partition.meter.set_folded(0);
         task.partition.published.drained.store(true, Ordering::Release);
@@ -219,6 +225,8 @@ impl Task {
     fn new(partition: Partition) -> Self {
         let bench = &partition.bench;
         let cache = PlacementCache::new(partition.cached_placements);
+        #[cfg(feature = "sabotage")]
+        let cache = sabotage::kept::take(partition.number).unwrap_or(cache);
         Self {
             ledger: Ledger::new(bench.rules.clone(), bench.epoch),
             desk: Some(Desk::new(bench.rules.clone(), cache)),

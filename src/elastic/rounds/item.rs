@@ -7,6 +7,7 @@ use futures::future::BoxFuture;
 use super::{BulkOutcome, GetOutcome, RequestKind};
 use crate::elastic::answer::{BulkVerdict, GetVerdict, judge_bulk, judge_get};
 use crate::elastic::{BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer, ItemError, encode};
+use crate::sabotage::{self, Sabotage};
 
 /// What an answer to one item leaves to do.
 pub(super) enum Verdict<O> {
@@ -58,6 +59,7 @@ impl Item for BulkOp {
             BulkVerdict::Conflict => BulkOutcome::Conflict,
             BulkVerdict::NotFound => BulkOutcome::NotFound,
             BulkVerdict::Refused(error) => BulkOutcome::Refused(error),
+            BulkVerdict::Again(_) if sabotage::is(Sabotage::SkipRetry) => BulkOutcome::Done { stamp: None },
             BulkVerdict::Again(error) => return Verdict::Again(error),
             BulkVerdict::Unauthorized(error) => return Verdict::Unauthorized(error),
         })

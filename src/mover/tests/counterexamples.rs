@@ -121,7 +121,7 @@ fn what_was_decided_at_a_position_is_not_decided_again_under_another_map() {
 }
 
 #[test]
-fn a_record_up_to_the_recorded_position_does_not_decide_again() {
+pub(super) fn a_record_up_to_the_recorded_position_does_not_decide_again() {
     let mut store = Store::default();
     Owner::by(two_maps(OLD_MAP)).work_out(&mut store, entry([index(A, 3)]));
     let newer = entry_by(&two_maps(NEW_MAP), [index(A, 3), patch(r#"{"p":4}"#, 4)]);
@@ -161,7 +161,7 @@ fn a_late_delete_does_not_remove_the_copy_of_a_document_that_came_back() {
 }
 
 #[test]
-fn a_newer_copy_found_in_a_leftover_is_neither_copied_nor_overlooked() {
+pub(super) fn a_newer_copy_found_in_a_leftover_is_neither_copied_nor_overlooked() {
     let (fourth, fifth) = (patch(r#"{"p":4}"#, 4), index(A, 5));
     let mut store = Store::with(placed(2, Some("b"), &["a"]), &[("b", 2)]);
     let (mut zombie, mut owner) = (Owner::new(), Owner::new());

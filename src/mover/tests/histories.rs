@@ -29,6 +29,10 @@ use crate::worker::ledger::Ledger;
 /// Enough for every event below to occur, and done in seconds.
 const HISTORIES: u64 = 3_000;
 
+/// Enough for each sabotage to break one.
+#[cfg(feature = "sabotage")]
+const HISTORIES_TO_BREAK: u64 = 5_000;
+
 /// SplitMix64.
 struct Rng(u64);
 
@@ -597,6 +601,42 @@ fn whatever_crashes_or_comes_late_the_index_is_what_the_records_say() {
         let times = seen.get(&event).copied().unwrap_or_default();
         assert!(times > 0, "{event:?} never occurred in {histories} histories: they prove nothing about it");
     }
+}
+
+/// Each weakening of mover and ledger breaks something in one of the histories, or in the table of counterexamples where
+/// the other rules together make up for it whatever happens: they would notice.
+#[cfg(feature = "sabotage")]
+#[test]
+fn every_sabotage_of_mover_and_ledger_is_found() {
+    use super::counterexamples as table;
+    use crate::sabotage::{Sabotage, with};
+
+    // Sending again, and a task's cache: nothing that is run here.
+    let elsewhere = [Sabotage::CacheSurvivesAssignment, Sabotage::SkipRetry];
+    let in_the_table: [(_, fn()); 2] = [
+        (Sabotage::OldRecordsDecide, table::a_record_up_to_the_recorded_position_does_not_decide_again),
+        (
+            Sabotage::IgnoreNewerLeftover,
+            table::a_newer_copy_found_in_a_leftover_is_neither_copied_nor_overlooked,
+        ),
+    ];
+    let mut not_found = Vec::new();
+    for &sabotage in <Sabotage as clap::ValueEnum>::value_variants() {
+        let breaks = |seed: &u64| {
+            let mut seen = Seen::new();
+            let mut world = World::new(*seed, &mut seen);
+            catch_unwind(AssertUnwindSafe(|| with(sabotage, || world.run()))).is_err()
+        };
+        let is_found = match in_the_table.iter().find(|(other, _)| *other == sabotage) {
+            _ if elsewhere.contains(&sabotage) => continue,
+            Some((_, counterexample)) => catch_unwind(|| with(sabotage, counterexample)).is_err(),
+            None => (0..HISTORIES_TO_BREAK).any(|seed| breaks(&seed)),
+        };
+        if !is_found {
+            not_found.push(sabotage);
+        }
+    }
+    assert_eq!(not_found, []);
 }
 
 /// Whether anything that was read is not done.

@@ -1,0 +1,131 @@
+//! The protocol weakened on purpose, one rule at a time, so that it can be seen that each rule is needed and that the
+//! checks would notice.
+//!
+//! Where a rule is kept, one line asks [`is`]. Without the test-only cargo feature `sabotage` the answer is a constant,
+//! so nothing of this is left in a normal build: no flag, no variable, no branch. With the feature, a sabotage is chosen
+//! once for the process ([`choose`]; `geofold run --sabotage NAME`), or for one thread and one closure ([`with`]).
+//!
+//! Each one is found by at least one of these, and a test says so:
+//! - the random histories of `mover/tests/histories.rs`, which know zombies at every step, late requests and two maps;
+//! - `geofold demo --sabotage NAME`, on real processes ([`FOUND_BY_THE_DEMO`]; tests/demo.rs). The others need two maps,
+//!   or a zombie and an owner within the same few milliseconds, which a demo can not promise.
+
+/// A rule that is not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "sabotage", derive(clap::ValueEnum))]
+pub enum Sabotage {
+    /// Leftovers are deleted together with the write-ahead, before the document is written (INV-2).
+    DeleteFirst,
+    /// Placements are written by external version instead of compare-and-set (step 3).
+    ExternalVersion,
+    /// In place although the fold went elsewhere in between (step 3).
+    InPlaceDespiteTargets,
+    /// An entry below the recorded position is called done instead of parked (step 1).
+    StaleIsDone,
+    /// A new document is written without a placement (INV-1).
+    NoWriteAhead,
+    /// The document is written beside its placement, in the same round (INV-1).
+    WriteAheadBeside,
+    /// At an equal position the recorded decision is not resumed but made again (step 1).
+    DecideAgainAtEqualPosition,
+    /// Records up to the recorded position decide the target (step 2).
+    OldRecordsDecide,
+    /// Leftovers are deleted without a version (step 6).
+    DeleteWithoutVersion,
+    /// A newer copy found elsewhere is taken as a base (step 4).
+    IgnoreNewerLeftover,
+    /// No copy found at the first look is taken as nothing to do (step 4).
+    NothingFoundIsDone,
+    /// What a partition's task has cached is there again at its next assignment ("The owner's cache").
+    CacheSurvivesAssignment,
+    /// The watermark passes what is in flight (INV-3).
+    CommitAboveFailed,
+    /// The watermark passes what is parked (INV-3).
+    CommitAboveParked,
+    /// An entry that has to start over is called done.
+    ForgetOnFailure,
+    /// An item that should be sent again is taken as carried out.
+    SkipRetry,
+    /// Of two folded writes the later one's content is lost.
+    LoseAFold,
+}
+
+/// Whether this rule is not kept. Never, in a normal build.
+#[cfg(not(feature = "sabotage"))]
+#[inline(always)]
+pub const fn is(_: Sabotage) -> bool {
+    false
+}
+
+#[cfg(feature = "sabotage")]
+pub use chosen::{choose, is, with};
+
+#[cfg(feature = "sabotage")]
+mod chosen {
+    use std::cell::Cell;
+    use std::sync::OnceLock;
+
+    use super::Sabotage;
+
+    static OF_THE_PROCESS: OnceLock<Sabotage> = OnceLock::new();
+
+    thread_local! {
+        static OF_THE_THREAD: Cell<Option<Sabotage>> = const { Cell::new(None) };
+    }
+
+    /// Whether this rule is not kept.
+    pub fn is(sabotage: Sabotage) -> bool {
+        OF_THE_THREAD.get().or_else(|| OF_THE_PROCESS.get().copied()) == Some(sabotage)
+    }
+
+    /// From now on, in this process. The first choice stays.
+    pub fn choose(sabotage: Sabotage) {
+        // A second choice is ignored, as announced.
+        let _ = OF_THE_PROCESS.set(sabotage);
+    }
+
+    /// While `work` runs, on this thread; also if it panics, it is over afterwards.
+    pub fn with<R>(sabotage: Sabotage, work: impl FnOnce() -> R) -> R {
+        struct Restore(Option<Sabotage>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                OF_THE_THREAD.set(self.0);
+            }
+        }
+        let _restore = Restore(OF_THE_THREAD.replace(Some(sabotage)));
+        work()
+    }
+}
+
+/// What `geofold demo` finds for certain.
+#[cfg(feature = "sabotage")]
+pub const FOUND_BY_THE_DEMO: &[Sabotage] = &[
+    Sabotage::DeleteFirst,
+    Sabotage::NoWriteAhead,
+    Sabotage::DeleteWithoutVersion,
+    Sabotage::CacheSurvivesAssignment,
+    Sabotage::CommitAboveFailed,
+    Sabotage::ForgetOnFailure,
+    Sabotage::SkipRetry,
+    Sabotage::LoseAFold,
+];
+
+/// Caches that outlive their task, by partition; only [`Sabotage::CacheSurvivesAssignment`] puts any here.
+#[cfg(feature = "sabotage")]
+pub(crate) mod kept {
+    use std::collections::HashMap;
+    use std::sync::{Mutex, PoisonError};
+
+    use crate::placement::PlacementCache;
+
+    static CACHES: Mutex<Option<HashMap<i32, PlacementCache>>> = Mutex::new(None);
+
+    pub(crate) fn put(partition: i32, cache: PlacementCache) {
+        let mut caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner);
+        caches.get_or_insert_default().insert(partition, cache);
+    }
+
+    pub(crate) fn take(partition: i32) -> Option<PlacementCache> {
+        CACHES.lock().unwrap_or_else(PoisonError::into_inner).as_mut()?.remove(&partition)
+    }
+}
