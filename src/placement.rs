@@ -133,6 +133,7 @@ impl Known {
 ///
 /// One that survived into a later assignment would make two copies: the cache lives and dies with the partition task.
 #[derive(Debug)]
+#[cfg_attr(feature = "sabotage", derive(Clone))]
 pub struct PlacementCache {
     known: LruCache<DocId, Known, ahash::RandomState>,
 }

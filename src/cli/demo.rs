@@ -10,9 +10,9 @@ use crate::demo::{self, DemoOptions};
 /// Show the whole job on stand-ins, with no server installed.
 ///
 /// An embedded broker and a stand-in for Elasticsearch serve two real workers. Simulated people wake up in real cities,
-/// walk, commute and fly; faults come as on a bad day: a worker killed -9, Elasticsearch slow, pushing back, losing
-/// answers, down. At the end every document is compared with what it should be. Exit code 0: the index is right. 1: it is
-/// not, or the demo could not run.
+/// walk, commute and fly; faults come as on a bad day: a worker killed with -9, another frozen until its partitions are
+/// somebody else's, Elasticsearch slow, pushing back, losing answers, late, down. At the end every document is compared
+/// with what it should be. Exit code 0: the index is right. 1: it is not, or the demo could not run.
 #[derive(Debug, Args)]
 pub struct DemoArgs {
     /// How many people, one document each.
@@ -30,12 +30,40 @@ pub struct DemoArgs {
     /// No faults.
     #[arg(long)]
     calm: bool,
+    /// Port of the first worker's status page; the second worker has the next one [default: any that are free]
+    #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
+    port: u16,
+    /// Break this rule of the protocol in the workers: the verdict must find it out.
+    #[cfg(feature = "sabotage")]
+    #[arg(long, value_name = "NAME", value_parser = names_of_sabotages())]
+    sabotage: Option<String>,
 }
 
 pub async fn demo(args: DemoArgs) -> Result<ExitCode, Failure> {
-    let DemoArgs { docs, rate, seconds, seed, calm } = args;
+    let worker_arguments = worker_arguments(&args);
+    let DemoArgs { docs, rate, seconds, seed, calm, port, .. } = args;
     let stop = signals::stop_on_signal()?;
-    let verdict = demo::run(DemoOptions { docs, rate, seconds, seed, calm }, stop).await?;
+    let options = DemoOptions { docs, rate, seconds, seed, calm, port, worker_arguments };
+    let verdict = demo::run(options, stop).await?;
     output::line(&verdict)?;
     Ok(if verdict.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[cfg(not(feature = "sabotage"))]
+fn worker_arguments(_: &DemoArgs) -> Vec<String> {
+    Vec::new()
+}
+
+#[cfg(feature = "sabotage")]
+fn worker_arguments(args: &DemoArgs) -> Vec<String> {
+    args.sabotage.iter().flat_map(|name| ["--sabotage".to_owned(), name.clone()]).collect()
+}
+
+/// Of those that the demo finds.
+#[cfg(feature = "sabotage")]
+fn names_of_sabotages() -> clap::builder::PossibleValuesParser {
+    use clap::ValueEnum;
+
+    let found = crate::sabotage::FOUND_BY_THE_DEMO.iter();
+    found.filter_map(ValueEnum::to_possible_value).collect::<Vec<_>>().into()
 }

@@ -32,9 +32,21 @@ const MAX_POLL_SILENCE: Duration = Duration::from_secs(30);
 pub struct RunArgs {
     #[command(flatten)]
     config: ConfigArgs,
+    /// End, as by kill -9, when this process does; it must be the parent. For `geofold demo`.
+    #[arg(long, value_name = "PID", hide = true)]
+    with_parent: Option<i32>,
+    /// Break this rule of the protocol.
+    #[cfg(feature = "sabotage")]
+    #[arg(long, value_name = "NAME", hide = true)]
+    sabotage: Option<crate::sabotage::Sabotage>,
 }
 
 pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
+    if let Some(parent) = args.with_parent {
+        end_with(parent)?;
+    }
+    #[cfg(feature = "sabotage")]
+    args.sabotage.into_iter().for_each(crate::sabotage::choose);
     let config = args.config.load()?;
     let recent = start_logging(&config)?;
     let stop = signals::stop_on_signal()?;
@@ -84,6 +96,25 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         tracing::info!("geofold ends");
     }
     result.map(|()| ExitCode::SUCCESS)
+}
+
+/// Asks the kernel to kill this process when its parent ends, however that happens.
+#[cfg(target_os = "linux")]
+fn end_with(parent: i32) -> Result<(), Failure> {
+    use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+
+    set_parent_process_death_signal(Some(Signal::KILL)).context("tying the worker to its parent")?;
+    // It may have ended just before.
+    if getppid().map(Pid::as_raw_pid) != Some(parent) {
+        return Err(anyhow::anyhow!("process {parent} is not the parent of this one, or not any more").into());
+    }
+    Ok(())
+}
+
+/// Only Linux can be asked.
+#[cfg(not(target_os = "linux"))]
+fn end_with(_: i32) -> Result<(), Failure> {
+    Ok(())
 }
 
 /// Waits until both ends are as they have to be; `None` if told to stop before that.

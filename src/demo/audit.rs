@@ -1,16 +1,18 @@
 //! The verdict: every document of the index against what it should be.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::people::State;
+use super::topic::Letters;
 use crate::elastic::{AdminCall, CallError, Elastic, Index, Method};
 use crate::geo::GeoPoint;
 use crate::geoshard::GeoshardMap;
 use crate::ids::ShardId;
+use crate::placement::Placement;
 
 /// Documents read with one request.
 const PAGE: usize = 2000;
@@ -33,6 +35,14 @@ pub struct Findings {
     pub stale: u64,
     /// Are there and should not be.
     pub surplus: u64,
+    /// Whose placement does not say where they are.
+    pub misfiled: u64,
+    /// Of whom something was not as it must be at every moment.
+    pub broken: u64,
+    /// Poison records that are in the dead-letter topic.
+    pub dead_lettered: u64,
+    /// Poison records that are not, and records there that are no poison.
+    pub wrong_letters: u64,
     /// Some of them, by id.
     pub examples: Vec<String>,
 }
@@ -40,7 +50,33 @@ pub struct Findings {
 impl Findings {
     /// Whether everything is as it should be.
     pub fn is_clean(&self) -> bool {
-        self.misplaced + self.missing + self.doubled + self.stale + self.surplus == 0
+        let Self { misplaced, missing, doubled, stale, surplus, misfiled, broken, wrong_letters, .. } = self;
+        misplaced + missing + doubled + stale + surplus + misfiled + broken + wrong_letters == 0
+    }
+
+    /// Takes in what an onlooker saw meanwhile.
+    pub fn add_broken<'a>(&mut self, broken: impl Iterator<Item = (&'a str, &'a str)>) {
+        for (name, what) in broken {
+            self.broken += 1;
+            self.name(name, &format!("at some moment: {what}"));
+        }
+    }
+
+    /// Compares the dead letters with the poison: `poison` keys were sent.
+    pub fn add_letters(&mut self, letters: &Letters, poison: impl Iterator<Item = String>) {
+        let mut expected: BTreeSet<String> = poison.collect();
+        for (key, reason) in &letters.by_key {
+            if expected.remove(key) {
+                self.dead_lettered += 1;
+            } else {
+                self.wrong_letters += 1;
+                self.name(key, &format!("is among the dead letters: {reason}"));
+            }
+        }
+        for key in &expected {
+            self.wrong_letters += 1;
+            self.name(key, "is poison, and not among the dead letters");
+        }
     }
 
     fn name(&mut self, id: &str, what: &str) {
@@ -72,24 +108,35 @@ async fn copies(
     let mut copies: HashMap<String, Vec<(ShardId, Value)>> = HashMap::new();
     for shard in map.shards() {
         let index = Index::Geoshard(shard.clone()).name(prefix);
-        ask(elastic, format!("/{index}/_refresh"), json!({})).await?;
-        let mut after = Value::Null;
-        loop {
-            let mut body = json!({"size": PAGE, "query": {"match_all": {}}, "sort": [{"_doc": "asc"}]});
-            if !after.is_null() {
-                body["search_after"] = after;
-            }
-            let mut answer = ask(elastic, format!("/{index}/_search"), body).await?;
-            let Some(Value::Array(hits)) = answer.pointer_mut("/hits/hits").map(Value::take) else { break };
-            let Some(last) = hits.last() else { break };
-            after = last["sort"].clone();
-            for mut hit in hits {
-                let id = hit["_id"].as_str().unwrap_or_default().to_owned();
-                copies.entry(id).or_default().push((shard.clone(), hit["_source"].take()));
-            }
-        }
+        let add = |id, source| copies.entry(id).or_default().push((shard.clone(), source));
+        read_all(elastic, &index, add).await?;
     }
     Ok(copies)
+}
+
+/// Gives every document of an index: id and source.
+async fn read_all(
+    elastic: &dyn Elastic,
+    index: &str,
+    mut each: impl FnMut(String, Value),
+) -> Result<(), CallError> {
+    ask(elastic, format!("/{index}/_refresh"), json!({})).await?;
+    let mut after = Value::Null;
+    loop {
+        let mut body = json!({"size": PAGE, "query": {"match_all": {}}, "sort": [{"_doc": "asc"}]});
+        if !after.is_null() {
+            body["search_after"] = after;
+        }
+        let mut answer = ask(elastic, format!("/{index}/_search"), body).await?;
+        let Some(Value::Array(hits)) = answer.pointer_mut("/hits/hits").map(Value::take) else {
+            return Ok(());
+        };
+        let Some(last) = hits.last() else { return Ok(()) };
+        after = last["sort"].clone();
+        for mut hit in hits {
+            each(hit["_id"].as_str().unwrap_or_default().to_owned(), hit["_source"].take());
+        }
+    }
 }
 
 async fn ask(elastic: &dyn Elastic, path: String, body: Value) -> Result<Value, CallError> {
@@ -112,8 +159,12 @@ pub async fn audit(
     truth: impl Iterator<Item = (String, Option<State>)>,
 ) -> Result<Findings, CallError> {
     let mut copies = copies(elastic, prefix, map).await?;
+    let mut placements = HashMap::new();
+    read_all(elastic, &Index::Placements.name(prefix), |id, source| drop(placements.insert(id, source)))
+        .await?;
     let mut findings = Findings::default();
     for (id, expected) in truth {
+        compare_placement(&mut findings, map, &id, expected, placements.remove(&id));
         let found = copies.remove(&id).unwrap_or_default();
         let Some(expected) = expected else {
             if !found.is_empty() {
@@ -168,6 +219,32 @@ fn compare(
     if GeoPoint::new(lat, lon).is_ok_and(|at| map.locate(at) != shard) {
         findings.misplaced += 1;
         findings.name(id, &format!("is in {shard}, where it does not belong"));
+    }
+}
+
+/// Leftovers do not matter: that they are gone may be recorded late, or never.
+fn compare_placement(
+    findings: &mut Findings,
+    map: &GeoshardMap,
+    id: &str,
+    expected: Option<State>,
+    found: Option<Value>,
+) {
+    let wanted = expected.and_then(|state| state.point()).map(|at| map.locate(at));
+    let Some(found) = found else {
+        if let Some(wanted) = wanted {
+            findings.misfiled += 1;
+            findings.name(id, &format!("has no placement, and should be placed in {wanted}"));
+        }
+        return;
+    };
+    let placement = serde_json::from_value::<Placement>(found);
+    if placement.as_ref().ok().map(|placement| placement.shard.as_ref()) != Some(wanted) {
+        findings.misfiled += 1;
+        let placed = placement.ok().and_then(|placement| placement.shard).map(|shard| shard.to_string());
+        let name = |shard: Option<&str>| shard.unwrap_or("none").to_owned();
+        let (placed, wanted) = (name(placed.as_deref()), name(wanted.map(ShardId::as_str)));
+        findings.name(id, &format!("is placed in {placed}, and should be in {wanted}"));
     }
 }
 

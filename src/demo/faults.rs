@@ -1,50 +1,83 @@
-//! A bad day: which fault is on when. Pure; the demo carries it out.
+//! A bad day: what goes wrong when. Pure; the demo carries it out.
 
-/// What goes wrong.
+use std::time::Duration;
+
+use crate::embedded::elasticsearch::FaultPlan;
+
+/// How Elasticsearch does for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// Worker 1 is killed with SIGKILL, and started again.
-    KillFirst,
-    /// Every request to Elasticsearch takes longer.
-    Slow,
-    /// A third of the requests to Elasticsearch are refused with 429, and a tenth of the items.
-    PushedBack,
-    /// Worker 2 is killed with SIGKILL, and started again.
-    KillSecond,
+pub enum Trouble {
     /// Requests are carried out, but a fifth of the answers never arrives.
     LostReplies,
-    /// Elasticsearch refuses connections.
+    /// Every request takes longer.
+    Slow,
+    /// A third of the requests are refused with 429, and a tenth of the items.
+    PushedBack,
+    /// A fifth of the requests is carried out seconds after its connection broke.
+    Late,
+    /// It refuses connections.
     Down,
 }
 
-impl Fault {
+impl Trouble {
     /// For the live view.
     pub fn describe(self) -> &'static str {
         match self {
-            Self::KillFirst => "worker 1 killed with -9",
+            Self::LostReplies => "answers of elasticsearch are lost",
             Self::Slow => "elasticsearch is slow",
             Self::PushedBack => "elasticsearch pushes back (429)",
-            Self::KillSecond => "worker 2 killed with -9",
-            Self::LostReplies => "answers of elasticsearch are lost",
+            Self::Late => "elasticsearch carries requests out late",
             Self::Down => "elasticsearch is down",
+        }
+    }
+
+    /// For the stand-in.
+    pub fn plan(self) -> FaultPlan {
+        let plan = FaultPlan::default();
+        match self {
+            Self::LostReplies => FaultPlan { lost_replies: 0.2, ..plan },
+            Self::Slow => FaultPlan { latency: Duration::from_millis(300), ..plan },
+            Self::PushedBack => FaultPlan { busy: 0.3, busy_items: 0.1, ..plan },
+            // Long after they were sent again; sooner than tombstones are forgotten.
+            Self::Late => FaultPlan { late: 0.2, late_by: Duration::from_secs(5), ..plan },
+            Self::Down => FaultPlan { down: true, ..plan },
         }
     }
 }
 
-/// Parts of the day, in percent: when a fault begins, when it is over.
-const BAD_DAY: [(u64, u64, Fault); 6] = [
-    (15, 20, Fault::KillFirst),
-    (25, 35, Fault::Slow),
-    (40, 50, Fault::PushedBack),
-    (55, 60, Fault::KillSecond),
-    (65, 78, Fault::LostReplies),
-    (82, 90, Fault::Down),
+/// What happens to a worker, by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blow {
+    /// SIGKILL, and a new one a moment later.
+    Kill(usize),
+    /// SIGSTOP for longer than the group waits for it, then SIGCONT: it goes on, and does not know yet that its
+    /// partitions are somebody else's.
+    Freeze(usize),
+}
+
+/// Parts of the day, in percent: from when until when. The first begins while people still wake up.
+const TROUBLES: [(u64, u64, Trouble); 6] = [
+    (0, 4, Trouble::LostReplies),
+    (8, 18, Trouble::Slow),
+    (36, 44, Trouble::PushedBack),
+    (48, 56, Trouble::LostReplies),
+    (72, 88, Trouble::Late),
+    (92, 96, Trouble::Down),
 ];
 
-/// The fault that is on when `done` of `all` events were sent.
-pub fn fault_at(done: u64, all: u64) -> Option<Fault> {
+/// Parts of the day, in percent: each in the middle of some trouble.
+const BLOWS: [(u64, Blow); 3] = [(12, Blow::Freeze(0)), (53, Blow::Kill(1)), (86, Blow::Kill(0))];
+
+/// The trouble there is when `done` of `all` events were sent.
+pub fn trouble_at(done: u64, all: u64) -> Option<Trouble> {
     let percent = (done * 100).checked_div(all)?;
-    BAD_DAY.into_iter().find(|(from, to, _)| (*from..*to).contains(&percent)).map(|(_, _, fault)| fault)
+    TROUBLES.into_iter().find(|(from, to, _)| (*from..*to).contains(&percent)).map(|(_, _, trouble)| trouble)
+}
+
+/// The blows that are due when `done` of `all` events were sent and `dealt` blows came before.
+pub fn next_blow(done: u64, all: u64, dealt: usize) -> Option<Blow> {
+    let percent = (done * 100).checked_div(all)?;
+    BLOWS.get(dealt).filter(|(at, _)| *at <= percent).map(|(_, blow)| *blow)
 }
 
 #[cfg(test)]
@@ -52,11 +85,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_fault_has_its_time_and_the_day_ends_well() {
-        let mut seen: Vec<Fault> = (0..1000).filter_map(|done| fault_at(done, 1000)).collect();
+    fn every_trouble_has_its_time_and_the_day_ends_well() {
+        let mut seen: Vec<Trouble> = (0..1000).filter_map(|done| trouble_at(done, 1000)).collect();
         seen.dedup();
-        assert_eq!(seen.len(), BAD_DAY.len());
-        assert_eq!(fault_at(999, 1000), None);
-        assert_eq!(fault_at(0, 0), None);
+        assert_eq!(seen.len(), TROUBLES.len());
+        assert_eq!(trouble_at(999, 1000), None);
+        assert_eq!(trouble_at(0, 0), None);
+    }
+
+    #[test]
+    fn every_blow_is_dealt_once_in_the_middle_of_some_trouble() {
+        let mut dealt = 0;
+        for done in 0..1000 {
+            if next_blow(done, 1000, dealt).is_some() {
+                dealt += 1;
+                assert!(trouble_at(done, 1000).is_some(), "{done}");
+                assert_eq!(next_blow(done, 1000, dealt), None);
+            }
+        }
+        assert_eq!(dealt, BLOWS.len());
+        assert_eq!(next_blow(0, 0, 0), None);
     }
 }

@@ -1,16 +1,19 @@
 //! Simulated people, and what the index should say about each: pure, from a seed alone.
 //!
 //! They wake up in real cities, walk, commute, and sometimes fly; some ping-pong between two continents within
-//! milliseconds; a few are celebrities, written all the time; some leave and come back; and now and then a record is
-//! poison. The same seed gives the same events, and so the same truth, on every machine: no clock, no floats that are
+//! milliseconds; a few are celebrities, written all the time; a few live between two cities and fly to and fro; some leave
+//! and come back; and now and then a record is poison. The same seed gives the same events, and so the same truth, on every machine: no clock, no floats that are
 //! not whole hundred-thousandths of a degree.
 
 use super::cities::{CITIES, City};
+use crate::geo::GeoPoint;
 
 /// Coordinates are whole numbers of this part of a degree (about a metre).
 const PARTS: i64 = 100_000;
 /// The first few people are written far more often than others.
 const CELEBRITIES: u64 = 5;
+/// The next fly to and fro, some of them more often than others.
+const FLIERS: u64 = 200;
 const MOODS: [&str; 6] = ["curious", "glad", "tired", "hungry", "in love", "lost"];
 
 /// SplitMix64: a source of randomness that is the same everywhere.
@@ -62,6 +65,13 @@ impl State {
         MOODS[self.mood % MOODS.len()]
     }
 
+    /// As a point; every one of the simulation is on the globe.
+    pub fn point(&self) -> Option<GeoPoint> {
+        // A float holds every number of hundred-thousandths exactly enough: the document's text reads the same.
+        let degrees = |parts: i64| degrees(parts).parse().ok();
+        GeoPoint::new(degrees(self.lat)?, degrees(self.lon)?).ok()
+    }
+
     fn document(&self, name: &str) -> String {
         let Self { event, .. } = self;
         format!(
@@ -99,6 +109,7 @@ pub struct Event {
 struct Person {
     home: usize,
     state: Option<State>,
+    has_left: bool,
 }
 
 /// See the top of this file.
@@ -127,7 +138,7 @@ impl People {
                     at = at.saturating_sub(u64::from(city.3));
                     lives_here
                 });
-                Person { home: home.unwrap_or(0), state: None }
+                Person { home: home.unwrap_or(0), state: None, has_left: false }
             })
             .collect();
         let mut asleep: Vec<u32> = (0..count).collect();
@@ -147,11 +158,20 @@ impl People {
         if let Some(early) = self.asleep.pop() {
             return self.wake_up(early as usize);
         }
-        let somebody =
-            if self.random.below(8) == 0 { self.random.below(CELEBRITIES) } else { self.random.bits() };
+        let (somebody, flies) = match self.random.below(16) {
+            0 | 1 => (self.random.below(CELEBRITIES), false),
+            2 | 3 => {
+                let often = 1 + self.random.below(FLIERS);
+                (CELEBRITIES + self.random.below(often), true)
+            }
+            _ => (self.random.bits(), false),
+        };
         let who = usize::try_from(somebody % (self.people.len() as u64).max(1)).unwrap_or(0);
         if self.people[who].state.is_none() {
             return self.wake_up(who);
+        }
+        if flies {
+            return self.fly_to_and_fro(who);
         }
         match self.random.below(1000) {
             0..=699 => self.walk(who, 300),
@@ -170,14 +190,43 @@ impl People {
         self.events
     }
 
+    /// Whether the last event is part of a ping-pong that is not over: the truth is ahead of what was sent.
+    pub fn is_midway(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     /// How many of them were poison.
     pub fn poison_sent(&self) -> u64 {
         self.poison
     }
 
+    /// The keys of the poison that was sent.
+    pub fn poison_keys(&self) -> impl Iterator<Item = String> {
+        (1..=self.poison).map(poison_key)
+    }
+
     /// Everybody's name, and what the index should say; `None` for who is not there.
     pub fn truth(&self) -> impl Iterator<Item = (String, Option<State>)> {
         self.people.iter().enumerate().map(|(who, person)| (name(who), person.state))
+    }
+
+    /// Those celebrities and fliers who have never left: whoever of them is in the index stays there.
+    pub fn faithful(&self) -> impl Iterator<Item = String> {
+        let in_sight =
+            self.people.iter().enumerate().take_while(|(who, _)| (*who as u64) < CELEBRITIES + FLIERS);
+        in_sight.filter(|(_, person)| !person.has_left).map(|(who, _)| name(who))
+    }
+
+    /// One number for the whole truth (FNV-1a, 64 bits): the same events give the same.
+    pub fn digest(&self) -> u64 {
+        let mut digest = 0xcbf2_9ce4_8422_2325_u64;
+        for (name, state) in self.truth() {
+            let line = state.map_or_else(|| format!("{name} left"), |state| state.document(&name));
+            for byte in line.bytes().chain([b'\n']) {
+                digest = (digest ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+            }
+        }
+        digest
     }
 
     fn wake_up(&mut self, who: usize) -> Event {
@@ -199,6 +248,18 @@ impl People {
 
     fn fly(&mut self, who: usize) -> Event {
         let there = self.somewhere();
+        self.index(who, there)
+    }
+
+    /// From home to the other side of the world, or back.
+    fn fly_to_and_fro(&mut self, who: usize) -> Event {
+        let home = self.people[who].home;
+        let City(_, lat, lon, _) = CITIES[home];
+        let is_home =
+            self.people[who].state.is_some_and(|state| (state.lat - hundredths(lat)).abs() <= 15_000);
+        let City(_, lat, lon, _) =
+            if is_home { CITIES[(home + CITIES.len() / 2) % CITIES.len()] } else { City("", lat, lon, 0) };
+        let there = self.near(lat, lon, 15_000);
         self.index(who, there)
     }
 
@@ -236,6 +297,7 @@ impl People {
 
     fn leave(&mut self, who: usize) -> Event {
         self.people[who].state = None;
+        self.people[who].has_left = true;
         Event { key: name(who), value: None, is_patch: false }
     }
 
@@ -246,7 +308,7 @@ impl People {
             1 => r#"{"name":"nowhere"}"#,
             _ => r#"{"name":"#,
         };
-        Event { key: format!("poison{}", self.poison), value: Some(value.to_owned()), is_patch: false }
+        Event { key: poison_key(self.poison), value: Some(value.to_owned()), is_patch: false }
     }
 
     fn somewhere(&mut self) -> State {
@@ -256,9 +318,6 @@ impl People {
     }
 
     fn near(&mut self, lat: f64, lon: f64, parts: i64) -> State {
-        // The table has two decimals.
-        #[expect(clippy::cast_possible_truncation, reason = "at most 18,000")]
-        let hundredths = |degrees: f64| (degrees * 100.0).round() as i64 * (PARTS / 100);
         State {
             lat: (hundredths(lat) + self.random.within(parts)).clamp(-90 * PARTS, 90 * PARTS),
             lon: (hundredths(lon) + self.random.within(parts)).clamp(-180 * PARTS, 180 * PARTS),
@@ -273,6 +332,17 @@ impl People {
         let value = state.document(&key);
         Event { key, value: Some(value), is_patch: false }
     }
+}
+
+/// Degrees of the table, which have two decimals, as [`PARTS`].
+fn hundredths(degrees: f64) -> i64 {
+    #[expect(clippy::cast_possible_truncation, reason = "at most 18,000")]
+    let hundredths = (degrees * 100.0).round() as i64;
+    hundredths * (PARTS / 100)
+}
+
+fn poison_key(number: u64) -> String {
+    format!("poison{number}")
 }
 
 fn name(who: usize) -> String {
@@ -325,6 +395,18 @@ mod tests {
         }
         assert!(compared > 90);
         assert!(people.poison_sent() > 0);
+    }
+
+    #[test]
+    fn the_digest_tells_truths_apart() {
+        let digest = |seed, events| {
+            let mut people = People::new(50, seed);
+            (0..events).for_each(|_| drop(people.next_event()));
+            people.digest()
+        };
+        assert_eq!(digest(1, 1000), digest(1, 1000));
+        assert_ne!(digest(1, 1000), digest(2, 1000));
+        assert_ne!(digest(1, 1000), digest(1, 1010));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The demo's topics: what is produced, how much of it is committed, and what ended among the dead letters.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -94,23 +94,30 @@ impl Topic {
         Ok(self.update_lag()? == 0)
     }
 
-    /// How many records ended among the dead letters. One that is there twice, since a worker was killed before it could
-    /// commit, counts once.
-    pub fn dead_letters(&self) -> KafkaResult<u64> {
+    /// What ended among the dead letters. A record that is there twice, since a worker was killed before it could commit,
+    /// counts once.
+    pub fn dead_letters(&self) -> KafkaResult<Letters> {
         let (_, end) = self.dead_letters.fetch_watermarks(DEAD_LETTERS, 0, TIMEOUT)?;
         let mut from_start = TopicPartitionList::new();
         from_start.add_partition_offset(DEAD_LETTERS, 0, Offset::Beginning)?;
         self.dead_letters.assign(&from_start)?;
-        let mut origins: HashSet<(Vec<u8>, Vec<u8>)> = HashSet::new();
+        let mut letters = Letters::default();
         for _ in 0..end {
             let message = self.dead_letters.poll(TIMEOUT).ok_or(KafkaError::NoMessageReceived)??;
             let header = |key: &str| {
-                let found = message.headers()?.iter().find(|header| header.key == key)?.value;
-                found.map(<[u8]>::to_vec)
+                let found = message.headers()?.iter().find(|header| header.key == key)?.value?;
+                Some(String::from_utf8_lossy(found).into_owned())
             };
-            let origin = (header("geofold-error-partition"), header("geofold-error-offset"));
-            origins.insert((origin.0.unwrap_or_default(), origin.1.unwrap_or_default()));
+            let key = String::from_utf8_lossy(message.key().unwrap_or_default()).into_owned();
+            letters.by_key.insert(key, header("geofold-error-reason").unwrap_or_default());
         }
-        Ok(origins.len() as u64)
+        Ok(letters)
     }
+}
+
+/// The dead letters: for each key, why.
+#[derive(Debug, Default)]
+pub struct Letters {
+    /// The last reason for each key.
+    pub by_key: BTreeMap<String, String>,
 }

@@ -10,6 +10,9 @@ use super::workers::Counters;
 /// Where there is no terminal, a line every so often.
 const LINE_EVERY: Duration = Duration::from_secs(3);
 
+/// Geoshards that the view names.
+const BUSIEST: usize = 5;
+
 /// How things are.
 #[derive(Debug)]
 pub struct Moment {
@@ -21,8 +24,10 @@ pub struct Moment {
     pub lag: u64,
     /// Of all workers, the killed ones included.
     pub counters: Counters,
+    /// Each geoshard with the writes and deletes that were carried out in it.
+    pub changes: Vec<(String, u64)>,
     /// What is going wrong.
-    pub fault: Option<&'static str>,
+    pub wrong: Vec<String>,
     /// Status pages.
     pub pages: Vec<String>,
 }
@@ -30,14 +35,21 @@ pub struct Moment {
 /// See the top of this file.
 pub struct View {
     lines: Option<Lines>,
-    last: Option<(Instant, Counters)>,
+    last: Option<Last>,
     last_line: Option<Instant>,
+}
+
+/// What rates are counted from.
+struct Last {
+    when: Instant,
+    counters: Counters,
+    changes: Vec<(String, u64)>,
 }
 
 struct Lines {
     all: MultiProgress,
     progress: ProgressBar,
-    texts: [ProgressBar; 4],
+    texts: [ProgressBar; 5],
 }
 
 impl View {
@@ -50,49 +62,74 @@ impl View {
     /// Shows how things are now.
     pub fn show(&mut self, moment: &Moment) {
         let now = Instant::now();
-        let rate = |value: f64, before: f64, seconds: f64| ((value - before) / seconds.max(0.001)).max(0.0);
-        let counters = moment.counters;
-        let (read, folded, moves) = match self.last {
-            None => (0.0, 0.0, 0.0),
-            Some((when, before)) => {
-                let seconds = now.duration_since(when).as_secs_f64();
-                (
-                    rate(counters.records, before.records, seconds),
-                    rate(counters.folded, before.folded, seconds),
-                    rate(counters.moves, before.moves, seconds),
-                )
-            }
-        };
-        let rates = format!("{read:>7.0} read/s   {folded:>7.0} folded/s   {moves:>6.0} moves/s");
+        if self.lines.is_none() && self.last_line.is_some_and(|last| now.duration_since(last) < LINE_EVERY) {
+            return;
+        }
+        let [rates, busiest] = self.rates(moment, now);
         let state = format!(
-            "lag {:>7}   oldest dirty {:>5.1} s   retries {:>6.0}",
-            moment.lag, counters.oldest_dirty, counters.retries
+            "lag {:>7}   oldest dirty {:>5.1} s   retries {:>6}",
+            moment.lag, moment.counters.oldest_dirty, moment.counters.retries
         );
-        let fault = moment.fault.unwrap_or("nothing");
+        let wrong = if moment.wrong.is_empty() { "nothing".to_owned() } else { moment.wrong.join("; ") };
         match &self.lines {
             Some(lines) => {
-                self.last = Some((now, counters));
                 lines.progress.set_length(moment.events);
                 lines.progress.set_position(moment.sent);
-                let pages = format!("status pages   {}", moment.pages.join("   "));
-                let fault = format!("going wrong    {fault}");
-                for (line, text) in lines.texts.iter().zip([rates, state, fault, pages]) {
+                let texts = [
+                    rates,
+                    state,
+                    format!("busiest geoshards  {busiest}"),
+                    format!("going wrong        {wrong}"),
+                    format!("status pages       {}", moment.pages.join("  ")),
+                ];
+                for (line, text) in lines.texts.iter().zip(texts) {
                     line.set_message(text);
                 }
             }
-            None if self.last_line.is_none_or(|last| now.duration_since(last) >= LINE_EVERY) => {
+            None => {
                 if self.last_line.is_none() {
                     eprintln!("status pages: {}", moment.pages.join(" "));
                 }
-                self.last = Some((now, counters));
-                self.last_line = Some(now);
                 eprintln!(
-                    "{:>7} of {} events sent   {rates}   {state}   going wrong: {fault}",
+                    "{:>7} of {} events sent   {rates}   {state}   busiest: {busiest}   going wrong: {wrong}",
                     moment.sent, moment.events
                 );
+                self.last_line = Some(now);
             }
-            None => {}
         }
+        let (counters, changes) = (moment.counters, moment.changes.clone());
+        self.last = Some(Last { when: now, counters, changes });
+    }
+
+    /// What changed for each second since the last time: of all workers, and of the busiest geoshards.
+    fn rates(&self, moment: &Moment, now: Instant) -> [String; 2] {
+        let nothing = (now, Counters::default(), Vec::new());
+        let (when, before, changes) = self
+            .last
+            .as_ref()
+            .map_or((nothing.0, nothing.1, &nothing.2), |last| (last.when, last.counters, &last.changes));
+        let millis = u64::try_from(now.duration_since(when).as_millis()).unwrap_or(u64::MAX);
+        let rate = |value: u64, before: u64| {
+            (value.saturating_sub(before) * 1000).checked_div(millis).unwrap_or_default()
+        };
+        let counters = moment.counters;
+        let rates = format!(
+            "{:>7} read/s   {:>7} folded/s   {:>6} moves/s",
+            rate(counters.records, before.records),
+            rate(counters.folded, before.folded),
+            rate(counters.moves, before.moves)
+        );
+        let mut busy: Vec<(u64, &str)> = moment
+            .changes
+            .iter()
+            .zip(changes)
+            .map(|((shard, value), (_, before))| (rate(*value, *before), shard.as_str()))
+            .filter(|(rate, _)| *rate > 0)
+            .collect();
+        busy.sort_unstable_by(|one, other| other.cmp(one));
+        let busiest: Vec<String> =
+            busy.iter().take(BUSIEST).map(|(rate, shard)| format!("{shard} {rate}/s")).collect();
+        [rates, if busiest.is_empty() { "none".to_owned() } else { busiest.join("  ") }]
     }
 
     /// Takes the changing lines away.
@@ -107,8 +144,8 @@ impl View {
 impl Lines {
     fn new() -> Option<Self> {
         let all = MultiProgress::new();
-        let bar = ProgressStyle::with_template("{bar:40} {pos:>8} of {len} events   {elapsed}").ok()?;
-        let text = ProgressStyle::with_template("{msg}").ok()?;
+        let bar = ProgressStyle::with_template("{bar:36} {pos:>8} of {len} events  {elapsed}").ok()?;
+        let text = ProgressStyle::with_template("{wide_msg}").ok()?;
         let progress = all.add(ProgressBar::new(0).with_style(bar));
         let texts = std::array::from_fn(|_| all.add(ProgressBar::new(0).with_style(text.clone())));
         Some(Self { all, progress, texts })

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 /// How long a worker may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A `geofold run` that is killed when this is dropped.
+/// A `geofold run` that is killed when this is dropped, and that ends if this process does.
 #[derive(Debug)]
 pub struct WorkerProcess {
     child: Child,
@@ -22,49 +22,52 @@ pub struct WorkerProcess {
     http: reqwest::Client,
     /// The counters when it was last asked.
     last: Counters,
+    is_frozen: bool,
 }
 
 /// Sums of a worker's metrics over all label values.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Counters {
     /// Records read.
-    pub records: f64,
+    pub records: u64,
     /// Records that went into a fold with a newer one.
-    pub folded: f64,
+    pub folded: u64,
     /// Documents that changed geoshard.
-    pub moves: f64,
+    pub moves: u64,
     /// Items sent to Elasticsearch again.
-    pub retries: f64,
+    pub retries: u64,
+    /// Partitions assigned now.
+    pub assigned: u64,
     /// The oldest dirty document's age, in seconds.
     pub oldest_dirty: f64,
-    /// Resident memory, in bytes.
-    pub memory: f64,
 }
 
 impl Counters {
-    /// Both together; of the gauges, the higher.
+    /// Both together; of the age, the higher.
     pub fn plus(self, other: Self) -> Self {
         Self {
             records: self.records + other.records,
             folded: self.folded + other.folded,
             moves: self.moves + other.moves,
             retries: self.retries + other.retries,
+            assigned: self.assigned + other.assigned,
             oldest_dirty: self.oldest_dirty.max(other.oldest_dirty),
-            memory: self.memory.max(other.memory),
         }
     }
 
     fn from_text(text: &str) -> Self {
-        let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
+        let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
         let mut oldest_dirty: f64 = 0.0;
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let Some((series, value)) = line.rsplit_once(' ') else { continue };
-            let Ok(value) = value.parse::<f64>() else { continue };
             let (name, labels) = series.split_once('{').unwrap_or((series, ""));
             match name {
                 "geofold_records_done_total" if !labels.contains("\"folded\"") => {}
-                "geofold_oldest_dirty_seconds" => oldest_dirty = oldest_dirty.max(value),
-                _ => *sums.entry(name).or_default() += value,
+                "geofold_oldest_dirty_seconds" => {
+                    oldest_dirty = oldest_dirty.max(value.parse().unwrap_or_default());
+                }
+                // Counters are whole numbers; what is not is none of those looked for.
+                _ => *sums.entry(name).or_default() += value.parse::<u64>().unwrap_or_default(),
             }
         }
         let sum = |name| sums.get(name).copied().unwrap_or_default();
@@ -73,27 +76,44 @@ impl Counters {
             folded: sum("geofold_records_done_total"),
             moves: sum("geofold_moves_total"),
             retries: sum("geofold_elasticsearch_retries_total"),
+            assigned: sum("geofold_assigned_partitions"),
             oldest_dirty,
-            memory: sum("process_resident_memory_bytes"),
         }
     }
 }
 
+/// The highest resident memory of a process so far, in bytes (Linux: `VmHWM` of /proc/PID/status); 0 if it can not be told.
+pub fn peak_memory(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let kibibytes = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+    kibibytes.and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or_default() << 10
+}
+
+/// A port of loopback for an admin server: `wanted`, or any that is free if that is 0.
+///
+/// # Errors
+/// If it is taken.
+pub fn free_port(wanted: u16) -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, wanted))?.local_addr()?.port())
+}
+
 impl WorkerProcess {
     /// Starts this very program as a worker, with a log file beside its configuration.
-    pub fn start(config: &Path, name: &str) -> io::Result<Self> {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+    pub fn start(config: &Path, name: &str, port: u16, arguments: &[String]) -> io::Result<Self> {
         let log = config.with_file_name(format!("{name}.log"));
         let file = File::options().create(true).append(true).open(&log)?;
         let child = Command::new(std::env::current_exe()?)
-            .args(["run", "--config"])
+            .args(["run", "--with-parent", &std::process::id().to_string()])
+            .args(arguments)
+            .arg("--config")
             .arg(config)
             .env("GEOFOLD_ADMIN__LISTEN", format!("127.0.0.1:{port}"))
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
             .stderr(file)
             .spawn()?;
-        Ok(Self { child, port, log, http: reqwest::Client::new(), last: Counters::default() })
+        let (http, last) = (reqwest::Client::new(), Counters::default());
+        Ok(Self { child, port, log, http, last, is_frozen: false })
     }
 
     /// Address of its status page.
@@ -101,14 +121,16 @@ impl WorkerProcess {
         format!("http://127.0.0.1:{}/", self.port)
     }
 
-    /// Whether it says that it is ready.
-    pub async fn is_ready(&self) -> bool {
-        self.get("readyz").await.is_some()
+    /// Whether it says that it is ready, and has partitions to work on.
+    pub async fn is_ready(&mut self) -> bool {
+        self.get("readyz").await.is_some() && self.counters().await.assigned > 0
     }
 
     /// Its counters now; as they were last if it does not answer.
     pub async fn counters(&mut self) -> Counters {
-        if let Some(text) = self.get("metrics").await {
+        if !self.is_frozen
+            && let Some(text) = self.get("metrics").await
+        {
             self.last = Counters::from_text(&text);
         }
         self.last
@@ -119,6 +141,30 @@ impl WorkerProcess {
         self.last
     }
 
+    /// Its highest resident memory so far, in bytes.
+    pub fn peak_memory(&self) -> u64 {
+        peak_memory(self.child.id())
+    }
+
+    /// SIGSTOP.
+    pub fn freeze(&mut self) -> io::Result<()> {
+        self.is_frozen = true;
+        self.signal(Signal::STOP)
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&mut self) -> io::Result<()> {
+        self.is_frozen = false;
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> io::Result<()> {
+        match i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            Some(pid) => Ok(kill_process(pid, signal)?),
+            None => Err(io::Error::other("a process without a number")),
+        }
+    }
+
     /// SIGKILL.
     pub fn kill(&mut self) -> io::Result<()> {
         self.child.kill()?;
@@ -127,9 +173,7 @@ impl WorkerProcess {
 
     /// SIGTERM: it drains and leaves. Says whether it ended well.
     pub async fn stop(mut self) -> io::Result<bool> {
-        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            kill_process(pid, Signal::TERM)?;
-        }
+        self.signal(Signal::TERM)?;
         loop {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status.success());
@@ -170,6 +214,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_memory_of_this_process_can_be_told() {
+        assert!((1 << 20..1 << 40).contains(&peak_memory(std::process::id())));
+        assert_eq!(peak_memory(0), 0);
+    }
+
+    #[test]
     fn counters_are_sums_over_their_labels() {
         let text = "# HELP x y\n\
             geofold_records_total{partition=\"0\"} 5\n\
@@ -180,7 +230,7 @@ mod tests {
             geofold_oldest_dirty_seconds{partition=\"1\"} 0.25\n\
             geofold_moves_total 2\n";
         let counters = Counters::from_text(text);
-        assert_eq!((counters.records, counters.folded, counters.moves), (12.0, 3.0, 2.0));
+        assert_eq!((counters.records, counters.folded, counters.moves), (12, 3, 2));
         assert_eq!(counters.oldest_dirty, 0.5);
     }
 }

@@ -1,17 +1,52 @@
 //! A Kafka broker inside this process: librdkafka's mock cluster, on loopback, in memory.
 //!
 //! It has consumer groups of both protocols, keeps the last 5 MiB of each partition, and forgets everything when it is
-//! dropped. Other processes on this machine can connect to it.
+//! dropped. Other processes on this machine can connect to it. What geofold asks of a broker, it is held to by the same
+//! cases as a real one (`tests/contract/broker`). Known to be missing: transactions, tiers of offsets by time, compaction,
+//! security; of several partitions' ends only what a reader fetches.
 
 use std::time::Duration;
 
-use rdkafka::error::KafkaResult;
+use rdkafka::ClientConfig;
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::mocking::MockCluster;
-use rdkafka::producer::DefaultProducerContext;
+use rdkafka::producer::{BaseProducer, DefaultProducerContext, Producer};
+use rdkafka::types::{RDKafkaApiKey, RDKafkaErrorCode, RDKafkaRespErr};
+
+use crate::kafka::set_initial_rebalance_delay;
+
+/// The number that the cluster gives to its only node.
+const NODE: i32 = 1;
 
 /// A broker that lives as long as this value.
 pub struct EmbeddedBroker {
-    cluster: MockCluster<'static, DefaultProducerContext>,
+    /// Has the cluster inside.
+    host: BaseProducer,
+    address: String,
+}
+
+/// A kind of request that can be made to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    /// A consumer commits offsets.
+    Commit,
+    /// A consumer fetches records.
+    Fetch,
+    /// A producer sends records.
+    Produce,
+    /// A client looks for its group's coordinator.
+    FindCoordinator,
+}
+
+impl From<Call> for RDKafkaApiKey {
+    fn from(call: Call) -> Self {
+        match call {
+            Call::Commit => Self::OffsetCommit,
+            Call::Fetch => Self::Fetch,
+            Call::Produce => Self::Produce,
+            Call::FindCoordinator => Self::FindCoordinator,
+        }
+    }
 }
 
 impl EmbeddedBroker {
@@ -20,27 +55,49 @@ impl EmbeddedBroker {
 
     /// Starts a broker on free ports of loopback.
     pub fn start() -> KafkaResult<Self> {
-        Ok(Self { cluster: MockCluster::new(1)? })
+        let host = ClientConfig::new().set("test.mock.num.brokers", NODE.to_string()).create()?;
+        let address = cluster(&host)?.bootstrap_servers();
+        Ok(Self { host, address })
+    }
+
+    fn cluster(&self) -> KafkaResult<MockCluster<'_, DefaultProducerContext>> {
+        cluster(&self.host)
     }
 
     /// For `bootstrap.servers`.
-    pub fn address(&self) -> String {
-        self.cluster.bootstrap_servers()
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     /// Makes a topic.
     pub fn create_topic(&self, name: &str, partitions: i32) -> KafkaResult<()> {
-        self.cluster.create_topic(name, partitions, 1)
+        self.cluster()?.create_topic(name, partitions, 1)
     }
 
     /// Takes the broker off the network, or brings it back. What it holds stays.
     pub fn set_down(&self, down: bool) -> KafkaResult<()> {
-        const BROKER: i32 = 1;
-        if down { self.cluster.broker_down(BROKER) } else { self.cluster.broker_up(BROKER) }
+        let cluster = self.cluster()?;
+        if down { cluster.broker_down(NODE) } else { cluster.broker_up(NODE) }
     }
 
     /// Every answer takes this much longer.
     pub fn set_round_trip(&self, delay: Duration) -> KafkaResult<()> {
-        self.cluster.broker_round_trip_time(1, delay)
+        self.cluster()?.broker_round_trip_time(NODE, delay)
     }
+
+    /// How long a new group waits for more members before it begins; 3 s if never set, as with a real broker.
+    pub fn set_initial_rebalance_delay(&self, delay: Duration) {
+        set_initial_rebalance_delay(self.host.client(), delay);
+    }
+
+    /// The next requests of this kind fail, one with each of these.
+    pub fn fail_next(&self, call: Call, errors: &[RDKafkaRespErr]) -> KafkaResult<()> {
+        self.cluster()?.request_errors(call.into(), errors);
+        Ok(())
+    }
+}
+
+/// It is made with the client, and goes with it.
+fn cluster(host: &BaseProducer) -> KafkaResult<MockCluster<'_, DefaultProducerContext>> {
+    host.client().mock_cluster().ok_or(KafkaError::MockCluster(RDKafkaErrorCode::Fail))
 }

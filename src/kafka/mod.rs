@@ -24,6 +24,12 @@ pub fn commit_with_answer<C: ConsumerContext>(
     native::commit_with_answer(consumer, offsets)
 }
 
+/// For the mock cluster inside a client: how long a new consumer group waits for more members. Does nothing if the client
+/// has none.
+pub(crate) fn set_initial_rebalance_delay<C: ClientContext>(client: &Client<C>, delay: Duration) {
+    native::set_initial_rebalance_delay(client, delay);
+}
+
 /// A topic as the brokers describe it now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicFactsFound {

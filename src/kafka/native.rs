@@ -1,4 +1,4 @@
-//! The two calls of librdkafka that rust-rdkafka does not wrap, and the one file of the crate with `unsafe`.
+//! The calls of librdkafka that rust-rdkafka does not wrap, and the one file of the crate with `unsafe`.
 //!
 //! `DescribeTopics`: a topic's id is the only proof that it is still the same topic, and the safe API does not tell it. It
 //! is a Metadata request underneath that never lets a broker create the topic, so every broker answers it; those before
@@ -7,6 +7,8 @@
 //! A commit with an answer: rust-rdkafka 0.39 sends an asynchronous commit without naming a queue for its answer, and sets
 //! no commit callback in librdkafka's configuration, so `commit_callback` is never called for it. Without the answer nobody
 //! knows what is committed.
+//!
+//! A mock cluster's initial rebalance delay: tests and demo would wait three seconds for it, every time.
 //!
 //! What librdkafka hands out and the caller owns is held in [`Owned`]; everything else is borrowed from such a value and
 //! copied before it goes.
@@ -48,6 +50,17 @@ pub(super) fn commit_with_answer<C: ConsumerContext>(
     let code =
         unsafe { sys::rd_kafka_commit_queue(rk, offsets.ptr(), queue.as_ptr(), None, std::ptr::null_mut()) };
     if code == NO_ERROR { Ok(()) } else { Err(KafkaError::ConsumerCommit(code.into())) }
+}
+
+/// Sets `group.initial.rebalance.delay.ms` of the mock cluster that lives in a client, if one does.
+pub(super) fn set_initial_rebalance_delay<C: ClientContext>(client: &Client<C>, delay: Duration) {
+    let delay_ms = i32::try_from(delay.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: the client is alive; the cluster is null, or its own and alive as long as it is.
+    let cluster = unsafe { sys::rd_kafka_handle_mock_cluster(client.native_ptr()) };
+    if !cluster.is_null() {
+        // SAFETY: the cluster is alive; librdkafka hands the change to the cluster's own thread.
+        unsafe { sys::rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, delay_ms) };
+    }
 }
 
 /// Describes `topic`, asking `broker`; answers or fails after `timeout` and a second at the latest.

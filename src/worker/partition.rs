@@ -173,10 +173,6 @@ impl Partition {
                 "its task ended unexpectedly; this is a defect in geofold, please report it with the log",
             );
         }
-        #[cfg(feature = "sabotage")]
-        if let Some(desk) = task.desk.take().filter(|_| sabotage::is(Sabotage::CacheSurvivesAssignment)) {
-            sabotage::kept::put(task.partition.number, desk.cache);
-        }
         // Whatever is left is read again by the next owner.
         task.partition.meter.set_folded(0);
         task.partition.published.drained.store(true, Ordering::Release);
@@ -513,6 +509,10 @@ impl Task {
             return;
         }
         let Some(mut desk) = self.desk.take() else { return };
+        #[cfg(feature = "sabotage")]
+        if sabotage::is(Sabotage::CacheSurvivesAssignment) {
+            sabotage::kept::put(self.partition.number, desk.cache.clone());
+        }
         desk.lookups = mover::Lookups::default();
         // An earlier owner's batch may still act on a record that compaction has taken from this one's sight; once a batch
         // deadline has passed it can send no more.

@@ -21,8 +21,8 @@ pub struct FaultPlan {
     pub resets: f64,
     /// Share of requests that are carried out, and whose connection is closed without an answer.
     pub lost_replies: f64,
-    /// Share of requests that are carried out later, after up to `late_by`, whatever becomes of the client meanwhile: as
-    /// requests that wait in a server's queues.
+    /// Share of requests whose connection is closed at once, and that are carried out all the same, after up to `late_by`:
+    /// as by a server that had them in a queue when something between broke the connection.
     pub late: f64,
     /// How much later, at most.
     pub late_by: Duration,
@@ -38,7 +38,7 @@ pub(super) enum Fate {
     Refused(u16),
     Reset,
     ReplyLost,
-    /// Carried out and answered after this time.
+    /// Carried out after this time, without an answer.
     Late(Duration),
 }
 

@@ -303,9 +303,9 @@ impl Index {
     }
 
     /// Makes everything that was written visible to searches.
-    /// Whether it has this document, as a realtime read would tell.
-    pub(super) fn holds(&self, id: &str) -> bool {
-        self.docs.contains_key(id)
+    /// A document as a realtime read of an open index would find it.
+    pub(super) fn current(&self, id: &str) -> Option<Arc<Doc>> {
+        self.docs.get(id).cloned()
     }
 
     /// Operations that changed something.

@@ -107,14 +107,16 @@ impl Store {
         read(&shared).get(id)
     }
 
-    /// Those of `ids` that are in none of `indices`, all looked at in one moment: no write goes on meanwhile. An index
-    /// that is not there holds nothing.
-    pub fn nowhere<'a>(&self, indices: &[String], ids: &'a [String]) -> Vec<&'a str> {
-        let shared: Vec<Shared> = indices.iter().filter_map(|index| self.find(index)).collect();
+    /// For each of `ids`, where it is among `indices` (by number) and as what, all seen in one moment: no write goes on
+    /// meanwhile. An index that is not there holds nothing.
+    pub fn snapshot(&self, indices: &[String], ids: &[String]) -> Vec<Vec<(usize, Arc<Doc>)>> {
+        let shared: Vec<(usize, Shared)> =
+            indices.iter().enumerate().filter_map(|(n, index)| Some((n, self.find(index)?))).collect();
         // Writers hold one index at a time, so whoever is waited for here waits for nobody.
-        let held: Vec<_> = shared.iter().map(read).collect();
-        let is_nowhere = |id: &&String| !held.iter().any(|index| index.holds(id));
-        ids.iter().filter(is_nowhere).map(String::as_str).collect()
+        let held: Vec<_> = shared.iter().map(|(n, index)| (*n, read(index))).collect();
+        let places =
+            |id: &String| held.iter().filter_map(|(n, index)| Some((*n, index.current(id)?))).collect();
+        ids.iter().map(places).collect()
     }
 
     /// How many operations have changed an index since it was made: writes and deletes. `None` if it is not there.
