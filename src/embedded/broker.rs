@@ -101,3 +101,77 @@ impl EmbeddedBroker {
 fn cluster(host: &BaseProducer) -> KafkaResult<MockCluster<'_, DefaultProducerContext>> {
     host.client().mock_cluster().ok_or(KafkaError::MockCluster(RDKafkaErrorCode::Fail))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+    use rdkafka::{Offset, TopicPartitionList};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// A member of a new group, with its partition, and how long that took.
+    fn member(broker: &EmbeddedBroker) -> (BaseConsumer, Duration) {
+        broker.create_topic("t", 1).unwrap();
+        let mut client = ClientConfig::new();
+        client
+            .set("bootstrap.servers", broker.address())
+            .set("group.id", "g")
+            .set("session.timeout.ms", "6000");
+        let member: BaseConsumer = client.set("enable.auto.commit", "false").create().unwrap();
+        member.subscribe(&["t"]).unwrap();
+        let began = Instant::now();
+        while member.assignment().unwrap().count() == 0 {
+            assert!(began.elapsed() < PATIENCE, "no partition");
+            member.poll(Duration::from_millis(10));
+        }
+        (member, began.elapsed())
+    }
+
+    fn commit(member: &BaseConsumer, offset: i64) -> KafkaResult<()> {
+        let mut offsets = TopicPartitionList::new();
+        offsets.add_partition_offset("t", 0, Offset::Offset(offset))?;
+        member.commit(&offsets, CommitMode::Sync)
+    }
+
+    #[test]
+    fn a_new_group_begins_after_its_initial_delay_and_requests_fail_when_told_to() {
+        let broker = EmbeddedBroker::start().unwrap();
+        broker.set_initial_rebalance_delay(Duration::ZERO);
+        let (member, took) = member(&broker);
+        assert!(took < Duration::from_millis(2900), "as if nothing had been set: {took:?}");
+        broker.fail_next(Call::Commit, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS]).unwrap();
+        let refused = commit(&member, 1).unwrap_err();
+        assert_eq!(refused.rdkafka_error_code(), Some(RDKafkaErrorCode::RebalanceInProgress));
+        commit(&member, 1).unwrap();
+    }
+
+    #[test]
+    fn a_new_group_waits_for_its_initial_delay() {
+        let broker = EmbeddedBroker::start().unwrap();
+        broker.set_initial_rebalance_delay(Duration::from_secs(1));
+        assert!(member(&broker).1 > Duration::from_millis(900));
+    }
+
+    #[test]
+    fn answers_take_longer_when_told_to_and_none_comes_while_it_is_down() {
+        let broker = EmbeddedBroker::start().unwrap();
+        broker.create_topic("t", 1).unwrap();
+        let client: BaseConsumer =
+            ClientConfig::new().set("bootstrap.servers", broker.address()).create().unwrap();
+        let ask = |timeout| client.fetch_metadata(Some("t"), timeout).map(drop);
+        ask(PATIENCE).unwrap();
+        broker.set_round_trip(Duration::from_millis(300)).unwrap();
+        let began = Instant::now();
+        ask(PATIENCE).unwrap();
+        assert!(began.elapsed() >= Duration::from_millis(300), "{:?}", began.elapsed());
+        broker.set_round_trip(Duration::ZERO).unwrap();
+        broker.set_down(true).unwrap();
+        assert!(ask(Duration::from_millis(500)).is_err());
+        broker.set_down(false).unwrap();
+        ask(PATIENCE).unwrap();
+    }
+}

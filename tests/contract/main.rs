@@ -1,11 +1,14 @@
 //! One list of cases, asked of the stand-in in this process and of a real Elasticsearch: what the one answers, the other
-//! must answer. Each case states what it expects; the expectations were taken from Elasticsearch 8.19.
+//! must answer. Each case states what it expects; the expectations were taken from Elasticsearch 8.19. The same for the
+//! embedded broker and a real Kafka, under `broker/`.
 //!
-//! The real server is the one at GEOFOLD_TEST_ELASTICSEARCH (`dev/stack`); where that is not set, the stand-in runs alone
-//! and the summary says so. Arguments select cases by a part of their name: `cargo test --test contract -- versions`.
+//! The real servers are those at GEOFOLD_TEST_ELASTICSEARCH and GEOFOLD_TEST_KAFKA (`dev/stack`), and an OpenSearch 3 at
+//! GEOFOLD_TEST_OPENSEARCH, which nothing here starts; where one is not set, the summary says so. Arguments select cases
+//! by a part of their name: `cargo test --test contract -- versions`.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
+mod broker;
 mod client;
 mod documents;
 mod indices;
@@ -43,21 +46,35 @@ macro_rules! cases {
     };
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == broker::CONSUME) {
+        broker::consume_until_killed(&arguments[1..]);
+    }
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(ask_all(&arguments))
+}
+
+async fn ask_all(arguments: &[String]) -> ExitCode {
+    let wanted: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
     let all =
         [client::CASES, documents::CASES, indices::CASES, reads::CASES, searches::CASES, versions::CASES];
-    let is_wanted = |case: &&Case| wanted.is_empty() || wanted.iter().any(|part| case.name.contains(part));
-    let cases: Vec<&Case> = all.into_iter().flatten().filter(is_wanted).collect();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(*part));
+    let cases: Vec<&Case> = all.into_iter().flatten().filter(|case| is_wanted(case.name)).collect();
 
     let standin = Standin::start(StandinOptions::default()).await.unwrap();
-    let mut summary = format!("contract: {} cases", cases.len());
+    let mut summary = format!("contract: {} cases of a search server", cases.len());
     let mut all_ok = true;
     let mut targets = vec![("stand-in", standin.url())];
     match std::env::var("GEOFOLD_TEST_ELASTICSEARCH") {
         Ok(url) => targets.push(("elasticsearch", url)),
         Err(_) => println!("real Elasticsearch: skipped, GEOFOLD_TEST_ELASTICSEARCH is not set"),
+    }
+    match std::env::var("GEOFOLD_TEST_OPENSEARCH") {
+        Ok(url) => targets.push(("opensearch", url)),
+        Err(_) => {
+            println!("OpenSearch: not run, GEOFOLD_TEST_OPENSEARCH is not set; OpenSearch 3 needs a JDK 21")
+        }
     }
     for (target, url) in targets {
         let ok = run_all(&cases, target, &url).await;
@@ -65,7 +82,10 @@ async fn main() -> ExitCode {
         summary.push_str(&format!(", {target} {ok} ok"));
     }
     standin.stop().await;
-    println!("{summary}");
+    // Its clients wait, each on a thread of its own.
+    let (broker_summary, broker_ok) = broker::run(is_wanted).await;
+    all_ok &= broker_ok;
+    println!("{summary}\n{broker_summary}");
     if all_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -1,0 +1,192 @@
+//! What geofold asks of a Kafka broker, asked of the embedded one and, where GEOFOLD_TEST_KAFKA is set, of a real one.
+
+mod commits;
+mod groups;
+mod member;
+mod outages;
+mod records;
+
+use std::panic::AssertUnwindSafe;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+use geofold::embedded::broker::EmbeddedBroker;
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+
+pub use member::{CONSUME, consume_until_killed};
+
+/// For what takes a second or two on an idle machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One thing that both brokers must do alike.
+pub struct Case {
+    name: &'static str,
+    run: for<'a> fn(&'a Broker) -> LocalBoxFuture<'a, ()>,
+}
+
+/// Makes `pub const CASES` of functions `fn(&Broker)`.
+#[macro_export]
+macro_rules! broker_cases {
+    ($($name:ident),* $(,)?) => {
+        pub const CASES: &[super::Case] = &[$(super::Case {
+            name: concat!(module_path!(), "::", stringify!($name)),
+            run: |broker| Box::pin(async move { $name(broker) }),
+        }),*];
+    };
+}
+
+/// A broker to ask, and names on it that no other case uses.
+pub struct Broker {
+    pub address: String,
+    prefix: String,
+    kind: Kind,
+}
+
+enum Kind {
+    Embedded(Arc<EmbeddedBroker>),
+    Real,
+}
+
+/// Something to produce.
+#[derive(Default)]
+pub struct Sent<'a> {
+    pub partition: Option<i32>,
+    pub key: Option<&'a str>,
+    pub value: Option<&'a str>,
+    pub header: Option<(&'a str, &'a str)>,
+}
+
+impl Broker {
+    /// What every client begins with.
+    pub fn client(&self) -> ClientConfig {
+        let mut client = ClientConfig::new();
+        client.set("bootstrap.servers", &self.address);
+        client
+    }
+
+    /// A name of this case's own.
+    pub fn name(&self, name: &str) -> String {
+        format!("{}-{name}", self.prefix)
+    }
+
+    /// Makes a topic; gives its name.
+    pub fn create_topic(&self, partitions: i32) -> String {
+        let topic = self.name("topic");
+        match &self.kind {
+            Kind::Embedded(broker) => broker.create_topic(&topic, partitions).unwrap(),
+            Kind::Real => {
+                let admin: AdminClient<DefaultClientContext> = self.client().create().unwrap();
+                let new = NewTopic::new(&topic, partitions, TopicReplication::Fixed(1));
+                let options = AdminOptions::new();
+                let made = futures::executor::block_on(admin.create_topics([&new], &options)).unwrap();
+                made.into_iter().for_each(|made| drop(made.unwrap()));
+            }
+        }
+        topic
+    }
+
+    /// Produces, in this order, and waits until all is acknowledged.
+    pub fn produce(&self, topic: &str, records: &[Sent<'_>]) {
+        let producer: BaseProducer = self.client().set("partitioner", "murmur2_random").create().unwrap();
+        for sent in records {
+            let mut record: BaseRecord<'_, str, str> = BaseRecord::to(topic);
+            (record.partition, record.key, record.payload) = (sent.partition, sent.key, sent.value);
+            if let Some((key, value)) = sent.header {
+                record = record.headers(OwnedHeaders::new().insert(Header { key, value: Some(value) }));
+            }
+            producer.send(record).map_err(|(error, _)| error).unwrap();
+        }
+        producer.flush(PATIENCE).unwrap();
+    }
+
+    /// `count` records to each of so many partitions, with keys `partition-number`.
+    pub fn produce_to_each(&self, topic: &str, partitions: i32, count: usize) {
+        let keys: Vec<(i32, String)> = (0..partitions)
+            .flat_map(|partition| (0..count).map(move |n| (partition, format!("{partition}-{n}"))))
+            .collect();
+        let sent = |(partition, key): &'static (i32, String)| Sent {
+            partition: Some(*partition),
+            key: Some(key),
+            value: Some("{}"),
+            header: None,
+        };
+        // A few names, for the life of a test.
+        let keys: &'static [(i32, String)] = Box::leak(keys.into_boxed_slice());
+        self.produce(topic, &keys.iter().map(sent).collect::<Vec<_>>());
+    }
+
+    /// Takes the broker away for a while, what it holds excepted. A real one needs the stack that it came from.
+    pub fn interrupt(&self, pause: Duration) {
+        match &self.kind {
+            Kind::Embedded(broker) => {
+                broker.set_down(true).unwrap();
+                std::thread::sleep(pause);
+                broker.set_down(false).unwrap();
+            }
+            Kind::Real => {
+                let dir = std::env::var("GEOFOLD_STACK_DIR").unwrap();
+                let script = concat!(env!("CARGO_MANIFEST_DIR"), "/dev/stack");
+                let told = Command::new(script).args(["--dir", &dir, "restart", "kafka"]).output().unwrap();
+                assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+            }
+        }
+    }
+}
+
+/// Asks until there is an answer.
+pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Asks both brokers; says how it went, and whether all went well.
+pub async fn run(is_wanted: impl Fn(&str) -> bool) -> (String, bool) {
+    let all = [commits::CASES, groups::CASES, records::CASES, outages::CASES];
+    let cases: Vec<&Case> = all.into_iter().flatten().filter(|case| is_wanted(case.name)).collect();
+    let mut summary = format!("contract: {} cases of a broker", cases.len());
+    let mut all_ok = true;
+    let mut targets = vec![("embedded", None)];
+    match std::env::var("GEOFOLD_TEST_KAFKA") {
+        Ok(address) => targets.push(("kafka", Some(address))),
+        Err(_) => println!("real Kafka: skipped, GEOFOLD_TEST_KAFKA is not set"),
+    }
+    for (target, address) in targets {
+        let mut ok = 0;
+        for (number, case) in cases.iter().enumerate() {
+            // Each embedded one its own, since some are taken off the network.
+            let kind = match address {
+                Some(_) => Kind::Real,
+                None => Kind::Embedded(Arc::new(EmbeddedBroker::start().unwrap())),
+            };
+            if let Kind::Embedded(broker) = &kind {
+                broker.set_initial_rebalance_delay(Duration::ZERO);
+            }
+            let address = match (&kind, &address) {
+                (Kind::Embedded(broker), _) => broker.address().to_owned(),
+                (Kind::Real, address) => address.clone().unwrap(),
+            };
+            let broker =
+                Broker { address, prefix: format!("contract-{}-{number}", std::process::id()), kind };
+            let outcome = AssertUnwindSafe((case.run)(&broker)).catch_unwind().await;
+            let word = if outcome.is_ok() { "ok    " } else { "FAILED" };
+            println!("{target:<13} {word}  {}", case.name.trim_start_matches("contract::"));
+            ok += usize::from(outcome.is_ok());
+        }
+        all_ok &= ok == cases.len();
+        summary.push_str(&format!(", {target} {ok} ok"));
+    }
+    (summary, all_ok)
+}

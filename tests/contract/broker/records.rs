@@ -1,0 +1,78 @@
+//! Records come back as they went in, and topics can be described.
+
+use std::time::Duration;
+
+use geofold::kafka::{TopicFactsError, topic_facts};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::message::{Headers, Message};
+use rdkafka::{Offset, TopicPartitionList};
+
+use super::{Broker, PATIENCE, Sent};
+use crate::broker_cases;
+
+broker_cases![
+    key_value_tombstone_and_header_come_back_in_order,
+    ends_and_beginnings_are_told,
+    a_key_goes_where_the_java_clients_put_it,
+    a_topic_is_described_and_a_missing_one_is_missing,
+];
+
+fn reader(broker: &Broker, topic: &str) -> BaseConsumer {
+    let reader: BaseConsumer = broker.client().set("group.id", "reader").create().unwrap();
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset(topic, 0, Offset::Beginning).unwrap();
+    reader.assign(&list).unwrap();
+    reader
+}
+
+fn key_value_tombstone_and_header_come_back_in_order(broker: &Broker) {
+    let topic = broker.create_topic(1);
+    let sent = [
+        Sent { key: Some("a"), value: Some("{\"n\": 1.10}"), ..Sent::default() },
+        Sent { key: Some("a"), value: Some("{}"), header: Some(("geofold-op", "patch")), ..Sent::default() },
+        Sent { key: Some("ä\u{1f30d}"), value: None, ..Sent::default() },
+        Sent { key: None, value: Some(""), ..Sent::default() },
+    ];
+    broker.produce(&topic, &sent);
+    let reader = reader(broker, &topic);
+    for (offset, sent) in (0..).zip(&sent) {
+        let message = reader.poll(PATIENCE).unwrap().unwrap();
+        assert_eq!((message.partition(), message.offset()), (0, offset));
+        assert_eq!(message.key(), sent.key.map(str::as_bytes));
+        assert_eq!(message.payload(), sent.value.map(str::as_bytes));
+        let header = message.headers().and_then(|headers| headers.iter().next());
+        let header =
+            header.map(|header| (header.key, header.value.map(|value| std::str::from_utf8(value).unwrap())));
+        assert_eq!(header, sent.header.map(|(key, value)| (key, Some(value))));
+    }
+}
+
+fn ends_and_beginnings_are_told(broker: &Broker) {
+    let topic = broker.create_topic(2);
+    broker.produce(&topic, &[Sent { partition: Some(1), value: Some("{}"), ..Sent::default() }]);
+    let reader = reader(broker, &topic);
+    assert_eq!(reader.fetch_watermarks(&topic, 0, PATIENCE).unwrap(), (0, 0));
+    assert_eq!(reader.fetch_watermarks(&topic, 1, PATIENCE).unwrap(), (0, 1));
+}
+
+fn a_key_goes_where_the_java_clients_put_it(broker: &Broker) {
+    let topic = broker.create_topic(8);
+    // By murmur2, as Kafka's own clients; computed with code of somebody else's.
+    let keys = [("1", 7), ("person-4711", 4), ("ada", 5)];
+    let sent = keys.map(|(key, _)| Sent { key: Some(key), value: Some("{}"), ..Sent::default() });
+    broker.produce(&topic, &sent);
+    let reader = reader(broker, &topic);
+    for partition in 0..8 {
+        let expected = i64::from(keys.iter().any(|(_, wanted)| *wanted == partition));
+        let (_, end) = reader.fetch_watermarks(&topic, partition, PATIENCE).unwrap();
+        assert_eq!(end, expected, "partition {partition}");
+    }
+}
+
+fn a_topic_is_described_and_a_missing_one_is_missing(broker: &Broker) {
+    let topic = broker.create_topic(3);
+    let client: BaseConsumer = broker.client().create().unwrap();
+    assert_eq!(topic_facts(client.client(), &topic, Duration::from_secs(20)).unwrap().partitions, 3);
+    let missing = topic_facts(client.client(), &broker.name("missing"), Duration::from_secs(20));
+    assert!(matches!(missing, Err(TopicFactsError::Missing)), "{missing:?}");
+}
