@@ -1,0 +1,117 @@
+//! The README's quick start on the stand-ins: the binary makes indices, checks, sends, works, answers for itself, and
+//! ends when it is told to. `tests/real/quick_start.rs` has the same on real services.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use geofold::embedded::broker::EmbeddedBroker;
+use geofold::embedded::elasticsearch::{Standin, StandinOptions};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn geofold(config: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_geofold"));
+    command.args(arguments).arg("--config").arg(config).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn create_check_send_run_look_search_and_stop() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let standin = runtime.block_on(Standin::start(StandinOptions::default())).unwrap();
+    let broker = EmbeddedBroker::start().unwrap();
+    broker.set_initial_rebalance_delay(Duration::ZERO);
+    broker.create_topic("documents", 4).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("geofold.toml");
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let map = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
+    let toml = format!(
+        "[kafka]\nbrokers = [{:?}]\ntopic = \"documents\"\ngroup_id = \"g\"\n[elasticsearch]\nurls = [{:?}]\nprefix = \"p\"\n\
+         [geoshards]\nmap = {map:?}\n[admin]\nlisten = \"127.0.0.1:{port}\"\n",
+        broker.address(),
+        standin.url()
+    );
+    std::fs::write(&config, toml).unwrap();
+
+    let unready = geofold(&config, &["check"]);
+    assert_eq!(unready.status.code(), Some(1), "there are no indices yet: {}", text(&unready));
+    let created = geofold(&config, &["shards", "create"]);
+    assert!(created.status.success() && text(&created).contains("57 indices created"), "{}", text(&created));
+    let again = geofold(&config, &["shards", "create"]);
+    assert!(again.status.success() && text(&again).starts_with("0 indices created"), "{}", text(&again));
+    let checked = geofold(&config, &["check"]);
+    assert_eq!(checked.status.code(), Some(0), "{}", text(&checked));
+
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/config/example.ndjson");
+    let sent = geofold(&config, &["send", example]);
+    assert!(sent.status.success(), "{}", text(&sent));
+    let located = geofold(&config, &["shards", "locate", "52.5163", "13.3777", "--json"]);
+    let located: Value = serde_json::from_slice(&located.stdout).unwrap();
+    let index = located["index"].as_str().unwrap();
+
+    let mut worker = Command::new(env!("CARGO_BIN_EXE_geofold"));
+    let worker = worker.args(["run", "--config"]).arg(&config).stdin(Stdio::null()).stderr(Stdio::null());
+    let mut worker = worker.spawn().unwrap();
+    let http = reqwest::blocking::Client::builder().timeout(Duration::from_secs(10)).build().unwrap();
+    let get = |path: &str| {
+        let answer = http.get(format!("http://127.0.0.1:{port}{path}")).send().ok()?;
+        Some((answer.status().as_u16(), answer.text().ok()?))
+    };
+    wait_for("a ready worker", || get("/readyz").filter(|(status, _)| *status == 200));
+    let done = "geofold_records_done_total{";
+    wait_for("five records done", || {
+        let (_, metrics) = get("/metrics")?;
+        let done: f64 = metrics
+            .lines()
+            .filter(|line| line.starts_with(done))
+            .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
+            .sum();
+        (done >= 5.0).then_some(())
+    });
+    assert_eq!(get("/healthz").unwrap().0, 200);
+    let (status, page) = get("/").unwrap();
+    assert!(status == 200 && page.contains("<title>") && page.contains("documents"), "{page}");
+    let status: Value = serde_json::from_str(&get("/status.json").unwrap().1).unwrap();
+    assert_eq!(status["worker"]["topic"], "documents", "{status}");
+    assert_eq!(get("/nothing").unwrap().0, 404);
+
+    let around =
+        json!({"query": {"geo_distance": {"distance": "3km", "location": {"lat": 52.5163, "lon": 13.3777}}}});
+    let found = wait_for("who is in Berlin, once Elasticsearch shows them", || {
+        let url = format!("{}/{index}/_search", standin.url());
+        let answer =
+            http.post(url).header("content-type", "application/json").body(around.to_string()).send();
+        let answer: Value = serde_json::from_str(&answer.unwrap().text().unwrap()).unwrap();
+        let hits = answer["hits"]["hits"].as_array()?.clone();
+        (hits.len() >= 3).then_some(hits)
+    });
+    let mut names: Vec<&str> = found.iter().map(|hit| hit["_id"].as_str().unwrap()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["ada", "bo", "dee"]);
+
+    kill_process(Pid::from_raw(worker.id().try_into().unwrap()).unwrap(), Signal::TERM).unwrap();
+    let ended = wait_for("a worker that has drained", || worker.try_wait().unwrap());
+    assert_eq!(ended.code(), Some(0));
+    runtime.block_on(standin.stop());
+}
