@@ -23,16 +23,11 @@ const LEVEL: u64 = 8;
 const THOUSANDS_PER_POINT: u32 = 10;
 const SEED: u64 = 55;
 
-/// SplitMix64: a random source that is the same everywhere, in six lines.
-struct Random(u64);
+struct Random(geofold::random::Random);
 
 impl Random {
     fn uniform(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let [.., a, b, c, d] = (z ^ (z >> 31)).to_be_bytes();
+        let [.., a, b, c, d] = self.0.bits().to_be_bytes();
         f64::from(u32::from_be_bytes([a, b, c, d])) / f64::from(u32::MAX)
     }
 
@@ -45,7 +40,7 @@ impl Random {
 /// People by level-8 cell, in curve order.
 fn loads_by_cell() -> Result<Vec<(CellID, u64)>> {
     const KM_PER_DEGREE: f64 = 111.2;
-    let mut random = Random(SEED);
+    let mut random = Random(geofold::random::Random::new(SEED));
     let mut loads = BTreeMap::new();
     for City(_, lat, lon, thousands) in CITIES {
         for point in 0..thousands / THOUSANDS_PER_POINT {

@@ -44,6 +44,8 @@ pub mod meta;
 pub mod mover;
 pub mod placement;
 pub mod position;
+#[doc(hidden)]
+pub mod random;
 pub mod retry;
 pub mod sabotage;
 pub mod send;

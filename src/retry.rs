@@ -12,6 +12,8 @@ use std::time::Duration;
 use backoff::backoff::Backoff;
 use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
 
+use crate::random::Random;
+
 /// A server that asks for more patience than this (`Retry-After`) gets this much.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
@@ -44,7 +46,7 @@ impl RetryPolicy {
     /// The same delays for the same seed: for simulations and tests.
     pub fn seeded_delays(&self, seed: u64) -> Delays {
         let (cap, max) = self.caps();
-        Delays { max, source: Source::Seeded { state: seed, cap } }
+        Delays { max, source: Source::Seeded { random: Random::new(seed), cap } }
     }
 
     /// First and highest cap.
@@ -64,7 +66,7 @@ pub struct Delays {
 #[derive(Debug)]
 enum Source {
     Random(Box<ExponentialBackoff>),
-    Seeded { state: u64, cap: Duration },
+    Seeded { random: Random, cap: Duration },
 }
 
 impl Delays {
@@ -74,26 +76,14 @@ impl Delays {
         let jittered = match &mut self.source {
             // `None` would mean that the time is up, and no time was set. The crate may overshoot by a nanosecond.
             Source::Random(backoff) => backoff.next_backoff().unwrap_or(self.max).min(self.max),
-            Source::Seeded { state, cap } => {
-                let drawn = cap.mul_f64(unit(state));
+            Source::Seeded { random, cap } => {
+                let drawn = cap.mul_f64(random.share());
                 *cap = cap.saturating_mul(2).min(self.max);
                 drawn
             }
         };
         jittered + at_least.unwrap_or_default().min(MAX_RETRY_AFTER)
     }
-}
-
-/// SplitMix64: the next number of a sequence, evenly in `[0, 1)`.
-fn unit(state: &mut u64) -> f64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^= z >> 31;
-    // The upper 32 bits are plenty for a delay, and convert without loss.
-    let [.., a, b, c, d] = (z >> 32).to_be_bytes();
-    f64::from(u32::from_be_bytes([a, b, c, d])) / f64::from(u32::MAX).next_up()
 }
 
 #[cfg(test)]

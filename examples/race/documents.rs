@@ -55,26 +55,18 @@ const WORDS: &[&str] = &[
     "tennis",
 ];
 
-/// SplitMix64: the same race on every machine.
-pub struct Random(u64);
+/// The same race on every machine.
+pub struct Random(geofold::random::Random);
 
 impl Random {
     /// From a seed.
     pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        Self(geofold::random::Random::new(seed))
     }
 
     /// A number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
+        self.0.below(end)
     }
 
     /// A number below `end`, as an index.

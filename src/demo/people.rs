@@ -7,6 +7,7 @@
 
 use super::cities::{CITIES, City};
 use crate::geo::GeoPoint;
+use crate::random::Random;
 
 /// Coordinates are whole numbers of this part of a degree (about a metre).
 const PARTS: i64 = 100_000;
@@ -15,36 +16,6 @@ const CELEBRITIES: u64 = 5;
 /// The next fly to and fro, some of them more often than others.
 const FLIERS: u64 = 200;
 const MOODS: [&str; 6] = ["curious", "glad", "tired", "hungry", "in love", "lost"];
-
-/// SplitMix64: a source of randomness that is the same everywhere.
-#[derive(Debug, Clone)]
-pub struct Random(u64);
-
-impl Random {
-    /// From a seed.
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// The next 64 bits.
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number from 0 to `n` - 1; 0 if `n` is 0.
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.bits().checked_rem(n).unwrap_or(0)
-    }
-
-    /// A number from `-n` to `n`.
-    fn within(&mut self, n: i64) -> i64 {
-        i64::try_from(self.below(u64::try_from(2 * n + 1).unwrap_or(1))).unwrap_or(0) - n
-    }
-}
 
 /// What the index should say about a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::random::Random;
+
 /// What goes wrong. Shares are from 0 (never) to 1 (always); the default is a server without fault.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct FaultPlan {
@@ -46,12 +48,12 @@ pub(super) enum Fate {
 #[derive(Debug)]
 pub struct Faults {
     plan: Mutex<FaultPlan>,
-    random: Mutex<u64>,
+    random: Mutex<Random>,
 }
 
 impl Faults {
     pub(super) fn new(seed: u64) -> Self {
-        Self { plan: Mutex::default(), random: Mutex::new(seed) }
+        Self { plan: Mutex::default(), random: Mutex::new(Random::new(seed)) }
     }
 
     /// What goes wrong from now on; requests under way are not concerned.
@@ -98,15 +100,8 @@ impl Faults {
         share >= 1.0 || self.next() < share
     }
 
-    /// SplitMix64, as a number from 0 up to 1.
     fn next(&self) -> f64 {
-        let mut state = self.random.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = *state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        let high = u32::try_from((z ^ (z >> 31)) >> 32).unwrap_or_default();
-        f64::from(high) / 4_294_967_296.0
+        self.random.lock().unwrap_or_else(PoisonError::into_inner).share()
     }
 }
 

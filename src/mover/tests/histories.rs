@@ -24,6 +24,7 @@ use crate::clock::Instant;
 use crate::elastic::rounds::BulkOutcome;
 use crate::invariants::*;
 use crate::mover::{SET_BACK, UNANSWERED};
+use crate::random::Random;
 use crate::worker::ledger::Ledger;
 
 /// Enough for every event below to occur, and done in seconds.
@@ -33,20 +34,11 @@ const HISTORIES: u64 = 3_000;
 #[cfg(feature = "sabotage")]
 const HISTORIES_TO_BREAK: u64 = 5_000;
 
-/// SplitMix64.
-struct Rng(u64);
+struct Rng(Random);
 
 impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
+        self.0.below(n as u64) as usize
     }
 
     fn percent(&mut self, chance: usize) -> bool {
@@ -135,7 +127,7 @@ impl Worker {
 
 impl<'a> World<'a> {
     fn new(seed: u64, seen: &'a mut Seen) -> Self {
-        let mut rng = Rng(seed);
+        let mut rng = Rng(Random::new(seed));
         let kind = rng.one_of(&[
             Kind::Plain,
             Kind::Plain,

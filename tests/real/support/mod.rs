@@ -9,6 +9,7 @@ mod world;
 
 use std::time::{Duration, Instant};
 
+pub use geofold::random::Random;
 pub use proxy::{Faults, Proxy};
 pub use stack::Stack;
 pub use truth::{CITIES, Event, Truth, random_events};
@@ -42,26 +43,4 @@ pub fn seed(test: &str) -> u64 {
     };
     eprintln!("replay with: GEOFOLD_SEED={seed} cargo test --features real-services --test real {test}");
     seed
-}
-
-/// A small generator of pseudo-random numbers (SplitMix64): the same seed gives the same events on every machine.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// A number from 0 to `n` - 1.
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
 }
