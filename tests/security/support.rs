@@ -228,7 +228,7 @@ impl World {
             assert_eq!(status, 200, "{path}");
             self.printed(&body);
         }
-        self.printed(&worker.stop());
+        self.printed(&worker.log_once_stopped());
         self.ask("POST", &format!("/{}-*/_refresh", self.name), None);
         let search = json!({ "query": { "exists": { "field": "location" } } });
         let found = self.ask("POST", &format!("/{}-*/_search", self.name), Some(search));

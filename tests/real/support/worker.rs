@@ -49,8 +49,13 @@ impl Worker {
         assert!(status.success(), "kill -{name}");
     }
 
-    /// SIGTERM, then waits until it has drained and left. Gives everything it has printed.
-    pub fn stop(mut self) -> String {
+    /// SIGTERM, then waits until it has drained and left.
+    pub fn stop(self) {
+        self.log_once_stopped();
+    }
+
+    /// The same; gives everything it has printed.
+    pub fn log_once_stopped(mut self) -> String {
         self.signal("TERM");
         let status = self.wait("a drained worker", Duration::from_secs(60));
         let log = self.log();
