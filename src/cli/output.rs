@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write, stdout};
+use std::process::ExitCode;
 
 use anyhow::Context;
 use serde::Serialize;
@@ -19,4 +20,14 @@ pub fn line(value: impl Display) -> Result<(), Failure> {
 /// Prints `value` as JSON.
 pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     line(serde_json::to_string_pretty(value).context("writing JSON")?)
+}
+
+/// Prints `value`, for programs or for people, as the whole of a command's result.
+pub fn text_or_json(value: &(impl Serialize + Display), json: bool) -> Result<ExitCode, Failure> {
+    if json {
+        self::json(value)?;
+    } else {
+        line(value)?;
+    }
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,10 +1,12 @@
 //! Geoshards: the regions of the globe that have an index each.
 //!
 //! Pure geometry: [`cell`] numbers the globe along S2's Hilbert curve, [`map`] cuts that curve into ranges and gives
-//! each to a geoshard, [`describe`] says so to people and programs.
+//! each to a geoshard, [`live`] says which maps hold now, [`describe`] tells people and programs about a map.
 
 pub mod cell;
 pub mod describe;
+pub mod live;
 pub mod map;
 
+pub use live::LiveMaps;
 pub use map::{GeoshardMap, MapError};

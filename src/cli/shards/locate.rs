@@ -1,0 +1,34 @@
+//! `geofold shards locate`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::{ConfigArgs, Failure, connect, output};
+use crate::geo::GeoPoint;
+use crate::geoshard::describe;
+
+/// Say which geoshard a point belongs to.
+#[derive(Debug, Args)]
+pub struct LocateArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Latitude in degrees, -90 to 90.
+    #[arg(allow_negative_numbers = true)]
+    lat: f64,
+    /// Longitude in degrees, -180 to 180.
+    #[arg(allow_negative_numbers = true)]
+    lon: f64,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn locate(args: LocateArgs) -> Result<ExitCode, Failure> {
+    let point = GeoPoint::new(args.lat, args.lon).map_err(Failure::usage)?;
+    let config = args.config.load()?;
+    output::text_or_json(
+        &describe::locate(&*connect::map(&config)?, &config.elasticsearch.prefix, point),
+        args.json,
+    )
+}

@@ -1,0 +1,33 @@
+//! `geofold shards …`: one file per subcommand.
+
+mod create;
+mod locate;
+mod show;
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+use super::{ConfigArgs, Failure, connect, output};
+
+/// Geoshards: create their indices, show the map, locate a point.
+#[derive(Debug, Args)]
+pub struct ShardsArgs {
+    #[command(subcommand)]
+    command: ShardsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ShardsCommand {
+    Create(create::CreateArgs),
+    Show(show::ShowArgs),
+    Locate(locate::LocateArgs),
+}
+
+pub async fn shards(args: ShardsArgs) -> Result<ExitCode, Failure> {
+    match args.command {
+        ShardsCommand::Create(args) => create::create(args).await,
+        ShardsCommand::Show(args) => show::show(args),
+        ShardsCommand::Locate(args) => locate::locate(args),
+    }
+}
