@@ -16,8 +16,6 @@ crate::cases![
     a_document_that_is_refused_is_no_conflict,
 ];
 
-const REFUSED: (u16, &str) = (400, "document_parsing_exception");
-
 /// What becomes of each source, written into `a` one after the other.
 async fn taken(server: &Server, sources: &[&str]) -> Vec<(u16, String)> {
     let lines: Vec<&str> =
@@ -37,7 +35,6 @@ async fn each_form_of_a_location_is_taken(server: &Server) {
     let sources = [
         r#"{"location":{"lat":90,"lon":-180}}"#,
         r#"{"location":{"lat":"1.5","lon":"2"}}"#,
-        r#"{"location":{"lat":1,"lon":2,"z":3}}"#,
         r#"{"location":[2.35,48.85]}"#,
         r#"{"location":[2.35,48.85,100]}"#,
         r#"{"location":"48.85,2.35"}"#,
@@ -51,13 +48,19 @@ async fn each_form_of_a_location_is_taken(server: &Server) {
         r#"{"location":" 1 , 2 "}"#,
         r#"{"location":"point(1 2 3)"}"#,
         r#"{"location":"u09tvwu09tvwu09"}"#,
-        r#"{"location":{"type":"Point","coordinates":["1","2"]}}"#,
         r#"{"location":null}"#,
         r#"{"location":[]}"#,
-        r#"{"location":[null]}"#,
         r#"{}"#,
     ];
     assert_all(server, &sources, (201, "")).await;
+    // Of these geofold takes the first two: with OpenSearch they come back as refusals and are dead-lettered.
+    let elasticsearch_only = [
+        r#"{"location":{"lat":1,"lon":2,"z":3}}"#,
+        r#"{"location":{"type":"Point","coordinates":["1","2"]}}"#,
+        r#"{"location":[null]}"#,
+    ];
+    let outcome = if server.is_opensearch() { server.refused() } else { (201, "") };
+    assert_all(server, &elasticsearch_only, outcome).await;
 }
 
 async fn what_is_no_location_is_refused(server: &Server) {
@@ -71,7 +74,6 @@ async fn what_is_no_location_is_refused(server: &Server) {
         r#"{"location":{"lat":null,"lon":1}}"#,
         r#"{"location":{"lat":"x","lon":2}}"#,
         r#"{"location":{"lat":1,"lon":2,"colour":3}}"#,
-        r#"{"location":{"geohash":"u09"}}"#,
         r#"{"location":{"type":"Line","coordinates":[1,2]}}"#,
         r#"{"location":{}}"#,
         r#"{"location":[1]}"#,
@@ -88,7 +90,10 @@ async fn what_is_no_location_is_refused(server: &Server) {
         r#"{"location":true}"#,
         r#"{"location":5}"#,
     ];
-    assert_all(server, &sources, REFUSED).await;
+    assert_all(server, &sources, server.refused()).await;
+    // geofold refuses it before any server sees it.
+    let outcome = if server.is_opensearch() { (201, "") } else { server.refused() };
+    assert_all(server, &[r#"{"location":{"geohash":"u09"}}"#], outcome).await;
     let lines = [r#"{"index":{"_index":"$a"}}"#, sources[0]];
     let answer = server.bulk(&lines).await;
     let reason = answer.of_items("/error/reason")[0].as_str().unwrap().to_owned();
@@ -116,12 +121,12 @@ async fn a_document_must_be_one_json_object_without_a_key_twice(server: &Server)
         r#"{"a..b":1}"#,
         r#"{"_id":"x"}"#,
     ];
-    assert_all(server, &sources, REFUSED).await;
+    assert_all(server, &sources, server.refused()).await;
 }
 
 async fn an_index_that_only_stores_looks_at_json_and_no_further(server: &Server) {
     server.create_mapped("a", json!({}), json!({"enabled": false})).await;
-    assert_all(server, &[r#"{"a":1,"a":2}"#, r#"{"a":"#, "[1]", "{} x"], REFUSED).await;
+    assert_all(server, &[r#"{"a":1,"a":2}"#, r#"{"a":"#, "[1]", "{} x"], server.refused()).await;
     assert_all(server, &[r#"{"a":1}"#, r#"{"a":{"b":[{"a":true}]}}"#, r#"{"_id":1}"#], (201, "")).await;
     let mapping = server.ask("GET", "/$a/_mapping", Value::Null).await;
     assert_eq!(mapping.body[server.name("a")]["mappings"], json!({"enabled": false}));
@@ -144,7 +149,7 @@ async fn a_value_must_fit_the_type_of_its_field(server: &Server) {
         r#"{"k":{"x":1}}"#,
         r#"{"t":["a",{"b":1}]}"#,
     ];
-    assert_all(server, &bad, REFUSED).await;
+    assert_all(server, &bad, server.refused()).await;
     let good = [
         r#"{"n":1.5}"#,
         r#"{"n":"12"}"#,
@@ -203,7 +208,7 @@ async fn a_refused_document_leaves_the_old_one_and_its_version(server: &Server) 
             r#"{"n":2}"#,
         ])
         .await;
-    assert_eq!(answer.items(), [(201, ""), REFUSED, (201, "")]);
+    assert_eq!(answer.items(), [(201, ""), server.refused(), (201, "")]);
     let found = server.ask("GET", "/$a/_doc/1", Value::Null).await;
     assert_eq!((&found.body["_version"], &found.body["_source"]), (&json!(5), &json!({"n": 1})));
 }
@@ -218,5 +223,5 @@ async fn a_document_that_is_refused_is_no_conflict(server: &Server) {
             r#"{"location":{"lat":100,"lon":0}}"#,
         ])
         .await;
-    assert_eq!(answer.items(), [(201, ""), REFUSED]);
+    assert_eq!(answer.items(), [(201, ""), server.refused()]);
 }

@@ -179,8 +179,11 @@ async fn indices_are_deleted_together_or_not_at_all(server: &Server) {
     server.create("a", json!({})).await;
     server.create("b", json!({})).await;
     assert_eq!(server.ask("DELETE", "/$a,$none", Value::Null).await.error(), (404, NO_INDEX));
-    let pattern = server.ask("DELETE", "/$*", Value::Null).await;
-    assert_eq!(pattern.error(), (400, "illegal_argument_exception"));
+    // OpenSearch would do it; geofold never asks for it.
+    if !server.is_opensearch() {
+        let pattern = server.ask("DELETE", "/$*", Value::Null).await;
+        assert_eq!(pattern.error(), (400, "illegal_argument_exception"));
+    }
     assert_eq!(server.ask("HEAD", "/$a", Value::Null).await.status, 200);
     let deleted = server.ask("DELETE", "/$a,$b", Value::Null).await;
     assert_eq!((deleted.status, deleted.body), (200, json!({"acknowledged": true})));
@@ -195,7 +198,8 @@ async fn the_cluster_tells_health_version_and_its_rule_for_creation(server: &Ser
     let nodes = server.ask("GET", "/_nodes/http?filter_path=nodes.*.version", Value::Null).await;
     let node = nodes.body["nodes"].as_object().unwrap().values().next().unwrap();
     let version = node["version"].as_str().unwrap();
-    assert!(version.starts_with("8.") || version.starts_with("9."), "{version}");
+    let majors: &[&str] = if server.is_opensearch() { &["3."] } else { &["8.", "9."] };
+    assert!(majors.iter().any(|major| version.starts_with(major)), "{version}");
     assert_eq!(node.as_object().unwrap().len(), 1, "the rest is filtered out");
     let path = "/_cluster/settings?include_defaults=true&filter_path=*.action.auto_create_index";
     let settings = server.ask("GET", path, Value::Null).await;

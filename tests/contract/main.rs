@@ -3,7 +3,7 @@
 //! embedded broker and a real Kafka, under `broker/`.
 //!
 //! The real servers are those at GEOFOLD_TEST_ELASTICSEARCH and GEOFOLD_TEST_KAFKA (`dev/stack`), and an OpenSearch 3 at
-//! GEOFOLD_TEST_OPENSEARCH, which nothing here starts; where one is not set, the summary says so. Arguments select cases
+//! GEOFOLD_TEST_OPENSEARCH (`dev/stack up --opensearch`); where one is not set, the summary says so. Arguments select cases
 //! by a part of their name: `cargo test --test contract -- versions`.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
@@ -24,7 +24,7 @@ use futures::future::LocalBoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use geofold::embedded::elasticsearch::{Standin, StandinOptions};
 
-use server::Server;
+use server::{Kind, Server};
 
 /// Cases that a real server answers side by side; most of their time is spent waiting for it to make indices.
 const SIDE_BY_SIDE: usize = 4;
@@ -65,21 +65,21 @@ async fn ask_all(arguments: &[String]) -> ExitCode {
     let standin = Standin::start(StandinOptions::default()).await.unwrap();
     let mut summary = format!("contract: {} cases of a search server", cases.len());
     let mut all_ok = true;
-    let mut targets = vec![("stand-in", standin.url())];
+    let mut targets = vec![(Kind::Standin, standin.url())];
     match std::env::var("GEOFOLD_TEST_ELASTICSEARCH") {
-        Ok(url) => targets.push(("elasticsearch", url)),
+        Ok(url) => targets.push((Kind::Elasticsearch, url)),
         Err(_) => println!("real Elasticsearch: skipped, GEOFOLD_TEST_ELASTICSEARCH is not set"),
     }
     match std::env::var("GEOFOLD_TEST_OPENSEARCH") {
-        Ok(url) => targets.push(("opensearch", url)),
+        Ok(url) => targets.push((Kind::OpenSearch, url)),
         Err(_) => {
             println!("OpenSearch: not run, GEOFOLD_TEST_OPENSEARCH is not set; OpenSearch 3 needs a JDK 21")
         }
     }
-    for (target, url) in targets {
-        let ok = run_all(&cases, target, &url).await;
+    for (kind, url) in targets {
+        let ok = run_all(&cases, kind, &url).await;
         all_ok &= ok == cases.len();
-        summary.push_str(&format!(", {target} {ok} ok"));
+        summary.push_str(&format!(", {} {ok} ok", kind.name()));
     }
     standin.stop().await;
     // Its clients wait, each on a thread of its own.
@@ -90,10 +90,11 @@ async fn ask_all(arguments: &[String]) -> ExitCode {
 }
 
 /// How many cases passed; each one that did not is named.
-async fn run_all(cases: &[&Case], target: &str, url: &str) -> usize {
+async fn run_all(cases: &[&Case], kind: Kind, url: &str) -> usize {
+    let target = kind.name();
     let passed: Vec<bool> = stream::iter(cases.iter().enumerate())
         .map(|(number, case)| async move {
-            let server = Server::new(url, &format!("contract-{}-{number}", std::process::id()));
+            let server = Server::new(kind, url, &format!("contract-{}-{number}", std::process::id()));
             let outcome = AssertUnwindSafe((case.run)(&server)).catch_unwind().await;
             server.clean_up().await;
             let name = case.name.trim_start_matches("contract::");

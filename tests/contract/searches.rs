@@ -227,6 +227,10 @@ async fn edges_of_boxes_and_circles_are_those_of_the_stored_points(server: &Serv
             (1.0, -1e-6, 1e-6, 1e-6, false),
             (-1e-6, -1e-6, -1.0, 1e-6, false),
         ] {
+            // OpenSearch refuses a box without an area, and rounds no edge outwards.
+            if server.is_opensearch() && left == 0.0 {
+                continue;
+            }
             let corners =
                 json!({"top_left": [lon + left, lat + top], "bottom_right": [lon + right, lat + bottom]});
             let found = found(server, json!({"geo_bounding_box": {"location": corners}})).await;

@@ -11,10 +11,32 @@ pub const LIMIT: Duration = Duration::from_secs(20);
 pub const CONFLICT: (u16, &str) = (409, "version_conflict_engine_exception");
 pub const NO_INDEX: &str = "index_not_found_exception";
 
+/// Who is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Standin,
+    Elasticsearch,
+    OpenSearch,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Standin => "stand-in",
+            Self::Elasticsearch => "elasticsearch",
+            Self::OpenSearch => "opensearch",
+        }
+    }
+}
+
+/// What OpenSearch 3 calls by another name than Elasticsearch: Elasticsearch's word, then OpenSearch's.
+const OPENSEARCH_WORDS: [(&str, &str); 1] = [("document_parsing_exception", "mapper_parsing_exception")];
+
 pub struct Server {
     http: reqwest::Client,
     pub url: String,
     pub prefix: String,
+    kind: Kind,
 }
 
 /// What came back: status and body.
@@ -63,9 +85,25 @@ impl Answer {
 }
 
 impl Server {
-    pub fn new(url: &str, prefix: &str) -> Self {
+    pub fn new(kind: Kind, url: &str, prefix: &str) -> Self {
         let http = reqwest::Client::builder().timeout(LIMIT * 2).build().unwrap();
-        Self { http, url: url.trim_end_matches('/').to_owned(), prefix: prefix.to_owned() }
+        Self { http, url: url.trim_end_matches('/').to_owned(), prefix: prefix.to_owned(), kind }
+    }
+
+    /// Where OpenSearch is truly another, a case asks, and says what geofold makes of it.
+    pub fn is_opensearch(&self) -> bool {
+        self.kind == Kind::OpenSearch
+    }
+
+    /// This server's word for what Elasticsearch calls so.
+    pub fn word(&self, elasticsearch: &'static str) -> &'static str {
+        let other = OPENSEARCH_WORDS.iter().find(|(one, _)| self.is_opensearch() && *one == elasticsearch);
+        other.map_or(elasticsearch, |(_, opensearch)| opensearch)
+    }
+
+    /// Status and type of the error with which a document is refused.
+    pub fn refused(&self) -> (u16, &'static str) {
+        (400, self.word("document_parsing_exception"))
     }
 
     /// geofold's own client, with this case's prefix.

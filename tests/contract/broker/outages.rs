@@ -24,7 +24,8 @@ fn a_member_outlives_its_broker_and_reads_and_commits_on(broker: &Broker) {
             .then_some(())
     });
     wait_for("a commit that is taken", || {
-        member.commit(&[(0, 10), (1, 10)]).ok()?;
-        wait_for("an answer", || member.seen().commits.pop()).ok()
+        let asked = member.commit(&[(0, 10), (1, 10)]).map_err(|error| error.to_string());
+        let told = asked.and_then(|()| wait_for("an answer", || member.seen().commits.pop()));
+        told.inspect_err(|error| println!("commit: {error}")).ok()
     });
 }
