@@ -38,6 +38,8 @@ pub enum Sabotage {
     DeleteWithoutVersion,
     /// A newer copy found elsewhere is taken as a base (step 4).
     IgnoreNewerLeftover,
+    /// A copy at least as new in the placement's own shard is called done, although the fold went elsewhere (step 4).
+    WrittenIsDone,
     /// No copy found at the first look is taken as nothing to do (step 4).
     NothingFoundIsDone,
     /// What a partition's task has cached is there again at its next assignment ("The owner's cache").

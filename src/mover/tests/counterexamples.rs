@@ -174,6 +174,33 @@ pub(super) fn a_newer_copy_found_in_a_leftover_is_neither_copied_nor_overlooked(
     assert_eq!(store.text("a"), doc(A, 5));
 }
 
+/// Found by the model: a zombie has moved the document to `b` and back, and dies before it deletes the copy in `b`. The
+/// owner's placement is from before all that.
+#[test]
+pub(super) fn a_copy_that_is_written_already_does_not_hide_a_way_there_and_back() {
+    let (second, third) = (patch(r#"{"location":{"lon":90}}"#, 2), patch(r#"{"location":{"lon":0}}"#, 3));
+    let mut store = Store::default();
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    owner.work(&mut store, entry([index(A, 1)]));
+    zombie.work_out(&mut store, entry([second.clone()]));
+    zombie.begin(entry([third.clone()])).up_to(Round::CleanUp, &mut store);
+    assert_eq!(store.x(), "3 a [b] | a@3 b@2");
+    let outcome = owner.work_out(&mut store, entry([second, third]));
+    assert_eq!(in_short_of(&outcome), "already applied");
+    assert_eq!(at_rest(&store), "3 a [b] | a@3");
+}
+
+#[test]
+fn a_copy_that_is_written_already_in_place_needs_nothing_more() {
+    let mut store = in_a();
+    let patched = entry([patch(r#"{"p":2}"#, 2)]);
+    Owner::new().work(&mut store, patched.clone());
+    let mut owner = Owner::new();
+    owner.begin(patched).up_to(Round::Announce, &mut store);
+    assert_eq!(in_short(&owner.batch().calls()), [""; 0]);
+    assert_eq!(in_short_of(&owner.finish(&mut store)), "already applied");
+}
+
 #[test]
 fn a_document_that_moved_while_it_was_looked_for_is_not_missing() {
     let (second, third) = (patch(r#"{"p":2}"#, 2), patch(r#"{"location":{"lon":90}}"#, 3));
