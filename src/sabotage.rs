@@ -24,6 +24,8 @@ pub enum Sabotage {
     ExternalVersion,
     /// In place although the fold went elsewhere in between (step 3).
     InPlaceDespiteTargets,
+    /// In place although the fold holds the record that the placement was written for (step 3).
+    InPlaceOverItsOwnRecord,
     /// An entry below the recorded position is called done instead of parked (step 1).
     StaleIsDone,
     /// A new document is written without a placement (INV-1).

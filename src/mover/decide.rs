@@ -389,6 +389,8 @@ impl Decision<'_> {
         !self.rules.announce_all
             && placement.leftovers.is_empty()
             && placement.shard.as_ref() == Some(target)
+            // The owner of the record that the placement was written for may yet be refused, and set the placement back.
+            && (placement.pos < self.entry.fold.first || sabotage::is(Sabotage::InPlaceOverItsOwnRecord))
             // A fold A→B→A must write: a zombie still at its B step would move the document away from under it.
             && (self.entry.fold.targets.iter().all(|step| matches!(step, Target::Shard(shard) if shard == target))
                 || sabotage::is(Sabotage::InPlaceDespiteTargets))

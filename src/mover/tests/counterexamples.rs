@@ -49,6 +49,20 @@ fn a_fold_that_went_elsewhere_and_back_is_not_in_place_so_that_a_zombie_can_not_
     assert_eq!(at_rest(&store), "3 a [] | a@3");
 }
 
+/// Found by the model: a zombie's document was refused, and it is about to set the placement back, when the owner folds that
+/// record with a good one for the same geoshard.
+#[test]
+pub(super) fn a_fold_over_the_record_that_the_placement_was_written_for_is_not_in_place() {
+    let mut store = Store::default();
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    zombie.begin(entry([unacceptable(A, 1)])).up_to(Round::CleanUp, &mut store);
+    assert_eq!(in_short(&zombie.batch().calls()), ["place 1! deleted [a] if unchanged"]);
+    owner.begin(entry([unacceptable(A, 1), index(A, 2)])).up_to(Round::WriteDocuments, &mut store);
+    zombie.finish(&mut store);
+    owner.finish(&mut store);
+    assert_eq!(at_rest(&store), "2 a [] | a@2");
+}
+
 #[test]
 fn an_entry_behind_the_recorded_position_waits_so_that_no_patch_is_lost() {
     let mut store = in_a();

@@ -605,7 +605,11 @@ fn every_sabotage_of_mover_and_ledger_is_found() {
 
     // Sending again, and a task's cache: nothing that is run here.
     let elsewhere = [Sabotage::CacheSurvivesAssignment, Sabotage::SkipRetry];
-    let in_the_table: [(_, fn()); 3] = [
+    let in_the_table: [(_, fn()); 4] = [
+        (
+            Sabotage::InPlaceOverItsOwnRecord,
+            table::a_fold_over_the_record_that_the_placement_was_written_for_is_not_in_place,
+        ),
         (Sabotage::WrittenIsDone, table::a_copy_that_is_written_already_does_not_hide_a_way_there_and_back),
         (Sabotage::OldRecordsDecide, table::a_record_up_to_the_recorded_position_does_not_decide_again),
         (
