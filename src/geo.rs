@@ -1,6 +1,11 @@
-//! A point on the globe, checked.
+//! A point on the globe and a distance, checked.
+
+use std::str::FromStr;
 
 use thiserror::Error;
+
+/// Mean radius of the Earth in metres: the one that Elasticsearch measures distances with.
+pub const EARTH_RADIUS_METRES: f64 = 6_371_008.771_4;
 
 /// A checked location: latitude within ±90, longitude within ±180, degrees, both finite.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -43,9 +48,93 @@ impl GeoPoint {
     }
 }
 
+/// A checked distance: finite, and not below 0.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+pub struct Distance {
+    metres: f64,
+}
+
+/// Why something is no distance.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum BadDistance {
+    /// Below 0, infinite, or NaN.
+    #[error("the distance {0} is not a finite number of at least 0")]
+    Range(String),
+    /// No number, or no unit that Elasticsearch knows.
+    #[error("{0:?} is not a distance; write a number and a unit, for example 25mi, 3.5km or 800m")]
+    Form(String),
+}
+
+impl Distance {
+    /// Checks a number of metres.
+    pub fn from_metres(metres: f64) -> Result<Self, BadDistance> {
+        match metres.is_finite() && metres >= 0.0 {
+            true => Ok(Self { metres }),
+            false => Err(BadDistance::Range(metres.to_string())),
+        }
+    }
+
+    /// In metres.
+    pub fn metres(self) -> f64 {
+        self.metres
+    }
+}
+
+impl FromStr for Distance {
+    type Err = BadDistance;
+
+    /// Reads a number and one of Elasticsearch's units; without a unit, metres.
+    fn from_str(text: &str) -> Result<Self, BadDistance> {
+        // What is quoted in an error is shortened: the text may come from anywhere.
+        let quoted = || text.chars().take(60).collect();
+        let is_unit = |c: char| c.is_ascii_alphabetic() && !matches!(c, 'e' | 'E');
+        let trimmed = text.trim();
+        let (number, unit) = trimmed.split_at(trimmed.find(is_unit).unwrap_or(trimmed.len()));
+        let unit = match unit {
+            "" | "m" | "meters" => 1.0,
+            "km" | "kilometers" => 1_000.0,
+            "cm" | "centimeters" => 0.01,
+            "mm" | "millimeters" => 0.001,
+            "mi" | "miles" => 1_609.344,
+            "yd" | "yards" => 0.914_4,
+            "ft" | "feet" => 0.304_8,
+            "in" | "inch" => 0.025_4,
+            "nmi" | "NM" | "nauticalmiles" => 1_852.0,
+            _ => return Err(BadDistance::Form(quoted())),
+        };
+        let number: f64 = number.trim().parse().map_err(|_| BadDistance::Form(quoted()))?;
+        Self::from_metres(number * unit).map_err(|_| BadDistance::Range(quoted()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn distances_have_the_units_of_elasticsearch() {
+        let metres = |text: &str| text.parse::<Distance>().map(Distance::metres);
+        for (text, expected) in [
+            ("25mi", 40_233.6),
+            ("1 km", 1000.0),
+            (" 12.5 ", 12.5),
+            ("1e3m", 1000.0),
+            ("0", 0.0),
+            ("1nmi", 1852.0),
+            ("1yd", 0.9144),
+            ("2feet", 0.6096),
+        ] {
+            assert!((metres(text).unwrap() - expected).abs() < 1e-9, "{text}");
+        }
+        for bad in ["", "km", "5 parsec", "1km2", "e", "1,5km", "--1"] {
+            assert_eq!(metres(bad), Err(BadDistance::Form(bad.to_owned())), "{bad}");
+        }
+        for bad in ["-1m", "1e400km"] {
+            assert_eq!(metres(bad), Err(BadDistance::Range(bad.to_owned())), "{bad}");
+        }
+        assert!(metres("NaN").is_err() && metres("inf").is_err());
+        assert!(Distance::from_metres(f64::NAN).is_err());
+    }
 
     #[test]
     fn only_points_that_elasticsearch_takes_are_points() {

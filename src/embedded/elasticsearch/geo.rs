@@ -6,8 +6,8 @@
 
 use serde_json::{Map, Value};
 
-/// Mean radius of the Earth in metres, Lucene's value.
-const EARTH_RADIUS_METRES: f64 = 6_371_008.771_4;
+use crate::geo::{Distance, EARTH_RADIUS_METRES};
+
 /// Degrees for each step of a stored latitude: 180 / 2^32.
 const LAT_STEP: f64 = 180.0 / 4_294_967_296.0;
 /// Degrees for each step of a stored longitude: 360 / 2^32.
@@ -194,7 +194,7 @@ impl Circle {
     pub(super) fn new(distance: &Value, centre: &Value) -> Option<Self> {
         let metres = match distance {
             Value::Number(metres) => metres.as_f64()?,
-            Value::String(text) => metres(text)?,
+            Value::String(text) => text.parse::<Distance>().ok()?.metres(),
             _ => return None,
         };
         let centre = point(centre).ok()?;
@@ -208,27 +208,6 @@ impl Circle {
         let h = half_lat * half_lat + lat_1.cos() * lat_2.cos() * half_lon * half_lon;
         2.0 * EARTH_RADIUS_METRES * h.sqrt().min(1.0).asin() <= self.metres
     }
-}
-
-/// Metres of a distance with a unit, `m` by default.
-fn metres(text: &str) -> Option<f64> {
-    let text = text.trim();
-    let digits =
-        text.find(|c: char| c.is_ascii_alphabetic() && !matches!(c, 'e' | 'E')).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let unit = match unit {
-        "" | "m" | "meters" => 1.0,
-        "km" | "kilometers" => 1_000.0,
-        "cm" | "centimeters" => 0.01,
-        "mm" | "millimeters" => 0.001,
-        "mi" | "miles" => 1_609.344,
-        "yd" | "yards" => 0.914_4,
-        "ft" | "feet" => 0.304_8,
-        "in" | "inch" => 0.025_4,
-        "nmi" | "NM" | "nauticalmiles" => 1_852.0,
-        _ => return None,
-    };
-    Some(number.trim().parse::<f64>().ok()? * unit)
 }
 
 /// Everything between two parallels and two meridians; over the antimeridian where `left` is greater than `right`.
