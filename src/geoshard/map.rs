@@ -246,6 +246,11 @@ impl GeoshardMap {
         self.starts.iter().zip(ends).map(|(&start, end)| start..end).zip(owners)
     }
 
+    /// Where each range begins, in order, and for each the index of its owner in [`Self::shards`].
+    pub(super) fn table(&self) -> (&[u64], &[usize]) {
+        (&self.starts, &self.owners)
+    }
+
     /// The geoshard that `point` belongs to.
     pub fn locate(&self, point: GeoPoint) -> &ShardId {
         &self.shards[self.locate_index(point)]

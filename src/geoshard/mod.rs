@@ -1,9 +1,11 @@
 //! Geoshards: the regions of the globe that have an index each.
 //!
 //! Pure geometry: [`cell`] numbers the globe along S2's Hilbert curve, [`map`] cuts that curve into ranges and gives
-//! each to a geoshard, [`live`] says which maps hold now, [`describe`] tells people and programs about a map.
+//! each to a geoshard, [`live`] says which maps hold now, [`mod@cover`] which geoshards a circle, a box or a polygon touches,
+//! [`describe`] tells people and programs about a map.
 
 pub mod cell;
+pub mod cover;
 pub mod describe;
 pub mod live;
 pub mod map;

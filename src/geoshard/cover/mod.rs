@@ -1,0 +1,71 @@
+//! The cover of a shape: which geoshards a search within it has to ask.
+//!
+//! The promise is that no hit is outside: whatever document Elasticsearch finds within the shape, its geoshard is in the
+//! cover. The other way round the cover is as small as it can be told: a geoshard is in it only if one of its cells comes
+//! within the margin of the shape. `docs/cover.md` states the rule for other languages, and `tests/vectors/cover.json` has
+//! cases to try it with.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | [`cover`], and what a shape has to tell about a cell |
+//! | `shape.rs` | [`Shape`]: circle, box and polygon, checked; how they are written |
+//! | `cell.rs` | a cell in the coordinates of its face, its children, and its bounds in degrees |
+//! | `walk.rs` | down from the six faces to the map's own borders |
+//! | `circle.rs` | a circle against a cell, on the sphere |
+//! | `planar.rs` | box and polygon against a cell, in degrees |
+
+mod cell;
+mod circle;
+mod planar;
+mod shape;
+mod walk;
+
+use std::collections::BTreeSet;
+
+use self::cell::Cell;
+use self::circle::Circle;
+use self::planar::Planar;
+pub use self::shape::{BadShape, MAX_VERTICES, Shape};
+use super::{GeoshardMap, LiveMaps};
+use crate::ids::ShardId;
+
+/// How a shape, grown by its margin, and a cell lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Relation {
+    /// They have no point in common.
+    Outside,
+    /// They have.
+    Meets,
+    /// They may have: smaller cells will tell.
+    Near,
+    /// The cell is a part of the shape, or within its margin.
+    Inside,
+}
+
+/// What the walk asks.
+trait Territory {
+    fn relation(&self, cell: &Cell) -> Relation;
+}
+
+/// The geoshards of `map` that may hold a point within `shape`, sorted.
+pub fn cover(map: &GeoshardMap, shape: &Shape) -> Vec<ShardId> {
+    let found = match shape {
+        Shape::Circle { centre, radius } => match Circle::new(*centre, *radius) {
+            Some(circle) => walk::walk(map, &circle),
+            None => vec![true; map.shards().len()],
+        },
+        Shape::Box { top, left, bottom, right } => {
+            walk::walk(map, &Planar::from_box(*top, *left, *bottom, *right))
+        }
+        Shape::Polygon { vertices } => walk::walk(map, &Planar::from_polygon(vertices)),
+    };
+    map.shards().iter().zip(found).filter(|(_, is_in)| *is_in).map(|(shard, _)| shard.clone()).collect()
+}
+
+/// The geoshards that may hold a point within `shape` by any of the maps that are live, sorted, each once.
+///
+/// While a map is changed a document is where either map says, so a search has to ask both covers.
+pub fn cover_live(maps: &LiveMaps, shape: &Shape) -> Vec<ShardId> {
+    let all: BTreeSet<ShardId> = maps.iter().flat_map(|map| cover(map, shape)).collect();
+    all.into_iter().collect()
+}
