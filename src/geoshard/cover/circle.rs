@@ -90,7 +90,8 @@ impl Cap {
             (cv, cell.v[0], -1.0, cu, cell.u),
             (cv, cell.v[1], 1.0, cu, cell.u),
         ];
-        let mut is_within = cw > 0.0;
+        // From behind the face, where w is below 0, each centre is outside of some side.
+        let mut is_within = true;
         for (across, at, outward, _, _) in sides {
             // The distance to the side's great circle, outwards, is the arc sine of this by `hypot(1, at)`.
             let outside = outward * (across - at * cw);
@@ -110,9 +111,10 @@ impl Cap {
             if distance * distance > self.sine2 * length2 {
                 return false;
             }
-            // The point of the great circle that is nearest to the centre; is it on the side?
+            // The point of the great circle that is nearest to the centre; is it on the side? (Not if w is below 0: then
+            // the first limit is above the second.)
             let foot_w = cw + distance * at / length2;
-            foot_w > 0.0 && from * foot_w <= along && along <= to * foot_w
+            from * foot_w <= along && along <= to * foot_w
         });
         touches_side || corners(cell).any(|(u, v)| self.has(centre, u, v))
     }
