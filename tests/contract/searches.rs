@@ -14,6 +14,7 @@ crate::cases![
     pages_by_index_and_doc_are_complete_and_without_repetition,
     ids_terms_and_their_combinations_find_documents,
     a_circle_reaches_over_the_antimeridian_and_the_poles,
+    hits_are_sorted_by_distance,
     a_box_reaches_over_the_antimeridian_and_the_poles,
     edges_of_boxes_and_circles_are_those_of_the_stored_points,
     totals_are_counted_as_asked,
@@ -187,6 +188,24 @@ async fn a_circle_reaches_over_the_antimeridian_and_the_poles(server: &Server) {
     assert_eq!(within("20020km", 2.35, 48.85).await.len(), 7);
     let filter = json!({"geo_distance": {"distance": "12km", "location": {"lat": 0, "lon": 180}}});
     assert_eq!(found(server, json!({"bool": {"filter": filter}})).await, ["0", "1"]);
+}
+
+async fn hits_are_sorted_by_distance(server: &Server) {
+    server.create("a", json!({})).await;
+    fill_points(server, &[[2.0, 48.0], [179.99, 0.0], [-179.9, 0.0], [180.0, 0.0]]).await;
+    let sort = json!([{"_geo_distance": {"location": {"lat": 0, "lon": 180}, "order": "asc", "unit": "m"}}]);
+    let filter = json!({"geo_distance": {"distance": "100km", "location": [180, 0]}});
+    let body =
+        json!({"query": {"bool": {"filter": [filter]}}, "sort": sort, "version": true, "_source": false});
+    let answer = search(server, "$a", body).await;
+    assert_eq!(answer.ids(), ["3", "1", "2"]);
+    let hits = answer.body["hits"]["hits"].as_array().unwrap();
+    for (hit, metres) in hits.iter().zip([0.0, 1112.0, 11119.5]) {
+        assert!((hit["sort"][0].as_f64().unwrap() - metres).abs() < 0.5, "{hit}");
+    }
+    let nowhere = json!({"sort": [{"_geo_distance": {"nowhere": [0, 0]}}]});
+    let refused = server.ask("POST", "/$a/_search", nowhere).await;
+    assert_eq!(refused.error(), (400, "search_phase_execution_exception"), "{refused:?}");
 }
 
 async fn a_box_reaches_over_the_antimeridian_and_the_poles(server: &Server) {

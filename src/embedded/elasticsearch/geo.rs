@@ -202,11 +202,16 @@ impl Circle {
     }
 
     pub(super) fn contains(&self, point: Point) -> bool {
+        self.metres_to(point) <= self.metres
+    }
+
+    /// From its centre.
+    pub(super) fn metres_to(&self, point: Point) -> f64 {
         let (lat_1, lat_2) = (self.lat.to_radians(), point.lat().to_radians());
         let half_lat = ((lat_1 - lat_2) / 2.0).sin();
         let half_lon = ((self.lon - point.lon()).to_radians() / 2.0).sin();
         let h = half_lat * half_lat + lat_1.cos() * lat_2.cos() * half_lon * half_lon;
-        2.0 * EARTH_RADIUS_METRES * h.sqrt().min(1.0).asin() <= self.metres
+        2.0 * EARTH_RADIUS_METRES * h.sqrt().min(1.0).asin()
     }
 }
 

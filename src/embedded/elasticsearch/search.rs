@@ -46,6 +46,16 @@ enum Key {
     Index,
     Doc,
     ShardDoc,
+    Distance,
+}
+
+/// What `sort` says.
+#[derive(Default)]
+struct Sort {
+    /// Each with whether it is descending.
+    keys: Vec<(Key, bool)>,
+    /// The field and the point that distances are measured to: a circle around it.
+    near: Option<(String, Circle)>,
 }
 
 /// The body of a search.
@@ -53,8 +63,7 @@ struct Request {
     query: Query,
     size: usize,
     from: usize,
-    /// Each with whether it is descending.
-    sort: Vec<(Key, bool)>,
+    sort: Sort,
     after: Option<Vec<Value>>,
     version: bool,
     stamp: bool,
@@ -73,6 +82,8 @@ struct Hit {
     shard: usize,
     name: Arc<str>,
     doc: Arc<Doc>,
+    /// For a sort by distance.
+    metres: f64,
 }
 
 /// Searches indices; the bytes of the answer.
@@ -84,7 +95,10 @@ pub(super) fn search(indices: &[Shared], body: &Value) -> Result<Vec<u8>, EsErro
     for (shard, index) in indices.iter().enumerate() {
         let index = read(index);
         index.check_open()?;
-        let outcome = request.check().and_then(|()| request.query.check(&index));
+        let outcome = request
+            .check()
+            .and_then(|()| request.query.check(&index))
+            .and_then(|()| request.sort.check(&index));
         if let Err(error) = outcome {
             failures.push((index.name.clone(), error));
             continue;
@@ -95,7 +109,8 @@ pub(super) fn search(indices: &[Shared], body: &Value) -> Result<Vec<u8>, EsErro
                 continue;
             }
             total += 1;
-            let hit = Hit { shard, name: name.clone(), doc: doc.clone() };
+            let metres = request.sort.metres(&index, doc);
+            let hit = Hit { shard, name: name.clone(), doc: doc.clone(), metres };
             if request.size > 0 && request.is_after(&hit) {
                 hits.push(hit);
             }
@@ -153,7 +168,7 @@ impl Request {
             query: Query::All,
             size: 10,
             from: 0,
-            sort: Vec::new(),
+            sort: Sort::default(),
             after: None,
             version: false,
             stamp: false,
@@ -165,7 +180,7 @@ impl Request {
                 "query" => request.query = Query::parse(value)?,
                 "size" => request.size = count_of("size", value)?,
                 "from" => request.from = count_of("from", value)?,
-                "sort" => request.sort = sort(value)?,
+                "sort" => request.sort = Sort::parse(value)?,
                 "search_after" => request.after = Some(value.as_array().cloned().unwrap_or_default()),
                 "version" => request.version = value == true,
                 "seq_no_primary_term" => request.stamp = value == true,
@@ -193,11 +208,11 @@ impl Request {
             )));
         }
         let Some(after) = &self.after else { return Ok(()) };
-        if self.sort.is_empty() {
+        if self.sort.keys.is_empty() {
             return Err(EsError::illegal_argument("Sort must contain at least one field."));
         }
-        if after.len() != self.sort.len() {
-            let (values, keys) = (after.len(), self.sort.len());
+        if after.len() != self.sort.keys.len() {
+            let (values, keys) = (after.len(), self.sort.keys.len());
             return Err(EsError::illegal_argument(format!(
                 "search_after has {values} value(s) but sort has {keys}."
             )));
@@ -205,19 +220,21 @@ impl Request {
         let fits = |((key, _), value): (&(Key, bool), &Value)| match key {
             Key::Index => value.is_string(),
             Key::Doc | Key::ShardDoc => value.is_u64(),
+            Key::Distance => value.is_number(),
         };
-        if !self.sort.iter().zip(after).all(fits) {
+        if !self.sort.keys.iter().zip(after).all(fits) {
             return Err(EsError::illegal_argument("Failed to parse search_after value for field [null]."));
         }
         Ok(())
     }
 
     fn compare(&self, a: &Hit, b: &Hit) -> Ordering {
-        let by_keys = self.sort.iter().map(|&(key, is_descending)| {
+        let by_keys = self.sort.keys.iter().map(|&(key, is_descending)| {
             let order = match key {
                 Key::Index => a.name.cmp(&b.name),
                 Key::Doc => a.doc.seq_no.cmp(&b.doc.seq_no),
                 Key::ShardDoc => a.shard_doc().cmp(&b.shard_doc()),
+                Key::Distance => a.metres.total_cmp(&b.metres),
             };
             if is_descending { order.reverse() } else { order }
         });
@@ -226,11 +243,12 @@ impl Request {
 
     fn is_after(&self, hit: &Hit) -> bool {
         let Some(after) = &self.after else { return true };
-        for (&(key, is_descending), after) in self.sort.iter().zip(after) {
+        for (&(key, is_descending), after) in self.sort.keys.iter().zip(after) {
             let order = match key {
                 Key::Index => Some((*hit.name).cmp(after.as_str().unwrap_or_default())),
                 Key::Doc => after.as_u64().map(|after| hit.doc.seq_no.cmp(&after)),
                 Key::ShardDoc => after.as_u64().map(|after| hit.shard_doc().cmp(&after)),
+                Key::Distance => after.as_f64().map(|after| hit.metres.total_cmp(&after)),
             };
             match order.map(|order| if is_descending { order.reverse() } else { order }) {
                 Some(Ordering::Greater) => return true,
@@ -265,7 +283,7 @@ impl Request {
             let (value, relation) = if total > counted { (counted, "gte") } else { (total, "eq") };
             found.raw("total", &json!({"value": value, "relation": relation}).to_string());
         }
-        let score = if self.sort.is_empty() { "1.0" } else { "null" };
+        let score = if self.sort.keys.is_empty() { "1.0" } else { "null" };
         found.raw("max_score", if total == 0 || self.size == 0 { "null" } else { score });
         found.key("hits");
         found.out.push(b'[');
@@ -304,11 +322,13 @@ impl Request {
                 object.raw("_source", &filter.apply(&source).to_string());
             }
         }
-        if !self.sort.is_empty() {
-            let values = self.sort.iter().map(|(key, _)| match key {
+        if !self.sort.keys.is_empty() {
+            let values = self.sort.keys.iter().map(|(key, _)| match key {
                 Key::Index => json!(*hit.name),
                 Key::Doc => json!(hit.doc.seq_no),
                 Key::ShardDoc => json!(hit.shard_doc()),
+                Key::Distance if hit.metres.is_finite() => json!(hit.metres),
+                Key::Distance => json!("Infinity"),
             });
             object.raw("sort", &values.collect::<Value>().to_string());
         }
@@ -329,27 +349,78 @@ fn count_of(name: &str, value: &Value) -> Result<usize, EsError> {
     })
 }
 
-fn sort(value: &Value) -> Result<Vec<(Key, bool)>, EsError> {
-    let items = match value {
-        Value::Array(items) => items.as_slice(),
-        one => std::slice::from_ref(one),
-    };
-    let key = |name: &str| match name {
+impl Sort {
+    fn parse(value: &Value) -> Result<Self, EsError> {
+        let items = match value {
+            Value::Array(items) => items.as_slice(),
+            one => std::slice::from_ref(one),
+        };
+        let mut sort = Self::default();
+        for item in items {
+            let key = match item {
+                Value::String(name) => (key(name)?, false),
+                Value::Object(members) if members.len() == 1 => {
+                    let (name, order) = members.iter().next().unzip();
+                    let order = order.unwrap_or(&Value::Null);
+                    let key = match name.map_or("", String::as_str) {
+                        "_geo_distance" => sort.take_near(order)?,
+                        name => key(name)?,
+                    };
+                    (key, order.get("order").unwrap_or(order) == "desc")
+                }
+                _ => return Err(parsing("malformed sort format")),
+            };
+            sort.keys.push(key);
+        }
+        Ok(sort)
+    }
+
+    /// From the body of `_geo_distance`: one point, and metres.
+    fn take_near(&mut self, body: &Value) -> Result<Key, EsError> {
+        const OPTIONS: [&str; 2] = ["order", "unit"];
+        let fields = body.as_object().into_iter().flatten();
+        let mut fields = fields.filter(|(name, _)| !OPTIONS.contains(&name.as_str()));
+        let (Some((field, centre)), None) = (fields.next(), fields.next()) else {
+            return Err(parsing(
+                "the stand-in sorts by the distance to one point, with [order] and [unit] alone",
+            ));
+        };
+        if body.get("unit").is_some_and(|unit| unit != "m") {
+            return Err(parsing("the stand-in tells distances in metres only"));
+        }
+        let circle = Circle::new(&json!(0), centre).ok_or_else(|| parsing("[_geo_distance] has no point"))?;
+        self.near = Some((field.clone(), circle));
+        Ok(Key::Distance)
+    }
+
+    /// What is only found out with an index's mapping.
+    fn check(&self, index: &Index) -> Result<(), EsError> {
+        match &self.near {
+            Some((field, _)) if mapping::field(&index.mappings, field).is_none() => {
+                Err(EsError::illegal_argument(format!(
+                    "failed to find mapper for [{field}] for geo distance based sort"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How far the nearest of a document's points is.
+    fn metres(&self, index: &Index, doc: &Doc) -> f64 {
+        let Some((field, circle)) = &self.near else { return 0.0 };
+        let number = index.geo_field_number(field);
+        let points = doc.points.iter().filter(|(field, _)| Some(*field) == number);
+        points.map(|(_, point)| circle.metres_to(*point)).fold(f64::INFINITY, f64::min)
+    }
+}
+
+fn key(name: &str) -> Result<Key, EsError> {
+    match name {
         "_index" => Ok(Key::Index),
         "_doc" => Ok(Key::Doc),
         "_shard_doc" => Ok(Key::ShardDoc),
         _ => Err(EsError::illegal_argument(format!("the stand-in does not sort by [{name}]"))),
-    };
-    let parse = |item: &Value| match item {
-        Value::String(name) => Ok((key(name)?, false)),
-        Value::Object(members) if members.len() == 1 => {
-            let (name, order) = members.iter().next().unzip();
-            let order = order.map(|order| order.get("order").unwrap_or(order));
-            Ok((key(name.map_or("", String::as_str))?, order.is_some_and(|order| order == "desc")))
-        }
-        _ => Err(parsing("malformed sort format")),
-    };
-    items.iter().map(parse).collect()
+    }
 }
 
 impl Source {
