@@ -15,7 +15,9 @@ use std::time::Duration;
 
 use axum::extract::Request;
 use axum::middleware::{self, Next};
-use geofold::admin::{AdminState, DocumentCounts, Health, StatusParts, StatusSource, Worker, routes, serve};
+use geofold::admin::{
+    AdminState, CoverSource, DocumentCounts, Health, StatusParts, StatusSource, Worker, routes, serve,
+};
 use geofold::clock::{Clock, Instant};
 use geofold::geoshard::map::GeoshardMap;
 use geofold::telemetry::board::{Board, Standing};
@@ -161,7 +163,9 @@ impl Pretence {
 
 async fn start() -> SocketAddr {
     let (pretence, status, health) = Pretence::new();
-    let state = AdminState { metrics: pretence.metrics.clone(), health, status };
+    let (_, maps) = watch::channel(None);
+    let cover = CoverSource { maps, prefix: "people".to_owned() };
+    let state = AdminState { metrics: pretence.metrics.clone(), health, status, cover };
     let on_each = move |request: Request, next: Next| {
         let pretence = pretence.clone();
         async move {

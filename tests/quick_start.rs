@@ -110,6 +110,12 @@ fn create_check_send_run_look_search_and_stop() {
     names.sort_unstable();
     assert_eq!(names, ["ada", "bo", "dee"]);
 
+    let (status, covered) = get("/shards/cover?lat=52.5163&lon=13.3777&radius=3km").unwrap();
+    let covered: Value = serde_json::from_str(&covered).unwrap();
+    assert_eq!((status, &covered["indices"]), (200, &json!([index])));
+    let circle = ["--circle", "52.5163,13.3777,3km", "--json"];
+    let told = geofold(&config, &[&["shards", "cover"][..], &circle].concat());
+    assert_eq!(serde_json::from_slice::<Value>(&told.stdout).unwrap(), covered, "{}", text(&told));
     kill_process(Pid::from_raw(worker.id().try_into().unwrap()).unwrap(), Signal::TERM).unwrap();
     let ended = wait_for("a worker that has drained", || worker.try_wait().unwrap());
     assert_eq!(ended.code(), Some(0));

@@ -1,4 +1,4 @@
-//! The worker's own HTTP server: metrics, health, readiness, and a page for people.
+//! The worker's own HTTP server: metrics, health, readiness, covers, and a page for people.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -6,12 +6,14 @@
 //! | `health.rs` | [`Health`]: is the worker alive, is it ready, and if not, why |
 //! | `status.rs` | [`Status`](status::Status): what the worker does now, as one value |
 //! | `page/` | the same as an HTML page with a map |
+//! | `cover.rs` | which geoshards a search has to ask |
 //! | `document_counts.rs` | how many documents each geoshard holds |
 //! | `server.rs` | the listener: limits on connections, header time and connection age; graceful shutdown |
 //!
 //! It only answers questions (GET and HEAD); nothing here changes the worker. It has no authentication and is meant
 //! for a private network or loopback.
 
+mod cover;
 pub mod document_counts;
 mod health;
 pub mod page;
@@ -20,13 +22,14 @@ pub mod status;
 
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::json;
 
+pub use cover::CoverSource;
 pub use document_counts::DocumentCounts;
 pub use health::{Alive, Health};
 pub use server::{AdminError, serve};
@@ -46,6 +49,8 @@ pub struct AdminState {
     pub health: Arc<Health>,
     /// For `/` and `/status.json`.
     pub status: Arc<StatusSource>,
+    /// For `/shards/cover`.
+    pub cover: CoverSource,
 }
 
 /// The routes that every worker has. More can be merged in before [`serve`], which adds the answer for unknown paths.
@@ -53,6 +58,7 @@ pub fn routes(state: AdminState) -> Router {
     Router::new()
         .route("/", get(page))
         .route("/status.json", get(status))
+        .route("/shards/cover", get(cover))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
@@ -83,6 +89,10 @@ async fn page(State(state): State<AdminState>) -> Response {
 
 async fn status(State(state): State<AdminState>) -> Response {
     ([(header::CACHE_CONTROL, "no-store")], Json(state.status.status())).into_response()
+}
+
+async fn cover(State(state): State<AdminState>, RawQuery(query): RawQuery) -> Response {
+    state.cover.answer(query.as_deref().unwrap_or_default()).await
 }
 
 async fn metrics(State(state): State<AdminState>) -> Response {

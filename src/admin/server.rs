@@ -134,16 +134,19 @@ mod tests {
 
     use reqwest::{Client, StatusCode};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::sync::watch;
 
     use super::*;
     use crate::admin::health::tests::HandClock;
     use crate::admin::page::tests::sources;
-    use crate::admin::{AdminState, Health, StatusSource, routes};
+    use crate::admin::{AdminState, CoverSource, Health, StatusSource, routes};
+    use crate::geoshard::LiveMaps;
 
     struct Server {
         address: SocketAddr,
         clock: Arc<HandClock>,
         health: Arc<Health>,
+        maps: watch::Sender<Option<LiveMaps>>,
         shutdown: CancellationToken,
         ended: JoinHandle<()>,
         client: Client,
@@ -154,11 +157,14 @@ mod tests {
             let clock = Arc::new(HandClock::default());
             let (parts, _) = sources(clock.clone());
             let (metrics, health) = (parts.metrics.clone(), parts.health.clone());
+            let (maps, live) = watch::channel(Some(LiveMaps::One(parts.map.clone())));
+            let cover = CoverSource { maps: live, prefix: "people".to_owned() };
             let shutdown = CancellationToken::new();
-            let state = AdminState { metrics, health: health.clone(), status: StatusSource::new(parts) };
+            let state =
+                AdminState { metrics, health: health.clone(), status: StatusSource::new(parts), cover };
             let (address, ended) =
                 serve("127.0.0.1:0".parse().unwrap(), routes(state), shutdown.clone()).await.unwrap();
-            Self { address, clock, health, shutdown, ended, client: Client::new() }
+            Self { address, clock, health, maps, shutdown, ended, client: Client::new() }
         }
 
         async fn get(&self, path: &str) -> (StatusCode, String) {
@@ -207,6 +213,44 @@ mod tests {
         assert_eq!((&after["ready"], &after["silent_seconds"]), (&true.into(), &31.into()));
         assert_eq!(after["documents"]["shards"].as_array().unwrap().len(), 55);
         assert_eq!(after["documents"]["shards"][0]["documents"], serde_json::Value::Null);
+    }
+
+    #[tokio::test]
+    async fn a_cover_is_json_and_a_bad_query_says_what_is_wrong() {
+        let server = Server::start().await;
+        let (status, body) = server.get("/shards/cover?lat=48.85&lon=2.35&radius=25mi").await;
+        assert_eq!(status, StatusCode::OK, "{body}");
+        let answer: serde_json::Value = serde_json::from_str(&body).unwrap();
+        let expected = serde_json::json!({"shards": ["s37"], "indices": ["people-s37"], "map_versions": [1]});
+        assert_eq!(answer, expected);
+        let (status, body) = server.get("/shards/cover?top=10&left=179&bottom=-10&right=-179").await;
+        assert!(status == StatusCode::OK && body.contains("s"), "{body}");
+        let (status, body) = server.get("/shards/cover?polygon=48,2;49,2;49,3").await;
+        assert!(status == StatusCode::OK && body.contains("s37"), "{body}");
+        for bad in ["", "?lat=1", "?lat=91&lon=0&radius=1km", "?%ff=%00&&&==", "?polygon=0,0"] {
+            let (status, body) = server.get(&format!("/shards/cover{bad}")).await;
+            assert_eq!(status, StatusCode::BAD_REQUEST, "{bad}");
+            let answer: serde_json::Value = serde_json::from_str(&body).unwrap();
+            assert!(answer["error"].as_str().is_some_and(|error| !error.is_empty()), "{bad}: {body}");
+        }
+        let vertices = vec!["0,0"; 1002].join(";");
+        assert_eq!(server.get(&format!("/shards/cover?polygon={vertices}")).await.0, StatusCode::BAD_REQUEST);
+        let endless = "9".repeat(60_000);
+        assert!(server.get(&format!("/shards/cover?polygon={endless}")).await.0.is_client_error());
+    }
+
+    #[tokio::test]
+    async fn while_it_is_not_known_which_map_is_live_no_cover_is_given() {
+        let server = Server::start().await;
+        let path = "/shards/cover?lat=48.85&lon=2.35&radius=25mi";
+        let known = server.maps.send_replace(None);
+        let (status, body) = server.get(path).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(body.contains("not known now"), "{body}");
+        let map = known.unwrap().iter().next().unwrap().clone();
+        server.maps.send_replace(Some(LiveMaps::Two { old: map.clone(), new: map }));
+        let (status, body) = server.get(path).await;
+        assert!(status == StatusCode::OK && body.contains("\"map_versions\":[1,1]"), "{body}");
     }
 
     #[tokio::test]

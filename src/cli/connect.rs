@@ -9,7 +9,7 @@ use crate::clock::{BootClock, Clock};
 use crate::config::{Config, Credentials};
 use crate::decode::LocationPath;
 use crate::elastic::http::{Auth, HttpElastic, HttpOptions};
-use crate::geoshard::GeoshardMap;
+use crate::geoshard::{GeoshardMap, LiveMaps};
 use crate::indices::{self, Layout, Template, WantedIndex};
 use crate::mover::Rules;
 
@@ -58,6 +58,11 @@ pub fn map(config: &Config) -> Result<Arc<GeoshardMap>, Failure> {
         .context("geoshards.map in the configuration")
         .map_err(Failure::usage)?;
     Ok(Arc::new(map))
+}
+
+/// The maps that documents may be placed by: the configured one.
+pub fn live_maps(config: &Config) -> Result<LiveMaps, Failure> {
+    Ok(LiveMaps::One(map(config)?))
 }
 
 /// The indices that have to be there, and how.

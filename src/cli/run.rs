@@ -10,10 +10,13 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{ConfigArgs, Failure, connect, signals};
-use crate::admin::{self, AdminState, DocumentCounts, Health, StatusParts, StatusSource, Worker};
+use crate::admin::{
+    self, AdminState, CoverSource, DocumentCounts, Health, StatusParts, StatusSource, Worker,
+};
 use crate::check::CheckTarget;
 use crate::config::{Config, LogFormat};
 use crate::elastic::Elastic;
+use crate::geoshard::LiveMaps;
 use crate::meta::TopicFacts;
 use crate::mover::Rules;
 use crate::telemetry::{Metrics, Recent, logging};
@@ -75,8 +78,11 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         board: board_reader,
         recent,
     });
+    // One map for as long as the worker runs: nobody publishes another.
+    let (_, maps) = watch::channel(Some(LiveMaps::One(rules.map.clone())));
+    let cover = CoverSource { maps, prefix: config.elasticsearch.prefix.clone() };
     let admin_stop = CancellationToken::new();
-    let state = AdminState { metrics: metrics.clone(), health: health.clone(), status };
+    let state = AdminState { metrics: metrics.clone(), health: health.clone(), status, cover };
     let (_, admin_server) =
         admin::serve(config.admin.listen, admin::routes(state), admin_stop.clone()).await?;
     let prefix = config.elasticsearch.prefix.clone();

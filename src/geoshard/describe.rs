@@ -1,11 +1,13 @@
-//! What `geofold shards show` and `geofold shards locate` answer: text through `Display`, JSON through `Serialize`.
+//! What `geofold shards show`, `locate` and `cover` answer: text through `Display`, JSON through `Serialize`.
 
 use std::fmt;
 
 use s2::cellid::CellID;
 use serde::Serialize;
 
+use super::LiveMaps;
 use super::cell::{self, share_of_globe, tiles};
+use super::cover::{Shape, cover_live};
 use super::map::GeoshardMap;
 use crate::elastic::Index;
 use crate::geo::GeoPoint;
@@ -56,6 +58,17 @@ pub struct Located {
     pub map_version: u64,
 }
 
+/// Which geoshards a search has to ask.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Covered {
+    /// Their ids, sorted.
+    pub shards: Vec<ShardId>,
+    /// The names of their indices, in the same order.
+    pub indices: Vec<String>,
+    /// The versions of the maps that say so: two while the map is changed, the older first.
+    pub map_versions: Vec<u64>,
+}
+
 /// Describes `map`, whose indices are called `<prefix>-<shard>`.
 pub fn show(map: &GeoshardMap, prefix: &str) -> MapDescription {
     let mut shards: Vec<_> = map
@@ -95,6 +108,16 @@ pub fn locate(map: &GeoshardMap, prefix: &str, point: GeoPoint) -> Located {
     }
 }
 
+/// Tells which geoshards may hold a point within `shape` by any of the maps that are live, and their indices.
+pub fn covered(maps: &LiveMaps, prefix: &str, shape: &Shape) -> Covered {
+    let shards = cover_live(maps, shape);
+    Covered {
+        indices: shards.iter().map(|shard| Index::Geoshard(shard.clone()).name(prefix)).collect(),
+        shards,
+        map_versions: maps.iter().map(|map| map.version()).collect(),
+    }
+}
+
 impl fmt::Display for MapDescription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, version, ranges, shards } = self;
@@ -117,6 +140,21 @@ impl fmt::Display for Located {
             f,
             "{lat},{lon} (S2 cell {cell}) is in geoshard {shard}, index {index}, by map version {map_version}"
         )
+    }
+}
+
+impl fmt::Display for Covered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let versions: Vec<String> = self.map_versions.iter().map(u64::to_string).collect();
+        let (count, plural) = (self.shards.len(), if self.shards.len() == 1 { "" } else { "s" });
+        writeln!(f, "{count} geoshard{plural} by map version {}", versions.join(" and "))?;
+        let wide = self.shards.iter().map(|shard| shard.as_str().len()).chain(["shard".len()]).max();
+        let wide = wide.unwrap_or_default();
+        writeln!(f, "{:wide$}  index", "shard")?;
+        for (shard, index) in self.shards.iter().zip(&self.indices) {
+            writeln!(f, "{:wide$}  {index}", shard.as_str())?;
+        }
+        Ok(())
     }
 }
 
@@ -160,5 +198,24 @@ mod tests {
             "0,0 (S2 cell 1000000000000001) is in geoshard rest, index places-rest, by map version 2\n"
         );
         assert_eq!(locate(&map(), "places", GeoPoint::new(90.0, 0.0).unwrap()).shard.as_str(), "north");
+    }
+
+    #[test]
+    fn a_cover_is_shown_with_its_indices() {
+        let one = LiveMaps::One(map().into());
+        let circle = Shape::parse_circle("45,0,1km").unwrap();
+        assert_eq!(
+            covered(&one, "places", &circle).to_string(),
+            "2 geoshards by map version 2\n\
+             shard  index\n\
+             north  places-north\n\
+             rest   places-rest\n"
+        );
+        let two = LiveMaps::Two { old: map().into(), new: map().into() };
+        let pole = covered(&two, "places", &Shape::parse_circle("90,0,1km").unwrap());
+        assert!(pole.to_string().starts_with("1 geoshard by map version 2 and 2\n"), "{pole}");
+        let json = serde_json::to_value(pole).unwrap();
+        assert_eq!(json["indices"], serde_json::json!(["places-north"]));
+        assert_eq!(json["map_versions"], serde_json::json!([2, 2]));
     }
 }

@@ -1,5 +1,6 @@
 //! `geofold shards …`: one file per subcommand.
 
+mod cover;
 mod create;
 mod locate;
 mod show;
@@ -10,7 +11,7 @@ use clap::{Args, Subcommand};
 
 use super::{ConfigArgs, Failure, connect, output};
 
-/// Geoshards: create their indices, show the map, locate a point.
+/// Geoshards: create their indices, show the map, locate a point, cover a circle, a box or a polygon.
 #[derive(Debug, Args)]
 pub struct ShardsArgs {
     #[command(subcommand)]
@@ -22,6 +23,7 @@ enum ShardsCommand {
     Create(create::CreateArgs),
     Show(show::ShowArgs),
     Locate(locate::LocateArgs),
+    Cover(cover::CoverArgs),
 }
 
 pub async fn shards(args: ShardsArgs) -> Result<ExitCode, Failure> {
@@ -29,5 +31,6 @@ pub async fn shards(args: ShardsArgs) -> Result<ExitCode, Failure> {
         ShardsCommand::Create(args) => create::create(args).await,
         ShardsCommand::Show(args) => show::show(args),
         ShardsCommand::Locate(args) => locate::locate(args),
+        ShardsCommand::Cover(args) => cover::cover(args),
     }
 }
