@@ -19,7 +19,7 @@
 //! | [`indices`], [`check`] | the indices, and whether everything is as it must be |
 //! | [`config`] | one file, overridden by the environment |
 //! | [`telemetry`], [`admin`] | metrics, events, logs; HTTP and the status page |
-//! | [`send`] | lines to records |
+//! | [`send`], [`search`] | lines to records; the documents in a circle |
 //! | [`embedded`], [`demo`] | stand-ins inside the process, and the demo on them |
 //! | [`cli`] | the command line |
 
@@ -48,6 +48,7 @@ pub mod position;
 pub mod random;
 pub mod retry;
 pub mod sabotage;
+pub mod search;
 pub mod send;
 pub mod telemetry;
 #[cfg(test)]

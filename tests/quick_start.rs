@@ -116,6 +116,30 @@ fn create_check_send_run_look_search_and_stop() {
     let circle = ["--circle", "52.5163,13.3777,3km", "--json"];
     let told = geofold(&config, &[&["shards", "cover"][..], &circle].concat());
     assert_eq!(serde_json::from_slice::<Value>(&told.stdout).unwrap(), covered, "{}", text(&told));
+    let searched = geofold(&config, &[&["search"][..], &circle].concat());
+    assert!(searched.status.success(), "{}", text(&searched));
+    let searched: Value = serde_json::from_slice(&searched.stdout).unwrap();
+    let mut names: Vec<&str> =
+        searched["hits"].as_array().unwrap().iter().map(|hit| hit["id"].as_str().unwrap()).collect();
+    assert_eq!(
+        searched["hits"][0]["metres"].as_f64().map(f64::round),
+        Some(0.0),
+        "the nearest first: {searched}"
+    );
+    names.sort_unstable();
+    assert_eq!((names, &searched["indices"]), (vec!["ada", "bo", "dee"], &json!([index])));
+
+    // An index that is gone is named, and the others still answer.
+    http.delete(format!("{}/p-s37", standin.url())).send().unwrap();
+    let wide = geofold(&config, &["search", "--circle", "50,8,600km"]);
+    assert!(wide.status.success() && text(&wide).contains("there is no index p-s37"), "{}", text(&wide));
+    assert!(text(&wide).contains("  ada"), "{}", text(&wide));
+    for bad in
+        [&["search", "--circle", "52,13,0m"][..], &["search", "--circle", "92,13,1m"], &["shards", "cover"]]
+    {
+        assert_eq!(geofold(&config, bad).status.code(), Some(2), "{bad:?}");
+    }
+
     kill_process(Pid::from_raw(worker.id().try_into().unwrap()).unwrap(), Signal::TERM).unwrap();
     let ended = wait_for("a worker that has drained", || worker.try_wait().unwrap());
     assert_eq!(ended.code(), Some(0));

@@ -8,6 +8,7 @@ mod connect;
 mod demo;
 mod output;
 mod run;
+mod search;
 mod send;
 mod shards;
 mod signals;
@@ -42,6 +43,8 @@ enum Command {
     Shards(shards::ShardsArgs),
     /// Produce documents, deletes and patches from a file or standard input to the topic.
     Send(send::SendArgs),
+    /// Find the documents in a circle, the nearest first: a small client, to see the whole thing work.
+    Search(search::SearchArgs),
     /// Show the whole job on stand-ins, with no server installed.
     Demo(demo::DemoArgs),
 }
@@ -104,6 +107,7 @@ pub fn main() -> ExitCode {
         Command::Check(args) => block_on(check::check(args)),
         Command::Shards(args) => block_on(shards::shards(args)),
         Command::Send(args) => block_on(send::send(args)),
+        Command::Search(args) => block_on(search::search(args)),
         Command::Demo(args) => block_on(demo::demo(args)),
     };
     match result {
