@@ -6,6 +6,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
+mod rate;
 mod reference;
 mod vectors;
 
