@@ -9,7 +9,7 @@
 //! | [`position`], [`ids`], [`geo`], [`write`], [`clock`] | the words that everything else is written in |
 //! | [`decode`] | from a Kafka record to a write |
 //! | [`dirty_set`] | the folding queue with two-phase hand-out |
-//! | [`geoshard`] | the map: ranges of S2's curve, each with an owner |
+//! | [`geoshard`], [`points`] | the map: ranges of S2's curve, each with an owner; planning it from points with a load |
 //! | [`placement`] | where a document is, and the owner's cache of that |
 //! | [`mover`] | the move protocol, a state machine without I/O |
 //! | [`invariants`], [`sabotage`] | what must hold, as functions; rules not kept on purpose, in test builds |
@@ -43,6 +43,7 @@ pub mod kafka;
 pub mod meta;
 pub mod mover;
 pub mod placement;
+pub mod points;
 pub mod position;
 #[doc(hidden)]
 pub mod random;

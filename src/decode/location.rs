@@ -94,6 +94,13 @@ impl LocationPath {
     }
 }
 
+impl Default for LocationPath {
+    /// `location`.
+    fn default() -> Self {
+        Self("location".into())
+    }
+}
+
 impl fmt::Display for LocationPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
