@@ -1,0 +1,175 @@
+//! Points summed up by S2 cell, and the cells that a plan walks.
+//!
+//! Points are kept as sums of the finest cells, never one by one, so that memory follows the number of places that
+//! people are at, not the number of people. The walk then takes cells of the wanted level, and splits those that are too
+//! heavy to be put into one geoshard, down to the finest level.
+
+use std::collections::HashMap;
+
+use s2::cellid::CellID;
+use thiserror::Error;
+
+use crate::geo::GeoPoint;
+use crate::geoshard::cell;
+
+/// Finest cells that are held at most: some 300 MB.
+pub const MAX_CELLS: usize = 4_000_000;
+
+/// What lies in one cell.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct CellLoad {
+    /// Sum of its points' loads.
+    pub load: f64,
+    /// Its points.
+    pub points: u64,
+}
+
+/// Points, summed by cell of one level.
+#[derive(Debug, Clone)]
+pub struct CellLoads {
+    level: u8,
+    cells: HashMap<u64, CellLoad, ahash::RandomState>,
+    total: CellLoad,
+}
+
+/// A cell that a plan may cut beside.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WalkedCell {
+    /// Which one.
+    pub cell: CellID,
+    /// What lies in it.
+    pub load: f64,
+    /// Its points.
+    pub points: u64,
+}
+
+/// More cells than are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("points lie in more than {MAX_CELLS} cells of level {level}; choose a lower finest level")]
+pub struct TooManyCells {
+    level: u8,
+}
+
+impl CellLoad {
+    fn add(&mut self, other: Self) {
+        self.load += other.load;
+        self.points += other.points;
+    }
+}
+
+impl CellLoads {
+    /// No points yet; cells of `level`, 0 to 30.
+    pub fn new(level: u8) -> Self {
+        Self { level: level.min(30), cells: HashMap::default(), total: CellLoad::default() }
+    }
+
+    /// Adds a point. `load` is finite and not negative.
+    pub fn add(&mut self, point: GeoPoint, load: f64) -> Result<(), TooManyCells> {
+        let cell = CellID(cell::leaf(point)).parent(u64::from(self.level));
+        let one = CellLoad { load, points: 1 };
+        if self.cells.len() >= MAX_CELLS && !self.cells.contains_key(&cell.0) {
+            return Err(TooManyCells { level: self.level });
+        }
+        self.cells.entry(cell.0).or_default().add(one);
+        self.total.add(one);
+        Ok(())
+    }
+
+    /// The level of the cells.
+    pub fn level(&self) -> u8 {
+        self.level
+    }
+
+    /// What lies in all cells.
+    pub fn total(&self) -> CellLoad {
+        self.total
+    }
+
+    /// The cells with points in them, in curve order.
+    pub fn sorted(&self) -> Vec<WalkedCell> {
+        let mut cells: Vec<_> = self
+            .cells
+            .iter()
+            .map(|(&id, &CellLoad { load, points })| WalkedCell { cell: CellID(id), load, points })
+            .collect();
+        cells.sort_unstable_by_key(|walked| walked.cell.0);
+        cells
+    }
+}
+
+/// From finest cells in curve order to the cells of `level` around them, in the same order. A cell that is heavier than
+/// `heaviest` is split into those of its children that have points in them, as far as `finest` goes.
+pub fn walk(finest: &[WalkedCell], level: u8, heaviest: f64) -> Vec<WalkedCell> {
+    let mut walked = Vec::new();
+    gather(finest, u64::from(level), heaviest, &mut walked);
+    walked
+}
+
+fn gather(finest: &[WalkedCell], level: u64, heaviest: f64, walked: &mut Vec<WalkedCell>) {
+    let parent = |walked: &WalkedCell| match walked.cell.level() {
+        own if own <= level => walked.cell,
+        _ => walked.cell.parent(level),
+    };
+    for inside in finest.chunk_by(|a, b| parent(a) == parent(b)) {
+        let Some(first) = inside.first() else { continue };
+        let load: f64 = inside.iter().map(|walked| walked.load).sum();
+        let can_split = first.cell.level() > level;
+        if load > heaviest && can_split {
+            gather(inside, level + 1, heaviest, walked);
+        } else {
+            let points = inside.iter().map(|walked| walked.points).sum();
+            walked.push(WalkedCell { cell: parent(first), load, points });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loads(points: &[(f64, f64, f64)]) -> CellLoads {
+        let mut loads = CellLoads::new(12);
+        for &(lat, lon, load) in points {
+            loads.add(GeoPoint::new(lat, lon).unwrap(), load).unwrap();
+        }
+        loads
+    }
+
+    #[test]
+    fn a_cell_heavier_than_allowed_is_split_and_nothing_is_lost() {
+        // Two ends of London, a place near by, and one far away.
+        let loads =
+            loads(&[(51.50, -0.12, 5.0), (51.60, -0.02, 4.0), (51.4, -0.3, 1.0), (-33.9, 151.2, 2.0)]);
+        assert_eq!(loads.total(), CellLoad { load: 12.0, points: 4 });
+        let finest = loads.sorted();
+
+        let whole = walk(&finest, 4, 100.0);
+        assert_eq!(whole.len(), 2);
+        assert!(whole.iter().all(|walked| walked.cell.level() == 4));
+
+        let split = walk(&finest, 4, 5.0);
+        assert_eq!(split.iter().map(|walked| walked.load).sum::<f64>(), 12.0);
+        assert_eq!(split.iter().map(|walked| walked.points).sum::<u64>(), 4);
+        assert!(split.iter().all(|walked| walked.load <= 5.0), "{split:?}");
+        assert!(split.iter().any(|walked| walked.cell.level() > 4));
+        for pair in split.windows(2) {
+            assert!(pair[0].cell.range_max() < pair[1].cell.range_min(), "{split:?}");
+        }
+    }
+
+    #[test]
+    fn a_place_heavier_than_allowed_stays_one_cell_of_the_finest_level() {
+        let loads = loads(&[(51.5, -0.12, 50.0), (51.5, -0.12, 50.0)]);
+        let walked = walk(&loads.sorted(), 3, 10.0);
+        assert_eq!(walked.len(), 1);
+        assert_eq!((walked[0].cell.level(), walked[0].load), (12, 100.0));
+    }
+
+    #[test]
+    fn the_order_of_points_does_not_matter() {
+        let points = [(1.0, 2.0, 1.0), (1.0, 2.0, 2.0), (50.0, 60.0, 3.0), (-70.0, -170.0, 4.0)];
+        let mut backwards = points;
+        backwards.reverse();
+        assert_eq!(loads(&points).sorted(), loads(&backwards).sorted());
+    }
+}

@@ -1,0 +1,275 @@
+//! What a planned map means: how even its load is, what crosses its borders, how many geoshards a circle touches.
+
+use std::fmt;
+
+use s2::latlng::LatLng;
+use serde::Serialize;
+
+use super::{By, Plan, Tried, WalkedCell};
+use crate::geo::GeoPoint;
+use crate::geoshard::cell::share_of_globe;
+use crate::geoshard::map::GeoshardMap;
+use crate::geoshard::touch::{Circle, EARTH_RADIUS_M, shards_touched};
+use crate::geoshard::tracks::Crossings;
+use crate::ids::ShardId;
+
+/// Radii of the circles that are tried, in miles.
+const RADII_MILES: [u32; 3] = [5, 25, 100];
+const METRES_PER_MILE: f64 = 1609.344;
+/// Circles of each radius.
+const CENTRES: u32 = 10_000;
+
+/// All that is said about a plan.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PlanReport {
+    /// The map's name.
+    pub name: String,
+    /// The map's version.
+    pub version: u64,
+    /// Points that it was planned by.
+    pub points: u64,
+    /// Their load.
+    pub load: f64,
+    /// Level of the cells that were cut between.
+    pub level: u8,
+    /// Cells that were cut between.
+    pub cells: usize,
+    /// Level of the smallest of them.
+    pub smallest_level: u64,
+    /// What the count was chosen by.
+    pub by: By,
+    /// Every count that was tried.
+    pub tried: Vec<Tried>,
+    /// The one that was kept.
+    pub kept: usize,
+    /// Its geoshards, along the curve.
+    pub shards: Vec<PlannedShard>,
+    /// How many geoshards circles touch.
+    pub circles: Vec<CircleReport>,
+    /// What tracks cross, if there were any.
+    pub crossings: Option<Crossings>,
+}
+
+/// One geoshard of a plan.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PlannedShard {
+    /// Its id.
+    pub shard: ShardId,
+    /// Its load.
+    pub load: f64,
+    /// Its load over the mean.
+    pub over_mean: f64,
+    /// Its points: documents, if each point is one.
+    pub points: u64,
+    /// Cells with points in them.
+    pub cells: usize,
+    /// Its area.
+    pub area_km2: f64,
+}
+
+/// How many geoshards circles of one radius touch, around where the load is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CircleReport {
+    /// Their radius.
+    pub radius_miles: u32,
+    /// The mean.
+    pub mean: f64,
+    /// 99 of 100 circles touch no more.
+    pub p99: usize,
+    /// The most.
+    pub max: usize,
+    /// Circles that touch one geoshard only, 0 to 1.
+    pub share_of_one: f64,
+}
+
+impl Plan {
+    /// Describes this plan, of which `map` was made.
+    pub fn report(&self, map: &GeoshardMap, crossings: Option<Crossings>) -> PlanReport {
+        let load: f64 = self.finest.iter().map(|place| place.load).sum();
+        let mean = load / self.count() as f64;
+        let ends = self.starts.iter().skip(1).copied().chain([self.cells.len()]);
+        let shards = self.starts.iter().zip(ends).zip(map.ranges());
+        let shards = shards.map(|((&start, end), (range, shard))| {
+            let cells = &self.cells[start..end];
+            let load: f64 = cells.iter().map(|cell| cell.load).sum();
+            PlannedShard {
+                shard: shard.clone(),
+                load,
+                over_mean: load / mean,
+                points: cells.iter().map(|cell| cell.points).sum(),
+                cells: cells.len(),
+                area_km2: share_of_globe(range) * 4.0 * std::f64::consts::PI * (EARTH_RADIUS_M / 1e3).powi(2),
+            }
+        });
+        PlanReport {
+            name: map.name().to_owned(),
+            version: map.version(),
+            points: self.finest.iter().map(|place| place.points).sum(),
+            load,
+            level: self.level,
+            cells: self.cells.len(),
+            smallest_level: self.cells.iter().map(|cell| cell.cell.level()).max().unwrap_or_default(),
+            by: self.by,
+            tried: self.tried.clone(),
+            kept: self.count(),
+            shards: shards.collect(),
+            circles: RADII_MILES.map(|miles| circles(map, &self.finest, miles)).to_vec(),
+            crossings,
+        }
+    }
+}
+
+/// Circles around the middles of places, as many around each as its load asks for.
+fn circles(map: &GeoshardMap, places: &[WalkedCell], radius_miles: u32) -> CircleReport {
+    let total: f64 = places.iter().map(|place| place.load).sum();
+    let step = total / f64::from(CENTRES);
+    let mut touched: Vec<usize> = Vec::new();
+    let mut passed = 0.0;
+    // Evenly spaced along the load: no luck in it, and nothing to seed.
+    let mut centres = (0..CENTRES).map(|number| (f64::from(number) + 0.5) * step).peekable();
+    for place in places {
+        passed += place.load;
+        let mut around = 0;
+        while centres.next_if(|&at| at < passed).is_some() {
+            around += 1;
+        }
+        if around == 0 {
+            continue;
+        }
+        let middle = LatLng::from(place.cell);
+        let Ok(centre) = GeoPoint::new(middle.lat.deg(), middle.lng.deg()) else { continue };
+        let circle = Circle::new(centre, f64::from(radius_miles) * METRES_PER_MILE);
+        touched.extend(std::iter::repeat_n(shards_touched(map, &circle).len(), around));
+    }
+    touched.sort_unstable();
+    let count = touched.len().max(1) as f64;
+    CircleReport {
+        radius_miles,
+        mean: touched.iter().sum::<usize>() as f64 / count,
+        p99: touched.get(touched.len() * 99 / 100).copied().unwrap_or_default(),
+        max: touched.last().copied().unwrap_or_default(),
+        share_of_one: touched.partition_point(|&shards| shards <= 1) as f64 / count,
+    }
+}
+
+/// A load for people: whole numbers where there are many.
+pub(crate) fn amount(load: f64) -> String {
+    if load >= 100.0 || load.fract() == 0.0 { format!("{load:.0}") } else { format!("{load:.3}") }
+}
+
+impl fmt::Display for PlanReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, version, points, cells, level, kept, .. } = self;
+        let load = amount(self.load);
+        writeln!(
+            f,
+            "map {name:?}, version {version}: {kept} geoshards, planned by {points} points with load {load}"
+        )?;
+        writeln!(
+            f,
+            "cut between {cells} cells of level {level} to {}; of {} counts, the one with the least {}",
+            self.smallest_level,
+            self.tried.len(),
+            match self.by {
+                By::Cv => "coefficient of variation (sd / mean)",
+                By::Sd => "standard deviation",
+            }
+        )?;
+
+        writeln!(f, "\n           best cut                          greedy cut")?;
+        writeln!(f, "count            sd     cv %  max/mean            sd     cv %  max/mean")?;
+        for Tried { count, best, greedy } in &self.tried {
+            let mark = if count == kept { "  <- kept" } else { "" };
+            writeln!(
+                f,
+                "{count:>5}  {:>12}  {:>7.3}  {:>8.3}  {:>12}  {:>7.3}  {:>8.3}{mark}",
+                amount(best.sd),
+                best.cv * 100.0,
+                best.max_over_mean,
+                amount(greedy.sd),
+                greedy.cv * 100.0,
+                greedy.max_over_mean
+            )?;
+        }
+
+        let ids = self.shards.iter().map(|shard| shard.shard.as_str().len());
+        let wide = ids.chain(["shard".len()]).max().unwrap_or_default();
+        writeln!(f, "\n{:wide$}          load  of mean     points   cells     area km²", "shard")?;
+        for PlannedShard { shard, load, over_mean, points, cells, area_km2 } in &self.shards {
+            writeln!(
+                f,
+                "{:wide$}  {:>12}  {over_mean:>7.3}  {points:>9}  {cells:>6}  {area_km2:>11.0}",
+                shard.as_str(),
+                amount(*load)
+            )?;
+        }
+
+        writeln!(f, "\ngeoshards that a circle touches, {CENTRES} circles of each radius where the load is")?;
+        writeln!(f, "radius       mean  p99  max  one only")?;
+        for CircleReport { radius_miles, mean, p99, max, share_of_one } in &self.circles {
+            let one = share_of_one * 100.0;
+            writeln!(f, "{radius_miles:>3} miles  {mean:>7.3}  {p99:>3}  {max:>3}  {one:>6.1} %")?;
+        }
+        if let Some(crossings) = &self.crossings {
+            writeln!(f, "\n{crossings}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CellLoads, Naming, PlanOptions};
+    use super::*;
+
+    fn report() -> PlanReport {
+        let mut loads = CellLoads::new(12);
+        // A hundred people in each of four places far from any border, and one alone beside the edge of face 0.
+        for (lat, lon, load) in [
+            (20.0, 10.0, 100.0),
+            (20.0, 100.0, 100.0),
+            (75.0, 20.0, 100.0),
+            (20.0, 170.0, 100.0),
+            (20.0, -44.97, 1.0),
+        ] {
+            loads.add(GeoPoint::new(lat, lon).unwrap(), load).unwrap();
+        }
+        let options = PlanOptions { level: 7, split_above: 1.0, counts: 3..=4, by: By::Cv };
+        let plan = Plan::make(&loads, &options).unwrap();
+        let map = plan.map(3, "four", &Naming::Fresh).unwrap();
+        plan.report(&map, None)
+    }
+
+    #[test]
+    fn the_report_adds_up() {
+        let report = report();
+        assert_eq!((report.kept, report.points, report.load), (4, 5, 401.0));
+        assert_eq!(report.shards.iter().map(|shard| shard.load).sum::<f64>(), 401.0);
+        assert_eq!(report.shards.iter().map(|shard| shard.points).sum::<u64>(), 5);
+        assert_eq!(report.shards.iter().map(|shard| shard.cells).sum::<usize>(), report.cells);
+        let area: f64 = report.shards.iter().map(|shard| shard.area_km2).sum();
+        assert!((area / 510_064_000.0 - 1.0).abs() < 2e-3, "{area}");
+    }
+
+    #[test]
+    fn circles_are_counted_by_the_load_at_their_centre() {
+        // Only around the one person near the edge do small circles touch two: 1 of 401.
+        let report = report();
+        let small = &report.circles[0];
+        assert_eq!((small.radius_miles, small.p99, small.max), (5, 1, 2), "{report}");
+        assert!((small.share_of_one - 400.0 / 401.0).abs() < 1e-3, "{}", small.share_of_one);
+        assert!((small.mean - (1.0 + 1.0 / 401.0)).abs() < 1e-3, "{}", small.mean);
+    }
+
+    #[test]
+    fn the_table_shows_every_count_and_every_geoshard() {
+        let text = report().to_string();
+        assert!(
+            text.starts_with("map \"four\", version 3: 4 geoshards, planned by 5 points with load 401\n")
+        );
+        assert_eq!(text.matches("<- kept").count(), 1);
+        for shard in ["s00", "s01", "s02", "s03"] {
+            assert_eq!(text.matches(shard).count(), 1, "{text}");
+        }
+    }
+}
