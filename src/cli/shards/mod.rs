@@ -2,7 +2,9 @@
 
 mod cover;
 mod create;
+mod input;
 mod locate;
+mod plan;
 mod show;
 
 use std::process::ExitCode;
@@ -11,7 +13,7 @@ use clap::{Args, Subcommand};
 
 use super::{ConfigArgs, Failure, connect, output};
 
-/// Geoshards: create their indices, show the map, locate a point, cover a circle, a box or a polygon.
+/// Geoshards: plan a map, create its indices, show it, locate a point, cover a circle, a box or a polygon.
 #[derive(Debug, Args)]
 pub struct ShardsArgs {
     #[command(subcommand)]
@@ -20,6 +22,7 @@ pub struct ShardsArgs {
 
 #[derive(Debug, Subcommand)]
 enum ShardsCommand {
+    Plan(Box<plan::PlanArgs>),
     Create(create::CreateArgs),
     Show(show::ShowArgs),
     Locate(locate::LocateArgs),
@@ -28,6 +31,7 @@ enum ShardsCommand {
 
 pub async fn shards(args: ShardsArgs) -> Result<ExitCode, Failure> {
     match args.command {
+        ShardsCommand::Plan(args) => plan::plan(&args),
         ShardsCommand::Create(args) => create::create(args).await,
         ShardsCommand::Show(args) => show::show(args),
         ShardsCommand::Locate(args) => locate::locate(args),

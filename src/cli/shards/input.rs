@@ -1,0 +1,108 @@
+//! Arguments that say where points come from, for the subcommands that read them.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, stdin};
+use std::path::Path;
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::Failure;
+use crate::decode::LocationPath;
+use crate::geo::GeoPoint;
+use crate::points::{self, Columns, Format, Place, Row, Weight};
+
+/// How rows of points are read.
+#[derive(Debug, Clone, Args)]
+pub struct RowArgs {
+    /// How the file is written; told by its first character if not given.
+    #[arg(long, value_enum)]
+    format: Option<FormatArg>,
+    /// Column, or dotted path in a JSON object, of the latitude in degrees.
+    #[arg(long, value_name = "NAME", requires = "lon", conflicts_with = "location")]
+    lat: Option<String>,
+    /// Column, or dotted path in a JSON object, of the longitude in degrees.
+    #[arg(long, value_name = "NAME", requires = "lat")]
+    lon: Option<String>,
+    /// Dotted path of the location in a JSON object, in any form that a geo_point takes [default: location; in a CSV
+    /// file, columns lat and lon].
+    #[arg(long, value_name = "PATH")]
+    location: Option<String>,
+    /// The load score of a point, as a weighted sum of columns: "users", "users + 0.5*active + 10*queries".
+    #[arg(long, value_name = "SUM", default_value = "1")]
+    weight: Weight,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum FormatArg {
+    Csv,
+    Ndjson,
+}
+
+impl RowArgs {
+    /// What is read from each row.
+    pub fn columns(&self) -> Result<Columns, Failure> {
+        let place = match (&self.location, &self.lat, &self.lon) {
+            (Some(path), ..) => Place::Path(LocationPath::new(path).map_err(Failure::usage)?),
+            (None, Some(lat), Some(lon)) => Place::Pair { lat: lat.clone(), lon: lon.clone() },
+            _ => Place::Usual,
+        };
+        Ok(Columns { place, weight: self.weight.clone(), id: None })
+    }
+
+    /// Reads the points of a file; `-` is standard input.
+    pub fn read<E: std::error::Error + Send + Sync + 'static>(
+        &self,
+        path: &Path,
+        mut each: impl FnMut(GeoPoint, f64) -> Result<(), E>,
+    ) -> Result<(), Failure> {
+        self.read_rows(path, &self.columns()?, |row| each(row.point, row.load))
+    }
+
+    /// Reads a file of tracks: rows with an id, in the order of time.
+    pub fn read_tracks<E: std::error::Error + Send + Sync + 'static>(
+        &self,
+        path: &Path,
+        id: &str,
+        mut each: impl FnMut(&str, GeoPoint) -> Result<(), E>,
+    ) -> Result<(), Failure> {
+        let columns = Columns { id: Some(id.to_owned()), weight: Weight::default(), ..self.columns()? };
+        self.read_rows(path, &columns, |row| each(row.id, row.point))
+    }
+
+    fn read_rows<E: std::error::Error + Send + Sync + 'static>(
+        &self,
+        path: &Path,
+        columns: &Columns,
+        each: impl FnMut(Row<'_>) -> Result<(), E>,
+    ) -> Result<(), Failure> {
+        let format = self.format.map(|format| match format {
+            FormatArg::Csv => Format::Csv,
+            FormatArg::Ndjson => Format::Ndjson,
+        });
+        let bar = ProgressBar::no_length();
+        let input = open(path, &bar)?;
+        let result = points::read(input, format, columns, each);
+        bar.finish_and_clear();
+        result.with_context(|| format!("reading {}", path.display())).map_err(Failure::usage)?;
+        Ok(())
+    }
+}
+
+/// Opens a file; on a terminal, `bar` shows how far it is read.
+fn open(path: &Path, bar: &ProgressBar) -> Result<Box<dyn BufRead>, Failure> {
+    const BUFFER: usize = 1 << 18;
+    if path.as_os_str() == "-" {
+        return Ok(Box::new(BufReader::with_capacity(BUFFER, bar.wrap_read(stdin()))));
+    }
+    let file =
+        File::open(path).with_context(|| format!("opening {}", path.display())).map_err(Failure::usage)?;
+    if let Some(metadata) = file.metadata().ok().filter(std::fs::Metadata::is_file) {
+        bar.set_length(metadata.len());
+        if let Ok(style) = ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {eta} left") {
+            bar.set_style(style);
+        }
+    }
+    Ok(Box::new(BufReader::with_capacity(BUFFER, bar.wrap_read(file))))
+}

@@ -1,0 +1,149 @@
+//! `geofold shards plan`.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use clap::{Args, ValueEnum};
+use tempfile::NamedTempFile;
+
+use super::input::RowArgs;
+use super::{Failure, output};
+use crate::geoshard::GeoshardMap;
+use crate::geoshard::plan::{By, CellLoads, Naming, Plan, PlanOptions};
+use crate::geoshard::tracks::Follower;
+
+/// Plan a map: geoshards of about the same load, from points with a load.
+///
+/// Points are summed up in S2 cells, and the cells, walked along the Hilbert curve, are cut into geoshards with the least
+/// sum of squared loads. Every count from --min to --max is tried, and the most even one is kept. The report says how even
+/// that is, with the usual greedy cut beside it, and how many geoshards circles around the load touch. docs/geoshards.md
+/// says how to choose.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// The points: CSV with a header, or one JSON object a line; `-` is standard input.
+    points: PathBuf,
+    #[command(flatten)]
+    rows: RowArgs,
+    /// S2 level of the cells that are cut between: 7 is some 70 km wide, and each more halves that.
+    #[arg(long, value_name = "N", default_value_t = 7, help_heading = "Plan")]
+    level: u8,
+    /// A cell with more than this part of an average geoshard's load, at the largest count, is split.
+    #[arg(long, value_name = "PART", default_value_t = 0.25, help_heading = "Plan")]
+    split: f64,
+    /// The level of the smallest cells that splitting may come to.
+    #[arg(long, value_name = "N", default_value_t = 12, help_heading = "Plan")]
+    finest: u8,
+    /// The lowest number of geoshards to try.
+    #[arg(long, value_name = "N", default_value_t = 40, help_heading = "Plan")]
+    min: usize,
+    /// The highest number of geoshards to try.
+    #[arg(long, value_name = "N", default_value_t = 100, help_heading = "Plan")]
+    max: usize,
+    /// Which count is kept: the one with the least coefficient of variation, or with the least standard deviation, which
+    /// falls with the count by itself.
+    #[arg(long, value_enum, default_value = "cv", help_heading = "Plan")]
+    by: ByArg,
+    /// A sample of tracks, to tell which share of writes would cross a border: rows with an id and a point, in the order
+    /// of time, read as the points are.
+    #[arg(long, value_name = "FILE", help_heading = "Report")]
+    tracks: Option<PathBuf>,
+    /// Column, or dotted path, of what a row of --tracks is about.
+    #[arg(long, value_name = "NAME", default_value = "id", help_heading = "Report")]
+    track_id: String,
+    /// Print JSON.
+    #[arg(long, help_heading = "Report")]
+    json: bool,
+    /// Write the map to this file, which must not exist.
+    #[arg(long, value_name = "FILE", help_heading = "Map")]
+    out: Option<PathBuf>,
+    /// Overwrite the file of --out.
+    #[arg(long, requires = "out", help_heading = "Map")]
+    force: bool,
+    /// The map's name.
+    #[arg(long, value_name = "TEXT", default_value = "planned", help_heading = "Map")]
+    name: String,
+    /// The map's version.
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "after", help_heading = "Map")]
+    map_version: u64,
+    /// The map that this one is to replace: its version is one lower, and its geoshards' ids stay where most of their
+    /// load stays, so that little has to move.
+    #[arg(long, value_name = "FILE", help_heading = "Map")]
+    after: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ByArg {
+    Cv,
+    Sd,
+}
+
+pub fn plan(args: &PlanArgs) -> Result<ExitCode, Failure> {
+    let after = match &args.after {
+        None => None,
+        Some(path) => Some(GeoshardMap::load(path).context("--after").map_err(Failure::usage)?),
+    };
+    if let Some(out) = args.out.as_ref().filter(|out| out.exists() && !args.force) {
+        return Err(Failure::usage(exists(out)));
+    }
+    let options = PlanOptions {
+        level: args.level,
+        split_above: args.split,
+        counts: args.min..=args.max,
+        by: match args.by {
+            ByArg::Cv => By::Cv,
+            ByArg::Sd => By::Sd,
+        },
+    };
+
+    let mut loads = CellLoads::new(args.finest);
+    args.rows.read(&args.points, |point, load| loads.add(point, load))?;
+    let plan = Plan::make(&loads, &options).context("planning geoshards").map_err(Failure::usage)?;
+
+    let (version, naming) = match &after {
+        None => (args.map_version, Naming::Fresh),
+        Some(old) => (old.version() + 1, Naming::After(old)),
+    };
+    let map = plan.map(version, &args.name, &naming).context("making the map").map_err(Failure::usage)?;
+    let crossings = match &args.tracks {
+        None => None,
+        Some(tracks) => {
+            let mut follower = Follower::new(&map);
+            args.rows.read_tracks(tracks, &args.track_id, |id, point| follower.step(id, point))?;
+            Some(follower.crossings())
+        }
+    };
+    if let Some(out) = &args.out {
+        write(&map, out, args.force)?;
+    }
+    output::text_or_json(&plan.report(&map, crossings), args.json)
+}
+
+fn exists(path: &Path) -> anyhow::Error {
+    anyhow!("{} exists; choose another file, or give --force", path.display())
+}
+
+/// Writes the map whole or not at all.
+fn write(map: &GeoshardMap, path: &Path, force: bool) -> Result<(), Failure> {
+    let writing = || format!("writing {}", path.display());
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = NamedTempFile::new_in(folder).with_context(writing)?;
+    file.write_all(map.to_json().as_bytes()).with_context(writing)?;
+    make_readable(&file).with_context(writing)?;
+    if force {
+        file.persist(path).with_context(writing)?;
+    } else if let Err(error) = file.persist_noclobber(path) {
+        if error.error.kind() == std::io::ErrorKind::AlreadyExists {
+            return Err(Failure::usage(exists(path)));
+        }
+        return Err(error).with_context(writing)?;
+    }
+    Ok(())
+}
+
+/// A temporary file is its owner's alone; a map is for the workers to read.
+fn make_readable(file: &NamedTempFile) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))
+}
