@@ -31,6 +31,9 @@ const RECORDS_PER_TURN: usize = 2000;
 /// How often acknowledged offsets are told to the meta index.
 const REMEMBER_INTERVAL: Duration = Duration::from_secs(10);
 
+/// How long leaving the group may take, beyond what revoked partitions are given to finish.
+const LEAVING: Duration = Duration::from_secs(10);
+
 /// How often the board is brought up to date.
 const BOARD_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -264,9 +267,39 @@ pub fn poll_until_told(
         }
     }
     send_to_remember(&context, remember);
-    // Leaves the group: the revocation callback runs in here.
-    drop(consumer);
+    leave_group(consumer, context.pace.revoke + LEAVING);
     Ok(())
+}
+
+/// Closes the consumer; the revocation callback runs in there.
+///
+/// librdkafka closes without a limit, and seldom without an end: a rebalance event that was under way is answered by
+/// `rd_kafka_assign`, which waits for a group that is gone already. So it is given a thread, and left to it after `limit`.
+/// What it had to commit is then read again by the next owner, and the broker notices at the end of the session.
+fn leave_group(consumer: BaseConsumer<Context>, limit: Duration) {
+    if !ends_within(limit, move || drop(consumer)) {
+        tracing::warn!(
+            limit = ?limit,
+            "leaving the group did not end; the worker goes without, and the group notices when the session is over"
+        );
+    }
+}
+
+/// Runs `action` on a thread of its own, and says whether it ended in time. One that did not is left alone.
+fn ends_within(limit: Duration, action: impl FnOnce() + Send + 'static) -> bool {
+    let (ended, wait) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new().name("leave group".to_owned()).spawn(move || {
+        action();
+        // Nobody waits any more if it took too long.
+        let _ = ended.send(());
+    });
+    match thread {
+        Ok(_) => wait.recv_timeout(limit).is_ok(),
+        Err(error) => {
+            tracing::warn!(%error, "no thread to leave the group on");
+            false
+        }
+    }
 }
 
 fn poll_some(consumer: &BaseConsumer<Context>, context: &Context) -> Result<(), ConsumerLost> {
@@ -330,5 +363,17 @@ fn send_to_remember(context: &Context, remember: &mpsc::UnboundedSender<Vec<(i32
     if !committed.is_empty() {
         // The receiver is gone only when the worker has ended already.
         let _ = remember.send(committed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_end_is_left_alone() {
+        assert!(ends_within(Duration::from_secs(60), || {}));
+        let (_open, never) = std::sync::mpsc::channel::<()>();
+        assert!(!ends_within(Duration::from_millis(20), move || never.recv().unwrap_or_default()));
     }
 }
