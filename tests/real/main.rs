@@ -18,6 +18,7 @@
 
 mod bounded;
 mod counters;
+mod cover;
 mod crashes;
 mod dead_letters;
 mod membership;
@@ -25,6 +26,9 @@ mod one_copy;
 mod order;
 mod outages;
 mod quick_start;
+#[expect(dead_code, reason = "not all of what the fast tests compare with is needed here")]
+#[path = "../cover/reference.rs"]
+mod reference;
 mod rewind;
 mod starvation;
 mod stop;
