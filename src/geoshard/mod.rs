@@ -10,6 +10,7 @@ pub mod cover;
 pub mod describe;
 pub mod live;
 pub mod map;
+pub mod outline;
 pub mod plan;
 pub mod touch;
 pub mod tracks;
