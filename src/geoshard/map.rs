@@ -261,14 +261,6 @@ impl GeoshardMap {
         self.owner_of_leaf(cell::leaf(point))
     }
 
-    /// The owners of the ranges that have leaf cells in `leaves`, in curve order, as indices in [`Self::shards`];
-    /// an owner of several ranges is there more than once.
-    pub(super) fn owners_within(&self, leaves: Range<u64>) -> &[usize] {
-        let after = |leaf: u64| self.starts.partition_point(|&start| start <= leaf);
-        let first = after(leaves.start).saturating_sub(1);
-        &self.owners[first..after(leaves.end.saturating_sub(1)).max(first)]
-    }
-
     /// The index in [`Self::shards`] of the geoshard that a leaf cell belongs to.
     pub(super) fn owner_of_leaf(&self, leaf: u64) -> usize {
         // At least one start is not above any leaf: the first is 0.

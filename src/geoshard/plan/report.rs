@@ -6,10 +6,10 @@ use s2::latlng::LatLng;
 use serde::Serialize;
 
 use super::{By, Plan, Tried, WalkedCell};
-use crate::geo::GeoPoint;
+use crate::geo::{Distance, EARTH_RADIUS_METRES, GeoPoint};
 use crate::geoshard::cell::share_of_globe;
+use crate::geoshard::cover::{Shape, cover};
 use crate::geoshard::map::GeoshardMap;
-use crate::geoshard::touch::{Circle, EARTH_RADIUS_M, shards_touched};
 use crate::geoshard::tracks::Crossings;
 use crate::ids::ShardId;
 
@@ -98,7 +98,10 @@ impl Plan {
                 over_mean: load / mean,
                 points: cells.iter().map(|cell| cell.points).sum(),
                 cells: cells.len(),
-                area_km2: share_of_globe(range) * 4.0 * std::f64::consts::PI * (EARTH_RADIUS_M / 1e3).powi(2),
+                area_km2: share_of_globe(range)
+                    * 4.0
+                    * std::f64::consts::PI
+                    * (EARTH_RADIUS_METRES / 1e3).powi(2),
             }
         });
         PlanReport {
@@ -137,9 +140,10 @@ fn circles(map: &GeoshardMap, places: &[WalkedCell], radius_miles: u32) -> Circl
             continue;
         }
         let middle = LatLng::from(place.cell);
-        let Ok(centre) = GeoPoint::new(middle.lat.deg(), middle.lng.deg()) else { continue };
-        let circle = Circle::new(centre, f64::from(radius_miles) * METRES_PER_MILE);
-        touched.extend(std::iter::repeat_n(shards_touched(map, &circle).len(), around));
+        let centre = GeoPoint::new(middle.lat.deg(), middle.lng.deg());
+        let radius = Distance::from_metres(f64::from(radius_miles) * METRES_PER_MILE);
+        let (Ok(centre), Ok(radius)) = (centre, radius) else { continue };
+        touched.extend(std::iter::repeat_n(cover(map, &Shape::circle(centre, radius)).len(), around));
     }
     touched.sort_unstable();
     let count = touched.len().max(1) as f64;
