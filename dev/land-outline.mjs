@@ -1,7 +1,7 @@
 // Turns Natural Earth's land outline into the compact SVG path that the status page ships.
 //
 //   npm pack world-atlas@2.0.2 && tar xzf world-atlas-2.0.2.tgz
-//   node dev/land-outline.mjs package/land-110m.json > src/admin/page/land.svg.txt
+//   node dev/land-outline.mjs package/land-110m.json > src/geoshard/picture/land.svg.txt
 //
 // Units are tenths of a degree in equirectangular projection: x = (longitude + 180) * 10,
 // y = (90 - latitude) * 10. Each ring is one absolute point, then relative lines.

@@ -11,7 +11,12 @@ use super::Failure;
 
 /// Prints `value` and a line break.
 pub fn line(value: impl Display) -> Result<(), Failure> {
-    match writeln!(stdout().lock(), "{value}") {
+    text(format_args!("{value}\n"))
+}
+
+/// Prints `value` as it is.
+pub fn text(value: impl Display) -> Result<(), Failure> {
+    match write!(stdout().lock(), "{value}") {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => Ok(result.context("writing to standard output")?),
     }

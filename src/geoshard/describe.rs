@@ -9,6 +9,8 @@ use super::LiveMaps;
 use super::cell::{self, share_of_globe, tiles};
 use super::cover::{Shape, cover_live};
 use super::map::GeoshardMap;
+use super::plan::CellLoad;
+use super::plan::report::amount;
 use crate::elastic::Index;
 use crate::geo::GeoPoint;
 use crate::ids::ShardId;
@@ -39,6 +41,20 @@ pub struct ShardDescription {
     pub share_of_globe: f64,
     /// Token of the S2 cell that its first range begins with; S2 viewers draw it.
     pub first_cell: String,
+    /// What lies in it, where points were given.
+    #[serde(flatten)]
+    pub load: Option<ShardLoad>,
+}
+
+/// What lies in a geoshard.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct ShardLoad {
+    /// Sum of its points' loads.
+    pub load: f64,
+    /// That over the mean of the map's geoshards; 0 if nothing has load.
+    pub over_mean: f64,
+    /// Its points.
+    pub points: u64,
 }
 
 /// Where a point belongs.
@@ -80,6 +96,7 @@ pub fn show(map: &GeoshardMap, prefix: &str) -> MapDescription {
             ranges: 0,
             share_of_globe: 0.0,
             first_cell: String::new(),
+            load: None,
         })
         .collect();
     let mut ranges = 0;
@@ -93,6 +110,18 @@ pub fn show(map: &GeoshardMap, prefix: &str) -> MapDescription {
         shard.share_of_globe += share_of_globe(range);
     }
     MapDescription { name: map.name().to_owned(), version: map.version(), ranges, shards }
+}
+
+impl MapDescription {
+    /// With what lies in each geoshard, in the order of [`GeoshardMap::shards`].
+    pub fn with_loads(mut self, loads: &[CellLoad]) -> Self {
+        let mean = loads.iter().map(|load| load.load).sum::<f64>() / loads.len().max(1) as f64;
+        for (shard, &CellLoad { load, points }) in self.shards.iter_mut().zip(loads) {
+            let over_mean = if mean > 0.0 { load / mean } else { 0.0 };
+            shard.load = Some(ShardLoad { load, over_mean, points });
+        }
+        self
+    }
 }
 
 /// Tells which geoshard of `map` holds `point`, and its index `<prefix>-<shard>`.
@@ -124,10 +153,16 @@ impl fmt::Display for MapDescription {
         writeln!(f, "map {name:?}, version {version}: {} geoshards in {ranges} ranges", shards.len())?;
         let ids = shards.iter().map(|shard| shard.shard.as_str().len());
         let wide = ids.chain(["shard".len()]).max().unwrap_or_default();
-        writeln!(f, "{:wide$}  ranges  % of globe  first cell", "shard")?;
-        for ShardDescription { shard, ranges, share_of_globe, first_cell, .. } in shards {
+        let has_load = shards.iter().any(|shard| shard.load.is_some());
+        let columns = if has_load { "          load  of mean     points" } else { "" };
+        writeln!(f, "{:wide$}  ranges  % of globe{columns}  first cell", "shard")?;
+        for ShardDescription { shard, ranges, share_of_globe, first_cell, load, .. } in shards {
             let percent = share_of_globe * 100.0;
-            writeln!(f, "{:wide$}  {ranges:>6}  {percent:>10.4}  {first_cell}", shard.as_str())?;
+            write!(f, "{:wide$}  {ranges:>6}  {percent:>10.4}", shard.as_str())?;
+            if let Some(ShardLoad { load, over_mean, points }) = load {
+                write!(f, "  {:>12}  {over_mean:>7.3}  {points:>9}", amount(*load))?;
+            }
+            writeln!(f, "  {first_cell}")?;
         }
         Ok(())
     }
@@ -181,6 +216,23 @@ mod tests {
              north       1     16.6667  5\n\
              rest        2     83.3333  1\n"
         );
+    }
+
+    #[test]
+    fn what_lies_in_each_geoshard_is_shown_where_it_is_known() {
+        let loads = [CellLoad { load: 30.0, points: 3 }, CellLoad { load: 10.0, points: 2 }];
+        let shown = show(&map(), "places").with_loads(&loads);
+        assert_eq!(
+            shown.to_string(),
+            "map \"poles\", version 2: 2 geoshards in 3 ranges\n\
+             shard  ranges  % of globe          load  of mean     points  first cell\n\
+             north       1     16.6667            30    1.500          3  5\n\
+             rest        2     83.3333            10    0.500          2  1\n"
+        );
+        let json = serde_json::to_value(&shown).unwrap();
+        assert_eq!((&json["shards"][0]["over_mean"], &json["shards"][1]["points"]), (&1.5.into(), &2.into()));
+        let without = serde_json::to_value(show(&map(), "places")).unwrap();
+        assert_eq!(without["shards"][0].get("load"), None);
     }
 
     #[test]

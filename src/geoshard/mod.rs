@@ -2,15 +2,19 @@
 //!
 //! Pure geometry: [`cell`] numbers the globe along S2's Hilbert curve, [`map`] cuts that curve into ranges and gives
 //! each to a geoshard, [`live`] says which maps hold now, [`mod@cover`] which geoshards a circle, a box or a polygon
-//! touches, [`describe`] tells people and programs about a map. [`plan`] makes a map from load, [`tracks`] counts the
-//! writes that cross its borders, [`outline`] finds the polygons to draw.
+//! touches, [`describe`] tells people and programs about a map, [`mod@diff`] what changes from one to the next.
+//! [`plan`] makes a map from load, [`tracks`] counts the writes that cross its borders. [`outline`] finds the polygons that
+//! [`geojson`] and [`picture`] draw.
 
 pub mod cell;
 pub mod cover;
 pub mod describe;
+pub mod diff;
+pub mod geojson;
 pub mod live;
 pub mod map;
 pub mod outline;
+pub mod picture;
 pub mod plan;
 pub mod tracks;
 

@@ -6,7 +6,6 @@
 //! | `format.rs` | numbers and text, escaped |
 //! | `map.rs` | the geoshards as SVG paths |
 //! | `page.css`, `page.js` | put into the page as they are |
-//! | `land.svg.txt` | the outline of the land; see `README.md` beside it |
 //!
 //! Every figure is in the page as it is sent. `page.js` fetches `/status.json` from time to time and puts new figures
 //! where the page says they belong: `data-v` is a path into the status, `data-f` names the format, and a table with
@@ -21,10 +20,10 @@ use std::time::{Duration, SystemTime};
 use self::format::{Text, bytes, known, millis, number, rate, seconds, short};
 use self::map::MapDrawing;
 use super::status::{Count, Counters, Documents, Partition, Requests, Status};
+use crate::geoshard::picture::LAND;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
-const LAND: &str = include_str!("land.svg.txt");
 
 /// What a browser may do with the page: nothing but show it and ask this server.
 pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; \

@@ -2,6 +2,7 @@
 
 mod cover;
 mod create;
+mod diff;
 mod input;
 mod locate;
 mod plan;
@@ -13,7 +14,7 @@ use clap::{Args, Subcommand};
 
 use super::{ConfigArgs, Failure, connect, output};
 
-/// Geoshards: plan a map, create its indices, show it, locate a point, cover a circle, a box or a polygon.
+/// Geoshards: plan a map, compare maps, create their indices, show them, locate a point, cover a circle, a box or a polygon.
 #[derive(Debug, Args)]
 pub struct ShardsArgs {
     #[command(subcommand)]
@@ -24,7 +25,8 @@ pub struct ShardsArgs {
 enum ShardsCommand {
     Plan(Box<plan::PlanArgs>),
     Create(create::CreateArgs),
-    Show(show::ShowArgs),
+    Show(Box<show::ShowArgs>),
+    Diff(Box<diff::DiffArgs>),
     Locate(locate::LocateArgs),
     Cover(cover::CoverArgs),
 }
@@ -33,7 +35,8 @@ pub async fn shards(args: ShardsArgs) -> Result<ExitCode, Failure> {
     match args.command {
         ShardsCommand::Plan(args) => plan::plan(&args),
         ShardsCommand::Create(args) => create::create(args).await,
-        ShardsCommand::Show(args) => show::show(args),
+        ShardsCommand::Show(args) => show::show(&args),
+        ShardsCommand::Diff(args) => diff::diff(&args),
         ShardsCommand::Locate(args) => locate::locate(args),
         ShardsCommand::Cover(args) => cover::cover(args),
     }

@@ -1,23 +1,76 @@
 //! `geofold shards show`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use clap::Args;
+use anyhow::Context;
+use clap::{Args, ValueEnum};
 
+use super::input::RowArgs;
 use super::{ConfigArgs, Failure, connect, output};
-use crate::geoshard::describe;
+use crate::geoshard::plan::CellLoad;
+use crate::geoshard::{GeoshardMap, describe, geojson, outline, picture};
 
-/// Show the map's geoshards.
+/// Show a map's geoshards: as a table, as JSON, as GeoJSON, or as a picture. With --points, with the load in each.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Print JSON.
-    #[arg(long)]
+    /// Show this map, and do not read the configuration.
+    #[arg(long, value_name = "FILE")]
+    map: Option<PathBuf>,
+    /// Start of every index name, for --map.
+    #[arg(long, value_name = "TEXT", default_value = "geofold", requires = "map")]
+    prefix: String,
+    /// How to show it. Browsers show SVG, and make PNG of it; QGIS, geojson.io and others take GeoJSON.
+    #[arg(long = "as", value_enum, value_name = "FORM", default_value = "table")]
+    form: Form,
+    /// Print JSON; the same as --as json.
+    #[arg(long, conflicts_with = "form")]
     json: bool,
+    /// Points with a load, as for `shards plan`; `-` is standard input.
+    #[arg(long, value_name = "FILE", help_heading = "Load")]
+    points: Option<PathBuf>,
+    #[command(flatten, next_help_heading = "Load")]
+    rows: RowArgs,
 }
 
-pub fn show(args: ShowArgs) -> Result<ExitCode, Failure> {
-    let config = args.config.load()?;
-    output::text_or_json(&describe::show(&*connect::map(&config)?, &config.elasticsearch.prefix), args.json)
+#[derive(Debug, Clone, Copy, PartialEq, ValueEnum)]
+enum Form {
+    Table,
+    Json,
+    Geojson,
+    Svg,
+}
+
+pub fn show(args: &ShowArgs) -> Result<ExitCode, Failure> {
+    let (map, prefix) = match &args.map {
+        Some(path) => {
+            let map = GeoshardMap::load(path).context("--map").map_err(Failure::usage)?;
+            (Arc::new(map), args.prefix.clone())
+        }
+        None => {
+            let config = args.config.load()?;
+            (connect::map(&config)?, config.elasticsearch.prefix)
+        }
+    };
+    let mut description = describe::show(&map, &prefix);
+    if let Some(points) = &args.points {
+        let mut loads = vec![CellLoad::default(); map.shards().len()];
+        args.rows.read(points, |point, load| {
+            loads[map.locate_index(point)].add(CellLoad { load, points: 1 });
+            Ok::<_, std::convert::Infallible>(())
+        })?;
+        description = description.with_loads(&loads);
+    }
+    match args.form {
+        Form::Table => return output::text_or_json(&description, args.json),
+        Form::Json => output::json(&description)?,
+        Form::Geojson => {
+            output::text(geojson::feature_collection(&description, &outline::outlines(&map)))?;
+        }
+        Form::Svg => output::text(picture::svg(&description, &outline::outlines(&map)))?,
+    }
+    Ok(ExitCode::SUCCESS)
 }

@@ -16,7 +16,7 @@ use crate::geoshard::cell;
 pub const MAX_CELLS: usize = 4_000_000;
 
 /// What lies in one cell.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize)]
 pub struct CellLoad {
     /// Sum of its points' loads.
     pub load: f64,
@@ -51,7 +51,8 @@ pub struct TooManyCells {
 }
 
 impl CellLoad {
-    fn add(&mut self, other: Self) {
+    /// With what lies in another place.
+    pub fn add(&mut self, other: Self) {
         self.load += other.load;
         self.points += other.points;
     }

@@ -1,0 +1,273 @@
+//! What changes from one map to the next: which parts of the globe, and which load, get another geoshard.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use super::cell::{share_of_globe, tiles};
+use super::map::GeoshardMap;
+use super::plan::CellLoad;
+use super::plan::report::amount;
+use crate::geo::GeoPoint;
+use crate::ids::ShardId;
+
+/// Compares two maps, and counts the points that are shown to it.
+#[derive(Debug)]
+pub struct Comparison<'m> {
+    old: &'m GeoshardMap,
+    new: &'m GeoshardMap,
+    /// By indices of the old and the new geoshard.
+    flows: BTreeMap<(usize, usize), Flow>,
+    total: Option<CellLoad>,
+}
+
+/// What changes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MapDiff {
+    /// The version of the old map.
+    pub old_version: u64,
+    /// The version of the new map.
+    pub new_version: u64,
+    /// Geoshards that only the new map has: their indices have to be made.
+    pub added: Vec<ShardId>,
+    /// Geoshards that only the old map has: their indices become empty.
+    pub removed: Vec<ShardId>,
+    /// All that moves.
+    pub moved: Moved,
+    /// What lies in all geoshards, where points were given.
+    pub total: Option<CellLoad>,
+    /// From where to where, the largest first.
+    pub flows: Vec<Flow>,
+}
+
+/// How much moves.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Moved {
+    /// S2 cells, of whatever size, that it is made of.
+    pub cells: usize,
+    /// Part of the globe's surface, 0 to 1.
+    pub share_of_globe: f64,
+    /// What lies in it, where points were given.
+    #[serde(flatten)]
+    pub load: Option<CellLoad>,
+}
+
+/// What moves from one geoshard to another.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Flow {
+    /// The geoshard by the old map.
+    pub from: ShardId,
+    /// The geoshard by the new map.
+    pub to: ShardId,
+    /// How much.
+    #[serde(flatten)]
+    pub moved: Moved,
+}
+
+impl<'m> Comparison<'m> {
+    /// Compares the maps themselves.
+    pub fn new(old: &'m GeoshardMap, new: &'m GeoshardMap) -> Self {
+        let mut comparison = Self { old, new, flows: BTreeMap::new(), total: None };
+        let (mut olds, mut news) = (old.ranges().peekable(), new.ranges().peekable());
+        let mut start = 0;
+        while let (Some((before, from)), Some((after, to))) = (olds.peek(), news.peek()) {
+            let end = before.end.min(after.end);
+            if from != to {
+                let key = (index(old, from), index(new, to));
+                let flow = comparison.flows.entry(key).or_insert_with(|| Flow::new(from, to));
+                flow.moved.cells += tiles(start..end).count();
+                flow.moved.share_of_globe += share_of_globe(start..end);
+            }
+            start = end;
+            olds.next_if(|(range, _)| range.end == end);
+            news.next_if(|(range, _)| range.end == end);
+        }
+        comparison
+    }
+
+    /// Counts a point.
+    pub fn add(&mut self, point: GeoPoint, load: f64) {
+        let one = CellLoad { load, points: 1 };
+        self.total.get_or_insert_default().add(one);
+        let key = (self.old.locate_index(point), self.new.locate_index(point));
+        // Where nothing moves there is no flow.
+        if let Some(flow) = self.flows.get_mut(&key) {
+            flow.moved.load.get_or_insert_default().add(one);
+        }
+    }
+
+    /// What was found.
+    pub fn finish(self) -> MapDiff {
+        let Self { old, new, flows, total } = self;
+        let only = |map: &GeoshardMap, other: &GeoshardMap| {
+            map.shards().iter().filter(|shard| !other.shards().contains(shard)).cloned().collect()
+        };
+        let mut flows: Vec<Flow> = flows.into_values().collect();
+        if total.is_some() {
+            for flow in &mut flows {
+                flow.moved.load.get_or_insert_default();
+            }
+        }
+        let weight = |flow: &Flow| (flow.moved.load.unwrap_or_default().load, flow.moved.share_of_globe);
+        flows.sort_by(|a, b| {
+            let ((load_a, area_a), (load_b, area_b)) = (weight(a), weight(b));
+            load_b.total_cmp(&load_a).then(area_b.total_cmp(&area_a))
+        });
+        let mut moved = Moved { load: total.map(|_| CellLoad::default()), ..Moved::default() };
+        for flow in &flows {
+            moved.cells += flow.moved.cells;
+            moved.share_of_globe += flow.moved.share_of_globe;
+            if let (Some(sum), Some(load)) = (&mut moved.load, flow.moved.load) {
+                sum.add(load);
+            }
+        }
+        MapDiff {
+            old_version: old.version(),
+            new_version: new.version(),
+            added: only(new, old),
+            removed: only(old, new),
+            moved,
+            total,
+            flows,
+        }
+    }
+}
+
+fn index(map: &GeoshardMap, shard: &ShardId) -> usize {
+    map.shards().partition_point(|known| known < shard)
+}
+
+impl Flow {
+    fn new(from: &ShardId, to: &ShardId) -> Self {
+        Self { from: from.clone(), to: to.clone(), moved: Moved::default() }
+    }
+}
+
+impl fmt::Display for MapDiff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { old_version, new_version, added, removed, moved, total, flows } = self;
+        writeln!(f, "from map version {old_version} to {new_version}")?;
+        let list = |ids: &[ShardId]| ids.iter().map(ShardId::as_str).collect::<Vec<_>>().join(", ");
+        for (what, ids) in [("new geoshards", added), ("geoshards that are gone", removed)] {
+            if !ids.is_empty() {
+                writeln!(f, "{what}: {}", list(ids))?;
+            }
+        }
+        if flows.is_empty() {
+            return writeln!(f, "every place stays in its geoshard");
+        }
+        writeln!(f, "{:.4} % of the globe moves, in {} cells", moved.share_of_globe * 100.0, moved.cells)?;
+        if let (Some(load), Some(total)) = (moved.load, total) {
+            let share = if total.load > 0.0 { load.load / total.load * 100.0 } else { 0.0 };
+            let (load, points) = (amount(load.load), load.points);
+            writeln!(
+                f,
+                "{share:.2} % of the load moves: {load} of {}, {points} of {} points",
+                amount(total.load),
+                total.points
+            )?;
+        }
+        let ids = flows.iter().flat_map(|flow| [&flow.from, &flow.to]);
+        let wide = ids.map(|id| id.as_str().len()).chain(["from".len()]).max().unwrap_or_default();
+        let columns = if total.is_some() { "          load     points" } else { "" };
+        writeln!(f, "\n{:wide$}  {:wide$}   cells  % of globe{columns}", "from", "to")?;
+        for Flow { from, to, moved } in flows {
+            let percent = moved.share_of_globe * 100.0;
+            write!(f, "{:wide$}  {:wide$}  {:>6}  {percent:>10.4}", from.as_str(), to.as_str(), moved.cells)?;
+            if let Some(load) = moved.load {
+                write!(f, "  {:>12}  {:>9}", amount(load.load), load.points)?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::geoshard::cell::END_OF_GLOBE;
+
+    fn map(version: u64, ranges: &[(u64, &str)]) -> GeoshardMap {
+        let ranges = ranges.iter().map(|&(from, id)| (from, ShardId::new(id).unwrap())).collect();
+        GeoshardMap::new(version, "test", ranges).unwrap()
+    }
+
+    fn at(lon: f64) -> GeoPoint {
+        GeoPoint::new(10.0, lon).unwrap()
+    }
+
+    #[test]
+    fn what_gets_another_geoshard_moves_with_its_load() {
+        // Face 1 goes from a to b, and the south pole's face from b to c.
+        let old = map(1, &[(0, "a"), (2 << 61 | 1, "b")]);
+        let new = map(2, &[(0, "a"), (1 << 61 | 1, "b"), (5 << 61 | 1, "c")]);
+        let mut comparison = Comparison::new(&old, &new);
+        for (lon, load) in [(0.0, 1.0), (90.0, 2.0), (91.0, 0.5), (180.0, 4.0)] {
+            comparison.add(at(lon), load);
+        }
+        assert_eq!(
+            comparison.finish().to_string(),
+            "from map version 1 to 2\n\
+             new geoshards: c\n\
+             33.3333 % of the globe moves, in 2 cells\n\
+             33.33 % of the load moves: 2.500 of 7.500, 2 of 4 points\n\
+             \n\
+             from  to     cells  % of globe          load     points\n\
+             a     b          1     16.6667         2.500          2\n\
+             b     c          1     16.6667             0          0\n"
+        );
+    }
+
+    #[test]
+    fn without_points_the_larger_area_comes_first_and_nothing_is_said_of_load() {
+        let old = map(3, &[(0, "a"), (1 << 59 | 1, "b"), (2 << 61 | 1, "c")]);
+        let new = map(4, &[(0, "c")]);
+        let diff = Comparison::new(&old, &new).finish();
+        let flows: Vec<_> = diff.flows.iter().map(|flow| (flow.from.as_str(), flow.to.as_str())).collect();
+        assert_eq!(flows, [("b", "c"), ("a", "c")]);
+        assert_eq!((diff.total, diff.moved.load), (None, None));
+        assert!(diff.to_string().contains("geoshards that are gone: a, b"));
+        let json = serde_json::to_value(&diff).unwrap();
+        assert_eq!(json["flows"][0].get("load"), None);
+    }
+
+    #[test]
+    fn the_same_map_changes_nothing() {
+        let one = map(1, &[(0, "a"), (1 << 61 | 1, "b")]);
+        let diff = Comparison::new(&one, &one).finish();
+        assert_eq!(diff.to_string(), "from map version 1 to 1\nevery place stays in its geoshard\n");
+    }
+
+    fn maps() -> impl Strategy<Value = GeoshardMap> {
+        let ranges =
+            prop::collection::btree_map((1..END_OF_GLOBE / 2).prop_map(|half| half * 2 + 1), 0..6_u8, 0..30);
+        ranges.prop_map(|ranges| {
+            let ids =
+                ranges.into_iter().map(|(from, owner)| (from, ShardId::new(&owner.to_string()).unwrap()));
+            let first = (0, ShardId::new("first").unwrap());
+            GeoshardMap::new(1, "", std::iter::once(first).chain(ids).collect()).unwrap()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_point_moves_exactly_if_the_maps_say_so(
+            old in maps(), new in maps(), points in prop::collection::vec((-90.0..90.0, -180.0..180.0), 60),
+        ) {
+            let mut comparison = Comparison::new(&old, &new);
+            let mut moves = 0;
+            for (lat, lon) in points {
+                let point = GeoPoint::new(lat, lon).unwrap();
+                moves += u64::from(old.locate(point) != new.locate(point));
+                comparison.add(point, 1.0);
+            }
+            let diff = comparison.finish();
+            prop_assert_eq!(diff.moved.load.unwrap().points, moves);
+            prop_assert!(diff.flows.iter().all(|flow| flow.from != flow.to && flow.moved.share_of_globe > 0.0));
+        }
+    }
+}
