@@ -24,9 +24,13 @@ use url::Url;
 use super::encode::MAX_PREFIX_BYTES;
 use super::nodes::Nodes;
 use super::{
-    AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer, Method, decode, encode,
+    AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer, Index, Method, decode,
+    encode,
 };
 use crate::clock::Clock;
+
+/// Indices named in one request to refresh them: with the longest prefix and the longest ids they fit a request line.
+const REFRESHED_AT_ONCE: usize = 20;
 
 /// An answer that announces more than this is not read.
 const MAX_ANSWER_BYTES: u64 = 256 << 20;
@@ -230,6 +234,27 @@ impl Elastic for HttpElastic {
             let path = encode::bulk_path(ops, timeout);
             let answer = self.post(&path, "application/x-ndjson", body, timeout).await?;
             decode::bulk_answer(&answer, ops.len())
+        }
+        .boxed()
+    }
+
+    fn refresh<'a>(
+        &'a self,
+        indices: &'a [Index],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<(), CallError>> {
+        async move {
+            // Elasticsearch's longest request line has 4 KB.
+            for some in indices.chunks(REFRESHED_AT_ONCE) {
+                let names: Vec<String> = some.iter().map(|index| index.name(&self.prefix)).collect();
+                let path = format!("/{}/_refresh", names.join(","));
+                let answer = self.post(&path, "application/json", Bytes::new(), timeout).await?;
+                let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
+                if answer["_shards"]["failed"].as_u64() != Some(0) {
+                    return Err(CallError::Undecodable("not every shard was refreshed".to_owned()));
+                }
+            }
+            Ok(())
         }
         .boxed()
     }

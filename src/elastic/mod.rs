@@ -7,6 +7,7 @@
 //! | `encode.rs`, `decode.rs` | `_bulk` and `_mget` bodies and answers, as pure functions over bytes |
 //! | `http.rs` | the trait over HTTP, on the `elasticsearch` crate |
 //! | `nodes.rs` | which node to ask next: round robin, with a rest for the dead |
+//! | `scan.rs` | reads all documents of some indices, a page at a time |
 //! | `scripted.rs` | the trait by script, for tests |
 //! | `rounds/` | sends a round of operations: cut by count and bytes, side by side, failed items again until the deadline |
 
@@ -16,6 +17,7 @@ pub mod encode;
 pub mod http;
 pub mod nodes;
 pub mod rounds;
+pub mod scan;
 #[cfg(test)]
 pub(crate) mod scripted;
 
@@ -250,6 +252,10 @@ pub trait Elastic: Send + Sync {
         ops: &'a [BulkOp],
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>>;
+
+    /// Makes all that was written to these indices visible to searches.
+    fn refresh<'a>(&'a self, indices: &'a [Index], timeout: Duration)
+    -> BoxFuture<'a, Result<(), CallError>>;
 
     /// Anything else. Statuses of 400 and above are answers, not errors; only no answer at all is one.
     fn admin<'a>(

@@ -7,7 +7,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use super::{AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer};
+use super::{AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer, Index};
 
 type AdminScript = dyn Fn(&str, Option<&Value>) -> (u16, Value) + Send + Sync;
 type BulkScript = dyn Fn(&[BulkOp]) -> Vec<BulkAnswer> + Send + Sync;
@@ -64,6 +64,10 @@ impl Elastic for Scripted {
             Ok((self.bulk)(ops))
         }
         .boxed()
+    }
+
+    fn refresh<'a>(&'a self, _: &'a [Index], _: Duration) -> BoxFuture<'a, Result<(), CallError>> {
+        async move { self.asked("refresh".to_owned()) }.boxed()
     }
 
     fn admin<'a>(&'a self, call: AdminCall, _: Duration) -> BoxFuture<'a, Result<AdminAnswer, CallError>> {

@@ -29,6 +29,8 @@ pub(crate) struct Faults {
     pub lost_replies: usize,
     /// Every call is answered with 401.
     pub unauthorized: bool,
+    /// No refresh succeeds.
+    pub refreshes_fail: bool,
     /// The next call panics.
     pub panics: bool,
     /// How long each call takes.
@@ -53,6 +55,7 @@ struct Store {
     calls: usize,
     placement_reads: usize,
     placement_writes: usize,
+    refreshes: usize,
 }
 
 /// See the top of this file.
@@ -94,6 +97,11 @@ impl MemoryElastic {
     /// How many writes of placements were asked for so far.
     pub(crate) fn placement_writes(&self) -> usize {
         self.store().placement_writes
+    }
+
+    /// How often it was asked to make writes visible.
+    pub(crate) fn refreshes(&self) -> usize {
+        self.store().refreshes
     }
 
     /// Where a document is, and its content: one copy of each, or the protocol is broken.
@@ -178,6 +186,18 @@ impl Elastic for MemoryElastic {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>> {
         self.call(timeout, true, |store| ops.iter().map(|op| store.carry_out(op)).collect()).boxed()
+    }
+
+    /// Everything is visible at once; it is counted.
+    fn refresh<'a>(&'a self, _: &'a [Index], timeout: Duration) -> BoxFuture<'a, Result<(), CallError>> {
+        async move {
+            let refused = self.call(timeout, false, |store| {
+                store.refreshes += 1;
+                store.faults.refreshes_fail
+            });
+            if refused.await? { Err(status(403)) } else { Ok(()) }
+        }
+        .boxed()
     }
 
     fn admin<'a>(&'a self, call: AdminCall, _: Duration) -> BoxFuture<'a, Result<AdminAnswer, CallError>> {

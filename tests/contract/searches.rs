@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use geofold::elastic::scan::{Scan, ScanOptions};
 use serde_json::{Value, json};
 
-use crate::server::Server;
+use crate::server::{LIMIT, Server};
 
 crate::cases![
     a_search_sees_the_last_refresh_and_nothing_later,
@@ -12,6 +13,8 @@ crate::cases![
     a_bulk_may_ask_for_a_refresh,
     a_hit_tells_version_stamp_and_source_if_asked,
     pages_by_index_and_doc_are_complete_and_without_repetition,
+    a_scan_reads_what_was_there_when_it_was_opened,
+    a_point_in_time_that_is_closed_is_gone,
     ids_terms_and_their_combinations_find_documents,
     a_circle_reaches_over_the_antimeridian_and_the_poles,
     hits_are_sorted_by_distance,
@@ -130,6 +133,61 @@ async fn pages_by_index_and_doc_are_complete_and_without_repetition(server: &Ser
     assert_eq!(distinct.len(), 20);
     let indices: Vec<&String> = seen.iter().map(|(index, _)| index).collect();
     assert!(indices.is_sorted(), "{indices:?}");
+}
+
+async fn a_scan_reads_what_was_there_when_it_was_opened(server: &Server) {
+    for index in ["a", "b", "c"] {
+        server.create(index, json!({"index.refresh_interval": "-1"})).await;
+        server.fill(index, &[r#"{"location":[1,2],"n":1}"#; 7]).await;
+    }
+    server.refresh("$*").await;
+    let elastic = server.elastic();
+    let indices = ["a", "b", "c"].map(|index| server.name(index));
+    let options = ScanOptions { page: 4, timeout: LIMIT, field: Some("location".to_owned()) };
+    let mut scan = Scan::open(&elastic, &indices, options).await.unwrap();
+    let mut seen: Vec<(String, String)> = Vec::new();
+    let mut pages = 0;
+    loop {
+        let page = scan.next().await.unwrap();
+        if page.is_empty() {
+            break;
+        }
+        pages += 1;
+        assert!(
+            page.iter().all(|hit| hit.source == json!({"location": [1, 2]}) && hit.version == 1),
+            "{page:?}"
+        );
+        seen.extend(page.into_iter().map(|hit| (hit.index, hit.id.as_str().to_owned())));
+        // What is written and deleted meanwhile makes no difference.
+        server.bulk(&[r#"{"delete":{"_index":"$c","_id":"6"}}"#]).await;
+        server.bulk(&[r#"{"index":{"_index":"$c","_id":"0"}}"#, r#"{"location":[3,4]}"#]).await;
+        server.bulk(&[r#"{"index":{"_index":"$a","_id":"new"}}"#, r#"{"location":[3,4]}"#]).await;
+        server.refresh("$*").await;
+    }
+    assert_eq!(scan.next().await.unwrap(), []);
+    scan.close().await;
+    assert_eq!(pages, 6);
+    seen.sort();
+    let expected: Vec<(String, String)> =
+        indices.iter().flat_map(|index| (0..7).map(|id| (index.clone(), id.to_string()))).collect();
+    assert_eq!(seen, expected);
+}
+
+async fn a_point_in_time_that_is_closed_is_gone(server: &Server) {
+    server.create("a", json!({})).await;
+    let opened = server.ask("POST", "/$a/_pit?keep_alive=1m", Value::Null).await;
+    assert_eq!(opened.status, 200, "{opened:?}");
+    let search = json!({"pit": {"id": opened.body["id"], "keep_alive": "1m"}, "sort": ["_shard_doc"]});
+    let answer = server.ask("POST", "/_search", search.clone()).await;
+    assert_eq!((answer.status, answer.ids()), (200, vec![]), "{answer:?}");
+    let closed = server.ask("DELETE", "/_pit", json!({"id": answer.body["pit_id"]})).await;
+    assert_eq!((closed.status, &closed.body["succeeded"]), (200, &json!(true)), "{closed:?}");
+    let answer = server.ask("POST", "/_search", search).await;
+    assert_eq!(answer.error(), (404, "search_phase_execution_exception"), "{answer:?}");
+    let answer = server.ask("POST", "/$a/_pit", Value::Null).await;
+    assert_eq!(answer.error(), (400, "action_request_validation_exception"), "{answer:?}");
+    let answer = server.ask("POST", "/$absent/_pit?keep_alive=1m", Value::Null).await;
+    assert_eq!(answer.error(), (404, "index_not_found_exception"), "{answer:?}");
 }
 
 async fn ids_terms_and_their_combinations_find_documents(server: &Server) {

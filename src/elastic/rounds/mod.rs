@@ -22,7 +22,7 @@ use self::item::{Item, Verdict};
 use self::observer::Waiting;
 pub use self::observer::{RequestKind, RoundsObserver, Unobserved};
 use super::answer::{CallVerdict, judge_call};
-use super::{BulkOp, CallError, Elastic, Found, Get, ItemError, Stamp};
+use super::{BulkOp, CallError, Elastic, Found, Get, Index, ItemError, Stamp};
 use crate::clock::{Clock, Instant};
 use crate::retry::RetryPolicy;
 
@@ -119,6 +119,28 @@ impl Rounds {
     /// Reads documents. One outcome for each, in order.
     pub async fn mget(&self, gets: Vec<Get>, lease: &Lease) -> Result<Vec<GetOutcome>, Halt> {
         self.round(gets, lease).await
+    }
+
+    /// Makes what was written to these indices visible to searches. `false`: the lease ended first. It takes no permit:
+    /// nothing is sent with it that Elasticsearch would have to work off.
+    pub async fn refresh(&self, indices: &[Index], lease: &Lease) -> bool {
+        let mut delays = self.retry.delays();
+        while let Some(left) = lease.time_left(self.clock.now()) {
+            let timeout = left.min(self.limits.request_timeout);
+            let answer = tokio::select! {
+                biased;
+                answer = self.elastic.refresh(indices, timeout) => answer,
+                () = lease.cancel.cancelled() => return false,
+            };
+            let Err(error) = answer else { return true };
+            warn!(
+                %error,
+                indices = indices.len(),
+                "moved documents can not be made visible, so their old copies stay for now; a refresh needs the index privilege maintenance"
+            );
+            self.pause(delays.next(None), lease).await;
+        }
+        false
     }
 
     async fn round<I: Item>(&self, items: Vec<I>, lease: &Lease) -> Result<Vec<I::Outcome>, Halt> {
@@ -319,7 +341,7 @@ mod tests {
     use futures::future::BoxFuture;
 
     use super::*;
-    use crate::elastic::{AdminAnswer, AdminCall, BulkAnswer, GetAnswer, Guard, Index, encode};
+    use crate::elastic::{AdminAnswer, AdminCall, BulkAnswer, GetAnswer, Guard, encode};
     use crate::ids::DocId;
 
     /// Follows tokio's paused time.
@@ -390,6 +412,10 @@ mod tests {
                 tokio::time::timeout(timeout, reply).await.unwrap_or(Err(CallError::Timeout(timeout)))
             }
             .boxed()
+        }
+
+        fn refresh<'a>(&'a self, indices: &'a [Index], _: Duration) -> BoxFuture<'a, Result<(), CallError>> {
+            async move { self.reply(vec![format!("refresh {}", indices.len())]).await.map(drop) }.boxed()
         }
 
         fn admin<'a>(&'a self, _: AdminCall, _: Duration) -> BoxFuture<'a, Result<AdminAnswer, CallError>> {

@@ -2,6 +2,7 @@
 //! threads, so that a large request keeps nobody waiting.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -11,6 +12,7 @@ use super::error::EsError;
 use super::faults::Faults;
 use super::filter::Filter;
 use super::index::{Doc, Index};
+use super::search::Searched;
 use super::store::{Store, read, write};
 use super::{mapping, search};
 
@@ -71,6 +73,8 @@ fn route(store: &Store, faults: &Faults, request: &Request) -> Result<Answer, Es
         ("GET" | "HEAD", [index, "_doc", id]) => return get(store, index, id),
         ("GET" | "POST", ["_search"]) => return searched(store, request, "*"),
         ("GET" | "POST", [names, "_search"]) => return searched(store, request, names),
+        ("POST", [names, "_pit"]) => open_pit(store, request, names)?,
+        ("DELETE", ["_pit"]) => close_pit(store, request)?,
         ("GET" | "POST", ["_count"]) => count(store, request, "*")?,
         ("GET" | "POST", [names, "_count"]) => count(store, request, names)?,
         ("GET" | "POST", ["_refresh"]) => refresh(store, request, "*")?,
@@ -229,13 +233,50 @@ fn searched(store: &Store, request: &Request, names: &str) -> Result<Answer, EsE
     if request.query.contains_key("q") {
         return Err(EsError::illegal_argument("the stand-in takes queries in the body only"));
     }
-    let indices = store.resolve(names, false, request.is_set("ignore_unavailable"))?;
-    let body = search::search(&indices, &body)?;
+    let pit_id = body["pit"]["id"].as_str();
+    let indices = match pit_id {
+        Some(id) => store.pits().kept(id, keep_alive(body["pit"]["keep_alive"].as_str())?, store.now())?,
+        None => {
+            let indices = store.resolve(names, false, request.is_set("ignore_unavailable"))?;
+            indices.into_iter().map(|index| Searched { index, kept: None }).collect()
+        }
+    };
+    let body = search::search(&indices, &body, pit_id)?;
     let filtered = request.filter().map(|filter| {
         let value = serde_json::from_slice(&body).unwrap_or_default();
         filter.apply(&value).to_string().into_bytes()
     });
     Ok(Answer { status: 200, body: filtered.unwrap_or(body) })
+}
+
+/// How long a point in time is to be kept, if it says so.
+fn keep_alive(text: Option<&str>) -> Result<Option<Duration>, EsError> {
+    let Some(text) = text else { return Ok(None) };
+    let time = crate::indices::parse_time(text);
+    time.map(Some).ok_or_else(|| {
+        EsError::illegal_argument(format!("failed to parse setting [keep_alive] with value [{text}]"))
+    })
+}
+
+fn open_pit(store: &Store, request: &Request, names: &str) -> Result<Value, EsError> {
+    let Some(time) = keep_alive(request.query.get("keep_alive").map(String::as_str))? else {
+        return Err(EsError::new(
+            400,
+            "action_request_validation_exception",
+            "Validation Failed: 1: [keep_alive] is not specified;",
+        ));
+    };
+    let indices = store.resolve(names, false, request.is_set("ignore_unavailable"))?;
+    let shards = indices.len();
+    let id = store.pits().open(&indices, time, store.now())?;
+    let summary = json!({"total": shards, "successful": shards, "failed": 0, "skipped": 0});
+    Ok(json!({"id": id, "_shards": summary}))
+}
+
+fn close_pit(store: &Store, request: &Request) -> Result<Value, EsError> {
+    let body: Value = request.json()?;
+    let freed = store.pits().close(body["id"].as_str().unwrap_or_default());
+    Ok(json!({"succeeded": true, "num_freed": freed}))
 }
 
 fn count(store: &Store, request: &Request, names: &str) -> Result<Value, EsError> {

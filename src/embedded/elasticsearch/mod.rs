@@ -17,6 +17,7 @@
 //! | `geo.rs` | points, circles and boxes by Lucene's arithmetic |
 //! | `bulk.rs` | `_bulk`: lines into operations, outcomes into an answer |
 //! | `search.rs` | `_search` and `_count` |
+//! | `pit.rs` | points in time: what searches saw, kept |
 //! | `filter.rs` | `filter_path` |
 //! | `names.rs` | names and patterns of indices |
 //! | `error.rs` | errors in Elasticsearch's words |
@@ -31,6 +32,7 @@ mod geo;
 mod index;
 mod mapping;
 mod names;
+mod pit;
 mod search;
 mod store;
 

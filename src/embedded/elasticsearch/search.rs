@@ -13,6 +13,7 @@ use super::filter::Filter;
 use super::geo::{Box as GeoBox, Circle};
 use super::index::{Doc, Index};
 use super::mapping;
+use super::pit::Kept;
 use super::store::{Shared, read};
 
 /// `index.max_result_window`.
@@ -86,14 +87,21 @@ struct Hit {
     metres: f64,
 }
 
-/// Searches indices; the bytes of the answer.
-pub(super) fn search(indices: &[Shared], body: &Value) -> Result<Vec<u8>, EsError> {
+/// An index to search, as the last refresh left it or as it once was.
+pub(super) struct Searched {
+    pub(super) index: Shared,
+    /// What a point in time has kept.
+    pub(super) kept: Option<Kept>,
+}
+
+/// Searches indices; the bytes of the answer. `pit_id`: of the point in time that they were kept by.
+pub(super) fn search(indices: &[Searched], body: &Value, pit_id: Option<&str>) -> Result<Vec<u8>, EsError> {
     let request = Request::parse(body)?;
     let mut hits = Vec::new();
     let mut total = 0;
     let mut failures = Vec::new();
-    for (shard, index) in indices.iter().enumerate() {
-        let index = read(index);
+    for (shard, searched) in indices.iter().enumerate() {
+        let index = read(&searched.index);
         index.check_open()?;
         let outcome = request
             .check()
@@ -104,7 +112,7 @@ pub(super) fn search(indices: &[Shared], body: &Value) -> Result<Vec<u8>, EsErro
             continue;
         }
         let name: Arc<str> = index.name.as_str().into();
-        for doc in index.visible().values() {
+        for doc in searched.kept.as_deref().unwrap_or(index.visible()).values() {
             if !request.query.matches(&index, &Candidate::new(doc)) {
                 continue;
             }
@@ -121,7 +129,7 @@ pub(super) fn search(indices: &[Shared], body: &Value) -> Result<Vec<u8>, EsErro
     }
     hits.sort_by(|a, b| request.compare(a, b));
     let page = hits.iter().skip(request.from).take(request.size);
-    Ok(request.render(page, total, indices.len(), &failures))
+    Ok(request.render(page, total, indices.len(), &failures, pit_id))
 }
 
 /// Counts the documents that match.
@@ -192,7 +200,7 @@ impl Request {
                     };
                 }
                 "_source" => request.source = Source::parse(value)?,
-                "timeout" | "track_scores" => {}
+                "timeout" | "track_scores" | "pit" => {}
                 _ => return Err(parsing(format!("Unknown key for a value in [{name}]."))),
             }
         }
@@ -265,9 +273,13 @@ impl Request {
         total: usize,
         shards: usize,
         failures: &[(String, EsError)],
+        pit_id: Option<&str>,
     ) -> Vec<u8> {
         let mut out = Vec::new();
         let mut whole = Members::begin(&mut out);
+        if let Some(id) = pit_id {
+            whole.text("pit_id", id);
+        }
         whole.raw("took", "0");
         whole.raw("timed_out", "false");
         let failed = failures.len();

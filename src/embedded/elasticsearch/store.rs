@@ -13,8 +13,9 @@ use serde_json::{Map, Value};
 
 use super::error::EsError;
 use super::index::{Condition, Doc, Index, Written};
+use super::pit::Pits;
 use super::{mapping, names};
-use crate::clock::Clock;
+use crate::clock::{Clock, Instant};
 
 pub(super) type Shared = Arc<RwLock<Index>>;
 
@@ -25,6 +26,7 @@ pub struct Store {
     cluster_settings: RwLock<BTreeMap<String, String>>,
     auto_create_default: String,
     clock: Arc<dyn Clock>,
+    pits: Pits,
     /// Bytes of all current sources.
     stored: Arc<AtomicU64>,
     max_stored: u64,
@@ -49,10 +51,21 @@ impl Store {
             cluster_settings: RwLock::default(),
             auto_create_default: auto_create.to_owned(),
             clock,
+            pits: Pits::default(),
             stored: Arc::default(),
             max_stored,
             made: AtomicU64::new(0),
         }
+    }
+
+    /// Points in time.
+    pub(super) fn pits(&self) -> &Pits {
+        &self.pits
+    }
+
+    /// The time, by the store's clock.
+    pub(super) fn now(&self) -> Instant {
+        self.clock.now()
     }
 
     /// Bytes of all current sources.
