@@ -11,6 +11,7 @@ use thiserror::Error;
 use crate::elastic::rounds::{BulkOutcome, GetOutcome, Halt, Lease, Rounds};
 use crate::elastic::{BulkOp, Get, Guard, Index};
 use crate::ids::DocId;
+use crate::maps::store::{Confirmation, confirm_op};
 use crate::position::{Epoch, Position};
 
 /// The topic as it was when its positions were first written.
@@ -204,6 +205,16 @@ impl Memory {
             Some(write_op(self.watermark_key(partition), version, &Watermark { epoch, offset }))
         });
         self.write(ops.collect(), lease).await
+    }
+
+    /// Tells that `partition`'s owner acts by a generation of the record of the maps.
+    pub async fn confirm(
+        &self,
+        partition: i32,
+        confirmation: &Confirmation,
+        lease: &Lease,
+    ) -> Result<(), MemoryError> {
+        self.write(vec![confirm_op(&self.topic, partition, confirmation)], lease).await
     }
 
     async fn read<T: for<'de> Deserialize<'de>>(

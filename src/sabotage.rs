@@ -10,6 +10,8 @@
 //!   of mover and ledger;
 //! - `geofold demo --sabotage NAME`, on real processes: [`FOUND_BY_THE_DEMO`]. It takes no others: they need two maps, or a
 //!   zombie and an owner within the same few milliseconds, which a demo can not promise;
+//! - the tests of `worker/partition` and `migrate/`, where a map is changed: [`Sabotage::InPlaceWithTwoMaps`],
+//!   [`Sabotage::DeleteBeforeSeen`], [`Sabotage::ActivateUnconfirmed`];
 //! - [`Sabotage::CacheSurvivesAssignment`] neither: an owner announces all it writes until a batch deadline has passed since
 //!   its assignment, if offsets are missing since what was remembered, and mends its cache by that. To show it takes a
 //!   partition that comes back to a worker after longer, and only a simulation can wait for that.
@@ -54,6 +56,12 @@ pub enum Sabotage {
     ForgetOnFailure,
     /// An item that should be sent again is taken as carried out.
     SkipRetry,
+    /// While two maps are live, writes go in place as usual ("Changing the map").
+    InPlaceWithTwoMaps,
+    /// While two maps are live, old copies are deleted before searches can find the new ones ("Changing the map").
+    DeleteBeforeSeen,
+    /// A new map decides before every partition has confirmed that it is known ("Changing the map").
+    ActivateUnconfirmed,
     /// Of two folded writes the later one's content is lost.
     LoseAFold,
 }

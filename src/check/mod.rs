@@ -8,11 +8,15 @@
 //! | `mod.rs` | what is checked against what, findings, the comparison of the topic with what is remembered of it |
 //! | `brokers.rs` | asks Kafka |
 //! | `search.rs` | asks Elasticsearch |
+//! | `maps.rs` | the configured map against the record of the maps in force |
 
 mod brokers;
+mod maps;
 mod search;
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -21,7 +25,9 @@ use crate::config::types::DeadLetterPolicy;
 use crate::config::{Config, Properties};
 use crate::elastic::Elastic;
 use crate::geoshard::GeoshardMap;
+use crate::ids::ShardId;
 use crate::indices::{Layout, Template, TemplateError, WantedIndex, wanted};
+use crate::maps::{MapsRecord, Stored};
 use crate::meta::TopicFacts;
 use crate::position::Epoch;
 
@@ -39,10 +45,16 @@ pub struct CheckTarget {
     pub dead_letter_topic: Option<String>,
     /// The configured epoch.
     pub epoch: Epoch,
-    /// Fingerprint of the configured map.
-    pub map: String,
+    /// The configured map.
+    pub map: Arc<GeoshardMap>,
     /// Start of every index name.
     pub prefix: String,
+    /// How indices are made.
+    pub template: Template,
+    /// Path of the location in a document.
+    pub location: String,
+    /// How long deletes are remembered.
+    pub gc_deletes: Duration,
     /// The indices that have to be there.
     pub indices: Vec<WantedIndex>,
     /// How long each question may take.
@@ -53,26 +65,46 @@ impl CheckTarget {
     /// Everything that `config` points to, with its map. Reads the index template's file.
     pub fn new(config: &Config, map: &GeoshardMap) -> Result<Self, TemplateError> {
         let template = config.geoshards.index_template.as_deref().map(Template::load).transpose()?;
-        let layout = Layout {
-            prefix: &config.elasticsearch.prefix,
-            shards: map.shards(),
-            location: &config.documents.location,
-            gc_deletes: config.elasticsearch.gc_deletes,
-        };
         let dead_letter_topic = match config.dead_letter.policy {
             DeadLetterPolicy::Topic => config.dead_letter.topic.clone(),
             DeadLetterPolicy::Stop => None,
         };
-        Ok(Self {
+        let mut target = Self {
             kafka: config.consumer_properties(),
             topic: config.kafka.topic.clone(),
             dead_letter_topic,
             epoch: config.positions.epoch,
-            map: map.fingerprint(),
+            map: Arc::new(map.clone()),
             prefix: config.elasticsearch.prefix.clone(),
-            indices: wanted(&layout, &template.unwrap_or_default())?,
+            template: template.unwrap_or_default(),
+            location: config.documents.location.clone(),
+            gc_deletes: config.elasticsearch.gc_deletes,
+            indices: Vec::new(),
             timeout: TIMEOUT,
-        })
+        };
+        target.indices = target.wanted(map.shards())?;
+        Ok(target)
+    }
+
+    /// The indices that these geoshards need.
+    pub fn wanted(&self, shards: &[ShardId]) -> Result<Vec<WantedIndex>, TemplateError> {
+        let Self { prefix, location, .. } = self;
+        let layout = Layout { prefix, shards, location, gc_deletes: self.gc_deletes };
+        wanted(&layout, &self.template)
+    }
+
+    /// With the indices that the maps in force need, whatever the file says.
+    fn by_record(&self, record: Option<&MapsRecord>) -> Self {
+        let mut target = self.clone();
+        if let Some(record) = record.filter(|record| record.knows(&self.map.fingerprint())) {
+            let shards: BTreeSet<ShardId> =
+                record.live().iter().flat_map(|map| map.shards().iter().cloned()).collect();
+            // The template was good for the configured map's geoshards, and so it is for others.
+            if let Ok(indices) = self.wanted(&Vec::from_iter(shards)) {
+                target.indices = indices;
+            }
+        }
+        target
     }
 }
 
@@ -160,26 +192,50 @@ pub fn exit_code(findings: &[Finding]) -> u8 {
 /// Looks at everything, both ends side by side. Takes a few timeouts at most; changes nothing but for one document in the
 /// meta index, which it writes and removes.
 pub async fn check(target: &CheckTarget, elastic: &dyn Elastic) -> Report {
+    let (stored, unread) = match maps::read(target, elastic).await {
+        Ok(stored) => (stored, None),
+        Err(finding) => (None, Some(finding)),
+    };
+    let target = &target.by_record(stored.as_ref().map(|stored| &stored.record));
     let (kafka, search) = tokio::join!(brokers::look(target), search::look(target, elastic));
     let mut findings = kafka.findings;
     findings.extend(search.findings);
+    let configured = target.map.fingerprint();
     let topic = kafka.topic.map(|topic| TopicFacts {
         epoch: target.epoch,
         topic_id: topic.topic_id,
         partitions: topic.partitions,
-        map: Some(target.map.clone()),
+        map: Some(configured.clone()),
     });
-    if let (Some(now), Some(remembered)) = (&topic, search.remembered) {
+    // Where there is a record of the maps, it says more than the fingerprint that is remembered with the topic.
+    let judged = stored.as_ref().map(|stored| maps::judge(&stored.record, target));
+    if let (Some(now), Some(mut remembered)) = (&topic, search.remembered) {
+        if let (Some(_), Some(remembered)) = (&judged, &mut remembered) {
+            remembered.map = None;
+        }
         findings.push(compare(&target.topic, now, remembered.as_ref()));
     }
-    Report { findings, topic }
+    findings.extend(judged);
+    // A meta index that is not there is found out above.
+    let is_silent = findings.iter().any(|finding| finding.is_unreachable() || finding.is_error());
+    findings.extend(unread.filter(|_| !is_silent));
+    Report { findings, topic, maps: stored }
 }
 
-/// Remembers the topic as it is now in the meta index.
+/// Remembers the topic as it is now in the meta index; `maps`: the record that the check found. If a new epoch begins with
+/// another map, that is the one in force from now on.
 ///
 /// # Errors
 /// With a finding: one that waiting may mend, or an error.
-pub async fn remember(target: &CheckTarget, elastic: &dyn Elastic, now: &TopicFacts) -> Result<(), Finding> {
+pub async fn remember(
+    target: &CheckTarget,
+    elastic: &dyn Elastic,
+    now: &TopicFacts,
+    maps: Option<&Stored>,
+) -> Result<(), Finding> {
+    if let Some(stored) = maps {
+        maps::replace(target, elastic, stored).await?;
+    }
     search::carry_out(elastic, target.timeout, &[now.remember(&target.topic)]).await
 }
 
@@ -190,6 +246,8 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// The topic as it is now, if the brokers told: to be remembered once work begins.
     pub topic: Option<TopicFacts>,
+    /// The record of the maps in force, if there is one.
+    pub maps: Option<Stored>,
 }
 
 /// The topic as it is now against what is remembered of it.

@@ -17,6 +17,7 @@ use crate::check::CheckTarget;
 use crate::config::{Config, LogFormat};
 use crate::elastic::Elastic;
 use crate::geoshard::LiveMaps;
+use crate::maps::{MapsRecord, Watcher};
 use crate::meta::TopicFacts;
 use crate::mover::Rules;
 use crate::telemetry::{Metrics, Recent, logging};
@@ -88,10 +89,21 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let prefix = config.elasticsearch.prefix.clone();
     tokio::spawn(counts.keep_counting(elastic.clone(), prefix, admin_stop.clone()));
 
+    let configured = MapsRecord::unwritten(rules.map.clone(), config.positions.epoch);
+    let (watcher, maps) = Watcher::new(
+        elastic.clone(),
+        &config.kafka.topic,
+        configured,
+        config.batch.deadline,
+        clock.clone(),
+        metrics.clone(),
+    );
     let result: Result<(), Failure> = async {
         let Some(topic) = may_join(&config, &rules, &*elastic, &health, &stop).await? else { return Ok(()) };
+        tokio::spawn(watcher.run(admin_stop.clone()));
         let partitions = topic.partitions;
-        let surroundings = Surroundings { elastic, rules, partitions, clock, metrics, health, board, stop };
+        let surroundings =
+            Surroundings { elastic, rules, maps, partitions, clock, metrics, health, board, stop };
         Ok(worker::run(&config, surroundings).await?)
     }
     .await;

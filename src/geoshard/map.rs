@@ -39,7 +39,8 @@ pub const MAX_RANGES: usize = 10_000;
 const CELLS: &str = "s2";
 
 /// A loaded and checked map.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "MapFile", into = "MapFile")]
 pub struct GeoshardMap {
     version: u64,
     name: String,
@@ -170,19 +171,7 @@ impl GeoshardMap {
 
     /// Reads and checks a map.
     pub fn from_json(json: &str) -> Result<Self, MapError> {
-        let file: MapFile = serde_json::from_str(json)?;
-        if file.cells != CELLS {
-            return Err(MapError::Cells(file.cells));
-        }
-        let mut ranges = Vec::with_capacity(file.ranges.len());
-        for (index, RangeFile { from, shard }) in file.ranges.into_iter().enumerate() {
-            let well_formed = from.len() == 16 && from.bytes().all(|digit| digit.is_ascii_hexdigit());
-            match u64::from_str_radix(&from, 16) {
-                Ok(id) if well_formed => ranges.push((id, shard)),
-                _ => return Err(MapError::BadCell { index, from }),
-            }
-        }
-        Self::new(file.version, &file.name, ranges)
+        serde_json::from_str::<MapFile>(json)?.try_into()
     }
 
     /// Reads and checks a map file. Errors name the file.
@@ -265,6 +254,40 @@ impl GeoshardMap {
     pub(super) fn owner_of_leaf(&self, leaf: u64) -> usize {
         // At least one start is not above any leaf: the first is 0.
         self.owners[self.starts.partition_point(|&start| start <= leaf) - 1]
+    }
+}
+
+impl TryFrom<MapFile> for GeoshardMap {
+    type Error = MapError;
+
+    fn try_from(file: MapFile) -> Result<Self, MapError> {
+        if file.cells != CELLS {
+            return Err(MapError::Cells(file.cells));
+        }
+        let mut ranges = Vec::with_capacity(file.ranges.len());
+        for (index, RangeFile { from, shard }) in file.ranges.into_iter().enumerate() {
+            let well_formed = from.len() == 16 && from.bytes().all(|digit| digit.is_ascii_hexdigit());
+            match u64::from_str_radix(&from, 16) {
+                Ok(id) if well_formed => ranges.push((id, shard)),
+                _ => return Err(MapError::BadCell { index, from }),
+            }
+        }
+        Self::new(file.version, &file.name, ranges)
+    }
+}
+
+impl From<GeoshardMap> for MapFile {
+    fn from(map: GeoshardMap) -> Self {
+        let range = |(range, shard): (Range<u64>, &ShardId)| RangeFile {
+            from: hex(range.start),
+            shard: shard.clone(),
+        };
+        Self {
+            version: map.version,
+            name: map.name.clone(),
+            cells: CELLS.to_owned(),
+            ranges: map.ranges().map(range).collect(),
+        }
     }
 }
 

@@ -139,6 +139,8 @@ pub struct Desk {
     pub cache: PlacementCache,
     /// Clears that ride on the next bulk.
     pub clears: Vec<Clear>,
+    /// Two maps are live, and readers ask the indices of both: what moved must be seen before it is deleted elsewhere.
+    pub two_maps: bool,
     /// How many placements were found in the cache, and how many had to be read, since the assignment.
     pub lookups: Lookups,
 }
@@ -155,6 +157,6 @@ pub struct Lookups {
 impl Desk {
     /// A desk with nothing on it.
     pub fn new(rules: Rules, cache: PlacementCache) -> Self {
-        Self { rules, cache, clears: Vec::new(), lookups: Lookups::default() }
+        Self { rules, cache, clears: Vec::new(), two_maps: false, lookups: Lookups::default() }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! [`ReadPlacements`] → [`ReadDocuments`] → [`Announce`] → [`WriteDocuments`] → [`Examine`] → [`CleanUp`] → [`Finished`]
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::decide::{Copy, Plan, Task, again_outcome, copies_needed, decide};
 use super::{Carry, Clear, Desk, Done, Entry, Outcome, Refusal, SET_BACK, Settled, UNANSWERED};
@@ -454,6 +454,16 @@ impl CleanUp {
             }
         }
         Self { tray, sweeping, set_backs }
+    }
+
+    /// The geoshards in which searches must find what moved there before anything is deleted elsewhere; none unless two
+    /// maps are live.
+    pub fn must_be_seen_in(&self) -> Vec<Index> {
+        if !self.tray.desk.two_maps {
+            return Vec::new();
+        }
+        let shards = self.sweeping.iter().filter_map(|placed| placed.known.placement.shard.clone());
+        shards.collect::<BTreeSet<_>>().into_iter().map(Index::Geoshard).collect()
     }
 
     /// Deletes, then set-backs.

@@ -149,6 +149,10 @@ impl Register {
         self.add(MetricType::Gauge, IntGauge::new(name, help)?)
     }
 
+    pub fn float_gauge(&mut self, name: &str, help: &str) -> Result<prometheus::Gauge> {
+        self.add(MetricType::Gauge, prometheus::Gauge::new(name, help)?)
+    }
+
     pub fn gauge_vec(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec> {
         self.add(MetricType::Gauge, IntGaugeVec::new(Opts::new(name, help), labels)?)
     }

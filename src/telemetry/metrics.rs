@@ -144,6 +144,12 @@ pub struct Metrics {
     pub commits: Counters<Success>,
     /// Rebalance callbacks served.
     pub rebalances: Counters<Rebalance>,
+    /// How many maps are live.
+    pub live_maps: IntGauge,
+    /// Generation of the record of the maps; 0 without one.
+    pub maps_generation: IntGauge,
+    /// Age of what is known of that record.
+    pub maps_age_seconds: Gauge,
     /// 1 if `/readyz` says ready.
     pub ready: IntGauge,
 }
@@ -307,6 +313,18 @@ impl Metrics {
                 "geofold_rebalances_total",
                 "Changes of the partitions this worker owns, by kind.",
                 "kind",
+            )?,
+            live_maps: r.gauge(
+                "geofold_live_maps",
+                "Maps that are live, as far as this worker knows: 2 while the map is changed.",
+            )?,
+            maps_generation: r.gauge(
+                "geofold_maps_generation",
+                "Generation of the record of the maps that this worker knows; 0 where the map was never changed.",
+            )?,
+            maps_age_seconds: r.float_gauge(
+                "geofold_maps_age_seconds",
+                "Age of what this worker knows of the record of the maps; nothing is sent above batch.deadline.",
             )?,
             ready: r.gauge("geofold_ready", "1 if this worker is ready, 0 if /readyz names what is missing.")?,
             registry: r.registry,

@@ -7,11 +7,13 @@
 //! parked, or on its way to the dead-letter topic.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::budget::RECORD_OVERHEAD_BYTES;
 use crate::clock::Instant;
 use crate::dirty_set::DirtySet;
+use crate::geoshard::GeoshardMap;
 use crate::ids::DocId;
 use crate::mover::{self, Carry, Done, Entry, Outcome, Refusal, Rules, Settled};
 use crate::position::{Epoch, Position};
@@ -125,6 +127,11 @@ impl Ledger {
             next_offset: None,
             bytes: 0,
         }
+    }
+
+    /// From now on the targets of records are those of this map.
+    pub fn place_by(&mut self, map: Arc<GeoshardMap>) {
+        self.rules.map = map;
     }
 
     /// Takes a decoded record. What it makes undeliverable (a patch that leaves its document without a location)

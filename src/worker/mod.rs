@@ -44,6 +44,7 @@ use crate::dead_letter::{DeadLetters, LetterBox};
 use crate::decode::Decoder;
 use crate::elastic::Elastic;
 use crate::elastic::rounds::{self, Halt, Lease, Rounds};
+use crate::maps::MapsReader;
 use crate::meta::Memory;
 use crate::mover::Rules;
 use crate::retry::RetryPolicy;
@@ -56,6 +57,8 @@ pub struct Surroundings {
     pub elastic: Arc<dyn Elastic>,
     /// How documents are placed.
     pub rules: Rules,
+    /// Which maps are in force.
+    pub maps: MapsReader,
     /// How many partitions the topic has, as the preflight found it.
     pub partitions: i32,
     /// Boot time.
@@ -97,7 +100,7 @@ pub enum WorkerError {
 /// # Errors
 /// See [`WorkerError`]. No offset moves past what is done in any case.
 pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), WorkerError> {
-    let Surroundings { elastic, rules, partitions, clock, metrics, health, board, stop } = surroundings;
+    let Surroundings { elastic, rules, maps, partitions, clock, metrics, health, board, stop } = surroundings;
     let retry = RetryPolicy { initial: config.retry.initial, max: config.retry.max };
     let permits = config.elasticsearch.max_in_flight;
     metrics.elasticsearch_permits.set(crate::telemetry::metrics::level(permits));
@@ -133,6 +136,8 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
             config.documents.max_bytes.as_usize(),
         ),
         rules,
+        maps,
+        owner: owner(&config.kafka.client_id).into(),
         rounds,
         memory: memory.clone(),
         dead_letters: dead_letters(config, retry)?,
@@ -218,6 +223,12 @@ pub fn client_config(properties: &crate::config::Properties) -> ClientConfig {
         client.set(key, value);
     }
     client
+}
+
+/// Who this worker is, for people: client, machine, process.
+fn owner(client_id: &str) -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{client_id} on {}, process {}", host.trim(), std::process::id())
 }
 
 fn dead_letters(config: &Config, retry: RetryPolicy) -> Result<Option<Arc<dyn LetterBox>>, WorkerError> {

@@ -22,12 +22,12 @@ use crate::dead_letter::{Letter, LetterBox, Origin};
 use crate::decode::{BadRecord, Decoder, RawRecord};
 use crate::elastic::rounds::{Halt, Lease, Rounds};
 use crate::ids::DocId;
+use crate::maps::{Confirmation, MapsReader, MapsRecord};
 use crate::meta::{EpochNeeded, Memory, MemoryError};
 use crate::mover::{self, Desk, Finished, Rules};
 use crate::placement::PlacementCache;
 use crate::position::Epoch;
 use crate::retry::{Delays, RetryPolicy};
-#[cfg(feature = "sabotage")]
 use crate::sabotage::{self, Sabotage};
 use crate::telemetry::events::{
     BatchFailed, BatchFinished, DeadLettered, EntryParked, PartitionStopped, PlacementSetBack,
@@ -53,8 +53,12 @@ pub struct Bench {
     pub batching: Batching,
     /// From record to write.
     pub decoder: Decoder,
-    /// How documents are placed.
+    /// How documents are placed; by which map, `maps` tells.
     pub rules: Rules,
+    /// Which maps are in force.
+    pub maps: MapsReader,
+    /// Who this worker is, for people.
+    pub owner: Arc<str>,
     /// The way to Elasticsearch.
     pub rounds: Rounds,
     /// What is remembered of topic and partitions.
@@ -154,6 +158,8 @@ pub struct Partition {
     pub metrics: PartitionMetrics,
 }
 
+/// Gives the generation that was confirmed.
+type Confirming = Fuse<BoxFuture<'static, Result<u64, MemoryError>>>;
 type Batch = Fuse<BoxFuture<'static, Result<(Finished, Duration), Halt>>>;
 
 impl Partition {
@@ -185,6 +191,13 @@ struct Task {
     /// There while no batch is in flight.
     desk: Option<Desk>,
     batch: Batch,
+    /// Wakes when the record of the maps was read again.
+    maps: MapsReader,
+    /// The record that the task acts by.
+    acting: Arc<MapsRecord>,
+    /// The generation that is known to be acted by.
+    confirmed: u64,
+    confirming: Confirming,
     batch_size: u32,
     deliveries: FuturesUnordered<BoxFuture<'static, Delivered>>,
     /// What the letters under way hold.
@@ -223,10 +236,14 @@ impl Task {
         let cache = PlacementCache::new(partition.cached_placements);
         #[cfg(feature = "sabotage")]
         let cache = sabotage::kept::take(partition.number).unwrap_or(cache);
-        Self {
+        let mut task = Self {
             ledger: Ledger::new(bench.rules.clone(), bench.epoch),
             desk: Some(Desk::new(bench.rules.clone(), cache)),
             batch: Fuse::terminated(),
+            maps: bench.maps.clone(),
+            acting: bench.maps.record(),
+            confirmed: 0,
+            confirming: Fuse::terminated(),
             batch_size: 0,
             deliveries: FuturesUnordered::new(),
             delays: bench.retry.delays(),
@@ -240,7 +257,9 @@ impl Task {
             was_suspended: false,
             metrics: partition.metrics.clone(),
             partition,
-        }
+        };
+        task.act_by(task.acting.clone());
+        task
     }
 
     async fn run(&mut self) {
@@ -254,6 +273,7 @@ impl Task {
         loop {
             self.forget_if_suspended();
             self.publish();
+            self.follow_maps();
             let mode = *self.partition.mode.borrow_and_update();
             if self.has_ended(mode) {
                 return;
@@ -269,6 +289,8 @@ impl Task {
                 }
                 finished = &mut self.batch => self.finish_batch(finished),
                 Some(delivered) = self.deliveries.next() => self.letter_delivered(&delivered),
+                confirmed = &mut self.confirming => self.maps_confirmed(confirmed),
+                () = self.maps.read_again() => {}
                 _ = gauges.tick() => self.update_gauges(),
                 record = self.partition.records.recv(), if takes_records => match record {
                     Some(record) => self.take_many(record),
@@ -279,14 +301,79 @@ impl Task {
         }
     }
 
+    /// Acts by the maps as they are known now, as soon as no batch is under way that began under earlier ones, and has
+    /// that confirmed (protocol, "Changing the map").
+    fn follow_maps(&mut self) {
+        let known = self.maps.record();
+        if self.desk.is_some() && known.generation != self.acting.generation {
+            self.act_by(known);
+        }
+        if let Some(owed) = self.ledger.watermark()
+            && owed < self.floor()
+        {
+            let reason = "the map was changed meanwhile, and this record was done before that: another worker must own the \
+                          partition; it is not worked on here until it is assigned anew";
+            self.stop(Some(owed), reason);
+        }
+        if self.acting.generation > self.confirmed && self.confirming.is_terminated() {
+            let (bench, number, lease) = (self.partition.bench.clone(), self.partition.number, self.lease());
+            let deadline_ms = u64::try_from(bench.batching.deadline.as_millis()).unwrap_or(u64::MAX);
+            let (generation, owner) = (self.acting.generation, bench.owner.to_string());
+            let confirming = async move {
+                let confirmation = Confirmation { generation, owner, deadline_ms };
+                bench.memory.confirm(number, &confirmation, &lease).await.map(|()| generation)
+            };
+            self.confirming = confirming.boxed().fuse();
+        }
+    }
+
+    fn act_by(&mut self, record: Arc<MapsRecord>) {
+        if let Some(desk) = &mut self.desk {
+            desk.rules.map = record.deciding().clone();
+            desk.two_maps = record.has_two();
+        }
+        self.ledger.place_by(record.deciding().clone());
+        self.acting = record;
+    }
+
+    fn maps_confirmed(&mut self, confirmed: Result<u64, MemoryError>) {
+        match confirmed {
+            Ok(generation) => self.confirmed = generation,
+            Err(MemoryError::Halt(halt)) => self.halt(halt),
+            // It is tried again at once; the attempt before it took a whole lease.
+            Err(error) => {
+                tracing::warn!(partition = self.partition.number, %error, "the maps in force could not be confirmed");
+            }
+        }
+    }
+
+    /// See [`MapsRecord::floor`].
+    fn floor(&self) -> i64 {
+        self.acting.floor_of(self.partition.number, self.partition.bench.epoch)
+    }
+
+    /// Whether what is known of the maps allows a batch to be sent: it is recent, and the partition's owner is known to act
+    /// by it.
+    fn may_send(&self) -> bool {
+        let generation = self.acting.generation;
+        self.maps.is_fresh()
+            && self.maps.record().generation == generation
+            && (generation == 0 || self.confirmed == generation)
+            && self.ledger.watermark().is_none_or(|owed| owed >= self.floor())
+    }
+
     /// Waits for the first record, so that an idle partition costs no read of the meta index.
+    /// The maps are followed meanwhile: whoever changes them waits for every partition.
     async fn first_record(&mut self) -> Option<Record> {
         loop {
             if *self.partition.mode.borrow_and_update() != Mode::Run {
                 return None;
             }
+            self.follow_maps();
             tokio::select! {
                 changed = self.partition.mode.changed() => if changed.is_err() { return None },
+                confirmed = &mut self.confirming => self.maps_confirmed(confirmed),
+                () = self.maps.read_again() => {}
                 record = self.partition.records.recv() => return record,
             }
         }
@@ -517,7 +604,9 @@ impl Task {
         // An earlier owner's batch may still act on a record that compaction has taken from this one's sight; once a batch
         // deadline has passed it can send no more.
         let zombie_may_act = self.now().since(self.assigned_at) <= self.partition.bench.batching.deadline;
-        desk.rules.announce_all = self.partition.bench.rules.announce_all || (self.saw_gap && zombie_may_act);
+        let two_maps = self.acting.has_two() && !sabotage::is(Sabotage::InPlaceWithTwoMaps);
+        desk.rules.announce_all =
+            self.partition.bench.rules.announce_all || two_maps || (self.saw_gap && zombie_may_act);
         let batching = self.partition.bench.batching;
         let entries = self.ledger.hand_out(batching.max_documents, batching.max_bytes);
         self.send_rejected();
@@ -535,7 +624,7 @@ impl Task {
     /// When the next batch may start, as far as is known now; `None` while only an event can tell.
     fn batch_due_at(&self, mode: Mode) -> Option<TokioInstant> {
         // No desk: a batch is in flight, or the worker is halted.
-        if self.desk.is_none() || mode == Mode::FinishBatch {
+        if self.desk.is_none() || mode == Mode::FinishBatch || !self.may_send() {
             return None;
         }
         let batching = &self.partition.bench.batching;

@@ -44,7 +44,7 @@ pub async fn pass(
         }
         let mut unreachable = of_level(Level::Unreachable);
         if let (true, Some(topic)) = (unreachable.is_empty(), report.topic) {
-            match check::remember(target, elastic, &topic).await {
+            match check::remember(target, elastic, &topic, report.maps.as_ref()).await {
                 Ok(()) => {
                     for warning in of_level(Level::Warning) {
                         tracing::warn!(about = warning.about, "{}", warning.message);

@@ -97,6 +97,7 @@ impl World {
         let surroundings = Surroundings {
             elastic: self.elastic.clone(),
             rules: rules(),
+            maps: MapsReader::fixed(six_faces(), clock.clone()),
             partitions: PARTITIONS,
             clock,
             metrics: metrics.clone(),

@@ -12,6 +12,9 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::decode::OP_HEADER;
 use crate::elastic::rounds;
+use crate::geoshard::GeoshardMap;
+use crate::ids::ShardId;
+use crate::maps::{Floor, MapsStore, Watcher};
 use crate::testing::{MemoryElastic, TokioClock, rules};
 use crate::worker::budget::{Budget, Limits};
 
@@ -52,6 +55,8 @@ struct Rig {
     fatal: mpsc::UnboundedReceiver<Halt>,
     task: JoinHandle<()>,
     watermark: Option<i64>,
+    /// Told when to look; see [`Rig::following`].
+    watcher: Option<Watcher>,
 }
 
 fn batching() -> Batching {
@@ -70,6 +75,15 @@ impl Rig {
     }
 
     fn with(batching: Batching, has_dead_letters: bool) -> Self {
+        Self::build(batching, has_dead_letters, false)
+    }
+
+    /// Follows the record of the maps, as often as [`Rig::look`] is called.
+    fn following() -> Self {
+        Self::build(batching(), true, true)
+    }
+
+    fn build(batching: Batching, has_dead_letters: bool, follows: bool) -> Self {
         let rules = rules();
         let elastic = MemoryElastic::for_map(&rules.map);
         elastic.set_faults(|faults| faults.delay = Duration::from_millis(10));
@@ -93,6 +107,20 @@ impl Rig {
         let memory = Memory::new(rounds.clone(), "topic");
         let letters = Arc::new(KeptLetters { letters: Mutex::default(), open: watch::Sender::new(true) });
         let epoch = Epoch::new(1).unwrap();
+        let (watcher, maps) = if follows {
+            let configured = MapsRecord::unwritten(rules.map.clone(), epoch);
+            let (watcher, maps) = Watcher::new(
+                elastic.clone(),
+                "topic",
+                configured,
+                batching.deadline,
+                clock.clone(),
+                metrics.clone(),
+            );
+            (Some(watcher), maps)
+        } else {
+            (None, MapsReader::fixed(rules.map.clone(), clock.clone()))
+        };
         let (fatal_sender, fatal) = mpsc::unbounded_channel();
         let bench = Bench {
             topic: "topic".into(),
@@ -100,6 +128,8 @@ impl Rig {
             epoch,
             batching,
             decoder: Decoder::new(rules.location.clone(), epoch, 1 << 20),
+            maps,
+            owner: "test".into(),
             rules,
             rounds,
             memory: memory.clone(),
@@ -144,7 +174,26 @@ impl Rig {
             fatal,
             task,
             watermark: None,
+            watcher,
         }
+    }
+
+    /// The watcher reads the record.
+    async fn look(&self) {
+        self.watcher.as_ref().unwrap().look().await;
+    }
+
+    /// Changes the record of the maps; the task does not know it before [`Rig::look`].
+    async fn set_maps(&self, record: &MapsRecord) {
+        let store = MapsStore::new(&*self.elastic, "topic", Duration::from_secs(10));
+        let over = store.read().await.unwrap().map(|stored| stored.stamp);
+        store.write(record, over).await.unwrap();
+    }
+
+    /// The generation that partition 0's owner has confirmed.
+    async fn confirmed(&self) -> Option<u64> {
+        let store = MapsStore::new(&*self.elastic, "topic", Duration::from_secs(10));
+        store.confirmations(1).await.unwrap().pop().flatten().map(|confirmation| confirmation.generation)
     }
 
     fn send(&self, offset: i64, id: &str, value: Option<&str>, op: Option<&str>) {
@@ -237,7 +286,7 @@ fn document(lon: i32, n: i64) -> String {
     format!(r#"{{"location":[{lon},1],"n":{n}}}"#)
 }
 
-fn shards(copies: &[(crate::ids::ShardId, String)]) -> Vec<&str> {
+fn shards(copies: &[(ShardId, String)]) -> Vec<&str> {
     copies.iter().map(|(shard, _)| shard.as_str()).collect()
 }
 
@@ -725,4 +774,115 @@ async fn a_drained_partition_leaves_no_placement_with_leftovers_that_are_gone() 
     rig.until_ended().await;
     assert_eq!(shards(&rig.elastic.copies("a")), ["f1"]);
     assert!(!rig.elastic.placement("a").contains("leftovers"), "{}", rig.elastic.placement("a"));
+}
+
+/// Two geoshards of the six faces: the half of the globe that has longitude 91° is `f1`, and longitude 1° is `f3`.
+fn two_halves() -> Arc<GeoshardMap> {
+    let shard = |id| ShardId::new(id).unwrap();
+    let ranges = vec![(0, shard("f3")), (1 << 61 | 1, shard("f1")), (2 << 61 | 1, shard("f3"))];
+    Arc::new(GeoshardMap::new(2, "halves", ranges).unwrap())
+}
+
+fn unwritten() -> MapsRecord {
+    MapsRecord::unwritten(rules().map, Epoch::new(1).unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_sent_before_the_maps_are_known_nor_once_what_is_known_is_old() {
+    let mut rig = Rig::following();
+    rig.index(0, "a", 1, 1);
+    rig.pass(Duration::from_secs(5)).await;
+    assert_eq!(rig.elastic.ids().len(), 0, "nothing is known yet");
+    rig.look().await;
+    rig.until_watermark(1).await;
+    rig.pass(Duration::from_secs(61)).await;
+    rig.index(1, "a", 1, 2);
+    rig.pass(Duration::from_secs(5)).await;
+    assert_eq!(rig.published.watermark(), Some(1), "what is known is too old");
+    rig.look().await;
+    rig.until_watermark(2).await;
+    assert_eq!(rig.confirmed().await, None, "without a record there is nothing to confirm");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_confirms_what_it_acts_by_before_it_sends_anything_and_when_it_has_nothing_to_do() {
+    let mut rig = Rig::following();
+    let announced = unwritten().begin(two_halves()).unwrap();
+    rig.set_maps(&announced).await;
+    rig.look().await;
+    rig.pass(Duration::from_secs(1)).await;
+    assert_eq!(rig.confirmed().await, Some(1), "an idle partition");
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+
+    let moving = announced.activate(Epoch::new(1).unwrap(), Floor::new()).unwrap();
+    rig.set_maps(&moving).await;
+    rig.pass(Duration::from_secs(1)).await;
+    assert_eq!(rig.confirmed().await, Some(1), "not before it is known");
+    rig.elastic.set_faults(|faults| faults.delay = Duration::from_secs(3));
+    rig.look().await;
+    rig.index(1, "a", 1, 2);
+    rig.pass(Duration::from_secs(2)).await;
+    assert!(shards(&rig.elastic.copies("a")) == ["f0"]);
+    rig.until_watermark(2).await;
+    assert_eq!(rig.confirmed().await, Some(2));
+    assert_eq!(shards(&rig.elastic.copies("a")), ["f3"], "the new map decides");
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_two_maps_are_live_every_entry_writes_its_placement_and_moves_are_seen_before_old_copies_go() {
+    let mut rig = Rig::following();
+    rig.look().await;
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+    assert_eq!(placements_written(&mut rig, 1, "a").await, 0, "in place");
+    rig.set_maps(&unwritten().begin(two_halves()).unwrap()).await;
+    rig.look().await;
+    assert_eq!(placements_written(&mut rig, 2, "a").await, 1);
+    assert_eq!(rig.elastic.refreshes(), 0, "nothing has moved");
+    rig.index(3, "a", 91, 4);
+    rig.until("both copies", |rig| rig.elastic.copies("a").len() == 2).await;
+    let both_since = TokioInstant::now();
+    rig.until_watermark(4).await;
+    assert_eq!(rig.elastic.refreshes(), 1);
+    assert!(both_since.elapsed() >= Duration::from_secs(1), "{:?}", both_since.elapsed());
+    assert_eq!(shards(&rig.elastic.copies("a")), ["f1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn old_copies_stay_while_new_ones_can_not_be_made_visible() {
+    let mut rig = Rig::following();
+    rig.set_maps(&unwritten().begin(two_halves()).unwrap()).await;
+    rig.look().await;
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+    rig.elastic.set_faults(|faults| faults.refreshes_fail = true);
+    rig.index(1, "a", 91, 2);
+    for _ in 0..5 {
+        rig.pass(Duration::from_secs(30)).await;
+        rig.look().await;
+    }
+    assert_eq!(shards(&rig.elastic.copies("a")), ["f0", "f1"]);
+    assert_eq!(rig.published.watermark(), Some(1));
+    rig.elastic.set_faults(|faults| faults.refreshes_fail = false);
+    rig.until_watermark(2).await;
+    assert_eq!(shards(&rig.elastic.copies("a")), ["f1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_still_holds_what_was_done_before_the_map_changed_sends_nothing() {
+    let mut rig = Rig::following();
+    rig.look().await;
+    rig.index(7, "a", 1, 1);
+    rig.until_watermark(8).await;
+    let announced = unwritten().begin(two_halves()).unwrap();
+    let moving = announced.activate(Epoch::new(1).unwrap(), Floor::from([(0, 10)])).unwrap();
+    rig.set_maps(&moving).await;
+    rig.index(8, "a", 1, 2);
+    rig.look().await;
+    rig.pass(Duration::from_secs(30)).await;
+    assert_eq!(rig.elastic.document("a"), Some(document(1, 1)));
+    assert_eq!(rig.published.watermark(), Some(8));
+    let reasons = rig.health.missing();
+    assert!(reasons[&stopped_part(0)].contains("the map was changed"), "{reasons:?}");
 }
