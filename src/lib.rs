@@ -14,7 +14,7 @@
 //! | [`mover`] | the move protocol, a state machine without I/O |
 //! | [`invariants`], [`sabotage`] | what must hold, as functions; rules not kept on purpose, in test builds |
 //! | [`elastic`], [`retry`] | Elasticsearch behind one trait; rounds, retries, nodes |
-//! | [`maps`] | which maps are in force, known to every worker while they are changed |
+//! | [`maps`], [`migrate`] | which maps are in force, known to every worker; changing them while writes go on |
 //! | [`worker`], [`dead_letter`], [`meta`] | the member of the consumer group |
 //! | [`kafka`] | what rust-rdkafka does not give |
 //! | [`indices`], [`check`] | the indices, and whether everything is as it must be |
@@ -43,6 +43,7 @@ pub mod invariants;
 pub mod kafka;
 pub mod maps;
 pub mod meta;
+pub mod migrate;
 pub mod mover;
 pub mod placement;
 pub mod points;

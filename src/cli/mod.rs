@@ -39,7 +39,7 @@ enum Command {
     Run(run::RunArgs),
     /// Validate the configuration, dial both ends, and say what is wrong and what to do.
     Check(check::CheckArgs),
-    /// Geoshards: plan a map, compare maps, create their indices, show them, locate a point, cover a circle, a box or a polygon.
+    /// Geoshards: plan a map, compare maps, create indices, change the map while workers run, locate a point, cover a circle.
     Shards(shards::ShardsArgs),
     /// Produce documents, deletes and patches from a file or standard input to the topic.
     Send(send::SendArgs),

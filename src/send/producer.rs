@@ -47,7 +47,7 @@ pub struct DeliveryFailure {
 }
 
 /// A producer for one topic that is known to be there.
-pub(super) struct TopicProducer {
+pub(crate) struct TopicProducer {
     producer: ThreadedProducer<Deliveries>,
     topic: String,
 }

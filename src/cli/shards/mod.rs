@@ -5,6 +5,7 @@ mod create;
 mod diff;
 mod input;
 mod locate;
+mod migrate;
 mod plan;
 mod show;
 
@@ -14,7 +15,7 @@ use clap::{Args, Subcommand};
 
 use super::{ConfigArgs, Failure, connect, output};
 
-/// Geoshards: plan a map, compare maps, create their indices, show them, locate a point, cover a circle, a box or a polygon.
+/// Geoshards: plan a map, compare maps, create indices, change the map while workers run, locate a point, cover a circle.
 #[derive(Debug, Args)]
 pub struct ShardsArgs {
     #[command(subcommand)]
@@ -27,6 +28,7 @@ enum ShardsCommand {
     Create(create::CreateArgs),
     Show(Box<show::ShowArgs>),
     Diff(Box<diff::DiffArgs>),
+    Migrate(migrate::MigrateArgs),
     Locate(locate::LocateArgs),
     Cover(cover::CoverArgs),
 }
@@ -37,6 +39,7 @@ pub async fn shards(args: ShardsArgs) -> Result<ExitCode, Failure> {
         ShardsCommand::Create(args) => create::create(args).await,
         ShardsCommand::Show(args) => show::show(&args),
         ShardsCommand::Diff(args) => diff::diff(&args),
+        ShardsCommand::Migrate(args) => migrate::migrate(args).await,
         ShardsCommand::Locate(args) => locate::locate(args),
         ShardsCommand::Cover(args) => cover::cover(args),
     }

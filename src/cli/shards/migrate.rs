@@ -1,0 +1,108 @@
+//! `geofold shards migrate`.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::Args;
+
+use super::{ConfigArgs, Failure, connect, output};
+use crate::check::{self, CheckTarget};
+use crate::cli::signals;
+use crate::decode::LocationPath;
+use crate::elastic::Elastic;
+use crate::geoshard::GeoshardMap;
+use crate::migrate::{Migration, Tell};
+
+/// Change the map while workers run and writes go on.
+///
+/// `--to FILE` creates the indices that are missing, makes both maps known to every worker, lets the new one decide once all
+/// have confirmed, moves every document to where it says, and ends with the new map alone. It may be interrupted or killed at
+/// any time; the same command goes on. Workers need not be restarted; put the new map into geoshards.map of all of them
+/// when it has ended. Exit code 0: it has ended.
+#[derive(Debug, Args)]
+pub struct MigrateArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    #[command(flatten)]
+    what: What,
+    /// Documents that are asked to move, per second, at most.
+    #[arg(long, value_name = "N", default_value = "2000")]
+    touch_rate: NonZeroU32,
+    /// Break this rule of the protocol.
+    #[cfg(feature = "sabotage")]
+    #[arg(long, value_name = "NAME", hide = true)]
+    sabotage: Option<crate::sabotage::Sabotage>,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct What {
+    /// The new map: begin to change to it, or go on.
+    #[arg(long, value_name = "FILE")]
+    to: Option<PathBuf>,
+    /// Say how far the change is, and who has not confirmed.
+    #[arg(long)]
+    status: bool,
+    /// Call the change off: go back to the old map, the same way.
+    #[arg(long)]
+    abort: bool,
+    /// Delete the empty indices of geoshards that only the other map of the last change had.
+    #[arg(long)]
+    retire: bool,
+}
+
+pub async fn migrate(args: MigrateArgs) -> Result<ExitCode, Failure> {
+    #[cfg(feature = "sabotage")]
+    args.sabotage.into_iter().for_each(crate::sabotage::choose);
+    let config = args.config.load()?;
+    let stop = signals::stop_on_signal()?;
+    let configured = connect::map(&config)?;
+    let location = LocationPath::new(&config.documents.location)
+        .context("documents.location in the configuration")
+        .map_err(Failure::usage)?;
+    let new = args.what.to.as_deref().map(GeoshardMap::load).transpose().map_err(Failure::usage)?;
+    let target = CheckTarget::new(&config, &configured).map_err(Failure::usage)?;
+    let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);
+    if new.is_some() {
+        let report = check::check(&target, &*elastic).await;
+        let wrong = |finding: &&check::Finding| finding.is_error() || finding.is_unreachable();
+        for finding in report.findings.iter().filter(wrong) {
+            output::line(finding)?;
+        }
+        if check::exit_code(&report.findings) != 0 {
+            return Err(anyhow::anyhow!(
+                "nothing was begun; mend what is said above, or look with geofold check"
+            )
+            .into());
+        }
+    }
+    // A reader that went away is no reason to stop half-way.
+    let tell: Tell = Arc::new(|line| drop(output::line(line)));
+    let migration =
+        Migration::connect(&config, elastic, connect::clock(), configured, location, args.touch_rate, tell)
+            .await?;
+    let work = async {
+        if args.what.status {
+            output::line(migration.status().await?)?;
+        } else if args.what.abort {
+            migration.abort().await?;
+        } else if args.what.retire {
+            let names = migration.retire().await?;
+            output::line(format_args!("{} indices deleted", names.len()))?;
+        } else if let Some(new) = new {
+            let wanted = target.wanted(new.shards()).map_err(Failure::usage)?;
+            migration.forward(Arc::new(new), &wanted).await?;
+            output::line(
+                "the change has ended; put the new map into geoshards.map of every worker, then run --retire",
+            )?;
+        }
+        Ok(ExitCode::SUCCESS)
+    };
+    tokio::select! {
+        ended = work => ended,
+        () = stop.cancelled() => Err(anyhow::anyhow!("interrupted; the same command goes on").into()),
+    }
+}

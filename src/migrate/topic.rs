@@ -1,0 +1,164 @@
+//! The Kafka side of a change of the map: where partitions end, what is committed, and touches.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::{Offset, TopicPartitionList};
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::ids::DocId;
+use crate::kafka::{TopicFactsError, topic_facts};
+use crate::maps::Floor;
+use crate::send::{Op, SendError, SendRecord, TopicProducer};
+use crate::worker::client_config;
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Kafka did not do what the change of the map needs.
+#[derive(Debug, Error)]
+pub enum TopicError {
+    /// A question was not answered.
+    #[error("can not {doing}: {error}")]
+    Asking {
+        /// What was asked.
+        doing: &'static str,
+        /// In librdkafka's words.
+        error: KafkaError,
+    },
+    /// The topic can not be described.
+    #[error("the topic can not be described: {0}")]
+    Describe(#[from] TopicFactsError),
+    /// Touches can not be produced.
+    #[error("touches can not be produced: {0}")]
+    Producer(#[from] SendError),
+    /// Some touches did not get into the topic.
+    #[error("{missing} touches were not delivered: {reason}; run the same command again")]
+    NotDelivered {
+        /// How many.
+        missing: u64,
+        /// Of one of them.
+        reason: String,
+    },
+}
+
+/// The topic, its group's offsets, and a producer for it. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Topic(Arc<Inner>);
+
+struct Inner {
+    /// A member of no group: it only asks.
+    consumer: BaseConsumer,
+    producer: TopicProducer,
+    topic: String,
+    partitions: i32,
+}
+
+impl Topic {
+    pub(super) async fn connect(config: &Config) -> Result<Self, TopicError> {
+        let config = config.clone();
+        blocking(move || {
+            let topic = config.kafka.topic.clone();
+            let consumer: BaseConsumer = client_config(&config.consumer_properties())
+                .create()
+                .map_err(|error| TopicError::Asking { doing: "make a kafka client", error })?;
+            let properties = config.producer_properties().into_iter().collect();
+            let producer = TopicProducer::connect(&properties, &topic)?;
+            let partitions = topic_facts(consumer.client(), &topic, TIMEOUT)?.partitions;
+            Ok(Self(Arc::new(Inner { consumer, producer, topic, partitions })))
+        })
+        .await
+    }
+
+    pub(super) fn partitions(&self) -> i32 {
+        self.0.partitions
+    }
+
+    /// Where each partition ends now.
+    pub(super) async fn ends(&self) -> Result<Floor, TopicError> {
+        let topic = self.clone();
+        blocking(move || {
+            let doing = "ask where the partitions end";
+            topic.0.ends().map_err(|error| TopicError::Asking { doing, error })
+        })
+        .await
+    }
+
+    /// The partitions of `floor` in which less than that is committed, each with what is.
+    pub(super) async fn behind(&self, floor: &Floor) -> Result<Floor, TopicError> {
+        let (topic, floor) = (self.clone(), floor.clone());
+        blocking(move || {
+            let doing = "ask for the group's committed offsets";
+            let committed = topic.0.committed().map_err(|error| TopicError::Asking { doing, error })?;
+            let committed = |partition| committed.get(&partition).copied().unwrap_or(0);
+            let behind = floor.iter().map(|(&partition, &end)| (partition, committed(partition), end));
+            Ok(behind
+                .filter(|(_, done, end)| done < end)
+                .map(|(partition, done, _)| (partition, done))
+                .collect())
+        })
+        .await
+    }
+
+    /// Produces a touch for each document; they are in the topic after [`Topic::flush`].
+    pub(super) async fn touch(&self, ids: Vec<DocId>) {
+        let topic = self.clone();
+        blocking(move || {
+            let stop = CancellationToken::new();
+            for id in &ids {
+                let record = SendRecord { key: Cow::Borrowed(id.as_str()), value: None, op: Some(Op::Touch) };
+                topic.0.producer.produce(&record, 0, &stop);
+            }
+        })
+        .await;
+    }
+
+    /// Waits until all `produced` touches are in the topic.
+    pub(super) async fn flush(&self, produced: u64) -> Result<(), TopicError> {
+        let topic = self.clone();
+        blocking(move || {
+            let producer = &topic.0.producer;
+            producer.flush(FLUSH_TIMEOUT);
+            let missing = produced.saturating_sub(producer.delivered());
+            if missing == 0 {
+                return Ok(());
+            }
+            let refusal = producer.first_refusal().map(|refusal| refusal.reason);
+            let reason = refusal.unwrap_or_else(|| "no acknowledgement in time".to_owned());
+            Err(TopicError::NotDelivered { missing, reason })
+        })
+        .await
+    }
+}
+
+impl Inner {
+    fn ends(&self) -> KafkaResult<Floor> {
+        let end = |partition| {
+            let (low, high) = self.consumer.fetch_watermarks(&self.topic, partition, TIMEOUT)?;
+            // In an empty partition nothing is ever committed.
+            Ok((partition, if low == high { 0 } else { high }))
+        };
+        (0..self.partitions).map(end).collect()
+    }
+
+    fn committed(&self) -> KafkaResult<Floor> {
+        let mut asked = TopicPartitionList::new();
+        for partition in 0..self.partitions {
+            asked.add_partition(&self.topic, partition);
+        }
+        let answer = self.consumer.committed_offsets(asked, TIMEOUT)?;
+        let offset = |offset| if let Offset::Offset(offset) = offset { offset } else { 0 };
+        answer.elements().iter().map(|element| Ok((element.partition(), offset(element.offset())))).collect()
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
