@@ -77,7 +77,7 @@ pub enum EpochNeeded {
     },
     /// Documents were placed by another map.
     #[error(
-        "documents were placed by the map {remembered}, and the configured map is {found}: two maps at once put documents in two places; stop all workers, then raise positions.epoch above {epoch} to go on with the new map"
+        "documents were placed by the map {remembered}, and the configured map is {found}: two maps at once put documents in two places; change the map with `geofold shards migrate`, or stop all workers and raise positions.epoch above {epoch}"
     )]
     OtherMap {
         /// Fingerprint of the remembered map.

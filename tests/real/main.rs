@@ -22,6 +22,7 @@ mod cover;
 mod crashes;
 mod dead_letters;
 mod membership;
+mod migrate;
 mod one_copy;
 mod order;
 mod outages;

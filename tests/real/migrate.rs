@@ -1,0 +1,15 @@
+//! The map is changed while writes go on: `tests/migrate` on real services.
+
+#[path = "../migrate/scenario.rs"]
+#[expect(dead_code, reason = "the stand-ins have more to show with it")]
+mod scenario;
+
+use crate::support::{World, WorldOptions};
+use scenario::{Scenario, from_55_to_70_with_a_worker_killed};
+
+#[test]
+fn from_55_to_70_geoshards_under_load_with_a_worker_killed_in_the_middle() {
+    let world = World::without_indices(WorldOptions::default());
+    let scenario = Scenario::new(&world.stack.kafka, &world.stack.elasticsearch, &world.name);
+    from_55_to_70_with_a_worker_killed(&scenario);
+}
