@@ -163,8 +163,7 @@ impl Pretence {
 
 async fn start() -> SocketAddr {
     let (pretence, status, health) = Pretence::new();
-    let (_, maps) = watch::channel(None);
-    let cover = CoverSource { maps, prefix: "people".to_owned() };
+    let cover = CoverSource { maps: Arc::new(|| None), prefix: "people".to_owned() };
     let state = AdminState { metrics: pretence.metrics.clone(), health, status, cover };
     let on_each = move |request: Request, next: Next| {
         let pretence = pretence.clone();

@@ -4,24 +4,34 @@
 //! it does not know. Then it says so (503), since an answer from an old map could leave a geoshard out.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 
 use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use thiserror::Error;
-use tokio::sync::watch;
 
 use crate::geoshard::cover::{BadShape, Shape};
 use crate::geoshard::{LiveMaps, describe};
 
+/// Tells the maps that are live now; `None` while that is not known.
+pub type LiveNow = Arc<dyn Fn() -> Option<LiveMaps> + Send + Sync>;
+
 /// What the covers are made from.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct CoverSource {
-    /// The maps that are live; `None` while that is not known.
-    pub maps: watch::Receiver<Option<LiveMaps>>,
+    /// Asked for each answer.
+    pub maps: LiveNow,
     /// Start of every index name.
     pub prefix: String,
+}
+
+impl fmt::Debug for CoverSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CoverSource").field("prefix", &self.prefix).finish_non_exhaustive()
+    }
 }
 
 /// Why a query is not answered. Its text is bounded, whatever was asked.
@@ -42,8 +52,7 @@ impl CoverSource {
             Ok(shape) => shape,
             Err(error) => return refusal(StatusCode::BAD_REQUEST, &error.to_string()),
         };
-        // A clone, so that nothing is locked while the cover is made.
-        let Some(maps) = self.maps.borrow().clone() else {
+        let Some(maps) = (self.maps)() else {
             let error = "it is not known now which map is live; ask again in a moment, or another worker";
             return refusal(StatusCode::SERVICE_UNAVAILABLE, error);
         };

@@ -29,7 +29,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::json;
 
-pub use cover::CoverSource;
+pub use cover::{CoverSource, LiveNow};
 pub use document_counts::DocumentCounts;
 pub use health::{Alive, Health};
 pub use server::{AdminError, serve};

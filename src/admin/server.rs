@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use crate::admin::health::tests::HandClock;
     use crate::admin::page::tests::sources;
-    use crate::admin::{AdminState, CoverSource, Health, StatusSource, routes};
+    use crate::admin::{AdminState, CoverSource, Health, LiveNow, StatusSource, routes};
     use crate::geoshard::LiveMaps;
 
     struct Server {
@@ -158,7 +158,8 @@ mod tests {
             let (parts, _) = sources(clock.clone());
             let (metrics, health) = (parts.metrics.clone(), parts.health.clone());
             let (maps, live) = watch::channel(Some(LiveMaps::One(parts.map.clone())));
-            let cover = CoverSource { maps: live, prefix: "people".to_owned() };
+            let maps_now: LiveNow = Arc::new(move || live.borrow().clone());
+            let cover = CoverSource { maps: maps_now, prefix: "people".to_owned() };
             let shutdown = CancellationToken::new();
             let state =
                 AdminState { metrics, health: health.clone(), status: StatusSource::new(parts), cover };

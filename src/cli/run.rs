@@ -16,7 +16,6 @@ use crate::admin::{
 use crate::check::CheckTarget;
 use crate::config::{Config, LogFormat};
 use crate::elastic::Elastic;
-use crate::geoshard::LiveMaps;
 use crate::maps::{MapsRecord, Watcher};
 use crate::meta::TopicFacts;
 use crate::mover::Rules;
@@ -79,16 +78,6 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         board: board_reader,
         recent,
     });
-    // One map for as long as the worker runs: nobody publishes another.
-    let (_, maps) = watch::channel(Some(LiveMaps::One(rules.map.clone())));
-    let cover = CoverSource { maps, prefix: config.elasticsearch.prefix.clone() };
-    let admin_stop = CancellationToken::new();
-    let state = AdminState { metrics: metrics.clone(), health: health.clone(), status, cover };
-    let (_, admin_server) =
-        admin::serve(config.admin.listen, admin::routes(state), admin_stop.clone()).await?;
-    let prefix = config.elasticsearch.prefix.clone();
-    tokio::spawn(counts.keep_counting(elastic.clone(), prefix, admin_stop.clone()));
-
     let configured = MapsRecord::unwritten(rules.map.clone(), config.positions.epoch);
     let (watcher, maps) = Watcher::new(
         elastic.clone(),
@@ -98,6 +87,16 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         clock.clone(),
         metrics.clone(),
     );
+    let live = maps.clone();
+    let cover =
+        CoverSource { maps: Arc::new(move || live.live()), prefix: config.elasticsearch.prefix.clone() };
+    let admin_stop = CancellationToken::new();
+    let state = AdminState { metrics: metrics.clone(), health: health.clone(), status, cover };
+    let (_, admin_server) =
+        admin::serve(config.admin.listen, admin::routes(state), admin_stop.clone()).await?;
+    let prefix = config.elasticsearch.prefix.clone();
+    tokio::spawn(counts.keep_counting(elastic.clone(), prefix, admin_stop.clone()));
+
     let result: Result<(), Failure> = async {
         let Some(topic) = may_join(&config, &rules, &*elastic, &health, &stop).await? else { return Ok(()) };
         tokio::spawn(watcher.run(admin_stop.clone()));
