@@ -14,6 +14,7 @@ use geofold::demo::cities::{CITIES, City};
 use geofold::geo::GeoPoint;
 use geofold::geoshard::cell;
 use geofold::geoshard::map::GeoshardMap;
+use geofold::geoshard::plan::cut::BestCuts;
 use geofold::ids::ShardId;
 use s2::cellid::CellID;
 
@@ -56,61 +57,10 @@ fn loads_by_cell() -> Result<Vec<(CellID, u64)>> {
     Ok(loads.into_iter().collect())
 }
 
-/// Cuts `loads` into `parts` neighbouring stretches with the least sum of squared loads; returns where each begins.
-///
-/// Dynamic programming, one row for each part. The best last cut never moves back as the stretch before it grows
-/// (squares are convex), so each row is filled by divide and conquer: O(parts × n log n).
-fn cut(loads: &[u64], parts: usize) -> Vec<usize> {
-    let before: Vec<u64> = std::iter::once(0)
-        .chain(loads.iter().scan(0, |sum, load| {
-            *sum += load;
-            Some(*sum)
-        }))
-        .collect();
-    let square = |from: usize, to: usize| (before[to] - before[from]).pow(2);
-
-    let n = loads.len();
-    // The least cost of the first `i` cells in as many parts as rows were filled, and the last cut of each row.
-    let mut costs: Vec<u64> = (0..=n).map(|i| square(0, i)).collect();
-    let mut last_cuts = vec![vec![0; n + 1]];
-    for _ in 1..parts {
-        let mut row = costs.clone();
-        let mut cuts = vec![0; n + 1];
-        let mut todo = vec![(0_usize, n, 0_usize, n)];
-        while let Some((low, high, first_cut, last_cut)) = todo.pop() {
-            let middle = low.midpoint(high);
-            let best =
-                (first_cut..=last_cut.min(middle)).map(|at| (costs[at] + square(at, middle), at)).min();
-            let (cost, at) = best.unwrap_or((costs[middle], middle));
-            row[middle] = cost;
-            cuts[middle] = at;
-            if middle > low {
-                todo.push((low, middle - 1, first_cut, at));
-            }
-            if middle < high {
-                todo.push((middle + 1, high, at, last_cut));
-            }
-        }
-        costs = row;
-        last_cuts.push(cuts);
-    }
-
-    let mut end = n;
-    let mut starts: Vec<usize> = last_cuts
-        .iter()
-        .rev()
-        .map(|cuts| {
-            end = cuts[end];
-            end
-        })
-        .collect();
-    starts.reverse();
-    starts
-}
-
 fn main() -> Result<()> {
     let (cells, loads): (Vec<_>, Vec<_>) = loads_by_cell()?.into_iter().unzip();
-    let starts = cut(&loads, SHARDS);
+    let weights: Vec<f64> = loads.iter().map(|&load| load as f64).collect();
+    let starts = BestCuts::new(&weights, SHARDS).starts(SHARDS).context("fewer cells than geoshards")?;
 
     let mut ranges = vec![];
     for (number, &start) in starts.iter().enumerate() {
