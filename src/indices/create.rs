@@ -189,6 +189,30 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_not_as_the_template_says_is_told_and_not_changed() {
+        let shards = [ShardId::new("s0").unwrap()];
+        let layout =
+            Layout { prefix: "p", shards: &shards, location: "at", gc_deletes: Duration::from_secs(600) };
+        let wanted_by = |replicas: u8| {
+            let template = json!({"settings": {"index.number_of_replicas": replicas}}).to_string();
+            wanted(&layout, &Template::from_json(&template).unwrap()).unwrap()
+        };
+        let server = server(&[], &[]);
+        let first = create_missing(&server, "p", &wanted_by(1), SOON).await.unwrap();
+        assert_eq!(first.differences, [], "what was just made is as wanted");
+        server.calls.lock().unwrap().clear();
+
+        let second = create_missing(&server, "p", &wanted_by(2), SOON).await.unwrap();
+        let problem = Problem::NotAsTemplate {
+            what: "index.number_of_replicas".to_owned(),
+            wanted: "2".to_owned(),
+            found: Some("1".to_owned()),
+        };
+        assert_eq!(second.differences, [Difference { index: "p-s0".to_owned(), problem }]);
+        assert!(server.calls.lock().unwrap().iter().all(|call| call.starts_with("GET ")));
+    }
+
+    #[tokio::test]
     async fn a_refusal_names_the_index_and_the_cause() {
         let error = json!({"error": {
             "type": "mapper_parsing_exception", "reason": "failed to parse mapping",

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::drift::drift;
 use super::{DURABILITY, GC_DELETES, Needs, WantedIndex, parse_time, setting_text, time_text};
 
 /// What Elasticsearch takes for `index.gc_deletes` where nothing is set.
@@ -78,12 +79,21 @@ pub enum Problem {
     ContentMapped,
     /// Acknowledged writes may be lost when a machine fails.
     AsyncTranslog,
+    /// geofold can work with it, but it is not as the user's template says.
+    NotAsTemplate {
+        /// The setting, or the field and its parameter.
+        what: String,
+        /// What the template says.
+        wanted: String,
+        /// What the index has, if anything.
+        found: Option<String>,
+    },
 }
 
 impl Problem {
     /// Whether work can go on in spite of it, with a promise that is weaker.
     pub fn is_warning(&self) -> bool {
-        matches!(self, Self::AsyncTranslog)
+        matches!(self, Self::AsyncTranslog | Self::NotAsTemplate { .. })
     }
 }
 
@@ -131,6 +141,13 @@ impl fmt::Display for Problem {
             Self::AsyncTranslog => f.write_str(
                 "index.translog.durability is async, so a machine that fails takes acknowledged writes along: set it to request",
             ),
+            Self::NotAsTemplate { what, wanted, found } => {
+                let found = found.as_deref().unwrap_or("not there");
+                write!(
+                    f,
+                    "{what} is {found}, but the index template says {wanted}: change one of them; geofold does not change an index that exists"
+                )
+            }
         }
     }
 }
@@ -173,7 +190,11 @@ impl FoundIndices {
 pub fn differences(wanted: &[WantedIndex], found: &FoundIndices) -> Vec<Difference> {
     let judge =
         |wanted: &WantedIndex| match (found.indices.get(&wanted.name), found.aliases.get(&wanted.name)) {
-            (Some(index), _) => problems(&wanted.needs, &index.settings, &index.mappings),
+            (Some(index), _) => {
+                let mut found = problems(&wanted.needs, &index.settings, &index.mappings);
+                found.extend(drift(&wanted.template, &index.settings, &index.mappings));
+                found
+            }
             (None, Some(of)) => vec![Problem::Alias { of: of.clone() }],
             (None, None) => vec![Problem::Missing],
         };
@@ -417,8 +438,10 @@ mod tests {
     }
 
     #[test]
-    fn only_lost_durability_is_a_warning() {
+    fn only_lost_durability_and_another_template_are_warnings() {
         assert!(Problem::AsyncTranslog.is_warning());
+        let drift = Problem::NotAsTemplate { what: "a".into(), wanted: "b".into(), found: None };
+        assert!(drift.is_warning());
         assert!(!Problem::Missing.is_warning());
     }
 }

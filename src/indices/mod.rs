@@ -5,6 +5,7 @@
 //! | `mod.rs` | which indices there are, and the settings and mappings each is created with |
 //! | `template.rs` | the user's settings and mappings for geoshards |
 //! | `differences.rs` | what is wrong with an index as it is found; the same judgement is passed on a template |
+//! | `drift.rs` | where an index is not as the user's template says |
 //! | `create.rs` | asks Elasticsearch for all of them, and creates those that are missing |
 //!
 //! Three properties can not be left to chance: the location's type, since Elasticsearch would guess a text or two numbers;
@@ -13,6 +14,7 @@
 
 mod create;
 mod differences;
+mod drift;
 mod template;
 
 use std::time::Duration;
@@ -52,6 +54,8 @@ pub struct WantedIndex {
     /// Mappings it is created with.
     pub mappings: Map<String, Value>,
     needs: Needs,
+    /// What the user says about it; nothing about geofold's own.
+    template: Template,
 }
 
 /// What is asked of an index that exists, whoever made it.
@@ -79,6 +83,7 @@ pub fn wanted(layout: &Layout<'_>, template: &Template) -> Result<Vec<WantedInde
         settings: settings.clone(),
         mappings: mappings.clone(),
         needs: Needs { location: Some(layout.location.to_owned()), gc_deletes: layout.gc_deletes },
+        template: template.clone(),
     });
     let own = [Index::Placements, Index::Meta].into_iter().map(|index| {
         let name = index.name(layout.prefix);
@@ -94,6 +99,7 @@ pub fn wanted(layout: &Layout<'_>, template: &Template) -> Result<Vec<WantedInde
             settings,
             mappings,
             needs: Needs { location: None, gc_deletes: layout.gc_deletes },
+            template: Template::default(),
         }
     });
     Ok(geoshards.chain(own).collect())

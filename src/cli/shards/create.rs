@@ -8,7 +8,8 @@ use super::{ConfigArgs, Failure, connect, output};
 use crate::indices;
 
 /// Create the indices that are missing: one per geoshard, and geofold's own two. What exists is never changed; where it
-/// differs from what geofold needs, that is said, and the exit code is 1.
+/// differs from what geofold needs, that is said, and the exit code is 1; where it differs from the index template, that is
+/// said too.
 #[derive(Debug, Args)]
 pub struct CreateArgs {
     #[command(flatten)]
