@@ -87,13 +87,17 @@ pub fn inv_4_nothing_goes_back(before: &View, after: &View) -> Result<(), Broken
     Ok(())
 }
 
-/// INV-5: exactly one copy, in the placement's geoshard, or none if the document is deleted or was never there. Holds
-/// with nothing in flight and nothing owed.
+/// INV-5: exactly one copy, in the placement's geoshard, or none if the document is deleted or was never there. Of a refused
+/// document there may be none, or one that arrived late in a geoshard that is named. Holds with nothing in flight and
+/// nothing owed.
 pub fn inv_5_at_rest_there_is_one_copy(view: &View) -> Result<(), Broken> {
     let belongs: BTreeSet<&ShardId> =
         view.placement.iter().filter_map(|placement| placement.shard.as_ref()).collect();
     let stored: BTreeSet<&ShardId> = view.copies.keys().collect();
-    hold(belongs == stored, "INV-5", || format!("copies are not just where they belong: {view}"))
+    let is_refused = view.placement.as_ref().is_some_and(|placement| placement.refused);
+    hold(belongs == stored || (is_refused && stored.len() <= 1), "INV-5", || {
+        format!("copies are not just where they belong: {view}")
+    })
 }
 
 /// INV-6: at most one entry of a document is in work.
@@ -177,6 +181,9 @@ mod tests {
         assert!(inv_5_at_rest_there_is_one_copy(&moved).is_ok());
         assert!(inv_5_at_rest_there_is_one_copy(&deleted).is_ok());
         assert!(inv_5_at_rest_there_is_one_copy(&View::default()).is_ok());
+        let refused = placed(5, Some("b"), &[]).map(Placement::after_refusal);
+        assert!(inv_5_at_rest_there_is_one_copy(&view(refused.clone(), &[])).is_ok());
+        assert!(inv_5_at_rest_there_is_one_copy(&view(refused, &[("a", 1), ("b", 2)])).is_err());
         assert!(inv_5_at_rest_there_is_one_copy(&moving).is_err());
         assert!(inv_5_at_rest_there_is_one_copy(&orphan).is_err());
 

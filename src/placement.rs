@@ -3,6 +3,7 @@
 //! A placement names every geoshard that may hold a copy of its document (INV-1). It is written only by
 //! compare-and-set against the record that was read, so each known placement carries the [`Stamp`] of its state.
 
+use std::fmt;
 use std::num::NonZeroUsize;
 
 use bytes::Bytes;
@@ -27,8 +28,8 @@ pub struct Placement {
     pub shard: Option<ShardId>,
     /// Geoshards other than `shard` that may hold an old copy; sorted.
     pub leftovers: Leftovers,
-    /// Elasticsearch refused the document at `pos` for good: `shard` is where the last good copy stayed, and whoever
-    /// meets the record at `pos` again dead-letters it again rather than writing it there.
+    /// Elasticsearch refused the document at `pos` for good: `shard` is where the last good copy stayed, if there is one, and
+    /// whoever meets the record at `pos` again dead-letters it again rather than writing it there.
     pub refused: bool,
 }
 
@@ -132,8 +133,7 @@ impl Known {
 /// Placements that this owner read or wrote since its partition was assigned; the least recently used go first.
 ///
 /// One that survived into a later assignment would make two copies: the cache lives and dies with the partition task.
-#[derive(Debug)]
-#[cfg_attr(feature = "sabotage", derive(Clone))]
+#[derive(Clone)]
 pub struct PlacementCache {
     known: LruCache<DocId, Known, ahash::RandomState>,
 }
@@ -180,6 +180,13 @@ impl PlacementCache {
     /// Whether none is known.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
+    }
+}
+
+impl fmt::Debug for PlacementCache {
+    /// All that is known, most recently used first: two caches that look alike behave alike.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.known.iter()).finish()
     }
 }
 

@@ -44,6 +44,12 @@ pub enum Sabotage {
     IgnoreNewerLeftover,
     /// A copy at least as new in the placement's own shard is called done, although the fold went elsewhere (step 4).
     WrittenIsDone,
+    /// A refused document of which no copy is found is recorded as deleted ("A refused document").
+    RefusedIsDeleted,
+    /// A document of which no copy is found is recorded as deleted ("on_missing").
+    MissingIsDeleted,
+    /// That no copy is found is believed at the second look (step 4).
+    SecondLookIsBelieved,
     /// No copy found at the first look is taken as nothing to do (step 4).
     NothingFoundIsDone,
     /// What a partition's task has cached is there again at its next assignment ("The owner's cache").

@@ -2,13 +2,19 @@
 
 use bytes::Bytes;
 
-use super::{Carry, Done, Entry, OnMissing, Outcome, Refusal, Rules};
+use super::{Carry, Done, Entry, NothingFound, OnMissing, Outcome, Refusal, Rules};
 use crate::elastic::{Found, Guard, Stamp};
 use crate::ids::ShardId;
 use crate::placement::{Known, Placement};
 use crate::position::Position;
 use crate::sabotage::{self, Sabotage};
 use crate::write::{Base, Content, Target};
+
+/// How often no copy must be found, while the placement does not change, before there is none (step 4). A look is not one
+/// moment: it misses a copy that moves from a geoshard not yet read to one read already. Under one placement another worker
+/// can complete two moves, that of a batch it had under way and that which it resumes; and the placement may change during
+/// the last look. This is enough for two other workers, with one to spare for a late request.
+const LOOKS: u8 = 6;
 
 /// How an entry relates to what is recorded of its document (protocol, step 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -243,19 +249,20 @@ impl Decision<'_> {
 
     /// Step 1, equal position, refused there for good: the last good copy stays, the others go.
     fn resume_refused(&self, known: Known, copy: Option<Copy>) -> Plan {
-        let shard = known.placement.shard.as_ref();
-        if copy.is_none() && shard.is_some() && !self.is_surely_missing(Some(&known)) {
-            return Plan::Settle(nothing_found(Some(&known)));
+        if copy.is_none() && !self.is_surely_missing(Some(&known)) {
+            return Plan::Settle(self.look_again(Some(&known)));
         }
         let refusal = self.entry.carry.refusal.clone().unwrap_or_else(|| Refusal {
             reason: "refused_by_elasticsearch",
             detail: "an earlier attempt at this position was refused for good; its own dead letter says why"
                 .to_owned(),
         });
-        if copy.as_ref().map(|copy| &copy.shard) != shard {
-            return self.set_back(known, copy, refusal);
+        match copy {
+            Some(copy) if Some(&copy.shard) == known.placement.shard.as_ref() => {
+                Plan::CarryOut { task: self.keep(copy, refusal), known }
+            }
+            copy => self.set_back(known, copy, refusal),
         }
-        Plan::CarryOut { task: self.keep(copy, refusal), known }
     }
 
     /// The entry makes no document. Where an earlier attempt has recorded a way for it, somebody may be half-way.
@@ -266,22 +273,24 @@ impl Decision<'_> {
         }
     }
 
-    /// Records that the document stays where its last good copy is.
+    /// Records that the document stays where its last good copy is. If there is none, nothing is changed, and nothing
+    /// swept: a copy may be on its way from somebody at a lower position, into any geoshard that is named.
     fn set_back(&self, known: Known, copy: Option<Copy>, refusal: Refusal) -> Plan {
+        let Some(copy) = copy else { return Plan::Settle(Outcome::DeadLetter(refusal)) };
         let may_hold: Vec<ShardId> = known.unswept().iter().chain(&known.placement.shard).cloned().collect();
-        let shard = copy.as_ref().map(|copy| copy.shard.clone());
         Plan::WriteAhead {
             guard: Guard::Unchanged(known.stamp),
-            placement: Placement::new(self.entry.fold.last, shard, may_hold).after_refusal(),
+            placement: Placement::new(self.entry.fold.last, Some(copy.shard.clone()), may_hold)
+                .after_refusal(),
             task: self.keep(copy, refusal),
         }
     }
 
     /// Lifts the last good copy to the entry's position, unchanged: below it, a zombie that once moved the document
     /// elsewhere could still delete it, after the copy that it had moved to was swept.
-    fn keep(&self, copy: Option<Copy>, refusal: Refusal) -> Task {
+    fn keep(&self, copy: Copy, refusal: Refusal) -> Task {
         let position = self.entry.fold.last;
-        let write = copy.filter(|copy| copy.version < position).map(|copy| copy.source);
+        let write = (copy.version < position).then_some(copy.source);
         Task { write, sweep_at: position, then: Outcome::DeadLetter(refusal) }
     }
 
@@ -348,24 +357,35 @@ impl Decision<'_> {
             if sabotage::is(Sabotage::NothingFoundIsDone) {
                 return Ok(Wanted::Settle(Outcome::Done(Done::AlreadyApplied)));
             }
-            return Ok(Wanted::Settle(nothing_found(known)));
+            return Ok(Wanted::Settle(self.look_again(known)));
         }
         Ok(match self.made_of_nothing() {
-            // Nothing is recorded that would have to be taken back.
-            Wanted::Gone(outcome) if placed_in.is_none() => Wanted::Settle(outcome),
+            // The placement stays as it is: no record has deleted the document, and a copy that is on its way goes by it.
+            Wanted::Gone(outcome) if !sabotage::is(Sabotage::MissingIsDeleted) => Wanted::Settle(outcome),
             wanted => wanted,
         })
     }
 
-    /// No copy was found. There is none only if the placement, read again, has not changed meanwhile (step 4).
+    /// No copy was found. There is none if none was found so often before, while the placement did not change (step 4).
     fn is_surely_missing(&self, known: Option<&Known>) -> bool {
-        let unchanged = match known {
-            Some(known) if known.placement.shard.is_some() => {
-                self.entry.carry.nothing_found_at == Some(known.stamp)
-            }
+        let looks = if sabotage::is(Sabotage::SecondLookIsBelieved) { 2 } else { LOOKS };
+        let is_sure = match known {
+            Some(known) if known.placement.shard.is_some() => self.looks_at(known).looks >= looks,
             _ => true,
         };
-        self.fresh && unchanged
+        self.fresh && is_sure
+    }
+
+    /// This look, in which nothing was found, and those before it.
+    fn looks_at(&self, known: &Known) -> NothingFound {
+        let before = self.entry.carry.nothing_found.filter(|before| before.at == known.stamp);
+        NothingFound { at: known.stamp, looks: before.map_or(0, |before| before.looks).saturating_add(1) }
+    }
+
+    /// Back to step 1, with a fresh read of the placement.
+    fn look_again(&self, known: Option<&Known>) -> Outcome {
+        let nothing_found = known.map(|known| self.looks_at(known));
+        again_outcome("nothing_found", Carry { nothing_found, ..self.entry.carry.clone() })
     }
 
     /// Step 2: only records after the recorded position decide; older ones were decided by whoever recorded it.
@@ -388,6 +408,8 @@ impl Decision<'_> {
     fn is_in_place(&self, placement: &Placement, target: &ShardId) -> bool {
         !self.rules.announce_all
             && placement.leftovers.is_empty()
+            // There may be no copy: whoever is refused next must say so again.
+            && !placement.refused
             && placement.shard.as_ref() == Some(target)
             // The owner of the record that the placement was written for may yet be refused, and set the placement back.
             && (placement.pos < self.entry.fold.first || sabotage::is(Sabotage::InPlaceOverItsOwnRecord))
@@ -429,12 +451,6 @@ impl Decision<'_> {
             detail: format!("a {what} of a document that is not in the index"),
         })
     }
-}
-
-/// Back to step 1, with a fresh read of the placement.
-fn nothing_found(known: Option<&Known>) -> Outcome {
-    let nothing_found_at = known.map(|known| known.stamp);
-    again_outcome("nothing_found", Carry { nothing_found_at, ..Carry::default() })
 }
 
 /// Back to step 1 in the next batch.

@@ -44,10 +44,19 @@ pub struct Entry {
 pub struct Carry {
     /// The partition was read past the recorded position without meeting its record: finish what is recorded.
     pub finish_recorded: bool,
-    /// No copy was found while the placement was in this state; if it still is, there is none.
-    pub nothing_found_at: Option<Stamp>,
+    /// No copy was found, so far.
+    pub nothing_found: Option<NothingFound>,
     /// Elasticsearch refused the document at this entry's position.
     pub refusal: Option<Refusal>,
+}
+
+/// How often no copy was found while the placement was in one state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NothingFound {
+    /// The placement's state at each look.
+    pub at: Stamp,
+    /// How many looks.
+    pub looks: u8,
 }
 
 /// Why a fold goes to the dead-letter topic.
@@ -131,7 +140,7 @@ pub struct Clear {
 }
 
 /// What an owner keeps from batch to batch. It is born with an assignment and dies with it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Desk {
     /// How documents are placed.
     pub rules: Rules,

@@ -16,7 +16,7 @@ use crate::position::Position;
 use crate::sabotage::{self, Sabotage};
 
 /// What every round of a batch carries along.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Tray {
     desk: Desk,
     settled: Vec<Settled>,
@@ -41,7 +41,7 @@ impl Tray {
 }
 
 /// Reads that belong to one entry: how many of the round's answers are its own.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Reading {
     entry: Entry,
     known: Option<Known>,
@@ -50,7 +50,7 @@ struct Reading {
 }
 
 /// R1: read the placements that the owner does not know.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ReadPlacements {
     tray: Tray,
     known: Vec<(Entry, Known)>,
@@ -116,7 +116,7 @@ impl ReadPlacements {
 }
 
 /// R1b: read the copies that patches and touches apply to.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ReadDocuments {
     tray: Tray,
     readings: Vec<Reading>,
@@ -185,7 +185,7 @@ fn newest_copy(copies: impl Iterator<Item = (ShardId, GetOutcome)>) -> Option<Op
 }
 
 /// A placement about to be written.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Ahead {
     entry: Entry,
     guard: Guard,
@@ -234,7 +234,7 @@ fn deletes(id: &DocId, shards: &[ShardId], version: Position) -> impl Iterator<I
 }
 
 /// An entry whose placement stands.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Placed {
     entry: Entry,
     known: Known,
@@ -247,7 +247,7 @@ impl Placed {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Announced {
     ahead: Vec<Ahead>,
     in_place: Vec<Placed>,
@@ -255,7 +255,7 @@ struct Announced {
 }
 
 /// R2: write-aheads, documents in place, and clears of earlier batches.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Announce {
     tray: Tray,
     announced: Announced,
@@ -308,14 +308,15 @@ impl Announce {
                 }
             }
         }
-        let mut refused = Vec::new();
         for (placed, answer) in announced.in_place.into_iter().zip(answers.by_ref()) {
             match answer {
                 BulkOutcome::Done { .. } => tray.settle(placed.entry, placed.task.then),
                 BulkOutcome::Conflict | BulkOutcome::NotFound => {
                     tray.settle(placed.entry, Outcome::Done(Done::AlreadyApplied));
                 }
-                BulkOutcome::Refused(error) => refused.push((placed, Refusal::by_elasticsearch(&error))),
+                BulkOutcome::Refused(error) => {
+                    tray.settle(placed.entry, Outcome::DeadLetter(Refusal::by_elasticsearch(&error)));
+                }
                 BulkOutcome::Unanswered => tray.unanswered(placed.entry),
             }
         }
@@ -328,25 +329,23 @@ impl Announce {
                 _ => tray.desk.cache.forget(&clear.id),
             }
         }
-        WriteDocuments::new(tray, placed, refused)
+        WriteDocuments::new(tray, placed)
     }
 }
 
 /// R3: write the documents whose placement stands.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct WriteDocuments {
     tray: Tray,
     writing: Vec<Placed>,
     /// Nothing to write: on to the deletes.
     written: Vec<Placed>,
-    /// Refused in place.
-    refused: Vec<(Placed, Refusal)>,
 }
 
 impl WriteDocuments {
-    fn new(tray: Tray, placed: Vec<Placed>, refused: Vec<(Placed, Refusal)>) -> Self {
+    fn new(tray: Tray, placed: Vec<Placed>) -> Self {
         let (writing, written) = placed.into_iter().partition(|placed| placed.document().is_some());
-        Self { tray, writing, written, refused }
+        Self { tray, writing, written }
     }
 
     /// One index operation per document to write.
@@ -356,7 +355,8 @@ impl WriteDocuments {
 
     /// Takes one answer per operation, in order.
     pub fn answered(self, answers: Vec<BulkOutcome>) -> Examine {
-        let Self { mut tray, writing, mut written, mut refused } = self;
+        let Self { mut tray, writing, mut written } = self;
+        let mut refused = Vec::new();
         for (mut placed, answer) in writing.into_iter().zip(answers) {
             match answer {
                 BulkOutcome::Done { .. } => written.push(placed),
@@ -368,6 +368,10 @@ impl WriteDocuments {
                 }
                 // Only the last good copy, which can not be lifted any more (its mapping has changed); it stays as it is.
                 BulkOutcome::Refused(_) if placed.known.placement.refused => written.push(placed),
+                // While a lost record's decision is being finished, the placement is not this entry's to set back.
+                BulkOutcome::Refused(error) if placed.known.placement.pos > placed.entry.fold.last => {
+                    tray.settle(placed.entry, Outcome::DeadLetter(Refusal::by_elasticsearch(&error)));
+                }
                 BulkOutcome::Refused(error) => refused.push((placed, Refusal::by_elasticsearch(&error))),
                 // The placement is recorded: the next attempt resumes it.
                 BulkOutcome::NotFound | BulkOutcome::Unanswered => tray.unanswered(placed.entry),
@@ -378,7 +382,7 @@ impl WriteDocuments {
 }
 
 /// R3b, rarely anything to do: where is the last good copy of a document that was refused?
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Examine {
     tray: Tray,
     written: Vec<Placed>,
@@ -410,16 +414,13 @@ impl Examine {
                 tray.unanswered(entry);
                 continue;
             };
-            let recorded = known.placement.pos;
-            let position = entry.fold.last;
-            let copy = copy.map(|copy| copy.shard);
-            let is_in_place = recorded < position && copy == known.placement.shard;
-            // While a lost record's decision is being finished, the placement is not this entry's to set back.
-            if is_in_place || recorded > position {
-                tray.settle(entry, Outcome::DeadLetter(refusal));
-                continue;
-            }
-            let placement = Placement::new(position, copy, shards).after_refusal();
+            // Never to "deleted": a copy may be on its way from somebody at a lower position, who goes by this record.
+            let stays_in = match copy {
+                Some(copy) => Some(copy.shard),
+                None if sabotage::is(Sabotage::RefusedIsDeleted) => None,
+                None => known.placement.shard.clone(),
+            };
+            let placement = Placement::new(entry.fold.last, stays_in, shards).after_refusal();
             set_backs.push(SetBack { entry, refusal, guard: Guard::Unchanged(known.stamp), placement });
         }
         CleanUp::new(tray, written, set_backs)
@@ -427,7 +428,7 @@ impl Examine {
 }
 
 /// A placement about to be set back to where the last good copy is.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct SetBack {
     entry: Entry,
     refusal: Refusal,
@@ -436,7 +437,7 @@ struct SetBack {
 }
 
 /// R4: delete the copies in leftovers, and set back the placements of refused documents.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct CleanUp {
     tray: Tray,
     sweeping: Vec<Placed>,
@@ -533,7 +534,7 @@ impl Tray {
 }
 
 /// The end of a batch.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Finished {
     /// What the owner keeps.
     pub desk: Desk,

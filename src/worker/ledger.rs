@@ -21,7 +21,7 @@ use crate::sabotage::{self, Sabotage};
 use crate::write::{Fold, Write};
 
 /// What the dirty set holds for a document.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Dirty {
     fold: Fold,
     /// When its first record was read.
@@ -31,7 +31,7 @@ struct Dirty {
 }
 
 /// An entry that waits for its document's next record (protocol, step 1).
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Parked {
     score: i64,
     dirty: Dirty,
@@ -94,7 +94,7 @@ impl Settlement {
 }
 
 /// See the top of this file.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Ledger {
     rules: Rules,
     epoch: Epoch,

@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use self::store::{Answer, Call, Store};
 use super::{
-    Announce, Carry, CleanUp, Desk, Done, Entry, Examine, Finished, OnMissing, Outcome, ReadDocuments,
-    ReadPlacements, Rules, Settled, WriteDocuments,
+    Announce, Carry, CleanUp, Desk, Done, Entry, Examine, Finished, NothingFound, OnMissing, Outcome,
+    ReadDocuments, ReadPlacements, Rules, Settled, WriteDocuments,
 };
 use crate::decode::LocationPath;
 use crate::elastic::{BulkOp, Guard, Index};
@@ -263,7 +263,7 @@ impl Owner {
 
     /// One entry, and again with what it takes along as long as it goes back to step 1.
     fn work_out(&mut self, store: &mut Store, mut entry: Entry) -> Outcome {
-        for _ in 0..5 {
+        for _ in 0..10 {
             match self.work(store, entry.clone()) {
                 Outcome::Again { carry, .. } => entry.carry = carry,
                 outcome => return outcome,
