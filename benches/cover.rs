@@ -89,3 +89,23 @@ fn polygon_anywhere(bencher: Bencher<'_, '_>, vertices: u32) {
         Shape::polygon((0..vertices).map(&mut vertex).collect()).unwrap()
     });
 }
+
+/// The most vertices that are allowed, all along the southern edge of the north face, where one geoshard ends: about
+/// the most work that there is.
+#[divan::bench]
+fn polygon_of_1000_vertices_along_a_border(bencher: Bencher<'_, '_>) {
+    let ranges = (0..6_u64).map(|face| {
+        let start = if face == 0 { 0 } else { (face << 61) | 1 };
+        (start, geofold::ids::ShardId::new(&format!("face{face}")).unwrap())
+    });
+    let map = GeoshardMap::new(1, "faces", ranges.collect()).unwrap();
+    // So far off it that the other geoshard can just be told apart, by the smallest cells.
+    let vertex = |n: u32| {
+        let lon = f64::from(n) / 998.0 * 80.0 - 40.0;
+        (lon.to_radians().cos().atan().to_degrees() - 0.15, lon)
+    };
+    let mut vertices: Vec<(f64, f64)> = (0..999).map(vertex).collect();
+    vertices.push((0.0, 0.0));
+    let shape = Shape::polygon(vertices).unwrap();
+    run(bencher, &map, |_| shape.clone());
+}
