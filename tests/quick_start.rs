@@ -113,6 +113,13 @@ fn create_check_send_run_look_search_and_stop() {
     let (status, covered) = get("/shards/cover?lat=52.5163&lon=13.3777&radius=3km").unwrap();
     let covered: Value = serde_json::from_str(&covered).unwrap();
     assert_eq!((status, &covered["indices"]), (200, &json!([index])));
+    // Values that begin with a minus, and every shape.
+    for shape in
+        [["--circle", "-33.9,151.2,25mi"], ["--box", "-10,175,-20,-175"], ["--polygon", "-1,0 -1,1 1,1"]]
+    {
+        let told = geofold(&config, &[&["shards", "cover"][..], &shape].concat());
+        assert!(told.status.success() && text(&told).contains("p-s"), "{shape:?} {}", text(&told));
+    }
     let circle = ["--circle", "52.5163,13.3777,3km", "--json"];
     let told = geofold(&config, &[&["shards", "cover"][..], &circle].concat());
     assert_eq!(serde_json::from_slice::<Value>(&told.stdout).unwrap(), covered, "{}", text(&told));

@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(status, StatusCode::OK);
         let links: Vec<&str> =
             page.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
-        assert_eq!(links.len(), 4, "{links:?}");
+        assert_eq!(links.len(), 5, "{links:?}");
         for path in links {
             assert_eq!(server.get(path).await.0, StatusCode::OK, "{path}");
         }

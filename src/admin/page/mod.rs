@@ -54,7 +54,8 @@ pub fn render(status: &Status, drawing: &MapDrawing) -> String {
 
 const FOOTER: &str = "<footer>\
     <a href=\"/status.json\">/status.json</a> <a href=\"/metrics\">/metrics</a> \
-    <a href=\"/readyz\">/readyz</a> <a href=\"/healthz\">/healthz</a></footer>\n";
+    <a href=\"/readyz\">/readyz</a> <a href=\"/healthz\">/healthz</a> \
+    <a href=\"/shards/cover?polygon=0,0;0,1;1,1\">/shards/cover</a></footer>\n";
 
 fn header(status: &Status) -> String {
     let worker = &status.worker;
