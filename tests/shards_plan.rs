@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use geofold::demo::cities::{CITIES, City};
+use geofold::embedded::elasticsearch::{Standin, StandinOptions};
 use geofold::geo::GeoPoint;
 use geofold::geoshard::GeoshardMap;
 use geofold::random::Random;
@@ -133,6 +134,50 @@ fn tracks_tell_which_share_of_writes_crosses_a_border() {
     let output = plan(folder.path(), &["people.csv", "--tracks", "tracks.csv", "--track-id", "who"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("writes that cross a border: 50.000 % (1 of 2, 2 tracks)"), "{text}");
+}
+
+#[test]
+fn a_plan_can_be_made_of_the_documents_of_indices() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let standin = runtime.block_on(Standin::start(StandinOptions::default())).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let people = people(&folder.join("people.csv"));
+    let client = reqwest::blocking::Client::new();
+    let send = |method: reqwest::Method, path: &str, body: String| {
+        let request = client.request(method, format!("{}{path}", standin.url()));
+        let answer = request.header("content-type", "application/x-ndjson").body(body).send().unwrap();
+        assert!(answer.status().is_success(), "{path}: {}", answer.text().unwrap());
+    };
+    let mappings = r#"{"mappings": {"properties": {"place": {"type": "geo_point"}}}}"#;
+    send(reqwest::Method::PUT, "/people-old", mappings.to_owned());
+    let mut bulk = String::new();
+    for (point, load) in &people {
+        let (lat, lon) = (point.lat(), point.lon());
+        writeln!(bulk, "{{\"index\":{{}}}}\n{{\"place\":{{\"lat\":{lat},\"lon\":{lon}}},\"load\":{load}}}")
+            .unwrap();
+    }
+    bulk.push_str("{\"index\":{}}\n{\"load\":1}\n");
+    send(reqwest::Method::POST, "/people-old/_bulk?refresh=true", bulk);
+    let config = format!(
+        "[kafka]\nbrokers = [\"localhost:1\"]\ntopic = \"t\"\ngroup_id = \"g\"\n[elasticsearch]\nurls = [{:?}]\n\
+         [documents]\nlocation = \"place\"\n[geoshards]\nmap = \"none.json\"\n",
+        standin.url()
+    );
+    std::fs::write(folder.join("geofold.toml"), config).unwrap();
+
+    let counts = ["--min", "20", "--max", "30", "--json"];
+    let from_index = plan(folder, &[&["--from-index", "people-*", "--weight", "load"], &counts[..]].concat());
+    let said = String::from_utf8_lossy(&from_index.stderr);
+    assert!(from_index.status.success(), "{said}");
+    assert!(said.contains(&format!("1 of {} documents are left out", people.len() + 1)), "{said}");
+    let from_file = plan(folder, &[&["people.csv", "--weight", "users + 0.5*queries"], &counts[..]].concat());
+    assert_eq!(from_index.stdout, from_file.stdout, "the same points give the same plan");
+
+    let nothing = plan(folder, &["--from-index", "nothing-*"]);
+    assert!(!nothing.status.success());
+    let refused = error(&plan(folder, &["people.csv", "--from-index", "people-*"]));
+    assert!(refused.contains("cannot be used with"), "{refused}");
 }
 
 #[test]

@@ -21,8 +21,8 @@ pub struct ScanOptions {
     pub page: usize,
     /// How long each request may take.
     pub timeout: Duration,
-    /// The only field of each document to read; all of it if `None`.
-    pub field: Option<String>,
+    /// The only fields of each document to read, as dotted paths; all of it if there are none.
+    pub fields: Vec<String>,
 }
 
 /// One document, as the scan saw it.
@@ -34,7 +34,7 @@ pub struct Hit {
     pub id: DocId,
     /// `_version`.
     pub version: u64,
-    /// `_source`, or the field that was asked for.
+    /// `_source`, or the fields that were asked for.
     pub source: Value,
 }
 
@@ -114,8 +114,8 @@ impl<'a> Scan<'a> {
             "track_total_hits": false,
             "version": true,
         });
-        if let Some(field) = &self.options.field {
-            body["_source"] = json!([field]);
+        if !self.options.fields.is_empty() {
+            body["_source"] = json!(self.options.fields);
         }
         if let Some(after) = self.after.take() {
             body["search_after"] = after;

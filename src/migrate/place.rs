@@ -74,7 +74,7 @@ impl Migration {
             let options = ScanOptions {
                 page: PAGE,
                 timeout: self.config.elasticsearch.request_timeout,
-                field: Some(self.location.as_str().to_owned()),
+                fields: vec![self.location.as_str().to_owned()],
             };
             let name = Index::Geoshard(shard.clone()).name(&self.config.elasticsearch.prefix);
             let mut scan = Scan::open(&*self.elastic, &[name], options).await?;

@@ -73,7 +73,7 @@ impl Migration {
         let timeout = self.config.elasticsearch.request_timeout;
         let name = Index::Placements.name(&self.config.elasticsearch.prefix);
         self.admin(Method::Post, format!("/{name}/_refresh"), None).await?;
-        let options = ScanOptions { page: PAGE, timeout, field: None };
+        let options = ScanOptions { page: PAGE, timeout, fields: vec![] };
         let mut scan = Scan::open(&*self.elastic, &[name], options).await?;
         let mut named = 0;
         loop {

@@ -1,17 +1,19 @@
-//! Points with a load, from lines of a file: the input of a plan.
+//! Points with a load, from lines of a file or from indices: the input of a plan.
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | `mod.rs` | what is read from each row, whatever the format; the format, if it is not told |
 //! | `weight.rs` | the load score: a weighted sum of columns |
 //! | `csv.rs` | rows of a CSV file with a header |
+//! | `scan.rs` | documents of Elasticsearch indices |
 //! | `ndjson.rs` | rows of a file with one JSON object a line |
 //!
-//! Rows are handed on one by one and nothing is kept. The first row that can not be read ends it, with its line's number:
+//! Rows are handed on one by one and nothing is kept. The first row of a file that can not be read ends it, with its line's number:
 //! a plan by part of the input would be wrong without anybody noticing.
 
 mod csv;
 mod ndjson;
+pub mod scan;
 pub mod weight;
 
 use std::io::{self, BufRead};

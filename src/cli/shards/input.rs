@@ -8,7 +8,8 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::Failure;
+use super::{Failure, connect};
+use crate::config::Config;
 use crate::decode::LocationPath;
 use crate::geo::GeoPoint;
 use crate::points::{self, Columns, Format, Place, Row, Weight};
@@ -58,6 +59,37 @@ impl RowArgs {
         mut each: impl FnMut(GeoPoint, f64) -> Result<(), E>,
     ) -> Result<(), Failure> {
         self.read_rows(path, &self.columns()?, |row| each(row.point, row.load))
+    }
+
+    /// Reads the points of the documents of `indices`; says on standard error how many had none.
+    pub async fn scan<E: std::error::Error + Send + Sync + 'static>(
+        &self,
+        config: &Config,
+        indices: &[String],
+        mut each: impl FnMut(GeoPoint, f64) -> Result<(), E>,
+    ) -> Result<(), Failure> {
+        let mut columns = self.columns()?;
+        if columns.place == Place::Usual {
+            columns.place =
+                Place::Path(LocationPath::new(&config.documents.location).map_err(Failure::usage)?);
+        }
+        let elastic = connect::elasticsearch(config)?;
+        let bar = ProgressBar::no_length();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {human_pos} documents, {per_sec}") {
+            bar.set_style(style);
+        }
+        let add = |row: Row<'_>| each(row.point, row.load);
+        let timeout = config.elasticsearch.request_timeout;
+        let scanned =
+            points::scan::scan(&elastic, indices, &columns, timeout, add, |read| bar.set_position(read))
+                .await;
+        bar.finish_and_clear();
+        let scanned = scanned.with_context(|| format!("reading {}", indices.join(", ")))?;
+        if let Some(why) = &scanned.why {
+            let points::scan::Scanned { read, left_out, .. } = scanned;
+            eprintln!("{left_out} of {read} documents are left out; the first of them: {why}");
+        }
+        Ok(())
     }
 
     /// Reads a file of tracks: rows with an id, in the order of time.

@@ -35,7 +35,7 @@ enum ShardsCommand {
 
 pub async fn shards(args: ShardsArgs) -> Result<ExitCode, Failure> {
     match args.command {
-        ShardsCommand::Plan(args) => plan::plan(&args),
+        ShardsCommand::Plan(args) => plan::plan(&args).await,
         ShardsCommand::Create(args) => create::create(args).await,
         ShardsCommand::Show(args) => show::show(&args),
         ShardsCommand::Diff(args) => diff::diff(&args),

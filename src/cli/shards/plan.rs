@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use tempfile::NamedTempFile;
 
 use super::input::RowArgs;
-use super::{Failure, output};
+use super::{ConfigArgs, Failure, output};
 use crate::geoshard::GeoshardMap;
 use crate::geoshard::plan::{By, CellLoads, Naming, Plan, PlanOptions};
 use crate::geoshard::tracks::Follower;
@@ -23,7 +23,14 @@ use crate::geoshard::tracks::Follower;
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     /// The points: CSV with a header, or one JSON object a line; `-` is standard input.
-    points: PathBuf,
+    #[arg(required_unless_present = "from_index", conflicts_with = "from_index")]
+    points: Option<PathBuf>,
+    /// Plan by the documents of these indices of the configured Elasticsearch instead, as searches see them; `*` stands
+    /// for any characters. Documents without a location, or without a column of --weight, are left out and counted.
+    #[arg(long, value_name = "INDEX", value_delimiter = ',')]
+    from_index: Vec<String>,
+    #[command(flatten)]
+    config: ConfigArgs,
     #[command(flatten)]
     rows: RowArgs,
     /// S2 level of the cells that are cut between: 7 is some 70 km wide, and each more halves that.
@@ -79,7 +86,7 @@ enum ByArg {
     Sd,
 }
 
-pub fn plan(args: &PlanArgs) -> Result<ExitCode, Failure> {
+pub async fn plan(args: &PlanArgs) -> Result<ExitCode, Failure> {
     let after = match &args.after {
         None => None,
         Some(path) => Some(GeoshardMap::load(path).context("--after").map_err(Failure::usage)?),
@@ -98,7 +105,13 @@ pub fn plan(args: &PlanArgs) -> Result<ExitCode, Failure> {
     };
 
     let mut loads = CellLoads::new(args.finest);
-    args.rows.read(&args.points, |point, load| loads.add(point, load))?;
+    match &args.points {
+        Some(points) => args.rows.read(points, |point, load| loads.add(point, load))?,
+        None => {
+            let config = args.config.load()?;
+            args.rows.scan(&config, &args.from_index, |point, load| loads.add(point, load)).await?;
+        }
+    }
     let plan = Plan::make(&loads, &options).context("planning geoshards").map_err(Failure::usage)?;
 
     let (version, naming) = match &after {
