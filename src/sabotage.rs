@@ -48,6 +48,8 @@ pub enum Sabotage {
     RefusedIsDeleted,
     /// A document of which no copy is found is recorded as deleted ("on_missing").
     MissingIsDeleted,
+    /// Finishing a lost record's decision, leftovers are swept although the document was not written.
+    FinishingSweepsAnyway,
     /// That no copy is found is believed at the second look (step 4).
     SecondLookIsBelieved,
     /// No copy found at the first look is taken as nothing to do (step 4).

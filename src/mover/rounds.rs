@@ -360,6 +360,14 @@ impl WriteDocuments {
         for (mut placed, answer) in writing.into_iter().zip(answers) {
             match answer {
                 BulkOutcome::Done { .. } => written.push(placed),
+                // Perhaps a tombstone of the document's way elsewhere, since this was written below the recorded position:
+                // what is in the leftovers may be the last copy. It stays named, and the next record sees to it.
+                BulkOutcome::Conflict
+                    if placed.known.placement.pos > placed.entry.fold.last
+                        && !sabotage::is(Sabotage::FinishingSweepsAnyway) =>
+                {
+                    tray.settle(placed.entry, Outcome::Done(Done::AlreadyApplied));
+                }
                 BulkOutcome::Conflict => {
                     if let Outcome::Done(done) = &mut placed.task.then {
                         *done = Done::AlreadyApplied;

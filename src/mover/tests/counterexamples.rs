@@ -471,6 +471,22 @@ fn finishing_the_decision_of_a_lost_record_takes_along_a_copy_that_has_the_fold_
     assert_eq!(store.text("b"), doc(A, 3));
 }
 
+/// Found by the model: the document was in `a`, moved to `b`, and a record that compaction took was to move it back. Finishing
+/// that, the older record can not be written over the tombstone in `a`; the copy in `b` is the last one.
+#[test]
+pub(super) fn finishing_the_decision_of_a_lost_record_does_not_sweep_the_last_copy() {
+    let mut store = Store::default();
+    let mut dead = Owner::new();
+    dead.work_out(&mut store, entry([index(A, 1)]));
+    dead.work_out(&mut store, entry([index(B, 2)]));
+    dead.begin(entry([index(A, 3)])).up_to(Round::WriteDocuments, &mut store);
+    let mut owner = Owner::new();
+    assert_eq!(in_short_of(&owner.work_out(&mut store, finishing([index(A, 1)]))), "already applied");
+    assert_eq!(store.x(), "3 a [b] | b@2");
+    owner.work_out(&mut store, entry([index(A, 4)]));
+    assert_eq!(at_rest(&store), "4 a [b] | a@4");
+}
+
 #[test]
 fn a_patch_of_a_missing_document_is_told_even_if_a_lost_record_had_placed_it() {
     let mut store = Store::with(placed(5, Some("b"), &[]), &[]);

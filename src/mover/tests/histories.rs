@@ -608,7 +608,11 @@ fn every_sabotage_of_mover_and_ledger_is_found() {
         Sabotage::DeleteBeforeSeen,
         Sabotage::ActivateUnconfirmed,
     ];
-    let in_the_table: [(_, fn()); 7] = [
+    let in_the_table: [(_, fn()); 8] = [
+        (
+            Sabotage::FinishingSweepsAnyway,
+            table::finishing_the_decision_of_a_lost_record_does_not_sweep_the_last_copy,
+        ),
         (Sabotage::RefusedIsDeleted, table::a_refusal_does_not_hide_a_copy_that_is_on_its_way),
         (
             Sabotage::MissingIsDeleted,
