@@ -395,6 +395,7 @@ impl Decision<'_> {
             && let Some(stays) = &known.placement.shard
             && fold.located_at.max(fold.touched_at) <= Some(known.placement.pos)
             && !sabotage::is(Sabotage::OldRecordsDecide)
+            && !sabotage::is(Sabotage::DecideAgainAtEqualPosition)
         {
             return Ok(stays.clone());
         }

@@ -1,0 +1,230 @@
+//! The move protocol, explored: every order of events within stated bounds, not a sample of them.
+//!
+//! A world holds one document, its records in a log, and two or three workers that were assigned the partition one after the
+//! other; all of them go on, the earlier ones as zombies. [stateright](https://docs.rs/stateright) walks through every
+//! order in which they can read, begin batches (so: fold at every boundary), have their calls carried out, lose answers,
+//! overrun deadlines, commit, and be taken over. The workers are the real ledger and the real mover, and what must hold
+//! is asked of `src/invariants.rs`: there is no second description of the protocol that could be right while the code is
+//! not.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `main.rs` | what is explored, and which weakening each exploration must find |
+//! | `world.rs` | the transition system: what can happen next, and what must hold then |
+//! | `worker.rs` | ledger and mover, one call at a time, each step computed once |
+//! | `store.rs` | Elasticsearch's version rules for one document |
+//! | `record.rs` | scripts of records, and what they make of a document one by one |
+//!
+//! `GEOFOLD_MODEL=large cargo test --features sabotage --test model` explores more (dev/README.md); docs/reliability.md has the figures reached.
+
+#![allow(missing_docs, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails")]
+
+mod record;
+mod store;
+mod weakened;
+mod worker;
+mod world;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use geofold::mover::OnMissing;
+use stateright::{Checker, HasDiscoveries, Model};
+
+use self::record::Record::{self, Bad, Delete, Index, Move, Part, Patch, Touch};
+use self::record::scripts;
+use self::world::{Setting, Weakening, World};
+
+/// All that a record can be.
+const ALL: [Record; 10] =
+    [Index(0), Index(1), Index(2), Delete, Patch, Move(0), Move(1), Move(2), Part, Touch];
+
+/// What survives compaction without loss: no patches, no touches.
+const WHOLE: [Record; 4] = [Index(0), Index(1), Index(2), Delete];
+
+/// What an exploration came to.
+#[derive(Debug, Default)]
+struct Explored {
+    scripts: usize,
+    states: usize,
+    transitions: usize,
+    depth: usize,
+    workers: usize,
+    time: Duration,
+    /// The first counterexample: its length, and the way there.
+    broken: Option<(usize, String)>,
+}
+
+/// Explores worlds side by side, until one is broken or all are done.
+fn explore(settings: &[Setting]) -> Explored {
+    let began = Instant::now();
+    let sum = Mutex::new(Explored::default());
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(setting) = settings.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    explore_one(setting, &sum);
+                    if sum.lock().unwrap().broken.is_some() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    let mut sum = sum.into_inner().unwrap();
+    sum.time = began.elapsed();
+    sum
+}
+
+fn explore_one(setting: &Setting, sum: &Mutex<Explored>) {
+    let checker = World::new(setting.clone()).checker().finish_when(HasDiscoveries::AnyFailures);
+    let checker = checker.spawn_bfs().join();
+    let world = checker.model();
+    let counterexample = checker.discovery(World::HOLDS).map(|path| {
+        let path = path.into_vec();
+        (path.len() - 1, world.tell(path))
+    });
+    assert!(
+        counterexample.is_some() || checker.discovery(World::COMES_TO_REST).is_some(),
+        "the last owner never comes to rest: {setting:?}"
+    );
+    let mut sum = sum.lock().unwrap();
+    sum.scripts += 1;
+    sum.states += checker.unique_state_count();
+    sum.transitions += checker.state_count();
+    sum.depth = sum.depth.max(checker.max_depth());
+    sum.workers += world.workers_met();
+    if counterexample.is_some() && sum.broken.is_none() {
+        sum.broken = counterexample;
+    }
+}
+
+/// Explores all of it, prints what it came to, and fails with the counterexample if there is one.
+fn holds(what: &str, settings: &[Setting]) {
+    let Explored { scripts, states, transitions, depth, workers, time, broken } = explore(settings);
+    println!(
+        "model: {what}: {scripts} scripts, {states} states, {transitions} transitions, depth {depth}, \
+         {workers} different workers, {:.1} s",
+        time.as_secs_f64()
+    );
+    if let Some((_, way)) = broken {
+        panic!("{what}: the protocol is broken\n{way}");
+    }
+}
+
+/// One world for each script.
+fn worlds(length: usize, alphabet: &[Record], setting: &Setting) -> Vec<Setting> {
+    let scripts = scripts(length, alphabet).into_iter();
+    scripts.map(|script| Setting { script, ..setting.clone() }).collect()
+}
+
+/// One world for each script and each set of its records that compaction may take: never the last.
+fn compacted(length: usize, alphabet: &[Record], setting: &Setting) -> Vec<Setting> {
+    let worlds = worlds(length, alphabet, setting).into_iter();
+    worlds
+        .flat_map(|world| (1..1 << (length - 1)).map(move |compacted| Setting { compacted, ..world.clone() }))
+        .collect()
+}
+
+/// Scripts with a record that Elasticsearch refuses.
+fn refused(length: usize, alphabet: &[Record], setting: &Setting) -> Vec<Setting> {
+    let mut worlds = worlds(length, alphabet, setting);
+    worlds.retain(|world| world.script.iter().any(|record| matches!(record, Bad(_))));
+    worlds
+}
+
+/// Whether to explore what takes longer than a check of every change may.
+fn is_large() -> bool {
+    match std::env::var("GEOFOLD_MODEL").as_deref() {
+        Ok("large") => true,
+        Ok(other) => panic!("GEOFOLD_MODEL={other} is unknown; there is \"large\""),
+        Err(_) => false,
+    }
+}
+
+#[test]
+fn every_script_of_three_records_by_two_workers() {
+    holds("3 records, 2 workers", &worlds(3, &ALL, &Setting::default()));
+}
+
+#[test]
+fn one_call_is_lost_or_late() {
+    let setting = Setting { losses: 1, ..Setting::default() };
+    holds("3 records, 2 workers, 1 lost or late call", &worlds(3, &ALL, &setting));
+}
+
+#[test]
+fn one_batch_ends_at_its_deadline() {
+    let setting = Setting { deadlines: 1, ..Setting::default() };
+    holds("3 records, 2 workers, 1 deadline", &worlds(3, &ALL, &setting));
+}
+
+#[test]
+fn two_maps_are_live() {
+    let setting = Setting { two_maps: true, ..Setting::default() };
+    let length = if is_large() { 3 } else { 2 };
+    holds(&format!("{length} records, 2 workers, 2 maps"), &worlds(length, &ALL, &setting));
+    let few = [Index(0), Index(1), Delete, Patch, Move(1), Touch];
+    holds("3 records of 6 kinds, 2 workers, 2 maps", &worlds(3, &few, &setting));
+}
+
+#[test]
+fn three_workers() {
+    let setting = Setting { workers: 3, ..Setting::default() };
+    holds("2 records, 3 workers", &worlds(2, &ALL, &setting));
+    let few = [Index(0), Index(1), Delete, Patch];
+    holds("3 records of 4 kinds, 3 workers", &worlds(3, &few, &setting));
+}
+
+#[test]
+fn compaction_takes_records_while_a_zombie_acts_on_them() {
+    holds("3 records, 2 workers, compacted", &compacted(3, &WHOLE, &Setting::default()));
+    let few = [Index(0), Index(1)];
+    holds("4 records of 2 kinds, 2 workers, compacted", &compacted(4, &few, &Setting::default()));
+}
+
+#[test]
+fn elasticsearch_refuses_documents() {
+    let few = [Index(0), Index(1), Bad(0), Bad(1)];
+    holds("3 records, 2 workers, refused", &refused(3, &few, &Setting::default()));
+    let patched = [Index(0), Bad(0), Bad(1), Patch, Move(1)];
+    holds("2 records, 2 workers, refused and patched", &refused(2, &patched, &Setting::default()));
+}
+
+#[test]
+fn patches_of_what_is_not_there_create_documents_or_are_dropped() {
+    let few = [Index(0), Delete, Patch, Move(0), Move(1), Touch];
+    for on_missing in [OnMissing::Create, OnMissing::Drop] {
+        let setting = Setting { on_missing, ..Setting::default() };
+        holds(&format!("3 records, 2 workers, on_missing {on_missing:?}"), &worlds(3, &few, &setting));
+    }
+}
+
+/// Harmless, as the protocol says: the cache within an assignment is there in all worlds; these two are not.
+#[test]
+fn lost_clears_and_calls_resent_at_every_step_are_harmless() {
+    let setting = Setting { weakening: Weakening::ClearsAreLost, ..Setting::default() };
+    holds("3 records, 2 workers, clears lost", &worlds(3, &ALL, &setting));
+    let setting = Setting { resends: true, ..Setting::default() };
+    holds("3 records, 2 workers, every call resent", &worlds(3, &ALL, &setting));
+}
+
+#[test]
+fn larger_bounds() {
+    if !is_large() {
+        return println!("model: larger bounds: with GEOFOLD_MODEL=large");
+    }
+    let two = Setting::default();
+    holds("4 records, 2 workers", &worlds(4, &ALL, &two));
+    holds("4 records, 2 workers, compacted", &compacted(4, &WHOLE, &two));
+    let all_refused = [Index(0), Index(1), Index(2), Delete, Bad(0), Bad(1), Bad(2), Patch, Move(1)];
+    holds("3 records, 2 workers, refused", &refused(3, &all_refused, &two));
+    let late = Setting { losses: 1, deadlines: 1, ..Setting::default() };
+    holds("3 records, 2 workers, 1 lost or late call, 1 deadline", &worlds(3, &ALL, &late));
+    let three = Setting { workers: 3, ..Setting::default() };
+    holds("3 records, 3 workers", &worlds(3, &ALL, &three));
+}

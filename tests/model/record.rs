@@ -1,0 +1,183 @@
+//! The records of a script, and what applying them one by one makes of the document.
+
+use std::fmt;
+use std::sync::Arc;
+
+use geofold::decode::LocationPath;
+use geofold::geoshard::GeoshardMap;
+use geofold::ids::{DocId, ShardId};
+use geofold::mover::{OnMissing, Rules};
+use geofold::position::{Epoch, Position};
+use geofold::write::{Body, Write};
+use serde_json::{Value, json};
+
+/// Three places, one on each of three faces of the S2 cube.
+const LONGITUDES: [f64; 3] = [0.0, 90.0, 170.0];
+
+/// The geoshards.
+pub const SHARDS: [&str; 3] = ["a", "b", "c"];
+
+/// A document that contains this is refused by every geoshard.
+pub const UNACCEPTABLE: &str = "unacceptable";
+
+/// One record of the document. A place is an index into [`SHARDS`]: the geoshard to which the old map gives it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Record {
+    /// The document, whole.
+    Index(usize),
+    /// The document, whole, and such that Elasticsearch refuses it.
+    Bad(usize),
+    /// The document is gone.
+    Delete,
+    /// A patch that does not mention the location.
+    Patch,
+    /// A patch that moves the document.
+    Move(usize),
+    /// A patch of part of the location: only the merged document tells where that is.
+    Part,
+    /// Place again under the current map.
+    Touch,
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Index(place) => write!(f, "index {}", SHARDS[*place]),
+            Self::Bad(place) => write!(f, "bad {}", SHARDS[*place]),
+            Self::Delete => f.write_str("delete"),
+            Self::Patch => f.write_str("patch"),
+            Self::Move(place) => write!(f, "move {}", SHARDS[*place]),
+            Self::Part => f.write_str("part"),
+            Self::Touch => f.write_str("touch"),
+        }
+    }
+}
+
+impl Record {
+    fn place(self) -> Option<usize> {
+        match self {
+            Self::Index(place) | Self::Bad(place) | Self::Move(place) => Some(place),
+            Self::Delete | Self::Patch | Self::Part | Self::Touch => None,
+        }
+    }
+
+    /// As it is decoded at this offset.
+    pub fn write(self, offset: usize) -> Write {
+        let location = |place: usize| json!({"lat": 1, "lon": LONGITUDES[place]});
+        let whole = |place, n: Value| {
+            let doc = json!({"location": location(place), "n": n}).to_string();
+            let at = path().locate(doc.as_bytes()).unwrap();
+            Body::Index { doc: doc.into(), at }
+        };
+        let patch = |value: Value| {
+            let patch = value.to_string();
+            let moves = path().patch_move(patch.as_bytes()).unwrap();
+            Body::Patch { patch: patch.into(), moves }
+        };
+        let field = format!("p{offset}");
+        let body = match self {
+            Self::Index(place) => whole(place, json!(offset)),
+            Self::Bad(place) => whole(place, json!(UNACCEPTABLE)),
+            Self::Delete => Body::Delete,
+            Self::Patch => patch(json!({field: 1})),
+            Self::Move(place) => patch(json!({"location": location(place), field: 1})),
+            Self::Part => patch(json!({"location": {"lat": 2}, field: 1})),
+            Self::Touch => Body::Touch,
+        };
+        Write { id: id(), position: position(offset), body }
+    }
+}
+
+/// Every script of `length` records out of `alphabet`, but for those that are another one with places renamed, and those
+/// that do not begin with a document.
+pub fn scripts(length: usize, alphabet: &[Record]) -> Vec<Vec<Record>> {
+    let mut scripts = vec![vec![]];
+    for _ in 0..length {
+        scripts = scripts
+            .iter()
+            .flat_map(|script: &Vec<Record>| {
+                alphabet.iter().map(move |record| [script.as_slice(), &[*record]].concat())
+            })
+            .collect();
+    }
+    scripts.retain(|script| {
+        let mut next = 0;
+        let named_in_order = script.iter().filter_map(|record| record.place()).all(|place| {
+            let is_known = place <= next;
+            next = next.max(place + 1);
+            is_known
+        });
+        named_in_order && script.first().is_some_and(|record| record.place().is_some())
+    });
+    scripts
+}
+
+/// What the records before `end` make of the document.
+pub fn naive(script: &[Record], end: usize, on_missing: OnMissing) -> Option<Value> {
+    script[..end].iter().enumerate().fold(None, |document: Option<Value>, (offset, record)| {
+        match record.write(offset).body {
+            Body::Index { doc, .. } => serde_json::from_slice(&doc).ok(),
+            Body::Delete => None,
+            Body::Touch => document,
+            Body::Patch { patch, .. } => {
+                let creates = on_missing == OnMissing::Create && matches!(record, Record::Move(_));
+                let base = document.or_else(|| creates.then(|| json!({})))?;
+                let mut merged = base;
+                merge(&mut merged, &serde_json::from_slice(&patch).unwrap());
+                Some(merged)
+            }
+        }
+    })
+}
+
+/// Patches here only set fields.
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(fields) = patch else { return *target = patch.clone() };
+    for (key, value) in fields {
+        match target.get_mut(key) {
+            Some(old) => merge(old, value),
+            None => target[key] = value.clone(),
+        }
+    }
+}
+
+/// The geoshards to which the old and the new map give a document.
+pub fn belongs(document: &Value) -> [usize; 2] {
+    let lon = document["location"]["lon"].as_f64().unwrap();
+    let place = LONGITUDES.iter().position(|place| (place - lon).abs() < 1.0).unwrap();
+    [place, (place + 1) % 3]
+}
+
+pub fn id() -> DocId {
+    DocId::from_key(Some(b"x")).unwrap()
+}
+
+pub fn position(offset: usize) -> Position {
+    Position::new(Epoch::default(), i64::try_from(offset).unwrap()).unwrap()
+}
+
+/// A position as the model has it: offset + 1, so that 0 is before all.
+pub fn version_of(position: Position) -> u8 {
+    u8::try_from(position.version()).unwrap()
+}
+
+pub fn path() -> LocationPath {
+    LocationPath::new("location").unwrap()
+}
+
+pub fn shard(n: usize) -> ShardId {
+    ShardId::new(SHARDS[n]).unwrap()
+}
+
+/// The number of a geoshard.
+pub fn number_of(shard: &ShardId) -> u8 {
+    u8::try_from(SHARDS.iter().position(|id| *id == shard.as_str()).unwrap()).unwrap()
+}
+
+/// Rules by the old map or the new one, which gives every place to another geoshard.
+pub fn rules(by_new_map: bool, announce_all: bool, on_missing: OnMissing) -> Rules {
+    let starts = [0, 0x2000_0000_0000_0001, 0x4000_0000_0000_0001];
+    let ranges = (0..3).map(|n| (starts[n], shard((n + usize::from(by_new_map)) % 3))).collect();
+    let map = Arc::new(GeoshardMap::new(1, "three faces", ranges).unwrap());
+    Rules { map, location: path(), on_missing, announce_all }
+}

@@ -1,0 +1,260 @@
+//! Elasticsearch, as far as one document needs it, small enough to be a part of a state: external versions that are
+//! compared with tombstones too, compare-and-set, realtime reads. Each operation is carried out at once and alone, as
+//! the primary of a shard does it.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use bytes::Bytes;
+use geofold::elastic::rounds::{BulkOutcome, GetOutcome};
+use geofold::elastic::{BulkOp, Found, Get, Guard, Index, ItemError, Stamp};
+use geofold::invariants::View;
+use geofold::placement::Placement;
+use geofold::position::Position;
+
+use super::record::{UNACCEPTABLE, number_of, shard, version_of};
+
+/// A copy, a tombstone, or nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Slot {
+    /// 0: there never was a copy, or its tombstone is forgotten.
+    pub version: u8,
+    /// 0: no copy. Else the number of its content, and one more.
+    pub content: u8,
+}
+
+/// All that is stored of the document.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Store {
+    /// 0: none. Else its number, and one more.
+    placement: u8,
+    /// How often it was written: its `_seq_no`.
+    stamp: u8,
+    pub copies: [Slot; 3],
+}
+
+/// On which condition a placement may be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum If {
+    Absent,
+    Unchanged(u8),
+    Newer,
+}
+
+/// One operation on the document. Placements and contents are numbers given by [`Names`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Op {
+    ReadPlacement,
+    ReadCopy(u8),
+    Place(If, u8),
+    Put { shard: u8, version: u8, content: u8 },
+    Delete { shard: u8, version: u8 },
+}
+
+/// What comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reply {
+    Missing,
+    Placement { placement: u8, stamp: u8 },
+    Copy { version: u8, content: u8 },
+    Placed { stamp: u8 },
+    Done,
+    Conflict,
+    NotFound,
+    Refused,
+    Unanswered,
+}
+
+impl Op {
+    pub fn is_read(self) -> bool {
+        matches!(self, Self::ReadPlacement | Self::ReadCopy(_))
+    }
+}
+
+/// Numbers for placements and contents.
+#[derive(Debug, Default)]
+pub struct Names {
+    placements: Numbered<Placement>,
+    contents: Numbered<Bytes>,
+}
+
+#[derive(Debug)]
+struct Numbered<T> {
+    all: Vec<T>,
+    numbers: HashMap<String, u8>,
+}
+
+impl<T> Default for Numbered<T> {
+    fn default() -> Self {
+        Self { all: Vec::new(), numbers: HashMap::new() }
+    }
+}
+
+impl<T: std::fmt::Debug + Clone> Numbered<T> {
+    /// From 1.
+    fn number(&mut self, value: &T) -> u8 {
+        *self.numbers.entry(format!("{value:?}")).or_insert_with(|| {
+            self.all.push(value.clone());
+            u8::try_from(self.all.len()).expect("fewer than 256 placements, or contents, of one script")
+        })
+    }
+
+    fn get(&self, number: u8) -> &T {
+        &self.all[usize::from(number) - 1]
+    }
+}
+
+impl Names {
+    /// What the mover asks for, in short.
+    pub fn op(&mut self, op: &BulkOp) -> Op {
+        match op {
+            BulkOp::Index { index: Index::Placements, guard, source, .. } => {
+                let placement = Placement::from_json(source).unwrap();
+                let condition = match guard {
+                    Guard::Absent => If::Absent,
+                    Guard::Unchanged(stamp) => If::Unchanged(u8::try_from(stamp.seq_no).unwrap()),
+                    Guard::External(_) | Guard::ExternalOrEqual(_) => If::Newer,
+                };
+                Op::Place(condition, self.placements.number(&placement))
+            }
+            BulkOp::Index { index: Index::Geoshard(shard), guard: Guard::External(at), source, .. } => {
+                Op::Put {
+                    shard: number_of(shard),
+                    version: version_of(*at),
+                    content: self.contents.number(source),
+                }
+            }
+            BulkOp::Delete { index: Index::Geoshard(shard), version, .. } => {
+                Op::Delete { shard: number_of(shard), version: version_of(*version) }
+            }
+            other => panic!("the mover does not do this: {other:?}"),
+        }
+    }
+
+    pub fn get(get: &Get) -> Op {
+        match &get.index {
+            Index::Geoshard(shard) => Op::ReadCopy(number_of(shard)),
+            _ => Op::ReadPlacement,
+        }
+    }
+
+    /// The answer to a get, as the mover takes it.
+    pub fn found(&self, reply: Reply) -> GetOutcome {
+        match reply {
+            Reply::Placement { placement, stamp } => GetOutcome::Found(Found {
+                version: 1,
+                stamp: stamp_of(stamp),
+                source: self.placements.get(placement).to_json(),
+            }),
+            Reply::Copy { version, content } => GetOutcome::Found(Found {
+                version: version.into(),
+                stamp: stamp_of(0),
+                source: self.contents.get(content).clone(),
+            }),
+            Reply::Unanswered => GetOutcome::Unanswered,
+            _ => GetOutcome::Missing,
+        }
+    }
+
+    pub fn content(&self, number: u8) -> &Bytes {
+        self.contents.get(number)
+    }
+
+    pub fn placement(&self, number: u8) -> &Placement {
+        self.placements.get(number)
+    }
+
+    fn is_unacceptable(&self, content: u8) -> bool {
+        let text = self.contents.get(content);
+        text.windows(UNACCEPTABLE.len()).any(|part| part == UNACCEPTABLE.as_bytes())
+    }
+}
+
+/// The answer to a bulk operation, as the mover takes it.
+pub fn outcome(reply: Reply) -> BulkOutcome {
+    match reply {
+        Reply::Placed { stamp } => BulkOutcome::Done { stamp: Some(stamp_of(stamp)) },
+        Reply::Done => BulkOutcome::Done { stamp: None },
+        Reply::NotFound => BulkOutcome::NotFound,
+        Reply::Refused => BulkOutcome::Refused(ItemError {
+            status: 400,
+            kind: "document_parsing_exception".to_owned(),
+            reason: "a test".to_owned(),
+        }),
+        Reply::Unanswered => BulkOutcome::Unanswered,
+        _ => BulkOutcome::Conflict,
+    }
+}
+
+fn stamp_of(number: u8) -> Stamp {
+    Stamp { seq_no: number.into(), primary_term: 1 }
+}
+
+impl Store {
+    /// Carries out one operation. `delete_anything`: the version of a delete is not looked at, a weakening.
+    pub fn carry_out(&mut self, op: Op, names: &Names, delete_anything: bool) -> Reply {
+        match op {
+            Op::ReadPlacement if self.placement == 0 => Reply::Missing,
+            Op::ReadPlacement => Reply::Placement { placement: self.placement, stamp: self.stamp },
+            Op::ReadCopy(shard) => match self.copies[usize::from(shard)] {
+                Slot { content: 0, .. } => Reply::Missing,
+                Slot { version, content } => Reply::Copy { version, content },
+            },
+            Op::Place(condition, placement) => {
+                let holds = match condition {
+                    If::Absent => self.placement == 0,
+                    If::Unchanged(stamp) => self.placement != 0 && self.stamp == stamp,
+                    If::Newer => {
+                        let pos = |number| names.placement(number).pos;
+                        self.placement == 0 || pos(self.placement) < pos(placement)
+                    }
+                };
+                if !holds {
+                    return Reply::Conflict;
+                }
+                self.placement = placement;
+                self.stamp += 1;
+                Reply::Placed { stamp: self.stamp }
+            }
+            Op::Put { content, .. } if names.is_unacceptable(content) => Reply::Refused,
+            Op::Put { shard, version, content } => {
+                let slot = &mut self.copies[usize::from(shard)];
+                if slot.version >= version {
+                    return Reply::Conflict;
+                }
+                *slot = Slot { version, content };
+                Reply::Done
+            }
+            Op::Delete { shard, version } => {
+                let slot = &mut self.copies[usize::from(shard)];
+                if slot.version >= version && !delete_anything {
+                    return Reply::Conflict;
+                }
+                let was_there = slot.content != 0;
+                *slot = Slot { version, content: 0 };
+                if was_there { Reply::Done } else { Reply::NotFound }
+            }
+        }
+    }
+
+    /// Forgets every tombstone; whether there was one.
+    pub fn forget_tombstones(&mut self) -> bool {
+        let mut forgot = false;
+        for slot in &mut self.copies {
+            if slot.content == 0 && slot.version != 0 {
+                *slot = Slot::default();
+                forgot = true;
+            }
+        }
+        forgot
+    }
+
+    /// As the invariants look at it.
+    pub fn view(&self, names: &Names) -> View {
+        let placement = (self.placement != 0).then(|| names.placement(self.placement).clone());
+        let copies = self.copies.iter().enumerate().filter(|(_, slot)| slot.content != 0);
+        let copies =
+            copies.map(|(n, slot)| (shard(n), Position::from_version(slot.version.into()))).collect();
+        View { placement, copies }
+    }
+}

@@ -1,0 +1,323 @@
+//! A worker: the real ledger and the real mover, one call at a time.
+//!
+//! What a worker does depends on nothing but what it was told before, so each step of it is computed once and remembered:
+//! in a state of the world a worker is a number, and nearly all steps are one look-up. Two workers that look alike
+//! (`Debug`) are the same worker.
+
+use ahash::AHashMap;
+use geofold::clock::Instant;
+use geofold::elastic::rounds::{BulkOutcome, GetOutcome};
+use geofold::elastic::{BulkOp, Get};
+use geofold::mover::{
+    Announce, CleanUp, Desk, Examine, Finished, Lookups, ReadDocuments, ReadPlacements, Rules, WriteDocuments,
+};
+use geofold::placement::PlacementCache;
+use geofold::position::Epoch;
+use geofold::sabotage::Sabotage;
+use geofold::worker::ledger::Ledger;
+use geofold::write::Write;
+
+use super::store::{Names, Op, Reply, outcome};
+
+/// A batch at one of its rounds.
+#[derive(Debug, Clone)]
+enum Batch {
+    ReadPlacements(ReadPlacements),
+    ReadDocuments(ReadDocuments),
+    Announce(Announce),
+    WriteDocuments(WriteDocuments),
+    Examine(Examine),
+    CleanUp(CleanUp),
+    Finished(Finished),
+}
+
+impl Batch {
+    fn gets(&self) -> Vec<Get> {
+        match self {
+            Self::ReadPlacements(round) => round.gets(),
+            Self::ReadDocuments(round) => round.gets(),
+            Self::Examine(round) => round.gets(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn ops(&self) -> Vec<BulkOp> {
+        match self {
+            Self::Announce(round) => round.ops(),
+            Self::WriteDocuments(round) => round.ops(),
+            Self::CleanUp(round) => round.ops(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn answered(self, replies: &[Reply], names: &Names) -> Self {
+        let gets = || -> Vec<GetOutcome> { replies.iter().map(|reply| names.found(*reply)).collect() };
+        let ops = || -> Vec<BulkOutcome> { replies.iter().map(|reply| outcome(*reply)).collect() };
+        match self {
+            Self::ReadPlacements(round) => Self::ReadDocuments(round.answered(gets())),
+            Self::ReadDocuments(round) => Self::Announce(round.answered(gets())),
+            Self::Announce(round) => Self::WriteDocuments(round.answered(ops())),
+            Self::WriteDocuments(round) => Self::Examine(round.answered(ops())),
+            Self::Examine(round) => Self::CleanUp(round.answered(gets())),
+            Self::CleanUp(round) => Self::Finished(round.answered(ops())),
+            Self::Finished(finished) => Self::Finished(finished),
+        }
+    }
+}
+
+/// The real thing.
+#[derive(Debug, Clone)]
+struct Worker {
+    /// Which log it reads, and by which rules it works.
+    class: u8,
+    ledger: Ledger,
+    /// `None` while a batch is under way.
+    desk: Option<Desk>,
+    batch: Option<Batch>,
+    calls: Vec<Call>,
+    read_to: u8,
+    /// The offsets that were read and not done; a bit each.
+    undone: u8,
+}
+
+/// One call of the round that is under way.
+#[derive(Debug, Clone, Copy)]
+pub struct Call {
+    pub op: Op,
+    pub reply: Option<Reply>,
+}
+
+/// Something that happens to a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// It reads so many records, takes what is dirty, and begins a batch.
+    Begin { records: u8 },
+    /// A call of the round is answered.
+    Answer { call: u8, reply: Reply },
+    /// The batch is past its deadline: nothing that is open will be answered.
+    Deadline,
+}
+
+/// What a worker did that the world must know about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Report {
+    /// It handed in a dead letter, or dropped a fold, whose last record is the one before this offset; 0: none.
+    pub gave_up_before: u8,
+    /// It finished a decision whose record never came.
+    pub finished_recorded: bool,
+}
+
+/// What can be seen of a worker.
+#[derive(Debug, Clone)]
+pub struct Known {
+    worker: Worker,
+    pub calls: Vec<Call>,
+    pub is_idle: bool,
+    pub has_work: bool,
+    pub has_clears: bool,
+    pub read_to: u8,
+    pub watermark: Option<u8>,
+    pub undone: u8,
+    /// Documents that are dirty in any way, parked ones included.
+    pub owes: bool,
+}
+
+/// Every worker there can be in a world, by number. Number 0 is nobody.
+#[derive(Debug)]
+pub struct Workers {
+    /// The log, and the rules, of each class.
+    classes: Vec<(Vec<Option<Write>>, Rules)>,
+    sabotage: Option<Sabotage>,
+    loses_clears: bool,
+    numbers: AHashMap<u128, u32>,
+    known: Vec<Known>,
+    steps: AHashMap<(u32, Event), (u32, Report)>,
+}
+
+impl Workers {
+    pub fn new(
+        classes: Vec<(Vec<Option<Write>>, Rules)>,
+        sabotage: Option<Sabotage>,
+        loses_clears: bool,
+    ) -> Self {
+        Self {
+            classes,
+            sabotage,
+            loses_clears,
+            numbers: AHashMap::new(),
+            known: Vec::new(),
+            steps: AHashMap::new(),
+        }
+    }
+
+    pub fn get(&self, number: u32) -> &Known {
+        &self.known[number as usize - 1]
+    }
+
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// One that was just assigned the partition, with a cache of its own, or (a weakening) that of another.
+    pub fn assigned(&mut self, class: u8, read_to: u8, cache_of: Option<u32>) -> u32 {
+        let rules = &self.classes[usize::from(class)].1;
+        let cache = cache_of.and_then(|other| self.get(other).worker.desk.clone()).map(|desk| desk.cache);
+        let cache = cache.unwrap_or_else(|| PlacementCache::new(1.try_into().unwrap()));
+        let worker = Worker {
+            class,
+            ledger: Ledger::new(rules.clone(), Epoch::default()),
+            desk: Some(Desk::new(rules.clone(), cache)),
+            batch: None,
+            calls: Vec::new(),
+            read_to,
+            undone: 0,
+        };
+        self.number(worker)
+    }
+
+    /// What becomes of a worker, and what it reports.
+    pub fn after(&mut self, number: u32, event: Event, names: &mut Names) -> (u32, Report) {
+        if let Some(known) = self.steps.get(&(number, event)) {
+            return *known;
+        }
+        let mut worker = self.get(number).worker.clone();
+        let log = &self.classes[usize::from(worker.class)].0;
+        let report = weakened(self.sabotage, || worker.take(event, log, names));
+        if let (true, Some(desk)) = (self.loses_clears, &mut worker.desk) {
+            desk.clears.clear();
+        }
+        let after = (self.number(worker), report);
+        self.steps.insert((number, event), after);
+        after
+    }
+
+    fn number(&mut self, worker: Worker) -> u32 {
+        let look = format!("{worker:?}");
+        let hash = |seed| u128::from(ahash::RandomState::with_seeds(seed, 2, 3, 4).hash_one(&look));
+        let key = hash(1) << 64 | hash(5);
+        if let Some(number) = self.numbers.get(&key) {
+            return *number;
+        }
+        let watermark = weakened(self.sabotage, || worker.ledger.watermark());
+        self.known.push(Known {
+            calls: worker.calls.clone(),
+            is_idle: worker.batch.is_none(),
+            has_work: worker.ledger.has_work(),
+            has_clears: worker.desk.as_ref().is_some_and(|desk| !desk.clears.is_empty()),
+            read_to: worker.read_to,
+            watermark: watermark.map(|offset| u8::try_from(offset).unwrap()),
+            undone: worker.undone,
+            owes: worker.ledger.documents() > 0,
+            worker,
+        });
+        let number = u32::try_from(self.known.len()).unwrap();
+        self.numbers.insert(key, number);
+        number
+    }
+}
+
+impl Worker {
+    fn take(&mut self, event: Event, log: &[Option<Write>], names: &mut Names) -> Report {
+        match event {
+            Event::Begin { records } => {
+                for _ in 0..records {
+                    self.read(log);
+                }
+                let entries = self.ledger.hand_out(10, usize::MAX);
+                self.rejected();
+                let mut desk = self.desk.take().expect("no batch is under way");
+                desk.lookups = Lookups::default();
+                self.go_on(Batch::ReadPlacements(ReadPlacements::begin(desk, entries)), names)
+            }
+            Event::Answer { call, reply } => {
+                self.calls[usize::from(call)].reply = Some(reply);
+                self.answered(names)
+            }
+            Event::Deadline => {
+                for call in &mut self.calls {
+                    call.reply.get_or_insert(Reply::Unanswered);
+                }
+                let mut report = self.answered(names);
+                // Nor is anything else sent in this batch.
+                while self.batch.is_some() {
+                    self.calls.iter_mut().for_each(|call| call.reply = Some(Reply::Unanswered));
+                    report = self.answered(names);
+                }
+                report
+            }
+        }
+    }
+
+    fn read(&mut self, log: &[Option<Write>]) {
+        let offset = self.read_to;
+        self.read_to += 1;
+        match &log[usize::from(offset)] {
+            Some(write) => {
+                self.undone |= 1 << offset;
+                self.ledger.take(write.clone(), Instant::from_start(Default::default()));
+            }
+            None => self.ledger.read_up_to(i64::from(self.read_to)),
+        }
+        self.rejected();
+    }
+
+    fn rejected(&mut self) {
+        for letter in self.ledger.take_rejected() {
+            self.ledger.delivered(letter.fold.first.offset());
+        }
+    }
+
+    /// To the next round that has something to send, or the end of the batch, if all is answered.
+    fn answered(&mut self, names: &mut Names) -> Report {
+        if self.calls.iter().any(|call| call.reply.is_none()) {
+            return Report::default();
+        }
+        let replies: Vec<Reply> = self.calls.drain(..).filter_map(|call| call.reply).collect();
+        match self.batch.take().expect("a batch is under way").answered(&replies, names) {
+            Batch::Finished(finished) => self.finish(finished),
+            batch => self.go_on(batch, names),
+        }
+    }
+
+    fn go_on(&mut self, batch: Batch, names: &mut Names) -> Report {
+        let gets = batch.gets().into_iter().map(|get| Names::get(&get));
+        let mut ops: Vec<Op> = gets.collect();
+        ops.extend(batch.ops().iter().map(|op| names.op(op)));
+        self.calls = ops.into_iter().map(|op| Call { op, reply: None }).collect();
+        self.batch = Some(batch);
+        self.answered(names)
+    }
+
+    fn finish(&mut self, finished: Finished) -> Report {
+        let Finished { mut desk, settled } = finished;
+        desk.lookups = Lookups::default();
+        self.desk = Some(desk);
+        let mut report = Report::default();
+        for settled in &settled {
+            use geofold::mover::{Done, Outcome};
+            let fold = &settled.entry.fold;
+            let (first, last) = (fold.first.offset(), fold.last.offset());
+            if matches!(settled.outcome, Outcome::Done(_) | Outcome::DeadLetter(_)) {
+                (first..=last).for_each(|offset| self.undone &= !(1 << offset));
+            }
+            if matches!(settled.outcome, Outcome::Done(Done::Dropped) | Outcome::DeadLetter(_)) {
+                report.gave_up_before = u8::try_from(last + 1).unwrap();
+            }
+        }
+        let settlement = self.ledger.settle(settled);
+        report.finished_recorded = !settlement.finished_recorded.is_empty();
+        for letter in settlement.undeliverable {
+            self.ledger.delivered(letter.fold.first.offset());
+        }
+        self.rejected();
+        report
+    }
+}
+
+/// Does it while this rule is not kept.
+fn weakened<R>(sabotage: Option<Sabotage>, work: impl FnOnce() -> R) -> R {
+    match sabotage {
+        Some(sabotage) => geofold::sabotage::with(sabotage, work),
+        None => work(),
+    }
+}

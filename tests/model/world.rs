@@ -1,0 +1,604 @@
+//! The world as a transition system for stateright: one document, its script of records in a log, and the workers that were
+//! assigned the partition one after the other. All but the last are zombies; they go on as if nothing had happened, but
+//! that they can not commit. A worker that crashes is one that takes no further step.
+
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ahash::AHashMap;
+use geofold::invariants::{
+    inv_1_every_copy_is_named, inv_2_a_document_that_exists_has_a_copy, inv_3_nothing_owed_is_committed,
+    inv_3_what_is_committed_can_be_seen, inv_4_nothing_goes_back, inv_5_at_rest_there_is_one_copy,
+};
+use geofold::mover::OnMissing;
+use geofold::position::Position;
+use geofold::sabotage::Sabotage;
+use serde_json::Value;
+use stateright::{Model, Property};
+
+use super::record::{Record, belongs, naive, position, rules};
+use super::store::{Names, Op, Reply, Store};
+use super::worker::{Call, Event, Report, Workers};
+
+/// At most so many workers, one after the other.
+pub const WORKERS: usize = 3;
+
+/// Bounds and circumstances of one exploration.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    pub script: Vec<Record>,
+    /// How many workers there are in all.
+    pub workers: u8,
+    /// How many calls may be carried out without an answer, or so late that nobody waits any more.
+    pub losses: u8,
+    /// How many batches may end at their deadline.
+    pub deadlines: u8,
+    /// Two maps are live; each worker goes by one or the other.
+    pub two_maps: bool,
+    /// Bits: the records that compaction takes before the second worker reads.
+    pub compacted: u8,
+    pub on_missing: OnMissing,
+    /// Every call may be sent again, any number of times.
+    pub resends: bool,
+    pub weakening: Weakening,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self {
+            script: Vec::new(),
+            workers: 2,
+            losses: 0,
+            deadlines: 0,
+            two_maps: false,
+            compacted: 0,
+            on_missing: OnMissing::DeadLetter,
+            resends: false,
+            weakening: Weakening::None,
+        }
+    }
+}
+
+/// A rule that is not kept: in the code, or around it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weakening {
+    None,
+    /// See `src/sabotage.rs`.
+    Code(Sabotage),
+    /// The third worker is the first one again, with its cache.
+    CacheIsKept,
+    /// A worker begins where the one before it has read to, while that is still at work.
+    TwoEntriesAtOnce,
+    /// Tombstones are forgotten while requests live.
+    TombstonesAreForgotten,
+    /// Clears are never sent: harmless.
+    ClearsAreLost,
+    /// Two maps are live, and workers that know only one write in place.
+    OneMapIsKnown,
+    /// Compaction takes records while a zombie acts on them, and the owner writes in place.
+    InPlaceDespiteCompaction,
+}
+
+/// What is wrong, by number; 0 is nothing.
+const BROKEN: [&str; 13] = [
+    "",
+    "INV-1: a copy that no placement names",
+    "INV-2: the last copy is gone",
+    "INV-3: committed above what is not done",
+    "INV-3: committed, and nothing shows it",
+    "INV-4: something went back",
+    "INV-5: at rest, copies are not just where they belong",
+    "at rest, the content is not what the records made",
+    "at rest, the copy is where no map has it",
+    "a write of a document that exists was given up",
+    "a record that was there was taken as lost",
+    "nothing is left to do, and something is owed",
+    "an owner that is left alone does not come to rest",
+];
+
+/// Where the world is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct State {
+    store: Store,
+    workers: [u32; WORKERS],
+    owner: u8,
+    committed: u8,
+    losses: u8,
+    deadlines: u8,
+    /// Calls that nobody waits for any more, and that may still be carried out; sorted.
+    late: [Option<Op>; 2],
+    broken: u8,
+}
+
+/// What happens next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// A worker reads so many records, begins a batch, and its first call is carried out.
+    Begin { worker: u8, records: u8 },
+    /// A call is carried out, and answered.
+    Call { worker: u8, call: u8 },
+    /// A call is carried out, and the answer is lost: it will be sent again.
+    Lost { worker: u8, call: u8 },
+    /// A call is under way for longer than anybody waits: it will be sent again, and be carried out twice.
+    Late { worker: u8, call: u8 },
+    /// A batch is past its deadline.
+    Deadline { worker: u8 },
+    /// A late call is carried out.
+    Arrive(u8),
+    /// The owner commits its watermark.
+    Commit,
+    /// The partition is assigned to the next worker, with the old map or the new one.
+    TakeOver { by_new_map: bool },
+    /// Tombstones are forgotten.
+    Forget,
+}
+
+pub struct World {
+    pub setting: Setting,
+    /// After each number of records.
+    naive: Vec<Option<Value>>,
+    tables: Mutex<Tables>,
+}
+
+#[derive(Debug)]
+struct Tables {
+    workers: Workers,
+    names: Names,
+    judged: AHashMap<(Store, Store), u8>,
+    judged_at_rest: AHashMap<Store, u8>,
+    seen: AHashMap<(Store, u8), bool>,
+}
+
+impl World {
+    /// The property that must always hold.
+    pub const HOLDS: &'static str = "the protocol holds";
+    /// What must be seen at least once, or nothing was explored.
+    pub const COMES_TO_REST: &'static str = "the last owner comes to rest";
+
+    pub fn new(setting: Setting) -> Self {
+        let script = &setting.script;
+        let log = |compacted: u8| {
+            let kept = |offset: usize| (compacted >> offset) & 1 == 0;
+            let write = |(offset, record): (usize, &Record)| kept(offset).then(|| record.write(offset));
+            script.iter().enumerate().map(write).collect::<Vec<_>>()
+        };
+        let rules = |is_first: bool, by_new_map| {
+            let announces_all = match setting.weakening {
+                Weakening::OneMapIsKnown => false,
+                _ => setting.two_maps,
+            };
+            // Whoever finds records missing writes every placement (protocol, "Records that compaction took").
+            let misses_some = !is_first
+                && setting.compacted != 0
+                && setting.weakening != Weakening::InPlaceDespiteCompaction;
+            rules(by_new_map, announces_all || misses_some, setting.on_missing)
+        };
+        let classes = [(true, false), (true, true), (false, false), (false, true)];
+        let classes = classes.map(|(is_first, by_new_map)| {
+            (log(if is_first { 0 } else { setting.compacted }), rules(is_first, by_new_map))
+        });
+        let sabotage = match setting.weakening {
+            Weakening::Code(sabotage) => Some(sabotage),
+            _ => None,
+        };
+        let tables = Tables {
+            workers: Workers::new(classes.into(), sabotage, setting.weakening == Weakening::ClearsAreLost),
+            names: Names::default(),
+            judged: AHashMap::new(),
+            judged_at_rest: AHashMap::new(),
+            seen: AHashMap::new(),
+        };
+        let naive = (0..=script.len()).map(|end| naive(script, end, setting.on_missing)).collect();
+        Self { naive, tables: Mutex::new(tables), setting }
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many different workers were met.
+    pub fn workers_met(&self) -> usize {
+        self.tables().workers.len()
+    }
+
+    fn records(&self) -> u8 {
+        u8::try_from(self.setting.script.len()).unwrap()
+    }
+
+    /// Content that is refused depends on how records were folded; the invariants do not.
+    fn refuses(&self) -> bool {
+        self.setting.script.iter().any(|record| matches!(record, Record::Bad(_) | Record::Part))
+    }
+
+    fn is_delete_at(&self, position: Position) -> bool {
+        usize::try_from(position.offset())
+            .is_ok_and(|offset| self.setting.script.get(offset) == Some(&Record::Delete))
+    }
+
+    fn carry_out(&self, tables: &mut Tables, state: &mut State, op: Op) -> Reply {
+        let before = state.store;
+        let delete_anything = self.setting.weakening == Weakening::Code(Sabotage::DeleteWithoutVersion);
+        let reply = state.store.carry_out(op, &tables.names, delete_anything);
+        if state.store != before {
+            state.broken = self.judge(tables, before, state.store);
+        }
+        reply
+    }
+
+    /// What must hold from one moment to the next.
+    fn judge(&self, tables: &mut Tables, before: Store, after: Store) -> u8 {
+        if let Some(judged) = tables.judged.get(&(before, after)) {
+            return *judged;
+        }
+        let (was, is) = (before.view(&tables.names), after.view(&tables.names));
+        let exists =
+            was.copies.values().max().zip(is.placement.as_ref()).is_some_and(|(newest, placement)| {
+                let positions = newest.version()..=placement.pos.version();
+                let was_deleted =
+                    positions.into_iter().any(|version| self.is_delete_at(Position::from_version(version)));
+                !was_deleted
+            });
+        let judged = if inv_1_every_copy_is_named(&is).is_err() {
+            1
+        } else if inv_2_a_document_that_exists_has_a_copy(&is, exists).is_err() {
+            2
+        } else if inv_4_nothing_goes_back(&was, &is).is_err()
+            && self.setting.weakening != Weakening::TombstonesAreForgotten
+        {
+            5
+        } else {
+            0
+        };
+        tables.judged.insert((before, after), judged);
+        judged
+    }
+
+    /// What must hold once the owner has nothing left to do, whatever zombies are still about to do.
+    fn judge_at_rest(&self, tables: &mut Tables, store: Store) -> u8 {
+        if let Some(judged) = tables.judged_at_rest.get(&store) {
+            return *judged;
+        }
+        let view = store.view(&tables.names);
+        let is_placed = view.placement.as_ref().is_some_and(|placement| placement.shard.is_some());
+        let judged = if self.refuses() {
+            // Known limits: what is left of a refused document depends on who folded what. It is never lost from sight.
+            if is_placed || view.copies.is_empty() { 0 } else { 6 }
+        } else if inv_5_at_rest_there_is_one_copy(&view).is_err() {
+            6
+        } else {
+            let expected = &self.naive[self.setting.script.len()];
+            let copy = store.copies.iter().position(|copy| copy.content != 0);
+            let content = copy.map(|n| {
+                let content = tables.names.content(store.copies[n].content);
+                serde_json::from_slice::<Value>(content).unwrap()
+            });
+            let belongs = expected.as_ref().map(belongs);
+            if content != *expected {
+                7
+            } else if let (Some(copy), Some([old, new])) = (copy, belongs)
+                && copy != old
+                && (!self.setting.two_maps || copy != new)
+            {
+                8
+            } else {
+                0
+            }
+        };
+        tables.judged_at_rest.insert(store, judged);
+        judged
+    }
+
+    /// Everything that follows a step.
+    fn judge_state(&self, tables: &mut Tables, state: &mut State) {
+        if state.broken != 0 {
+            return;
+        }
+        if state.committed > 0 && !self.refuses() && !self.is_shown(tables, state.store, state.committed) {
+            state.broken = 4;
+            return;
+        }
+        let owner = tables.workers.get(state.workers[usize::from(state.owner)]);
+        // Where each does a part of the work, all of them must have done it.
+        let others_are_done = self.setting.weakening != Weakening::TwoEntriesAtOnce
+            || (0..state.owner).all(|worker| {
+                let known = tables.workers.get(state.workers[usize::from(worker)]);
+                known.is_idle && !known.has_work && known.read_to > 0
+            });
+        if owner.is_idle && !owner.has_work && owner.read_to == self.records() && others_are_done {
+            if owner.owes {
+                state.broken = 11;
+            } else {
+                state.broken = self.judge_at_rest(tables, state.store);
+            }
+        }
+    }
+
+    /// INV-3: what was done up to here can be seen.
+    fn is_shown(&self, tables: &mut Tables, store: Store, committed: u8) -> bool {
+        if self.naive[usize::from(committed)].is_none() {
+            return true;
+        }
+        let kept = (0..committed).rev().find(|offset| (self.setting.compacted >> offset) & 1 == 0);
+        let Some(last) = kept else { return true };
+        let Tables { seen, names, .. } = tables;
+        *seen.entry((store, committed)).or_insert_with(|| {
+            let last = position(usize::from(last));
+            inv_3_what_is_committed_can_be_seen(&store.view(names), last).is_ok()
+        })
+    }
+
+    fn event(&self, tables: &mut Tables, state: &mut State, worker: u8, event: Event) {
+        let slot = &mut state.workers[usize::from(worker)];
+        let (after, report) = {
+            let Tables { workers, names, .. } = tables;
+            workers.after(*slot, event, names)
+        };
+        *slot = after;
+        let Report { gave_up_before, finished_recorded } = report;
+        if worker != state.owner || state.broken != 0 || self.refuses() {
+            return;
+        }
+        if gave_up_before > 0 && self.naive[usize::from(gave_up_before)].is_some() {
+            state.broken = 9;
+        } else if finished_recorded && self.setting.compacted == 0 {
+            state.broken = 10;
+        }
+    }
+
+    fn call(&self, tables: &mut Tables, state: &mut State, worker: u8, call: u8) {
+        let Call { op, .. } = tables.workers.get(state.workers[usize::from(worker)]).calls[usize::from(call)];
+        let reply = self.carry_out(tables, state, op);
+        self.event(tables, state, worker, Event::Answer { call, reply });
+    }
+
+    fn assign(&self, tables: &mut Tables, state: &mut State, by_new_map: bool) {
+        let class = u8::from(state.owner > 0) * 2 + u8::from(by_new_map);
+        let cache_of = match self.setting.weakening {
+            Weakening::CacheIsKept if state.owner == 2 => Some(state.workers[0]),
+            _ => None,
+        };
+        let from = match self.setting.weakening {
+            Weakening::TwoEntriesAtOnce if state.owner > 0 => {
+                tables.workers.get(state.workers[usize::from(state.owner) - 1]).read_to
+            }
+            _ => state.committed,
+        };
+        state.workers[usize::from(state.owner)] = tables.workers.assigned(class, from, cache_of);
+    }
+
+    /// The owner goes on, and nobody else: it comes to rest.
+    fn judge_left_alone(&self, tables: &mut Tables, mut state: State) -> u8 {
+        let worker = state.owner;
+        for _ in 0..100 {
+            let owner = tables.workers.get(state.workers[usize::from(worker)]);
+            if let Some(call) = owner.calls.iter().position(|call| call.reply.is_none()) {
+                self.call(tables, &mut state, worker, u8::try_from(call).unwrap());
+            } else if owner.has_work || owner.read_to < self.records() {
+                let records = self.records() - owner.read_to;
+                self.event(tables, &mut state, worker, Event::Begin { records });
+            } else {
+                return 0;
+            }
+            if state.broken != 0 {
+                // To be met in its own time.
+                return 0;
+            }
+        }
+        12
+    }
+
+    /// A counterexample, step by step.
+    pub fn tell(&self, path: Vec<(State, Option<Step>)>) -> String {
+        let mut tables = self.tables();
+        let mut text = format!("{:?}\n", self.setting);
+        for (state, step) in path {
+            text += &self.tell_step(&mut tables, &state, step);
+            text += "\n";
+        }
+        text
+    }
+
+    fn tell_step(&self, tables: &mut Tables, state: &State, step: Option<Step>) -> String {
+        let calls = |tables: &Tables, worker: u8, n: u8| {
+            let known = tables.workers.get(state.workers[usize::from(worker)]);
+            known.calls.get(usize::from(n)).map(|call| tell_op(&tables.names, call.op))
+        };
+        let store = state.store.view(&tables.names).to_string();
+        let what = match step {
+            None => return format!("{store}\n=> {}", BROKEN[usize::from(state.broken)]),
+            Some(Step::Call { worker, call }) => format!("{worker}: {:?}", calls(tables, worker, call)),
+            Some(Step::Lost { worker, call }) => {
+                format!("{worker}: {:?}, the answer is lost", calls(tables, worker, call))
+            }
+            Some(Step::Late { worker, call }) => {
+                format!("{worker}: {:?} is late", calls(tables, worker, call))
+            }
+            Some(Step::Arrive(n)) => {
+                format!("arrives: {:?}", state.late[usize::from(n)].map(|op| tell_op(&tables.names, op)))
+            }
+            Some(step) => format!("{step:?}"),
+        };
+        format!("{store}\n    {what}")
+    }
+}
+
+fn tell_op(names: &Names, op: Op) -> String {
+    match op {
+        Op::Place(condition, placement) => format!("place {:?} if {condition:?}", names.placement(placement)),
+        op => format!("{op:?}"),
+    }
+}
+
+impl State {
+    fn push_late(&mut self, op: Op) -> bool {
+        let Some(free) = self.late.iter_mut().find(|slot| slot.is_none()) else { return false };
+        *free = Some(op);
+        self.late.sort_unstable();
+        true
+    }
+}
+
+impl Model for World {
+    type State = State;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<State> {
+        let state = State {
+            store: Store::default(),
+            workers: [0; WORKERS],
+            owner: 0,
+            committed: 0,
+            losses: self.setting.losses,
+            deadlines: self.setting.deadlines,
+            late: [None; 2],
+            broken: 0,
+        };
+        let maps: &[bool] = if self.setting.two_maps { &[false, true] } else { &[false] };
+        let mut tables = self.tables();
+        let assigned = maps.iter().map(|by_new_map| {
+            let mut state = state;
+            self.assign(&mut tables, &mut state, *by_new_map);
+            state
+        });
+        assigned.collect()
+    }
+
+    fn actions(&self, state: &State, steps: &mut Vec<Step>) {
+        if state.broken != 0 {
+            return;
+        }
+        let tables = self.tables();
+        for worker in 0..=state.owner {
+            let known = tables.workers.get(state.workers[usize::from(worker)]);
+            if known.is_idle {
+                for records in 0..=self.records() - known.read_to {
+                    if records > 0 || known.has_work || known.has_clears {
+                        steps.push(Step::Begin { worker, records });
+                    }
+                }
+                continue;
+            }
+            for (n, call) in known.calls.iter().enumerate() {
+                if call.reply.is_some() {
+                    continue;
+                }
+                let n = u8::try_from(n).unwrap();
+                steps.push(Step::Call { worker, call: n });
+                if call.op.is_read() {
+                    continue;
+                }
+                if state.losses > 0 || self.setting.resends {
+                    steps.push(Step::Lost { worker, call: n });
+                }
+                if state.losses > 0 {
+                    steps.push(Step::Late { worker, call: n });
+                }
+            }
+            if state.deadlines > 0 {
+                steps.push(Step::Deadline { worker });
+            }
+        }
+        for (n, late) in state.late.iter().enumerate() {
+            if late.is_some() {
+                steps.push(Step::Arrive(u8::try_from(n).unwrap()));
+            }
+        }
+        let owner = tables.workers.get(state.workers[usize::from(state.owner)]);
+        if owner.watermark.is_some_and(|watermark| watermark > state.committed) {
+            steps.push(Step::Commit);
+        }
+        if state.owner + 1 < self.setting.workers {
+            steps.push(Step::TakeOver { by_new_map: false });
+            if self.setting.two_maps {
+                steps.push(Step::TakeOver { by_new_map: true });
+            }
+        }
+        if self.setting.weakening == Weakening::TombstonesAreForgotten {
+            steps.push(Step::Forget);
+        }
+    }
+
+    fn next_state(&self, last: &State, step: Step) -> Option<State> {
+        let mut state = *last;
+        let tables = &mut *self.tables();
+        match step {
+            Step::Begin { worker, records } => {
+                self.event(tables, &mut state, worker, Event::Begin { records });
+                let known = tables.workers.get(state.workers[usize::from(worker)]);
+                if known.calls.len() == 1 {
+                    self.call(tables, &mut state, worker, 0);
+                }
+            }
+            Step::Call { worker, call } => self.call(tables, &mut state, worker, call),
+            Step::Lost { worker, call } => {
+                let known = tables.workers.get(state.workers[usize::from(worker)]);
+                let op = known.calls[usize::from(call)].op;
+                self.carry_out(tables, &mut state, op);
+                state.losses -= u8::from(!self.setting.resends);
+            }
+            Step::Late { worker, call } => {
+                let known = tables.workers.get(state.workers[usize::from(worker)]);
+                let op = known.calls[usize::from(call)].op;
+                if !state.push_late(op) {
+                    return None;
+                }
+                state.losses -= 1;
+            }
+            Step::Deadline { worker } => {
+                let known = tables.workers.get(state.workers[usize::from(worker)]);
+                let open = known.calls.iter().filter(|call| call.reply.is_none() && !call.op.is_read());
+                let open: Vec<Op> = open.map(|call| call.op).collect();
+                for op in open {
+                    if !state.push_late(op) {
+                        return None;
+                    }
+                }
+                self.event(tables, &mut state, worker, Event::Deadline);
+                state.deadlines -= 1;
+            }
+            Step::Arrive(n) => {
+                let op = state.late[usize::from(n)].take()?;
+                state.late.sort_unstable();
+                self.carry_out(tables, &mut state, op);
+            }
+            Step::Commit => {
+                let owner = tables.workers.get(state.workers[usize::from(state.owner)]);
+                let watermark = owner.watermark?;
+                let undone = (0..8).filter(|offset| (owner.undone >> offset) & 1 == 1);
+                if inv_3_nothing_owed_is_committed(watermark.into(), undone).is_err() {
+                    state.broken = 3;
+                }
+                state.committed = watermark;
+            }
+            Step::TakeOver { by_new_map } => {
+                state.owner += 1;
+                self.assign(tables, &mut state, by_new_map);
+                state.broken = self.judge_left_alone(tables, state);
+            }
+            Step::Forget => {
+                if !state.store.forget_tombstones() {
+                    return None;
+                }
+            }
+        }
+        self.judge_state(tables, &mut state);
+        Some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(Self::HOLDS, |_, state: &State| state.broken == 0),
+            Property::sometimes(Self::COMES_TO_REST, |world: &Self, state: &State| {
+                let tables = world.tables();
+                let owner = tables.workers.get(state.workers[usize::from(state.owner)]);
+                state.owner + 1 == world.setting.workers && owner.is_idle && owner.read_to == world.records()
+            }),
+        ]
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.setting.fmt(f)
+    }
+}
