@@ -95,3 +95,21 @@ pub enum MigrateError {
         count: u64,
     },
 }
+
+impl MigrateError {
+    /// Whether asking again may help.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Store(error) => matches!(error, StoreError::Call(_) | StoreError::Item { .. }),
+            Self::Scan(ScanError::Refused { status, .. }) | Self::Refused { status, .. } => {
+                matches!(status, 404 | 429 | 500..=599)
+            }
+            Self::Scan(error) => matches!(error, ScanError::Call { .. } | ScanError::Incomplete { .. }),
+            Self::Topic(error) => {
+                matches!(error, TopicError::Asking { .. } | TopicError::NotDelivered { .. })
+            }
+            Self::Call { .. } => true,
+            _ => false,
+        }
+    }
+}

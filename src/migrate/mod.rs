@@ -46,6 +46,11 @@ const SAY: Duration = Duration::from_secs(10);
 /// Beyond two batch deadlines: for the last request of the last batch to arrive.
 const MARGIN: Duration = Duration::from_secs(1);
 
+/// How long to wait after an error that may pass.
+const AFTER_ERROR: Duration = Duration::from_secs(2);
+/// How long a request may take, at least: refreshing and scanning whole indices is not the hot path.
+const LONG: Duration = Duration::from_secs(30);
+
 /// Where progress is told, a line at a time.
 pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -101,7 +106,7 @@ impl Migration {
             // Moves are made visible before old copies go: whether that is allowed shows here, and not half-way.
             let old = record.deciding().shards().to_vec();
             self.refresh(&old).await?;
-            let timeout = self.config.elasticsearch.request_timeout;
+            let timeout = self.timeout();
             let prefix = &self.config.elasticsearch.prefix;
             let report = indices::create_missing(&*self.elastic, prefix, wanted, timeout).await?;
             if let Some(wrong) = report.differences.iter().find(|difference| !difference.problem.is_warning())
@@ -135,33 +140,60 @@ impl Migration {
         self.go_on(Course::Back).await
     }
 
-    /// Stage after stage until one map is left.
+    /// Stage after stage until one map is left. What did not answer is asked again: a stage begins anew then, but for the
+    /// time that has passed since the record changed.
     async fn go_on(&self, course: Course) -> Result<(), MigrateError> {
+        let mut last: Option<Seen> = None;
         loop {
-            let seen = self.look().await?;
-            let (next, what) = match &seen.stored.record.state {
-                MapsState::One { map, .. } => {
-                    self.say(format!("{} is the only map in force", map.fingerprint()));
-                    return Ok(());
-                }
-                MapsState::Two { stage, .. } if (course == Course::Back) != (*stage == Stage::Returning) => {
-                    return Err(MigrateError::OtherCourse);
-                }
-                MapsState::Two { stage: Stage::Announced, .. } => {
-                    let floor = self.everybody_announces(&seen).await?;
-                    (seen.stored.record.activate(self.config.positions.epoch, floor)?, "the new map decides")
-                }
-                MapsState::Two { .. } => {
-                    let floor = self.everything_is_placed(&seen).await?;
-                    (
-                        seen.stored.record.finish(self.config.positions.epoch, floor)?,
-                        "everything is in its place",
-                    )
-                }
+            let seen = match (self.look().await, last.take()) {
+                (Ok(seen), Some(last)) if last.stored == seen.stored => Ok(last),
+                (seen, _) => seen,
             };
-            self.store().write(&next, Some(seen.stored.stamp)).await?;
-            self.say(format!("{what}, generation {}", next.generation));
+            let went = match &seen {
+                Ok(seen) => self.stage(course, seen).await,
+                Err(_) => Ok(true),
+            };
+            match (went, seen) {
+                (Ok(false), _) => return Ok(()),
+                (Ok(true), Ok(_)) => {}
+                (Err(error), seen) if error.may_pass() => {
+                    self.say(format!("{error}; this stage begins anew"));
+                    tokio::time::sleep(AFTER_ERROR).await;
+                    last = seen.ok();
+                }
+                (Ok(true), Err(error)) if error.may_pass() => {
+                    self.say(format!("{error}; asking again"));
+                    tokio::time::sleep(AFTER_ERROR).await;
+                }
+                (Err(error), _) | (_, Err(error)) => return Err(error),
+            }
         }
+    }
+
+    /// One stage to its end; `false` if there is none left.
+    async fn stage(&self, course: Course, seen: &Seen) -> Result<bool, MigrateError> {
+        let (record, epoch) = (&seen.stored.record, self.config.positions.epoch);
+        let (next, what) = match &record.state {
+            MapsState::One { map, .. } => {
+                self.say(format!("{} is the only map in force", map.fingerprint()));
+                return Ok(false);
+            }
+            MapsState::Two { stage, .. } if (course == Course::Back) != (*stage == Stage::Returning) => {
+                return Err(MigrateError::OtherCourse);
+            }
+            MapsState::Two { stage: Stage::Announced, .. } => {
+                let floor = self.everybody_announces(seen).await?;
+                (record.activate(epoch, floor)?, "the new map decides")
+            }
+            MapsState::Two { .. } => {
+                let floor = self.everything_is_placed(seen).await?;
+                (record.finish(epoch, floor)?, "everything is in its place")
+            }
+        };
+        // If its answer is lost, the next look shows whether it was written.
+        self.store().write(&next, Some(seen.stored.stamp)).await?;
+        self.say(format!("{what}, generation {}", next.generation));
+        Ok(true)
     }
 
     /// [`Stage::Announced`]: nobody writes in place any more, and all that was written in place is committed.
@@ -271,7 +303,7 @@ impl Migration {
     async fn record_or_configured(&self, stored: Option<&Stored>) -> Result<MapsRecord, MigrateError> {
         let doing = "read what is remembered of the topic";
         let get = Get { index: Index::Meta, id: TopicFacts::key(&self.config.kafka.topic) };
-        let answers = self.elastic.mget(&[get], self.config.elasticsearch.request_timeout).await;
+        let answers = self.elastic.mget(&[get], self.timeout()).await;
         let answers = answers.map_err(|error| MigrateError::Call { doing, error })?;
         let refused = |reason| MigrateError::Refused { doing: doing.to_owned(), status: 200, reason };
         let facts: TopicFacts = match answers.into_iter().next() {
@@ -302,12 +334,16 @@ impl Migration {
     async fn refresh(&self, shards: &[ShardId]) -> Result<(), MigrateError> {
         let indices: Vec<Index> = shards.iter().cloned().map(Index::Geoshard).collect();
         let doing = "refresh the geoshards (the index privilege maintenance allows it)";
-        let timeout = self.config.elasticsearch.request_timeout;
+        let timeout = self.timeout();
         self.elastic.refresh(&indices, timeout).await.map_err(|error| MigrateError::Call { doing, error })
     }
 
+    fn timeout(&self) -> Duration {
+        self.config.elasticsearch.request_timeout.max(LONG)
+    }
+
     fn store(&self) -> MapsStore<'_> {
-        MapsStore::new(&*self.elastic, &self.config.kafka.topic, self.config.elasticsearch.request_timeout)
+        MapsStore::new(&*self.elastic, &self.config.kafka.topic, self.timeout())
     }
 
     fn say(&self, line: impl AsRef<str>) {

@@ -33,9 +33,8 @@ impl Migration {
     pub(super) async fn place_all(&self, seen: &Seen) -> Result<(), MigrateError> {
         let record = &seen.stored.record;
         let map = record.deciding();
-        let mut touched = 0;
         for number in 1.. {
-            let round = self.look_at_everything(seen, map, &mut touched).await?;
+            let round = self.look_at_everything(seen, map).await?;
             self.say(format!(
                 "look {number}: {} documents read, {} were not where {} says",
                 round.read,
@@ -52,18 +51,13 @@ impl Migration {
             if number == MOST_ROUNDS {
                 return Err(MigrateError::Stuck { count: round.misplaced, example: example.to_string() });
             }
-            self.topic.flush(touched).await?;
+            self.topic.flush().await?;
             self.everything_is_committed(seen).await?;
         }
         Ok(())
     }
 
-    async fn look_at_everything(
-        &self,
-        seen: &Seen,
-        map: &GeoshardMap,
-        touched: &mut u64,
-    ) -> Result<Round, MigrateError> {
+    async fn look_at_everything(&self, seen: &Seen, map: &GeoshardMap) -> Result<Round, MigrateError> {
         let mut shards: Vec<ShardId> =
             seen.stored.record.live().iter().flat_map(|map| map.shards().iter().cloned()).collect();
         shards.sort_unstable();
@@ -73,7 +67,7 @@ impl Migration {
         for shard in &shards {
             let options = ScanOptions {
                 page: PAGE,
-                timeout: self.config.elasticsearch.request_timeout,
+                timeout: self.timeout(),
                 fields: vec![self.location.as_str().to_owned()],
             };
             let name = Index::Geoshard(shard.clone()).name(&self.config.elasticsearch.prefix);
@@ -87,7 +81,6 @@ impl Migration {
                 let misplaced = self.really_misplaced(shard, map, page, &mut round).await?;
                 round.misplaced += misplaced.len() as u64;
                 round.example = round.example.or_else(|| misplaced.first().cloned());
-                *touched += misplaced.len() as u64;
                 self.touch(misplaced).await;
                 let now = self.clock.now();
                 if round.said.is_some_and(|said| now.since(said) >= SAY) {
@@ -123,7 +116,7 @@ impl Migration {
         let get = |id: &DocId| Get { index: Index::Geoshard(shard.clone()), id: id.clone() };
         let gets: Vec<Get> = suspects.iter().map(get).collect();
         let doing = "read documents that are to move";
-        let answers = self.elastic.mget(&gets, self.config.elasticsearch.request_timeout).await;
+        let answers = self.elastic.mget(&gets, self.timeout()).await;
         let answers = answers.map_err(|error| MigrateError::Call { doing, error })?;
         let mut misplaced = Vec::new();
         for (id, answer) in suspects.into_iter().zip(answers) {

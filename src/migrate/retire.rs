@@ -27,8 +27,7 @@ impl Migration {
             MapsState::Two { stage, .. } => return Err(BadStep::Stage(*stage).into()),
         };
         let prefix = &self.config.elasticsearch.prefix;
-        let found =
-            crate::indices::find(&*self.elastic, prefix, self.config.elasticsearch.request_timeout).await?;
+        let found = crate::indices::find(&*self.elastic, prefix, self.timeout()).await?;
         let name = |shard: &ShardId| Index::Geoshard(shard.clone()).name(prefix);
         let there: Vec<ShardId> = unused.iter().filter(|shard| found.knows(&name(shard))).cloned().collect();
         if !there.is_empty() {
@@ -70,7 +69,7 @@ impl Migration {
 
     /// Takes `gone` out of the leftovers of every placement; gives how many named one of them.
     async fn clear_placements(&self, gone: &BTreeSet<ShardId>) -> Result<u64, MigrateError> {
-        let timeout = self.config.elasticsearch.request_timeout;
+        let timeout = self.timeout();
         let name = Index::Placements.name(&self.config.elasticsearch.prefix);
         self.admin(Method::Post, format!("/{name}/_refresh"), None).await?;
         let options = ScanOptions { page: PAGE, timeout, fields: vec![] };
@@ -102,7 +101,7 @@ impl Migration {
             return Ok(0);
         }
         let doing = "clear placements";
-        let timeout = self.config.elasticsearch.request_timeout;
+        let timeout = self.timeout();
         let gets: Vec<Get> = ids.iter().map(|id| Get { index: Index::Placements, id: id.clone() }).collect();
         let answers = self.elastic.mget(&gets, timeout).await;
         let answers = answers.map_err(|error| MigrateError::Call { doing, error })?;
@@ -139,7 +138,7 @@ impl Migration {
     async fn admin(&self, method: Method, path: String, body: Option<Value>) -> Result<Value, MigrateError> {
         let doing = format!("{method:?} {path}");
         let call = AdminCall { method, path, body };
-        let answer = self.elastic.admin(call, self.config.elasticsearch.request_timeout).await;
+        let answer = self.elastic.admin(call, self.timeout()).await;
         let answer = answer.map_err(|error| MigrateError::Call { doing: "retire indices", error })?;
         if answer.status == 200 {
             return Ok(answer.body);

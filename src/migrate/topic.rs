@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -57,6 +58,8 @@ struct Inner {
     producer: TopicProducer,
     topic: String,
     partitions: i32,
+    /// Touches that the producer was given.
+    touches: AtomicU64,
 }
 
 impl Topic {
@@ -70,7 +73,7 @@ impl Topic {
             let properties = config.producer_properties().into_iter().collect();
             let producer = TopicProducer::connect(&properties, &topic)?;
             let partitions = topic_facts(consumer.client(), &topic, TIMEOUT)?.partitions;
-            Ok(Self(Arc::new(Inner { consumer, producer, topic, partitions })))
+            Ok(Self(Arc::new(Inner { consumer, producer, topic, partitions, touches: AtomicU64::new(0) })))
         })
         .await
     }
@@ -110,6 +113,7 @@ impl Topic {
         let topic = self.clone();
         blocking(move || {
             let stop = CancellationToken::new();
+            topic.0.touches.fetch_add(ids.len() as u64, Ordering::Relaxed);
             for id in &ids {
                 let record = SendRecord { key: Cow::Borrowed(id.as_str()), value: None, op: Some(Op::Touch) };
                 topic.0.producer.produce(&record, 0, &stop);
@@ -118,16 +122,18 @@ impl Topic {
         .await;
     }
 
-    /// Waits until all `produced` touches are in the topic.
-    pub(super) async fn flush(&self, produced: u64) -> Result<(), TopicError> {
+    /// Waits until all touches are in the topic.
+    pub(super) async fn flush(&self) -> Result<(), TopicError> {
         let topic = self.clone();
         blocking(move || {
             let producer = &topic.0.producer;
             producer.flush(FLUSH_TIMEOUT);
-            let missing = produced.saturating_sub(producer.delivered());
+            let missing = topic.0.touches.load(Ordering::Relaxed).saturating_sub(producer.delivered());
             if missing == 0 {
                 return Ok(());
             }
+            // The next look finds again what these were about.
+            topic.0.touches.fetch_sub(missing, Ordering::Relaxed);
             let refusal = producer.first_refusal().map(|refusal| refusal.reason);
             let reason = refusal.unwrap_or_else(|| "no acknowledgement in time".to_owned());
             Err(TopicError::NotDelivered { missing, reason })

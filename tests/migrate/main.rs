@@ -35,7 +35,7 @@ impl World {
         broker.set_initial_rebalance_delay(Duration::ZERO);
         broker.create_topic("t", 4).unwrap();
         broker.create_topic("t-dead", 1).unwrap();
-        let scenario = Scenario::new(broker.address(), &standin.url(), "t");
+        let scenario = Scenario::new(broker.address(), &standin.url(), "t", 3);
         Self { scenario, _broker: broker, _standin: standin, _runtime: runtime, _alone: alone }
     }
 }

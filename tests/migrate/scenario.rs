@@ -121,7 +121,8 @@ pub fn seventy(old: &GeoshardMap) -> GeoshardMap {
 
 impl Scenario {
     /// The topics `name` and `name-dead` exist. Makes the indices of the sample map.
-    pub fn new(kafka: &str, elasticsearch: &str, name: &str) -> Self {
+    /// `deadline`: a batch's, in seconds; the whole change takes some four times that, at least.
+    pub fn new(kafka: &str, elasticsearch: &str, name: &str, deadline: u64) -> Self {
         let dir = TempDir::new().unwrap();
         let sample = include_str!("../../config/map-55.json");
         let old = GeoshardMap::from_json(sample).unwrap();
@@ -130,6 +131,7 @@ impl Scenario {
         std::fs::write(dir.path().join("old.json"), sample).unwrap();
         std::fs::write(dir.path().join("new.json"), new.to_json()).unwrap();
         let config = dir.path().join("geofold.toml");
+        let timeout = deadline * 1000 - 500;
         let toml = format!(
             r#"
 [kafka]
@@ -141,12 +143,12 @@ heartbeat_interval = "500ms"
 [elasticsearch]
 urls = [{elasticsearch:?}]
 prefix = "{name}"
-request_timeout = "2500ms"
+request_timeout = "{timeout}ms"
 [geoshards]
 map = "old.json"
 index_template = "template.json"
 [batch]
-deadline = "3s"
+deadline = "{deadline}s"
 [commit]
 interval = "300ms"
 [retry]

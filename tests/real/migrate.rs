@@ -10,6 +10,6 @@ use scenario::{Scenario, from_55_to_70_with_a_worker_killed};
 #[test]
 fn from_55_to_70_geoshards_under_load_with_a_worker_killed_in_the_middle() {
     let world = World::without_indices(WorldOptions::default());
-    let scenario = Scenario::new(&world.stack.kafka, &world.stack.elasticsearch, &world.name);
+    let scenario = Scenario::new(&world.stack.kafka, &world.stack.elasticsearch, &world.name, 5);
     from_55_to_70_with_a_worker_killed(&scenario);
 }
