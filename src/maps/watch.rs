@@ -63,6 +63,11 @@ impl MapsReader {
         self.known.borrow().record.clone()
     }
 
+    /// Whether the record was read at all. Before that even the map that records are decoded by is a guess.
+    pub fn is_known(&self) -> bool {
+        self.known.borrow().at != At::Never
+    }
+
     /// Whether the record was read so recently that a batch may be sent by it.
     pub fn is_fresh(&self) -> bool {
         let at = self.known.borrow().at;

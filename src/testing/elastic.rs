@@ -29,6 +29,8 @@ pub(crate) struct Faults {
     pub lost_replies: usize,
     /// Every call is answered with 401.
     pub unauthorized: bool,
+    /// The meta index takes no writes.
+    pub meta_is_blocked: bool,
     /// No refresh succeeds.
     pub refreshes_fail: bool,
     /// The next call panics.
@@ -224,6 +226,9 @@ impl Store {
         if self.faults.pushed_back_items > 0 {
             self.faults.pushed_back_items -= 1;
             return failed(429, "es_rejected_execution_exception");
+        }
+        if self.faults.meta_is_blocked && *index == Index::Meta {
+            return failed(429, "cluster_block_exception");
         }
         let is_refused = self.faults.refused_ids.contains(id.as_str());
         let Some(docs) = self.indices.get_mut(index) else {

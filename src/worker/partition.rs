@@ -363,7 +363,8 @@ impl Task {
     }
 
     /// Waits for the first record, so that an idle partition costs no read of the meta index.
-    /// The maps are followed meanwhile: whoever changes them waits for every partition.
+    /// The maps are followed meanwhile: whoever changes them waits for every partition. No record is taken before they are
+    /// known: its targets would be those of the configured map, which may be another one.
     async fn first_record(&mut self) -> Option<Record> {
         loop {
             if *self.partition.mode.borrow_and_update() != Mode::Run {
@@ -374,7 +375,7 @@ impl Task {
                 changed = self.partition.mode.changed() => if changed.is_err() { return None },
                 confirmed = &mut self.confirming => self.maps_confirmed(confirmed),
                 () = self.maps.read_again() => {}
-                record = self.partition.records.recv() => return record,
+                record = self.partition.records.recv(), if self.maps.is_known() => return record,
             }
         }
     }

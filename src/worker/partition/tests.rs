@@ -793,6 +793,7 @@ async fn nothing_is_sent_before_the_maps_are_known_nor_once_what_is_known_is_old
     rig.index(0, "a", 1, 1);
     rig.pass(Duration::from_secs(5)).await;
     assert_eq!(rig.elastic.ids().len(), 0, "nothing is known yet");
+    assert_eq!(rig.counts()["in"], 0, "nor is it known where a record points to");
     rig.look().await;
     rig.until_watermark(1).await;
     rig.pass(Duration::from_secs(61)).await;
@@ -819,11 +820,12 @@ async fn an_owner_confirms_what_it_acts_by_before_it_sends_anything_and_when_it_
     rig.set_maps(&moving).await;
     rig.pass(Duration::from_secs(1)).await;
     assert_eq!(rig.confirmed().await, Some(1), "not before it is known");
-    rig.elastic.set_faults(|faults| faults.delay = Duration::from_secs(3));
+    rig.elastic.set_faults(|faults| faults.meta_is_blocked = true);
     rig.look().await;
     rig.index(1, "a", 1, 2);
-    rig.pass(Duration::from_secs(2)).await;
-    assert!(shards(&rig.elastic.copies("a")) == ["f0"]);
+    rig.pass(Duration::from_secs(30)).await;
+    assert_eq!(shards(&rig.elastic.copies("a")), ["f0"], "not confirmed yet");
+    rig.elastic.set_faults(|faults| faults.meta_is_blocked = false);
     rig.until_watermark(2).await;
     assert_eq!(rig.confirmed().await, Some(2));
     assert_eq!(shards(&rig.elastic.copies("a")), ["f3"], "the new map decides");
