@@ -103,6 +103,25 @@ fn a_worker_that_can_not_be_confirmed_is_named_and_waited_for() {
     assert!(is_waited_for(&[]));
 }
 
+#[test]
+fn what_is_not_committed_is_named_and_waited_for_and_a_change_that_moved_nothing_is_called_off_at_once() {
+    let world = World::new();
+    let scenario = &world.scenario;
+    scenario.stop_at_a_bad_record();
+    let _worker = scenario.worker("worker", &[]);
+    let writer = scenario.writer();
+    let command = scenario.migrate("migrate");
+    wait_for("what is not committed", || {
+        command.log().contains("not committed yet: partition 2 (").then_some(())
+    });
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(scenario.record().unwrap()["stage"], "announced", "{}", command.log());
+    let aborted = scenario.geofold(&["shards", "migrate", "--abort"]);
+    assert!(text(&aborted).contains("is the only map in force"), "{}", text(&aborted));
+    assert!(aborted.status.success());
+    writer.stop();
+}
+
 #[cfg(feature = "sabotage")]
 #[test]
 fn a_map_that_decides_before_everybody_has_confirmed_is_found_out() {

@@ -180,6 +180,17 @@ topic = "{name}-dead"
         scenario
     }
 
+    /// From now on a bad record stops its partition; and there is one.
+    pub fn stop_at_a_bad_record(&self) {
+        let toml = std::fs::read_to_string(&self.config).unwrap();
+        std::fs::write(&self.config, toml.replace("policy = \"topic\"", "policy = \"stop\"")).unwrap();
+        let producer: BaseProducer = self.client().create().unwrap();
+        let record: BaseRecord<'_, str, str> =
+            BaseRecord::to(&self.name).key("bad").partition(2).payload("{");
+        producer.send(record).map_err(|(error, _)| error).unwrap();
+        producer.flush(PATIENCE).unwrap();
+    }
+
     pub fn path(&self, file: &str) -> String {
         self.dir.path().join(file).to_str().unwrap().to_owned()
     }
