@@ -105,9 +105,6 @@ fn join(
         .set("group.id", group)
         .set("enable.auto.commit", "false")
         .set("auto.offset.reset", "earliest")
-        // An outage of a second is to stay within the session, whatever the pauses between attempts add up to. One that
-        // the embedded broker threw out while it could not be reached does not always find its way back.
-        .set("reconnect.backoff.max.ms", "300")
         .set("fetch.wait.max.ms", "100");
     let seen = Arc::<Mutex<Seen>>::default();
     let consumer: BaseConsumer<Context> = client.create_with_context(Context(seen.clone())).unwrap();

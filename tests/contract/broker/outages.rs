@@ -24,6 +24,11 @@ fn a_member_outlives_its_broker_and_reads_and_commits_on(broker: &Broker) {
             .then_some(())
     });
     wait_for("a commit that is taken", || {
+        // It may have been thrown out. A commit by one who is not a member is refused, and then librdkafka forgets the
+        // member id that it is just being given: whoever goes on committing never gets back.
+        if member.owns() < 2 {
+            return None;
+        }
         let asked = member.commit(&[(0, 10), (1, 10)]).map_err(|error| error.to_string());
         let told = asked.and_then(|()| wait_for("an answer", || member.seen().commits.pop()));
         told.inspect_err(|error| println!("commit: {error}")).ok()
