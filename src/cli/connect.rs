@@ -8,9 +8,11 @@ use super::Failure;
 use crate::clock::{BootClock, Clock};
 use crate::config::{Config, Credentials};
 use crate::decode::LocationPath;
+use crate::elastic::Elastic;
 use crate::elastic::http::{Auth, HttpElastic, HttpOptions};
 use crate::geoshard::{GeoshardMap, LiveMaps};
 use crate::indices::{self, Layout, Template, WantedIndex};
+use crate::maps::MapsStore;
 use crate::mover::Rules;
 
 /// A client for the configured Elasticsearch. Nothing is dialled yet.
@@ -60,9 +62,17 @@ pub fn map(config: &Config) -> Result<Arc<GeoshardMap>, Failure> {
     Ok(Arc::new(map))
 }
 
-/// The maps that documents may be placed by: the configured one.
-pub fn live_maps(config: &Config) -> Result<LiveMaps, Failure> {
-    Ok(LiveMaps::One(map(config)?))
+/// The maps that documents may be placed by: those on record, two while a map is changed; the configured one if there is
+/// no record.
+pub async fn live_maps(config: &Config, elastic: &dyn Elastic) -> Result<LiveMaps, Failure> {
+    let stored = MapsStore::new(elastic, &config.kafka.topic, config.elasticsearch.request_timeout)
+        .read()
+        .await
+        .context("asking which maps are in force")?;
+    match stored {
+        Some(stored) => Ok(stored.record.live()),
+        None => Ok(LiveMaps::One(map(config)?)),
+    }
 }
 
 /// The indices that have to be there, and how.

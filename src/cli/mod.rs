@@ -91,6 +91,11 @@ impl Failure {
     fn usage(error: impl Into<anyhow::Error>) -> Self {
         Self { error: error.into(), code: 2 }
     }
+
+    /// The same with something said before it.
+    fn context(self, said: &'static str) -> Self {
+        Self { error: self.error.context(said), code: self.code }
+    }
 }
 
 impl<E: Into<anyhow::Error>> From<E> for Failure {

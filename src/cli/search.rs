@@ -44,8 +44,9 @@ pub async fn search(args: SearchArgs) -> Result<ExitCode, Failure> {
         return Err(Failure::usage(anyhow!("the radius is 0, but geo_distance wants one above; use 1m")));
     }
     let config = args.config.load()?;
+    let elastic = connect::elasticsearch(&config)?;
     let wanted = Search {
-        maps: &connect::live_maps(&config)?,
+        maps: &connect::live_maps(&config, &elastic).await?,
         prefix: &config.elasticsearch.prefix,
         location: &config.documents.location,
         centre,
@@ -53,7 +54,7 @@ pub async fn search(args: SearchArgs) -> Result<ExitCode, Failure> {
         limit: args.limit,
         timeout: config.elasticsearch.request_timeout,
     };
-    let found = search::search(&connect::elasticsearch(&config)?, &wanted).await?;
+    let found = search::search(&elastic, &wanted).await?;
     for index in &found.missing {
         eprintln!("note: there is no index {index}; geofold shards create makes it");
     }

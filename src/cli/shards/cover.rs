@@ -6,16 +6,19 @@ use clap::Args;
 
 use super::{ConfigArgs, Failure, connect, output};
 use crate::geoshard::cover::Shape;
-use crate::geoshard::describe;
+use crate::geoshard::{LiveMaps, describe};
 
 /// Say which geoshards a search within a circle, a box or a polygon has to ask: whatever Elasticsearch would find there is
-/// in one of them.
+/// in one of them. While the map is changed, those of the old and of the new one.
 #[derive(Debug, Args)]
 pub struct CoverArgs {
     #[command(flatten)]
     config: ConfigArgs,
     #[command(flatten)]
     shape: ShapeArgs,
+    /// Believe geoshards.map, and do not ask Elasticsearch which maps are in force.
+    #[arg(long)]
+    offline: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -35,12 +38,19 @@ struct ShapeArgs {
     polygon: Option<Shape>,
 }
 
-pub fn cover(args: CoverArgs) -> Result<ExitCode, Failure> {
+pub async fn cover(args: CoverArgs) -> Result<ExitCode, Failure> {
     let ShapeArgs { circle, bounding_box, polygon } = args.shape;
     // clap has seen to it that there is exactly one.
     let shape = circle.or(bounding_box).or(polygon);
     let shape = shape.ok_or_else(|| Failure::usage(anyhow::anyhow!("give --circle, --box or --polygon")))?;
     let config = args.config.load()?;
-    let covered = describe::covered(&connect::live_maps(&config)?, &config.elasticsearch.prefix, &shape);
+    let maps = if args.offline {
+        LiveMaps::One(connect::map(&config)?)
+    } else {
+        connect::live_maps(&config, &connect::elasticsearch(&config)?)
+            .await
+            .map_err(|failure| failure.context("with --offline, geoshards.map alone is asked"))?
+    };
+    let covered = describe::covered(&maps, &config.elasticsearch.prefix, &shape);
     output::text_or_json(&covered, args.json)
 }

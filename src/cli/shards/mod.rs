@@ -41,6 +41,6 @@ pub async fn shards(args: ShardsArgs) -> Result<ExitCode, Failure> {
         ShardsCommand::Diff(args) => diff::diff(&args),
         ShardsCommand::Migrate(args) => migrate::migrate(args).await,
         ShardsCommand::Locate(args) => locate::locate(args),
-        ShardsCommand::Cover(args) => cover::cover(args),
+        ShardsCommand::Cover(args) => cover::cover(args).await,
     }
 }
