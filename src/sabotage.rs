@@ -5,7 +5,8 @@
 //! so nothing of this is left in a normal build: no flag, no variable, no branch. With the feature, a sabotage is chosen
 //! once for the process ([`choose`]; `geofold run --sabotage NAME`), or for one thread and one closure ([`with`]).
 //!
-//! Who finds them, each by a test:
+//! Who finds them, each by a test (docs/reliability.md has the list):
+//! - the model, `tests/model`: every order of events of one document, within bounds;
 //! - the random histories of `mover/tests/histories.rs`, which know zombies at every step, late requests and two maps: all
 //!   of mover and ledger;
 //! - `geofold demo --sabotage NAME`, on real processes: [`FOUND_BY_THE_DEMO`]. It takes no others: they need two maps, or a
