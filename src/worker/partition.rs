@@ -372,6 +372,8 @@ impl Task {
             }
             self.follow_maps();
             tokio::select! {
+                // Not by chance, here and elsewhere: what happened must be possible to replay.
+                biased;
                 changed = self.partition.mode.changed() => if changed.is_err() { return None },
                 confirmed = &mut self.confirming => self.maps_confirmed(confirmed),
                 () = self.maps.read_again() => {}
@@ -392,9 +394,11 @@ impl Task {
         loop {
             let lease = self.lease();
             let remembered = tokio::select! {
-                remembered = bench.memory.watermark(number, &lease) => remembered,
+                // An answer first would be fatal: past its end a lease gives none without ever waiting.
+                biased;
                 // Nothing is dirty yet, so whatever else is wanted now is done by ending.
                 _ = self.partition.mode.changed() => return false,
+                remembered = bench.memory.watermark(number, &lease) => remembered,
             };
             match remembered {
                 Ok(None) => {
