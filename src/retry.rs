@@ -32,6 +32,10 @@ pub struct RetryPolicy {
 impl RetryPolicy {
     /// The delays of one request, drawn at random.
     pub fn delays(&self) -> Delays {
+        #[cfg(feature = "sabotage")]
+        if let Some(seed) = replay::next_seed() {
+            return self.seeded_delays(seed);
+        }
         let (initial, max) = self.caps();
         let backoff = ExponentialBackoffBuilder::default()
             .with_initial_interval(initial / 2)
@@ -83,6 +87,37 @@ impl Delays {
             }
         };
         jittered + at_least.unwrap_or_default().min(MAX_RETRY_AFTER)
+    }
+}
+
+#[cfg(feature = "sabotage")]
+pub use replay::with_seed;
+
+/// Chance taken out, for a simulation that must be able to replay a run: only in builds with the test-only feature.
+#[cfg(feature = "sabotage")]
+mod replay {
+    use std::cell::RefCell;
+
+    use crate::random::Random;
+
+    thread_local! {
+        static SEEDS: RefCell<Option<Random>> = const { RefCell::new(None) };
+    }
+
+    /// While `work` runs, on this thread, all delays are drawn from this seed; also if it panics, it is over afterwards.
+    pub fn with_seed<R>(seed: u64, work: impl FnOnce() -> R) -> R {
+        struct Restore(Option<Random>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                SEEDS.set(self.0.take());
+            }
+        }
+        let _restore = Restore(SEEDS.replace(Some(Random::new(seed))));
+        work()
+    }
+
+    pub(super) fn next_seed() -> Option<u64> {
+        SEEDS.with_borrow_mut(|seeds| seeds.as_mut().map(Random::bits))
     }
 }
 
@@ -150,5 +185,17 @@ mod tests {
         };
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));
+    }
+
+    #[cfg(feature = "sabotage")]
+    #[test]
+    fn all_delays_of_a_thread_can_come_from_one_seed() {
+        let policy = policy(100, 10_000);
+        let draw = || [(); 4].map(|()| policy.delays().next(None));
+        let seeded = |seed| with_seed(seed, draw);
+        assert_eq!(seeded(1), seeded(1));
+        assert_ne!(seeded(1), seeded(2));
+        assert_ne!(seeded(1)[0], seeded(1)[1], "not the same delays for every request");
+        assert_ne!(draw(), draw(), "by chance again");
     }
 }
