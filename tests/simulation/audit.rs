@@ -1,0 +1,212 @@
+//! The judge: what must hold at every change, at every commit, and at the end. The invariants are the crate's own
+//! functions; the truth is what applying the records one by one makes of a document.
+
+use geofold::ids::DocId;
+use geofold::invariants::{
+    View, inv_1_every_copy_is_named, inv_2_a_document_that_exists_has_a_copy,
+    inv_3_what_is_committed_can_be_seen, inv_4_nothing_goes_back, inv_5_at_rest_there_is_one_copy,
+};
+use geofold::mover::OnMissing;
+use serde_json::{Map, Value};
+
+use crate::process::MAPS;
+use crate::scenario::{Kind, PLACES, Produced, Scenario, document_id};
+use crate::world::{Delivery, World, position};
+
+/// Judges one write that Elasticsearch carried out.
+pub fn change(world: &World, id: &DocId, before: &View, after: &View) {
+    let document = id.as_str();
+    world.hold(document, inv_1_every_copy_is_named(after));
+    world.hold(document, inv_4_nothing_goes_back(before, after));
+    let (Some(newest), Some(placement)) = (before.copies.values().max(), &after.placement) else { return };
+    let was_deleted = records_of(&world.scenario, document)
+        .any(|(offset, record)| record.is_delete() && (*newest..=placement.pos).contains(&position(offset)));
+    // Known limit ("A refused fold against a zombie"): its fold, which holds those records too, is a dead letter.
+    let was_refused = placement.refused && placement.shard.is_none();
+    world.hold(document, inv_2_a_document_that_exists_has_a_copy(after, !was_deleted && !was_refused));
+}
+
+/// Judges a commit. `is_there` tells which records compaction has left.
+pub fn commit(world: &World, committed: i64, is_there: &[bool]) {
+    let scenario = &world.scenario;
+    for document in scenario.documents().map(document_id) {
+        let below = records_of(scenario, &document).filter(|(offset, record)| {
+            *offset < committed
+                && !record.is_bad
+                && usize::try_from(*offset).is_ok_and(|offset| is_there[offset])
+        });
+        let Some((offset, _)) = below.last() else { continue };
+        // A patch of what was refused before may be dropped, and nothing shows that.
+        if scenario.kind == Kind::Refusing && scenario.on_missing == OnMissing::Drop {
+            continue;
+        }
+        let is_letter = world.state().deliveries.iter().any(|letter| letter.covers(offset));
+        if is_letter || truth(scenario, &document, offset).is_none() {
+            continue;
+        }
+        world.hold(
+            &document,
+            inv_3_what_is_committed_can_be_seen(&world.view(&doc_id(&document)), position(offset)),
+        );
+    }
+}
+
+/// Judges the end: nothing in flight, nothing owed, everything committed.
+pub fn end(world: &World) {
+    let scenario = &world.scenario;
+    for document in scenario.documents().map(document_id) {
+        let view = world.view(&doc_id(&document));
+        world.hold(&document, inv_5_at_rest_there_is_one_copy(&view));
+        if scenario.kind != Kind::Refusing {
+            content(world, &document, &view);
+        }
+    }
+    letters(world);
+}
+
+/// The one copy is where it belongs, says what the records say, and is of the last of them.
+fn content(world: &World, document: &str, view: &View) {
+    let scenario = &world.scenario;
+    let expected = truth(scenario, document, i64::MAX);
+    let copy = view.copies.iter().next();
+    let found = copy.and_then(|(shard, _)| world.content(shard, &doc_id(document)));
+    if found != expected {
+        let (found, expected) = (in_short(found.as_ref()), in_short(expected.as_ref()));
+        world.fail(
+            "content",
+            Some(document),
+            format!("{document} says {found}, but its records say {expected}: {view}"),
+        );
+        return;
+    }
+    let (Some(expected), Some((shard, version))) = (expected, copy) else { return };
+    let place = PLACES.iter().position(|place| expected["location"]["lon"] == *place);
+    let maps = if scenario.kind == Kind::TwoMaps { &MAPS[..] } else { &MAPS[..1] };
+    if !maps.iter().any(|map| place.is_some_and(|place| map[place] == shard.as_str())) {
+        world.fail("place", Some(document), format!("{document} does not belong into {shard}: {view}"));
+    }
+    let last = records_of(scenario, document).filter(|(_, record)| !record.is_bad).last();
+    // A lost record's decision is finished at the position before it, where compaction takes records.
+    if scenario.kind != Kind::Compacted
+        && let Some((offset, _)) = last
+        && *version != position(offset)
+    {
+        let what = format!("{document} has version {version}, but its last record is at {offset}: {view}");
+        world.fail("version", Some(document), what);
+    }
+}
+
+/// What can not be carried out is in the dead-letter topic, nothing else is, and nobody handed anything in twice.
+fn letters(world: &World) {
+    let scenario = &world.scenario;
+    let deliveries = world.state().deliveries.clone();
+    for (n, letter) in deliveries.iter().enumerate() {
+        if deliveries[..n].contains(letter) {
+            world.fail("letters", None, format!("one process handed in the same letter twice: {letter:?}"));
+        }
+        let is_told_by_records = scenario.kind != Kind::Refusing;
+        if is_told_by_records && !(letter.first..=letter.last).any(|offset| may_be_refused(scenario, offset))
+        {
+            world.fail(
+                "letters",
+                None,
+                format!("nothing was wrong with what is in the dead-letter topic: {letter:?}"),
+            );
+        }
+    }
+    for (offset, record) in numbered(scenario) {
+        if must_be_refused(scenario, offset, record) && !deliveries.iter().any(|letter| letter.covers(offset))
+        {
+            let document = document_id(record.document);
+            let what =
+                format!("the record at {offset} can not be carried out, and is not in the dead-letter topic");
+            world.fail("letters", Some(&document), what);
+        }
+    }
+}
+
+/// Whether a record can become a dead letter, by any folding.
+fn may_be_refused(scenario: &Scenario, offset: i64) -> bool {
+    let Some((_, record)) = numbered(scenario).find(|(number, _)| *number == offset) else { return false };
+    let needs_document = record.is_patch() || record.is_touch();
+    let document = document_id(record.document);
+    record.is_bad || (needs_document && truth(scenario, &document, offset - 1).is_none())
+}
+
+/// Whether a record has to become a dead letter: it can not be decoded, or it is the last patch of a document that is not
+/// there, with nothing behind it that it could be folded into.
+fn must_be_refused(scenario: &Scenario, offset: i64, record: &Produced) -> bool {
+    if record.is_bad {
+        // Compaction takes it like any other.
+        return scenario.kind != Kind::Compacted;
+    }
+    let document = document_id(record.document);
+    let is_last =
+        || records_of(scenario, &document).all(|(later, record)| later <= offset || record.is_touch());
+    scenario.on_missing == OnMissing::DeadLetter
+        && scenario.kind != Kind::Refusing
+        && record.is_patch()
+        && truth(scenario, &document, offset).is_none()
+        && is_last()
+}
+
+impl Delivery {
+    fn covers(&self, offset: i64) -> bool {
+        (self.first..=self.last).contains(&offset)
+    }
+}
+
+/// What the records up to and with `last` make of a document, one by one.
+pub fn truth(scenario: &Scenario, document: &str, last: i64) -> Option<Value> {
+    let records = records_of(scenario, document).take_while(|(offset, _)| *offset <= last);
+    records.filter(|(_, record)| !record.is_bad).fold(None, |stored, (_, record)| {
+        if record.is_touch() {
+            return stored;
+        }
+        if record.is_delete() {
+            return None;
+        }
+        let value: Value = serde_json::from_str(record.value.as_deref()?).ok()?;
+        match stored {
+            _ if !record.is_patch() => Some(value),
+            Some(stored) => Some(merged(stored, &value)),
+            None if scenario.on_missing == OnMissing::Create => Some(merged(Value::Null, &value)),
+            None => None,
+        }
+    })
+}
+
+/// RFC 7386, as it is written there.
+fn merged(target: Value, patch: &Value) -> Value {
+    let Value::Object(fields) = patch else { return patch.clone() };
+    let mut target = match target {
+        Value::Object(target) => target,
+        _ => Map::new(),
+    };
+    for (key, value) in fields {
+        if value.is_null() {
+            target.remove(key);
+        } else {
+            let old = target.remove(key).unwrap_or(Value::Null);
+            target.insert(key.clone(), merged(old, value));
+        }
+    }
+    Value::Object(target)
+}
+
+fn numbered(scenario: &Scenario) -> impl Iterator<Item = (i64, &Produced)> {
+    (0_i64..).zip(&scenario.records)
+}
+
+fn records_of<'a>(scenario: &'a Scenario, document: &'a str) -> impl Iterator<Item = (i64, &'a Produced)> {
+    numbered(scenario).filter(move |(_, record)| document_id(record.document) == document)
+}
+
+fn doc_id(document: &str) -> DocId {
+    #[expect(clippy::unwrap_used, reason = "a letter and a digit")]
+    DocId::from_key(Some(document.as_bytes())).unwrap()
+}
+
+fn in_short(document: Option<&Value>) -> String {
+    document.map_or_else(|| "nothing".to_owned(), Value::to_string)
+}

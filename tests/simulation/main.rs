@@ -1,0 +1,178 @@
+//! The simulation: the real partition task, ledger, mover, rounds and retries, on one thread and in virtual time, with
+//! stand-ins at the seams. A seed gives a scenario and all that chance decides in it; so a run can be repeated, and a
+//! million of them are cheap.
+//!
+//! | file | its story |
+//! |---|---|
+//! | `scenario.rs` | from a seed to what shall happen: records, owners, trouble |
+//! | `world.rs` | what all processes share: time, the store, chance, the history |
+//! | `requests.rs` | Elasticsearch behind a network that delays, loses, repeats and reorders |
+//! | `process.rs` | a worker's process: the partition task, fed, stopped and killed |
+//! | `run.rs` | one run, from its beginning to its audit |
+//! | `audit.rs` | what must hold at every change, at every commit, and at the end |
+//! | `report.rs`, `shrink.rs` | what a failed run tells, of a scenario cut down |
+//! | `sabotages.rs` | the rules of the protocol broken on purpose: each must be found |
+//! | `command.rs` | arguments |
+//!
+//! `dev/simulate` runs it; without arguments it is a test: fixed seeds, sabotages, and fresh seeds for
+//! GEOFOLD_SIMULATION_SECONDS.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
+#![expect(clippy::cast_possible_truncation, reason = "random numbers below a handful")]
+
+mod audit;
+mod command;
+mod process;
+mod report;
+mod requests;
+mod run;
+mod sabotages;
+mod scenario;
+mod shrink;
+mod world;
+
+use std::ops::Range;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use geofold::random::Random;
+use geofold::sabotage;
+
+use command::{Command, Seeds};
+use process::Shared;
+use report::report;
+use run::run;
+use scenario::Scenario;
+
+/// Seeds that every run of the test looks at.
+const FIXED: Range<u64> = 0..10_000;
+
+/// Seeds that are run twice, to see that they are the same run.
+const REPEATED: u64 = 100;
+
+/// How long fresh seeds are tried, unless GEOFOLD_SIMULATION_SECONDS says otherwise.
+const FRESH_SECONDS: u64 = 5;
+
+fn main() -> ExitCode {
+    let command = match Command::parse(std::env::args().skip(1)) {
+        Ok(command) => command,
+        Err(why) => {
+            eprintln!("simulation: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    run::keep_panics();
+    let shared = Shared::new();
+    let is_well = match command {
+        Command::Test { filters } => test(&shared, &filters),
+        Command::Seeds { seeds, sabotage: None } => many(&shared, seeds),
+        Command::Seeds { seeds, sabotage: Some(chosen) } => sabotage::with(chosen, || many(&shared, seeds)),
+        Command::One { scenario, sabotage: None } => one(&shared, &scenario),
+        Command::One { scenario, sabotage: Some(chosen) } => {
+            sabotage::with(chosen, || one(&shared, &scenario))
+        }
+    };
+    if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// One run, with its history.
+fn one(shared: &Shared, scenario: &Scenario) -> bool {
+    println!("{}", report(scenario, shared, false));
+    run(scenario, shared, false).broken.is_none()
+}
+
+/// Seeds until one fails or it is enough.
+fn many(shared: &Shared, seeds: Seeds) -> bool {
+    let mut fresh;
+    let mut fixed;
+    let (seeds, until): (&mut dyn Iterator<Item = u64>, _) = match seeds {
+        Seeds::Range(range) => {
+            fixed = range;
+            (&mut fixed, None)
+        }
+        Seeds::For(time) => {
+            fresh = fresh_seeds();
+            (&mut fresh, Some(Instant::now() + time))
+        }
+    };
+    let began = Instant::now();
+    let mut runs = 0_u64;
+    for seed in seeds {
+        if until.is_some_and(|until| Instant::now() >= until) {
+            break;
+        }
+        let scenario = Scenario::new(seed);
+        runs += 1;
+        if run(&scenario, shared, false).broken.is_some() {
+            println!("{}", report(&scenario, shared, true));
+            return false;
+        }
+    }
+    let took = began.elapsed();
+    let per_minute = runs as f64 * 60.0 / took.as_secs_f64().max(0.001);
+    println!(
+        "{runs} runs in {:.1} s on one core, {per_minute:.0} a minute: nothing is wrong",
+        took.as_secs_f64()
+    );
+    true
+}
+
+/// Seeds that nobody has looked at yet, as far as one can tell.
+fn fresh_seeds() -> impl Iterator<Item = u64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut random = Random::new(now.as_nanos() as u64);
+    std::iter::repeat_with(move || random.bits())
+}
+
+/// The checks that are wanted, one after the other.
+fn test(shared: &Shared, filters: &[String]) -> bool {
+    type Check = fn(&Shared) -> bool;
+    let checks: [(&str, Check); 4] = [
+        ("whatever_goes_wrong_the_index_is_what_the_records_say", |shared| many(shared, Seeds::Range(FIXED))),
+        ("a_seed_is_one_history", repeatable),
+        ("every_sabotage_is_found", sabotages_are_found),
+        ("fresh_seeds_hold_as_well", |shared| many(shared, Seeds::For(fresh_time()))),
+    ];
+    let is_wanted =
+        |name: &str| filters.is_empty() || filters.iter().any(|part| name.contains(part.as_str()));
+    let mut is_well = true;
+    for (name, check) in checks.into_iter().filter(|(name, _)| is_wanted(name)) {
+        println!("-- {name}");
+        let passed = check(shared);
+        println!("{} {name}", if passed { "ok     " } else { "FAILED " });
+        is_well &= passed;
+    }
+    is_well
+}
+
+fn fresh_time() -> Duration {
+    let seconds = std::env::var("GEOFOLD_SIMULATION_SECONDS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(FRESH_SECONDS))
+}
+
+/// A seed that fails would be worth nothing if it did something else the next time.
+fn repeatable(shared: &Shared) -> bool {
+    let different = (0..REPEATED).find(|seed| {
+        let scenario = Scenario::new(*seed);
+        run(&scenario, shared, false).digest != run(&scenario, shared, true).digest
+    });
+    if let Some(seed) = different {
+        println!("seed {seed} does not do the same twice");
+    }
+    different.is_none()
+}
+
+fn sabotages_are_found(shared: &Shared) -> bool {
+    let mut all_found = true;
+    for &sabotage in sabotages::all() {
+        let name = sabotages::name(sabotage);
+        match sabotages::found(sabotage, shared, sabotages::SEEDS) {
+            Some((seed, rule)) => println!("{name:<32} seed {seed:>5}: {rule}"),
+            None => {
+                println!("{name:<32} not found in {} seeds", sabotages::SEEDS);
+                all_found = false;
+            }
+        }
+    }
+    all_found
+}

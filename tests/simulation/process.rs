@@ -1,0 +1,397 @@
+//! A worker's process as far as one partition is concerned: the real partition task, and in place of poll thread and
+//! Kafka what feeds it, commits for it, stops it and kills it.
+
+use std::num::NonZeroUsize;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use geofold::admin::Health;
+use geofold::clock::Clock;
+use geofold::dead_letter::{Letter, LetterBox};
+use geofold::decode::{Decoder, LocationPath, OP_HEADER};
+use geofold::elastic::rounds::{self, Halt, Lease, Rounds, Unobserved};
+use geofold::geoshard::GeoshardMap;
+use geofold::ids::ShardId;
+use geofold::meta::Memory;
+use geofold::mover::Rules;
+use geofold::position::Epoch;
+use geofold::retry::RetryPolicy;
+use geofold::telemetry::Metrics;
+use geofold::worker::budget::{Budget, Limits, Meter};
+use geofold::worker::partition::{Batching, Bench, Mode, Partition, Published};
+use geofold::worker::record::Record;
+use rdkafka::message::{Header, OwnedHeaders};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::requests::Wire;
+use crate::scenario::{DEADLINE, Kind, PLACES, Setup, document_id};
+use crate::world::{Delivery, GEOSHARDS, World};
+
+/// Which geoshard has which place: by the usual map, and by the other one where two are live. Every place moves.
+pub const MAPS: [[&str; PLACES.len()]; 2] = [GEOSHARDS, ["b", "c", "a"]];
+
+/// Records that may wait between poll thread and partition task.
+const QUEUE_RECORDS: usize = 64;
+
+/// What all runs of a thread share: it costs more to make than a run takes.
+#[derive(Clone)]
+pub struct Shared {
+    pub metrics: Arc<Metrics>,
+    maps: [Arc<GeoshardMap>; 2],
+    location: LocationPath,
+}
+
+impl Shared {
+    pub fn new() -> Self {
+        Self {
+            metrics: Metrics::new().unwrap(),
+            maps: MAPS.map(map),
+            location: LocationPath::new("location").unwrap(),
+        }
+    }
+}
+
+/// Each place of [`PLACES`] on a face of S2's cube of its own.
+fn map(geoshards: [&str; PLACES.len()]) -> Arc<GeoshardMap> {
+    let starts = [0, 0x2000_0000_0000_0001, 0x4000_0000_0000_0001];
+    let ranges = starts.into_iter().zip(geoshards.map(|id| ShardId::new(id).unwrap())).collect();
+    Arc::new(GeoshardMap::new(1, "three faces", ranges).unwrap())
+}
+
+/// Stops a process, as SIGSTOP does: time goes on, and the process does nothing.
+#[derive(Debug, Default)]
+struct Freezer {
+    is_frozen: AtomicBool,
+    asleep: Mutex<Vec<Waker>>,
+}
+
+impl Freezer {
+    fn freeze(&self) {
+        self.is_frozen.store(true, Ordering::Relaxed);
+    }
+
+    fn thaw(&self) {
+        self.is_frozen.store(false, Ordering::Relaxed);
+        let asleep = std::mem::take(&mut *self.asleep.lock().unwrap_or_else(PoisonError::into_inner));
+        asleep.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A task of a process that can be stopped at any of its awaits.
+struct Stoppable {
+    freezer: Arc<Freezer>,
+    work: BoxFuture<'static, ()>,
+}
+
+impl Future for Stoppable {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.freezer.is_frozen.load(Ordering::Relaxed) {
+            self.freezer.asleep.lock().unwrap_or_else(PoisonError::into_inner).push(cx.waker().clone());
+            return Poll::Pending;
+        }
+        self.work.as_mut().poll(cx)
+    }
+}
+
+/// The dead-letter topic, as one process reaches it.
+struct Letters {
+    world: Arc<World>,
+    process: usize,
+}
+
+impl LetterBox for Letters {
+    fn deliver(&self, letters: Vec<Letter>) -> BoxFuture<'_, ()> {
+        async move {
+            let (way, no_letters_until) = {
+                let mut state = self.world.state();
+                (state.one_to(self.world.scenario.setup.latency), state.no_letters_until)
+            };
+            let stalled = no_letters_until.saturating_sub(self.world.clock.awake());
+            sleep(Duration::from_millis(stalled + way)).await;
+            let Some(Letter { stage, reason, origin, .. }) = letters.into_iter().next() else { return };
+            let (first, last) = (origin.first_offset, origin.last_offset);
+            self.world
+                .note(None, || format!("  {} dead letter for {first}..={last}: {reason}", self.process));
+            self.world.state().deliveries.push(Delivery { process: self.process, first, last, stage });
+        }
+        .boxed()
+    }
+}
+
+/// See the file's first lines.
+pub struct Process {
+    /// Counted from 0: one for each assignment.
+    pub name: usize,
+    /// The partition's number.
+    number: i32,
+    /// The offset that was committed before.
+    began_at: i64,
+    /// The offset of the next record to feed.
+    pub next: i64,
+    /// Stopped until then.
+    pub frozen_until: Option<u64>,
+    /// It has lost the partition, and finds out then.
+    pub acts_until: Option<u64>,
+    /// Whether it reads on although it has lost the partition.
+    pub reads_on: bool,
+    world: Arc<World>,
+    meter: Arc<Meter>,
+    published: Arc<Published>,
+    records: mpsc::Sender<Record>,
+    mode: watch::Sender<Mode>,
+    cancel: CancellationToken,
+    freezer: Arc<Freezer>,
+    health: Arc<Health>,
+    fatal: mpsc::UnboundedReceiver<Halt>,
+    memory: Memory,
+    task: JoinHandle<()>,
+    limits: Limits,
+    is_paused: bool,
+}
+
+impl Process {
+    /// A process that is given the partition, to read it from `next` on.
+    pub fn start(world: &Arc<World>, shared: &Shared, number: i32, name: usize, next: i64) -> Self {
+        let Setup { max_documents, linger, max_dirty_age, max_operations, permits, held, .. } =
+            world.scenario.setup;
+        let Setup { cached_placements, retry_initial, retry_max, request_timeout, .. } = world.scenario.setup;
+        let has_two_maps = world.scenario.kind == Kind::TwoMaps;
+        let map = if has_two_maps { world.state().random.below(2) } else { 0 };
+        let rules = Rules {
+            map: shared.maps[map as usize].clone(),
+            location: shared.location.clone(),
+            on_missing: world.scenario.on_missing,
+            announce_all: has_two_maps,
+        };
+        let clock: Arc<dyn Clock> = world.clock.clone();
+        let metrics = shared.metrics.clone();
+        let health = Health::new(clock.clone(), metrics.clone(), Duration::from_secs(30));
+        health.ready(Health::STARTUP);
+        let retry = RetryPolicy {
+            initial: Duration::from_millis(retry_initial),
+            max: Duration::from_millis(retry_max),
+        };
+        let rounds = Rounds {
+            elastic: Arc::new(Wire { world: world.clone(), process: name }),
+            permits: Arc::new(Semaphore::new(permits)),
+            limits: rounds::Limits {
+                max_operations,
+                max_bytes: 1 << 20,
+                request_timeout: Duration::from_millis(request_timeout),
+            },
+            retry,
+            clock: clock.clone(),
+            observer: Arc::new(Unobserved),
+        };
+        let memory = Memory::new(rounds.clone(), "topic");
+        let (fatal_sender, fatal) = mpsc::unbounded_channel();
+        let epoch = Epoch::default();
+        let bench = Bench {
+            topic: "topic".into(),
+            epoch,
+            partitions: i32::MAX,
+            batching: Batching {
+                max_documents,
+                max_bytes: 1 << 20,
+                linger: Duration::from_millis(linger),
+                max_dirty_age: Duration::from_millis(max_dirty_age),
+                deadline: Duration::from_millis(DEADLINE),
+            },
+            decoder: Decoder::new(shared.location.clone(), epoch, 1 << 20),
+            rules,
+            rounds,
+            memory: memory.clone(),
+            dead_letters: Some(Arc::new(Letters { world: world.clone(), process: name })),
+            retry,
+            clock,
+            metrics: metrics.clone(),
+            health: health.clone(),
+            fatal: fatal_sender,
+        };
+        let (records, records_receiver) = mpsc::channel(QUEUE_RECORDS);
+        let (mode, mode_receiver) = watch::channel(Mode::Run);
+        let meter = Arc::new(Meter::new(Budget::new()));
+        let published = Published::new();
+        let cancel = CancellationToken::new();
+        let partition = Partition {
+            number,
+            bench: Arc::new(bench),
+            records: records_receiver,
+            mode: mode_receiver,
+            cancel: cancel.clone(),
+            meter: meter.clone(),
+            published: published.clone(),
+            cached_placements: NonZeroUsize::new(cached_placements).unwrap_or(NonZeroUsize::MIN),
+            // One for all: what is counted is not looked at.
+            metrics: metrics.partition(0),
+        };
+        let freezer = Arc::<Freezer>::default();
+        let task = tokio::spawn(Stoppable { freezer: freezer.clone(), work: partition.run().boxed() });
+        world.note(None, || {
+            let map = if has_two_maps { format!(", by map {map}") } else { String::new() };
+            format!("process {name} begins at {next}{map}")
+        });
+        Self {
+            name,
+            number,
+            began_at: next,
+            next,
+            frozen_until: None,
+            acts_until: None,
+            reads_on: true,
+            world: world.clone(),
+            meter,
+            published,
+            records,
+            mode,
+            cancel,
+            freezer,
+            health,
+            fatal,
+            memory,
+            task,
+            limits: Limits { total: usize::MAX, per_partition: held },
+            is_paused: false,
+        }
+    }
+
+    /// Gives the task what is there of the log and what it may hold.
+    pub fn feed(&mut self, is_there: &[bool]) {
+        if self.frozen_until.is_some() || !self.reads_on {
+            return;
+        }
+        let now = self.world.clock.awake();
+        while let Ok(offset) = usize::try_from(self.next)
+            && let Some(record) = self.world.scenario.records.get(offset)
+            && record.at <= now
+        {
+            if is_there[offset] {
+                let may_read = self.meter.may_read(self.limits, self.is_paused) && !self.records.is_closed();
+                self.is_paused = !may_read;
+                if !may_read {
+                    return;
+                }
+                let copy = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+                let headers = record
+                    .op
+                    .map(|op| OwnedHeaders::new().insert(Header { key: OP_HEADER, value: Some(op) }));
+                let id = document_id(record.document);
+                let value = record.value.as_deref().map(copy);
+                let queued = Record { offset: self.next, key: Some(copy(&id)), value, headers };
+                let bytes = queued.bytes();
+                if self.records.try_send(queued).is_err() {
+                    return;
+                }
+                self.meter.enqueued(bytes);
+                self.world.note(Some(&id), || format!("{} reads {offset}", self.name));
+            }
+            self.next += 1;
+        }
+    }
+
+    /// The offset that may be committed.
+    pub fn watermark(&self) -> Option<i64> {
+        self.published.watermark()
+    }
+
+    /// Whether all of the log is done.
+    pub fn is_done(&self) -> bool {
+        self.watermark().unwrap_or(self.began_at) == self.world.end_of_log()
+    }
+
+    /// What was committed is remembered in Elasticsearch, a while later.
+    pub fn remember(&self, committed: i64) {
+        let (memory, world) = (self.memory.clone(), self.world.clone());
+        let number = self.number;
+        let cancel = self.cancel.child_token();
+        let work = async move {
+            let lease = Lease { deadline: world.clock.now() + Duration::from_millis(DEADLINE), cancel };
+            // It may fail: what lags only finds less.
+            let _ = memory.remember_watermarks(Epoch::default(), &[(number, committed)], &lease).await;
+        };
+        tokio::spawn(Stoppable { freezer: self.freezer.clone(), work: work.boxed() });
+    }
+
+    /// Stops everything that the process does, until it is thawed.
+    pub fn freeze(&mut self, until: u64) {
+        self.frozen_until = Some(until);
+        self.freezer.freeze();
+        self.world.note(None, || format!("process {} is stopped until {until}", self.name));
+    }
+
+    /// Wakes the process if it is time.
+    pub fn thaw_if_due(&mut self, now: u64) {
+        if self.frozen_until.is_some_and(|until| until <= now) {
+            self.frozen_until = None;
+            self.freezer.thaw();
+            self.world.note(None, || format!("process {} wakes", self.name));
+        }
+    }
+
+    pub fn tell(&self, mode: Mode) {
+        // A task that has ended does not listen any more.
+        let _ = self.mode.send(mode);
+        self.world.note(None, || format!("process {} is told: {mode:?}", self.name));
+    }
+
+    /// What the end of a revocation does.
+    pub fn cancel(&self) {
+        self.cancel.cancel();
+        self.world.note(None, || format!("process {} is cancelled", self.name));
+    }
+
+    /// The process is gone from one moment to the next.
+    pub fn kill(&self) {
+        self.task.abort();
+        self.cancel.cancel();
+        self.world.note(None, || format!("process {} crashes", self.name));
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    /// What must hold of a process at any time. One that has lost its partition may find that others have gone further.
+    pub fn check(&mut self, is_owner: bool) {
+        let panic = crate::run::last_panic();
+        if (is_owner || panic.is_some())
+            && let Some((part, reason)) = self.health.missing().into_iter().next()
+        {
+            let panic = panic.unwrap_or_default();
+            self.world.fail("stopped", None, format!("process {}: {part}: {reason} {panic}", self.name));
+        }
+        if let Ok(halt) = self.fatal.try_recv() {
+            self.world.fail("halted", None, format!("process {}: {halt}", self.name));
+        }
+    }
+
+    /// What must hold of a process that has ended by itself.
+    pub fn check_ended(&self) {
+        let held = self.meter.held();
+        if held > 0 {
+            self.world.fail(
+                "held",
+                None,
+                format!("process {} ended and still holds {held} bytes", self.name),
+            );
+        }
+    }
+}
+
+/// A number for the partition of each run: what [`geofold::sabotage`] keeps from one assignment to the next is not to get
+/// from one run into another.
+pub fn next_partition() -> i32 {
+    static NEXT: AtomicI32 = AtomicI32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

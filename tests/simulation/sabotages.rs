@@ -1,0 +1,38 @@
+//! The protocol's rules, broken one after the other: each must be found within so many seeds.
+
+use clap::ValueEnum;
+use geofold::sabotage::{self, Sabotage};
+
+use crate::process::Shared;
+use crate::run::run;
+use crate::scenario::Scenario;
+
+/// Within so many seeds, from 0 on, each sabotage must be found.
+pub const SEEDS: u64 = 2_000;
+
+/// All of them.
+pub fn all() -> &'static [Sabotage] {
+    Sabotage::value_variants()
+}
+
+/// The name of a sabotage, as the command line has it.
+pub fn name(sabotage: Sabotage) -> String {
+    sabotage.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// The sabotage of this name.
+pub fn named(text: &str) -> Result<Sabotage, String> {
+    Sabotage::from_str(text, false)
+}
+
+/// The one that is at work on this thread.
+pub fn current() -> Option<String> {
+    all().iter().copied().find(|sabotage| sabotage::is(*sabotage)).map(name)
+}
+
+/// The first seed that finds it, and the rule that it finds broken.
+pub fn found(sabotage: Sabotage, shared: &Shared, seeds: u64) -> Option<(u64, &'static str)> {
+    sabotage::with(sabotage, || {
+        (0..seeds).find_map(|seed| Some((seed, run(&Scenario::new(seed), shared, false).broken?.rule)))
+    })
+}

@@ -1,0 +1,442 @@
+//! What a run is about, all of it drawn from one seed: the records and when they come, who owns the partition when, and
+//! what goes wrong meanwhile. A scenario is plain data, so that parts of it can be left out while it still fails.
+//!
+//! Times are milliseconds of virtual time. They are a hundredth of what the configuration's defaults are: only their
+//! proportions matter.
+
+use std::fmt;
+
+use geofold::mover::OnMissing;
+use geofold::random::Random;
+
+/// `batch.deadline`.
+pub const DEADLINE: u64 = 2_000;
+
+/// `index.gc_deletes`. Above everything that a zombie can do after its partition has a new owner, all added up: to act
+/// for [`Scenario::acts_for`], on a batch that lasts for [`DEADLINE`], by requests that arrive up to [`Scenario::late_by`]
+/// late.
+pub const GC_DELETES: u64 = 20_000;
+
+/// Places that documents can be at, as degrees of longitude: each in another geoshard.
+pub const PLACES: [i64; 3] = [0, 90, 170];
+
+/// A document with this text as its number is refused by the mapping.
+const UNACCEPTABLE: &str = r#""unacceptable""#;
+
+/// What kind of run: what may happen, and what can be said about its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing out of the ordinary.
+    Plain,
+    /// Records vanish from the log once their document has a later one. Patches would vanish too, so there are none.
+    Compacted,
+    /// Elasticsearch refuses some documents, and patches take locations away. What the index should hold then depends on
+    /// how records were folded.
+    Refusing,
+    /// Two maps are live, and each owner goes by one or the other.
+    TwoMaps,
+}
+
+/// A scenario.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// What it was drawn from; also the seed of all that chance decides while it runs.
+    pub seed: u64,
+    pub kind: Kind,
+    pub on_missing: OnMissing,
+    /// The log. An offset is an index.
+    pub records: Vec<Produced>,
+    pub changes: Vec<Change>,
+    pub trouble: Trouble,
+    pub setup: Setup,
+    /// From here on nothing goes wrong any more, but for zombies and requests that are still to come.
+    pub calm_from: u64,
+    /// How long a request may be under way before it is carried out, at most.
+    pub late_by: u64,
+    /// What was left out of the scenario that the seed gives.
+    pub without: Vec<Part>,
+}
+
+/// A record of the log.
+#[derive(Debug, Clone)]
+pub struct Produced {
+    /// Its number in the scenario as drawn.
+    pub part: Part,
+    /// When it is there.
+    pub at: u64,
+    /// Which document it is about.
+    pub document: usize,
+    /// The header that says what it asks for; `None` is left to the value.
+    pub op: Option<&'static str>,
+    pub value: Option<String>,
+    /// It can not be decoded.
+    pub is_bad: bool,
+}
+
+impl Produced {
+    pub fn is_delete(&self) -> bool {
+        !self.is_bad && (self.op == Some("delete") || (self.op.is_none() && self.value.is_none()))
+    }
+
+    pub fn is_patch(&self) -> bool {
+        self.op == Some("patch") && !self.is_bad
+    }
+
+    pub fn is_touch(&self) -> bool {
+        self.op == Some("touch")
+    }
+}
+
+impl fmt::Display for Produced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let op = self.op.unwrap_or(if self.value.is_some() { "index" } else { "delete" });
+        write!(f, "{} {op} {}", document_id(self.document), self.value.as_deref().unwrap_or_default())
+    }
+}
+
+/// The id of a document.
+pub fn document_id(document: usize) -> String {
+    format!("d{document}")
+}
+
+/// Something that happens once.
+#[derive(Debug, Clone)]
+pub struct Change {
+    pub part: Part,
+    pub when: When,
+    pub what: What,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum When {
+    /// At this time.
+    At(u64),
+    /// When Elasticsearch has carried out this many writes: in the middle of something, if there is anything.
+    AfterWrites(u64),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum What {
+    /// The owner is told that the partition is revoked, has `grace` to finish its batch, and may commit then. The next
+    /// owner comes `gap` later, here and below.
+    Revoke { grace: u64, gap: u64 },
+    /// The owner is gone from one moment to the next.
+    Crash { gap: u64 },
+    /// The owner loses the partition and does not know it for `acts_for`: it goes on, but can not commit.
+    Lose { acts_for: u64, gap: u64 },
+    /// The owner is stopped, loses the partition, wakes `frozen` later, and does not know it yet for `acts_for`.
+    FreezeAndLose { frozen: u64, acts_for: u64, gap: u64 },
+    /// The owner is stopped, and wakes as the owner.
+    Freeze { frozen: u64 },
+    /// All machines sleep: boot time goes on, other time does not.
+    Sleep { by: u64 },
+    /// Elasticsearch, or part of it, is away.
+    Outage { lasts: u64, of: Outage },
+    /// The dead-letter topic takes nothing.
+    NoLetters { lasts: u64 },
+    /// The log is compacted.
+    Compact,
+}
+
+/// What does not work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outage {
+    /// No connection.
+    All,
+    /// 503 for every request.
+    Unavailable,
+    /// Every item to this geoshard, by number, fails.
+    Geoshard(usize),
+    /// Every item to the placements index fails.
+    Placements,
+}
+
+/// How often a request meets with trouble, each in percent.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Trouble {
+    /// It is carried out late, perhaps after its sender gave up or died.
+    pub late: u64,
+    /// It is carried out, and its answer is lost.
+    pub lost: u64,
+    /// It is carried out, and again later.
+    pub twice: u64,
+    /// It is refused as a whole: 429, 503, 413, an answer that makes no sense.
+    pub refused: u64,
+    /// Each of its items fails for itself: 429, 503.
+    pub items: u64,
+    /// A commit fails.
+    pub commits: u64,
+}
+
+/// The worker's configuration, and how fast things are.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup {
+    pub max_documents: usize,
+    pub linger: u64,
+    pub max_dirty_age: u64,
+    pub max_operations: usize,
+    pub permits: usize,
+    pub cached_placements: usize,
+    pub retry_initial: u64,
+    pub retry_max: u64,
+    pub request_timeout: u64,
+    /// Bytes that a partition may hold before it is paused.
+    pub held: usize,
+    pub commit_interval: u64,
+    /// A request, there or back, takes up to this.
+    pub latency: u64,
+    /// How often the worker fetches.
+    pub tick: u64,
+}
+
+/// A part of a scenario that can be left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// A record: `r3`.
+    Record(usize),
+    /// A change: `c1`.
+    Change(usize),
+    /// A kind of trouble: `late`.
+    Trouble(&'static str),
+}
+
+const TROUBLES: [&str; 6] = ["late", "lost", "twice", "refused", "items", "commits"];
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Record(n) => write!(f, "r{n}"),
+            Self::Change(n) => write!(f, "c{n}"),
+            Self::Trouble(name) => f.write_str(name),
+        }
+    }
+}
+
+impl std::str::FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(name) = TROUBLES.iter().find(|name| **name == text) {
+            return Ok(Self::Trouble(name));
+        }
+        let number = |prefix| text.strip_prefix(prefix).and_then(|digits: &str| digits.parse().ok());
+        let part = number('r').map(Self::Record).or_else(|| number('c').map(Self::Change));
+        part.ok_or_else(|| format!("{text:?} names no part of a scenario"))
+    }
+}
+
+impl Scenario {
+    /// The scenario of a seed.
+    pub fn new(seed: u64) -> Self {
+        let mut draw = Draw(Random::new(seed));
+        let kind = draw.one_of(&[
+            Kind::Plain,
+            Kind::Plain,
+            Kind::Plain,
+            Kind::Compacted,
+            Kind::Refusing,
+            Kind::TwoMaps,
+        ]);
+        let on_missing = draw.one_of(&[OnMissing::DeadLetter, OnMissing::Drop, OnMissing::Create]);
+        let documents = draw.one_of(&[1, 1, 1, 2, 2, 3, 4]);
+        // Short runs meet more of what can go wrong at once; long ones wait until leases and tombstones have ended.
+        let horizon = draw.one_of(&[300, 800, 800, 2_000, 5_000]);
+        let count = draw.one_of(&[2, 3, 3, 4, 4, 5, 6, 8, 12]);
+        let mut times: Vec<u64> = match draw.below(3) {
+            0 => vec![0; count],
+            1 => (0..count).map(|_| draw.below(horizon / 4)).collect(),
+            _ => (0..count).map(|_| draw.below(horizon)).collect(),
+        };
+        times.sort_unstable();
+        let records = times
+            .into_iter()
+            .enumerate()
+            .map(|(n, at)| record(&mut draw, kind, on_missing, documents, n, at));
+        let records = records.collect();
+        // After compaction an owner protects itself for one batch deadline; whatever a zombie does must be over by then.
+        let (acts_for, late_by) = if kind == Kind::Compacted { (800, 900) } else { (4_000, 4_000) };
+        let mut changes = Vec::new();
+        for _ in 0..draw.one_of(&[0, 1, 1, 2, 2, 2, 3, 3, 4, 6]) {
+            changes.push(draw.ownership(kind, acts_for));
+        }
+        for _ in 0..draw.one_of(&[0, 0, 0, 1, 1, 2]) {
+            changes.push(draw.weather());
+        }
+        for _ in 0..if kind == Kind::Compacted { 1 + draw.below(3) } else { 0 } {
+            changes.push(What::Compact);
+        }
+        let changes = changes.into_iter().enumerate().map(|(n, what)| {
+            let when = match draw.below(2) {
+                0 => When::At(draw.below(horizon + 200)),
+                _ => When::AfterWrites(draw.below(4 * count as u64 + 2)),
+            };
+            Change { part: Part::Change(n), when, what }
+        });
+        let changes = changes.collect();
+        Self {
+            seed,
+            kind,
+            on_missing,
+            records,
+            changes,
+            trouble: draw.trouble(),
+            setup: draw.setup(),
+            calm_from: horizon + 1_000,
+            late_by,
+            without: Vec::new(),
+        }
+    }
+
+    /// The same without these parts.
+    pub fn without(mut self, parts: &[Part]) -> Self {
+        self.records.retain(|record| !parts.contains(&record.part));
+        self.changes.retain(|change| !parts.contains(&change.part));
+        for part in parts {
+            match part {
+                Part::Trouble("late") => self.trouble.late = 0,
+                Part::Trouble("lost") => self.trouble.lost = 0,
+                Part::Trouble("twice") => self.trouble.twice = 0,
+                Part::Trouble("refused") => self.trouble.refused = 0,
+                Part::Trouble("items") => self.trouble.items = 0,
+                Part::Trouble("commits") => self.trouble.commits = 0,
+                Part::Trouble(_) | Part::Record(_) | Part::Change(_) => {}
+            }
+        }
+        self.without.extend(parts);
+        self
+    }
+
+    /// All that could still be left out.
+    pub fn parts(&self) -> Vec<Part> {
+        let Trouble { late, lost, twice, refused, items, commits } = self.trouble;
+        let troubles = TROUBLES.into_iter().zip([late, lost, twice, refused, items, commits]);
+        let troubles = troubles.filter(|(_, percent)| *percent > 0).map(|(name, _)| Part::Trouble(name));
+        let changes = self.changes.iter().map(|change| change.part);
+        troubles.chain(changes).chain(self.records.iter().map(|record| record.part)).collect()
+    }
+
+    /// The documents that records are about.
+    pub fn documents(&self) -> impl Iterator<Item = usize> {
+        let last = self.records.iter().map(|record| record.document).max();
+        0..last.map_or(0, |last| last + 1)
+    }
+}
+
+/// Draws what a scenario is made of.
+struct Draw(Random);
+
+impl Draw {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0.below(n)
+    }
+
+    fn percent(&mut self, chance: u64) -> bool {
+        self.below(100) < chance
+    }
+
+    fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+
+    fn ownership(&mut self, kind: Kind, acts_for: u64) -> What {
+        let gap = self.one_of(&[0, 0, 0, 50, 500, 2_500]);
+        let acts_for = self.one_of(&[50, acts_for / 8, acts_for]);
+        match self.below(10) {
+            0..=2 => What::Crash { gap },
+            3..=4 => What::Revoke { grace: self.one_of(&[0, 20, 200]), gap },
+            5..=6 => What::Lose { acts_for, gap },
+            7..=8 => {
+                let frozen = self.one_of(&[100, 1_000, 3_000, 3_000, 30_000]);
+                // Whoever wakes after compaction, and begins anew, is beyond what the protocol can take.
+                let acts_for = if kind == Kind::Compacted { 0 } else { acts_for };
+                What::FreezeAndLose { frozen, acts_for, gap }
+            }
+            _ => What::Freeze { frozen: self.one_of(&[100, 1_500, 3_000]) },
+        }
+    }
+
+    fn weather(&mut self) -> What {
+        let lasts = self.one_of(&[50, 300, 1_000, 3_000]);
+        match self.below(6) {
+            0 => What::Sleep { by: self.one_of(&[500, 3_000, 30_000]) },
+            1 => What::NoLetters { lasts },
+            2 => What::Outage { lasts, of: Outage::All },
+            3 => What::Outage { lasts, of: Outage::Unavailable },
+            4 => What::Outage { lasts, of: Outage::Geoshard(self.below(PLACES.len() as u64) as usize) },
+            _ => What::Outage { lasts, of: Outage::Placements },
+        }
+    }
+
+    fn trouble(&mut self) -> Trouble {
+        let mut percent = |choices: &[u64]| self.one_of(choices);
+        Trouble {
+            late: percent(&[0, 3, 10, 25]),
+            lost: percent(&[0, 3, 10, 25]),
+            twice: percent(&[0, 3, 10]),
+            refused: percent(&[0, 0, 5, 20]),
+            items: percent(&[0, 0, 5, 20]),
+            commits: percent(&[0, 30]),
+        }
+    }
+
+    fn setup(&mut self) -> Setup {
+        Setup {
+            max_documents: self.one_of(&[1, 2, 100]),
+            linger: self.one_of(&[1, 10, 50]),
+            max_dirty_age: self.one_of(&[300, 5_000]),
+            max_operations: self.one_of(&[1, 2, 100]),
+            permits: self.one_of(&[1, 2, 8]),
+            cached_placements: self.one_of(&[1, 100, 100]),
+            retry_initial: self.one_of(&[5, 30]),
+            retry_max: self.one_of(&[50, 300]),
+            request_timeout: self.one_of(&[100, 400, 1_000]),
+            held: self.one_of(&[1_200, 1 << 20, 1 << 20]),
+            commit_interval: self.one_of(&[20, 100, 400]),
+            latency: self.one_of(&[2, 10, 40]),
+            tick: self.one_of(&[5, 20]),
+        }
+    }
+}
+
+fn record(
+    draw: &mut Draw,
+    kind: Kind,
+    on_missing: OnMissing,
+    documents: usize,
+    n: usize,
+    at: u64,
+) -> Produced {
+    let document = draw.below(documents as u64) as usize;
+    let lon = draw.one_of(&PLACES);
+    let field = n % 3;
+    let whole = format!(r#"{{"location":{{"lat":1,"lon":{lon}}},"n":{n},"p{field}":{n}}}"#);
+    let patch = |value: String| (Some("patch"), Some(value), false);
+    let index = (None, Some(whole.clone()), false);
+    let patches = if kind == Kind::Compacted { 0 } else { 42 };
+    // What a patch without a location creates, and so what a later one finds, would depend on how records are folded.
+    let any_patch = on_missing != OnMissing::Create;
+    let is_refusing = kind == Kind::Refusing;
+    let (op, value, is_bad) = match draw.below(62 + patches) {
+        // Compaction would leave what can not be read, and take the document.
+        0..=1 if kind == Kind::Compacted => index,
+        0..=1 => (None, Some("{".to_owned()), true),
+        2..=20 if is_refusing => {
+            let document = format!(r#"{{"location":{{"lat":1,"lon":{lon}}},"n":{UNACCEPTABLE}}}"#);
+            (None, Some(document), false)
+        }
+        2..=41 => index,
+        42..=56 if draw.percent(20) => (Some("delete"), None, false),
+        42..=56 => (None, None, false),
+        // Compaction would leave a touch, and take the document.
+        57..=61 if kind == Kind::Compacted => index,
+        57..=66 => (Some("touch"), None, false),
+        67..=74 if any_patch => patch(format!(r#"{{"n":{n}}}"#)),
+        75..=79 if any_patch => patch(format!(r#"{{"x":{n}}}"#)),
+        80..=84 if any_patch => patch(format!(r#"{{"x":{{"y{field}":{n}}}}}"#)),
+        85..=90 if any_patch => patch(format!(r#"{{"location":{{"lon":{lon}}}}}"#)),
+        91..=94 if is_refusing => patch(format!(r#"{{"n":{UNACCEPTABLE}}}"#)),
+        95..=97 if is_refusing => patch(r#"{"location":{"lat":null}}"#.to_owned()),
+        _ => patch(whole),
+    };
+    Produced { part: Part::Record(n), at, document, op, value, is_bad }
+}

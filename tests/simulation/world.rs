@@ -1,0 +1,332 @@
+//! What all processes of a run share: the time, the store behind Elasticsearch's API, the dead-letter topic, chance, and
+//! the history. Whatever changes a document passes [`World::write`], which judges the change there and then.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use geofold::clock::{Clock, Instant};
+use geofold::elastic::{BulkOp, Get, Guard, Index};
+use geofold::embedded::elasticsearch::{Condition, Content, Doc, EsError, Store, Written};
+use geofold::ids::{DocId, ShardId};
+use geofold::invariants::{Broken, View};
+use geofold::placement::Placement;
+use geofold::position::{Epoch, Position};
+use geofold::random::Random;
+use geofold::sabotage::{self, Sabotage};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::time::Instant as TokioInstant;
+
+use crate::audit;
+use crate::scenario::{GC_DELETES, Outage, PLACES, Scenario, Trouble};
+
+/// Names of geoshards, one for each of [`PLACES`] by the usual map.
+pub const GEOSHARDS: [&str; PLACES.len()] = ["a", "b", "c"];
+
+/// Prefix of the indices.
+const PREFIX: &str = "sim";
+
+/// Boot time: tokio's, and what the machines slept.
+#[derive(Debug)]
+pub struct WorldClock {
+    start: TokioInstant,
+    slept: AtomicU64,
+}
+
+impl WorldClock {
+    /// Milliseconds of virtual time since the run began, without sleep.
+    pub fn awake(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    pub fn sleep(&self, by: u64) {
+        self.slept.fetch_add(by, Ordering::Relaxed);
+    }
+}
+
+impl Clock for WorldClock {
+    fn now(&self) -> Instant {
+        let slept = Duration::from_millis(self.slept.load(Ordering::Relaxed));
+        Instant::from_start(Duration::from_secs(3_600) + slept + self.start.elapsed())
+    }
+}
+
+/// What a run found to be wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// A short name that stays the same when a scenario is cut down.
+    pub rule: &'static str,
+    /// All about it.
+    pub what: String,
+    /// The document concerned, if it is about one.
+    pub document: Option<String>,
+}
+
+/// A line of the history.
+#[derive(Debug, Clone)]
+pub struct Line {
+    /// Virtual time without sleep, in milliseconds.
+    pub at: u64,
+    /// The document it is about; `None` is of interest to all.
+    pub document: Option<String>,
+    pub text: String,
+}
+
+/// A delivery of dead letters that was acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivery {
+    /// Which process handed it in.
+    pub process: usize,
+    pub first: i64,
+    pub last: i64,
+    pub stage: &'static str,
+}
+
+/// What changes while a run goes on.
+pub struct State {
+    pub random: Random,
+    pub trouble: Trouble,
+    /// What does not work, and until when.
+    pub outages: Vec<(u64, Outage)>,
+    /// Until when the dead-letter topic takes nothing.
+    pub no_letters_until: u64,
+    pub deliveries: Vec<Delivery>,
+    /// Requests that may still be carried out.
+    pub under_way: usize,
+    /// Writes that Elasticsearch carried out.
+    pub writes: u64,
+    /// The first thing that was wrong. The run ends with it.
+    pub broken: Option<Violation>,
+    /// Only if it is wanted: a million runs do without.
+    history: Option<Vec<Line>>,
+    /// Of everything that was carried out and when: equal for equal runs.
+    pub digest: u64,
+}
+
+impl State {
+    pub fn percent(&mut self, chance: u64) -> bool {
+        chance > 0 && self.random.below(100) < chance
+    }
+
+    pub fn one_to(&mut self, most: u64) -> u64 {
+        1 + self.random.below(most)
+    }
+
+    pub fn mix(&mut self, number: u64) {
+        self.digest = (self.digest.rotate_left(5) ^ number).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+}
+
+/// See the file's first lines.
+pub struct World {
+    pub scenario: Arc<Scenario>,
+    pub clock: Arc<WorldClock>,
+    /// Told when something is broken and at every write.
+    pub told: Notify,
+    store: Store,
+    state: Mutex<State>,
+}
+
+impl World {
+    /// To be called within the runtime whose time it is.
+    pub fn new(scenario: Arc<Scenario>, with_history: bool) -> Arc<Self> {
+        let clock = Arc::new(WorldClock { start: TokioInstant::now(), slept: AtomicU64::new(0) });
+        let store = Store::new("false", u64::MAX, clock.clone());
+        let document = json!({"dynamic": false, "properties": {"n": {"type": "long"}}});
+        let opaque = json!({"enabled": false});
+        for shard in GEOSHARDS {
+            create(&store, shard, &document);
+        }
+        for index in [Index::Placements, Index::Meta] {
+            create(&store, index.suffix(), &opaque);
+        }
+        let state = State {
+            // Not the numbers that drew the scenario.
+            random: Random::new(scenario.seed ^ 0x5eed_0f_c4a0),
+            trouble: scenario.trouble,
+            outages: Vec::new(),
+            no_letters_until: 0,
+            deliveries: Vec::new(),
+            under_way: 0,
+            writes: 0,
+            broken: None,
+            history: with_history.then(Vec::new),
+            digest: 0,
+        };
+        Arc::new(Self { scenario, clock, told: Notify::new(), store, state: Mutex::new(state) })
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds to the history, if there is one.
+    pub fn note(&self, document: Option<&str>, text: impl FnOnce() -> String) {
+        let at = self.clock.awake();
+        if let Some(history) = &mut self.state().history {
+            history.push(Line { at, document: document.map(str::to_owned), text: text() });
+        }
+    }
+
+    pub fn take_history(&self) -> Vec<Line> {
+        self.state().history.take().unwrap_or_default()
+    }
+
+    /// Takes note that something is wrong; the first time counts.
+    pub fn fail(&self, rule: &'static str, document: Option<&str>, what: impl fmt::Display) {
+        let what = what.to_string();
+        self.note(document, || format!("!! {what}"));
+        let document = document.map(str::to_owned);
+        self.state().broken.get_or_insert(Violation { rule, what, document });
+        self.told.notify_one();
+    }
+
+    /// As [`World::fail`], if an invariant does not hold.
+    pub fn hold(&self, document: &str, invariant: Result<(), Broken>) {
+        if let Err(broken) = invariant {
+            self.fail(broken.invariant, Some(document), &broken);
+        }
+    }
+
+    /// Whether requests to this index fail just now.
+    pub fn is_away(&self, index: &Index) -> bool {
+        let now = self.clock.awake();
+        self.state().outages.iter().any(|(until, outage)| {
+            now < *until
+                && match outage {
+                    Outage::All | Outage::Unavailable => false,
+                    Outage::Placements => *index == Index::Placements,
+                    Outage::Geoshard(n) => index.suffix() == GEOSHARDS[*n],
+                }
+        })
+    }
+
+    /// What happens to every request just now.
+    pub fn outage(&self) -> Option<Outage> {
+        let now = self.clock.awake();
+        let state = self.state();
+        let mut current = state.outages.iter().filter(|(until, _)| now < *until).map(|(_, outage)| *outage);
+        current.find(|outage| matches!(outage, Outage::All | Outage::Unavailable))
+    }
+
+    /// Reads a document.
+    pub fn read(&self, get: &Get) -> Result<Option<Arc<Doc>>, EsError> {
+        self.store.get(&get.index.name(PREFIX), get.id.as_str())
+    }
+
+    /// Carries out a write, and judges what it did.
+    pub fn write(&self, by: usize, op: &BulkOp) -> Result<Written, EsError> {
+        let (BulkOp::Index { index, id, .. } | BulkOp::Delete { index, id, .. }) = op;
+        let is_judged = *index != Index::Meta;
+        let before = if is_judged { self.view(id) } else { View::default() };
+        let written = self.carry_out(op);
+        let (status, version) = match &written {
+            Ok(written) => (written.status(), written.version),
+            Err(error) => (error.status, 0),
+        };
+        {
+            let now = self.clock.awake();
+            let mut state = self.state();
+            state.writes += 1;
+            for number in [now, by as u64, u64::from(status), version.unsigned_abs()] {
+                state.mix(number);
+            }
+        }
+        self.told.notify_one();
+        if !is_judged {
+            return written;
+        }
+        let after = self.view(id);
+        self.note(Some(id.as_str()), || format!("    {by} {}: {status}; {after}", in_short(op)));
+        audit::change(self, id, &before, &after);
+        written
+    }
+
+    fn carry_out(&self, op: &BulkOp) -> Result<Written, EsError> {
+        let external = |position: Position| i64::try_from(position.version()).unwrap_or(i64::MAX);
+        match op {
+            BulkOp::Index { index, id, guard, source } => {
+                let condition = match *guard {
+                    Guard::External(at) => Condition::External(external(at)),
+                    Guard::ExternalOrEqual(at) => Condition::ExternalGte(external(at)),
+                    Guard::Absent => Condition::Absent,
+                    Guard::Unchanged(stamp) => {
+                        Condition::Unchanged { seq_no: stamp.seq_no, primary_term: stamp.primary_term }
+                    }
+                };
+                self.store.write(&index.name(PREFIX), id.as_str(), condition, Content::Source(source))
+            }
+            BulkOp::Delete { index, id, version } => {
+                // The real one is left without a version on its way into the request, which this store does not see.
+                let condition = if sabotage::is(Sabotage::DeleteWithoutVersion) {
+                    Condition::Any
+                } else {
+                    Condition::External(external(*version))
+                };
+                self.store.write(&index.name(PREFIX), id.as_str(), condition, Content::Nothing)
+            }
+        }
+    }
+
+    /// All that is stored of a document.
+    pub fn view(&self, id: &DocId) -> View {
+        let placement = self.stored(Index::Placements, id);
+        let copies = GEOSHARDS.iter().filter_map(|shard| {
+            let shard = ShardId::new(shard).ok()?;
+            let doc = self.stored(Index::Geoshard(shard.clone()), id)?;
+            Some((shard, Position::from_version(doc.version.unsigned_abs())))
+        });
+        View {
+            placement: placement.and_then(|doc| Placement::from_json(&doc.source).ok()),
+            copies: copies.collect(),
+        }
+    }
+
+    /// The content of a copy.
+    pub fn content(&self, shard: &ShardId, id: &DocId) -> Option<Value> {
+        serde_json::from_slice(&self.stored(Index::Geoshard(shard.clone()), id)?.source).ok()
+    }
+
+    fn stored(&self, index: Index, id: &DocId) -> Option<Arc<Doc>> {
+        self.read(&Get { index, id: id.clone() }).ok().flatten()
+    }
+
+    /// The offset after the last record.
+    pub fn end_of_log(&self) -> i64 {
+        i64::try_from(self.scenario.records.len()).unwrap_or(i64::MAX)
+    }
+}
+
+/// The position of a record.
+pub fn position(offset: i64) -> Position {
+    #[expect(clippy::unwrap_used, reason = "offsets of a handful of records")]
+    Position::new(Epoch::default(), offset).unwrap()
+}
+
+fn create(store: &Store, suffix: &str, mappings: &Value) {
+    let settings = [
+        ("index.gc_deletes".to_owned(), format!("{GC_DELETES}ms")),
+        ("index.refresh_interval".to_owned(), "-1".to_owned()),
+    ];
+    let mappings = mappings.as_object().cloned().unwrap_or_default();
+    #[expect(clippy::unwrap_used, reason = "a new store has no index of this name")]
+    store.create_index(&format!("{PREFIX}-{suffix}"), settings.into(), mappings).unwrap();
+}
+
+/// An operation as the history shows it.
+pub fn in_short(op: &BulkOp) -> String {
+    match op {
+        BulkOp::Index { index, id, guard, source } => {
+            let guard = match guard {
+                Guard::External(at) => format!("at {at}"),
+                Guard::ExternalOrEqual(at) => format!("at {at} or equal"),
+                Guard::Absent => "if absent".to_owned(),
+                Guard::Unchanged(stamp) => format!("if still {}", stamp.seq_no),
+            };
+            format!("put {id} into {} {guard} {}", index.suffix(), String::from_utf8_lossy(source))
+        }
+        BulkOp::Delete { index, id, version } => format!("delete {id} from {} at {version}", index.suffix()),
+    }
+}
