@@ -393,12 +393,18 @@ impl Task {
         }
         loop {
             let lease = self.lease();
-            let remembered = tokio::select! {
-                // An answer first would be fatal: past its end a lease gives none without ever waiting.
-                biased;
-                // Nothing is dirty yet, so whatever else is wanted now is done by ending.
-                _ = self.partition.mode.changed() => return false,
-                remembered = bench.memory.watermark(number, &lease) => remembered,
+            let remembered = bench.memory.watermark(number, &lease);
+            tokio::pin!(remembered);
+            let remembered = loop {
+                tokio::select! {
+                    // An answer first would be fatal: past its end a lease gives none without ever waiting.
+                    biased;
+                    // Nothing is dirty yet, so whatever else is wanted now is done by ending.
+                    _ = self.partition.mode.changed() => return false,
+                    // It may hold the very permit that the answer waits for.
+                    confirmed = &mut self.confirming => self.maps_confirmed(confirmed),
+                    remembered = &mut remembered => break remembered,
+                }
             };
             match remembered {
                 Ok(None) => {
@@ -428,8 +434,10 @@ impl Task {
         }
     }
 
-    /// A stopped partition holds its place until it is revoked or the worker ends.
+    /// A stopped partition holds its place until it is revoked or the worker ends. It holds nothing else: not the permit
+    /// of a confirmation that is under way.
     async fn wait_to_be_dismissed(&mut self) {
+        self.confirming = Fuse::terminated();
         while *self.partition.mode.borrow_and_update() == Mode::Run {
             if self.partition.mode.changed().await.is_err() {
                 break;

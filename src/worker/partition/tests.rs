@@ -55,6 +55,8 @@ struct Rig {
     fatal: mpsc::UnboundedReceiver<Halt>,
     task: JoinHandle<()>,
     watermark: Option<i64>,
+    /// For all requests to the server.
+    permits: Arc<Semaphore>,
     /// Told when to look; see [`Rig::following`].
     watcher: Option<Watcher>,
 }
@@ -92,9 +94,10 @@ impl Rig {
         let health = Health::new(clock.clone(), metrics.clone(), Duration::from_secs(30));
         health.ready(Health::STARTUP);
         let retry = RetryPolicy { initial: Duration::from_millis(100), max: Duration::from_secs(1) };
+        let permits = Arc::new(Semaphore::new(4));
         let rounds = Rounds {
             elastic: elastic.clone(),
-            permits: Arc::new(Semaphore::new(4)),
+            permits: permits.clone(),
             limits: rounds::Limits {
                 max_operations: 1000,
                 max_bytes: 1 << 20,
@@ -174,6 +177,7 @@ impl Rig {
             fatal,
             task,
             watermark: None,
+            permits,
             watcher,
         }
     }
@@ -829,6 +833,40 @@ async fn an_owner_confirms_what_it_acts_by_before_it_sends_anything_and_when_it_
     rig.until_watermark(2).await;
     assert_eq!(rig.confirmed().await, Some(2));
     assert_eq!(shards(&rig.elastic.copies("a")), ["f3"], "the new map decides");
+}
+
+/// A confirmation holds a permit. Whoever waits for another permit meanwhile, and forgets it, waits for ever.
+#[tokio::test(start_paused = true)]
+async fn a_confirmation_under_way_does_not_keep_the_first_record_waiting() {
+    let mut rig = Rig::following();
+    let _others_at_work = rig.permits.clone().acquire_many_owned(3).await.unwrap();
+    rig.set_maps(&unwritten().begin(two_halves()).unwrap()).await;
+    rig.look().await;
+    rig.elastic.set_faults(|faults| faults.delay = Duration::from_secs(3));
+    rig.pass(Duration::from_secs(1)).await;
+    assert_eq!(rig.permits.available_permits(), 0, "it is under way");
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+    assert_eq!(rig.confirmed().await, Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_is_stopped_at_its_first_record_holds_no_permit() {
+    let mut rig = Rig::following();
+    let lease =
+        Lease { deadline: rig.clock.now() + Duration::from_secs(60), cancel: CancellationToken::new() };
+    rig.memory.remember_watermarks(Epoch::new(1).unwrap(), &[(0, 100)], &lease).await.unwrap();
+    rig.set_maps(&unwritten().begin(two_halves()).unwrap()).await;
+    rig.look().await;
+    rig.elastic.set_faults(|faults| faults.down = true);
+    rig.pass(Duration::from_secs(1)).await;
+    rig.index(99, "a", 1, 1);
+    rig.elastic.set_faults(|faults| {
+        faults.down = false;
+        faults.delay = Duration::from_secs(3);
+    });
+    rig.until("it is stopped", |rig| rig.health.missing().contains_key(&stopped_part(0))).await;
+    rig.until("it holds nothing", |rig| rig.permits.available_permits() == 4).await;
 }
 
 #[tokio::test(start_paused = true)]
