@@ -124,6 +124,7 @@ impl Watcher {
         loop {
             self.look().await;
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(INTERVAL) => {}
             }

@@ -18,6 +18,7 @@ use geofold::decode::{Decoder, LocationPath, OP_HEADER};
 use geofold::elastic::rounds::{self, Halt, Lease, Rounds, Unobserved};
 use geofold::geoshard::GeoshardMap;
 use geofold::ids::ShardId;
+use geofold::maps::{Floor, MapsReader, MapsRecord, Watcher};
 use geofold::meta::Memory;
 use geofold::mover::Rules;
 use geofold::position::Epoch;
@@ -34,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::requests::Wire;
 use crate::scenario::{DEADLINE, Kind, PLACES, Setup, document_id};
-use crate::world::{Delivery, GEOSHARDS, World};
+use crate::world::{Delivery, GEOSHARDS, TOPIC, World};
 
 /// Which geoshard has which place: by the usual map, and by the other one where two are live. Every place moves.
 pub const MAPS: [[&str; PLACES.len()]; 2] = [GEOSHARDS, ["b", "c", "a"]];
@@ -46,25 +47,34 @@ const QUEUE_RECORDS: usize = 64;
 #[derive(Clone)]
 pub struct Shared {
     pub metrics: Arc<Metrics>,
-    maps: [Arc<GeoshardMap>; 2],
+    /// Both maps are known, the usual one decides.
+    pub both_known: MapsRecord,
+    /// Both maps are known, the other one decides. No floor is needed: nobody writes in place before this.
+    pub other_decides: MapsRecord,
+    map: Arc<GeoshardMap>,
     location: LocationPath,
 }
 
 impl Shared {
     pub fn new() -> Self {
+        let [usual, other] = [map(1, MAPS[0]), map(2, MAPS[1])];
+        let both_known = MapsRecord::unwritten(usual.clone(), Epoch::default()).begin(other).unwrap();
+        let other_decides = both_known.activate(Epoch::default(), Floor::new()).unwrap();
         Self {
             metrics: Metrics::new().unwrap(),
-            maps: MAPS.map(map),
+            both_known,
+            other_decides,
+            map: usual,
             location: LocationPath::new("location").unwrap(),
         }
     }
 }
 
 /// Each place of [`PLACES`] on a face of S2's cube of its own.
-fn map(geoshards: [&str; PLACES.len()]) -> Arc<GeoshardMap> {
+fn map(version: u64, geoshards: [&str; PLACES.len()]) -> Arc<GeoshardMap> {
     let starts = [0, 0x2000_0000_0000_0001, 0x4000_0000_0000_0001];
     let ranges = starts.into_iter().zip(geoshards.map(|id| ShardId::new(id).unwrap())).collect();
-    Arc::new(GeoshardMap::new(1, "three faces", ranges).unwrap())
+    Arc::new(GeoshardMap::new(version, "three faces", ranges).unwrap())
 }
 
 /// Stops a process, as SIGSTOP does: time goes on, and the process does nothing.
@@ -166,13 +176,11 @@ impl Process {
         let Setup { max_documents, linger, max_dirty_age, max_operations, permits, held, .. } =
             world.scenario.setup;
         let Setup { cached_placements, retry_initial, retry_max, request_timeout, .. } = world.scenario.setup;
-        let has_two_maps = world.scenario.kind == Kind::TwoMaps;
-        let map = if has_two_maps { world.state().random.below(2) } else { 0 };
         let rules = Rules {
-            map: shared.maps[map as usize].clone(),
+            map: shared.map.clone(),
             location: shared.location.clone(),
             on_missing: world.scenario.on_missing,
-            announce_all: has_two_maps,
+            announce_all: false,
         };
         let clock: Arc<dyn Clock> = world.clock.clone();
         let metrics = shared.metrics.clone();
@@ -194,11 +202,28 @@ impl Process {
             clock: clock.clone(),
             observer: Arc::new(Unobserved),
         };
-        let memory = Memory::new(rounds.clone(), "topic");
+        let memory = Memory::new(rounds.clone(), TOPIC);
+        let freezer = Arc::<Freezer>::default();
+        let cancel = CancellationToken::new();
+        let maps = if world.scenario.kind == Kind::TwoMaps {
+            let (watcher, maps) = Watcher::new(
+                rounds.elastic.clone(),
+                TOPIC,
+                MapsRecord::unwritten(shared.map.clone(), Epoch::default()),
+                Duration::from_millis(DEADLINE),
+                clock.clone(),
+                metrics.clone(),
+            );
+            let watch = watcher.run(cancel.clone());
+            tokio::spawn(Stoppable { freezer: freezer.clone(), work: watch.boxed() });
+            maps
+        } else {
+            MapsReader::fixed(shared.map.clone(), clock.clone())
+        };
         let (fatal_sender, fatal) = mpsc::unbounded_channel();
         let epoch = Epoch::default();
         let bench = Bench {
-            topic: "topic".into(),
+            topic: TOPIC.into(),
             epoch,
             partitions: i32::MAX,
             batching: Batching {
@@ -210,6 +235,8 @@ impl Process {
             },
             decoder: Decoder::new(shared.location.clone(), epoch, 1 << 20),
             rules,
+            maps,
+            owner: name.to_string().into(),
             rounds,
             memory: memory.clone(),
             dead_letters: Some(Arc::new(Letters { world: world.clone(), process: name })),
@@ -223,7 +250,6 @@ impl Process {
         let (mode, mode_receiver) = watch::channel(Mode::Run);
         let meter = Arc::new(Meter::new(Budget::new()));
         let published = Published::new();
-        let cancel = CancellationToken::new();
         let partition = Partition {
             number,
             bench: Arc::new(bench),
@@ -236,12 +262,8 @@ impl Process {
             // One for all: what is counted is not looked at.
             metrics: metrics.partition(0),
         };
-        let freezer = Arc::<Freezer>::default();
         let task = tokio::spawn(Stoppable { freezer: freezer.clone(), work: partition.run().boxed() });
-        world.note(None, || {
-            let map = if has_two_maps { format!(", by map {map}") } else { String::new() };
-            format!("process {name} begins at {next}{map}")
-        });
+        world.note(None, || format!("process {name} begins at {next}"));
         Self {
             name,
             number,

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use crate::scenario::Outage;
-use crate::world::{World, in_short};
+use crate::world::{World, in_short, shortened};
 
 /// One process's way to Elasticsearch.
 pub struct Wire {
@@ -101,7 +101,7 @@ impl Item for Get {
         world.note(Some(self.id.as_str()), || {
             let answer = match &answer {
                 GetAnswer::Found(found) => {
-                    format!("version {}, {}", found.version, String::from_utf8_lossy(&found.source))
+                    format!("version {}, {}", found.version, shortened(&found.source))
                 }
                 other => format!("{other:?}"),
             };
@@ -338,6 +338,15 @@ impl Elastic for Wire {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>> {
         self.request(ops.to_vec(), timeout).boxed()
+    }
+
+    fn refresh<'a>(&'a self, _: &'a [Index], patience: Duration) -> BoxFuture<'a, Result<(), CallError>> {
+        async move {
+            sleep(self.latency().min(patience)).await;
+            // Nobody searches here: it takes its time, and can fail.
+            self.refusal(1).map_or(Ok(()), Err)
+        }
+        .boxed()
     }
 
     fn admin<'a>(&'a self, call: AdminCall, _: Duration) -> BoxFuture<'a, Result<AdminAnswer, CallError>> {

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use crate::audit;
 use crate::process::{Process, Shared, next_partition};
-use crate::scenario::{Change, Scenario, Trouble, What, When};
+use crate::scenario::{Change, Kind, Scenario, Trouble, What, When};
 use crate::world::{Line, Violation, World};
 
 /// A run must have come to an end this long after nothing goes wrong any more. Zombies may sleep for 30 s.
@@ -115,6 +115,9 @@ impl Conductor {
     }
 
     async fn conduct(&mut self) {
+        if self.world.scenario.kind == Kind::TwoMaps {
+            self.world.set_maps(&self.shared.both_known);
+        }
         let give_up_at = self.world.scenario.calm_from + PATIENCE;
         while !self.has_come_to_rest() {
             let now = self.world.clock.awake();
@@ -224,6 +227,7 @@ impl Conductor {
                 self.world.state().no_letters_until = now + lasts;
             }
             What::Compact => self.compact(now),
+            What::OtherMap => self.world.set_maps(&self.shared.other_decides),
             What::Crash { .. }
             | What::Revoke { .. }
             | What::Lose { .. }
@@ -266,9 +270,11 @@ impl Conductor {
                 owner.freeze(now + frozen);
                 self.owner = Some(owner);
             }
-            What::Sleep { .. } | What::Outage { .. } | What::NoLetters { .. } | What::Compact => {
-                self.owner = Some(owner);
-            }
+            What::Sleep { .. }
+            | What::Outage { .. }
+            | What::NoLetters { .. }
+            | What::Compact
+            | What::OtherMap => self.owner = Some(owner),
         }
     }
 

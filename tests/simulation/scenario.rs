@@ -33,7 +33,8 @@ pub enum Kind {
     /// Elasticsearch refuses some documents, and patches take locations away. What the index should hold then depends on
     /// how records were folded.
     Refusing,
-    /// Two maps are live, and each owner goes by one or the other.
+    /// Two maps are live all the time, and at some moment the other one decides. Who has not heard of it yet goes by the
+    /// first.
     TwoMaps,
 }
 
@@ -136,6 +137,8 @@ pub enum What {
     NoLetters { lasts: u64 },
     /// The log is compacted.
     Compact,
+    /// From now on the other map decides.
+    OtherMap,
 }
 
 /// What does not work.
@@ -264,6 +267,9 @@ impl Scenario {
         }
         for _ in 0..if kind == Kind::Compacted { 1 + draw.below(3) } else { 0 } {
             changes.push(What::Compact);
+        }
+        if kind == Kind::TwoMaps {
+            changes.push(What::OtherMap);
         }
         let changes = changes.into_iter().enumerate().map(|(n, what)| {
             let when = match draw.below(2) {

@@ -11,6 +11,8 @@ use geofold::elastic::{BulkOp, Get, Guard, Index};
 use geofold::embedded::elasticsearch::{Condition, Content, Doc, EsError, Store, Written};
 use geofold::ids::{DocId, ShardId};
 use geofold::invariants::{Broken, View};
+use geofold::maps::MapsRecord;
+use geofold::maps::store::record_key;
 use geofold::placement::Placement;
 use geofold::position::{Epoch, Position};
 use geofold::random::Random;
@@ -24,6 +26,9 @@ use crate::scenario::{GC_DELETES, Outage, PLACES, Scenario, Trouble};
 
 /// Names of geoshards, one for each of [`PLACES`] by the usual map.
 pub const GEOSHARDS: [&str; PLACES.len()] = ["a", "b", "c"];
+
+/// The topic's name.
+pub const TOPIC: &str = "topic";
 
 /// Prefix of the indices.
 const PREFIX: &str = "sim";
@@ -236,6 +241,7 @@ impl World {
         }
         self.told.notify_one();
         if !is_judged {
+            self.note(Some(id.as_str()), || format!("    {by} {}: {status}", in_short(op)));
             return written;
         }
         let after = self.view(id);
@@ -268,6 +274,16 @@ impl World {
                 self.store.write(&index.name(PREFIX), id.as_str(), condition, Content::Nothing)
             }
         }
+    }
+
+    /// Makes this the record of the maps in force.
+    pub fn set_maps(&self, maps: &MapsRecord) {
+        let index = Index::Meta.name(PREFIX);
+        let source = serde_json::to_vec(maps).unwrap();
+        self.store
+            .write(&index, record_key(TOPIC).as_str(), Condition::Any, Content::Source(&source))
+            .unwrap();
+        self.note(None, || format!("the record of the maps has generation {}", maps.generation));
     }
 
     /// All that is stored of a document.
@@ -325,8 +341,13 @@ pub fn in_short(op: &BulkOp) -> String {
                 Guard::Absent => "if absent".to_owned(),
                 Guard::Unchanged(stamp) => format!("if still {}", stamp.seq_no),
             };
-            format!("put {id} into {} {guard} {}", index.suffix(), String::from_utf8_lossy(source))
+            format!("put {id} into {} {guard} {}", index.suffix(), shortened(source))
         }
         BulkOp::Delete { index, id, version } => format!("delete {id} from {} at {version}", index.suffix()),
     }
+}
+
+/// The beginning of a source: all of a document.
+pub fn shortened(source: &[u8]) -> String {
+    String::from_utf8_lossy(source).chars().take(100).collect()
 }
