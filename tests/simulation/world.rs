@@ -149,7 +149,7 @@ impl World {
         }
         let state = State {
             // Not the numbers that drew the scenario.
-            random: Random::new(scenario.seed ^ 0x5eed_0f_c4a0),
+            random: Random::new(scenario.seed ^ 0x005e_ed0f_c4a0),
             trouble: scenario.trouble,
             outages: Vec::new(),
             no_letters_until: 0,
