@@ -245,12 +245,17 @@ impl Scenario {
         // Short runs meet more of what can go wrong at once; long ones wait until leases and tombstones have ended.
         let horizon = draw.one_of(&[300, 800, 800, 2_000, 5_000]);
         let count = draw.one_of(&[2, 3, 3, 4, 4, 5, 6, 8, 12]);
-        let mut times: Vec<u64> = match draw.below(3) {
+        let mut times: Vec<u64> = match draw.below(4) {
             0 => vec![0; count],
             1 => (0..count).map(|_| draw.below(horizon / 4)).collect(),
+            // Some come when all that was under way is long over.
+            2 => (0..count)
+                .map(|_| draw.below(horizon / 4) + draw.one_of(&[0, horizon, 2 * DEADLINE]))
+                .collect(),
             _ => (0..count).map(|_| draw.below(horizon)).collect(),
         };
         times.sort_unstable();
+        let last_at = times.last().copied().unwrap_or_default();
         let records = times
             .into_iter()
             .enumerate()
@@ -287,7 +292,7 @@ impl Scenario {
             changes,
             trouble: draw.trouble(),
             setup: draw.setup(),
-            calm_from: horizon + 1_000,
+            calm_from: last_at.max(horizon) + 1_000,
             late_by,
             without: Vec::new(),
         }

@@ -149,7 +149,7 @@ impl World {
         }
         let state = State {
             // Not the numbers that drew the scenario.
-            random: Random::new(scenario.seed ^ 0x005e_ed0f_c4a0),
+            random: Random::new(scenario.seed ^ 0x05ee_d0fc_4a05),
             trouble: scenario.trouble,
             outages: Vec::new(),
             no_letters_until: 0,
