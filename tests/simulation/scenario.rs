@@ -1,6 +1,9 @@
 //! What a run is about, all of it drawn from one seed: the records and when they come, who owns the partition when, and
 //! what goes wrong meanwhile. A scenario is plain data, so that parts of it can be left out while it still fails.
 //!
+//! Half of them are dense: a few records of one document, and several former owners at work on them at once. The others are
+//! wide: more documents, more kinds of trouble, longer times.
+//!
 //! Times are milliseconds of virtual time. They are a hundredth of what the configuration's defaults are: only their
 //! proportions matter.
 
@@ -241,20 +244,15 @@ impl Scenario {
             Kind::TwoMaps,
         ]);
         let on_missing = draw.one_of(&[OnMissing::DeadLetter, OnMissing::Drop, OnMissing::Create]);
-        let documents = draw.one_of(&[1, 1, 1, 2, 2, 3, 4]);
-        // Short runs meet more of what can go wrong at once; long ones wait until leases and tombstones have ended.
-        let horizon = draw.one_of(&[300, 800, 800, 2_000, 5_000]);
-        let count = draw.one_of(&[2, 3, 3, 4, 4, 5, 6, 8, 12]);
-        let mut times: Vec<u64> = match draw.below(4) {
-            0 => vec![0; count],
-            1 => (0..count).map(|_| draw.below(horizon / 4)).collect(),
-            // Some come when all that was under way is long over.
-            2 => (0..count)
-                .map(|_| draw.below(horizon / 4) + draw.one_of(&[0, horizon, 2 * DEADLINE]))
-                .collect(),
-            _ => (0..count).map(|_| draw.below(horizon)).collect(),
+        let is_dense = draw.percent(50);
+        let (documents, count) = if is_dense {
+            (draw.one_of(&[1, 1, 1, 2]), draw.one_of(&[3, 4, 4, 5]))
+        } else {
+            (draw.one_of(&[1, 1, 1, 2, 2, 3, 4]), draw.one_of(&[2, 3, 3, 4, 4, 5, 6, 8, 12]))
         };
-        times.sort_unstable();
+        // Long ones wait until leases and tombstones have ended.
+        let horizon = if is_dense { 300 } else { draw.one_of(&[300, 800, 800, 2_000, 5_000]) };
+        let times = draw.times(count, horizon, is_dense);
         let last_at = times.last().copied().unwrap_or_default();
         let records = times
             .into_iter()
@@ -264,10 +262,12 @@ impl Scenario {
         // After compaction an owner protects itself for one batch deadline; whatever a zombie does must be over by then.
         let (acts_for, late_by) = if kind == Kind::Compacted { (800, 900) } else { (4_000, 4_000) };
         let mut changes = Vec::new();
-        for _ in 0..draw.one_of(&[0, 1, 1, 2, 2, 2, 3, 3, 4, 6]) {
-            changes.push(draw.ownership(kind, acts_for));
+        let owners =
+            if is_dense { draw.one_of(&[2, 3, 3, 4]) } else { draw.one_of(&[0, 1, 1, 2, 2, 2, 3, 3, 4, 6]) };
+        for _ in 0..owners {
+            changes.push(draw.ownership(kind, acts_for, is_dense));
         }
-        for _ in 0..draw.one_of(&[0, 0, 0, 1, 1, 2]) {
+        for _ in 0..if is_dense { 0 } else { draw.one_of(&[0, 0, 0, 1, 1, 2]) } {
             changes.push(draw.weather());
         }
         for _ in 0..if kind == Kind::Compacted { 1 + draw.below(3) } else { 0 } {
@@ -277,7 +277,7 @@ impl Scenario {
             changes.push(What::OtherMap);
         }
         let changes = changes.into_iter().enumerate().map(|(n, what)| {
-            let when = match draw.below(2) {
+            let when = match draw.below(if is_dense { 4 } else { 2 }) {
                 0 => When::At(draw.below(horizon + 200)),
                 _ => When::AfterWrites(draw.below(4 * count as u64 + 2)),
             };
@@ -290,8 +290,8 @@ impl Scenario {
             on_missing,
             records,
             changes,
-            trouble: draw.trouble(),
-            setup: draw.setup(),
+            trouble: draw.trouble(is_dense),
+            setup: draw.setup(is_dense),
             calm_from: last_at.max(horizon) + 1_000,
             late_by,
             without: Vec::new(),
@@ -349,10 +349,26 @@ impl Draw {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    fn ownership(&mut self, kind: Kind, acts_for: u64) -> What {
-        let gap = self.one_of(&[0, 0, 0, 50, 500, 2_500]);
+    /// When the records come, in order.
+    fn times(&mut self, count: usize, horizon: u64, is_dense: bool) -> Vec<u64> {
+        let mut times: Vec<u64> = match self.below(if is_dense { 3 } else { 4 }) {
+            0 => vec![0; count],
+            1 => (0..count).map(|_| self.below(horizon / 4)).collect(),
+            2 => (0..count).map(|_| self.below(horizon)).collect(),
+            // Some come when all that was under way is long over.
+            _ => (0..count)
+                .map(|_| self.below(horizon / 4) + self.one_of(&[0, horizon, 2 * DEADLINE]))
+                .collect(),
+        };
+        times.sort_unstable();
+        times
+    }
+
+    /// In dense runs most former owners act on.
+    fn ownership(&mut self, kind: Kind, acts_for: u64, is_dense: bool) -> What {
+        let gap = if is_dense { 0 } else { self.one_of(&[0, 0, 0, 50, 500, 2_500]) };
         let acts_for = self.one_of(&[50, acts_for / 8, acts_for]);
-        match self.below(10) {
+        match if is_dense { 2 + self.below(7) } else { self.below(10) } {
             0..=2 => What::Crash { gap },
             3..=4 => What::Revoke { grace: self.one_of(&[0, 20, 200]), gap },
             5..=6 => What::Lose { acts_for, gap },
@@ -378,10 +394,10 @@ impl Draw {
         }
     }
 
-    fn trouble(&mut self) -> Trouble {
+    fn trouble(&mut self, is_dense: bool) -> Trouble {
         let mut percent = |choices: &[u64]| self.one_of(choices);
         Trouble {
-            late: percent(&[0, 3, 10, 25]),
+            late: percent(if is_dense { &[10, 25, 40] } else { &[0, 3, 10, 25] }),
             lost: percent(&[0, 3, 10, 25]),
             twice: percent(&[0, 3, 10]),
             refused: percent(&[0, 0, 5, 20]),
@@ -390,7 +406,7 @@ impl Draw {
         }
     }
 
-    fn setup(&mut self) -> Setup {
+    fn setup(&mut self, is_dense: bool) -> Setup {
         Setup {
             max_documents: self.one_of(&[1, 2, 100]),
             linger: self.one_of(&[1, 10, 50]),
@@ -403,7 +419,7 @@ impl Draw {
             request_timeout: self.one_of(&[100, 400, 1_000]),
             held: self.one_of(&[1_200, 1 << 20, 1 << 20]),
             commit_interval: self.one_of(&[20, 100, 400]),
-            latency: self.one_of(&[2, 10, 40]),
+            latency: self.one_of(if is_dense { &[10, 40, 100] } else { &[2, 10, 40] }),
             tick: self.one_of(&[5, 20]),
         }
     }
