@@ -7,6 +7,7 @@
 //!
 //! Who finds them, each by a test (docs/reliability.md has the list):
 //! - the model, `tests/model`: every order of events of one document, within bounds;
+//! - the simulation, `tests/simulation`: most of them, on the whole partition task;
 //! - the random histories of `mover/tests/histories.rs`, which know zombies at every step, late requests and two maps: all
 //!   of mover and ledger;
 //! - `geofold demo --sabotage NAME`, on real processes: [`FOUND_BY_THE_DEMO`]. It takes no others: they need two maps, or a
@@ -15,7 +16,7 @@
 //!   [`Sabotage::DeleteBeforeSeen`], [`Sabotage::ActivateUnconfirmed`];
 //! - [`Sabotage::CacheSurvivesAssignment`] neither: an owner announces all it writes until a batch deadline has passed since
 //!   its assignment, if offsets are missing since what was remembered, and mends its cache by that. To show it takes a
-//!   partition that comes back to a worker after longer, and only a simulation can wait for that.
+//!   partition that comes back to a worker after longer. The model finds the same by a weakening of its own.
 
 /// A rule that is not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

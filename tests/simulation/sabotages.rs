@@ -12,7 +12,7 @@ use crate::scenario::Scenario;
 pub const SEEDS: u64 = 1_000;
 
 /// What the runs are not asked to find, and who finds it instead.
-const ELSEWHERE: [(Sabotage, &str); 11] = [
+const ELSEWHERE: [(Sabotage, &str); 12] = [
     (Sabotage::InPlaceDespiteTargets, "model and histories; here only by chance, once in thousands of seeds"),
     (Sabotage::InPlaceOverItsOwnRecord, "the mover's counterexamples: the other rules make up for it"),
     (Sabotage::OldRecordsDecide, "the mover's counterexamples: the other rules make up for it"),
@@ -21,7 +21,11 @@ const ELSEWHERE: [(Sabotage, &str); 11] = [
     (Sabotage::RefusedIsDeleted, "the model; not seen here in 2,000 seeds"),
     (Sabotage::MissingIsDeleted, "the model; not seen here in 2,000 seeds"),
     (Sabotage::SecondLookIsBelieved, "the model; not tried here for long"),
-    (Sabotage::CacheSurvivesAssignment, "the model; not seen here in thousands of seeds"),
+    (Sabotage::FinishingSweepsAnyway, "the model; not seen here in 1,000 seeds"),
+    (
+        Sabotage::CacheSurvivesAssignment,
+        "the model, by a weakening of its own; not seen here in thousands of seeds",
+    ),
     (Sabotage::DeleteBeforeSeen, "the partition task's tests: nobody searches here"),
     (Sabotage::ActivateUnconfirmed, "the tests of the change of the map, which is not run here"),
 ];
