@@ -6,7 +6,7 @@
 //!
 //! | module | its story |
 //! |---|---|
-//! | [`position`], [`ids`], [`geo`], [`write`], [`clock`] | the words that everything else is written in |
+//! | [`position`], [`ids`], [`geo`], [`mod@write`], [`clock`] | the words that everything else is written in |
 //! | [`decode`] | from a Kafka record to a write |
 //! | [`dirty_set`] | the folding queue with two-phase hand-out |
 //! | [`geoshard`], [`points`] | the map: ranges of S2's curve, each with an owner; planning it from points with a load |

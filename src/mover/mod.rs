@@ -4,7 +4,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `mod.rs` | what goes in and what comes out: [`Entry`], [`Outcome`], [`Desk`] |
-//! | `decide.rs` | steps 1, 2 and 4 for one entry: from what was read to a [`decide::Plan`] |
+//! | `decide.rs` | steps 1, 2 and 4 for one entry: from what was read to a `decide::Plan` |
 //! | `rounds.rs` | a batch as a chain of types, one per round; each gives its operations and takes their answers |
 //! | `drive.rs` | the only I/O: runs the chain against Elasticsearch |
 //!
