@@ -70,7 +70,10 @@ impl Pretence {
             clock: clock.clone(),
             metrics: metrics.clone(),
             health: health.clone(),
-            map: map.clone(),
+            map: Arc::new({
+                let map = map.clone();
+                move || map.clone()
+            }),
             counts: counts.clone(),
             board: reader,
             recent: recent.clone(),

@@ -33,7 +33,7 @@ pub use cover::{CoverSource, LiveNow};
 pub use document_counts::DocumentCounts;
 pub use health::{Alive, Health};
 pub use server::{AdminError, serve};
-pub use status::{StatusParts, StatusSource, Worker};
+pub use status::{MapNow, ShownMap, StatusParts, StatusSource, Worker};
 
 use crate::telemetry::Metrics;
 
@@ -41,7 +41,7 @@ use crate::telemetry::Metrics;
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// What the routes answer from.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct AdminState {
     /// For `/metrics`.
     pub metrics: Arc<Metrics>,
@@ -67,8 +67,9 @@ pub fn routes(state: AdminState) -> Router {
 
 async fn page(State(state): State<AdminState>) -> Response {
     // The first time, the map is drawn, which takes longer than other requests should wait.
-    let render =
-        tokio::task::spawn_blocking(move || page::render(&state.status.status(), state.status.drawing()));
+    let render = tokio::task::spawn_blocking(move || {
+        page::render(&state.status.status(), state.status.shown().drawing())
+    });
     match render.await {
         Ok(html) => {
             let headers = [

@@ -157,7 +157,7 @@ mod tests {
             let clock = Arc::new(HandClock::default());
             let (parts, _) = sources(clock.clone());
             let (metrics, health) = (parts.metrics.clone(), parts.health.clone());
-            let (maps, live) = watch::channel(Some(LiveMaps::One(parts.map.clone())));
+            let (maps, live) = watch::channel(Some(LiveMaps::One((parts.map)())));
             let maps_now: LiveNow = Arc::new(move || live.borrow().clone());
             let cover = CoverSource { maps: maps_now, prefix: "people".to_owned() };
             let shutdown = CancellationToken::new();

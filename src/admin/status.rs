@@ -2,7 +2,7 @@
 //!
 //! Counters are since the worker's start; whoever reads the status twice has rates. Nothing here names a document.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use serde::Serialize;
@@ -35,22 +35,41 @@ pub struct Worker {
 }
 
 /// Where the status is read from.
-#[derive(Debug)]
 pub struct StatusSource {
     worker: Worker,
     clock: Arc<dyn Clock>,
     started: Instant,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
-    map: Arc<GeoshardMap>,
+    map: MapNow,
     counts: Arc<DocumentCounts>,
     board: BoardReader,
     recent: Recent,
+    shown: Mutex<Arc<ShownMap>>,
+}
+
+/// Tells the map that places documents now.
+pub type MapNow = Arc<dyn Fn() -> Arc<GeoshardMap> + Send + Sync>;
+
+/// The map that the status is about, and its drawing once somebody has looked at it.
+#[derive(Debug)]
+pub struct ShownMap {
+    map: Arc<GeoshardMap>,
     drawing: OnceLock<MapDrawing>,
 }
 
+impl ShownMap {
+    fn new(map: Arc<GeoshardMap>) -> Arc<Self> {
+        Arc::new(Self { map, drawing: OnceLock::new() })
+    }
+
+    /// The map's drawing, made when it is first asked for.
+    pub fn drawing(&self) -> &MapDrawing {
+        self.drawing.get_or_init(|| MapDrawing::new(&self.map))
+    }
+}
+
 /// What a [`StatusSource`] is made of.
-#[derive(Debug)]
 pub struct StatusParts {
     /// Names.
     pub worker: Worker,
@@ -60,8 +79,8 @@ pub struct StatusParts {
     pub metrics: Arc<Metrics>,
     /// Liveness and readiness.
     pub health: Arc<Health>,
-    /// The geoshards.
-    pub map: Arc<GeoshardMap>,
+    /// The geoshards; asked each time, since the map may be changed.
+    pub map: MapNow,
     /// Documents of each.
     pub counts: Arc<DocumentCounts>,
     /// Where partitions stand.
@@ -74,17 +93,23 @@ impl StatusSource {
     /// For a worker that starts now.
     pub fn new(parts: StatusParts) -> Arc<Self> {
         let StatusParts { worker, clock, metrics, health, map, counts, board, recent } = parts;
-        let (started, drawing) = (clock.now(), OnceLock::new());
-        Arc::new(Self { worker, clock, started, metrics, health, map, counts, board, recent, drawing })
+        let (started, shown) = (clock.now(), Mutex::new(ShownMap::new(map())));
+        Arc::new(Self { worker, clock, started, metrics, health, map, counts, board, recent, shown })
     }
 
-    /// The map's drawing, made when it is first asked for.
-    pub fn drawing(&self) -> &MapDrawing {
-        self.drawing.get_or_init(|| MapDrawing::new(&self.map))
+    /// The map that places documents now.
+    pub fn shown(&self) -> Arc<ShownMap> {
+        let map = (self.map)();
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        if shown.map != map {
+            *shown = ShownMap::new(map);
+        }
+        shown.clone()
     }
 
     /// The status now. Whoever asks counts as looking at the documents' numbers.
     pub fn status(&self) -> Status {
+        let map = self.shown().map.clone();
         let missing = self.health.missing();
         let partitions = self.partitions();
         let silent_seconds = match self.health.alive() {
@@ -95,7 +120,7 @@ impl StatusSource {
             time_ms: unix_millis(SystemTime::now()),
             uptime_seconds: self.clock.now().since(self.started).as_secs_f64(),
             worker: self.worker.clone(),
-            map: Map { name: self.map.name().to_owned(), version: self.map.version() },
+            map: Map { name: map.name().to_owned(), version: map.version() },
             ready: missing.is_empty(),
             reasons: missing.into_iter().map(|(part, reason)| Reason { part, reason }).collect(),
             silent_seconds,
@@ -116,7 +141,7 @@ impl StatusSource {
                 limit_bytes: self.metrics.held_bytes_limit.get(),
             },
             partitions,
-            documents: Documents::new(&self.map, self.counts.look(), self.clock.now()),
+            documents: Documents::new(&map, self.counts.look(), self.clock.now()),
             recent: self.recent.events(),
         }
     }

@@ -61,6 +61,15 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let health = Health::new(clock.clone(), metrics.clone(), MAX_POLL_SILENCE + config.shutdown.revoke);
     let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);
     let rules = connect::rules(&config)?;
+    let configured = MapsRecord::unwritten(rules.map.clone(), config.positions.epoch);
+    let (watcher, maps) = Watcher::new(
+        elastic.clone(),
+        &config.kafka.topic,
+        configured,
+        config.batch.deadline,
+        clock.clone(),
+        metrics.clone(),
+    );
     let counts = DocumentCounts::new(clock.clone());
     let (board, board_reader) = watch::channel(Vec::new());
     let status = StatusSource::new(StatusParts {
@@ -73,20 +82,14 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         clock: clock.clone(),
         metrics: metrics.clone(),
         health: health.clone(),
-        map: rules.map.clone(),
+        map: {
+            let maps = maps.clone();
+            Arc::new(move || maps.record().deciding().clone())
+        },
         counts: counts.clone(),
         board: board_reader,
         recent,
     });
-    let configured = MapsRecord::unwritten(rules.map.clone(), config.positions.epoch);
-    let (watcher, maps) = Watcher::new(
-        elastic.clone(),
-        &config.kafka.topic,
-        configured,
-        config.batch.deadline,
-        clock.clone(),
-        metrics.clone(),
-    );
     let live = maps.clone();
     let cover =
         CoverSource { maps: Arc::new(move || live.live()), prefix: config.elasticsearch.prefix.clone() };

@@ -349,6 +349,7 @@ pub(super) mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use tokio::sync::watch;
 
@@ -366,6 +367,7 @@ pub(super) mod tests {
     pub(in crate::admin) fn sources(clock: Arc<HandClock>) -> (StatusParts, Board) {
         let metrics = Metrics::new().unwrap();
         let (board, reader) = watch::channel(Vec::new());
+        let map = Arc::new(GeoshardMap::load(Path::new("config/map-55.json")).unwrap());
         let parts = StatusParts {
             worker: Worker {
                 version: "1.2.3",
@@ -376,7 +378,7 @@ pub(super) mod tests {
             clock: clock.clone(),
             health: Health::new(clock.clone(), metrics.clone(), Duration::from_secs(30)),
             metrics,
-            map: Arc::new(GeoshardMap::load(Path::new("config/map-55.json")).unwrap()),
+            map: Arc::new(move || map.clone()),
             counts: DocumentCounts::new(clock),
             board: reader,
             recent: Recent::default(),
@@ -386,7 +388,7 @@ pub(super) mod tests {
 
     fn page(parts: StatusParts) -> String {
         let source = StatusSource::new(parts);
-        render(&source.status(), source.drawing())
+        render(&source.status(), source.shown().drawing())
     }
 
     #[test]
@@ -467,12 +469,35 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_map_that_is_changed_is_drawn_anew() {
+        let (mut parts, _board) = sources(Arc::default());
+        let other = r#"{"version":7,"name":"halves","cells":"s2","ranges":[
+            {"from":"0000000000000000","shard":"one"},{"from":"6000000000000001","shard":"two"}]}"#;
+        let maps = [(parts.map)(), Arc::new(GeoshardMap::from_json(other).unwrap())];
+        let changed = Arc::new(AtomicBool::new(false));
+        parts.map = Arc::new({
+            let changed = changed.clone();
+            move || maps[usize::from(changed.load(Ordering::Relaxed))].clone()
+        });
+        let source = StatusSource::new(parts);
+        let pages = [false, true].map(|is_changed| {
+            changed.store(is_changed, Ordering::Relaxed);
+            (source.status(), render(&source.status(), source.shown().drawing()))
+        });
+        let [(status, page), (status_after, page_after)] = pages;
+        assert_eq!((status.map.version, status_after.map.version), (1, 7));
+        assert!(page.contains("s37") && !page.contains("halves"));
+        assert!(page_after.contains("halves") && !page_after.contains("s37"), "{page_after}");
+        assert_eq!(status_after.documents.shards.len(), 2);
+    }
+
+    #[test]
     fn every_figure_that_the_script_refreshes_is_in_the_status() {
         let (parts, _board) = sources(Arc::default());
         parts.metrics.partition(3);
         let source = StatusSource::new(parts);
         let status = serde_json::to_value(source.status()).unwrap();
-        let page = render(&source.status(), source.drawing());
+        let page = render(&source.status(), source.shown().drawing());
         let paths = |attribute| -> Vec<String> {
             let begin = format!("{attribute}=\"");
             let values = page.split(&begin).skip(1);

@@ -154,6 +154,8 @@
   function update(now) {
     // Another process answers: its counters begin again.
     if (past.length > 0 && now.uptime_seconds <= past.at(-1).uptime_seconds) past = [];
+    // The globe is drawn by the server.
+    if (past.length > 0 && now.map.version !== past.at(-1).map.version) location.reload();
     rates(now);
     recentLatencies(now);
     header(now);
