@@ -59,6 +59,16 @@ pub enum ScanError {
         /// In its words.
         reason: String,
     },
+    /// An OpenSearch: its points in time are at other paths, and its `_shard_doc` does not tell documents of several
+    /// indices apart, so that pages would leave some out (seen with 3.8).
+    #[error(
+        "can not scan {names}: this server has no point in time as Elasticsearch has it; what scans indices (shards migrate, \
+         shards plan --from-index) needs an Elasticsearch"
+    )]
+    NoPointInTime {
+        /// What was to be scanned.
+        names: String,
+    },
     /// The answer is not complete: some shards did not answer.
     #[error("can not scan {names}: {failed} shards did not answer")]
     Incomplete {
@@ -162,6 +172,10 @@ impl<'a> Scan<'a> {
             Ok(AdminAnswer { status: 200, body }) => Ok(body),
             Ok(answer) => {
                 let reason = crate::indices::reason(&answer);
+                // OpenSearch's words for a path that it does not have.
+                if answer.status == 400 && reason.starts_with("no handler found for uri") {
+                    return Err(ScanError::NoPointInTime { names: names() });
+                }
                 Err(ScanError::Refused { names: names(), status: answer.status, reason })
             }
             Err(error) => Err(ScanError::Call { names: names(), error }),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use geofold::elastic::scan::{Scan, ScanOptions};
+use geofold::elastic::scan::{Scan, ScanError, ScanOptions};
 use serde_json::{Value, json};
 
 use crate::server::{LIMIT, Server};
@@ -144,7 +144,12 @@ async fn a_scan_reads_what_was_there_when_it_was_opened(server: &Server) {
     let elastic = server.elastic();
     let indices = ["a", "b", "c"].map(|index| server.name(index));
     let options = ScanOptions { page: 4, timeout: LIMIT, fields: vec!["location".to_owned()] };
-    let mut scan = Scan::open(&elastic, &indices, options).await.unwrap();
+    let opened = Scan::open(&elastic, &indices, options).await;
+    if server.is_opensearch() {
+        assert!(matches!(opened, Err(ScanError::NoPointInTime { .. })));
+        return;
+    }
+    let mut scan = opened.unwrap();
     let mut seen: Vec<(String, String)> = Vec::new();
     let mut pages = 0;
     loop {
@@ -174,6 +179,9 @@ async fn a_scan_reads_what_was_there_when_it_was_opened(server: &Server) {
 }
 
 async fn a_point_in_time_that_is_closed_is_gone(server: &Server) {
+    if server.is_opensearch() {
+        return; // It is at other paths there, and geofold does not use it.
+    }
     server.create("a", json!({})).await;
     let opened = server.ask("POST", "/$a/_pit?keep_alive=1m", Value::Null).await;
     assert_eq!(opened.status, 200, "{opened:?}");
