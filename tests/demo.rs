@@ -278,14 +278,32 @@ fn on_a_terminal_of_80_columns_a_few_lines_change_and_are_gone_in_the_end() {
     );
 }
 
+/// Days, of a seed each, in one of which a sabotage has to be found. On an idle machine the first is enough; on a busy one a
+/// worker may not be killed, or not lag behind, at the moment that it takes.
+#[cfg(feature = "sabotage")]
+const DAYS: usize = 4;
+
 #[cfg(feature = "sabotage")]
 #[test]
 fn whatever_is_sabotaged_the_verdict_says_so_and_names_documents() {
     use clap::ValueEnum;
     use geofold::sabotage::FOUND_BY_THE_DEMO;
 
-    let names = FOUND_BY_THE_DEMO.map(|sabotage| sabotage.to_possible_value().unwrap().get_name().to_owned());
-    let day = ["--docs", "4000", "--rate", "600", "--seconds", "20", "--sabotage"];
+    let mut not_found: Vec<String> = FOUND_BY_THE_DEMO
+        .map(|sabotage| sabotage.to_possible_value().unwrap().get_name().to_owned())
+        .into_iter()
+        .collect();
+    for seed in 1..=DAYS {
+        not_found = a_day_of_each(&not_found, &seed.to_string());
+    }
+    assert_eq!(not_found, Vec::<String>::new(), "not found within {DAYS} days");
+}
+
+/// Those of these sabotages that this day's verdict did not find.
+#[cfg(feature = "sabotage")]
+fn a_day_of_each(names: &[String], seed: &str) -> Vec<String> {
+    let day = ["--docs", "4000", "--rate", "600", "--seconds", "20", "--seed", seed, "--sabotage"];
+    let mut not_found = Vec::new();
     // Some at a time: a worker that waits for the processor for seconds is given up by its group, and again.
     for some in names.chunks(4) {
         let demos: Vec<(&String, Child)> = some
@@ -298,10 +316,15 @@ fn whatever_is_sabotaged_the_verdict_says_so_and_names_documents() {
         for (name, demo) in demos {
             let output = finish(demo);
             let verdict = text(&output.stdout);
+            if !verdict.contains("THE INDEX IS WRONG") {
+                println!("{name}: not on day {seed}: {verdict}{}", text(&output.stderr));
+                not_found.push(name.clone());
+                continue;
+            }
             assert_eq!(output.status.code(), Some(1), "{name}: {verdict}{}", text(&output.stderr));
-            assert!(verdict.contains("THE INDEX IS WRONG"), "{name}: {verdict}{}", text(&output.stderr));
             let named = verdict.lines().find(|line| line.starts_with("  wrong: person"));
             println!("{name}: {}", named.unwrap_or_else(|| panic!("{name} names nobody: {verdict}")).trim());
         }
     }
+    not_found
 }
