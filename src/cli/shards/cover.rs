@@ -47,9 +47,10 @@ pub async fn cover(args: CoverArgs) -> Result<ExitCode, Failure> {
     let maps = if args.offline {
         LiveMaps::One(connect::map(&config)?)
     } else {
-        connect::live_maps(&config, &connect::elasticsearch(&config)?)
-            .await
-            .map_err(|failure| failure.context("with --offline, geoshards.map alone is asked"))?
+        connect::live_maps(&config, &connect::elasticsearch(&config)?).await.map_err(|failure| {
+            failure
+                .context("no cover can be given (with --offline, geoshards.map is believed and nobody asked)")
+        })?
     };
     let covered = describe::covered(&maps, &config.elasticsearch.prefix, &shape);
     output::text_or_json(&covered, args.json)
