@@ -226,21 +226,35 @@ pub fn poll_until_told(
     board: &Board,
 ) -> Result<(), ConsumerLost> {
     let context = consumer.context().clone();
+    let ended = poll_and_commit(&consumer, &context, signals, health, remember, board);
+    send_to_remember(&context, remember);
+    leave_group(consumer, context.pace.revoke + LEAVING);
+    ended
+}
+
+fn poll_and_commit(
+    consumer: &BaseConsumer<Context>,
+    context: &Context,
+    signals: &Signals,
+    health: &Health,
+    remember: &mpsc::UnboundedSender<Vec<(i32, i64)>>,
+    board: &Board,
+) -> Result<(), ConsumerLost> {
     let mut last_commit = Instant::now();
     let mut last_remembered = Instant::now();
     let mut last_board = Instant::now();
     let mut drain_until: Option<Instant> = None;
     while !signals.abort.load(Ordering::Relaxed) {
         health.poll_heartbeat();
-        poll_some(&consumer, &context)?;
-        set_flow(&consumer, &context);
+        poll_some(consumer, context)?;
+        set_flow(consumer, context);
         if last_commit.elapsed() >= context.pace.commit_interval || drain_until.is_some() {
             last_commit = Instant::now();
-            commit(&consumer, &context);
+            commit(consumer, context);
         }
         if last_remembered.elapsed() >= REMEMBER_INTERVAL {
             last_remembered = Instant::now();
-            send_to_remember(&context, remember);
+            send_to_remember(context, remember);
         }
         if last_board.elapsed() >= BOARD_INTERVAL {
             last_board = Instant::now();
@@ -266,8 +280,6 @@ pub fn poll_until_told(
             }
         }
     }
-    send_to_remember(&context, remember);
-    leave_group(consumer, context.pace.revoke + LEAVING);
     Ok(())
 }
 
