@@ -7,6 +7,7 @@ use geofold::invariants::{
     inv_3_what_is_committed_can_be_seen, inv_4_nothing_goes_back, inv_5_at_rest_there_is_one_copy,
 };
 use geofold::mover::OnMissing;
+use geofold::position::Position;
 use serde_json::{Map, Value};
 
 use crate::process::MAPS;
@@ -22,8 +23,23 @@ pub fn change(world: &World, id: &DocId, before: &View, after: &View) {
     let was_deleted = records_of(&world.scenario, document)
         .any(|(offset, record)| record.is_delete() && (*newest..=placement.pos).contains(&position(offset)));
     // Known limit ("A refused fold against a zombie"): its fold, which holds those records too, is a dead letter.
-    let was_refused = placement.refused && placement.shard.is_none();
+    let was_refused = placement.refused && placement.shard.is_none()
+        || placement.shard.is_none()
+            && may_be_refused_with_its_delete(&world.scenario, document, placement.pos);
     world.hold(document, inv_2_a_document_that_exists_has_a_copy(after, !was_deleted && !was_refused));
+}
+
+/// Whether a fold that ends at `last` may be a delete and patches that make no document, which another fold of the same
+/// records had made one: only where patches create documents, and take locations away.
+fn may_be_refused_with_its_delete(scenario: &Scenario, document: &str, last: Position) -> bool {
+    let is_possible = scenario.kind == Kind::Refusing && scenario.on_missing == OnMissing::Create;
+    let until_then: Vec<_> =
+        records_of(scenario, document).filter(|(offset, _)| position(*offset) <= last).collect();
+    let mut latest = until_then.iter().rev().map(|(_, record)| record);
+    is_possible
+        && latest
+            .find(|record| !record.is_patch() && !record.is_touch())
+            .is_some_and(|record| record.is_delete())
 }
 
 /// Judges a commit. `is_there` tells which records compaction has left.
@@ -67,12 +83,18 @@ pub fn end(world: &World) {
 }
 
 /// A placement was written for a record that then ended as a dead letter, in a fold with a later one: it stays, and there
-/// is no copy (protocol, INV-5).
+/// is no copy (protocol, INV-5). Or the owner dropped the record, a patch of what was refused before, and a zombie that had
+/// folded both announced it.
 fn was_announced_and_given_up(world: &World, document: &str, view: &View) -> bool {
     let Some(placement) = view.placement.as_ref().filter(|_| view.copies.is_empty()) else { return false };
-    records_of(&world.scenario, document)
-        .filter(|(offset, _)| position(*offset) == placement.pos)
-        .any(|(offset, _)| world.state().deliveries.iter().any(|letter| letter.covers(offset)))
+    let scenario = &world.scenario;
+    let may_be_dropped = scenario.kind == Kind::Refusing && scenario.on_missing == OnMissing::Drop;
+    records_of(scenario, document).filter(|(offset, _)| position(*offset) == placement.pos).any(
+        |(offset, record)| {
+            may_be_dropped && record.is_patch()
+                || world.state().deliveries.iter().any(|letter| letter.covers(offset))
+        },
+    )
 }
 
 /// The one copy is where it belongs, says what the records say, and is of the last of them.
