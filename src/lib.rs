@@ -16,6 +16,7 @@
 //! | [`elastic`], [`retry`] | Elasticsearch behind one trait; rounds, retries, nodes |
 //! | [`maps`], [`migrate`] | which maps are in force, known to every worker; changing them while writes go on |
 //! | [`worker`], [`dead_letter`], [`meta`] | the member of the consumer group |
+//! | [`tally`] | live counts of what documents say, by increments |
 //! | [`kafka`] | what rust-rdkafka does not give |
 //! | [`indices`], [`check`] | the indices, and whether everything is as it must be |
 //! | [`config`] | one file, overridden by the environment |
@@ -54,6 +55,7 @@ pub mod retry;
 pub mod sabotage;
 pub mod search;
 pub mod send;
+pub mod tally;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;
