@@ -38,7 +38,7 @@ fn may_be_refused_with_its_delete(scenario: &Scenario, document: &str, last: Pos
     let mut latest = until_then.iter().rev().map(|(_, record)| record);
     is_possible
         && latest
-            .find(|record| !record.is_patch() && !record.is_touch())
+            .find(|record| !record.is_bad && !record.is_patch() && !record.is_touch())
             .is_some_and(|record| record.is_delete())
 }
 
