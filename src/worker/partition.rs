@@ -1,5 +1,17 @@
 //! One partition's task: decode, fold, one batch in flight, settle, publish the watermark. A room of its own: nothing
 //! here is shared with other partitions but the permits and the budget.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `first.rs` | where reading may start |
+//! | `maps.rs` | by which maps it acts |
+//! | `letters.rs` | what goes to the dead-letter topic |
+//! | `gates.rs` | what else must be done before an offset may be committed |
+
+mod first;
+pub mod gates;
+mod letters;
+mod maps;
 
 use std::num::NonZeroUsize;
 use std::panic::AssertUnwindSafe;
@@ -13,25 +25,26 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant as TokioInstant, MissedTickBehavior, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use self::gates::Gates;
+use self::letters::Delivered;
+use self::maps::Confirming;
 use super::budget::Meter;
-use super::ledger::{Ledger, Settlement, Undeliverable};
+use super::ledger::{Ledger, Settlement};
 use super::record::Record;
 use crate::admin::Health;
 use crate::clock::{Clock, Instant};
-use crate::dead_letter::{Letter, LetterBox, Origin};
-use crate::decode::{BadRecord, Decoder, RawRecord};
+use crate::dead_letter::LetterBox;
+use crate::decode::{Decoder, RawRecord};
 use crate::elastic::rounds::{Halt, Lease, Rounds};
-use crate::ids::DocId;
-use crate::maps::{Confirmation, MapsReader, MapsRecord};
-use crate::meta::{EpochNeeded, Memory, MemoryError};
+use crate::maps::{MapsReader, MapsRecord};
+use crate::meta::Memory;
 use crate::mover::{self, Desk, Finished, Rules};
 use crate::placement::PlacementCache;
 use crate::position::Epoch;
 use crate::retry::{Delays, RetryPolicy};
 use crate::sabotage::{self, Sabotage};
 use crate::telemetry::events::{
-    BatchFailed, BatchFinished, DeadLettered, EntryParked, PartitionStopped, PlacementSetBack,
-    RecordedDecisionFinished,
+    BatchFailed, BatchFinished, EntryParked, PartitionStopped, PlacementSetBack, RecordedDecisionFinished,
 };
 use crate::telemetry::metrics::{Lookup, Metrics, Outcome as Counted, PartitionMetrics};
 
@@ -158,8 +171,6 @@ pub struct Partition {
     pub metrics: PartitionMetrics,
 }
 
-/// Gives the generation that was confirmed.
-type Confirming = Fuse<BoxFuture<'static, Result<u64, MemoryError>>>;
 type Batch = Fuse<BoxFuture<'static, Result<(Finished, Duration), Halt>>>;
 
 impl Partition {
@@ -188,6 +199,7 @@ impl Partition {
 struct Task {
     partition: Partition,
     ledger: Ledger,
+    gates: Gates,
     /// There while no batch is in flight.
     desk: Option<Desk>,
     batch: Batch,
@@ -219,17 +231,6 @@ struct Task {
     metrics: PartitionMetrics,
 }
 
-/// What the acknowledged dead letters were about.
-struct Delivered {
-    first_offset: i64,
-    last_offset: i64,
-    records: u32,
-    bytes: usize,
-    reason: &'static str,
-    detail: String,
-    id: Option<DocId>,
-}
-
 impl Task {
     fn new(partition: Partition) -> Self {
         let bench = &partition.bench;
@@ -238,6 +239,7 @@ impl Task {
         let cache = sabotage::kept::take(partition.number).unwrap_or(cache);
         let mut task = Self {
             ledger: Ledger::new(bench.rules.clone(), bench.epoch),
+            gates: Gates::default(),
             desk: Some(Desk::new(bench.rules.clone(), cache)),
             batch: Fuse::terminated(),
             maps: bench.maps.clone(),
@@ -301,152 +303,8 @@ impl Task {
         }
     }
 
-    /// Acts by the maps as they are known now, as soon as no batch is under way that began under earlier ones, and has
-    /// that confirmed (protocol, "Changing the map").
-    fn follow_maps(&mut self) {
-        let known = self.maps.record();
-        if self.desk.is_some() && known.generation != self.acting.generation {
-            self.act_by(known);
-        }
-        if let Some(owed) = self.ledger.watermark()
-            && owed < self.floor()
-        {
-            let reason = "the map was changed meanwhile, and this record was done before that: another worker must own the \
-                          partition; it is not worked on here until it is assigned anew";
-            self.stop(Some(owed), reason);
-        }
-        if self.acting.generation > self.confirmed && self.confirming.is_terminated() {
-            let (bench, number, lease) = (self.partition.bench.clone(), self.partition.number, self.lease());
-            let deadline_ms = u64::try_from(bench.batching.deadline.as_millis()).unwrap_or(u64::MAX);
-            let (generation, owner) = (self.acting.generation, bench.owner.to_string());
-            let confirming = async move {
-                let confirmation = Confirmation { generation, owner, deadline_ms };
-                bench.memory.confirm(number, &confirmation, &lease).await.map(|()| generation)
-            };
-            self.confirming = confirming.boxed().fuse();
-        }
-    }
-
-    fn act_by(&mut self, record: Arc<MapsRecord>) {
-        if let Some(desk) = &mut self.desk {
-            desk.rules.map = record.deciding().clone();
-            desk.two_maps = record.has_two();
-        }
-        self.ledger.place_by(record.deciding().clone());
-        self.acting = record;
-    }
-
-    fn maps_confirmed(&mut self, confirmed: Result<u64, MemoryError>) {
-        match confirmed {
-            Ok(generation) => self.confirmed = generation,
-            Err(MemoryError::Halt(halt)) => self.halt(halt),
-            // It is tried again at once; the attempt before it took a whole lease.
-            Err(error) => {
-                tracing::warn!(partition = self.partition.number, %error, "the maps in force could not be confirmed");
-            }
-        }
-    }
-
-    /// See [`MapsRecord::floor`].
-    fn floor(&self) -> i64 {
-        self.acting.floor_of(self.partition.number, self.partition.bench.epoch)
-    }
-
-    /// Whether what is known of the maps allows a batch to be sent: it is recent, and the partition's owner is known to act
-    /// by it.
-    fn may_send(&self) -> bool {
-        let generation = self.acting.generation;
-        self.maps.is_fresh()
-            && self.maps.record().generation == generation
-            && (generation == 0 || self.confirmed == generation)
-            && self.ledger.watermark().is_none_or(|owed| owed >= self.floor())
-    }
-
-    /// Waits for the first record, so that an idle partition costs no read of the meta index.
-    /// The maps are followed meanwhile: whoever changes them waits for every partition. No record is taken before they are
-    /// known: its targets would be those of the configured map, which may be another one.
-    async fn first_record(&mut self) -> Option<Record> {
-        loop {
-            if *self.partition.mode.borrow_and_update() != Mode::Run {
-                return None;
-            }
-            self.follow_maps();
-            tokio::select! {
-                // Not by chance, here and elsewhere: what happened must be possible to replay.
-                biased;
-                changed = self.partition.mode.changed() => if changed.is_err() { return None },
-                confirmed = &mut self.confirming => self.maps_confirmed(confirmed),
-                () = self.maps.read_again() => {}
-                record = self.partition.records.recv(), if self.maps.is_known() => return record,
-            }
-        }
-    }
-
-    /// Compares where reading starts with what was committed before (see [`crate::meta`]).
-    async fn may_start_at(&mut self, offset: i64) -> bool {
-        let bench = self.partition.bench.clone();
-        let number = self.partition.number;
-        if number >= bench.partitions {
-            let (remembered, found, epoch) = (bench.partitions, number + 1, bench.epoch);
-            self.stop(Some(offset), &EpochNeeded::OtherPartitions { remembered, found, epoch }.to_string());
-            return false;
-        }
-        loop {
-            let lease = self.lease();
-            let remembered = bench.memory.watermark(number, &lease);
-            tokio::pin!(remembered);
-            let remembered = loop {
-                tokio::select! {
-                    // An answer first would be fatal: past its end a lease gives none without ever waiting.
-                    biased;
-                    // Nothing is dirty yet, so whatever else is wanted now is done by ending.
-                    _ = self.partition.mode.changed() => return false,
-                    // It may hold the very permit that the answer waits for.
-                    confirmed = &mut self.confirming => self.maps_confirmed(confirmed),
-                    remembered = &mut remembered => break remembered,
-                }
-            };
-            match remembered {
-                Ok(None) => {
-                    self.saw_gap = offset != 0;
-                    return true;
-                }
-                Ok(Some(remembered)) => match remembered.allows(bench.epoch, offset) {
-                    Ok(()) => {
-                        self.saw_gap = offset != remembered.offset;
-                        return true;
-                    }
-                    Err(refused) => {
-                        self.stop(Some(offset), &refused.to_string());
-                        return false;
-                    }
-                },
-                Err(MemoryError::Unanswered) => {}
-                Err(MemoryError::Halt(halt)) => {
-                    self.halt(halt);
-                    return false;
-                }
-                Err(error @ MemoryError::Unreadable { .. }) => {
-                    self.stop(Some(offset), &error.to_string());
-                    return false;
-                }
-            }
-        }
-    }
-
-    /// A stopped partition holds its place until it is revoked or the worker ends. It holds nothing else: not the permit
-    /// of a confirmation that is under way.
-    async fn wait_to_be_dismissed(&mut self) {
-        self.confirming = Fuse::terminated();
-        while *self.partition.mode.borrow_and_update() == Mode::Run {
-            if self.partition.mode.changed().await.is_err() {
-                break;
-            }
-        }
-    }
-
     fn has_ended(&self, mode: Mode) -> bool {
-        let is_quiet = self.batch.is_terminated() && self.deliveries.is_empty();
+        let is_quiet = self.batch.is_terminated() && self.deliveries.is_empty() && self.gates.are_open();
         match mode {
             Mode::Run => false,
             Mode::FinishBatch => is_quiet,
@@ -504,103 +362,6 @@ impl Task {
         }
         self.partition.meter.dequeued(cost);
         self.count_held();
-    }
-
-    /// A record that can not be decoded.
-    fn refuse(&mut self, record: Record, bad: &BadRecord) {
-        let (offset, bytes) = (record.offset, record.bytes());
-        let Some(dead_letters) = self.partition.bench.dead_letters.clone() else {
-            // The record stays unread for good: its offset holds the watermark.
-            self.ledger.letter_sent(offset);
-            return self
-                .stop(Some(offset), &format!("bad record, and no dead-letter topic configured: {bad}"));
-        };
-        let letter = Letter {
-            key: record.key,
-            value: record.value,
-            headers: record.headers.unwrap_or_default(),
-            reason: bad.reason(),
-            stage: bad.stage(),
-            detail: bad.to_string(),
-            origin: Origin {
-                topic: self.partition.bench.topic.clone(),
-                partition: self.partition.number,
-                first_offset: offset,
-                last_offset: offset,
-            },
-        };
-        self.ledger.letter_sent(offset);
-        self.ledger.read_up_to(offset + 1);
-        let delivered = Delivered {
-            first_offset: offset,
-            last_offset: offset,
-            records: 1,
-            bytes,
-            reason: letter.reason,
-            detail: letter.detail.clone(),
-            id: None,
-        };
-        self.deliver(dead_letters, vec![letter], delivered);
-    }
-
-    fn send_rejected(&mut self) {
-        let rejected = self.ledger.take_rejected();
-        self.send_undeliverable(rejected);
-    }
-
-    fn send_undeliverable(&mut self, undeliverable: Vec<Undeliverable>) {
-        for letter in undeliverable {
-            let bytes = letter.bytes();
-            let Undeliverable { id, fold, refusal, stage } = letter;
-            let Some(dead_letters) = self.partition.bench.dead_letters.clone() else {
-                let reason = format!(
-                    "a write was refused, and no dead-letter topic is configured: {}",
-                    refusal.detail
-                );
-                self.stop(Some(fold.first.offset()), &reason);
-                continue;
-            };
-            let topic = self.partition.bench.topic.clone();
-            let letters = Letter::for_fold(&id, &fold, &refusal, stage, topic, self.partition.number);
-            let delivered = Delivered {
-                first_offset: fold.first.offset(),
-                last_offset: fold.last.offset(),
-                records: fold.records,
-                bytes,
-                reason: refusal.reason,
-                detail: refusal.detail,
-                id: Some(id),
-            };
-            self.deliver(dead_letters, letters, delivered);
-        }
-    }
-
-    /// Sends letters about records from `first` to `last`; what was said comes back as [`Delivered`].
-    fn deliver(&mut self, dead_letters: Arc<dyn LetterBox>, letters: Vec<Letter>, delivered: Delivered) {
-        self.letter_bytes += delivered.bytes;
-        let delivery = async move {
-            dead_letters.deliver(letters).await;
-            delivered
-        };
-        self.deliveries.push(delivery.boxed());
-    }
-
-    fn letter_delivered(&mut self, delivered: &Delivered) {
-        let Delivered { first_offset, last_offset, records, bytes, reason, detail, id } = delivered;
-        self.ledger.delivered(*first_offset);
-        self.letter_bytes -= bytes;
-        self.count_held();
-        self.metrics.record_done(Counted::DeadLettered, 1);
-        self.metrics.record_done(Counted::Folded, u64::from(*records) - 1);
-        DeadLettered {
-            partition: self.partition.number,
-            first_offset: *first_offset,
-            last_offset: *last_offset,
-            reason,
-            detail,
-            id: id.as_ref(),
-        }
-        .emit(&self.partition.bench.metrics);
     }
 
     /// Starts a batch if one is due.
@@ -745,7 +506,7 @@ impl Task {
     }
 
     fn publish(&self) {
-        if let Some(watermark) = self.ledger.watermark() {
+        if let Some(watermark) = self.ledger.watermark().map(|done| self.gates.hold_back(done)) {
             debug_assert!(
                 self.partition.published.watermark().is_none_or(|published| published <= watermark),
                 "INV-3: the watermark went back"

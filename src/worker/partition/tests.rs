@@ -10,10 +10,11 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::dead_letter::{Letter, Origin};
 use crate::decode::OP_HEADER;
 use crate::elastic::rounds;
 use crate::geoshard::GeoshardMap;
-use crate::ids::ShardId;
+use crate::ids::{DocId, ShardId};
 use crate::maps::{Floor, MapsStore, Watcher};
 use crate::testing::{MemoryElastic, TokioClock, rules};
 use crate::worker::budget::{Budget, Limits};
