@@ -1,6 +1,9 @@
 //! What is wrong between keys: rules that no single key can break. Pure, and all findings at once.
 
+mod counts;
+
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use humantime::format_duration;
@@ -64,6 +67,7 @@ fn check(config: &Config, has_tls: bool) -> Vec<Finding> {
     check_times(&mut findings, config);
     check_sizes(&mut findings, config);
     check_dead_letters(&mut findings, config);
+    counts::check_counts(&mut findings, config);
     check_edges(&mut findings, config);
     findings.0
 }
@@ -97,6 +101,19 @@ impl Findings {
     fn fits(&mut self, low: (&str, ByteSize), high: (&str, ByteSize), why: &str) {
         if low.1 > high.1 {
             self.order(low.0, low.1, "at most", high.0, high.1, why);
+        }
+    }
+
+    /// An address that others can reach.
+    fn open_address(&mut self, key: &str, listen: SocketAddr) {
+        if !listen.ip().is_loopback() {
+            self.warning(
+                key,
+                format!(
+                    "{listen} can be reached from other machines, and nobody is asked for a password; \
+                     keep it inside a trusted network"
+                ),
+            );
         }
     }
 
@@ -406,16 +423,7 @@ fn check_dead_letters(findings: &mut Findings, config: &Config) {
 }
 
 fn check_edges(findings: &mut Findings, config: &Config) {
-    let listen = config.admin.listen;
-    if !listen.ip().is_loopback() {
-        findings.warning(
-            "admin.listen",
-            format!(
-                "{listen} can be reached from other machines, and nobody is asked for a password; \
-                     keep it inside a trusted network"
-            ),
-        );
-    }
+    findings.open_address("admin.listen", config.admin.listen);
     if let Err(error) = EnvFilter::try_new(&config.log.filter) {
         findings.error("log.filter", format!("{error}; write \"info\" or \"info,geofold=debug\""));
     }

@@ -1,7 +1,8 @@
 //! The keys there are, as one flat list of dotted paths, and the nearest of them to a key that does not exist.
 //!
 //! The list comes from the types: a configuration in which every optional key is set, written out and flattened. Every
-//! key is `section.key`, but for librdkafka's own settings, `kafka.properties.<setting>`, which may be anything.
+//! key is `section.key`, but for librdkafka's own settings, `kafka.properties.<setting>`, and the facets, `tally.facets.<name>`,
+//! which may be anything.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +12,17 @@ use super::secret::Secret;
 use super::types::{Config, SaslMechanism};
 
 /// Tables whose keys are librdkafka's, not geofold's.
-pub(super) const FREE: [&str; 2] = ["kafka.properties", "kafka.producer_properties"];
+pub(super) const LIBRDKAFKA: [&str; 2] = ["kafka.properties", "kafka.producer_properties"];
+
+/// All tables whose keys are not geofold's: [`LIBRDKAFKA`], and the names of facets.
+pub(super) const FREE: [&str; 3] = [LIBRDKAFKA[0], LIBRDKAFKA[1], "tally.facets"];
 
 /// Keys of which a file does not go without.
 pub(super) const REQUIRED: [&str; 3] = ["kafka.brokers", "kafka.topic", "elasticsearch.urls"];
 
 /// Keys whose value may stand in a file that `<key>_file` names.
-pub(super) const SECRETS: [&str; 3] =
-    ["kafka.sasl_password", "elasticsearch.password", "elasticsearch.api_key"];
+pub(super) const SECRETS: [&str; 4] =
+    ["kafka.sasl_password", "elasticsearch.password", "elasticsearch.api_key", "database.password"];
 
 /// All keys, each with a value of the type it is written in.
 pub(super) struct Keys(BTreeMap<String, Value>);
@@ -83,7 +87,7 @@ pub(super) fn split(key: &str) -> (&str, &str) {
     key.split_once('.').unwrap_or(("", key))
 }
 
-/// Table and name of a librdkafka setting: `kafka.properties` and `fetch.min.bytes`.
+/// Table and name of a free setting: `kafka.properties` and `fetch.min.bytes`.
 pub(super) fn free_setting(key: &str) -> Option<(&'static str, &str)> {
     FREE.iter().find_map(|table| Some((*table, key.strip_prefix(table)?.strip_prefix('.')?)))
 }
@@ -105,6 +109,12 @@ fn with_every_key() -> Config {
     config.elasticsearch.ca_file = path();
     config.geoshards.index_template = path();
     config.dead_letter.topic = Some(text());
+    config.tally.topic = Some(text());
+    config.database.password = secret();
+    config.database.password_file = path();
+    config.database.ca_file = path();
+    config.collector.group_id = Some(text());
+    config.collector.notify_topic = Some(text());
     config
 }
 

@@ -278,10 +278,13 @@ impl Loader<'_> {
             &mut elasticsearch.api_key_file,
             &mut elasticsearch.ca_file,
             &mut config.geoshards.index_template,
+            &mut config.database.password_file,
+            &mut config.database.ca_file,
         ];
         for path in optional.into_iter().flatten().chain([&mut config.geoshards.map]) {
             *path = self.base_dir.join(&*path);
         }
+        config.database.url.resolve(self.base_dir);
     }
 }
 

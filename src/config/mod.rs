@@ -1,6 +1,7 @@
 //! The configuration: one TOML file, overridden by the environment, checked before anything runs.
 //!
 //! - [`types`]: a type for each section, with its defaults; [`byte_size`], [`secret`], [`server_url`] are its values
+//! - [`counts`]: the sections of live counts; [`database_url`] is one of their values
 //! - [`load`]: file and environment to [`Config`], refusing unknown keys; with `keys` (which there are) and `overlay`
 //!   (what the environment changes)
 //! - [`check`]: what is wrong between keys, all of it at once
@@ -29,6 +30,8 @@
 
 pub mod byte_size;
 pub mod check;
+pub mod counts;
+pub mod database_url;
 mod keys;
 pub mod load;
 mod overlay;
@@ -40,6 +43,8 @@ pub mod types;
 
 pub use byte_size::ByteSize;
 pub use check::{Finding, Level};
+pub use counts::{Collector, Database, GEOSHARD_FACET, Tally};
+pub use database_url::DatabaseUrl;
 pub use load::{BadKey, ConfigError, Place};
 pub use properties::Properties;
 pub use secret::Secret;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use toml::Value;
 
-use super::keys::{FREE, Keys};
+use super::keys::{Keys, LIBRDKAFKA};
 
 const VARIABLE_PREFIX: &str = "GEOFOLD_";
 const LEVEL: &str = "__";
@@ -20,7 +20,7 @@ pub(super) fn overridden_key(variable: &str) -> Option<String> {
         return None;
     }
     let key = path.to_ascii_lowercase().replace(LEVEL, ".");
-    for table in FREE {
+    for table in LIBRDKAFKA {
         if let Some(setting) = key.strip_prefix(table) {
             return Some(format!("{table}{}", setting.replace('_', ".")));
         }

@@ -40,7 +40,9 @@ fn repository_file() -> PathBuf {
 fn the_file_in_the_repository_says_what_the_defaults_are() {
     let config = Config::load(&repository_file(), &BTreeMap::new()).unwrap();
     let mut defaults = Config::default();
-    defaults.geoshards.map = repository_file().parent().unwrap().join(defaults.geoshards.map);
+    let folder = repository_file().parent().unwrap().to_owned();
+    defaults.geoshards.map = folder.join(defaults.geoshards.map);
+    defaults.database.url.resolve(&folder);
     assert_eq!(config, defaults);
     assert_eq!(config.findings(), []);
 }
@@ -86,8 +88,12 @@ fn the_keys_that_are_commented_out_in_the_repository_file_have_values_of_the_rig
         None => Some(line),
     });
     let text = taken.collect::<Vec<_>>().join("\n");
-    let variables =
-        [("KAFKA_PASSWORD", "a"), ("ELASTICSEARCH_PASSWORD", "b"), ("ELASTICSEARCH_API_KEY", "c")];
+    let variables = [
+        ("KAFKA_PASSWORD", "a"),
+        ("ELASTICSEARCH_PASSWORD", "b"),
+        ("ELASTICSEARCH_API_KEY", "c"),
+        ("POSTGRES_PASSWORD", "d"),
+    ];
     let config = load(&text, &variables).unwrap();
     assert_eq!(config.kafka.sasl_mechanism, Some(SaslMechanism::ScramSha512));
     assert_eq!(config.elasticsearch.credentials(), Some(Credentials::ApiKey(&Secret::new("c"))));

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::byte_size::ByteSize;
+use super::counts::{Collector, Database, Tally};
 use super::properties::Properties;
 use super::secret::Secret;
 use super::server_url::ServerUrl;
@@ -40,6 +41,12 @@ pub struct Config {
     pub commit: Commit,
     /// What happens to records that can not be applied.
     pub dead_letter: DeadLetter,
+    /// What is counted.
+    pub tally: Tally,
+    /// Where counts are kept.
+    pub database: Database,
+    /// How increments become counts.
+    pub collector: Collector,
     /// Leaving in good order.
     pub shutdown: Shutdown,
     /// The HTTP server for metrics, health and tools.
