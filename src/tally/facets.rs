@@ -1,0 +1,329 @@
+//! What one document contributes to the counts: the values of its facets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use prometheus::IntCounter;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use smallvec::SmallVec;
+
+use super::increment::Delta;
+use super::scan::{Scan, Value, unescaped};
+use crate::ids::ShardId;
+
+/// The facet that every document has: the geoshard that it is in.
+pub const GEOSHARD: &str = "geoshard";
+
+/// The values of a document's facets: names in order, and to each its distinct values in order, none without. A document that
+/// is not there has none at all. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Facets(Option<Arc<[Facet]>>);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Facet {
+    name: Arc<str>,
+    values: Box<[Box<str>]>,
+}
+
+impl Facets {
+    fn of(facets: Vec<Facet>) -> Self {
+        Self((!facets.is_empty()).then(|| facets.into()))
+    }
+
+    /// Nothing is contributed.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Facet and value, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.facets().iter().flat_map(|facet| facet.values.iter().map(|value| (&*facet.name, &**value)))
+    }
+
+    /// What the counts gain and lose by a document that had `before` and has these.
+    pub fn delta_since(&self, before: &Self) -> Delta {
+        let mut delta = Delta::default();
+        if self == before {
+            return delta;
+        }
+        for (facet, value) in self.iter() {
+            delta.add(facet, value, 1);
+        }
+        for (facet, value) in before.iter() {
+            delta.add(facet, value, -1);
+        }
+        delta
+    }
+
+    /// Bytes that they hold, about.
+    pub fn bytes(&self) -> usize {
+        let of_values =
+            |facet: &Facet| facet.values.iter().map(|value| size_of::<Box<str>>() + value.len()).sum();
+        self.facets().iter().map(|facet| size_of::<Facet>() + usize::max(of_values(facet), 0)).sum()
+    }
+
+    fn facets(&self) -> &[Facet] {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
+impl Serialize for Facets {
+    /// `{"geoshard":["3"],"tags":["a","b"]}`.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.facets().iter().map(|facet| (&*facet.name, &facet.values)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Facets {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let facets: BTreeMap<String, BTreeSet<Box<str>>> = Deserialize::deserialize(deserializer)?;
+        let facets = facets.into_iter().filter(|(_, values)| !values.is_empty());
+        Ok(Self::of(
+            facets
+                .map(|(name, values)| Facet { name: name.into(), values: values.into_iter().collect() })
+                .collect(),
+        ))
+    }
+}
+
+/// Bounds on what one document can contribute, since its placement carries it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FacetLimits {
+    /// A longer value, in bytes, is not counted.
+    pub max_value_bytes: usize,
+    /// So many values of one facet are counted, the first in byte order.
+    pub max_values: usize,
+}
+
+/// Why facets can not be counted as configured.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadFacet {
+    /// An empty name, or one that can not be told from others.
+    #[error(
+        "{0:?} can not be a facet's name: it must have 1 to 64 characters, and none of them a control character"
+    )]
+    Name(String),
+    /// It is counted anyway.
+    #[error("the facet {GEOSHARD:?} is always there; another facet can not have this name")]
+    BuiltIn,
+    /// A name is missing before or after a dot.
+    #[error(
+        "the facet {name:?} is at {path:?}, which is not the path of a field: it must be names with a dot between each two"
+    )]
+    Path {
+        /// The facet.
+        name: String,
+        /// Its path.
+        path: String,
+    },
+}
+
+/// Which values of a document are counted: a path for each facet, as a mapping would name it. What is there may be a text, a
+/// number, true or false, or an array of such; anything else is no value. Cheap to clone.
+///
+/// Values are texts: `1` and `"1"` are one value, and so are `1`, `1.0` and `1e0`. A value is left out, and counted as left
+/// out, if it is longer than allowed, if the facet has too many, or if it holds a NUL, which PostgreSQL does not store.
+#[derive(Debug, Clone)]
+pub struct FacetRules {
+    /// In the order of their names, without the built-in one.
+    paths: Arc<[(Arc<str>, Box<str>)]>,
+    geoshard: Arc<str>,
+    limits: FacetLimits,
+    left_out: Option<IntCounter>,
+}
+
+/// Facets by their number among the paths, each with what is left of its path.
+type Ahead<'p> = SmallVec<[(usize, &'p str); 8]>;
+
+impl FacetRules {
+    /// Counts the facets of these names at these paths, and the geoshard.
+    ///
+    /// # Errors
+    /// A name or a path that can be none. Of two facets with one name the later one counts.
+    pub fn new<'a>(
+        facets: impl IntoIterator<Item = (&'a str, &'a str)>,
+        limits: FacetLimits,
+    ) -> Result<Self, BadFacet> {
+        let mut paths: BTreeMap<Arc<str>, Box<str>> = BTreeMap::new();
+        for (name, path) in facets {
+            if name == GEOSHARD {
+                return Err(BadFacet::BuiltIn);
+            }
+            if name.is_empty() || name.chars().count() > 64 || name.chars().any(char::is_control) {
+                return Err(BadFacet::Name(name.to_owned()));
+            }
+            if path.split('.').any(|part| part.trim().is_empty()) {
+                return Err(BadFacet::Path { name: name.to_owned(), path: path.to_owned() });
+            }
+            paths.insert(name.into(), path.into());
+        }
+        let paths = paths.into_iter().collect();
+        Ok(Self { paths, geoshard: GEOSHARD.into(), limits, left_out: None })
+    }
+
+    /// The same, adding each value that is left out to `counter`.
+    pub fn counting_left_out(self, counter: IntCounter) -> Self {
+        Self { left_out: Some(counter), ..self }
+    }
+
+    /// What `document` contributes in `shard`. Its JSON was checked before; of anything that was not, this gives some facets or
+    /// others, but the same each time.
+    pub fn facets(&self, document: &[u8], shard: &ShardId) -> Facets {
+        let mut found: SmallVec<[BTreeSet<Box<str>>; 8]> =
+            self.paths.iter().map(|_| BTreeSet::new()).collect();
+        if !self.paths.is_empty() {
+            let mut scan = Scan::new(document);
+            if scan.value() == Some(Value::Object) {
+                // Nothing more is found after text that is no JSON.
+                let _ = self.object(&mut scan, &self.ahead(), &mut found);
+            }
+        }
+        let named = self.paths.iter().zip(found).filter(|(_, values)| !values.is_empty());
+        let mut facets: Vec<Facet> = Vec::with_capacity(self.paths.len() + 1);
+        facets.extend(
+            named.map(|((name, _), values)| Facet {
+                name: name.clone(),
+                values: values.into_iter().collect(),
+            }),
+        );
+        let place = facets.partition_point(|facet| *facet.name < *GEOSHARD);
+        let geoshard = Facet { name: self.geoshard.clone(), values: Box::new([shard.as_str().into()]) };
+        facets.insert(place, geoshard);
+        Facets::of(facets)
+    }
+
+    /// Whether a merge patch may change any facet but the geoshard. `false` is sure.
+    pub fn is_touched_by_patch(&self, patch: &[u8]) -> bool {
+        if self.paths.is_empty() {
+            return false;
+        }
+        let mut scan = Scan::new(patch);
+        scan.value() != Some(Value::Object) || touches(&mut scan, &self.ahead()).unwrap_or(true)
+    }
+
+    fn ahead(&self) -> Ahead<'_> {
+        self.paths.iter().enumerate().map(|(facet, (_, path))| (facet, &**path)).collect()
+    }
+
+    /// Passes an object that was begun; `None` if it does not end.
+    fn object(
+        &self,
+        scan: &mut Scan<'_>,
+        ahead: &[(usize, &str)],
+        found: &mut [BTreeSet<Box<str>>],
+    ) -> Option<()> {
+        while let Some(key) = scan.member() {
+            let Some(steps) = steps(key, ahead) else {
+                scan.skip()?;
+                continue;
+            };
+            match scan.value()? {
+                Value::Object if steps.further.is_empty() => scan.leave()?,
+                Value::Object => self.object(scan, &steps.further, found)?,
+                Value::Array if steps.here.is_empty() => scan.leave()?,
+                Value::Array => {
+                    while scan.element() {
+                        match scan.value()? {
+                            Value::Object | Value::Array => scan.leave()?,
+                            scalar => self.add(scalar, &steps.here, found),
+                        }
+                    }
+                }
+                scalar => self.add(scalar, &steps.here, found),
+            }
+        }
+        Some(())
+    }
+
+    fn add(&self, scalar: Value<'_>, facets: &[usize], found: &mut [BTreeSet<Box<str>>]) {
+        if facets.is_empty() || scalar == Value::Bare(b"null") {
+            return;
+        }
+        let text = match scalar {
+            Value::Text(written) => unescaped(written),
+            Value::Bare(bare) => std::str::from_utf8(bare).ok().map(number),
+            Value::Object | Value::Array => return,
+        };
+        let text = text.filter(|text| text.len() <= self.limits.max_value_bytes && !text.contains('\0'));
+        let Some(text) = text else { return self.leave_out() };
+        for &facet in facets {
+            if found[facet].contains(&*text) {
+                continue;
+            }
+            found[facet].insert(text.as_ref().into());
+            if found[facet].len() > self.limits.max_values {
+                found[facet].pop_last();
+                self.leave_out();
+            }
+        }
+    }
+
+    fn leave_out(&self) {
+        if let Some(counter) = &self.left_out {
+            counter.inc();
+        }
+    }
+}
+
+/// Where a member leads.
+struct Steps<'p> {
+    /// Its value is that of these facets.
+    here: SmallVec<[usize; 4]>,
+    /// These are further inside.
+    further: Ahead<'p>,
+}
+
+/// `None` if the member leads nowhere. A key with dots in it stands for several levels, as in Elasticsearch.
+fn steps<'p>(key: &[u8], ahead: &[(usize, &'p str)]) -> Option<Steps<'p>> {
+    let key = unescaped(key)?;
+    let mut steps = Steps { here: SmallVec::new(), further: SmallVec::new() };
+    for &(facet, path) in ahead {
+        match path.strip_prefix(&*key) {
+            Some("") => steps.here.push(facet),
+            Some(rest) => steps.further.extend(rest.strip_prefix('.').map(|rest| (facet, rest))),
+            None => {}
+        }
+    }
+    (!steps.here.is_empty() || !steps.further.is_empty()).then_some(steps)
+}
+
+/// Whether one of the members of an object of a patch leads to a facet, or takes away what leads there.
+fn touches(scan: &mut Scan<'_>, ahead: &[(usize, &str)]) -> Option<bool> {
+    while let Some(key) = scan.member() {
+        match steps(key, ahead) {
+            None => scan.skip()?,
+            Some(steps) => {
+                let is_aside = steps.here.is_empty()
+                    && scan.value()? == Value::Object
+                    && !touches(scan, &steps.further)?;
+                if !is_aside {
+                    return Some(true);
+                }
+            }
+        }
+    }
+    Some(false)
+}
+
+/// A number or word as the text that it counts as.
+fn number(written: &str) -> std::borrow::Cow<'_, str> {
+    if !written.contains(['.', 'e', 'E']) || written.starts_with(['t', 'f']) {
+        return if written == "-0" { "0".into() } else { written.into() };
+    }
+    match written.parse::<f64>() {
+        Ok(0.0) => "0".into(),
+        // Up to here each integer has a double of its own.
+        Ok(value) if value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0 => {
+            format!("{value:.0}").into()
+        }
+        Ok(value) => match serde_json::Number::from_f64(value) {
+            Some(number) => number.to_string().into(),
+            // Beyond what a double holds.
+            None => written.into(),
+        },
+        Err(_) => written.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

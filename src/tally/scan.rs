@@ -1,0 +1,145 @@
+//! Walks over JSON text that was checked before: a document that was decoded, or that Elasticsearch gave back. It looks at
+//! each byte once at most and builds nothing.
+//!
+//! On text that is no JSON it says `None` sooner or later, or nonsense; it does not panic and ends.
+
+use std::borrow::Cow;
+
+use memchr::memchr2;
+
+/// Where the walk is.
+#[derive(Debug, Clone)]
+pub(super) struct Scan<'a> {
+    text: &'a [u8],
+    at: usize,
+}
+
+/// What a value begins with, and for a scalar all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Value<'a> {
+    /// Its members are next: [`Scan::member`].
+    Object,
+    /// Its elements are next: [`Scan::element`].
+    Array,
+    /// Without its quotes, escapes as they were written.
+    Text(&'a [u8]),
+    /// A number, or one of the three words.
+    Bare(&'a [u8]),
+}
+
+impl<'a> Scan<'a> {
+    pub(super) fn new(text: &'a [u8]) -> Self {
+        Self { text, at: 0 }
+    }
+
+    /// Begins a value; a scalar is passed by that.
+    pub(super) fn value(&mut self) -> Option<Value<'a>> {
+        match self.next_token()? {
+            b'{' => {
+                self.at += 1;
+                Some(Value::Object)
+            }
+            b'[' => {
+                self.at += 1;
+                Some(Value::Array)
+            }
+            b'"' => self.string().map(Value::Text),
+            _ => {
+                let rest = &self.text[self.at..];
+                let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace();
+                let length = rest.iter().position(ends).unwrap_or(rest.len());
+                if length == 0 {
+                    return None;
+                }
+                self.at += length;
+                Some(Value::Bare(&rest[..length]))
+            }
+        }
+    }
+
+    /// Passes a value, whatever it is.
+    pub(super) fn skip(&mut self) -> Option<()> {
+        match self.value()? {
+            Value::Object | Value::Array => self.leave(),
+            Value::Text(_) | Value::Bare(_) => Some(()),
+        }
+    }
+
+    /// Passes what is left of the object or array that was begun.
+    pub(super) fn leave(&mut self) -> Option<()> {
+        let mut open = 1_usize;
+        while open > 0 {
+            match self.text.get(self.at)? {
+                b'"' => {
+                    self.string()?;
+                    continue;
+                }
+                b'{' | b'[' => open += 1,
+                b'}' | b']' => open -= 1,
+                _ => {}
+            }
+            self.at += 1;
+        }
+        Some(())
+    }
+
+    /// The key of the object's next member, as it was written; its value is next. `None` at the object's end, which is passed.
+    pub(super) fn member(&mut self) -> Option<&'a [u8]> {
+        if !self.has_another(b'}')? {
+            return None;
+        }
+        let key = self.string()?;
+        if self.next_token()? != b':' {
+            return None;
+        }
+        self.at += 1;
+        Some(key)
+    }
+
+    /// Whether the array has another element, which is next. At its end, that is passed.
+    pub(super) fn element(&mut self) -> bool {
+        self.has_another(b']').unwrap_or(false)
+    }
+
+    fn has_another(&mut self, end: u8) -> Option<bool> {
+        if self.next_token()? == b',' {
+            self.at += 1;
+        }
+        let has_another = self.next_token()? != end;
+        self.at += usize::from(!has_another);
+        Some(has_another)
+    }
+
+    fn next_token(&mut self) -> Option<u8> {
+        let space = self.text.get(self.at..)?.iter().position(|byte| !byte.is_ascii_whitespace())?;
+        self.at += space;
+        self.text.get(self.at).copied()
+    }
+
+    /// The string that begins here, without its quotes.
+    fn string(&mut self) -> Option<&'a [u8]> {
+        if *self.text.get(self.at)? != b'"' {
+            return None;
+        }
+        let begin = self.at + 1;
+        let mut end = begin;
+        loop {
+            let rest = self.text.get(end..)?;
+            end += memchr2(b'"', b'\\', rest)?;
+            if self.text[end] == b'"' {
+                self.at = end + 1;
+                return self.text.get(begin..end);
+            }
+            end += 2;
+        }
+    }
+}
+
+/// A string as a program means it. `None` if it is none: half a surrogate pair, for instance.
+pub(super) fn unescaped(written: &[u8]) -> Option<Cow<'_, str>> {
+    if memchr::memchr(b'\\', written).is_none() {
+        return std::str::from_utf8(written).ok().map(Cow::Borrowed);
+    }
+    let quoted = [b"\"", written, b"\""].concat();
+    serde_json::from_slice(&quoted).ok().map(Cow::Owned)
+}
