@@ -11,7 +11,7 @@ use super::increment::Delta;
 use super::scan::{Scan, Value, unescaped};
 use crate::ids::ShardId;
 
-/// The facet that every document has: the geoshard that it is in.
+/// The facet that needs no path: the geoshard that a document is in.
 pub const GEOSHARD: &str = "geoshard";
 
 /// The values of a document's facets: names in order, and to each its distinct values in order, none without. A document that
@@ -57,9 +57,11 @@ impl Facets {
 
     /// Bytes that they hold, about.
     pub fn bytes(&self) -> usize {
-        let of_values =
-            |facet: &Facet| facet.values.iter().map(|value| size_of::<Box<str>>() + value.len()).sum();
-        self.facets().iter().map(|facet| size_of::<Facet>() + usize::max(of_values(facet), 0)).sum()
+        let of = |facet: &Facet| {
+            let values = facet.values.iter().map(|value| size_of::<Box<str>>() + value.len());
+            size_of::<Facet>() + values.sum::<usize>()
+        };
+        self.facets().iter().map(of).sum()
     }
 
     fn facets(&self) -> &[Facet] {
@@ -95,29 +97,6 @@ pub struct FacetLimits {
     pub max_values: usize,
 }
 
-/// Why facets can not be counted as configured.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadFacet {
-    /// An empty name, or one that can not be told from others.
-    #[error(
-        "{0:?} can not be a facet's name: it must have 1 to 64 characters, and none of them a control character"
-    )]
-    Name(String),
-    /// It is counted anyway.
-    #[error("the facet {GEOSHARD:?} is always there; another facet can not have this name")]
-    BuiltIn,
-    /// A name is missing before or after a dot.
-    #[error(
-        "the facet {name:?} is at {path:?}, which is not the path of a field: it must be names with a dot between each two"
-    )]
-    Path {
-        /// The facet.
-        name: String,
-        /// Its path.
-        path: String,
-    },
-}
-
 /// Which values of a document are counted: a path for each facet, as a mapping would name it. What is there may be a text, a
 /// number, true or false, or an array of such; anything else is no value. Cheap to clone.
 ///
@@ -127,7 +106,8 @@ pub enum BadFacet {
 pub struct FacetRules {
     /// In the order of their names, without the built-in one.
     paths: Arc<[(Arc<str>, Box<str>)]>,
-    geoshard: Arc<str>,
+    /// The name of the built-in one, if it is counted.
+    geoshard: Option<Arc<str>>,
     limits: FacetLimits,
     left_out: Option<IntCounter>,
 }
@@ -136,29 +116,16 @@ pub struct FacetRules {
 type Ahead<'p> = SmallVec<[(usize, &'p str); 8]>;
 
 impl FacetRules {
-    /// Counts the facets of these names at these paths, and the geoshard.
-    ///
-    /// # Errors
-    /// A name or a path that can be none. Of two facets with one name the later one counts.
+    /// Counts the facets of these names at these paths, which were checked with the configuration; and the geoshard, if that is
+    /// wanted.
     pub fn new<'a>(
+        geoshard: bool,
         facets: impl IntoIterator<Item = (&'a str, &'a str)>,
         limits: FacetLimits,
-    ) -> Result<Self, BadFacet> {
-        let mut paths: BTreeMap<Arc<str>, Box<str>> = BTreeMap::new();
-        for (name, path) in facets {
-            if name == GEOSHARD {
-                return Err(BadFacet::BuiltIn);
-            }
-            if name.is_empty() || name.chars().count() > 64 || name.chars().any(char::is_control) {
-                return Err(BadFacet::Name(name.to_owned()));
-            }
-            if path.split('.').any(|part| part.trim().is_empty()) {
-                return Err(BadFacet::Path { name: name.to_owned(), path: path.to_owned() });
-            }
-            paths.insert(name.into(), path.into());
-        }
-        let paths = paths.into_iter().collect();
-        Ok(Self { paths, geoshard: GEOSHARD.into(), limits, left_out: None })
+    ) -> Self {
+        let facets: BTreeMap<&str, &str> = facets.into_iter().filter(|(name, _)| *name != GEOSHARD).collect();
+        let paths = facets.into_iter().map(|(name, path)| (name.into(), path.into())).collect();
+        Self { paths, geoshard: geoshard.then(|| GEOSHARD.into()), limits, left_out: None }
     }
 
     /// The same, adding each value that is left out to `counter`.
@@ -186,9 +153,10 @@ impl FacetRules {
                 values: values.into_iter().collect(),
             }),
         );
-        let place = facets.partition_point(|facet| *facet.name < *GEOSHARD);
-        let geoshard = Facet { name: self.geoshard.clone(), values: Box::new([shard.as_str().into()]) };
-        facets.insert(place, geoshard);
+        if let Some(name) = &self.geoshard {
+            let place = facets.partition_point(|facet| *facet.name < **name);
+            facets.insert(place, Facet { name: name.clone(), values: Box::new([shard.as_str().into()]) });
+        }
         Facets::of(facets)
     }
 
