@@ -112,7 +112,7 @@ impl fmt::Display for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.placement {
             None => f.write_str("no placement; copies")?,
-            Some(Placement { pos, shard, leftovers, refused }) => {
+            Some(Placement { pos, shard, leftovers, refused, .. }) => {
                 write!(f, "placement {pos} ")?;
                 match shard {
                     Some(shard) => write!(f, "in {shard}")?,

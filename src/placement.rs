@@ -14,6 +14,8 @@ use smallvec::SmallVec;
 use crate::elastic::Stamp;
 use crate::ids::{DocId, ShardId};
 use crate::position::Position;
+use crate::tally::facets::Facets;
+use crate::tally::version::History;
 
 /// Geoshards that may still hold an old copy. Nearly always none or one.
 pub type Leftovers = SmallVec<[ShardId; 1]>;
@@ -31,6 +33,8 @@ pub struct Placement {
     /// Elasticsearch refused the document at `pos` for good: `shard` is where the last good copy stayed, if there is one, and
     /// whoever meets the record at `pos` again dead-letters it again rather than writing it there.
     pub refused: bool,
+    /// What the document contributes to the counts, by positions up to `pos` (docs/tally.md). Empty if nothing is counted.
+    pub versions: History,
 }
 
 /// The JSON form of a placement.
@@ -45,6 +49,8 @@ struct Record {
     deleted: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     refused: bool,
+    #[serde(default, skip_serializing_if = "History::is_empty")]
+    versions: History,
 }
 
 impl TryFrom<Record> for Placement {
@@ -54,11 +60,15 @@ impl TryFrom<Record> for Placement {
         if record.deleted == record.shard.is_some() {
             return Err("a placement has either a shard or \"deleted\": true");
         }
+        if record.versions.last_position() > Some(record.pos) {
+            return Err("a placement's \"versions\" can not be above its \"pos\"");
+        }
         Ok(Self {
             pos: record.pos,
             shard: record.shard,
             leftovers: record.leftovers.into_iter().collect(),
             refused: record.refused,
+            versions: record.versions,
         })
     }
 }
@@ -71,18 +81,29 @@ impl From<Placement> for Record {
             shard: placement.shard,
             leftovers: placement.leftovers.into_vec(),
             refused: placement.refused,
+            versions: placement.versions,
         }
     }
 }
 
 impl Placement {
-    /// A placement whose leftovers are `may_hold` without `shard` itself, sorted, each once.
+    /// A placement whose leftovers are `may_hold` without `shard` itself, sorted, each once; it has no history of facets.
     pub fn new(pos: Position, shard: Option<ShardId>, may_hold: impl IntoIterator<Item = ShardId>) -> Self {
         let mut leftovers: Leftovers =
             may_hold.into_iter().filter(|other| Some(other) != shard.as_ref()).collect();
         leftovers.sort_unstable();
         leftovers.dedup();
-        Self { pos, shard, leftovers, refused: false }
+        Self { pos, shard, leftovers, refused: false, versions: History::default() }
+    }
+
+    /// The same with this history.
+    pub fn with_history(self, versions: History) -> Self {
+        Self { versions, ..self }
+    }
+
+    /// What the document contributes to the counts at `pos`; `None` if it was never counted.
+    pub fn facets(&self) -> Option<&Facets> {
+        self.versions.current()
     }
 
     /// The same, saying that the document at `pos` was refused.
@@ -205,10 +226,24 @@ mod tests {
             Placement::new(pos, Some(shard("a")), []),
             Placement::new(pos, None, [shard("b"), shard("a")]),
             Placement { refused: true, ..Placement::new(pos, Some(shard("a")), [shard("b")]) },
+            Placement::new(pos, None, []).with_history(History::default().with(pos, pos, Facets::default())),
         ] {
             assert_eq!(Placement::from_json(&placement.to_json()).unwrap(), placement);
         }
         assert!(Placement::from_json(br#"{"pos":1}"#).is_err(), "neither shard nor deleted");
+        let ahead = br#"{"pos":1,"deleted":true,"versions":[[2,{}]]}"#;
+        assert!(Placement::from_json(ahead).is_err(), "facets of a later record than the placement's");
+    }
+
+    #[test]
+    fn a_history_is_in_the_json_only_where_there_is_one() {
+        let placement = Placement::new(Position::from_version(7), Some(shard("a")), []);
+        assert_eq!(placement.to_json(), r#"{"pos":7,"shard":"a"}"#);
+        let tagged: Facets = serde_json::from_str(r#"{"tags":["x","y"]}"#).unwrap();
+        let history = History::default().with(placement.pos, placement.pos, tagged);
+        let counted = placement.with_history(history);
+        assert_eq!(counted.to_json(), r#"{"pos":7,"shard":"a","versions":[[7,{"tags":["x","y"]}]]}"#);
+        assert_eq!(Placement::from_json(&counted.to_json()).unwrap(), counted);
     }
 
     #[test]

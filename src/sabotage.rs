@@ -74,6 +74,16 @@ pub enum Sabotage {
     ActivateUnconfirmed,
     /// Of two folded writes the later one's content is lost.
     LoseAFold,
+    /// A placement keeps the last version of its facets only (docs/tally.md, "The history").
+    HistoryIsCutToOne,
+    /// A placement keeps the last two versions of its facets only (docs/tally.md, "The history").
+    HistoryIsCutToTwo,
+    /// A placement keeps its current facets and those of the committed position, but nothing between (docs/tally.md, "The history").
+    HistoryIsOneBase,
+    /// In place although the facets changed within the fold, and back (docs/tally.md, "In place").
+    InPlaceDespiteFacets,
+    /// What was done in place puts no edges (docs/tally.md, "Edges").
+    InPlaceHasNoEdges,
 }
 
 /// Whether this rule is not kept. Never, in a normal build.

@@ -11,6 +11,8 @@ use crate::decode::{BadLocation, BadObject, LocationPath, merge_patch, on_one_li
 use crate::geo::GeoPoint;
 use crate::ids::{DocId, ShardId};
 use crate::position::Position;
+use crate::tally::facets::FacetRules;
+use crate::tally::steps::Steps;
 
 /// One decoded record.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,6 +85,8 @@ pub struct Fold {
     pub touched_at: Option<Position>,
     /// The distinct targets of its records, under the map at the time each was read.
     pub targets: SmallVec<[Target; 1]>,
+    /// What its records did to the document's facets, one after the other.
+    pub steps: Steps,
     /// How many records it holds.
     pub records: u32,
 }
@@ -185,9 +189,16 @@ impl Fold {
             located_at: (target.is_some() && !is_touch).then_some(position),
             touched_at: is_touch.then_some(position),
             targets: target.into_iter().collect(),
+            steps: Steps::default(),
             records: 1,
         };
         (id, fold)
+    }
+
+    /// The same fold of one record, with what that does to the document's facets.
+    pub fn counted_by(self, rules: &FacetRules) -> Self {
+        debug_assert_eq!(self.records, 1, "a fold is counted record by record");
+        Self { steps: Steps::of(&self.content, self.targets.first(), rules), ..self }
     }
 
     /// Takes in what came later for the same document (protocol, "Folding"). The effect does not depend on how a
@@ -204,6 +215,7 @@ impl Fold {
         self.targets.extend(newer.targets.iter().cloned());
         self.targets.sort_unstable();
         self.targets.dedup();
+        self.steps.absorb(newer.steps.clone());
         // Every record that mentions the location leaves a target.
         let may_move = !newer.targets.is_empty();
         match self.content.absorb(&newer.content, may_move, path) {
@@ -226,7 +238,7 @@ impl Fold {
             }
             Content::Delete | Content::Touch => 0,
         };
-        targets + content
+        targets + content + self.steps.bytes()
     }
 }
 

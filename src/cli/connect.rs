@@ -51,7 +51,13 @@ pub fn rules(config: &Config) -> Result<Rules, Failure> {
     let location = LocationPath::new(&config.documents.location)
         .context("documents.location in the configuration")
         .map_err(Failure::usage)?;
-    Ok(Rules { map: map(config)?, location, on_missing: config.documents.on_missing, announce_all: false })
+    Ok(Rules {
+        map: map(config)?,
+        location,
+        on_missing: config.documents.on_missing,
+        announce_all: false,
+        tally: None,
+    })
 }
 
 /// The configured map.

@@ -8,7 +8,10 @@ use crate::ids::ShardId;
 use crate::placement::{Known, Placement};
 use crate::position::Position;
 use crate::sabotage::{self, Sabotage};
-use crate::write::{Base, Content, Target};
+use crate::tally::facets::{FacetRules, Facets};
+use crate::tally::steps::Steps;
+use crate::tally::version::History;
+use crate::write::{Base, Content, Fold, Target};
 
 /// How often no copy must be found, while the placement does not change, before there is none (step 4). A look is not one
 /// moment: it misses a copy that moves from a geoshard not yet read to one read already. Under one placement another worker
@@ -103,17 +106,34 @@ pub(super) struct Task {
     pub then: Outcome,
 }
 
-/// Decides one entry. `fresh`: the placement was read in this batch, not taken from the cache.
-/// `copy`: the newest copy among [`copies_needed`].
+/// The history of a placement that is written at `pos`, after that of `known`; what the document contributes from there on
+/// is asked only if anything is counted. Otherwise a history stays as it was found.
+pub(super) fn history(
+    rules: &Rules,
+    committed: Position,
+    known: Option<&Known>,
+    pos: Position,
+    facets: impl FnOnce(&FacetRules) -> Facets,
+) -> History {
+    let before = known.map(|known| known.placement.versions.clone()).unwrap_or_default();
+    match &rules.tally {
+        Some(rules) => before.with(committed, pos, facets(rules)),
+        None => before,
+    }
+}
+
+/// Decides one entry. `committed`: see [`super::Desk`]. `fresh`: the placement was read in this batch, not taken from the
+/// cache. `copy`: the newest copy among [`copies_needed`].
 pub(super) fn decide(
     rules: &Rules,
+    committed: Position,
     entry: &Entry,
     known: Option<Known>,
     fresh: bool,
     copy: Option<Copy>,
 ) -> Plan {
     let relation = relate(entry, known.as_ref());
-    let decision = Decision { rules, entry, fresh };
+    let decision = Decision { rules, committed, entry, fresh };
     match (relation, known) {
         (Relation::Behind(_), _) if sabotage::is(Sabotage::StaleIsDone) => {
             Plan::Settle(Outcome::Done(Done::AlreadyApplied))
@@ -139,6 +159,7 @@ enum Wanted {
 
 struct Decision<'a> {
     rules: &'a Rules,
+    committed: Position,
     entry: &'a Entry,
     fresh: bool,
 }
@@ -152,21 +173,23 @@ impl Decision<'_> {
             Ok(wanted) => wanted,
             Err(refusal) => return self.refuse(known, copy, refusal),
         };
-        let (target, write, then) = match wanted {
+        let (target, write, then, facets) = match wanted {
             Wanted::Settle(outcome) => return Plan::Settle(outcome),
-            Wanted::Gone(outcome) => (None, None, outcome),
+            Wanted::Gone(outcome) => (None, None, outcome, None),
             // Whoever wrote it in place decided for this shard; nothing is decided again, perhaps under another map.
             Wanted::Written(written) => {
                 // Unless it was in place, a cached placement may be out of date: somebody moved the document away and back,
                 // and the leftovers of that are swept by nobody if the entry is called done.
+                // Nor are facets known that somebody with other fold boundaries may yet record (docs/tally.md, "In place").
                 let is_done = known.as_ref().is_some_and(|known| {
-                    self.is_in_place(&known.placement, &written.shard)
+                    self.rules.tally.is_none() && self.is_in_place(&known.placement, &written.shard)
                         || sabotage::is(Sabotage::WrittenIsDone) && known.placement.leftovers.is_empty()
                 });
                 if is_done {
                     return Plan::Settle(Outcome::Done(Done::AlreadyApplied));
                 }
-                (Some(written.shard), None, Outcome::Done(Done::AlreadyApplied))
+                let facets = known.as_ref().and_then(|known| known.placement.facets().cloned());
+                (Some(written.shard), None, Outcome::Done(Done::AlreadyApplied), facets)
             }
             Wanted::Document(document) => {
                 let target = match self.target(known.as_ref(), &document) {
@@ -175,18 +198,22 @@ impl Decision<'_> {
                 };
                 let moved = placed_in.as_ref().is_some_and(|from| *from != target);
                 let then = Outcome::Done(Done::Indexed { moved });
-                if let Some(known) =
-                    known.as_ref().filter(|known| self.is_in_place(&known.placement, &target))
-                {
+                let facets = self.rules.tally.as_ref().map(|rules| self.facets(rules, &document, &target));
+                let is_in_place = |placement: &Placement| {
+                    self.is_in_place(placement, &target)
+                        && facets.as_ref().is_none_or(|facets| self.keeps(placement, facets, copy.as_ref()))
+                };
+                if let Some(known) = known.as_ref().filter(|known| is_in_place(&known.placement)) {
                     let task = Task { write: Some(document), sweep_at: fold.last, then };
                     return Plan::InPlace { known: known.clone(), task };
                 }
                 if known.is_none() && sabotage::is(Sabotage::NoWriteAhead) {
                     return self.unannounced(target, document, then);
                 }
-                (Some(target), Some(document), then)
+                (Some(target), Some(document), then, facets)
             }
         };
+        let versions = self.history(known.as_ref(), |_| facets.unwrap_or_default());
         let (guard, may_hold) = match known {
             None => (Guard::Absent, Vec::new()),
             Some(known) => {
@@ -196,9 +223,44 @@ impl Decision<'_> {
         };
         Plan::WriteAhead {
             guard,
-            placement: Placement::new(fold.last, target, may_hold),
+            placement: Placement::new(fold.last, target, may_hold).with_history(versions),
             task: Task { write, sweep_at: fold.last, then },
         }
+    }
+
+    /// The history of a placement that this entry writes.
+    fn history(&self, known: Option<&Known>, facets: impl FnOnce(&FacetRules) -> Facets) -> History {
+        history(self.rules, self.committed, known, self.entry.fold.last, facets)
+    }
+
+    /// What the document contributes in `target`.
+    fn facets(&self, rules: &FacetRules, document: &[u8], target: &ShardId) -> Facets {
+        let Fold { steps, targets, .. } = &self.entry.fold;
+        match (steps, targets.as_slice()) {
+            // Found when the record was read, under a map that says the same.
+            (Steps::All(facets), [Target::Shard(shard)]) if shard == target => facets.clone(),
+            _ => rules.facets(document, target),
+        }
+    }
+
+    /// In place as far as facets go: each record of the fold leaves them as they are recorded, so that whoever records one of
+    /// them yet, with other fold boundaries, changes nothing in the counts.
+    fn keeps(&self, placement: &Placement, facets: &Facets, copy: Option<&Copy>) -> bool {
+        let Fold { steps, first, last, content, .. } = &self.entry.fold;
+        let recorded = placement.facets();
+        let are_kept = |facets: &Facets| recorded.map_or(facets.is_empty(), |recorded| recorded == facets);
+        if sabotage::is(Sabotage::InPlaceDespiteFacets) {
+            return are_kept(facets);
+        }
+        // A copy that has records of the fold already says nothing of what they did.
+        let is_base = copy.is_none_or(|copy| copy.version < *first);
+        let kept_by_each = match steps {
+            Steps::Untouched => true,
+            Steps::All(step) => are_kept(step),
+            // One patch over what was read: what it did is what came of it.
+            Steps::Unclear => first == last && matches!(content, Content::Patch { over: Base::Stored, .. }),
+        };
+        is_base && kept_by_each && are_kept(facets)
     }
 
     /// Writes a new document as if it had a placement already: [`Sabotage::NoWriteAhead`].
@@ -236,7 +298,8 @@ impl Decision<'_> {
             // Recorded with a shard, but there is no document to put there: say so, then sweep what may be left.
             Ok(Wanted::Gone(then)) => {
                 let may_hold: Vec<ShardId> = known.placement.may_hold().cloned().collect();
-                let placement = Placement::new(self.entry.fold.last, None, may_hold);
+                let versions = self.history(Some(&known), |_| Facets::default());
+                let placement = Placement::new(self.entry.fold.last, None, may_hold).with_history(versions);
                 Plan::WriteAhead {
                     guard: Guard::Unchanged(known.stamp),
                     placement,
@@ -278,10 +341,12 @@ impl Decision<'_> {
     fn set_back(&self, known: Known, copy: Option<Copy>, refusal: Refusal) -> Plan {
         let Some(copy) = copy else { return Plan::Settle(Outcome::DeadLetter(refusal)) };
         let may_hold: Vec<ShardId> = known.unswept().iter().chain(&known.placement.shard).cloned().collect();
+        let versions = self.history(Some(&known), |rules| rules.facets(&copy.source, &copy.shard));
         Plan::WriteAhead {
             guard: Guard::Unchanged(known.stamp),
             placement: Placement::new(self.entry.fold.last, Some(copy.shard.clone()), may_hold)
-                .after_refusal(),
+                .after_refusal()
+                .with_history(versions),
             task: self.keep(copy, refusal),
         }
     }

@@ -148,6 +148,9 @@ pub struct Desk {
     pub cache: PlacementCache,
     /// Clears that ride on the next bulk.
     pub clears: Vec<Clear>,
+    /// The position up to which the owner knows its partition committed: where its assignment began, then its own acknowledged
+    /// commits. Only the tally needs it; with 0, nothing is known, and nothing is dropped of any history.
+    pub committed: Position,
     /// Two maps are live, and readers ask the indices of both: what moved must be seen before it is deleted elsewhere.
     pub two_maps: bool,
     /// How many placements were found in the cache, and how many had to be read, since the assignment.
@@ -166,6 +169,13 @@ pub struct Lookups {
 impl Desk {
     /// A desk with nothing on it.
     pub fn new(rules: Rules, cache: PlacementCache) -> Self {
-        Self { rules, cache, clears: Vec::new(), two_maps: false, lookups: Lookups::default() }
+        Self {
+            rules,
+            cache,
+            clears: Vec::new(),
+            committed: Position::from_version(0),
+            two_maps: false,
+            lookups: Lookups::default(),
+        }
     }
 }

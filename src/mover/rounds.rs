@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::decide::{Copy, Plan, Task, again_outcome, copies_needed, decide};
+use super::decide::{Copy, Plan, Task, again_outcome, copies_needed, decide, history};
 use super::{Carry, Clear, Desk, Done, Entry, Outcome, Refusal, SET_BACK, Settled, UNANSWERED};
 use crate::elastic::rounds::{BulkOutcome, GetOutcome};
 use crate::elastic::{BulkOp, Get, Guard, Index};
@@ -14,17 +14,30 @@ use crate::invariants::inv_6_one_entry_of_a_document;
 use crate::placement::{Known, Placement};
 use crate::position::Position;
 use crate::sabotage::{self, Sabotage};
+use crate::tally::facets::Facets;
+use crate::tally::increment::Edge;
+use crate::tally::version::History;
 
 /// What every round of a batch carries along.
 #[derive(Debug, Clone)]
 struct Tray {
     desk: Desk,
     settled: Vec<Settled>,
+    edges: Vec<Edge>,
 }
 
 impl Tray {
     fn settle(&mut self, entry: Entry, outcome: Outcome) {
         self.settled.push(Settled { entry, outcome });
+    }
+
+    /// Nothing is left to do for an entry, whichever way it went. What its document's history has that may not be counted yet
+    /// becomes edges, also what others have put there: who did may be dead (docs/tally.md, "Edges").
+    fn done(&mut self, entry: Entry, outcome: Outcome, versions: &History) {
+        if self.desk.rules.tally.is_some() {
+            self.edges.extend(versions.edges(self.desk.committed));
+        }
+        self.settle(entry, outcome);
     }
 
     /// Back to step 1, with a fresh read of the placement.
@@ -71,7 +84,7 @@ impl ReadPlacements {
         }
         desk.lookups.hits += known.len() as u64;
         desk.lookups.misses += unknown.len() as u64;
-        Self { tray: Tray { desk, settled: Vec::new() }, known, unknown }
+        Self { tray: Tray { desk, settled: Vec::new(), edges: Vec::new() }, known, unknown }
     }
 
     /// The placements to read.
@@ -148,12 +161,16 @@ impl ReadDocuments {
                 tray.unanswered(entry);
                 continue;
             };
-            match decide(&tray.desk.rules, &entry, known, fresh, copy) {
+            let Desk { rules, committed, .. } = &tray.desk;
+            // Empty, and nothing to copy, where nothing is counted.
+            let before = known.as_ref().map(|known| known.placement.versions.clone()).unwrap_or_default();
+            match decide(rules, *committed, &entry, known, fresh, copy) {
                 Plan::Settle(Outcome::Again { reason, carry }) => tray.start_over(entry, reason, carry),
-                Plan::Settle(outcome) => tray.settle(entry, outcome),
+                Plan::Settle(outcome @ Outcome::Parked { .. }) => tray.settle(entry, outcome),
+                Plan::Settle(outcome) => tray.done(entry, outcome, &before),
                 Plan::InPlace { known, task } => announced.in_place.push(Placed { entry, known, task }),
                 Plan::WriteAhead { guard, placement, task } => {
-                    announced.ahead.push(Ahead { entry, guard, placement, task });
+                    announced.ahead.push(Ahead { entry, guard, placement, task, before });
                 }
                 Plan::CarryOut { known, task } => announced.ready.push(Placed { entry, known, task }),
             }
@@ -191,6 +208,8 @@ struct Ahead {
     guard: Guard,
     placement: Placement,
     task: Task,
+    /// The history that the placement has without this.
+    before: History,
 }
 
 impl Ahead {
@@ -245,6 +264,10 @@ impl Placed {
     fn document(&self) -> Option<BulkOp> {
         document(&self.entry.id, self.entry.fold.last, &self.known.placement, &self.task)
     }
+
+    fn done(self, tray: &mut Tray, outcome: Outcome) {
+        tray.done(self.entry, outcome, &self.known.placement.versions);
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -288,7 +311,7 @@ impl Announce {
         let mut answers = answers.into_iter();
         let mut placed = announced.ready;
         for (ahead, answer) in announced.ahead.into_iter().zip(answers.by_ref()) {
-            let Ahead { entry, placement, task, .. } = ahead;
+            let Ahead { entry, placement, task, before, .. } = ahead;
             match answer {
                 BulkOutcome::Done { stamp: Some(stamp) } => {
                     let known = Known::new(placement, stamp);
@@ -300,7 +323,7 @@ impl Announce {
                     tray.start_over(entry, "placement_conflict", Carry::default());
                 }
                 BulkOutcome::Refused(error) => {
-                    tray.settle(entry, Outcome::DeadLetter(Refusal::by_elasticsearch(&error)));
+                    tray.done(entry, Outcome::DeadLetter(Refusal::by_elasticsearch(&error)), &before);
                 }
                 BulkOutcome::Unanswered => {
                     tray.desk.cache.forget(&entry.id);
@@ -309,15 +332,20 @@ impl Announce {
             }
         }
         for (placed, answer) in announced.in_place.into_iter().zip(answers.by_ref()) {
-            match answer {
-                BulkOutcome::Done { .. } => tray.settle(placed.entry, placed.task.then),
-                BulkOutcome::Conflict | BulkOutcome::NotFound => {
-                    tray.settle(placed.entry, Outcome::Done(Done::AlreadyApplied));
+            let Placed { entry, known, task } = placed;
+            let outcome = match answer {
+                BulkOutcome::Done { .. } => task.then,
+                BulkOutcome::Conflict | BulkOutcome::NotFound => Outcome::Done(Done::AlreadyApplied),
+                BulkOutcome::Refused(error) => Outcome::DeadLetter(Refusal::by_elasticsearch(&error)),
+                BulkOutcome::Unanswered => {
+                    tray.unanswered(entry);
+                    continue;
                 }
-                BulkOutcome::Refused(error) => {
-                    tray.settle(placed.entry, Outcome::DeadLetter(Refusal::by_elasticsearch(&error)));
-                }
-                BulkOutcome::Unanswered => tray.unanswered(placed.entry),
+            };
+            if sabotage::is(Sabotage::InPlaceHasNoEdges) {
+                tray.settle(entry, outcome);
+            } else {
+                tray.done(entry, outcome, &known.placement.versions);
             }
         }
         for (clear, answer) in clears.into_iter().zip(answers) {
@@ -366,7 +394,7 @@ impl WriteDocuments {
                     if placed.known.placement.pos > placed.entry.fold.last
                         && !sabotage::is(Sabotage::FinishingSweepsAnyway) =>
                 {
-                    tray.settle(placed.entry, Outcome::Done(Done::AlreadyApplied));
+                    placed.done(&mut tray, Outcome::Done(Done::AlreadyApplied));
                 }
                 BulkOutcome::Conflict => {
                     if let Outcome::Done(done) = &mut placed.task.then {
@@ -378,7 +406,7 @@ impl WriteDocuments {
                 BulkOutcome::Refused(_) if placed.known.placement.refused => written.push(placed),
                 // While a lost record's decision is being finished, the placement is not this entry's to set back.
                 BulkOutcome::Refused(error) if placed.known.placement.pos > placed.entry.fold.last => {
-                    tray.settle(placed.entry, Outcome::DeadLetter(Refusal::by_elasticsearch(&error)));
+                    placed.done(&mut tray, Outcome::DeadLetter(Refusal::by_elasticsearch(&error)));
                 }
                 BulkOutcome::Refused(error) => refused.push((placed, Refusal::by_elasticsearch(&error))),
                 // The placement is recorded: the next attempt resumes it.
@@ -423,12 +451,18 @@ impl Examine {
                 continue;
             };
             // Never to "deleted": a copy may be on its way from somebody at a lower position, who goes by this record.
+            let Desk { rules, committed, .. } = &tray.desk;
+            let versions = history(rules, *committed, Some(&known), entry.fold.last, |rules| match &copy {
+                Some(copy) => rules.facets(&copy.source, &copy.shard),
+                None => Facets::default(),
+            });
             let stays_in = match copy {
                 Some(copy) => Some(copy.shard),
                 None if sabotage::is(Sabotage::RefusedIsDeleted) => None,
                 None => known.placement.shard.clone(),
             };
             let placement = Placement::new(entry.fold.last, stays_in, shards).after_refusal();
+            let placement = placement.with_history(versions);
             set_backs.push(SetBack { entry, refusal, guard: Guard::Unchanged(known.stamp), placement });
         }
         CleanUp::new(tray, written, set_backs)
@@ -457,7 +491,8 @@ impl CleanUp {
         let mut sweeping = Vec::new();
         for placed in written {
             if placed.known.unswept().is_empty() {
-                tray.settle(placed.entry, placed.task.then);
+                let then = placed.task.then.clone();
+                placed.done(&mut tray, then);
             } else {
                 sweeping.push(placed);
             }
@@ -503,7 +538,7 @@ impl CleanUp {
                 continue;
             }
             let id = placed.entry.id.clone();
-            tray.settle(placed.entry, placed.task.then);
+            tray.done(placed.entry, placed.task.then, &placed.known.placement.versions);
             // A conflict: this very delete, sent twice, or a copy at least as new, which is not this entry's to remove.
             // It stays named (INV-1), and the document's next entry sweeps again.
             if answers.iter().all(gone) {
@@ -527,7 +562,7 @@ impl CleanUp {
                 _ => tray.start_over(entry, "placement_conflict", Carry::default()),
             }
         }
-        Finished { desk: tray.desk, settled: tray.settled }
+        Finished { desk: tray.desk, settled: tray.settled, edges: tray.edges }
     }
 }
 
@@ -548,6 +583,10 @@ pub struct Finished {
     pub desk: Desk,
     /// Every entry of the batch, once.
     pub settled: Vec<Settled>,
+    /// What the entries that are done, or go to the dead-letter topic, change in the counts: for the partition's map of edges,
+    /// where each takes the place of one at its position. None if nothing is counted. One that changes nothing is there to
+    /// take another's place. An edge may be at or above the watermark, and belongs into an increment once it is below.
+    pub edges: Vec<Edge>,
 }
 
 impl Entry {

@@ -8,6 +8,7 @@ use crate::decode::LocationPath;
 use crate::geo::GeoPoint;
 use crate::geoshard::GeoshardMap;
 use crate::ids::ShardId;
+use crate::tally::facets::FacetRules;
 
 /// How documents are placed. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -21,6 +22,8 @@ pub struct Rules {
     /// Nothing is in place: every entry writes its placement. While two maps are live (protocol, "Changing the map"), and
     /// while a zombie may act on a record that this owner will never read (protocol, "Records that compaction took").
     pub announce_all: bool,
+    /// What is counted of documents; `None` if nothing is (docs/tally.md).
+    pub tally: Option<FacetRules>,
 }
 
 impl Rules {

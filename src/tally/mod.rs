@@ -6,3 +6,5 @@
 pub mod facets;
 pub mod increment;
 mod scan;
+pub mod steps;
+pub mod version;

@@ -31,5 +31,6 @@ pub(crate) fn rules() -> Rules {
         location: LocationPath::new("location").unwrap(),
         on_missing: OnMissing::DeadLetter,
         announce_all: false,
+        tally: None,
     }
 }

@@ -139,7 +139,10 @@ impl Ledger {
     pub fn take(&mut self, write: Write, now: Instant) {
         let offset = write.position.offset();
         let rules = &self.rules;
-        let (id, fold) = Fold::from_write(write, |at| rules.map.locate(at).clone());
+        let (id, mut fold) = Fold::from_write(write, |at| rules.map.locate(at).clone());
+        if let Some(tally) = &rules.tally {
+            fold = fold.counted_by(tally);
+        }
         let bytes = held_bytes(&id, &fold);
         let dirty = Dirty { fold, since: now, bytes };
         self.bytes += bytes;

@@ -420,7 +420,7 @@ impl Task {
             Ok(finished) => finished,
             Err(halt) => return self.halt(halt),
         };
-        let Finished { desk, settled } = finished;
+        let Finished { desk, settled, .. } = finished;
         self.count_lookups(&desk);
         self.desk = Some(desk);
         let settlement = self.ledger.settle(settled);

@@ -179,5 +179,5 @@ pub fn rules(by_new_map: bool, announce_all: bool, on_missing: OnMissing) -> Rul
     let starts = [0, 0x2000_0000_0000_0001, 0x4000_0000_0000_0001];
     let ranges = (0..3).map(|n| (starts[n], shard((n + usize::from(by_new_map)) % 3))).collect();
     let map = Arc::new(GeoshardMap::new(1, "three faces", ranges).unwrap());
-    Rules { map, location: path(), on_missing, announce_all }
+    Rules { map, location: path(), on_missing, announce_all, tally: None }
 }

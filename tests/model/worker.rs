@@ -289,7 +289,7 @@ impl Worker {
     }
 
     fn finish(&mut self, finished: Finished) -> Report {
-        let Finished { mut desk, settled } = finished;
+        let Finished { mut desk, settled, .. } = finished;
         desk.lookups = Lookups::default();
         self.desk = Some(desk);
         let mut report = Report::default();

@@ -181,6 +181,7 @@ impl Process {
             location: shared.location.clone(),
             on_missing: world.scenario.on_missing,
             announce_all: false,
+            tally: None,
         };
         let clock: Arc<dyn Clock> = world.clock.clone();
         let metrics = shared.metrics.clone();

@@ -12,7 +12,7 @@ use crate::scenario::Scenario;
 pub const SEEDS: u64 = 3_000;
 
 /// What the runs are not asked to find, and who finds it instead.
-const ELSEWHERE: [(Sabotage, &str); 12] = [
+const ELSEWHERE: [(Sabotage, &str); 17] = [
     (Sabotage::InPlaceDespiteTargets, "model and histories; here only by chance, once in thousands of seeds"),
     (Sabotage::InPlaceOverItsOwnRecord, "the mover's counterexamples: the other rules make up for it"),
     (Sabotage::OldRecordsDecide, "the mover's counterexamples: the other rules make up for it"),
@@ -28,6 +28,11 @@ const ELSEWHERE: [(Sabotage, &str); 12] = [
     ),
     (Sabotage::DeleteBeforeSeen, "the partition task's tests: nobody searches here"),
     (Sabotage::ActivateUnconfirmed, "the tests of the change of the map, which is not run here"),
+    (Sabotage::HistoryIsCutToOne, "the model: nothing is counted here"),
+    (Sabotage::HistoryIsCutToTwo, "the model: nothing is counted here"),
+    (Sabotage::HistoryIsOneBase, "the model: nothing is counted here"),
+    (Sabotage::InPlaceDespiteFacets, "the model: nothing is counted here"),
+    (Sabotage::InPlaceHasNoEdges, "the model: nothing is counted here"),
 ];
 
 /// All of them.

@@ -61,7 +61,13 @@ fn map(shards: [&str; 3]) -> Arc<GeoshardMap> {
 }
 
 fn rules() -> Rules {
-    Rules { map: map(OLD_MAP), location: path(), on_missing: OnMissing::DeadLetter, announce_all: false }
+    Rules {
+        map: map(OLD_MAP),
+        location: path(),
+        on_missing: OnMissing::DeadLetter,
+        announce_all: false,
+        tally: None,
+    }
 }
 
 /// A document at a place; `n` tells which.
@@ -248,7 +254,7 @@ impl Owner {
         while self.batch().round().is_some() {
             self.step(store);
         }
-        let Some(Batch::Finished(Finished { desk, settled })) = self.batch.take() else {
+        let Some(Batch::Finished(Finished { desk, settled, .. })) = self.batch.take() else {
             panic!("not finished")
         };
         self.desk = Some(desk);
