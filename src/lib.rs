@@ -16,6 +16,7 @@
 //! | [`elastic`], [`retry`] | Elasticsearch behind one trait; rounds, retries, nodes |
 //! | [`maps`], [`migrate`] | which maps are in force, known to every worker; changing them while writes go on |
 //! | [`worker`], [`dead_letter`], [`meta`] | the member of the consumer group |
+//! | [`database`] | PostgreSQL or SQLite behind one small seam: transactions, migrations |
 //! | [`tally`] | live counts of what documents say, by increments |
 //! | [`kafka`] | what rust-rdkafka does not give |
 //! | [`indices`], [`check`] | the indices, and whether everything is as it must be |
@@ -30,6 +31,7 @@ pub mod check;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod database;
 pub mod dead_letter;
 pub mod decode;
 pub mod demo;

@@ -1,0 +1,172 @@
+//! What can go wrong with a database: what was being done, with which one, and what to do.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// Something did not work. Nothing of it happened, unless a commit failed: then nobody knows.
+#[derive(Debug, Error)]
+#[error("{doing} in the database {name}: {failure}; {}", failure.advice())]
+pub struct DatabaseError {
+    name: String,
+    doing: &'static str,
+    failure: Failure,
+}
+
+/// What did not work.
+#[derive(Debug, Error)]
+pub enum Failure {
+    /// The database, or the way to it, said no.
+    #[error("{0}")]
+    Refused(Box<sqlx::Error>),
+    /// Nothing was said in time.
+    #[error("no answer in {}", humantime::format_duration(*.0))]
+    NoAnswer(Duration),
+    /// The transaction had met an error before.
+    #[error("the transaction is over")]
+    Over,
+    /// What is there was not written by this geofold.
+    #[error("can not be read: {0}")]
+    Unreadable(String),
+    /// Its tables were made by a later version of geofold.
+    #[error("the tables of {tables} are of version {found}, and this geofold knows versions up to {known}")]
+    TooNew {
+        /// Whose.
+        tables: &'static str,
+        /// The version there.
+        found: i64,
+        /// The latest one known.
+        known: i64,
+    },
+}
+
+impl From<sqlx::Error> for Failure {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Refused(Box::new(error))
+    }
+}
+
+/// How an error is to be met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// It passes: a restart, a conflict, a full disk.
+    Passing,
+    /// Who geofold is to the server, or what it may do there.
+    Access,
+    /// There is no such database, or no such file.
+    Missing,
+    /// The two sides do not agree on TLS.
+    Tls,
+    /// What waiting does not mend.
+    Other,
+}
+
+impl Failure {
+    fn kind(&self) -> Kind {
+        use std::io::ErrorKind as Io;
+        match self {
+            Self::NoAnswer(_) | Self::Over => Kind::Passing,
+            Self::TooNew { .. } | Self::Unreadable(_) => Kind::Other,
+            Self::Refused(error) => match &**error {
+                sqlx::Error::Database(error) => of_code(&error.code().unwrap_or_default()),
+                sqlx::Error::Io(error) => match error.kind() {
+                    Io::NotFound | Io::PermissionDenied | Io::InvalidInput => Kind::Missing,
+                    _ => Kind::Passing,
+                },
+                sqlx::Error::Tls(_) => Kind::Tls,
+                sqlx::Error::PoolTimedOut | sqlx::Error::WorkerCrashed | sqlx::Error::PoolClosed => {
+                    Kind::Passing
+                }
+                // A connection that was cut in the middle of an answer.
+                sqlx::Error::Protocol(_) => Kind::Passing,
+                _ => Kind::Other,
+            },
+        }
+    }
+
+    fn advice(&self) -> &'static str {
+        match (self, self.kind()) {
+            (Self::TooNew { .. }, _) => "use the geofold that wrote them, or a later one",
+            (_, Kind::Passing) => "it is tried again; if it lasts, see that the server runs, and its log",
+            (_, Kind::Access) => "check user and password in [database], and what the user may do there",
+            (_, Kind::Missing) => "check database.url; the database, or the file's folder, has to exist",
+            (_, Kind::Tls) => "check sslmode in database.url, and database.ca_file",
+            (_, Kind::Other) => "this does not get better by waiting",
+        }
+    }
+}
+
+/// PostgreSQL's codes have five characters, SQLite's are numbers whose last byte is the kind.
+fn of_code(code: &str) -> Kind {
+    if code.len() == 5 && !code.starts_with('-') {
+        return match (&code[..2], code) {
+            (_, "42501") | ("28", _) => Kind::Access,
+            (_, "3D000") => Kind::Missing,
+            // Connections, idle timeouts, conflicts, resources, locks, operators, the system.
+            ("08" | "25" | "40" | "53" | "55" | "57" | "58", _) => Kind::Passing,
+            _ => Kind::Other,
+        };
+    }
+    const BUSY: i32 = 5;
+    const LOCKED: i32 = 6;
+    const NO_MEMORY: i32 = 7;
+    const READ_ONLY: i32 = 8;
+    const IO_ERROR: i32 = 10;
+    const FULL: i32 = 13;
+    const CAN_NOT_OPEN: i32 = 14;
+    match code.parse::<i32>().map(|code| code & 0xff) {
+        Ok(BUSY | LOCKED | NO_MEMORY | IO_ERROR | FULL) => Kind::Passing,
+        Ok(READ_ONLY) => Kind::Access,
+        Ok(CAN_NOT_OPEN) => Kind::Missing,
+        _ => Kind::Other,
+    }
+}
+
+impl DatabaseError {
+    pub(super) fn new(name: &str, doing: &'static str, error: sqlx::Error) -> Self {
+        Self::with(name, doing, error.into())
+    }
+
+    pub(super) fn with(name: &str, doing: &'static str, failure: Failure) -> Self {
+        Self { name: name.to_owned(), doing, failure }
+    }
+
+    /// Whether it may be gone when the same is tried again: a server that restarts, a conflict, a full disk.
+    pub fn is_passing(&self) -> bool {
+        self.failure.kind() == Kind::Passing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_passes_is_told_from_what_does_not() {
+        for (code, kind) in [
+            ("40001", Kind::Passing),
+            ("40P01", Kind::Passing),
+            ("57P01", Kind::Passing),
+            ("57014", Kind::Passing),
+            ("25P03", Kind::Passing),
+            ("53100", Kind::Passing),
+            ("28P01", Kind::Access),
+            ("42501", Kind::Access),
+            ("3D000", Kind::Missing),
+            ("42P01", Kind::Other),
+            ("23505", Kind::Other),
+            ("5", Kind::Passing),
+            ("517", Kind::Passing),
+            ("13", Kind::Passing),
+            ("14", Kind::Missing),
+            ("1", Kind::Other),
+            ("", Kind::Other),
+        ] {
+            assert_eq!(of_code(code), kind, "{code}");
+        }
+        assert!(DatabaseError::with("d", "x", Failure::NoAnswer(Duration::from_secs(1))).is_passing());
+        assert!(
+            !DatabaseError::with("d", "x", Failure::TooNew { tables: "t", found: 2, known: 1 }).is_passing()
+        );
+    }
+}
