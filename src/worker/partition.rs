@@ -224,6 +224,8 @@ struct Task {
     assigned_at: Instant,
     /// Offsets are missing between what was committed and what was read: taken by compaction, or transaction markers.
     saw_gap: bool,
+    /// Offset and digest of the last record read.
+    last_read: Option<(i64, u64)>,
     /// When the loop last turned. It turns at least with every tick of the gauges.
     last_turn: Instant,
     /// It did not turn for so long that the cache may be out of date beyond what versions mend.
@@ -255,6 +257,7 @@ impl Task {
             stopped: false,
             assigned_at: bench.clock.now(),
             saw_gap: false,
+            last_read: None,
             last_turn: bench.clock.now(),
             was_suspended: false,
             metrics: partition.metrics.clone(),
@@ -333,6 +336,13 @@ impl Task {
 
     fn take(&mut self, record: Record) {
         let cost = record.bytes();
+        let read = Some((record.offset, record.digest()));
+        if read == self.last_read {
+            // A rebalance makes librdkafka go back to the position that it last noted, on another thread than the one that
+            // is just handed a record. Nothing is wrong with the offsets then: it is the same record.
+            tracing::debug!(partition = self.partition.number, offset = record.offset, "read twice in a row");
+            return self.partition.meter.dequeued(cost);
+        }
         if let Some(next) = self.ledger.next_offset().filter(|next| record.offset < *next) {
             self.partition.meter.dequeued(cost);
             let offset = record.offset;
@@ -344,6 +354,7 @@ impl Task {
             );
             return self.stop(Some(offset), &reason);
         }
+        self.last_read = read;
         self.saw_gap |= self.ledger.next_offset().is_some_and(|next| record.offset > next);
         self.metrics.record_in();
         let raw = RawRecord {

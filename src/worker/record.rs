@@ -1,5 +1,8 @@
 //! A record as the poll thread hands it to a partition task: owned, copied once out of librdkafka.
 
+use std::hash::{BuildHasher, Hash, Hasher};
+
+use ahash::RandomState;
 use bytes::Bytes;
 use rdkafka::Message;
 use rdkafka::message::{BorrowedMessage, Headers, OwnedHeaders};
@@ -46,6 +49,16 @@ impl Record {
             + self.value.as_ref().map_or(0, Bytes::len)
             + headers
             + RECORD_OVERHEAD_BYTES
+    }
+
+    /// Whether two records at one offset are the same one: a digest of all that is in it. For this process only.
+    pub fn digest(&self) -> u64 {
+        let mut hasher = RandomState::with_seeds(0, 0, 0, 0).build_hasher();
+        (&self.key, &self.value).hash(&mut hasher);
+        for header in self.headers.iter().flat_map(Headers::iter) {
+            (header.key, header.value).hash(&mut hasher);
+        }
+        hasher.finish()
     }
 
     /// The value of the `geofold-op` header.

@@ -555,6 +555,29 @@ async fn offsets_that_go_back_stop_the_partition_before_the_watermark_does() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_record_that_the_client_hands_over_twice_in_a_row_is_taken_once() {
+    let mut rig = Rig::start();
+    rig.index(100, "a", 1, 1);
+    rig.index(101, "b", 1, 1);
+    rig.index(101, "b", 1, 1);
+    rig.bad(102, "c");
+    rig.bad(102, "c");
+    rig.index(103, "d", 1, 1);
+    rig.until_watermark(104).await;
+    assert_eq!(rig.health.missing().get(&stopped_part(0)), None);
+    assert_eq!((rig.counts()["in"], rig.letters.letters.lock().unwrap().len(), rig.meter.held()), (4, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_record_at_the_offset_of_the_last_one_stops_the_partition() {
+    let mut rig = Rig::start();
+    rig.index(100, "a", 1, 1);
+    rig.index(100, "a", 1, 2);
+    rig.until("it says so", |rig| rig.health.missing().contains_key(&stopped_part(0))).await;
+    assert!(rig.health.missing()[&stopped_part(0)].contains("raise positions.epoch above 1"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn refused_credentials_halt_the_worker() {
     for first_too in [true, false] {
         let mut rig = Rig::start();
