@@ -33,4 +33,5 @@ mod reference;
 mod rewind;
 mod starvation;
 mod stop;
+#[expect(dead_code, reason = "tests/chaos needs more of it")]
 mod support;

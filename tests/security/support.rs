@@ -206,7 +206,13 @@ impl World {
     pub fn worker(&self, settings: &Settings) -> Worker {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        Worker::start(&self.config(settings), self.dir.path().join(format!("worker-{number}.log")), port, &[])
+        Worker::start(
+            &self.config(settings),
+            self.dir.path().join(format!("worker-{number}.log")),
+            port,
+            &[],
+            &[],
+        )
     }
 
     /// Sends three documents, has a worker write them, looks at all that its admin server shows, and stops it.

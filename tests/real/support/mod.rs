@@ -5,7 +5,7 @@ mod proxy;
 mod stack;
 mod truth;
 mod worker;
-mod world;
+pub mod world;
 
 use std::time::{Duration, Instant};
 

@@ -49,6 +49,11 @@ impl Stack {
         );
     }
 
+    /// The servers' logs, whether they are there or not.
+    pub fn logs(&self) -> [PathBuf; 2] {
+        ["kafka/server.log", "elasticsearch/logs/geofold-stack.log"].map(|log| self.dir.join(log))
+    }
+
     /// A request to Elasticsearch that must succeed.
     pub fn ask(&self, method: &str, path: &str, body: Option<Value>) -> Value {
         let (status, answer) = self.try_ask(method, path, body);

@@ -19,12 +19,13 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker whose admin server listens at `admin_port`, with more environment variables.
-    pub fn start(config: &Path, log: PathBuf, admin_port: u16, env: &[(&str, &str)]) -> Self {
+    /// Starts a worker whose admin server listens at `admin_port`, with more arguments and environment variables.
+    pub fn start(config: &Path, log: PathBuf, admin_port: u16, args: &[&str], env: &[(&str, &str)]) -> Self {
         let file = File::create(&log).unwrap();
         let child = Command::new(GEOFOLD)
             .args(["run", "--config"])
             .arg(config)
+            .args(args)
             .env("GEOFOLD_ADMIN__LISTEN", format!("127.0.0.1:{admin_port}"))
             .envs(env.iter().copied())
             .stdin(Stdio::null())
@@ -55,8 +56,13 @@ impl Worker {
     }
 
     /// The same; gives everything it has printed.
-    pub fn log_once_stopped(mut self) -> String {
+    pub fn log_once_stopped(self) -> String {
         self.signal("TERM");
+        self.log_once_ended()
+    }
+
+    /// Waits until it has drained and left, having been told to; gives everything it has printed.
+    pub fn log_once_ended(mut self) -> String {
         let status = self.wait("a drained worker", Duration::from_secs(60));
         let log = self.log();
         assert!(status.success(), "{status}\n{log}");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::KafkaResult;
-use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
+use rdkafka::message::{BorrowedMessage, Header, Headers, Message, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use serde_json::{Value, json};
@@ -72,6 +72,17 @@ impl Feed {
             self.producer.send(record.headers(headers)).map_err(|(error, _)| error).unwrap();
         }
         self.producer.poll(Duration::ZERO);
+    }
+
+    /// Waits until all of them are acknowledged, or given up.
+    pub fn flush(&self) {
+        self.producer.flush(Duration::from_secs(300)).unwrap();
+    }
+
+    /// Records that no broker has acknowledged yet.
+    pub fn waiting(&self) -> usize {
+        self.producer.poll(Duration::ZERO);
+        self.producer.in_flight_count().max(0) as usize
     }
 }
 
@@ -140,6 +151,11 @@ impl World {
         world
     }
 
+    /// Where its files are, workers' logs among them; gone when this is dropped.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// Runs a `geofold` subcommand with this world's configuration.
     pub fn geofold(&self, args: &[&str]) -> Output {
         Command::new(GEOFOLD)
@@ -172,16 +188,21 @@ impl World {
 
     /// Starts a worker with parts of its configuration overridden by environment variables.
     pub fn worker_with(&self, env: &[(&str, &str)]) -> Worker {
+        self.worker_of(&[], env)
+    }
+
+    /// The same, with more arguments.
+    pub fn worker_of(&self, args: &[&str], env: &[(&str, &str)]) -> Worker {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        Worker::start(&self.config, self.dir.path().join(format!("worker-{number}.log")), port, env)
+        Worker::start(&self.config, self.dir.path().join(format!("worker-{number}.log")), port, args, env)
     }
 
     /// Produces records as they are, whatever they hold, in their order.
     pub fn produce(&self, records: &[Raw]) {
         let feed = self.feed();
         feed.send(records);
-        feed.producer.flush(Duration::from_secs(30)).unwrap();
+        feed.flush();
     }
 
     /// A way to produce again and again.
@@ -221,14 +242,14 @@ impl World {
         let mut last = None;
         // A broker that has just started is not every group's coordinator yet.
         let asked = wait_for_or(Duration::from_secs(60), || {
-            self.try_offsets().map_err(|error| last = Some(error)).ok()
+            self.try_offsets(Duration::from_secs(20)).map_err(|error| last = Some(error)).ok()
         });
         asked.unwrap_or_else(|| panic!("no offsets from the broker: {last:?}"))
     }
 
-    fn try_offsets(&self) -> KafkaResult<Vec<(i64, i64)>> {
+    /// The same; fails if a call takes longer than `timeout`.
+    pub fn try_offsets(&self, timeout: Duration) -> KafkaResult<Vec<(i64, i64)>> {
         let consumer: BaseConsumer = self.client().set("group.id", &self.name).create()?;
-        let timeout = Duration::from_secs(20);
         let mut list = TopicPartitionList::new();
         for partition in 0..self.partitions {
             list.add_partition(&self.name, partition);
@@ -258,16 +279,8 @@ impl World {
 
     /// All messages in the dead-letter topic.
     pub fn dead_letters(&self) -> Vec<DeadLetter> {
-        let consumer: BaseConsumer = self.client().set("group.id", "reader").create().unwrap();
-        let topic = format!("{}-dead", self.name);
-        let timeout = Duration::from_secs(20);
-        let (_, end) = consumer.fetch_watermarks(&topic, 0, timeout).unwrap();
-        let mut list = TopicPartitionList::new();
-        list.add_partition_offset(&topic, 0, Offset::Beginning).unwrap();
-        consumer.assign(&list).unwrap();
         let mut letters = Vec::new();
-        while (letters.len() as i64) < end {
-            let message = consumer.poll(timeout).expect("a dead letter").unwrap();
+        self.read(&format!("{}-dead", self.name), 1, |message| {
             let as_text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             let headers = message.headers().map_or_else(BTreeMap::new, |headers| {
                 headers.iter().map(|h| (h.key.to_owned(), h.value.map(as_text).unwrap_or_default())).collect()
@@ -277,8 +290,34 @@ impl World {
                 value: message.payload().map(as_text),
                 headers,
             });
-        }
+        });
         letters
+    }
+
+    /// Every record of the topic, partition after partition.
+    pub fn records(&self, each: impl FnMut(&BorrowedMessage<'_>)) {
+        self.read(&self.name, self.partitions, each);
+    }
+
+    /// Reads a topic from its beginning to its end, partition after partition.
+    fn read(&self, topic: &str, partitions: i32, mut each: impl FnMut(&BorrowedMessage<'_>)) {
+        let mut client = self.client();
+        // Its commits would be events of their own, for which a poll gives no record.
+        client.set("group.id", "reader").set("enable.auto.commit", "false");
+        let consumer: BaseConsumer = client.create().unwrap();
+        let timeout = Duration::from_secs(60);
+        for partition in 0..partitions {
+            let (begin, end) = consumer.fetch_watermarks(topic, partition, timeout).unwrap();
+            let mut list = TopicPartitionList::new();
+            list.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
+            consumer.assign(&list).unwrap();
+            let mut next = begin;
+            while next < end {
+                let message = consumer.poll(timeout).expect("a record").unwrap();
+                next = message.offset() + 1;
+                each(&message);
+            }
+        }
     }
 
     /// Every copy of every document, by id, over all geoshards.

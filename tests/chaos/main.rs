@@ -1,0 +1,166 @@
+//! Chaos on real services: several `geofold run` as processes, a real Kafka, a real Elasticsearch, a proxy between, and all of
+//! them killed, frozen, restarted and lied to while documents are written. At the end there is calm, and the index is compared
+//! with the topic.
+//!
+//! | file | tells |
+//! |---|---|
+//! | `schedule.rs` | what goes wrong when, by a seed |
+//! | `conductor.rs` | carries it out |
+//! | `crew.rs` | the workers |
+//! | `writer.rs` | what is written meanwhile |
+//! | `records.rs` | what the topic has of it, by which the index is judged |
+//! | `audit.rs` | every placement, copy and dead letter against the records |
+//! | `count.rs` | a count that owes nothing to the audit |
+//! | `report.rs`, `command.rs` | what is printed; arguments |
+//!
+//! `dev/chaos` runs it on servers of its own. The seed replays the schedule and what the writer asks for; when which process is
+//! where is not in it.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a helper that fails is a test that fails")]
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "small numbers of a test's own"
+)]
+
+mod audit;
+mod command;
+mod conductor;
+mod count;
+mod crew;
+mod records;
+mod report;
+mod schedule;
+#[expect(dead_code, reason = "the tests in tests/real need more of it")]
+#[path = "../real/support/mod.rs"]
+mod support;
+mod writer;
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use audit::{Findings, audit, history};
+use command::Options;
+use conductor::{Conductor, DEADLINE};
+use crew::Crew;
+use report::{EndsWith, Report, Status};
+use support::{Proxy, World, WorldOptions};
+
+/// Documents whose history a failed run prints.
+const HISTORIES: usize = 3;
+
+/// Findings that are printed.
+const PRINTED: usize = 20;
+
+fn main() -> ExitCode {
+    let options = match Options::parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(why) => {
+            eprintln!("chaos: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    if let Some(why) = (options.seed..options.seed + 200).find_map(|seed| schedule::is_sound(seed).err()) {
+        eprintln!("chaos: the schedule is not what it should be: {why}");
+        return ExitCode::FAILURE;
+    }
+    let status = Status::new();
+    status.say(&format!("the schedule again: dev/chaos {}", options.as_arguments()));
+    let templates = tempfile::TempDir::new().unwrap();
+    let world = world(&options, templates.path().join("template.json"));
+    let is_well = match catch_unwind(AssertUnwindSafe(|| run(&options, &world, &status))) {
+        Ok(is_well) => is_well,
+        Err(_) => {
+            status.say("verdict: the run could not be brought to its end, see above");
+            false
+        }
+    };
+    if is_well {
+        return ExitCode::SUCCESS;
+    }
+    status.say(&format!("logs and this output: {}", keep(&world, &status).display()));
+    ExitCode::FAILURE
+}
+
+/// Topic, indices, configuration. Times are short, so that much happens in a minute; the rules between them are those of any
+/// configuration, and `gc_deletes` is above the longest time that anybody sleeps.
+fn world(options: &Options, template: PathBuf) -> World {
+    std::fs::write(&template, r#"{"mappings": {"properties": {"n": {"type": "long"}}}}"#).unwrap();
+    let config = [
+        ("geoshards", format!("index_template = {template:?}")),
+        ("elasticsearch", "request_timeout = \"4s\"".to_owned()),
+        ("elasticsearch", "gc_deletes = \"10m\"".to_owned()),
+        ("batch", format!("deadline = \"{}s\"", DEADLINE.as_secs())),
+        ("batch", "max_documents = 100".to_owned()),
+        ("batch", "max_dirty_age = \"5s\"".to_owned()),
+        ("retry", "max = \"2s\"".to_owned()),
+        ("shutdown", "revoke = \"2s\"".to_owned()),
+        ("shutdown", "drain = \"15s\"".to_owned()),
+        ("kafka.properties", "\"fetch.wait.max.ms\" = 100".to_owned()),
+    ];
+    World::new(WorldOptions { partitions: options.partitions, config: config.into() })
+}
+
+/// The whole of it; whether all is well.
+fn run(options: &Options, world: &World, status: &Status) -> bool {
+    let proxy = Proxy::start(&world.stack.elasticsearch, options.seed);
+    let feed = world.feed();
+    let mut findings = Findings::default();
+    let sabotage = options.sabotage.as_deref();
+    let crew = Crew::start(world, &proxy, options.workers, options.protocol(0), sabotage);
+    let mut conductor = Conductor::new(world, &proxy, crew, options, status);
+    std::thread::scope(|scope| {
+        let _ends = EndsWith(status);
+        scope.spawn(|| writer::write(&feed, options.seed, options.rate, options.ids, status));
+        scope.spawn(|| status.tell(world));
+        conductor.play(&mut findings);
+    });
+    status.say(&format!("{:>5} s  calm: waiting until all is done", status.elapsed().as_secs()));
+    conductor.calm(&mut findings);
+    let played = conductor.finish();
+    let took = status.elapsed();
+
+    let mut audited = audit(world);
+    audited.wrong.append(&mut findings.wrong);
+    let findings = &mut audited;
+    let count = count::count(world);
+    count.differences().into_iter().for_each(|difference| findings.add(difference));
+    let offsets = world.offsets();
+    if offsets.iter().any(|(committed, end)| committed != end) {
+        findings.add(format!("not all is committed at the end: {offsets:?}"));
+    }
+    let network = proxy.tally();
+    let report = Report { options, took, played: &played, network, findings, count: &count };
+    report.lines().iter().for_each(|line| status.say(line));
+    tell_what_is_wrong(world, status, findings);
+    findings.wrong.is_empty()
+}
+
+fn tell_what_is_wrong(world: &World, status: &Status, findings: &Findings) {
+    for (_, what) in findings.wrong.iter().take(PRINTED) {
+        status.say(&format!("wrong: {what}"));
+    }
+    if findings.wrong.len() > PRINTED {
+        status.say(&format!("and {} more", findings.wrong.len() - PRINTED));
+    }
+    let concerned: BTreeSet<&String> = findings.wrong.iter().filter_map(|(id, _)| id.as_ref()).collect();
+    concerned.into_iter().take(HISTORIES).for_each(|id| status.say(&history(world, id)));
+}
+
+/// Puts what may help to understand a failed run where it stays.
+fn keep(world: &World, status: &Status) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("chaos-{}", world.name));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("output.log"), status.said()).unwrap();
+    let own = std::fs::read_dir(world.dir()).unwrap().flatten().map(|entry| entry.path());
+    for file in own.chain(world.stack.logs()).filter(|file| file.is_file()) {
+        if let Some(name) = file.file_name() {
+            // A log that can not be copied keeps no other from being kept.
+            let _ = std::fs::copy(&file, folder.join(name));
+        }
+    }
+    folder
+}
