@@ -9,6 +9,8 @@ use std::fmt;
 use crate::ids::{DocId, ShardId};
 use crate::placement::Placement;
 use crate::position::Position;
+use crate::tally::facets::Facets;
+use crate::tally::increment::Delta;
 
 /// All that is stored of one document.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -107,6 +109,22 @@ pub fn inv_6_one_entry_of_a_document<'a>(in_work: impl IntoIterator<Item = &'a D
     hold(twice.is_none(), "INV-6", || "two entries of one document are in work".to_owned())
 }
 
+/// INV-7: every document is counted exactly once: the counts are what the documents say (docs/tally.md). Holds with nothing in
+/// flight and nothing owed, once every increment is merged.
+pub fn inv_7_counted_exactly_once<'a>(
+    counts: &Delta,
+    documents: impl IntoIterator<Item = &'a Facets>,
+) -> Result<(), Broken> {
+    let nothing = Facets::default();
+    let mut recount = Delta::default();
+    for facets in documents {
+        recount.merge(&facets.delta_since(&nothing));
+    }
+    hold(*counts == recount, "INV-7", || {
+        format!("the counts are {counts:?}, but the documents say {recount:?}")
+    })
+}
+
 impl fmt::Display for View {
     /// `placement 0:5 in b, leftovers [a]; copies a at 0:1, b at 0:5`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -186,6 +204,13 @@ mod tests {
         assert!(inv_5_at_rest_there_is_one_copy(&view(refused, &[("a", 1), ("b", 2)])).is_err());
         assert!(inv_5_at_rest_there_is_one_copy(&moving).is_err());
         assert!(inv_5_at_rest_there_is_one_copy(&orphan).is_err());
+
+        let red: Facets = serde_json::from_str(r#"{"tag":["red"]}"#).unwrap();
+        let mut counts = Delta::default();
+        counts.add("tag", "red", 2);
+        assert!(inv_7_counted_exactly_once(&counts, [&red, &red, &Facets::default()]).is_ok());
+        assert!(inv_7_counted_exactly_once(&counts, [&red]).is_err());
+        assert!(inv_7_counted_exactly_once(&Delta::default(), []).is_ok());
 
         let ids = ["x", "y", "x"].map(|id| DocId::from_key(Some(id.as_bytes())).unwrap());
         assert!(inv_6_one_entry_of_a_document(&ids[..2]).is_ok());

@@ -13,6 +13,7 @@
 //! | `world.rs` | the transition system: what can happen next, and what must hold then |
 //! | `worker.rs` | ledger and mover, one call at a time, each step computed once |
 //! | `store.rs` | Elasticsearch's version rules for one document |
+//! | `collector.rs` | increments on their way, and the counts that they are merged into |
 //! | `record.rs` | scripts of records, and what they make of a document one by one |
 //!
 //! `GEOFOLD_MODEL=large cargo test --features sabotage --test model` explores more (dev/README.md); docs/reliability.md has the figures reached.
@@ -20,6 +21,7 @@
 #![allow(missing_docs, reason = "a test")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails")]
 
+mod collector;
 mod record;
 mod store;
 mod weakened;
@@ -33,7 +35,7 @@ use std::time::{Duration, Instant};
 use geofold::mover::OnMissing;
 use stateright::{Checker, HasDiscoveries, Model};
 
-use self::record::Record::{self, Bad, Delete, Index, Move, Part, Patch, Touch};
+use self::record::Record::{self, Bad, Delete, Index, Move, Part, Patch, Tag, Tagged, Touch};
 use self::record::scripts;
 use self::world::{Setting, Weakening, World};
 
@@ -211,6 +213,14 @@ fn lost_clears_and_calls_resent_at_every_step_are_harmless() {
     holds("3 records, 2 workers, clears lost", &worlds(3, &ALL, &setting));
     let setting = Setting { resends: true, ..Setting::default() };
     holds("3 records, 2 workers, every call resent", &worlds(3, &ALL, &setting));
+}
+
+/// What is counted: documents that move, are tagged and lose their tag.
+#[test]
+fn every_document_is_counted_exactly_once() {
+    let tally = Setting { tally: true, ..Setting::default() };
+    let few = [Index(0), Index(1), Tagged(0), Delete, Patch, Tag, Move(1), Touch];
+    holds("tally: 3 records of 8 kinds, 2 workers", &worlds(3, &few, &tally));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use geofold::geoshard::GeoshardMap;
 use geofold::ids::{DocId, ShardId};
 use geofold::mover::{OnMissing, Rules};
 use geofold::position::{Epoch, Position};
+use geofold::tally::facets::{FacetLimits, FacetRules};
 use geofold::write::{Body, Write};
 use serde_json::{Value, json};
 
@@ -20,17 +21,24 @@ pub const SHARDS: [&str; 3] = ["a", "b", "c"];
 /// A document that contains this is refused by every geoshard.
 pub const UNACCEPTABLE: &str = "unacceptable";
 
+/// What a tagged document says.
+const TAG: &str = "t";
+
 /// One record of the document. A place is an index into [`SHARDS`]: the geoshard to which the old map gives it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Record {
     /// The document, whole.
     Index(usize),
+    /// The document, whole, with a tag; the others have none.
+    Tagged(usize),
     /// The document, whole, and such that Elasticsearch refuses it.
     Bad(usize),
     /// The document is gone.
     Delete,
     /// A patch that does not mention the location.
     Patch,
+    /// A patch that tags the document.
+    Tag,
     /// A patch that moves the document.
     Move(usize),
     /// A patch of part of the location: only the merged document tells where that is.
@@ -43,7 +51,9 @@ impl fmt::Debug for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Index(place) => write!(f, "index {}", SHARDS[*place]),
+            Self::Tagged(place) => write!(f, "tagged {}", SHARDS[*place]),
             Self::Bad(place) => write!(f, "bad {}", SHARDS[*place]),
+            Self::Tag => f.write_str("tag"),
             Self::Delete => f.write_str("delete"),
             Self::Patch => f.write_str("patch"),
             Self::Move(place) => write!(f, "move {}", SHARDS[*place]),
@@ -56,8 +66,8 @@ impl fmt::Debug for Record {
 impl Record {
     fn place(self) -> Option<usize> {
         match self {
-            Self::Index(place) | Self::Bad(place) | Self::Move(place) => Some(place),
-            Self::Delete | Self::Patch | Self::Part | Self::Touch => None,
+            Self::Index(place) | Self::Tagged(place) | Self::Bad(place) | Self::Move(place) => Some(place),
+            Self::Delete | Self::Patch | Self::Tag | Self::Part | Self::Touch => None,
         }
     }
 
@@ -69,6 +79,11 @@ impl Record {
             let at = path().locate(doc.as_bytes()).unwrap();
             Body::Index { doc: doc.into(), at }
         };
+        let tagged = |place| {
+            let doc = json!({"location": location(place), "n": offset, "tag": TAG}).to_string();
+            let at = path().locate(doc.as_bytes()).unwrap();
+            Body::Index { doc: doc.into(), at }
+        };
         let patch = |value: Value| {
             let patch = value.to_string();
             let moves = path().patch_move(patch.as_bytes()).unwrap();
@@ -77,9 +92,11 @@ impl Record {
         let field = format!("p{offset}");
         let body = match self {
             Self::Index(place) => whole(place, json!(offset)),
+            Self::Tagged(place) => tagged(place),
             Self::Bad(place) => whole(place, json!(UNACCEPTABLE)),
             Self::Delete => Body::Delete,
             Self::Patch => patch(json!({field: 1})),
+            Self::Tag => patch(json!({"tag": TAG, field: 1})),
             Self::Move(place) => patch(json!({"location": location(place), field: 1})),
             Self::Part => patch(json!({"location": {"lat": 2}, field: 1})),
             Self::Touch => Body::Touch,
@@ -174,10 +191,15 @@ pub fn number_of(shard: &ShardId) -> u8 {
     u8::try_from(SHARDS.iter().position(|id| *id == shard.as_str()).unwrap()).unwrap()
 }
 
+/// What is counted: geoshards and tags.
+pub fn facet_rules() -> FacetRules {
+    FacetRules::new(true, [("tag", "tag")], FacetLimits { max_value_bytes: 10, max_values: 10 })
+}
+
 /// Rules by the old map or the new one, which gives every place to another geoshard.
-pub fn rules(by_new_map: bool, announce_all: bool, on_missing: OnMissing) -> Rules {
+pub fn rules(by_new_map: bool, announce_all: bool, on_missing: OnMissing, tally: bool) -> Rules {
     let starts = [0, 0x2000_0000_0000_0001, 0x4000_0000_0000_0001];
     let ranges = (0..3).map(|n| (starts[n], shard((n + usize::from(by_new_map)) % 3))).collect();
     let map = Arc::new(GeoshardMap::new(1, "three faces", ranges).unwrap());
-    Rules { map, location: path(), on_missing, announce_all, tally: None }
+    Rules { map, location: path(), on_missing, announce_all, tally: tally.then(facet_rules) }
 }

@@ -11,6 +11,7 @@ use geofold::elastic::{BulkOp, Found, Get, Guard, Index, ItemError, Stamp};
 use geofold::invariants::View;
 use geofold::placement::Placement;
 use geofold::position::Position;
+use geofold::tally::facets::{FacetRules, Facets};
 
 use super::record::{UNACCEPTABLE, number_of, shard, version_of};
 
@@ -79,7 +80,7 @@ pub struct Names {
 }
 
 #[derive(Debug)]
-struct Numbered<T> {
+pub struct Numbered<T> {
     all: Vec<T>,
     numbers: HashMap<String, u8>,
 }
@@ -92,14 +93,14 @@ impl<T> Default for Numbered<T> {
 
 impl<T: std::fmt::Debug + Clone> Numbered<T> {
     /// From 1.
-    fn number(&mut self, value: &T) -> u8 {
+    pub fn number(&mut self, value: &T) -> u8 {
         *self.numbers.entry(format!("{value:?}")).or_insert_with(|| {
             self.all.push(value.clone());
-            u8::try_from(self.all.len()).expect("fewer than 256 placements, or contents, of one script")
+            u8::try_from(self.all.len()).expect("fewer than 256 of a kind in one script")
         })
     }
 
-    fn get(&self, number: u8) -> &T {
+    pub fn get(&self, number: u8) -> &T {
         &self.all[usize::from(number) - 1]
     }
 }
@@ -247,6 +248,12 @@ impl Store {
             }
         }
         forgot
+    }
+
+    /// What the copies contribute to the counts.
+    pub fn recount(&self, rules: &FacetRules, names: &Names) -> Vec<Facets> {
+        let copies = self.copies.iter().enumerate().filter(|(_, slot)| slot.content != 0);
+        copies.map(|(n, slot)| rules.facets(names.content(slot.content), &shard(n))).collect()
     }
 
     /// As the invariants look at it.

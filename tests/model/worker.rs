@@ -12,11 +12,14 @@ use geofold::mover::{
     Announce, CleanUp, Desk, Examine, Finished, Lookups, ReadDocuments, ReadPlacements, Rules, WriteDocuments,
 };
 use geofold::placement::PlacementCache;
-use geofold::position::Epoch;
+use geofold::position::{Epoch, Position};
 use geofold::sabotage::Sabotage;
+use geofold::tally::increment::Edge;
 use geofold::worker::ledger::Ledger;
 use geofold::write::Write;
 
+use super::collector::Edges;
+use super::record::position;
 use super::store::{Names, Op, Reply, outcome};
 
 /// A batch at one of its rounds.
@@ -78,6 +81,17 @@ struct Worker {
     read_to: u8,
     /// The offsets that were read and not done; a bit each.
     undone: u8,
+    emitter: Emitter,
+}
+
+/// What a worker keeps for the tally; offsets.
+#[derive(Debug, Clone, Default)]
+struct Emitter {
+    /// The owner knows everything below committed.
+    committed: u8,
+    /// Every edge below is in an increment that was acknowledged.
+    acknowledged: u8,
+    edges: Edges,
 }
 
 /// One call of the round that is under way.
@@ -96,6 +110,10 @@ pub enum Event {
     Answer { call: u8, reply: Reply },
     /// The batch is past its deadline: nothing that is open will be answered.
     Deadline,
+    /// Its increment up to this offset was acknowledged.
+    Acknowledged { to: u8 },
+    /// Its commit of this offset was acknowledged.
+    Committed { to: u8 },
 }
 
 /// What a worker did that the world must know about.
@@ -120,6 +138,14 @@ pub struct Known {
     pub undone: u8,
     /// Documents that are dirty in any way, parked ones included.
     pub owes: bool,
+    /// What was counted up to here is acknowledged.
+    pub acknowledged: u8,
+}
+
+impl Known {
+    pub fn edges(&self) -> &Edges {
+        &self.worker.emitter.edges
+    }
 }
 
 /// Every worker there can be in a world, by number. Number 0 is nobody.
@@ -129,6 +155,7 @@ pub struct Workers {
     classes: Vec<(Vec<Option<Write>>, Rules)>,
     sabotage: Option<Sabotage>,
     loses_clears: bool,
+    prunes_uncommitted: bool,
     numbers: AHashMap<u128, u32>,
     known: Vec<Known>,
     steps: AHashMap<(u32, Event), (u32, Report)>,
@@ -139,11 +166,13 @@ impl Workers {
         classes: Vec<(Vec<Option<Write>>, Rules)>,
         sabotage: Option<Sabotage>,
         loses_clears: bool,
+        prunes_uncommitted: bool,
     ) -> Self {
         Self {
             classes,
             sabotage,
             loses_clears,
+            prunes_uncommitted,
             numbers: AHashMap::new(),
             known: Vec::new(),
             steps: AHashMap::new(),
@@ -163,6 +192,7 @@ impl Workers {
         let rules = &self.classes[usize::from(class)].1;
         let cache = cache_of.and_then(|other| self.get(other).worker.desk.clone()).map(|desk| desk.cache);
         let cache = cache.unwrap_or_else(|| PlacementCache::new(1.try_into().unwrap()));
+        let counted_to = if rules.tally.is_some() { read_to } else { 0 };
         let worker = Worker {
             class,
             ledger: Ledger::new(rules.clone(), Epoch::default()),
@@ -171,6 +201,7 @@ impl Workers {
             calls: Vec::new(),
             read_to,
             undone: 0,
+            emitter: Emitter { committed: counted_to, acknowledged: counted_to, edges: Edges::new() },
         };
         self.number(worker)
     }
@@ -182,7 +213,8 @@ impl Workers {
         }
         let mut worker = self.get(number).worker.clone();
         let log = &self.classes[usize::from(worker.class)].0;
-        let report = weakened(self.sabotage, || worker.take(event, log, names));
+        let prunes_at = self.prunes_uncommitted.then(|| self.get(number).watermark).flatten();
+        let report = weakened(self.sabotage, || worker.take(event, log, prunes_at, names));
         if let (true, Some(desk)) = (self.loses_clears, &mut worker.desk) {
             desk.clears.clear();
         }
@@ -208,6 +240,7 @@ impl Workers {
             watermark: watermark.map(|offset| u8::try_from(offset).unwrap()),
             undone: worker.undone,
             owes: worker.ledger.documents() > 0,
+            acknowledged: worker.emitter.acknowledged,
             worker,
         });
         let number = u32::try_from(self.known.len()).unwrap();
@@ -217,7 +250,14 @@ impl Workers {
 }
 
 impl Worker {
-    fn take(&mut self, event: Event, log: &[Option<Write>], names: &mut Names) -> Report {
+    /// `prunes_at`: what it takes as committed, if that is a weakening.
+    fn take(
+        &mut self,
+        event: Event,
+        log: &[Option<Write>],
+        prunes_at: Option<u8>,
+        names: &mut Names,
+    ) -> Report {
         match event {
             Event::Begin { records } => {
                 for _ in 0..records {
@@ -227,7 +267,17 @@ impl Worker {
                 self.rejected();
                 let mut desk = self.desk.take().expect("no batch is under way");
                 desk.lookups = Lookups::default();
+                desk.committed = position(prunes_at.unwrap_or(self.emitter.committed).into());
                 self.go_on(Batch::ReadPlacements(ReadPlacements::begin(desk, entries)), names)
+            }
+            Event::Acknowledged { to } => {
+                self.emitter.acknowledged = to;
+                self.emitter.edges = self.emitter.edges.split_off(&position(to.into()));
+                Report::default()
+            }
+            Event::Committed { to } => {
+                self.emitter.committed = to;
+                Report::default()
             }
             Event::Answer { call, reply } => {
                 self.calls[usize::from(call)].reply = Some(reply);
@@ -289,9 +339,19 @@ impl Worker {
     }
 
     fn finish(&mut self, finished: Finished) -> Report {
-        let Finished { mut desk, settled, .. } = finished;
+        let Finished { mut desk, settled, edges } = finished;
         desk.lookups = Lookups::default();
+        // Not to tell apart what does not differ: it is set with every batch.
+        desk.committed = Position::from_version(0);
         self.desk = Some(desk);
+        let acknowledged = position(self.emitter.acknowledged.into());
+        for Edge { pos, delta } in edges.into_iter().filter(|edge| edge.pos >= acknowledged) {
+            if delta.is_empty() {
+                self.emitter.edges.remove(&pos);
+            } else {
+                self.emitter.edges.insert(pos, delta);
+            }
+        }
         let mut report = Report::default();
         for settled in &settled {
             use geofold::mover::{Done, Outcome};

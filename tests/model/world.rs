@@ -9,6 +9,7 @@ use ahash::AHashMap;
 use geofold::invariants::{
     inv_1_every_copy_is_named, inv_2_a_document_that_exists_has_a_copy, inv_3_nothing_owed_is_committed,
     inv_3_what_is_committed_can_be_seen, inv_4_nothing_goes_back, inv_5_at_rest_there_is_one_copy,
+    inv_7_counted_exactly_once,
 };
 use geofold::mover::OnMissing;
 use geofold::position::Position;
@@ -16,7 +17,8 @@ use geofold::sabotage::Sabotage;
 use serde_json::Value;
 use stateright::{Model, Property};
 
-use super::record::{Record, belongs, naive, position, rules};
+use super::collector::{Collector, Counted, Sent};
+use super::record::{Record, belongs, facet_rules, naive, position, rules};
 use super::store::{Names, Op, Reply, Store};
 use super::worker::{Call, Event, Report, Workers};
 
@@ -40,6 +42,8 @@ pub struct Setting {
     pub on_missing: OnMissing,
     /// Every call may be sent again, any number of times.
     pub resends: bool,
+    /// What documents say is counted.
+    pub tally: bool,
     pub weakening: Weakening,
 }
 
@@ -54,6 +58,7 @@ impl Default for Setting {
             compacted: 0,
             on_missing: OnMissing::DeadLetter,
             resends: false,
+            tally: false,
             weakening: Weakening::None,
         }
     }
@@ -77,10 +82,18 @@ pub enum Weakening {
     OneMapIsKnown,
     /// Compaction takes records while a zombie acts on them, and the owner writes in place.
     InPlaceDespiteCompaction,
+    /// Histories are cut at the watermark before it is committed.
+    HistoryIsCutUncommitted,
+    /// Offsets are committed before their increment is acknowledged.
+    CommitsBeforeIncrements,
+    /// The collector counts every edge that it gets.
+    NothingIsRecognised,
+    /// The collector skips an increment that has nothing new, but no edges of another.
+    WholeIncrementsAreRecognised,
 }
 
 /// What is wrong, by number; 0 is nothing.
-const BROKEN: [&str; 13] = [
+const BROKEN: [&str; 14] = [
     "",
     "INV-1: a copy that no placement names",
     "INV-2: the last copy is gone",
@@ -94,6 +107,7 @@ const BROKEN: [&str; 13] = [
     "a record that was there was taken as lost",
     "nothing is left to do, and something is owed",
     "an owner that is left alone does not come to rest",
+    "INV-7: at rest, the counts are not what the documents say",
 ];
 
 /// Where the world is.
@@ -107,6 +121,9 @@ pub struct State {
     deadlines: u8,
     /// Calls that nobody waits for any more, and that may still be carried out; sorted.
     late: [Option<Op>; 2],
+    counted: Counted,
+    /// An increment that nobody waits for any more; it may get there at any time, and again.
+    late_increment: Option<Sent>,
     broken: u8,
 }
 
@@ -125,8 +142,17 @@ pub enum Step {
     Deadline { worker: u8 },
     /// A late call is carried out.
     Arrive(u8),
-    /// The owner commits its watermark.
-    Commit,
+    /// A worker's increment gets there, and that is acknowledged.
+    Send { worker: u8 },
+    /// It gets there, and the acknowledgement is lost.
+    SendLost { worker: u8 },
+    /// It is under way for longer than the worker waits.
+    SendLate { worker: u8 },
+    /// The late increment gets there.
+    ArriveIncrement,
+    /// The owner commits its watermark; what is counted, up to what is acknowledged of that. If not `known`, the answer is
+    /// lost.
+    Commit { known: bool },
     /// The partition is assigned to the next worker, with the old map or the new one.
     TakeOver { by_new_map: bool },
     /// Tombstones are forgotten.
@@ -147,6 +173,8 @@ struct Tables {
     judged: AHashMap<(Store, Store), u8>,
     judged_at_rest: AHashMap<Store, u8>,
     seen: AHashMap<(Store, u8), bool>,
+    collector: Collector,
+    recounted: AHashMap<(Store, Counted), bool>,
 }
 
 impl World {
@@ -171,7 +199,7 @@ impl World {
             let misses_some = !is_first
                 && setting.compacted != 0
                 && setting.weakening != Weakening::InPlaceDespiteCompaction;
-            rules(by_new_map, announces_all || misses_some, setting.on_missing)
+            rules(by_new_map, announces_all || misses_some, setting.on_missing, setting.tally)
         };
         let classes = [(true, false), (true, true), (false, false), (false, true)];
         let classes = classes.map(|(is_first, by_new_map)| {
@@ -182,11 +210,18 @@ impl World {
             _ => None,
         };
         let tables = Tables {
-            workers: Workers::new(classes.into(), sabotage, setting.weakening == Weakening::ClearsAreLost),
+            workers: Workers::new(
+                classes.into(),
+                sabotage,
+                setting.weakening == Weakening::ClearsAreLost,
+                setting.weakening == Weakening::HistoryIsCutUncommitted,
+            ),
             names: Names::default(),
             judged: AHashMap::new(),
             judged_at_rest: AHashMap::new(),
             seen: AHashMap::new(),
+            collector: Collector::default(),
+            recounted: AHashMap::new(),
         };
         let naive = (0..=script.len()).map(|end| naive(script, end, setting.on_missing)).collect();
         Self { naive, tables: Mutex::new(tables), setting }
@@ -309,8 +344,47 @@ impl World {
                 state.broken = 11;
             } else {
                 state.broken = self.judge_at_rest(tables, state.store);
+                if state.broken == 0 && self.setting.tally && !self.is_counted(tables, state) {
+                    state.broken = 13;
+                }
             }
         }
+    }
+
+    /// INV-7, once the owner's last increment is merged. Of what was refused, the counts say what its placement does.
+    fn is_counted(&self, tables: &mut Tables, state: &State) -> bool {
+        let counted = match self.increment(tables, state, state.owner) {
+            Some(sent) => tables.collector.merge(state.counted, sent, self.setting.weakening),
+            None => state.counted,
+        };
+        if let Some(is_counted) = tables.recounted.get(&(state.store, counted)) {
+            return *is_counted;
+        }
+        let documents = if self.refuses() {
+            let placement = state.store.view(&tables.names).placement;
+            placement.and_then(|placement| placement.facets().cloned()).into_iter().collect()
+        } else {
+            state.store.recount(&facet_rules(), &tables.names)
+        };
+        let is_counted = inv_7_counted_exactly_once(&tables.collector.counts(counted), &documents).is_ok();
+        tables.recounted.insert((state.store, counted), is_counted);
+        is_counted
+    }
+
+    /// What a worker has to send.
+    fn increment(&self, tables: &mut Tables, state: &State, worker: u8) -> Option<Sent> {
+        let known = tables.workers.get(state.workers[usize::from(worker)]);
+        let to = known.watermark.filter(|to| *to > known.acknowledged)?;
+        Some(tables.collector.increment(known.edges(), to))
+    }
+
+    /// The offset that the owner may commit.
+    fn may_commit(&self, tables: &Tables, state: &State) -> Option<u8> {
+        let owner = tables.workers.get(state.workers[usize::from(state.owner)]);
+        if self.setting.tally && self.setting.weakening != Weakening::CommitsBeforeIncrements {
+            return Some(owner.acknowledged);
+        }
+        owner.watermark
     }
 
     /// INV-3: what was done up to here can be seen.
@@ -405,6 +479,16 @@ impl World {
         };
         let store = state.store.view(&tables.names).to_string();
         let what = match step {
+            None if self.setting.tally => {
+                let counts = tables.collector.counts(state.counted);
+                let last = self.increment(tables, state, state.owner).map(|sent| tables.collector.tell(sent));
+                let placement = state.store.view(&tables.names).placement;
+                return format!(
+                    "{store}; counted to {}: {counts:?}; to be sent: {last:?}; {placement:?}\n=> {}",
+                    state.counted.merged_to,
+                    BROKEN[usize::from(state.broken)]
+                );
+            }
             None => return format!("{store}\n=> {}", BROKEN[usize::from(state.broken)]),
             Some(Step::Call { worker, call }) => format!("{worker}: {:?}", calls(tables, worker, call)),
             Some(Step::Lost { worker, call }) => {
@@ -416,8 +500,19 @@ impl World {
             Some(Step::Arrive(n)) => {
                 format!("arrives: {:?}", state.late[usize::from(n)].map(|op| tell_op(&tables.names, op)))
             }
+            Some(Step::ArriveIncrement) => {
+                format!("arrives: {:?}", state.late_increment.map(|sent| tables.collector.tell(sent)))
+            }
+            Some(step @ (Step::Send { worker } | Step::SendLost { worker } | Step::SendLate { worker })) => {
+                let sent = self.increment(tables, state, worker);
+                format!("{step:?}: {:?}", sent.map(|sent| tables.collector.tell(sent)))
+            }
             Some(step) => format!("{step:?}"),
         };
+        if self.setting.tally {
+            let counts = tables.collector.counts(state.counted);
+            return format!("{store}; counted to {}: {counts:?}\n    {what}", state.counted.merged_to);
+        }
         format!("{store}\n    {what}")
     }
 }
@@ -451,6 +546,8 @@ impl Model for World {
             losses: self.setting.losses,
             deadlines: self.setting.deadlines,
             late: [None; 2],
+            counted: Counted::default(),
+            late_increment: None,
             broken: 0,
         };
         let maps: &[bool] = if self.setting.two_maps { &[false, true] } else { &[false] };
@@ -470,6 +567,15 @@ impl Model for World {
         let tables = self.tables();
         for worker in 0..=state.owner {
             let known = tables.workers.get(state.workers[usize::from(worker)]);
+            if self.setting.tally && known.watermark.is_some_and(|watermark| watermark > known.acknowledged) {
+                steps.push(Step::Send { worker });
+                if state.losses > 0 {
+                    steps.push(Step::SendLost { worker });
+                }
+                if state.losses > 0 && state.late_increment.is_none() {
+                    steps.push(Step::SendLate { worker });
+                }
+            }
             if known.is_idle {
                 for records in 0..=self.records() - known.read_to {
                     if records > 0 || known.has_work || known.has_clears {
@@ -503,9 +609,14 @@ impl Model for World {
                 steps.push(Step::Arrive(u8::try_from(n).unwrap()));
             }
         }
-        let owner = tables.workers.get(state.workers[usize::from(state.owner)]);
-        if owner.watermark.is_some_and(|watermark| watermark > state.committed) {
-            steps.push(Step::Commit);
+        if state.late_increment.is_some() {
+            steps.push(Step::ArriveIncrement);
+        }
+        if self.may_commit(&tables, state).is_some_and(|offset| offset > state.committed) {
+            steps.push(Step::Commit { known: true });
+            if self.setting.tally && state.losses > 0 {
+                steps.push(Step::Commit { known: false });
+            }
         }
         if state.owner + 1 < self.setting.workers {
             steps.push(Step::TakeOver { by_new_map: false });
@@ -561,14 +672,37 @@ impl Model for World {
                 state.late.sort_unstable();
                 self.carry_out(tables, &mut state, op);
             }
-            Step::Commit => {
+            Step::Send { worker } => {
+                let sent = self.increment(tables, &state, worker)?;
+                state.counted = tables.collector.merge(state.counted, sent, self.setting.weakening);
+                self.event(tables, &mut state, worker, Event::Acknowledged { to: sent.to });
+            }
+            Step::SendLost { worker } => {
+                let sent = self.increment(tables, &state, worker)?;
+                state.counted = tables.collector.merge(state.counted, sent, self.setting.weakening);
+                state.losses -= 1;
+            }
+            Step::SendLate { worker } => {
+                state.late_increment = Some(self.increment(tables, &state, worker)?);
+                state.losses -= 1;
+            }
+            Step::ArriveIncrement => {
+                let sent = state.late_increment?;
+                state.counted = tables.collector.merge(state.counted, sent, self.setting.weakening);
+            }
+            Step::Commit { known } => {
+                let watermark = self.may_commit(tables, &state)?;
                 let owner = tables.workers.get(state.workers[usize::from(state.owner)]);
-                let watermark = owner.watermark?;
                 let undone = (0..8).filter(|offset| (owner.undone >> offset) & 1 == 1);
                 if inv_3_nothing_owed_is_committed(watermark.into(), undone).is_err() {
                     state.broken = 3;
                 }
                 state.committed = watermark;
+                if !known {
+                    state.losses -= 1;
+                } else if self.setting.tally {
+                    self.event(tables, &mut state, last.owner, Event::Committed { to: watermark });
+                }
             }
             Step::TakeOver { by_new_map } => {
                 state.owner += 1;
