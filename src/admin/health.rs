@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use prometheus::IntGauge;
+
 use crate::clock::{Clock, Instant};
 use crate::telemetry::Metrics;
 use crate::telemetry::events::ReadinessChanged;
@@ -26,7 +28,8 @@ pub enum Alive {
 #[derive(Debug)]
 pub struct Health {
     clock: Arc<dyn Clock>,
-    metrics: Arc<Metrics>,
+    /// 1 while it is ready.
+    ready: IntGauge,
     /// The poll thread is taken for hung when it has not polled for longer than this.
     max_silence: Duration,
     /// Milliseconds on the boot-time clock of the last poll; [`NEVER`] before the first.
@@ -43,10 +46,15 @@ impl Health {
 
     /// Alive, and not ready because of [`Health::STARTUP`].
     pub fn new(clock: Arc<dyn Clock>, metrics: Arc<Metrics>, max_silence: Duration) -> Arc<Self> {
+        Self::with_gauge(clock, metrics.ready.clone(), max_silence)
+    }
+
+    /// The same for another process than a worker: `ready` is its gauge.
+    pub fn with_gauge(clock: Arc<dyn Clock>, ready: IntGauge, max_silence: Duration) -> Arc<Self> {
         // No event: that a worker begins by starting is no news.
-        let missing = BTreeMap::from([(Self::STARTUP.to_owned(), "the worker is starting".to_owned())]);
+        let missing = BTreeMap::from([(Self::STARTUP.to_owned(), "it is starting".to_owned())]);
         let last_poll = AtomicU64::new(NEVER);
-        Arc::new(Self { clock, metrics, max_silence, last_poll, missing: Mutex::new(missing) })
+        Arc::new(Self { clock, ready, max_silence, last_poll, missing: Mutex::new(missing) })
     }
 
     /// The poll thread has polled.
@@ -88,7 +96,7 @@ impl Health {
     fn change(&self, change: impl FnOnce(&mut BTreeMap<String, String>) -> bool) {
         let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         if change(&mut missing) {
-            ReadinessChanged { missing: &missing }.emit(&self.metrics);
+            ReadinessChanged { missing: &missing }.emit(&self.ready);
         }
     }
 
@@ -138,11 +146,11 @@ pub(super) mod tests {
         assert_eq!(health.missing().len(), 1);
         health.not_ready("elasticsearch", "refused the credentials");
         health.ready(Health::STARTUP);
-        assert_eq!(health.metrics.ready.get(), 0);
+        assert_eq!(health.ready.get(), 0);
         health.not_ready("elasticsearch", "does not answer");
         assert_eq!(health.missing()["elasticsearch"], "does not answer");
         health.ready("elasticsearch");
         assert!(health.missing().is_empty());
-        assert_eq!(health.metrics.ready.get(), 1);
+        assert_eq!(health.ready.get(), 1);
     }
 }

@@ -4,6 +4,8 @@
 //! configuration are wrong and nothing was started. `check` and `send` say in their help what else they mean by 1.
 
 mod check;
+mod cloud;
+mod collect;
 mod connect;
 mod demo;
 mod output;
@@ -45,6 +47,10 @@ enum Command {
     Send(send::SendArgs),
     /// Find the documents in a circle, the nearest first: a small client, to see the whole thing work.
     Search(search::SearchArgs),
+    /// Merge the increments that workers send into live counts; run two or three.
+    Collect(collect::CollectArgs),
+    /// Show the values that most documents have: a table, a picture, or JSON.
+    Cloud(cloud::CloudArgs),
     /// Show the whole job on stand-ins, with no server installed.
     Demo(demo::DemoArgs),
 }
@@ -113,6 +119,8 @@ pub fn main() -> ExitCode {
         Command::Shards(args) => block_on(shards::shards(args)),
         Command::Send(args) => block_on(send::send(args)),
         Command::Search(args) => block_on(search::search(args)),
+        Command::Collect(args) => block_on(collect::collect(args)),
+        Command::Cloud(args) => block_on(cloud::cloud(args)),
         Command::Demo(args) => block_on(demo::demo(args)),
     };
     match result {

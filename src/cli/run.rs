@@ -152,7 +152,7 @@ async fn may_join(
     }
 }
 
-fn start_logging(config: &Config) -> Result<Recent, Failure> {
+pub(super) fn start_logging(config: &Config) -> Result<Recent, Failure> {
     let format = match config.log.format {
         LogFormat::Text => logging::LogFormat::Text,
         LogFormat::Json => logging::LogFormat::Json,

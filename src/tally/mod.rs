@@ -3,6 +3,7 @@
 //! Workers (emitters) find out what each write changed, as *edges*, and send them to a topic as *increments*, at least once;
 //! collectors merge them into counts in one transaction. `docs/tally.md` has the rules.
 
+pub mod collect;
 pub mod facets;
 pub mod increment;
 mod scan;

@@ -265,9 +265,9 @@ pub struct ReadinessChanged<'a> {
 
 impl ReadinessChanged<'_> {
     /// Logs and counts it.
-    pub fn emit(self, metrics: &Metrics) {
+    pub fn emit(self, gauge: &prometheus::IntGauge) {
         let ready = self.missing.is_empty();
-        metrics.ready.set(i64::from(ready));
+        gauge.set(i64::from(ready));
         if ready {
             info!("ready");
         } else {

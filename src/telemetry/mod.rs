@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `families.rs` | metrics whose labels are Rust enums, and the register that knows every metric's name and help |
 //! | `metrics.rs` | [`Metrics`]: every metric of the worker, one struct of handles |
+//! | `collector.rs` | every metric of a collector |
 //! | `events.rs` | one type per event that an operator may need: its log line and its counters |
 //! | `requests.rs` | [`Metrics`] as the observer of requests to Elasticsearch |
 //! | `logging.rs` | where log lines go, as text or JSON |
@@ -12,6 +13,7 @@
 //! | `board.rs` | where each partition stands, for the status page |
 
 pub mod board;
+pub mod collector;
 pub mod events;
 pub mod families;
 pub mod logging;

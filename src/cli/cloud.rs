@@ -1,0 +1,161 @@
+//! `geofold cloud`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use clap::Args;
+use serde::Serialize;
+
+use super::{ConfigArgs, Failure, output};
+use crate::config::ServerUrl;
+use crate::config::database_url::DatabaseUrl;
+use crate::database::Database;
+use crate::tally::collect::http::{CloudAnswer, Tag};
+use crate::tally::collect::store::Store;
+use crate::tally::collect::svg;
+
+/// How long a collector may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// An answer is at most this long: 32 facets of 10,000 values.
+const MAX_ANSWER: usize = 256 << 20;
+
+/// Show the values that most documents have: a table, a picture, or JSON.
+///
+/// It reads the database of the configuration, or asks a collector (--url), for which no configuration is needed. Exit code
+/// 1: neither answered, or nothing is counted yet.
+#[derive(Debug, Args)]
+pub struct CloudArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Ask this collector instead of the database, for example http://127.0.0.1:9465.
+    #[arg(long, value_name = "URL")]
+    url: Option<ServerUrl>,
+    /// Only this facet, for example tags; without it, all.
+    #[arg(long, value_name = "NAME")]
+    facet: Option<String>,
+    /// How many values of each facet, at most; collectors keep collector.top of them.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    top: usize,
+    /// Write a picture of one facet to this file instead; - for standard output.
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    svg: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub async fn cloud(args: CloudArgs) -> Result<ExitCode, Failure> {
+    let answer = match &args.url {
+        Some(url) => ask_collector(url, &args).await?,
+        None => read_database(&args).await?,
+    };
+    if args.json {
+        output::json(&answer)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if answer.version == 0 {
+        return Err(anyhow!(
+            "nothing is counted yet: see that [tally] is on for the workers, and a collector runs"
+        )
+        .into());
+    }
+    if let Some(facet) = &args.facet
+        && !answer.facets.contains_key(facet)
+    {
+        return Err(anyhow!("no facet {facet} is counted; without --facet, all are shown").into());
+    }
+    match &args.svg {
+        None => output::text_or_json(&Table(&answer), false),
+        Some(file) => write_picture(&answer, file),
+    }
+}
+
+async fn read_database(args: &CloudArgs) -> Result<CloudAnswer, Failure> {
+    let config = args.config.load()?;
+    if let DatabaseUrl::Sqlite(path) = &config.database.url
+        && !path.exists()
+    {
+        return Err(anyhow!("there is no database {} yet; geofold collect makes it", path.display()).into());
+    }
+    let database = Database::open(&config.database).await?;
+    let store = Store::new(database.clone(), config.collector.top, config.collector.keep_versions);
+    let latest = store.later_than(0).await;
+    database.close().await;
+    let top = args.top.min(config.collector.top);
+    Ok(CloudAnswer::new(latest?.as_ref(), args.facet.as_deref(), top))
+}
+
+async fn ask_collector(url: &ServerUrl, args: &CloudArgs) -> Result<CloudAnswer, Failure> {
+    let client = reqwest::Client::builder().timeout(PATIENCE).build().context("making an HTTP client")?;
+    let mut wanted = url.as_url().clone();
+    wanted.set_path(&format!("{}/cloud", wanted.path().trim_end_matches('/')));
+    wanted.query_pairs_mut().append_pair("top", &args.top.to_string());
+    if let Some(facet) = &args.facet {
+        wanted.query_pairs_mut().append_pair("facet", facet);
+    }
+    let asking = || format!("asking the collector at {url}; see that it runs, and its address");
+    let mut answer = client.get(wanted).send().await.with_context(asking)?;
+    let status = answer.status();
+    let mut body = Vec::new();
+    while let Some(part) = answer.chunk().await.with_context(asking)? {
+        if body.len() + part.len() > MAX_ANSWER {
+            return Err(anyhow!("the answer of {url} is too long to be a collector's").into());
+        }
+        body.extend_from_slice(&part);
+    }
+    if !status.is_success() {
+        let said = String::from_utf8_lossy(&body[..body.len().min(300)]).into_owned();
+        return Err(anyhow!("{url} answered {status}: {said}").into());
+    }
+    Ok(serde_json::from_slice(&body).with_context(|| format!("{url} does not answer as a collector does"))?)
+}
+
+fn write_picture(answer: &CloudAnswer, file: &std::path::Path) -> Result<ExitCode, Failure> {
+    let (facet, tags) = only_facet(answer).map_err(Failure::usage)?;
+    let picture = svg::render(facet, tags);
+    if file.as_os_str() == "-" {
+        output::text(picture)?;
+    } else {
+        std::fs::write(file, picture).with_context(|| format!("writing {}", file.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn only_facet(answer: &CloudAnswer) -> anyhow::Result<(&str, &[Tag])> {
+    let mut facets = answer.facets.iter();
+    match (facets.next(), facets.next()) {
+        (Some((name, tags)), None) => Ok((name, tags)),
+        _ => {
+            let names: Vec<&str> = answer.facets.keys().map(String::as_str).collect();
+            bail!("a picture is of one facet: give --facet, one of {}", names.join(", "))
+        }
+    }
+}
+
+/// The cloud for people.
+#[derive(Serialize)]
+struct Table<'a>(&'a CloudAnswer);
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(answer) = self;
+        write!(f, "version {} of {}", answer.version, answer.created)?;
+        for (facet, tags) in &answer.facets {
+            let width = tags.iter().map(|tag| tag.count.to_string().len()).max().unwrap_or(0);
+            write!(f, "\n\n{facet}")?;
+            if tags.is_empty() {
+                write!(f, "\n  no document has a value")?;
+            }
+            for tag in tags {
+                // A value is what somebody wrote into a document: no control characters for the terminal.
+                let value: String =
+                    tag.value.chars().map(|c| if c.is_control() { '\u{FFFD}' } else { c }).collect();
+                write!(f, "\n  {:>width$}  {value}", tag.count)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! `geofold collect`.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{ConfigArgs, Failure, connect, run, signals};
+use crate::admin::{self, Health};
+use crate::config::Config;
+use crate::database::Database;
+use crate::retry::RetryPolicy;
+use crate::tally::collect::http::{self, CloudState};
+use crate::tally::collect::store::Store;
+use crate::tally::collect::{Allowances, Collector, DATABASE, Notifier};
+use crate::telemetry::collector::CollectorMetrics;
+
+/// A collector that has done nothing for this long is taken for hung by `/healthz`: no wait of its own is longer.
+const MAX_SILENCE: Duration = Duration::from_secs(120);
+
+/// Merge increments into counts: run two or three of them, one merges at a time.
+///
+/// Workers with [tally] in their configuration send what changes in documents' tags and the like to a topic of increments.
+/// Collectors read it and keep the counts in a database, [database], each change exactly once. They take over from each
+/// other within seconds. SIGTERM or SIGINT: it steps down and exits with 0. Kill -9 is as safe.
+///
+/// A record that is no increment, and increments that were deleted before they were merged, end it with an error (exit
+/// code 1) that says what to do: counts need every increment.
+#[derive(Debug, Args)]
+pub struct CollectArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Pass over the record at this place of the increments' topic if it is no increment. May be given again.
+    #[arg(long, value_name = "PARTITION:OFFSET", value_parser = place)]
+    skip: Vec<(i32, i64)>,
+    /// Go on although increments were lost, with those that there are. Counts are wrong until they are made anew.
+    #[arg(long)]
+    accept_loss: bool,
+}
+
+fn place(text: &str) -> anyhow::Result<(i32, i64)> {
+    let (partition, offset) = text.split_once(':').context("write it like 3:1234567")?;
+    Ok((partition.parse()?, offset.parse()?))
+}
+
+pub async fn collect(args: CollectArgs) -> Result<ExitCode, Failure> {
+    let config = args.config.load()?;
+    run::start_logging(&config)?;
+    let stop = signals::stop_on_signal()?;
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "geofold collect starts");
+    tracing::info!("configuration:\n{}", config.to_redacted_toml());
+    if !config.tally.is_on() {
+        tracing::warn!(
+            "[tally] counts nothing: workers with this configuration send no increments; set tally.facets or tally.geoshard"
+        );
+    }
+    let metrics = CollectorMetrics::new().context("registering metrics")?;
+    let health = Health::with_gauge(connect::clock(), metrics.ready.clone(), MAX_SILENCE);
+    let (latest, reader) = watch::channel(None);
+    let admin_stop = CancellationToken::new();
+    let state =
+        CloudState::new(reader, config.collector.top, metrics.clone(), health.clone(), admin_stop.clone());
+    let (_, server) = admin::serve(config.collector.listen, http::routes(state), admin_stop.clone()).await?;
+
+    let allowances =
+        Allowances { skip: args.skip.into_iter().collect::<BTreeSet<_>>(), accept_loss: args.accept_loss };
+    let result: Result<(), Failure> = async {
+        let Some(database) = open(&config, &health, &stop).await? else { return Ok(()) };
+        let notifier = Notifier::start(&config, metrics.clone())
+            .map_err(|error| anyhow!("the kafka producer can not be made: {error}; check [kafka]"))
+            .map_err(Failure::usage)?;
+        let store = Store::new(database.clone(), config.collector.top, config.collector.keep_versions);
+        let collector = Collector {
+            store,
+            allowances,
+            metrics: metrics.clone(),
+            health: Arc::clone(&health),
+            latest,
+            notifier,
+            stop,
+        };
+        let result = collector.run(&config).await;
+        database.close().await;
+        Ok(result?)
+    }
+    .await;
+    admin_stop.cancel();
+    // The server only answers questions; how it ended changes nothing.
+    let _ = server.await;
+    if result.is_ok() {
+        tracing::info!("geofold collect ends");
+    }
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+/// Waits for a database that does not answer, and refuses one that says no. `None` if told to stop.
+async fn open(
+    config: &Config,
+    health: &Health,
+    stop: &CancellationToken,
+) -> Result<Option<Database>, Failure> {
+    let mut delays = RetryPolicy { initial: config.retry.initial, max: config.retry.max }.delays();
+    loop {
+        match Database::open(&config.database).await {
+            Ok(database) => return Ok(Some(database)),
+            Err(error) if error.is_passing() => {
+                let delay = delays.next(None);
+                tracing::warn!(%error, ?delay, "waiting to start");
+                health.not_ready(DATABASE, error.to_string());
+                tokio::select! {
+                    () = tokio::time::sleep(delay) => {}
+                    () = stop.cancelled() => return Ok(None),
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

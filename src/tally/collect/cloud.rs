@@ -1,0 +1,185 @@
+//! The cloud: the values of each facet that most documents have, kept up to date from the counts that change.
+//!
+//! A facet's *board* holds more values than are asked for, and knows its *floor*: whatever is not on the board ranks at
+//! the floor or below it. So a value whose count changed is placed by its new count alone, and the counts need to be read
+//! again only when so many values fell off that the board does not reach far enough: then by one query along an index.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// A value's rank: those with more documents first, then by value.
+fn rank(value: &str, count: i64) -> (Reverse<i64>, &str) {
+    (Reverse(count), value)
+}
+
+/// The values of all facets that most documents have.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Cloud(BTreeMap<String, Board>);
+
+/// The best values of one facet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Board {
+    /// The best first. None of them has a count of 0 or below.
+    values: Vec<(String, i64)>,
+    /// The rank that everything else is at, or below; `None` if there is nothing else.
+    floor: Option<(String, i64)>,
+}
+
+impl Board {
+    /// From all values that count, the best first, or from the best `room + 1` of them.
+    pub fn from_counts(mut best: Vec<(String, i64)>, room: usize) -> Self {
+        let floor = best.get(room).cloned();
+        best.truncate(room);
+        Self { values: best, floor }
+    }
+
+    /// Whether the best `top` are all known.
+    pub fn reaches(&self, top: usize) -> bool {
+        self.floor.is_none() || self.values.len() >= top
+    }
+
+    /// The best `top`, the best first.
+    pub fn best(&self, top: usize) -> &[(String, i64)] {
+        &self.values[..top.min(self.values.len())]
+    }
+
+    fn is_above_floor(&self, value: &str, count: i64) -> bool {
+        let below = |(floor, at): &(String, i64)| rank(value, count) < rank(floor, *at);
+        count > 0 && self.floor.as_ref().is_none_or(below)
+    }
+
+    /// `value` had `before` documents and has `count` now.
+    fn place(&mut self, value: &str, before: i64, count: i64, room: usize) {
+        if self.is_above_floor(value, before) {
+            let before = rank(value, before);
+            let at = self.values.partition_point(|(value, count)| rank(value, *count) < before);
+            if self.values.get(at).is_some_and(|(known, _)| known == value) {
+                self.values.remove(at);
+            }
+        }
+        if !self.is_above_floor(value, count) {
+            return;
+        }
+        let now = rank(value, count);
+        let at = self.values.partition_point(|(value, count)| rank(value, *count) < now);
+        self.values.insert(at, (value.to_owned(), count));
+        if self.values.len() > room {
+            self.floor = self.values.pop();
+        }
+    }
+}
+
+impl Cloud {
+    /// How many values a board for the best `top` holds.
+    pub fn room(top: usize) -> usize {
+        top.saturating_mul(2).max(top.saturating_add(10))
+    }
+
+    /// The facets that something is known of.
+    pub fn facets(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// A facet's board.
+    pub fn board(&self, facet: &str) -> Option<&Board> {
+        self.0.get(facet)
+    }
+
+    /// Replaces a facet's board by one that was read anew.
+    pub fn set_board(&mut self, facet: &str, board: Board) {
+        self.0.insert(facet.to_owned(), board);
+    }
+
+    /// These counts changed: facet, value, count before, count now. A facet that was not known yet has no other values.
+    pub fn place<'a>(&mut self, counts: impl Iterator<Item = (&'a str, &'a str, i64, i64)>, top: usize) {
+        let room = Self::room(top);
+        for (facet, value, before, count) in counts {
+            if !self.0.contains_key(facet) {
+                self.0.insert(facet.to_owned(), Board::default());
+            }
+            if let Some(board) = self.0.get_mut(facet) {
+                board.place(value, before, count, room);
+            }
+        }
+    }
+
+    /// The facets whose board does not reach the best `top` any more, and has to be read anew.
+    pub fn short(&self, top: usize) -> Vec<String> {
+        let short = self.0.iter().filter(|(_, board)| !board.reaches(top));
+        short.map(|(facet, _)| facet.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// All values that count, the best first.
+    fn recomputed(counts: &BTreeMap<String, i64>) -> Vec<(String, i64)> {
+        let mut all: Vec<_> = counts
+            .iter()
+            .filter(|(_, count)| **count > 0)
+            .map(|(value, count)| (value.clone(), *count))
+            .collect();
+        all.sort_by_key(|(value, count)| rank(value, *count));
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn the_cloud_kept_by_changes_is_the_cloud_of_all_counts(
+            top in 1usize..6,
+            batches in prop::collection::vec(prop::collection::vec((0u8..60, -4i64..6), 1..25), 1..60),
+        ) {
+            let mut counts: BTreeMap<String, i64> = BTreeMap::new();
+            let mut cloud = Cloud::default();
+            for batch in batches {
+                let before = counts.clone();
+                for (value, by) in batch {
+                    *counts.entry(format!("v{value}")).or_default() += by;
+                }
+                let count = |counts: &BTreeMap<String, i64>, value| counts.get(value).copied().unwrap_or_default();
+                let changed = counts.keys().map(|value| ("tags", value.as_str(), count(&before, value), counts[value]));
+                cloud.place(changed, top);
+                // Stored and read back between any two versions, as another collector would.
+                cloud = serde_json::from_slice(&serde_json::to_vec(&cloud).unwrap()).unwrap();
+                let all = recomputed(&counts);
+                for facet in cloud.short(top) {
+                    let room = Cloud::room(top);
+                    let best = all.iter().take(room + 1).cloned().collect();
+                    cloud.set_board(&facet, Board::from_counts(best, room));
+                }
+                let board = cloud.board("tags").unwrap();
+                prop_assert_eq!(board.best(top), &all[..top.min(all.len())]);
+                prop_assert!(board.values.len() <= Cloud::room(top));
+            }
+        }
+    }
+
+    #[test]
+    fn a_board_is_read_anew_only_when_it_fell_short() {
+        let top = 2;
+        let mut cloud = Cloud::default();
+        let names: Vec<String> = (0..20).map(|n| format!("v{n:02}")).collect();
+        cloud.place(names.iter().map(|name| ("tags", name.as_str(), 0, 5)), top);
+        assert_eq!(cloud.board("tags").unwrap().values.len(), Cloud::room(top));
+        let mut readings = 0;
+        for name in &names {
+            cloud.place([("tags", name.as_str(), 5, 0)].into_iter(), top);
+            readings += usize::from(!cloud.short(top).is_empty());
+            if !cloud.short(top).is_empty() {
+                break;
+            }
+        }
+        assert_eq!(readings, 1);
+        assert_eq!(cloud.board("tags").unwrap().best(9).len(), 1);
+    }
+}
