@@ -17,12 +17,7 @@
 //! where is not in it.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a helper that fails is a test that fails")]
-#![expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_possible_wrap,
-    clippy::cast_sign_loss,
-    reason = "small numbers of a test's own"
-)]
+#![expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small numbers of a test's own")]
 
 mod audit;
 mod command;

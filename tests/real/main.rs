@@ -10,11 +10,7 @@
 //! Every test makes topics and indices of its own, so that tests neither see each other nor an earlier run.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a helper that fails is a test that fails")]
-#![expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_possible_wrap,
-    reason = "small numbers of a test's own"
-)]
+#![expect(clippy::cast_possible_truncation, reason = "small numbers of a test's own")]
 
 mod bounded;
 mod counters;

@@ -39,8 +39,13 @@ impl Stack {
     /// `dev/stack COMMAND NAME`, for example `restart kafka`.
     pub fn tell(&self, command: &str, service: &str) {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/dev/stack");
-        let output =
-            Command::new(script).arg("--dir").arg(&self.dir).args([command, service]).output().unwrap();
+        let mut stack = Command::new(script);
+        stack.arg("--dir").arg(&self.dir).args([command, service]);
+        // A server that starts beside workers and builds may take minutes.
+        if std::env::var_os("GEOFOLD_STACK_WAIT").is_none() {
+            stack.env("GEOFOLD_STACK_WAIT", "600");
+        }
+        let output = stack.output().unwrap();
         assert!(
             output.status.success(),
             "dev/stack {command} {service}: {}{}",

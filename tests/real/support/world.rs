@@ -82,7 +82,7 @@ impl Feed {
     /// Records that no broker has acknowledged yet.
     pub fn waiting(&self) -> usize {
         self.producer.poll(Duration::ZERO);
-        self.producer.in_flight_count().max(0) as usize
+        usize::try_from(self.producer.in_flight_count()).unwrap_or(0)
     }
 }
 
