@@ -2,6 +2,7 @@
 //!
 //! Counters are since the worker's start; whoever reads the status twice has rates. Nothing here names a document.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 
@@ -12,7 +13,7 @@ use super::page::map::MapDrawing;
 use super::{Alive, Health};
 use crate::clock::{Clock, Instant};
 use crate::geoshard::map::GeoshardMap;
-use crate::telemetry::board::BoardReader;
+use crate::telemetry::board::{BoardReader, Standing};
 use crate::telemetry::families::Label;
 use crate::telemetry::reading::RequestReading;
 use crate::telemetry::recent::{RecentEvent, unix_millis};
@@ -147,9 +148,10 @@ impl StatusSource {
     }
 
     fn partitions(&self) -> Vec<Partition> {
-        let standings = self.board.borrow().clone();
+        let standings: HashMap<i32, Standing> =
+            self.board.borrow().iter().map(|standing| (standing.partition, *standing)).collect();
         let partition = |reading: crate::telemetry::reading::PartitionReading| {
-            let standing = standings.iter().find(|standing| standing.partition == reading.partition);
+            let standing = standings.get(&reading.partition);
             let state = match (reading.stopped, standing) {
                 (true, _) => State::Stopped,
                 (false, Some(standing)) if standing.paused => State::Paused,

@@ -5,7 +5,7 @@
 //! needs somebody if it goes on, `info` tells the story of the worker, `debug` tells the story of a document. Only
 //! `debug` names documents: an id, and Elasticsearch's reason, which may quote a value, can be personal data.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::time::Duration;
 
 use tracing::{debug, error, info, warn};
@@ -13,6 +13,44 @@ use tracing::{debug, error, info, warn};
 use super::metrics::{Metrics, Rebalance, Success};
 use crate::ids::DocId;
 use crate::position::Position;
+
+/// Partition numbers as a log line shows them: in order, neighbours as a range, and not without end.
+#[derive(Debug)]
+pub struct Numbers {
+    ranges: Vec<(i32, i32)>,
+}
+
+impl Numbers {
+    /// Of these, in whatever order.
+    pub fn of(numbers: &[i32]) -> Self {
+        let mut numbers = numbers.to_vec();
+        numbers.sort_unstable();
+        let mut ranges: Vec<(i32, i32)> = Vec::new();
+        for number in numbers {
+            match ranges.last_mut() {
+                Some((_, last)) if number.saturating_sub(*last) <= 1 => *last = number,
+                _ => ranges.push((number, number)),
+            }
+        }
+        Self { ranges }
+    }
+}
+
+impl Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 40;
+        f.write_str("[")?;
+        for (n, (first, last)) in self.ranges.iter().take(SHOWN).enumerate() {
+            f.write_str(if n == 0 { "" } else { ", " })?;
+            if first == last { write!(f, "{first}")? } else { write!(f, "{first}-{last}")? }
+        }
+        let left = self.ranges.iter().skip(SHOWN).map(|(first, last)| i64::from(last - first) + 1).sum::<i64>();
+        if left > 0 {
+            write!(f, ", and {left} more")?;
+        }
+        f.write_str("]")
+    }
+}
 
 /// The group gave this worker partitions; under cooperative rebalancing these are the new ones only, perhaps none.
 #[derive(Debug)]
@@ -25,12 +63,11 @@ impl PartitionsAssigned<'_> {
     /// Logs and counts it.
     pub fn emit(self, metrics: &Metrics) {
         metrics.rebalances.of(Rebalance::Assign).inc();
-        let partitions = self.partitions;
-        if partitions.is_empty() {
+        if self.partitions.is_empty() {
             debug!("rebalance brought no new partitions");
             return;
         }
-        info!(?partitions, "partitions assigned");
+        info!(partitions = %Numbers::of(self.partitions), "partitions assigned");
     }
 }
 
@@ -46,16 +83,16 @@ pub struct PartitionsRevoked<'a> {
 impl PartitionsRevoked<'_> {
     /// Logs and counts it.
     pub fn emit(self, metrics: &Metrics) {
-        let partitions = self.partitions;
+        let partitions = Numbers::of(self.partitions);
         if self.lost {
             metrics.rebalances.of(Rebalance::Lost).inc();
             warn!(
-                ?partitions,
+                %partitions,
                 "partitions lost: the group had taken this worker for dead; their open records are read again by the next owner"
             );
         } else {
             metrics.rebalances.of(Rebalance::Revoke).inc();
-            info!(?partitions, "partitions revoked");
+            info!(%partitions, "partitions revoked");
         }
     }
 }
@@ -350,6 +387,16 @@ mod tests {
         assert!(lines.contains("partition stopped partition=3 offset=41"), "{lines}");
         assert!(lines.contains("reason=no dead-letter topic is configured"), "{lines}");
         assert!(metrics.render().unwrap().contains("geofold_stopped_partitions 1\n"));
+    }
+
+    #[test]
+    fn many_partitions_make_a_short_line() {
+        let shown = |numbers: &[i32]| Numbers::of(numbers).to_string();
+        assert_eq!(shown(&[]), "[]");
+        assert_eq!(shown(&[7, 3, 4, 5, 9]), "[3-5, 7, 9]");
+        assert_eq!(shown(&(0..10_000).rev().collect::<Vec<_>>()), "[0-9999]");
+        let every_other: Vec<i32> = (0..10_000).step_by(2).collect();
+        assert!(shown(&every_other).ends_with(", 76, 78, and 4960 more]"), "{}", shown(&every_other));
     }
 
     #[test]

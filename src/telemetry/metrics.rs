@@ -10,7 +10,7 @@
 //! [`PartitionMetrics`] is the only way to count a record and keeps the gauge itself, so that it can not be otherwise
 //! (but for the instant between two atomic adds, which a scrape may fall into).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -96,8 +96,8 @@ const PARTITION: &[&str] = &["partition"];
 pub struct Metrics {
     registry: Registry,
     catalogue: Vec<MetricInfo>,
-    /// The partitions that are assigned, and whether each has stopped: what the two gauges below are counted from.
-    pub(super) owned: Mutex<BTreeMap<i32, PartitionState>>,
+    /// What the two gauges below are counted from.
+    pub(super) owned: Mutex<Owned>,
     assigned_partitions: IntGauge,
     stopped_partitions: IntGauge,
     pub(super) by_partition: PartitionFamilies,
@@ -154,10 +154,13 @@ pub struct Metrics {
     pub ready: IntGauge,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PartitionState {
-    Running,
-    Stopped,
+/// The partitions that are assigned. There may be ten thousand, which come and go one by one: nothing here is counted anew
+/// for each of them.
+#[derive(Debug, Default)]
+pub(super) struct Owned {
+    pub(super) partitions: BTreeMap<i32, PartitionMetrics>,
+    /// Those of them that can not get past a record.
+    pub(super) stopped: BTreeSet<i32>,
 }
 
 /// The metric families with a `partition` label.
@@ -334,35 +337,41 @@ impl Metrics {
 
     /// The handles of a partition that was assigned. It counts as owned until [`Metrics::drop_partition`].
     pub fn partition(&self, partition: i32) -> PartitionMetrics {
-        self.change_owned(|owned| owned.insert(partition, PartitionState::Running));
-        self.by_partition.handles(partition)
+        let handles = self.by_partition.handles(partition);
+        self.change_owned(|owned| {
+            owned.stopped.remove(&partition);
+            owned.partitions.insert(partition, handles.clone());
+        });
+        handles
     }
 
     /// To be called once a revoked partition's task has ended: counts what it still had in flight as
     /// [`Outcome::HandedOver`] and removes the partition's gauges. Does nothing if the partition is not owned.
     pub fn drop_partition(&self, partition: i32) {
-        if self.change_owned(|owned| owned.remove(&partition)).is_none() {
-            return;
+        let dropped = self.change_owned(|owned| {
+            owned.stopped.remove(&partition);
+            owned.partitions.remove(&partition)
+        });
+        if let Some(handles) = dropped {
+            handles.hand_over();
+            self.by_partition.remove_gauges(partition);
         }
-        self.by_partition.handles(partition).hand_over();
-        self.by_partition.remove_gauges(partition);
     }
 
     /// An owned partition can not get past a record. One that was revoked meanwhile is somebody else's matter.
     pub(super) fn partition_stopped(&self, partition: i32) {
         self.change_owned(|owned| {
-            if let Some(state) = owned.get_mut(&partition) {
-                *state = PartitionState::Stopped;
+            if owned.partitions.contains_key(&partition) {
+                owned.stopped.insert(partition);
             }
         });
     }
 
-    fn change_owned<T>(&self, change: impl FnOnce(&mut BTreeMap<i32, PartitionState>) -> T) -> T {
+    fn change_owned<T>(&self, change: impl FnOnce(&mut Owned) -> T) -> T {
         let mut owned = self.owned.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = change(&mut owned);
-        self.assigned_partitions.set(level(owned.len()));
-        let stopped = owned.values().filter(|state| **state == PartitionState::Stopped).count();
-        self.stopped_partitions.set(level(stopped));
+        self.assigned_partitions.set(level(owned.partitions.len()));
+        self.stopped_partitions.set(level(owned.stopped.len()));
         changed
     }
 

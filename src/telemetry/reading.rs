@@ -7,7 +7,7 @@ use prometheus::IntCounterVec;
 use prometheus::core::Collector;
 
 use super::families::Label;
-use super::metrics::{Metrics, Outcome, PartitionState, RequestKind, Success};
+use super::metrics::{Metrics, Outcome, PartitionMetrics, RequestKind, Success};
 
 /// Gauges of one owned partition.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,21 +44,17 @@ pub struct RequestReading {
 impl Metrics {
     /// The partitions owned now, in order.
     pub fn read_partitions(&self) -> Vec<PartitionReading> {
-        // Under the lock no owned partition's gauges can be removed, which asking for them would bring back.
         let owned = self.owned.lock().unwrap_or_else(PoisonError::into_inner);
-        let reading = |(&partition, state): (&i32, &PartitionState)| {
-            let handles = self.by_partition.handles(partition);
-            PartitionReading {
-                partition,
-                stopped: *state == PartitionState::Stopped,
-                in_flight: handles.in_flight.get(),
-                parked: handles.parked.get(),
-                dirty_documents: handles.dirty_ids.get(),
-                dirty_bytes: handles.dirty_bytes.get(),
-                oldest_dirty_seconds: handles.oldest_dirty_seconds.get(),
-            }
+        let reading = |(&partition, handles): (&i32, &PartitionMetrics)| PartitionReading {
+            partition,
+            stopped: owned.stopped.contains(&partition),
+            in_flight: handles.in_flight.get(),
+            parked: handles.parked.get(),
+            dirty_documents: handles.dirty_ids.get(),
+            dirty_bytes: handles.dirty_bytes.get(),
+            oldest_dirty_seconds: handles.oldest_dirty_seconds.get(),
         };
-        owned.iter().map(reading).collect()
+        owned.partitions.iter().map(reading).collect()
     }
 
     /// Records read, of all partitions, those that are gone included.

@@ -19,7 +19,7 @@ use super::record::Record;
 use crate::admin::Health;
 use crate::kafka::commit_with_answer;
 use crate::telemetry::board::Board;
-use crate::telemetry::events::{CommitFailed, OffsetsCommitted, PartitionsAssigned, PartitionsRevoked};
+use crate::telemetry::events::{CommitFailed, Numbers, OffsetsCommitted, PartitionsAssigned, PartitionsRevoked};
 use crate::telemetry::metrics::Metrics;
 
 /// How long a poll waits for a record: the pause between two looks at flow, commits and signals.
@@ -346,11 +346,11 @@ fn set_flow(consumer: &BaseConsumer<Context>, context: &Context) {
     let flow = context.assignment().flow();
     let report = |error: KafkaError| tracing::warn!(%error, "a partition could not be paused or resumed");
     if !flow.pause.is_empty() {
-        tracing::debug!(partitions = ?flow.pause, "paused");
+        tracing::debug!(partitions = %Numbers::of(&flow.pause), "paused");
         consumer.pause(&context.partitions(&flow.pause)).unwrap_or_else(report);
     }
     if !flow.resume.is_empty() {
-        tracing::debug!(partitions = ?flow.resume, "resumed");
+        tracing::debug!(partitions = %Numbers::of(&flow.resume), "resumed");
         consumer.resume(&context.partitions(&flow.resume)).unwrap_or_else(report);
     }
 }
