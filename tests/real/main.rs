@@ -17,6 +17,7 @@ mod counters;
 mod cover;
 mod crashes;
 mod dead_letters;
+mod limits;
 mod membership;
 mod migrate;
 mod one_copy;

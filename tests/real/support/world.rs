@@ -7,7 +7,9 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
+};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::KafkaResult;
@@ -207,8 +209,13 @@ impl World {
 
     /// A way to produce again and again.
     pub fn feed(&self) -> Feed {
-        let producer =
-            self.client().set("partitioner", "murmur2_random").set("linger.ms", "0").create().unwrap();
+        let producer = self
+            .client()
+            .set("partitioner", "murmur2_random")
+            .set("linger.ms", "0")
+            .set("message.max.bytes", "100000000")
+            .create()
+            .unwrap();
         Feed { producer, topic: self.name.clone() }
     }
 
@@ -228,13 +235,53 @@ impl World {
         client
     }
 
-    /// Makes a topic.
+    /// Makes a topic. A broker makes no more than so many partitions at once.
     pub fn create_topic(&self, topic: &str, partitions: i32) {
+        const AT_ONCE: i32 = 2_000;
         let admin: AdminClient<DefaultClientContext> = self.client().create().unwrap();
-        let topic = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let results = runtime.block_on(admin.create_topics([&topic], &AdminOptions::new())).unwrap();
+        let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(60)));
+        let new = NewTopic::new(topic, partitions.min(AT_ONCE), TopicReplication::Fixed(1));
+        let results = runtime.block_on(admin.create_topics([&new], &options)).unwrap();
         results.into_iter().for_each(|result| drop(result.unwrap()));
+        let mut there = AT_ONCE;
+        while there < partitions {
+            there = partitions.min(there + AT_ONCE);
+            let more = NewPartitions::new(topic, there as usize);
+            let results = runtime.block_on(admin.create_partitions([&more], &options)).unwrap();
+            results.into_iter().for_each(|result| drop(result.unwrap()));
+        }
+        // The controller has it; the broker hears of it a little later.
+        let known = wait_for_or(Duration::from_secs(120), || {
+            let metadata = admin.inner().fetch_metadata(Some(topic), Duration::from_secs(20)).ok()?;
+            let found = metadata.topics().first()?;
+            let led = found.partitions().iter().filter(|partition| partition.leader() >= 0).count();
+            (led == partitions as usize).then_some(())
+        });
+        assert!(known.is_some(), "the broker does not know {partitions} partitions of {topic}");
+    }
+
+    /// Sets how large a topic's records may be (`max.message.bytes`).
+    pub fn set_topic_limit(&self, topic: &str, bytes: usize) {
+        let admin: AdminClient<DefaultClientContext> = self.client().create().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let bytes = bytes.to_string();
+        let change = AlterConfig::new(ResourceSpecifier::Topic(topic)).set("max.message.bytes", &bytes);
+        let results = runtime.block_on(admin.alter_configs([&change], &AdminOptions::new())).unwrap();
+        results.into_iter().for_each(|result| drop(result.unwrap()));
+    }
+
+    /// What the group has committed, of the partitions where it has.
+    pub fn committed(&self) -> BTreeMap<i32, i64> {
+        let group: BaseConsumer = self.client().set("group.id", &self.name).create().unwrap();
+        let mut list = TopicPartitionList::new();
+        list.add_partition_range(&self.name, 0, self.partitions - 1);
+        let list = group.committed_offsets(list, Duration::from_secs(60)).unwrap();
+        let offset = |element: rdkafka::topic_partition_list::TopicPartitionListElem<'_>| {
+            let Offset::Offset(offset) = element.offset() else { return None };
+            Some((element.partition(), offset))
+        };
+        list.elements().into_iter().filter_map(offset).collect()
     }
 
     /// Committed and end offsets of each partition. A partition without a commit counts as committed at 0.

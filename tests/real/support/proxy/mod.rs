@@ -6,7 +6,7 @@ mod items;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -90,6 +90,7 @@ struct Shared {
     held_begun: AtomicU64,
     held_ended: AtomicU64,
     under_way: AtomicU64,
+    largest: AtomicUsize,
     tally: Mutex<BTreeMap<&'static str, u64>>,
 }
 
@@ -106,6 +107,7 @@ impl Proxy {
             held_begun: AtomicU64::new(0),
             held_ended: AtomicU64::new(0),
             under_way: AtomicU64::new(0),
+            largest: AtomicUsize::new(0),
             tally: Mutex::default(),
         });
         let serving = shared.clone();
@@ -136,6 +138,11 @@ impl Proxy {
     /// Requests that came in and whose end is not known yet, those among them whose sender is gone.
     pub fn under_way(&self) -> u64 {
         self.shared.under_way.load(SeqCst)
+    }
+
+    /// Bytes of the largest request body.
+    pub fn largest_request(&self) -> usize {
+        self.shared.largest.load(SeqCst)
     }
 
     /// How often anything went wrong.
@@ -177,6 +184,7 @@ impl Shared {
     /// One request and its answer; `None` when the connection is to be closed.
     fn serve(self: &Arc<Self>, connection: &TcpStream) -> Option<()> {
         let request = read_request(connection)?;
+        self.largest.fetch_max(request.body.len(), SeqCst);
         let under_way = UnderWay::new(self);
         let is_bulk = request.path.contains("_bulk");
         let (faults, is_held) = {
