@@ -209,8 +209,9 @@ async fn an_error_says_what_was_being_done_and_never_the_password() {
 #[tokio::test]
 async fn a_client_that_freezes_in_a_transaction_loses_its_lock() {
     let Some(Fresh { config, .. }) = postgres().await else { return };
-    let quick = Config { timeout: Duration::from_millis(300), ..config.clone() };
-    let mut frozen = Database::open(&quick).await.unwrap().begin("freezing").await.unwrap();
+    let mut quick = Database::open(&config).await.unwrap();
+    quick.timeout = Duration::from_millis(300);
+    let mut frozen = quick.begin("freezing").await.unwrap();
     assert!(frozen.try_lock(Lock::Merge).await.unwrap());
     let mut waiting = Database::open(&config).await.unwrap().begin("waiting").await.unwrap();
     waiting.lock(Lock::Merge).await.unwrap();

@@ -13,6 +13,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "small numbers of a test's own")]
 
 mod bounded;
+mod collector;
 mod counters;
 mod cover;
 mod crashes;

@@ -129,7 +129,7 @@ mod tests {
             .filter(|(_, count)| **count > 0)
             .map(|(value, count)| (value.clone(), *count))
             .collect();
-        all.sort_by_key(|(value, count)| rank(value, *count));
+        all.sort_by(|(one, more), (other, less)| rank(one, *more).cmp(&rank(other, *less)));
         all
     }
 

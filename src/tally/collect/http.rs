@@ -203,3 +203,122 @@ async fn readyz(State(state): State<CloudState>) -> Response {
         .collect();
     (StatusCode::SERVICE_UNAVAILABLE, [(header::CONTENT_TYPE, "application/x-ndjson")], lines).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::admin;
+    use crate::clock::BootClock;
+    use crate::tally::collect::cloud::{Board, Cloud};
+
+    struct Server {
+        address: SocketAddr,
+        latest: watch::Sender<Option<Arc<Version>>>,
+        metrics: Arc<CollectorMetrics>,
+        health: Arc<Health>,
+        stop: CancellationToken,
+        ended: tokio::task::JoinHandle<()>,
+    }
+
+    fn version(number: i64) -> Option<Arc<Version>> {
+        let mut cloud = Cloud::default();
+        let best = (1..=5).map(|n| (format!("v{n}"), 10 - n)).collect();
+        cloud.set_board("tags", Board::from_counts(best, 4));
+        cloud.set_board("gender", Board::default());
+        let created = "2026-11-21T10:00:00.000Z".to_owned();
+        Some(Arc::new(Version { number, created, increments: 2, cloud }))
+    }
+
+    impl Server {
+        async fn start() -> Self {
+            let (latest, reader) = watch::channel(None);
+            let metrics = CollectorMetrics::new().unwrap();
+            let health =
+                Health::with_gauge(Arc::new(BootClock), metrics.ready.clone(), Duration::from_secs(60));
+            let stop = CancellationToken::new();
+            let state = CloudState::new(reader, 3, metrics.clone(), health.clone(), stop.clone());
+            let (address, ended) =
+                admin::serve("127.0.0.1:0".parse().unwrap(), routes(state), stop.clone()).await.unwrap();
+            Self { address, latest, metrics, health, stop, ended }
+        }
+
+        async fn open(&self, path: &str) -> reqwest::Response {
+            reqwest::get(format!("http://{}{path}", self.address)).await.unwrap()
+        }
+
+        async fn get(&self, path: &str) -> (u16, String) {
+            let answer = self.open(path).await;
+            (answer.status().as_u16(), answer.text().await.unwrap())
+        }
+    }
+
+    #[tokio::test]
+    async fn the_cloud_is_what_was_asked_for_and_never_more_than_is_kept() {
+        let server = Server::start().await;
+        let cloud = |(status, body): (u16, String)| -> CloudAnswer {
+            assert_eq!(status, 200, "{body}");
+            serde_json::from_str(&body).unwrap()
+        };
+        assert_eq!(cloud(server.get("/cloud").await), CloudAnswer::new(None, None, 3));
+        server.latest.send_replace(version(7));
+        let all = cloud(server.get("/cloud").await);
+        assert_eq!((all.version, all.facets.len()), (7, 2));
+        let tags = cloud(server.get("/cloud?facet=tags&top=2").await).facets;
+        let tag = |value: &str, count| Tag { value: value.to_owned(), count };
+        assert_eq!(tags["tags"], [tag("v1", 9), tag("v2", 8)]);
+        assert_eq!(cloud(server.get("/cloud?facet=tags&top=9999").await).facets["tags"].len(), 3);
+        assert!(cloud(server.get("/cloud?facet=none").await).facets.is_empty());
+        for bad in ["top=many", "top=-1", "colour=red"] {
+            let (status, body) = server.get(&format!("/cloud?{bad}")).await;
+            assert!(status == 400 && body.contains("facet=tags"), "{bad}: {body}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stream_begins_with_the_latest_version_and_ends_with_the_server() {
+        let server = Server::start().await;
+        server.latest.send_replace(version(1));
+        let mut stream = server.open("/cloud/stream").await;
+        for number in 1..4 {
+            let event = String::from_utf8(stream.chunk().await.unwrap().unwrap().to_vec()).unwrap();
+            assert!(
+                event.contains(&format!("id: {number}\n")) && event.contains("\"increments\":2"),
+                "{event}"
+            );
+            server.latest.send_replace(version(number + 1));
+        }
+        assert_eq!(server.metrics.streams.get(), 1);
+        server.stop.cancel();
+        while stream.chunk().await.unwrap().is_some() {}
+        server.ended.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn there_are_only_so_many_streams() {
+        let server = Server::start().await;
+        let mut streams = Vec::new();
+        for _ in 0..MAX_STREAMS {
+            streams.push(server.open("/cloud/stream").await);
+        }
+        assert_eq!(server.get("/cloud/stream").await.0, 503);
+        assert_eq!(server.get("/cloud").await.0, 200);
+        drop(streams);
+        while server.metrics.streams.get() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(server.open("/cloud/stream").await.status().as_u16(), 200);
+    }
+
+    #[tokio::test]
+    async fn probes_and_metrics_are_there() {
+        let server = Server::start().await;
+        assert_eq!(server.get("/readyz").await.0, 503);
+        server.health.ready(Health::STARTUP);
+        for path in ["/", "/metrics", "/healthz", "/readyz"] {
+            assert_eq!(server.get(path).await.0, 200, "{path}");
+        }
+    }
+}

@@ -18,11 +18,15 @@
 
 pub mod batch;
 pub mod cloud;
+#[doc(hidden)]
+pub mod history;
 pub mod http;
 mod notify;
 mod reader;
 pub mod store;
 pub mod svg;
+#[cfg(test)]
+mod tests;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
