@@ -58,7 +58,7 @@ async fn fresh_postgres(url: &str) -> Config {
     if let Some(password) = &password {
         options = options.password(password);
     }
-    let mut admin: sqlx::PgConnection = sqlx::Connection::connect_with(&options).await.unwrap();
+    let mut admin = <sqlx::PgConnection as sqlx::Connection>::connect_with(&options).await.unwrap();
     let name = format!("merge{:x}", SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos());
     sqlx::raw_sql(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut admin).await.unwrap();
     let (server, _) = url.rsplit_once('/').unwrap();

@@ -6,6 +6,7 @@
 pub mod collect;
 pub mod facets;
 pub mod increment;
+pub mod recount;
 mod scan;
 pub mod steps;
 pub mod version;

@@ -54,10 +54,10 @@ impl Rig {
         let client = ClientConfig::new().set("bootstrap.servers", &stack.kafka).clone();
         let producer = runtime.block_on(async {
             let options: sqlx::postgres::PgConnectOptions = url.parse().unwrap();
-            let mut admin = sqlx::Connection::connect_with(&options.password(&password)).await.unwrap();
+            let options = options.password(&password);
+            let mut admin = <sqlx::PgConnection as sqlx::Connection>::connect_with(&options).await.unwrap();
             let create = sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}"));
-            let _: sqlx::postgres::PgQueryResult =
-                sqlx::raw_sql(create).execute::<_, sqlx::Postgres>(&mut admin).await.unwrap();
+            sqlx::raw_sql(create).execute(&mut admin).await.unwrap();
             let kafka: AdminClient<DefaultClientContext> = client.create().unwrap();
             let wanted = NewTopic::new(&topic, PARTITIONS, TopicReplication::Fixed(1));
             let made =

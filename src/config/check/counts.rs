@@ -123,11 +123,13 @@ fn check_collector(findings: &mut Findings, collector: &Collector) {
             findings.error(key, "must be above zero, or the collector spins");
         }
     }
-    findings.below(
-        ("collector.merge_interval", collector.merge_interval),
-        ("collector.takeover", collector.takeover),
-        "a collector that stands by would take over between two merges",
-    );
+    if collector.merge_interval * 2 > collector.takeover {
+        findings.error(
+            "collector.takeover",
+            "must be at least twice collector.merge_interval, or who stands by would take over between two merges; \
+             raise it, or lower collector.merge_interval",
+        );
+    }
     if collector.group_id.as_deref() == Some("") {
         findings.error("collector.group_id", "is empty; name a group, or remove it");
     }
@@ -184,7 +186,7 @@ mod tests {
             ("database.url", "verify-full", Level::Warning, |c| {
                 c.database.url = "postgres://g@db.example.com/g".parse().unwrap();
             }),
-            ("collector.merge_interval", "collector.takeover", Level::Error, |c| {
+            ("collector.takeover", "twice", Level::Error, |c| {
                 c.collector.takeover = Duration::from_secs(1);
             }),
             ("collector.group_id", "empty", Level::Error, |c| c.collector.group_id = Some(String::new())),
