@@ -14,6 +14,7 @@ use crate::geoshard::{GeoshardMap, LiveMaps};
 use crate::indices::{self, Layout, Template, WantedIndex};
 use crate::maps::MapsStore;
 use crate::mover::Rules;
+use crate::tally::facets::FacetRules;
 
 /// A client for the configured Elasticsearch. Nothing is dialled yet.
 pub fn elasticsearch(config: &Config) -> Result<HttpElastic, Failure> {
@@ -56,7 +57,7 @@ pub fn rules(config: &Config) -> Result<Rules, Failure> {
         location,
         on_missing: config.documents.on_missing,
         announce_all: false,
-        tally: None,
+        tally: FacetRules::configured(&config.tally),
     })
 }
 

@@ -9,10 +9,8 @@ use smallvec::SmallVec;
 
 use super::increment::Delta;
 use super::scan::{Scan, Value, unescaped};
+use crate::config::{GEOSHARD_FACET, Tally};
 use crate::ids::ShardId;
-
-/// The facet that needs no path: the geoshard that a document is in.
-pub const GEOSHARD: &str = "geoshard";
 
 /// The values of a document's facets: names in order, and to each its distinct values in order, none without. A document that
 /// is not there has none at all. Cheap to clone.
@@ -123,9 +121,18 @@ impl FacetRules {
         facets: impl IntoIterator<Item = (&'a str, &'a str)>,
         limits: FacetLimits,
     ) -> Self {
-        let facets: BTreeMap<&str, &str> = facets.into_iter().filter(|(name, _)| *name != GEOSHARD).collect();
+        let facets: BTreeMap<&str, &str> =
+            facets.into_iter().filter(|(name, _)| *name != GEOSHARD_FACET).collect();
         let paths = facets.into_iter().map(|(name, path)| (name.into(), path.into())).collect();
-        Self { paths, geoshard: geoshard.then(|| GEOSHARD.into()), limits, left_out: None }
+        Self { paths, geoshard: geoshard.then(|| GEOSHARD_FACET.into()), limits, left_out: None }
+    }
+
+    /// What the configuration says to count; `None` if that is nothing.
+    pub fn configured(tally: &Tally) -> Option<Self> {
+        let facets = tally.facets.iter().map(|(name, path)| (name.as_str(), path.as_str()));
+        let limits =
+            FacetLimits { max_value_bytes: tally.max_value_bytes.as_usize(), max_values: tally.max_values };
+        tally.is_on().then(|| Self::new(tally.geoshard, facets, limits))
     }
 
     /// The same, adding each value that is left out to `counter`.

@@ -4,9 +4,12 @@
 //! collectors merge them into counts in one transaction. `docs/tally.md` has the rules.
 
 pub mod collect;
+pub mod edges;
+pub mod emitter;
 pub mod facets;
 pub mod increment;
 pub mod recount;
 mod scan;
 pub mod steps;
+pub mod topic;
 pub mod version;

@@ -187,6 +187,49 @@ impl CommitFailed<'_> {
     }
 }
 
+/// Every in-sync replica has an increment.
+#[derive(Debug)]
+pub struct IncrementAcknowledged {
+    /// Of which partition.
+    pub partition: i32,
+    /// Its edges.
+    pub edges: usize,
+    /// Its size.
+    pub bytes: usize,
+}
+
+impl IncrementAcknowledged {
+    /// Logs and counts it.
+    pub fn emit(self, metrics: &Metrics) {
+        let Self { partition, edges, bytes } = self;
+        metrics.tally.increments.of(Success::Ok).inc();
+        metrics.tally.edges_sent.inc_by(edges as u64);
+        metrics.tally.increment_bytes.inc_by(bytes as u64);
+        debug!(partition, edges, bytes, "increment acknowledged");
+    }
+}
+
+/// An increment was not acknowledged; it is sent again.
+pub struct IncrementFailed<'a> {
+    /// Of which partition.
+    pub partition: i32,
+    /// The topic of increments.
+    pub topic: &'a str,
+    /// What Kafka said.
+    pub error: &'a dyn Display,
+    /// How long until the next attempt.
+    pub delay: Duration,
+}
+
+impl IncrementFailed<'_> {
+    /// Logs and counts it.
+    pub fn emit(self, metrics: &Metrics) {
+        let Self { partition, topic, error, delay } = self;
+        metrics.tally.increments.of(Success::Failed).inc();
+        warn!(partition, topic, %error, ?delay, "an increment was not acknowledged; the partition's offsets wait for it");
+    }
+}
+
 /// A batch came to its end.
 #[derive(Debug)]
 pub struct BatchFinished {

@@ -20,6 +20,7 @@ use prometheus::{
 };
 
 use super::families::{Counters, Histograms, Label, MetricInfo, Register, label};
+use super::tally::TallyMetrics;
 
 label! {
     /// How a record ended.
@@ -152,6 +153,8 @@ pub struct Metrics {
     pub maps_age_seconds: Gauge,
     /// 1 if `/readyz` says ready.
     pub ready: IntGauge,
+    /// Live counts.
+    pub tally: TallyMetrics,
 }
 
 /// The partitions that are assigned. There may be ten thousand, which come and go one by one: nothing here is counted anew
@@ -330,6 +333,7 @@ impl Metrics {
                 "Age of what this worker knows of the record of the maps; nothing is sent above batch.deadline.",
             )?,
             ready: r.gauge("geofold_ready", "1 if this worker is ready, 0 if /readyz names what is missing.")?,
+            tally: TallyMetrics::new(&mut r)?,
             registry: r.registry,
             catalogue: r.catalogue,
         }))
@@ -355,6 +359,7 @@ impl Metrics {
         if let Some(handles) = dropped {
             handles.hand_over();
             self.by_partition.remove_gauges(partition);
+            self.tally.drop_partition(partition);
         }
     }
 
@@ -573,6 +578,7 @@ mod tests {
     fn what_is_rendered_is_what_the_catalogue_says() {
         let metrics = Metrics::new().unwrap();
         metrics.partition(3);
+        metrics.tally.partition(3);
         metrics.elasticsearch_request(RequestKind::Bulk, Success::Failed, Duration::from_millis(3));
         metrics.elasticsearch_retry("429", 7);
         metrics.entries_retried("conflict", 1);

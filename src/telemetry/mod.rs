@@ -5,6 +5,7 @@
 //! | `families.rs` | metrics whose labels are Rust enums, and the register that knows every metric's name and help |
 //! | `metrics.rs` | [`Metrics`]: every metric of the worker, one struct of handles |
 //! | `collector.rs` | every metric of a collector |
+//! | `tally.rs` | the metrics of live counts |
 //! | `events.rs` | one type per event that an operator may need: its log line and its counters |
 //! | `requests.rs` | [`Metrics`] as the observer of requests to Elasticsearch |
 //! | `logging.rs` | where log lines go, as text or JSON |
@@ -21,6 +22,7 @@ pub mod metrics;
 pub mod reading;
 pub mod recent;
 mod requests;
+pub mod tally;
 
 pub use metrics::{Metrics, Outcome, PartitionMetrics};
 pub use recent::Recent;

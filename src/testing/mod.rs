@@ -1,7 +1,9 @@
-//! What several modules' tests share: a search server in memory, a clock that follows tokio's, a small map.
+//! What several modules' tests share: a search server in memory, a clock that follows tokio's, a small map, a
+//! collector in memory.
 
 mod clock;
 mod elastic;
+mod tally;
 
 use std::sync::Arc;
 
@@ -11,6 +13,7 @@ use crate::mover::{OnMissing, Rules};
 
 pub(crate) use clock::TokioClock;
 pub(crate) use elastic::MemoryElastic;
+pub(crate) use tally::{Merger, recount};
 
 /// One geoshard for each face of S2's cube: `f0` around 0°/0°, `f1` around 0°/90°, `f2` around the north pole, and so on.
 pub(crate) fn six_faces() -> Arc<GeoshardMap> {

@@ -248,6 +248,7 @@ impl Assignment {
     pub fn committed(&mut self, number: i32, offset: i64) {
         let Some(owned) = self.owned.get_mut(&number) else { return };
         owned.committed = owned.committed.max(Some(offset));
+        owned.published.set_committed(offset);
         owned.requested = owned.requested.max(owned.committed);
         owned.metrics.committed(offset);
     }

@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 use self::assignment::Assignment;
 use self::budget::{Budget, Limits};
 use self::consumer::{ConsumerLost, Context, Pace, Signals, poll_until_told};
-use self::partition::{Batching, Bench};
+use self::partition::{Batching, Bench, Counting};
 use crate::admin::Health;
 use crate::clock::Clock;
 use crate::config::{Config, DeadLetterPolicy};
@@ -48,6 +48,7 @@ use crate::maps::MapsReader;
 use crate::meta::Memory;
 use crate::mover::Rules;
 use crate::retry::RetryPolicy;
+use crate::tally::topic::KafkaIncrements;
 use crate::telemetry::Metrics;
 use crate::telemetry::board::Board;
 
@@ -100,7 +101,9 @@ pub enum WorkerError {
 /// # Errors
 /// See [`WorkerError`]. No offset moves past what is done in any case.
 pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), WorkerError> {
-    let Surroundings { elastic, rules, maps, partitions, clock, metrics, health, board, stop } = surroundings;
+    let Surroundings { elastic, mut rules, maps, partitions, clock, metrics, health, board, stop } =
+        surroundings;
+    rules.tally = rules.tally.map(|tally| tally.counting_left_out(metrics.tally.values_left_out.clone()));
     let retry = RetryPolicy { initial: config.retry.initial, max: config.retry.max };
     let permits = config.elasticsearch.max_in_flight;
     metrics.elasticsearch_permits.set(crate::telemetry::metrics::level(permits));
@@ -141,6 +144,7 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
         rounds,
         memory: memory.clone(),
         dead_letters: dead_letters(config, retry)?,
+        counting: counting(config, retry, &metrics)?,
         retry,
         clock: clock.clone(),
         metrics: metrics.clone(),
@@ -240,6 +244,22 @@ fn dead_letters(config: &Config, retry: RetryPolicy) -> Result<Option<Arc<dyn Le
         .create()
         .map_err(|error| WorkerError::Client { client: "producer for dead letters", error })?;
     Ok(Some(Arc::new(DeadLetters::new(producer, topic, retry))))
+}
+
+fn counting(
+    config: &Config,
+    retry: RetryPolicy,
+    metrics: &Arc<Metrics>,
+) -> Result<Option<Arc<Counting>>, WorkerError> {
+    if !config.tally.is_on() {
+        return Ok(None);
+    }
+    let settings = client_config(&config.producer_properties());
+    let topic = KafkaIncrements::new(settings, &config.increments_topic(), retry, metrics.clone())
+        .map_err(|error| WorkerError::Client { client: "producer for increments", error })?;
+    // A commit waits for an increment: it asks for one, so to speak.
+    let interval = config.tally.emit_interval.min(config.commit.interval);
+    Ok(Some(Arc::new(Counting { topic: Arc::new(topic), names: Arc::default(), interval })))
 }
 
 /// Tells the meta index which offsets are committed, so that a rewound group is found out later. It may lag or fail: an

@@ -7,11 +7,13 @@
 //! | `maps.rs` | by which maps it acts |
 //! | `letters.rs` | what goes to the dead-letter topic |
 //! | `gates.rs` | what else must be done before an offset may be committed |
+//! | `tally.rs` | what is told whoever counts, and that it is told before |
 
 mod first;
 pub mod gates;
 mod letters;
 mod maps;
+mod tally;
 
 use std::num::NonZeroUsize;
 use std::panic::AssertUnwindSafe;
@@ -28,6 +30,8 @@ use tokio_util::sync::CancellationToken;
 use self::gates::Gates;
 use self::letters::Delivered;
 use self::maps::Confirming;
+pub use self::tally::Counting;
+use self::tally::{Sending, Tally};
 use super::budget::Meter;
 use super::ledger::{Ledger, Settlement};
 use super::record::Record;
@@ -40,7 +44,7 @@ use crate::maps::{MapsReader, MapsRecord};
 use crate::meta::Memory;
 use crate::mover::{self, Desk, Finished, Rules};
 use crate::placement::PlacementCache;
-use crate::position::Epoch;
+use crate::position::{Epoch, Position};
 use crate::retry::{Delays, RetryPolicy};
 use crate::sabotage::{self, Sabotage};
 use crate::telemetry::events::{
@@ -78,6 +82,8 @@ pub struct Bench {
     pub memory: Memory,
     /// The way to the dead-letter topic; `None` stops a partition at its first bad record.
     pub dead_letters: Option<Arc<dyn LetterBox>>,
+    /// Where changes of the counts go; `None` if nothing is counted.
+    pub counting: Option<Arc<Counting>>,
     /// Pause between attempts that made no progress.
     pub retry: RetryPolicy,
     /// Boot time.
@@ -116,10 +122,11 @@ pub enum Mode {
     FinishBatch,
 }
 
-/// What a partition task tells the poll thread.
+/// What a partition task tells the poll thread, and is told.
 #[derive(Debug)]
 pub struct Published {
     watermark: AtomicI64,
+    committed: AtomicI64,
     drained: AtomicBool,
 }
 
@@ -128,13 +135,28 @@ impl Published {
 
     /// Nothing read, nothing done.
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { watermark: AtomicI64::new(Self::NONE), drained: AtomicBool::new(false) })
+        Arc::new(Self {
+            watermark: AtomicI64::new(Self::NONE),
+            committed: AtomicI64::new(Self::NONE),
+            drained: AtomicBool::new(false),
+        })
     }
 
     /// The offset that may be committed.
     pub fn watermark(&self) -> Option<i64> {
         // Acquire: whoever sees the watermark may also rely on the acknowledgements that it stands for.
         let offset = self.watermark.load(Ordering::Acquire);
+        (offset != Self::NONE).then_some(offset)
+    }
+
+    /// The broker acknowledged the commit of this offset.
+    pub fn set_committed(&self, offset: i64) {
+        self.committed.fetch_max(offset, Ordering::AcqRel);
+    }
+
+    /// The offset that the broker has acknowledged.
+    pub fn committed(&self) -> Option<i64> {
+        let offset = self.committed.load(Ordering::Acquire);
         (offset != Self::NONE).then_some(offset)
     }
 
@@ -219,6 +241,11 @@ struct Task {
     not_before: Option<TokioInstant>,
     /// When entries that came back from the last batch are due again.
     again_at: Option<TokioInstant>,
+    tally: Option<Tally>,
+    /// The increment under way.
+    sending: Sending,
+    /// Committed when the partition was assigned, as far as is known.
+    committed_before: Position,
     stopped: bool,
     /// When the partition was assigned.
     assigned_at: Instant,
@@ -254,6 +281,9 @@ impl Task {
             letter_bytes: 0,
             not_before: None,
             again_at: None,
+            tally: Tally::new(bench, partition.number),
+            sending: Fuse::terminated(),
+            committed_before: Position::from_version(0),
             stopped: false,
             assigned_at: bench.clock.now(),
             saw_gap: false,
@@ -272,6 +302,7 @@ impl Task {
         if !self.may_start_at(first.offset).await {
             return self.wait_to_be_dismissed().await;
         }
+        self.count_from(first.offset);
         self.take(first);
         let mut gauges = tokio::time::interval(GAUGE_INTERVAL);
         gauges.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -284,8 +315,9 @@ impl Task {
                 return;
             }
             self.start_batch(mode);
+            self.send_increment(mode);
             let takes_records = mode == Mode::Run && !self.stopped;
-            let wake_at = self.batch_due_at(mode);
+            let wake_at = [self.batch_due_at(mode), self.increment_due_at(mode)].into_iter().flatten().min();
             tokio::select! {
                 // What is rare and what ends something comes first: records may never pause.
                 biased;
@@ -295,6 +327,7 @@ impl Task {
                 finished = &mut self.batch => self.finish_batch(finished),
                 Some(delivered) = self.deliveries.next() => self.letter_delivered(&delivered),
                 confirmed = &mut self.confirming => self.maps_confirmed(confirmed),
+                sent = &mut self.sending => self.increment_sent(sent),
                 () = self.maps.read_again() => {}
                 _ = gauges.tick() => self.update_gauges(),
                 record = self.partition.records.recv(), if takes_records => match record {
@@ -307,7 +340,10 @@ impl Task {
     }
 
     fn has_ended(&self, mode: Mode) -> bool {
-        let is_quiet = self.batch.is_terminated() && self.deliveries.is_empty() && self.gates.are_open();
+        let is_quiet = self.batch.is_terminated()
+            && self.deliveries.is_empty()
+            && self.gates.are_open()
+            && self.all_is_told();
         match mode {
             Mode::Run => false,
             Mode::FinishBatch => is_quiet,
@@ -386,6 +422,7 @@ impl Task {
             sabotage::kept::put(self.partition.number, desk.cache.clone());
         }
         desk.lookups = mover::Lookups::default();
+        desk.committed = self.committed();
         // An earlier owner's batch may still act on a record that compaction has taken from this one's sight; once a batch
         // deadline has passed it can send no more.
         let zombie_may_act = self.now().since(self.assigned_at) <= self.partition.bench.batching.deadline;
@@ -431,7 +468,8 @@ impl Task {
             Ok(finished) => finished,
             Err(halt) => return self.halt(halt),
         };
-        let Finished { desk, settled, .. } = finished;
+        let Finished { desk, settled, edges } = finished;
+        self.put_edges(&edges);
         self.count_lookups(&desk);
         self.desk = Some(desk);
         let settlement = self.ledger.settle(settled);
@@ -452,7 +490,7 @@ impl Task {
     }
 
     fn count_held(&self) {
-        self.partition.meter.set_folded(self.ledger.bytes() + self.letter_bytes);
+        self.partition.meter.set_folded(self.ledger.bytes() + self.letter_bytes + self.edge_bytes());
     }
 
     fn count_lookups(&self, desk: &Desk) {
@@ -517,7 +555,9 @@ impl Task {
     }
 
     fn publish(&self) {
-        if let Some(watermark) = self.ledger.watermark().map(|done| self.gates.hold_back(done)) {
+        if let Some(watermark) =
+            self.ledger.watermark().map(|done| self.let_through(self.gates.hold_back(done)))
+        {
             debug_assert!(
                 self.partition.published.watermark().is_none_or(|published| published <= watermark),
                 "INV-3: the watermark went back"
@@ -534,6 +574,7 @@ impl Task {
     fn update_gauges(&self) {
         self.metrics.dirty(self.ledger.documents(), self.ledger.bytes(), self.oldest_age());
         self.metrics.parked(self.ledger.parked());
+        self.update_tally_gauges();
     }
 
     /// Takes no more records; what was taken before is still written. The first reason stays.

@@ -226,6 +226,7 @@ impl Process {
         let bench = Bench {
             topic: TOPIC.into(),
             epoch,
+            counting: None,
             partitions: i32::MAX,
             batching: Batching {
                 max_documents,

@@ -103,7 +103,7 @@ fn what_is_no_json_gives_the_same_again_and_no_panic() {
 
 #[test]
 fn without_the_geoshard_a_document_without_values_contributes_nothing() {
-    let rules = FacetRules::new(false, [("a", "a"), (GEOSHARD, "b")], LIMITS);
+    let rules = FacetRules::new(false, [("a", "a"), (GEOSHARD_FACET, "b")], LIMITS);
     assert_eq!(facets(&rules, r#"{"a":1,"b":2}"#), json!({"a": ["1"]}));
     assert!(rules.facets(br#"{"b":2}"#, &ShardId::new("3").unwrap()).is_empty());
 }
@@ -197,7 +197,7 @@ fn all_of(document: &Json) -> Json {
             all.insert(name, values.into_iter().take(LIMITS.max_values).collect());
         }
     }
-    all.insert(GEOSHARD, BTreeSet::from(["3".to_owned()]));
+    all.insert(GEOSHARD_FACET, BTreeSet::from(["3".to_owned()]));
     serde_json::to_value(all).unwrap()
 }
 

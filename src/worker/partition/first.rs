@@ -4,6 +4,7 @@ use futures::future::Fuse;
 
 use super::{Mode, Task};
 use crate::meta::{EpochNeeded, MemoryError};
+use crate::position::Position;
 use crate::worker::record::Record;
 
 impl Task {
@@ -59,6 +60,9 @@ impl Task {
                 Ok(Some(remembered)) => match remembered.allows(bench.epoch, offset) {
                     Ok(()) => {
                         self.saw_gap = offset != remembered.offset;
+                        // Committed by now, and perhaps more.
+                        self.committed_before = Position::new(remembered.epoch, remembered.offset)
+                            .unwrap_or(self.committed_before);
                         return true;
                     }
                     Err(refused) => {

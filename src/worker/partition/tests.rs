@@ -1,5 +1,7 @@
 //! The partition task against a search server in memory, on tokio's paused time where nothing depends on the real one.
 
+mod tally;
+
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -16,6 +18,7 @@ use crate::elastic::rounds;
 use crate::geoshard::GeoshardMap;
 use crate::ids::{DocId, ShardId};
 use crate::maps::{Floor, MapsStore, Watcher};
+use crate::tally::facets::FacetRules;
 use crate::testing::{MemoryElastic, TokioClock, rules};
 use crate::worker::budget::{Budget, Limits};
 
@@ -78,16 +81,22 @@ impl Rig {
     }
 
     fn with(batching: Batching, has_dead_letters: bool) -> Self {
-        Self::build(batching, has_dead_letters, false)
+        Self::build(batching, has_dead_letters, false, None)
     }
 
     /// Follows the record of the maps, as often as [`Rig::look`] is called.
     fn following() -> Self {
-        Self::build(batching(), true, true)
+        Self::build(batching(), true, true, None)
     }
 
-    fn build(batching: Batching, has_dead_letters: bool, follows: bool) -> Self {
-        let rules = rules();
+    fn build(
+        batching: Batching,
+        has_dead_letters: bool,
+        follows: bool,
+        counts: Option<(FacetRules, Arc<Counting>)>,
+    ) -> Self {
+        let (tally, counting) = counts.unzip();
+        let rules = Rules { tally, ..rules() };
         let elastic = MemoryElastic::for_map(&rules.map);
         elastic.set_faults(|faults| faults.delay = Duration::from_millis(10));
         let clock = Arc::new(TokioClock::new());
@@ -138,6 +147,7 @@ impl Rig {
             rounds,
             memory: memory.clone(),
             dead_letters: has_dead_letters.then(|| letters.clone() as Arc<dyn LetterBox>),
+            counting,
             retry,
             clock: clock.clone(),
             metrics: metrics.clone(),
