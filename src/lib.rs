@@ -19,6 +19,7 @@
 //! | [`database`] | PostgreSQL or SQLite behind one small seam: transactions, migrations |
 //! | [`tally`] | live counts of what documents say, by increments |
 //! | [`kafka`] | what rust-rdkafka does not give |
+//! | [`audit`] | everything that is stored, compared and mended |
 //! | [`indices`], [`check`] | the indices, and whether everything is as it must be |
 //! | [`config`] | one file, overridden by the environment |
 //! | [`telemetry`], [`admin`] | metrics, events, logs; HTTP and the status page |
@@ -27,6 +28,7 @@
 //! | [`cli`] | the command line |
 
 pub mod admin;
+pub mod audit;
 pub mod check;
 pub mod cli;
 pub mod clock;

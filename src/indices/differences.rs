@@ -180,6 +180,11 @@ impl FoundIndices {
         found
     }
 
+    /// The names of all indices that were found.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.indices.keys().map(String::as_str)
+    }
+
     /// Whether the name is taken by an index or an alias.
     pub fn knows(&self, name: &str) -> bool {
         self.indices.contains_key(name) || self.aliases.contains_key(name)

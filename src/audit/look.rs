@@ -1,0 +1,135 @@
+//! Reads suspects realtime: their placement, and every geoshard in which a copy was seen or may be.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, BufWriter, Seek, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::defect::{Copy, Placed, Sight};
+use super::gather::Suspect;
+use super::{Audit, AuditError};
+use crate::elastic::{Get, GetAnswer, Index};
+use crate::ids::{DocId, ShardId};
+use crate::placement::Placement;
+use crate::position::Position;
+
+/// Documents read with one request: their content comes as well.
+const AT_ONCE: usize = 200;
+
+impl Audit<'_> {
+    /// What is stored of each suspect now. A document that moves meanwhile may be seen half-way: that is what the next look
+    /// is for.
+    pub(super) async fn look(&self, suspects: &[Suspect]) -> Result<Vec<Sight>, AuditError> {
+        let placements: Vec<Get> =
+            suspects.iter().map(|suspect| Get { index: Index::Placements, id: suspect.id.clone() }).collect();
+        let mut sights = Vec::with_capacity(suspects.len());
+        for answer in self.read(&placements).await? {
+            sights.push(match answer {
+                GetAnswer::Found(found) => {
+                    let placed = Placement::from_json(&found.source).map_or(Placed::Unreadable, Placed::At);
+                    Sight { placed, stamp: Some(found.stamp), copies: BTreeMap::new() }
+                }
+                _ => Sight { placed: Placed::Nowhere, stamp: None, copies: BTreeMap::new() },
+            });
+        }
+        let mut wanted: Vec<(usize, ShardId)> = Vec::new();
+        for (number, (suspect, sight)) in suspects.iter().zip(&sights).enumerate() {
+            let mut shards = suspect.seen_in.clone();
+            if let Placed::At(placement) = &sight.placed {
+                shards.extend(placement.may_hold().cloned());
+            }
+            shards.sort_unstable();
+            shards.dedup();
+            wanted.extend(shards.into_iter().map(|shard| (number, shard)));
+        }
+        let gets: Vec<Get> = wanted
+            .iter()
+            .map(|(number, shard)| Get {
+                index: Index::Geoshard(shard.clone()),
+                id: suspects[*number].id.clone(),
+            })
+            .collect();
+        for ((number, shard), answer) in wanted.into_iter().zip(self.read(&gets).await?) {
+            if let GetAnswer::Found(found) = answer {
+                let fit = self.fit(&shard, &found.source);
+                let copy = Copy { version: Position::from_version(found.version), fit };
+                sights[number].copies.insert(shard, copy);
+            }
+        }
+        Ok(sights)
+    }
+
+    async fn read(&self, gets: &[Get]) -> Result<Vec<GetAnswer>, AuditError> {
+        let doing = "read documents that look wrong";
+        let mut answers = Vec::with_capacity(gets.len());
+        for chunk in gets.chunks(AT_ONCE) {
+            let chunk = self.elastic.mget(chunk, self.options.timeout).await;
+            answers.extend(chunk.map_err(|error| AuditError::Call { doing, error })?);
+        }
+        for answer in &answers {
+            if let GetAnswer::Failed(error) = answer
+                && error.kind != "index_not_found_exception"
+            {
+                return Err(AuditError::Item { doing, reason: error.to_string() });
+            }
+        }
+        Ok(answers)
+    }
+}
+
+/// Suspects that wait for their next look, in a temporary file: there may be as many as documents.
+pub(super) struct Spool {
+    file: BufWriter<std::fs::File>,
+    count: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line {
+    id: String,
+    seen_in: Vec<ShardId>,
+    fingerprint: u64,
+}
+
+impl Spool {
+    pub(super) fn new(folder: &Path) -> io::Result<Self> {
+        Ok(Self { file: BufWriter::new(tempfile::tempfile_in(folder)?), count: 0 })
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.count
+    }
+
+    /// Keeps a suspect, and what it looked like.
+    pub(super) fn push(&mut self, suspect: &Suspect, sight: &Sight) -> io::Result<()> {
+        let mut seen_in = suspect.seen_in.clone();
+        seen_in.extend(sight.copies.keys().cloned());
+        seen_in.sort_unstable();
+        seen_in.dedup();
+        let line = Line { id: suspect.id.as_str().to_owned(), seen_in, fingerprint: sight.fingerprint() };
+        serde_json::to_writer(&mut self.file, &line)?;
+        self.file.write_all(b"\n")?;
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Ends keeping; gives them back in chunks.
+    pub(super) fn read(self) -> io::Result<impl Iterator<Item = io::Result<Vec<(Suspect, u64)>>>> {
+        let mut file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.rewind()?;
+        let mut lines = BufReader::new(file).lines();
+        Ok(std::iter::from_fn(move || {
+            let chunk: io::Result<Vec<_>> = lines.by_ref().take(AT_ONCE).map(|line| parse(&line?)).collect();
+            match chunk {
+                Ok(chunk) if chunk.is_empty() => None,
+                chunk => Some(chunk),
+            }
+        }))
+    }
+}
+
+fn parse(line: &str) -> io::Result<(Suspect, u64)> {
+    let line: Line = serde_json::from_str(line)?;
+    let id = DocId::from_key(Some(line.id.as_bytes())).map_err(io::Error::other)?;
+    Ok((Suspect { id, seen_in: line.seen_in }, line.fingerprint))
+}

@@ -1,0 +1,247 @@
+//! Mends what can be mended without guessing, by the protocol's own means.
+//!
+//! - What is not where it belongs gets a **touch** into the topic: its owner reads the newest copy, decides, and sweeps.
+//! - A copy that no placement names is **named**: compare-and-set of the placement, its position unchanged (never raised:
+//!   a position beyond the log would keep every later write waiting). Then a touch.
+//! - A document without a placement gets one at its newest copy's version, where that copy is, if the log is beyond that
+//!   version. Then a touch. So an index that existed before geofold is adopted.
+//! - A copy of a deleted document is removed at the version of the recorded delete: step 6, by another hand. A newer one
+//!   conflicts, and stays.
+//!
+//! What only the source of truth knows stays as it is: no copy, a copy behind its placement, an unreadable placement.
+
+use futures::future::BoxFuture;
+
+use super::defect::{Defect, Placed, Sight};
+use super::{AuditError, Finding};
+use crate::elastic::{BulkAnswer, BulkOp, Elastic, Guard, Index};
+use crate::ids::{DocId, ShardId};
+use crate::placement::Placement;
+use crate::position::Position;
+
+use std::time::Duration;
+
+/// The way of touches into the topic.
+pub trait Touches: Send + Sync {
+    /// Asks for these documents to be placed again; returns when they are in the topic.
+    fn touch(&self, ids: Vec<DocId>) -> BoxFuture<'_, Result<(), AuditError>>;
+}
+
+/// What became of a finding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mended {
+    /// Done, or asked for by a touch: its worker does the rest.
+    Yes,
+    /// Somebody changed the document meanwhile.
+    Changed,
+    /// It takes the source of truth, or a person; the text says what.
+    No(&'static str),
+}
+
+/// Mends findings.
+pub struct Mender<'a> {
+    /// The search server.
+    pub elastic: &'a dyn Elastic,
+    /// The way into the topic.
+    pub touches: &'a dyn Touches,
+    /// The first position behind the end of the longest partition: whatever has this version or a higher one is from no
+    /// record of this topic.
+    pub end: Position,
+    /// How long one request may take.
+    pub timeout: Duration,
+}
+
+/// What is to be done about one finding.
+#[derive(Debug, PartialEq)]
+enum Plan {
+    /// These operations, all of which must succeed, and then a touch if one is wanted.
+    Do { ops: Vec<BulkOp>, touch: bool },
+    No(&'static str),
+}
+
+impl Mender<'_> {
+    /// Mends findings; gives what became of each, in order.
+    pub async fn mend(&self, findings: &[Finding]) -> Result<Vec<Mended>, AuditError> {
+        let plans: Vec<Plan> = findings.iter().map(|finding| plan(finding, self.end)).collect();
+        let mut ops = Vec::new();
+        for plan in &plans {
+            if let Plan::Do { ops: own, .. } = plan {
+                ops.extend(own.iter().cloned());
+            }
+        }
+        let answers = if ops.is_empty() {
+            Vec::new()
+        } else {
+            let answers = self.elastic.bulk(&ops, self.timeout).await;
+            answers.map_err(|error| AuditError::Call { doing: "mend placements and copies", error })?
+        };
+        let mut answers = answers.into_iter();
+        let mut touched = Vec::new();
+        let mut outcomes = Vec::new();
+        for (finding, plan) in findings.iter().zip(plans) {
+            outcomes.push(match plan {
+                Plan::No(why) => Mended::No(why),
+                Plan::Do { ops, touch } => {
+                    let own: Vec<BulkAnswer> = answers.by_ref().take(ops.len()).collect();
+                    // A copy that is gone already is as good as removed.
+                    let is_done = |answer: &BulkAnswer| answer.status < 300 || answer.status == 404;
+                    if own.len() == ops.len() && own.iter().all(is_done) {
+                        if touch {
+                            touched.push(finding.id.clone());
+                        }
+                        Mended::Yes
+                    } else {
+                        Mended::Changed
+                    }
+                }
+            });
+        }
+        if !touched.is_empty() {
+            self.touches.touch(touched).await?;
+        }
+        Ok(outcomes)
+    }
+}
+
+fn plan(finding: &Finding, end: Position) -> Plan {
+    let sight = &finding.stored;
+    let has = |defect| finding.defects.contains(&defect);
+    if has(Defect::LaterEpoch) {
+        return Plan::No("raise positions.epoch: a version is from a later one");
+    }
+    if has(Defect::NoLocation) {
+        return Plan::No("write the document again, with a location");
+    }
+    match &sight.placed {
+        Placed::Unreadable => Plan::No("see \"A placement that can not be read\" in docs/operations.md"),
+        Placed::Nowhere => adopt(&finding.id, sight, end),
+        Placed::At(placement) if placement.shard.is_none() => bury(&finding.id, placement, sight),
+        Placed::At(_) if has(Defect::NoCopy) => Plan::No("write the document again: no copy is left"),
+        Placed::At(_) if has(Defect::Behind) => {
+            Plan::No("its record is not done yet, or was lost: wait for the lag, or write the document again")
+        }
+        Placed::At(placement) if has(Defect::UnnamedCopy) => name_all(&finding.id, placement, sight),
+        Placed::At(_) => Plan::Do { ops: Vec::new(), touch: true },
+    }
+}
+
+/// A placement for what has none: where the newest copy is, as of that copy.
+fn adopt(id: &DocId, sight: &Sight, end: Position) -> Plan {
+    let Some((shard, newest)) = sight.copies.iter().max_by_key(|(_, copy)| copy.version) else {
+        return Plan::No("there is nothing to place");
+    };
+    if newest.version >= end {
+        return Plan::No("raise positions.epoch: its version is beyond the topic's records");
+    }
+    let placement = Placement::new(newest.version, Some(shard.clone()), sight.copies.keys().cloned());
+    Plan::Do { ops: vec![write(id, &placement, Guard::Absent)], touch: true }
+}
+
+/// Finishes a recorded delete.
+fn bury(id: &DocId, placement: &Placement, sight: &Sight) -> Plan {
+    if sight.copies.values().any(|copy| copy.version >= placement.pos) {
+        return Plan::No("a copy is newer than the delete: write the document again, or delete it");
+    }
+    let delete = |shard: &ShardId| BulkOp::Delete {
+        index: Index::Geoshard(shard.clone()),
+        id: id.clone(),
+        version: placement.pos,
+    };
+    Plan::Do { ops: sight.copies.keys().map(delete).collect(), touch: false }
+}
+
+/// Names the copies that the placement does not.
+fn name_all(id: &DocId, placement: &Placement, sight: &Sight) -> Plan {
+    let Some(stamp) = sight.stamp else { return Plan::No("it was not read realtime") };
+    let may_hold = placement.leftovers.iter().chain(sight.copies.keys()).cloned();
+    let mut named = placement.clone();
+    named.leftovers = Placement::new(placement.pos, placement.shard.clone(), may_hold).leftovers;
+    Plan::Do { ops: vec![write(id, &named, Guard::Unchanged(stamp))], touch: true }
+}
+
+fn write(id: &DocId, placement: &Placement, guard: Guard) -> BulkOp {
+    BulkOp::Index { index: Index::Placements, id: id.clone(), guard, source: placement.to_json() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::defect::{Copy, Fit, judge};
+    use super::*;
+    use crate::elastic::Stamp;
+    use crate::position::Epoch;
+
+    fn at(offset: i64) -> Position {
+        Position::new(Epoch::default(), offset).unwrap()
+    }
+
+    fn shard(id: &str) -> ShardId {
+        ShardId::new(id).unwrap()
+    }
+
+    fn planned(placed: Option<(i64, Option<&str>, &[&str])>, copies: &[(&str, i64)]) -> Plan {
+        let placed = placed.map_or(Placed::Nowhere, |(pos, place, leftovers)| {
+            Placed::At(Placement::new(at(pos), place.map(shard), leftovers.iter().map(|id| shard(id))))
+        });
+        let copies: BTreeMap<ShardId, Copy> = copies
+            .iter()
+            .map(|(id, version)| (shard(id), Copy { version: at(*version), fit: Fit::Here }))
+            .collect();
+        let stored = Sight { placed, stamp: Some(Stamp { seq_no: 4, primary_term: 1 }), copies };
+        let id = DocId::from_key(Some(b"d")).unwrap();
+        let defects = judge(&stored, Epoch::default());
+        plan(&Finding { id, defects, stored }, at(100))
+    }
+
+    fn writes(plan: &Plan) -> Vec<(Placement, Guard)> {
+        let Plan::Do { ops, .. } = plan else { panic!("{plan:?}") };
+        let write = |op: &BulkOp| match op {
+            BulkOp::Index { source, guard, .. } => (Placement::from_json(source).unwrap(), *guard),
+            BulkOp::Delete { .. } => panic!("{op:?}"),
+        };
+        ops.iter().map(write).collect()
+    }
+
+    #[test]
+    fn a_mended_placement_never_has_a_position_that_it_did_not_have_and_names_every_copy() {
+        let adopted = planned(None, &[("a", 7), ("b", 9)]);
+        let placement = Placement::new(at(9), Some(shard("b")), [shard("a")]);
+        assert_eq!(writes(&adopted), [(placement, Guard::Absent)]);
+
+        let named = planned(Some((9, Some("b"), &["a"])), &[("b", 9), ("c", 3)]);
+        let placement = Placement::new(at(9), Some(shard("b")), [shard("a"), shard("c")]);
+        let guard = Guard::Unchanged(Stamp { seq_no: 4, primary_term: 1 });
+        assert_eq!(writes(&named), [(placement, guard)]);
+        for plan in [adopted, named] {
+            assert!(matches!(plan, Plan::Do { touch: true, .. }));
+        }
+    }
+
+    #[test]
+    fn a_version_from_beyond_the_log_is_not_adopted() {
+        assert!(matches!(planned(None, &[("a", 99)]), Plan::Do { .. }));
+        assert!(matches!(planned(None, &[("a", 100)]), Plan::No(why) if why.contains("epoch")));
+    }
+
+    #[test]
+    fn a_recorded_delete_is_finished_at_its_own_version_and_never_over_a_newer_copy() {
+        let op = BulkOp::Delete {
+            index: Index::Geoshard(shard("a")),
+            id: DocId::from_key(Some(b"d")).unwrap(),
+            version: at(9),
+        };
+        let buried = planned(Some((9, None, &["a"])), &[("a", 3)]);
+        assert_eq!(buried, Plan::Do { ops: vec![op], touch: false });
+        assert!(matches!(planned(Some((9, None, &["a"])), &[("a", 11)]), Plan::No(_)));
+    }
+
+    #[test]
+    fn what_only_the_source_of_truth_knows_is_left_alone_and_what_is_not_in_place_is_touched() {
+        assert!(matches!(planned(Some((9, Some("b"), &[])), &[]), Plan::No(_)));
+        assert!(matches!(planned(Some((9, Some("b"), &[])), &[("b", 8)]), Plan::No(_)));
+        let touch = Plan::Do { ops: Vec::new(), touch: true };
+        assert_eq!(planned(Some((9, Some("b"), &["a"])), &[("b", 9), ("a", 1)]), touch);
+        assert_eq!(planned(Some((9, Some("b"), &["a"])), &[("a", 1)]), touch);
+    }
+}
