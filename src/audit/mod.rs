@@ -184,8 +184,11 @@ pub enum AuditError {
         error: io::Error,
     },
     /// Touches did not get into the topic.
-    #[error("can not mend: {0}")]
+    #[error("can not ask for documents to be placed again: {0}")]
     Touch(String),
+    /// A finding could not be written down.
+    #[error("can not write a finding to the file given with --out: {0}")]
+    Out(String),
 }
 
 impl Audit<'_> {

@@ -1,8 +1,9 @@
 //! The command line: one file per subcommand, each thin.
 //!
 //! Exit codes: 0 all went well; 1 it did not, and the last lines of standard error say why; 2 the arguments or the
-//! configuration are wrong and nothing was started. `check` and `send` say in their help what else they mean by 1.
+//! configuration are wrong and nothing was started. `check`, `send` and `audit` say in their help what else they mean by 1.
 
+mod audit;
 mod check;
 mod cloud;
 mod collect;
@@ -51,6 +52,8 @@ enum Command {
     Collect(collect::CollectArgs),
     /// Show the values that most documents have: a table, a picture, or JSON.
     Cloud(cloud::CloudArgs),
+    /// Compare all placements with all copies, say what is wrong, and mend it.
+    Audit(audit::AuditArgs),
     /// Show the whole job on stand-ins, with no server installed.
     Demo(demo::DemoArgs),
 }
@@ -121,6 +124,7 @@ pub fn main() -> ExitCode {
         Command::Search(args) => block_on(search::search(args)),
         Command::Collect(args) => block_on(collect::collect(args)),
         Command::Cloud(args) => block_on(cloud::cloud(args)),
+        Command::Audit(args) => block_on(audit::audit(args)),
         Command::Demo(args) => block_on(demo::demo(args)),
     };
     match result {

@@ -2,6 +2,7 @@
 //! commits whose answer comes back.
 
 mod native;
+pub(crate) mod topic;
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The Kafka side of a change of the map: where partitions end, what is committed, and touches.
+//! The topic of documents as tools use it: where partitions end, what is committed, and touches.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::ids::DocId;
-use crate::kafka::{TopicFactsError, topic_facts};
+use super::{TopicFactsError, topic_facts};
 use crate::maps::Floor;
 use crate::send::{Op, SendError, SendRecord, TopicProducer};
 use crate::worker::client_config;
@@ -21,7 +21,7 @@ use crate::worker::client_config;
 const TIMEOUT: Duration = Duration::from_secs(20);
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Kafka did not do what the change of the map needs.
+/// Kafka did not do what is needed.
 #[derive(Debug, Error)]
 pub enum TopicError {
     /// A question was not answered.
@@ -50,7 +50,7 @@ pub enum TopicError {
 
 /// The topic, its group's offsets, and a producer for it. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Topic(Arc<Inner>);
+pub(crate) struct Topic(Arc<Inner>);
 
 struct Inner {
     /// A member of no group: it only asks.
@@ -63,7 +63,7 @@ struct Inner {
 }
 
 impl Topic {
-    pub(super) async fn connect(config: &Config) -> Result<Self, TopicError> {
+    pub(crate) async fn connect(config: &Config) -> Result<Self, TopicError> {
         let config = config.clone();
         blocking(move || {
             let topic = config.kafka.topic.clone();
@@ -78,12 +78,12 @@ impl Topic {
         .await
     }
 
-    pub(super) fn partitions(&self) -> i32 {
+    pub(crate) fn partitions(&self) -> i32 {
         self.0.partitions
     }
 
     /// Where each partition ends now.
-    pub(super) async fn ends(&self) -> Result<Floor, TopicError> {
+    pub(crate) async fn ends(&self) -> Result<Floor, TopicError> {
         let topic = self.clone();
         blocking(move || {
             let doing = "ask where the partitions end";
@@ -93,7 +93,7 @@ impl Topic {
     }
 
     /// The partitions of `floor` in which less than that is committed, each with what is.
-    pub(super) async fn behind(&self, floor: &Floor) -> Result<Floor, TopicError> {
+    pub(crate) async fn behind(&self, floor: &Floor) -> Result<Floor, TopicError> {
         let (topic, floor) = (self.clone(), floor.clone());
         blocking(move || {
             let doing = "ask for the group's committed offsets";
@@ -109,7 +109,7 @@ impl Topic {
     }
 
     /// Produces a touch for each document; they are in the topic after [`Topic::flush`].
-    pub(super) async fn touch(&self, ids: Vec<DocId>) {
+    pub(crate) async fn touch(&self, ids: Vec<DocId>) {
         let topic = self.clone();
         blocking(move || {
             let stop = CancellationToken::new();
@@ -123,7 +123,7 @@ impl Topic {
     }
 
     /// Waits until all touches are in the topic.
-    pub(super) async fn flush(&self) -> Result<(), TopicError> {
+    pub(crate) async fn flush(&self) -> Result<(), TopicError> {
         let topic = self.clone();
         blocking(move || {
             let producer = &topic.0.producer;

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::topic::TopicError;
+use crate::kafka::topic::TopicError;
 use crate::elastic::CallError;
 use crate::elastic::scan::ScanError;
 use crate::indices::IndicesError;

@@ -9,7 +9,6 @@
 //! | `mod.rs` | the stages in their order; what is waited for |
 //! | `place.rs` | finds what is not where the map says, and touches it |
 //! | `retire.rs` | deletes indices that no map needs any more |
-//! | `topic.rs` | ends, committed offsets, touches |
 //! | `status.rs` | how far a change is, for people |
 //! | `error.rs` | why it can not go on |
 
@@ -17,7 +16,6 @@ mod error;
 mod place;
 mod retire;
 mod status;
-mod topic;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -25,7 +23,7 @@ use std::time::Duration;
 
 pub use error::MigrateError;
 pub use status::Status;
-pub use topic::TopicError;
+pub use crate::kafka::topic::TopicError;
 
 use crate::clock::{Clock, Instant};
 use crate::config::Config;
@@ -34,10 +32,10 @@ use crate::elastic::{Elastic, Get, GetAnswer, Index};
 use crate::geoshard::GeoshardMap;
 use crate::ids::ShardId;
 use crate::indices::{self, WantedIndex};
+use crate::kafka::topic::Topic;
 use crate::maps::{Confirmation, Floor, MapsRecord, MapsState, MapsStore, Stage, StoreError, Stored};
 use crate::meta::TopicFacts;
 use crate::sabotage::{self, Sabotage};
-use topic::Topic;
 
 /// How often it is looked whether something that is waited for has come.
 const LOOK: Duration = Duration::from_millis(500);
