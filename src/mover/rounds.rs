@@ -77,7 +77,9 @@ impl ReadPlacements {
         let mut known = Vec::with_capacity(entries.len());
         let mut unknown = Vec::new();
         for entry in entries {
-            match desk.cache.get(&entry.id).cloned() {
+            // Whoever asks for a document to be placed again may know of a copy that the cached placement does not name.
+            let may_be_cached = entry.fold.touched_at.is_none();
+            match desk.cache.get(&entry.id).filter(|_| may_be_cached).cloned() {
                 Some(placement) => known.push((entry, placement)),
                 None => unknown.push(entry),
             }

@@ -12,6 +12,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a helper that fails is a test that fails")]
 #![expect(clippy::cast_possible_truncation, reason = "small numbers of a test's own")]
 
+mod audit;
 mod bounded;
 mod collector;
 mod counters;

@@ -66,6 +66,13 @@ impl Stack {
         answer
     }
 
+    /// A `_bulk` request; gives the answer.
+    pub fn bulk(&self, lines: &str) -> Value {
+        let request = self.http.post(format!("{}/_bulk", self.elasticsearch));
+        let request = request.header("content-type", "application/x-ndjson").body(lines.to_owned());
+        request.send().unwrap().json().unwrap()
+    }
+
     /// A request to Elasticsearch, whatever it answers.
     pub fn try_ask(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
         let mut request = self.http.request(method.parse().unwrap(), format!("{}{path}", self.elasticsearch));
