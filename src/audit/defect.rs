@@ -240,7 +240,8 @@ mod tests {
     }
 
     fn judged(placed: Placed, copies: &[(&str, i64, Fit)]) -> Vec<Defect> {
-        let copies = copies.iter().map(|(id, offset, fit)| (shard(id), Copy { version: at(*offset), fit: *fit }));
+        let copies =
+            copies.iter().map(|(id, offset, fit)| (shard(id), Copy { version: at(*offset), fit: *fit }));
         judge(&Sight { placed, stamp: None, copies: copies.collect() }, Epoch::default())
     }
 
@@ -261,11 +262,7 @@ mod tests {
             (placed(5, Some("b"), &["a"]), vec![("a", 1, Here)], vec![Defect::NotInPlace]),
             (placed(5, Some("b"), &["a"]), vec![("a", 1, Here), ("b", 5, Here)], vec![Defect::OldCopy]),
             (placed(5, Some("b"), &[]), vec![("c", 1, Here), ("b", 5, Here)], vec![Defect::UnnamedCopy]),
-            (
-                placed(5, Some("b"), &[]),
-                vec![("c", 1, Here)],
-                vec![Defect::NotInPlace, Defect::UnnamedCopy],
-            ),
+            (placed(5, Some("b"), &[]), vec![("c", 1, Here)], vec![Defect::NotInPlace, Defect::UnnamedCopy]),
             (placed(5, None, &["a"]), vec![], vec![]),
             (placed(5, None, &["a"]), vec![("a", 1, Here)], vec![Defect::DeletedLives]),
             (placed(5, None, &[]), vec![("a", 7, Here)], vec![Defect::DeletedLives]),

@@ -55,7 +55,10 @@ pub struct Mender<'a> {
 #[derive(Debug, PartialEq)]
 enum Plan {
     /// These operations, all of which must succeed, and then a touch if one is wanted.
-    Do { ops: Vec<BulkOp>, touch: bool },
+    Do {
+        ops: Vec<BulkOp>,
+        touch: bool,
+    },
     No(&'static str),
 }
 

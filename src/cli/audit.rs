@@ -87,7 +87,8 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
                 timeout,
             },
         };
-        let topic = if args.repair { Some(TopicTouches::connect(&config, args.touch_rate).await?) } else { None };
+        let topic =
+            if args.repair { Some(TopicTouches::connect(&config, args.touch_rate).await?) } else { None };
         let mender = match &topic {
             None => None,
             Some(touches) => {
@@ -164,7 +165,8 @@ async fn run(args: &AuditArgs, audit: &Audit<'_>, mender: Option<&Mender<'_>>) -
         out.flush().context("writing the findings")?;
     }
     print(args, &report, mender.is_some().then_some(&repairs), printed)?;
-    let is_well = report.is_clean() || (mender.is_some() && repairs.mended == report.wrong && report.unsettled == 0);
+    let is_well =
+        report.is_clean() || (mender.is_some() && repairs.mended == report.wrong && report.unsettled == 0);
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -11,9 +11,9 @@ use rdkafka::{Offset, TopicPartitionList};
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
+use super::{TopicFactsError, topic_facts};
 use crate::config::Config;
 use crate::ids::DocId;
-use super::{TopicFactsError, topic_facts};
 use crate::maps::Floor;
 use crate::send::{Op, SendError, SendRecord, TopicProducer};
 use crate::worker::client_config;

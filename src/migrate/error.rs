@@ -2,10 +2,10 @@
 
 use thiserror::Error;
 
-use crate::kafka::topic::TopicError;
 use crate::elastic::CallError;
 use crate::elastic::scan::ScanError;
 use crate::indices::IndicesError;
+use crate::kafka::topic::TopicError;
 use crate::maps::{BadStep, StoreError};
 
 /// A change of the map can not begin or go on. Whatever it is, the same command goes on from where it ended.

@@ -21,9 +21,9 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::kafka::topic::TopicError;
 pub use error::MigrateError;
 pub use status::Status;
-pub use crate::kafka::topic::TopicError;
 
 use crate::clock::{Clock, Instant};
 use crate::config::Config;

@@ -44,7 +44,8 @@ impl Display for Numbers {
             f.write_str(if n == 0 { "" } else { ", " })?;
             if first == last { write!(f, "{first}")? } else { write!(f, "{first}-{last}")? }
         }
-        let left = self.ranges.iter().skip(SHOWN).map(|(first, last)| i64::from(last - first) + 1).sum::<i64>();
+        let left =
+            self.ranges.iter().skip(SHOWN).map(|(first, last)| i64::from(last - first) + 1).sum::<i64>();
         if left > 0 {
             write!(f, ", and {left} more")?;
         }

@@ -19,7 +19,9 @@ use super::record::Record;
 use crate::admin::Health;
 use crate::kafka::commit_with_answer;
 use crate::telemetry::board::Board;
-use crate::telemetry::events::{CommitFailed, Numbers, OffsetsCommitted, PartitionsAssigned, PartitionsRevoked};
+use crate::telemetry::events::{
+    CommitFailed, Numbers, OffsetsCommitted, PartitionsAssigned, PartitionsRevoked,
+};
 use crate::telemetry::metrics::Metrics;
 
 /// How long a poll waits for a record: the pause between two looks at flow, commits and signals.

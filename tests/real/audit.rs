@@ -108,7 +108,8 @@ fn audit(world: &World, args: &[&str]) -> (bool, Value, BTreeMap<String, BTreeSe
     let out = out.to_str().unwrap();
     let output = world.geofold(&[&["audit", "--json", "--settle", "3s", "--out", out], args].concat());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
+    let report: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in std::fs::read_to_string(out).unwrap().lines() {
         let finding: Value = serde_json::from_str(line).unwrap();

@@ -114,7 +114,9 @@ fn a_backlog_of_distinct_documents_and_a_dead_elasticsearch_stop_fetching_and_ta
     }
     let read = worker.metric("geofold_records_total", "");
     let (held_dead, most_dead, now_dead) = (held, most, resident(&worker));
-    eprintln!("while it is dead: held {held_dead:.1} MiB, resident {most_dead:.0} MiB at most, {now_dead:.0} at the end");
+    eprintln!(
+        "while it is dead: held {held_dead:.1} MiB, resident {most_dead:.0} MiB at most, {now_dead:.0} at the end"
+    );
     assert_eq!(worker.metric("geofold_paused_partitions", ""), all_paused);
     assert_eq!(worker.metric("geofold_rebalances_total", ""), rebalances, "the member left its group");
     world.stack.tell("start", "elasticsearch");
@@ -131,7 +133,10 @@ fn a_backlog_of_distinct_documents_and_a_dead_elasticsearch_stop_fetching_and_ta
     );
     assert_eq!(worker.metric("geofold_rebalances_total", ""), rebalances, "the member left its group");
     worker.stop();
-    assert!(read < records as f64 / 2.0, "too few records to have tested anything: {read} of {records} fitted");
+    assert!(
+        read < records as f64 / 2.0,
+        "too few records to have tested anything: {read} of {records} fitted"
+    );
     let bound = f64::from(bound_mib);
     assert!(held > bound / 2.0 && held < bound + 2.0, "{held} MiB held, {bound} allowed");
     for (most, beyond, when) in [(most_dead, BEYOND, "dead"), (most, BEYOND_AT_WORK, "back")] {
@@ -294,7 +299,9 @@ fn the_longest_ids_and_the_oddest_are_written_moved_and_deleted_and_one_byte_mor
     let letters = world.dead_letters();
     let told: Vec<_> = letters
         .iter()
-        .map(|letter| (letter.key.clone().unwrap_or_default(), letter.headers["geofold-error-detail"].clone()))
+        .map(|letter| {
+            (letter.key.clone().unwrap_or_default(), letter.headers["geofold-error-detail"].clone())
+        })
         .collect();
     let detail = "the key has 513 bytes, but an Elasticsearch id may have 512 at most";
     assert_eq!(told, too_long.map(|id| (id, detail.to_owned())));

@@ -3,7 +3,8 @@
 
 use super::store::{Answer, Store};
 use super::*;
-use crate::elastic::rounds::BulkOutcome;
+use crate::elastic::Get;
+use crate::elastic::rounds::{BulkOutcome, GetOutcome};
 use crate::invariants::*;
 
 /// Document `x` lives in geoshard `a`, written by record 1.
@@ -644,4 +645,36 @@ fn a_record_that_compaction_takes_while_a_zombie_acts_on_it() {
     let in_place = history(rules());
     assert_eq!(in_place.x(), "2 deleted [a] | a@3");
     inv_1_every_copy_is_named(&in_place.view(&id("x"))).unwrap();
+}
+
+#[test]
+fn a_touch_finds_the_copy_that_somebody_named_meanwhile() {
+    let named_meanwhile = |ask: Write| {
+        let mut store = in_a();
+        let mut owner = Owner::new();
+        owner.work_out(&mut store, entry([index(A, 2)]));
+        // What `geofold audit --repair` does about a copy that no placement names.
+        let stray = Position::from_version(1);
+        store.exec(&BulkOp::Index {
+            index: Index::Geoshard(shard("b")),
+            id: id("x"),
+            guard: Guard::External(stray),
+            source: doc(A, 0).into(),
+        });
+        let GetOutcome::Found(found) = store.read(&Get { index: Index::Placements, id: id("x") }) else {
+            panic!("no placement")
+        };
+        let recorded = Placement::from_json(&found.source).unwrap();
+        let named = Placement::new(recorded.pos, recorded.shard, [shard("b")]);
+        store.exec(&BulkOp::Index {
+            index: Index::Placements,
+            id: id("x"),
+            guard: Guard::Unchanged(found.stamp),
+            source: named.to_json(),
+        });
+        owner.work_out(&mut store, entry([ask]));
+        store
+    };
+    assert_eq!(at_rest(&named_meanwhile(touch(3))), "3 a [b] | a@3");
+    assert_eq!(named_meanwhile(index(A, 3)).x(), "1 a [b] | a@3 b@0", "by the cache, until the next owner");
 }
