@@ -5,15 +5,12 @@ use std::time::{Duration, Instant};
 
 use crate::audit::Findings;
 use crate::command::Options;
-use crate::crew::{Counted, Crew, SESSION};
+use crate::crew::{Counted, Crew, DEADLINE, SESSION};
 use crate::report::Status;
 use crate::schedule::{Blow, Scene, Schedule};
 use crate::support::{Faults, Proxy, World, wait_for, wait_for_or};
 
-/// `batch.deadline` of the workers: after so long, nobody who was stopped or cut off goes on with what he had begun.
-pub const DEADLINE: Duration = Duration::from_secs(10);
-
-/// And after so much longer he knows that he is no owner any more.
+/// So much later than the deadline of his batch, whoever was cut off knows that he is no owner any more.
 const TO_LEARN: Duration = Duration::from_secs(5);
 
 /// What is to happen may take so long, on a slow machine.

@@ -61,6 +61,9 @@ impl fmt::Display for Protocol {
 /// After so long without a sign of life any group here has given a member up.
 pub const SESSION: Duration = Duration::from_secs(7);
 
+/// `batch.deadline` of the workers: after so long, nobody who was stopped or cut off goes on with what he had begun.
+pub const DEADLINE: Duration = Duration::from_secs(10);
+
 /// Sums over all processes, as far as they lived to tell.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counted {
@@ -117,7 +120,12 @@ impl<'a> Crew<'a> {
             args.extend(["--sabotage", sabotage]);
         }
         let mut env = self.protocol.env().to_vec();
-        env.push(("GEOFOLD_ELASTICSEARCH__URLS", self.proxy.url()));
+        let deadline = format!("{}s", DEADLINE.as_secs());
+        env.extend([
+            ("GEOFOLD_ELASTICSEARCH__URLS", self.proxy.url()),
+            ("GEOFOLD_ELASTICSEARCH__REQUEST_TIMEOUT", "4s"),
+            ("GEOFOLD_BATCH__DEADLINE", &deadline),
+        ]);
         self.slots[number] = Some(self.world.worker_of(&args, &env));
     }
 

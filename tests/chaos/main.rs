@@ -39,7 +39,7 @@ use std::process::ExitCode;
 
 use audit::{Findings, audit, history};
 use command::Options;
-use conductor::{Conductor, DEADLINE};
+use conductor::Conductor;
 use crew::Crew;
 use report::{EndsWith, Report, Status};
 use support::{Proxy, World, WorldOptions};
@@ -80,15 +80,13 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Topic, indices, configuration. Times are short, so that much happens in a minute; the rules between them are those of any
-/// configuration, and `gc_deletes` is above the longest time that anybody sleeps.
+/// Topic, indices, configuration. Times are short, so that much happens in a minute, and `gc_deletes` is above the longest time
+/// that anybody sleeps.
 fn world(options: &Options, template: PathBuf) -> World {
     std::fs::write(&template, r#"{"mappings": {"properties": {"n": {"type": "long"}}}}"#).unwrap();
     let config = [
         ("geoshards", format!("index_template = {template:?}")),
-        ("elasticsearch", "request_timeout = \"4s\"".to_owned()),
         ("elasticsearch", "gc_deletes = \"10m\"".to_owned()),
-        ("batch", format!("deadline = \"{}s\"", DEADLINE.as_secs())),
         ("batch", "max_documents = 100".to_owned()),
         ("batch", "max_dirty_age = \"5s\"".to_owned()),
         ("retry", "max = \"2s\"".to_owned()),
