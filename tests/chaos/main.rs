@@ -91,7 +91,6 @@ fn world(options: &Options, template: PathBuf) -> World {
         ("batch", "max_dirty_age = \"5s\"".to_owned()),
         ("retry", "max = \"2s\"".to_owned()),
         ("shutdown", "revoke = \"2s\"".to_owned()),
-        ("shutdown", "drain = \"15s\"".to_owned()),
         ("kafka.properties", "\"fetch.wait.max.ms\" = 100".to_owned()),
     ];
     World::new(WorldOptions { partitions: options.partitions, config: config.into() })
