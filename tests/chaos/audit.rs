@@ -233,11 +233,18 @@ pub fn history(world: &World, id: &str) -> String {
     let mut lines = vec![format!("--- the history of {id}")];
     records::read(world, |record| {
         if record.id == id {
-            lines.push(format!("record {}/{}: {:?}", record.partition, record.offset, record.what));
+            lines.push(format!("record {}/{}: {}", record.partition, record.offset, record.what));
         }
     });
     lines.push(format!("placement: {}", world.placements().get(id).unwrap_or(&Value::Null)));
-    lines.extend(world.copies().remove(id).unwrap_or_default().iter().map(|copy| format!("copy: {copy:?}")));
+    lines.extend(
+        world
+            .copies()
+            .remove(id)
+            .unwrap_or_default()
+            .iter()
+            .map(|copy| format!("copy in {}, version {}: {}", copy.index, copy.version, copy.source)),
+    );
     let letters = world.dead_letters().into_iter().filter(|letter| letter.key.as_deref() == Some(id));
     lines.extend(letters.map(|letter| format!("dead letter: {letter:?}")));
     lines.join("\n")

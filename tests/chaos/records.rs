@@ -1,6 +1,8 @@
 //! The records as the topic has them, which is what counts: a producer that lost its broker may have written twice, in
 //! another order, or not at all.
 
+use std::fmt;
+
 use rdkafka::Message;
 use rdkafka::message::Headers;
 use serde_json::Value;
@@ -23,6 +25,18 @@ pub enum What {
     Write(Event),
     /// It can not be carried out, for this reason.
     Bad(String),
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Write(Event::Index { document, .. }) => write!(f, "index {document}"),
+            Self::Write(Event::Patch { patch, .. }) => write!(f, "patch {patch}"),
+            Self::Write(Event::Delete { .. }) => f.write_str("delete"),
+            Self::Write(Event::Touch { .. }) => f.write_str("touch"),
+            Self::Bad(reason) => write!(f, "bad: {reason}"),
+        }
+    }
 }
 
 /// Gives every record, from the beginning of each partition.

@@ -46,7 +46,7 @@ pub fn write(feed: &Feed, seed: u64, rate: u64, ids: u64, status: &Status) {
             feed.send(&records);
             status.sent.fetch_add(records.len() as u64, Relaxed);
         }
-        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        feed.listen(next.saturating_duration_since(Instant::now()).max(Duration::from_millis(10)));
     }
     feed.flush();
 }

@@ -81,9 +81,13 @@ impl Feed {
         self.producer.flush(Duration::from_secs(300)).unwrap();
     }
 
-    /// Records that no broker has acknowledged yet.
+    /// Takes in acknowledgements, for so long.
+    pub fn listen(&self, time: Duration) {
+        self.producer.poll(time);
+    }
+
+    /// Records of which no acknowledgement was taken in yet.
     pub fn waiting(&self) -> usize {
-        self.producer.poll(Duration::ZERO);
         usize::try_from(self.producer.in_flight_count()).unwrap_or(0)
     }
 }
