@@ -244,7 +244,8 @@ impl World {
         const AT_ONCE: i32 = 2_000;
         let admin: AdminClient<DefaultClientContext> = self.client().create().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(60)));
+        let patience = Some(Duration::from_secs(120));
+        let options = AdminOptions::new().operation_timeout(patience).request_timeout(patience);
         let new = NewTopic::new(topic, partitions.min(AT_ONCE), TopicReplication::Fixed(1));
         let results = runtime.block_on(admin.create_topics([&new], &options)).unwrap();
         results.into_iter().for_each(|result| drop(result.unwrap()));
@@ -468,6 +469,14 @@ impl Drop for World {
             answer.as_array().into_iter().flatten().filter_map(|row| row["index"].as_str()).collect();
         for chunk in names.chunks(20) {
             let _ = self.stack.try_ask("DELETE", &format!("/{}", chunk.join(",")), None);
+        }
+        // A broker with thousands of partitions is a slow one for whoever comes next.
+        const MANY: i32 = 100;
+        if self.partitions > MANY
+            && let Ok(admin) = self.client().create::<AdminClient<DefaultClientContext>>()
+            && let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build()
+        {
+            let _ = runtime.block_on(admin.delete_topics(&[&self.name], &AdminOptions::new()));
         }
     }
 }
