@@ -76,13 +76,16 @@ pub struct BadShardId {
 }
 
 impl ShardId {
+    /// The longest that one may be.
+    pub const MAX_BYTES: usize = 64;
+
     /// Index names after the prefix that geofold keeps for itself.
     pub const RESERVED: [&'static str; 2] = ["placements", "meta"];
 
     /// Checks that `id` can end an index name and is not one of [`ShardId::RESERVED`].
     pub fn new(id: &str) -> Result<Self, BadShardId> {
         let bad = |reason| Err(BadShardId { id: id.to_owned(), reason });
-        if id.is_empty() || id.len() > 64 {
+        if id.is_empty() || id.len() > Self::MAX_BYTES {
             return bad("it must have 1 to 64 characters");
         }
         if !id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_') {

@@ -38,6 +38,7 @@ pub mod dead_letter;
 pub mod decode;
 pub mod demo;
 pub mod dirty_set;
+pub mod distribution;
 pub mod elastic;
 pub mod embedded;
 pub mod geo;

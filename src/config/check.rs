@@ -1,6 +1,7 @@
 //! What is wrong between keys: rules that no single key can break. Pure, and all findings at once.
 
 mod counts;
+mod distribution;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -68,6 +69,7 @@ fn check(config: &Config, has_tls: bool) -> Vec<Finding> {
     check_sizes(&mut findings, config);
     check_dead_letters(&mut findings, config);
     counts::check_counts(&mut findings, config);
+    distribution::check(&mut findings, config);
     check_edges(&mut findings, config);
     findings.0
 }

@@ -109,6 +109,7 @@ fn with_every_key() -> Config {
     config.elasticsearch.ca_file = path();
     config.geoshards.index_template = path();
     config.dead_letter.topic = Some(text());
+    config.distribution.memcached = Some(text());
     config.tally.topic = Some(text());
     config.database.password = secret();
     config.database.password_file = path();

@@ -62,6 +62,11 @@ pub(super) fn expand(value: &mut Value, env: &BTreeMap<String, String>) -> Resul
                 expand(item, env)?;
             }
         }
+        Value::Table(table) => {
+            for (_, item) in table.iter_mut() {
+                expand(item, env)?;
+            }
+        }
         _ => {}
     }
     Ok(())

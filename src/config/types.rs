@@ -4,6 +4,7 @@
 //! test holds the two together. Sections refuse unknown keys by themselves, but the loader finds them first and names
 //! the nearest known one.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -41,6 +42,8 @@ pub struct Config {
     pub commit: Commit,
     /// What happens to records that can not be applied.
     pub dead_letter: DeadLetter,
+    /// What follows every change of a geoshard.
+    pub distribution: Distribution,
     /// What is counted.
     pub tally: Tally,
     /// Where counts are kept.
@@ -450,6 +453,103 @@ pub enum DeadLetterPolicy {
     Topic,
     /// Nowhere: the partition stops at it.
     Stop,
+}
+
+/// `[distribution]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Distribution {
+    /// Where workers tell each other of their runs.
+    pub last_runs: LastRuns,
+    /// The memcached, `host:port`. Required with [`LastRuns::Memcached`].
+    pub memcached: Option<String>,
+    /// For how long memcached is waited for.
+    #[serde(with = "humantime_serde")]
+    pub memcached_timeout: Duration,
+    /// What keys in memcached begin with: another one for each installation that shares it.
+    pub namespace: String,
+    /// The jobs.
+    pub jobs: Vec<DistributionJob>,
+}
+
+impl Default for Distribution {
+    fn default() -> Self {
+        Self {
+            last_runs: LastRuns::Memory,
+            memcached: None,
+            memcached_timeout: Duration::from_millis(100),
+            namespace: "geofold".to_owned(),
+            jobs: Vec::new(),
+        }
+    }
+}
+
+/// Where workers tell each other of their runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LastRuns {
+    /// Nowhere: each worker knows its own.
+    Memory,
+    /// In a memcached.
+    Memcached,
+}
+
+/// One of `[[distribution.jobs]]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DistributionJob {
+    /// What it is called.
+    pub name: String,
+    /// What it does.
+    pub kind: JobKind,
+    /// Whether offsets wait for it; by default, for all but refreshes.
+    pub gate: Option<bool>,
+    /// How long a change waits for others.
+    #[serde(default = "job_interval", with = "humantime_serde")]
+    pub interval: Duration,
+    /// How long one attempt may take.
+    #[serde(default = "job_timeout", with = "humantime_serde")]
+    pub timeout: Duration,
+    /// After this long without success it is given up. Only with [`JobKind::Webhook`].
+    #[serde(default, with = "humantime_serde")]
+    pub give_up_after: Option<Duration>,
+    /// Where to POST. Required with [`JobKind::Webhook`].
+    pub url: Option<ServerUrl>,
+    /// Headers of the POST.
+    #[serde(default)]
+    pub headers: BTreeMap<String, Secret>,
+    /// The topic to write to. Required with [`JobKind::Topic`].
+    pub topic: Option<String>,
+}
+
+fn job_interval() -> Duration {
+    Duration::from_millis(400)
+}
+
+fn job_timeout() -> Duration {
+    Duration::from_secs(10)
+}
+
+impl DistributionJob {
+    /// A webhook that has not succeeded for this long is given up.
+    pub const GIVE_UP_AFTER: Duration = Duration::from_secs(3600);
+
+    /// Whether offsets wait for it.
+    pub fn has_gate(&self) -> bool {
+        self.gate.unwrap_or(self.kind != JobKind::Refresh)
+    }
+}
+
+/// What a distribution does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobKind {
+    /// Elasticsearch's `_refresh` of the geoshard's index.
+    Refresh,
+    /// An HTTP POST.
+    Webhook,
+    /// A Kafka record.
+    Topic,
 }
 
 /// `[shutdown]`

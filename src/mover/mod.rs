@@ -19,8 +19,8 @@ mod rules;
 mod tests;
 
 use crate::elastic::{ItemError, Stamp};
-use crate::ids::DocId;
-use crate::placement::{Placement, PlacementCache};
+use crate::ids::{DocId, ShardId};
+use crate::placement::{Known, Placement, PlacementCache};
 use crate::position::Position;
 use crate::write::Fold;
 
@@ -126,6 +126,23 @@ pub struct Settled {
     pub entry: Entry,
     /// What became of it.
     pub outcome: Outcome,
+    /// Where it changed anything.
+    pub touched: Touched,
+}
+
+/// The geoshards that an entry changed, or may have changed by an attempt whose answer was lost.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Touched {
+    /// Where the document is now, if it is anywhere.
+    pub target: Option<ShardId>,
+    /// Where it was deleted.
+    pub sources: Vec<ShardId>,
+}
+
+impl Touched {
+    fn by(known: &Known) -> Self {
+        Self { target: known.placement.shard.clone(), sources: known.unswept().to_vec() }
+    }
 }
 
 /// A placement whose leftovers are gone, waiting to say so in the next bulk (step 7). It may be late, or never come.

@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use super::decide::{Copy, Plan, Task, again_outcome, copies_needed, decide, history};
-use super::{Carry, Clear, Desk, Done, Entry, Outcome, Refusal, SET_BACK, Settled, UNANSWERED};
+use super::{Carry, Clear, Desk, Done, Entry, Outcome, Refusal, SET_BACK, Settled, Touched, UNANSWERED};
 use crate::elastic::rounds::{BulkOutcome, GetOutcome};
 use crate::elastic::{BulkOp, Get, Guard, Index};
 use crate::ids::{DocId, ShardId};
@@ -27,29 +27,29 @@ struct Tray {
 }
 
 impl Tray {
-    fn settle(&mut self, entry: Entry, outcome: Outcome) {
-        self.settled.push(Settled { entry, outcome });
+    fn settle(&mut self, entry: Entry, outcome: Outcome, touched: Touched) {
+        self.settled.push(Settled { entry, outcome, touched });
     }
 
     /// Nothing is left to do for an entry, whichever way it went. What its document's history has that may not be counted yet
     /// becomes edges, also what others have put there: who did may be dead (docs/tally.md, "Edges").
-    fn done(&mut self, entry: Entry, outcome: Outcome, versions: &History) {
+    fn done(&mut self, entry: Entry, outcome: Outcome, versions: &History, touched: Touched) {
         if self.desk.rules.tally.is_some() {
             self.edges.extend(versions.edges(self.desk.committed));
         }
-        self.settle(entry, outcome);
+        self.settle(entry, outcome, touched);
     }
 
     /// Back to step 1, with a fresh read of the placement.
     fn start_over(&mut self, entry: Entry, reason: &'static str, carry: Carry) {
         self.desk.cache.forget(&entry.id);
-        self.settle(entry, again_outcome(reason, carry));
+        self.settle(entry, again_outcome(reason, carry), Touched::default());
     }
 
     fn unanswered(&mut self, entry: Entry) {
         // What the next attempt knew, it still knows: nothing was learnt.
         let carry = entry.carry.clone();
-        self.settle(entry, again_outcome(UNANSWERED, carry));
+        self.settle(entry, again_outcome(UNANSWERED, carry), Touched::default());
     }
 }
 
@@ -166,10 +166,13 @@ impl ReadDocuments {
             let Desk { rules, committed, .. } = &tray.desk;
             // Empty, and nothing to copy, where nothing is counted.
             let before = known.as_ref().map(|known| known.placement.versions.clone()).unwrap_or_default();
+            let touched = known.as_ref().map(Touched::by).unwrap_or_default();
             match decide(rules, *committed, &entry, known, fresh, copy) {
                 Plan::Settle(Outcome::Again { reason, carry }) => tray.start_over(entry, reason, carry),
-                Plan::Settle(outcome @ Outcome::Parked { .. }) => tray.settle(entry, outcome),
-                Plan::Settle(outcome) => tray.done(entry, outcome, &before),
+                Plan::Settle(outcome @ Outcome::Parked { .. }) => {
+                    tray.settle(entry, outcome, Touched::default());
+                }
+                Plan::Settle(outcome) => tray.done(entry, outcome, &before, touched),
                 Plan::InPlace { known, task } => announced.in_place.push(Placed { entry, known, task }),
                 Plan::WriteAhead { guard, placement, task } => {
                     announced.ahead.push(Ahead { entry, guard, placement, task, before });
@@ -268,7 +271,7 @@ impl Placed {
     }
 
     fn done(self, tray: &mut Tray, outcome: Outcome) {
-        tray.done(self.entry, outcome, &self.known.placement.versions);
+        tray.done(self.entry, outcome, &self.known.placement.versions, Touched::by(&self.known));
     }
 }
 
@@ -325,7 +328,8 @@ impl Announce {
                     tray.start_over(entry, "placement_conflict", Carry::default());
                 }
                 BulkOutcome::Refused(error) => {
-                    tray.done(entry, Outcome::DeadLetter(Refusal::by_elasticsearch(&error)), &before);
+                    let refusal = Refusal::by_elasticsearch(&error);
+                    tray.done(entry, Outcome::DeadLetter(refusal), &before, Touched::default());
                 }
                 BulkOutcome::Unanswered => {
                     tray.desk.cache.forget(&entry.id);
@@ -345,9 +349,9 @@ impl Announce {
                 }
             };
             if sabotage::is(Sabotage::InPlaceHasNoEdges) {
-                tray.settle(entry, outcome);
+                tray.settle(entry, outcome, Touched::by(&known));
             } else {
-                tray.done(entry, outcome, &known.placement.versions);
+                tray.done(entry, outcome, &known.placement.versions, Touched::by(&known));
             }
         }
         for (clear, answer) in clears.into_iter().zip(answers) {
@@ -539,12 +543,12 @@ impl CleanUp {
                 tray.unanswered(placed.entry);
                 continue;
             }
-            let id = placed.entry.id.clone();
-            tray.done(placed.entry, placed.task.then, &placed.known.placement.versions);
+            let (id, known, then) = (placed.entry.id.clone(), placed.known.clone(), placed.task.then.clone());
+            placed.done(&mut tray, then);
             // A conflict: this very delete, sent twice, or a copy at least as new, which is not this entry's to remove.
             // It stays named (INV-1), and the document's next entry sweeps again.
             if answers.iter().all(gone) {
-                tray.swept(id, placed.known);
+                tray.swept(id, known);
             }
         }
         for (set_back, answer) in set_backs.into_iter().zip(answers) {
@@ -555,7 +559,7 @@ impl CleanUp {
                     tray.desk.cache.put(entry.id.clone(), known);
                     let carry = Carry { refusal: Some(refusal), ..Carry::default() };
                     // The next attempt sweeps the other copies and hands the dead letter over.
-                    tray.settle(entry, again_outcome(SET_BACK, carry));
+                    tray.settle(entry, again_outcome(SET_BACK, carry), Touched::default());
                 }
                 BulkOutcome::Unanswered => {
                     tray.desk.cache.forget(&entry.id);

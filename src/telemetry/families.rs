@@ -173,9 +173,19 @@ impl Register {
         label: &str,
         buckets: &[f64],
     ) -> Result<Histograms<L>> {
-        let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-        let histograms = self.add(MetricType::Histogram, HistogramVec::new(opts, &[label])?)?;
+        let histograms = self.histogram_vec(name, help, &[label], buckets)?;
         Ok(Histograms(Children::new(|value: L| histograms.with_label_values(&[value.as_str()]))))
+    }
+
+    pub fn histogram_vec(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        buckets: &[f64],
+    ) -> Result<HistogramVec> {
+        let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+        self.add(MetricType::Histogram, HistogramVec::new(opts, labels)?)
     }
 
     fn add<C: Collector + Clone + 'static>(&mut self, kind: MetricType, collector: C) -> Result<C> {

@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus::{
-    Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, Result,
-    TextEncoder,
+    Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
+    Result, TextEncoder,
 };
 
 use super::families::{Counters, Histograms, Label, MetricInfo, Register, label};
@@ -145,6 +145,9 @@ pub struct Metrics {
     pub commits: Counters<Success>,
     /// Rebalance callbacks served.
     pub rebalances: Counters<Rebalance>,
+    distribution: DistributionFamilies,
+    /// Times that memcached gave no usable answer about last runs.
+    pub distribution_store_failures: IntCounter,
     /// How many maps are live.
     pub live_maps: IntGauge,
     /// Generation of the record of the maps; 0 without one.
@@ -178,6 +181,36 @@ pub(super) struct PartitionFamilies {
     oldest_dirty_seconds: GaugeVec,
     watermark_lag_records: IntGaugeVec,
     committed_offset: IntGaugeVec,
+}
+
+/// The metric families with a `job` label.
+#[derive(Debug)]
+struct DistributionFamilies {
+    requested: IntCounterVec,
+    runs: IntCounterVec,
+    redundant: IntCounterVec,
+    given_up: IntCounterVec,
+    pending: IntGaugeVec,
+    seconds: HistogramVec,
+}
+
+/// A distribution job's handles. The names of jobs come from the configuration, so there are few.
+#[derive(Debug, Clone)]
+pub struct DistributionMetrics {
+    /// Distributions that batches asked for, one for each geoshard that a batch changed.
+    pub requested: IntCounter,
+    /// Runs that succeeded.
+    pub succeeded: IntCounter,
+    /// Runs that did not.
+    pub failed: IntCounter,
+    /// Distributions dropped, since a run of another worker that began after them had succeeded.
+    pub redundant: IntCounter,
+    /// Runs given up for good.
+    pub given_up: IntCounter,
+    /// Geoshards for which a distribution is owed.
+    pub pending: IntGauge,
+    /// From the oldest update that a run settled to its end.
+    pub seconds: Histogram,
 }
 
 /// A partition's handles, for one assignment. Cheap to clone.
@@ -320,6 +353,11 @@ impl Metrics {
                 "Changes of the partitions this worker owns, by kind.",
                 "kind",
             )?,
+            distribution: DistributionFamilies::new(&mut r)?,
+            distribution_store_failures: r.counter(
+                "geofold_distribution_store_failures_total",
+                "Times that memcached gave no usable answer about runs of other workers.",
+            )?,
             live_maps: r.gauge(
                 "geofold_live_maps",
                 "Maps that are live, as far as this worker knows: 2 while the map is changed.",
@@ -347,6 +385,21 @@ impl Metrics {
             owned.partitions.insert(partition, handles.clone());
         });
         handles
+    }
+
+    /// The handles of a distribution job.
+    pub fn distribution(&self, job: &str) -> DistributionMetrics {
+        let families = &self.distribution;
+        let run = |success: Success| families.runs.with_label_values(&[job, success.as_str()]);
+        DistributionMetrics {
+            requested: families.requested.with_label_values(&[job]),
+            succeeded: run(Success::Ok),
+            failed: run(Success::Failed),
+            redundant: families.redundant.with_label_values(&[job]),
+            given_up: families.given_up.with_label_values(&[job]),
+            pending: families.pending.with_label_values(&[job]),
+            seconds: families.seconds.with_label_values(&[job]),
+        }
     }
 
     /// To be called once a revoked partition's task has ended: counts what it still had in flight as
@@ -412,6 +465,45 @@ impl Metrics {
     /// If the encoder refuses a family that the registry gathered.
     pub fn render(&self) -> Result<String> {
         TextEncoder::new().encode_to_string(&self.registry.gather())
+    }
+}
+
+impl DistributionFamilies {
+    fn new(r: &mut Register) -> Result<Self> {
+        const JOB: &[&str] = &["job"];
+        Ok(Self {
+            requested: r.counter_vec(
+                "geofold_distribution_requested_total",
+                "Distributions that batches asked for, one for each geoshard that a batch changed.",
+                JOB,
+            )?,
+            runs: r.counter_vec(
+                "geofold_distribution_runs_total",
+                "Distributions run by this worker, each attempt, by result.",
+                &["job", "result"],
+            )?,
+            redundant: r.counter_vec(
+                "geofold_distribution_redundant_total",
+                "Distributions dropped: a run of another worker that began after the update had succeeded.",
+                JOB,
+            )?,
+            given_up: r.counter_vec(
+                "geofold_distribution_given_up_total",
+                "Distributions given up; with a gate they are in the dead-letter topic.",
+                JOB,
+            )?,
+            pending: r.gauge_vec(
+                "geofold_distribution_pending",
+                "Geoshards for which a distribution is owed.",
+                JOB,
+            )?,
+            seconds: r.histogram_vec(
+                "geofold_distribution_seconds",
+                "Time from an update in the index to the end of the run that distributed it; the oldest of each run.",
+                JOB,
+                &TIME_BUCKETS,
+            )?,
+        })
     }
 }
 
@@ -567,7 +659,8 @@ mod tests {
             assert_eq!(name.ends_with("_total"), *kind == MetricType::Counter, "{name}");
             for label in labels {
                 assert!(
-                    ["partition", "outcome", "kind", "result", "reason", "version"].contains(&label.as_str()),
+                    ["partition", "outcome", "kind", "result", "reason", "version", "job"]
+                        .contains(&label.as_str()),
                     "{name} has the label {label}"
                 );
             }
@@ -583,6 +676,7 @@ mod tests {
         metrics.elasticsearch_retry("429", 7);
         metrics.entries_retried("conflict", 1);
         metrics.dead_letter("bad_json");
+        metrics.distribution("refresh");
         let text = metrics.render().unwrap();
         for metric in metrics.catalogue() {
             assert!(text.contains(&format!("# HELP {} {}\n", metric.name, metric.help)), "{}", metric.name);

@@ -13,9 +13,10 @@ use std::time::Duration;
 use super::budget::RECORD_OVERHEAD_BYTES;
 use crate::clock::Instant;
 use crate::dirty_set::DirtySet;
+use crate::distribution::scheduler::Change;
 use crate::geoshard::GeoshardMap;
-use crate::ids::DocId;
-use crate::mover::{self, Carry, Done, Entry, Outcome, Refusal, Rules, Settled};
+use crate::ids::{DocId, ShardId};
+use crate::mover::{self, Carry, Done, Entry, Outcome, Refusal, Rules, Settled, Touched};
 use crate::position::{Epoch, Position};
 use crate::sabotage::{self, Sabotage};
 use crate::write::{Fold, Write};
@@ -83,6 +84,8 @@ pub struct Settlement {
     pub again: BTreeMap<&'static str, u64>,
     /// For the dead-letter topic.
     pub undeliverable: Vec<Undeliverable>,
+    /// What changed in which geoshard.
+    pub changes: BTreeMap<ShardId, Change>,
 }
 
 impl Settlement {
@@ -214,11 +217,14 @@ impl Ledger {
     /// Takes the outcomes of a batch.
     pub fn settle(&mut self, settled: Vec<Settled>) -> Settlement {
         let mut sum = Settlement::default();
-        for Settled { entry, outcome } in settled {
+        for Settled { entry, outcome, touched } in settled {
             let Entry { id, fold, carry } = entry;
             self.carries.remove(&id);
             if carry.finish_recorded && matches!(outcome, Outcome::Done(_)) {
                 sum.finished_recorded.push((id.clone(), fold.last));
+            }
+            if matches!(outcome, Outcome::Done(_) | Outcome::DeadLetter(_)) {
+                note_changes(&mut sum.changes, touched, &fold);
             }
             match outcome {
                 Outcome::Again { .. } if sabotage::is(Sabotage::ForgetOnFailure) => sum.dropped += 1,
@@ -388,6 +394,22 @@ impl Ledger {
         }
         self.dirty.commit([id]);
     }
+}
+
+/// What a settled entry changed, added to what others did.
+fn note_changes(changes: &mut BTreeMap<ShardId, Change>, touched: Touched, fold: &Fold) {
+    let (first, last) = (fold.first.offset(), fold.last.offset());
+    let Touched { target, sources } = touched;
+    let mut note = |shard: ShardId, moved_to: Option<ShardId>| {
+        let change = changes.entry(shard).or_default();
+        change.documents += 1;
+        change.offsets = Some(change.offsets.map_or((first, last), |(f, l)| (f.min(first), l.max(last))));
+        change.moved_to.extend(moved_to);
+    };
+    for source in sources {
+        note(source, target.clone());
+    }
+    target.into_iter().for_each(|target| note(target, None));
 }
 
 /// What it costs to hold a fold: a delete has no content, but a million of them are not free.

@@ -9,6 +9,7 @@
 //! | `partition.rs` | one task per partition: decode, fold, batch, settle, publish |
 //! | `ledger.rs` | what a partition owes, and the watermark that follows (pure) |
 //! | `budget.rs` | bytes held, and who must stop reading |
+//! | `distribution.rs` | the distributor that the configuration asks for |
 //! | `record.rs` | a record, owned |
 //!
 //! Records go one way, poll thread → partition task → mover → Elasticsearch; the only way back is the watermark, and
@@ -17,6 +18,7 @@
 pub mod assignment;
 pub mod budget;
 pub mod consumer;
+mod distribution;
 pub mod ledger;
 pub mod partition;
 pub mod preflight;
@@ -36,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 use self::assignment::Assignment;
 use self::budget::{Budget, Limits};
 use self::consumer::{ConsumerLost, Context, Pace, Signals, poll_until_told};
+use self::distribution::Distributing;
 use self::partition::{Batching, Bench, Counting};
 use crate::admin::Health;
 use crate::clock::Clock;
@@ -91,6 +94,9 @@ pub enum WorkerError {
     /// Elasticsearch refuses the worker as such.
     #[error(transparent)]
     Halt(#[from] Halt),
+    /// A webhook's client can not be made.
+    #[error("the http client for webhooks can not be set up: {0}")]
+    Webhook(reqwest::Error),
     /// The poll thread panicked.
     #[error("the poll thread ended unexpectedly; this is a defect in geofold, please report it with the log")]
     PollThread,
@@ -122,6 +128,9 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
     };
     let memory = Memory::new(rounds.clone(), &config.kafka.topic);
     let (fatal, mut halted) = mpsc::unbounded_channel();
+    let dead_letters = dead_letters(config, retry)?;
+    let distributor = distribution::build(config, &rounds.elastic, dead_letters.clone(), &clock, &metrics)?;
+    let distributing = distributor.clone().map(Distributing::start);
     let bench = Arc::new(Bench {
         topic: config.kafka.topic.as_str().into(),
         epoch: config.positions.epoch,
@@ -143,7 +152,8 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
         owner: owner(&config.kafka.client_id).into(),
         rounds,
         memory: memory.clone(),
-        dead_letters: dead_letters(config, retry)?,
+        distributor: distributor.clone(),
+        dead_letters,
         counting: counting(config, retry, &metrics)?,
         retry,
         clock: clock.clone(),
@@ -202,6 +212,11 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
             }
         }
     };
+    if let Some(distributing) = distributing
+        && reason_to_halt.is_none()
+    {
+        distributing.finish().await;
+    }
     // The poll thread's end of the channel is gone, so this ends once the last offsets are remembered or given up.
     let _ = remembering.await;
     match (ended, reason_to_halt) {

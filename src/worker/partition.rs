@@ -6,9 +6,11 @@
 //! | `first.rs` | where reading may start |
 //! | `maps.rs` | by which maps it acts |
 //! | `letters.rs` | what goes to the dead-letter topic |
+//! | `distributions.rs` | what it asks the distributor for, and waits for |
 //! | `gates.rs` | what else must be done before an offset may be committed |
 //! | `tally.rs` | what is told whoever counts, and that it is told before |
 
+mod distributions;
 mod first;
 pub mod gates;
 mod letters;
@@ -27,6 +29,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant as TokioInstant, MissedTickBehavior, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use self::distributions::Distributions;
 use self::gates::Gates;
 use self::letters::Delivered;
 use self::maps::Confirming;
@@ -39,6 +42,7 @@ use crate::admin::Health;
 use crate::clock::{Clock, Instant};
 use crate::dead_letter::LetterBox;
 use crate::decode::{Decoder, RawRecord};
+use crate::distribution::Distributor;
 use crate::elastic::rounds::{Halt, Lease, Rounds};
 use crate::maps::{MapsReader, MapsRecord};
 use crate::meta::Memory;
@@ -80,6 +84,8 @@ pub struct Bench {
     pub rounds: Rounds,
     /// What is remembered of topic and partitions.
     pub memory: Memory,
+    /// What must follow a change of a geoshard, if anything is configured.
+    pub distributor: Option<Arc<Distributor>>,
     /// The way to the dead-letter topic; `None` stops a partition at its first bad record.
     pub dead_letters: Option<Arc<dyn LetterBox>>,
     /// Where changes of the counts go; `None` if nothing is counted.
@@ -222,6 +228,7 @@ struct Task {
     partition: Partition,
     ledger: Ledger,
     gates: Gates,
+    distributions: Option<Distributions>,
     /// There while no batch is in flight.
     desk: Option<Desk>,
     batch: Batch,
@@ -269,6 +276,10 @@ impl Task {
         let mut task = Self {
             ledger: Ledger::new(bench.rules.clone(), bench.epoch),
             gates: Gates::default(),
+            distributions: bench
+                .distributor
+                .as_ref()
+                .map(|d| Distributions::new(d.subscribe(partition.number))),
             desk: Some(Desk::new(bench.rules.clone(), cache)),
             batch: Fuse::terminated(),
             maps: bench.maps.clone(),
@@ -294,6 +305,7 @@ impl Task {
             partition,
         };
         task.act_by(task.acting.clone());
+        task.distribute_all();
         task
     }
 
@@ -314,6 +326,7 @@ impl Task {
             if self.has_ended(mode) {
                 return;
             }
+            self.hurry_if_leaving(mode);
             self.start_batch(mode);
             self.send_increment(mode);
             let takes_records = mode == Mode::Run && !self.stopped;
@@ -326,6 +339,7 @@ impl Task {
                 }
                 finished = &mut self.batch => self.finish_batch(finished),
                 Some(delivered) = self.deliveries.next() => self.letter_delivered(&delivered),
+                released = distributions::next(&mut self.distributions) => self.released(&released),
                 confirmed = &mut self.confirming => self.maps_confirmed(confirmed),
                 sent = &mut self.sending => self.increment_sent(sent),
                 () = self.maps.read_again() => {}
@@ -473,6 +487,7 @@ impl Task {
         self.count_lookups(&desk);
         self.desk = Some(desk);
         let settlement = self.ledger.settle(settled);
+        self.distribute(&settlement.changes);
         self.count(&settlement, took);
         let goes_on = settlement.again.is_empty() || settlement.made_progress();
         if goes_on {
@@ -555,9 +570,8 @@ impl Task {
     }
 
     fn publish(&self) {
-        if let Some(watermark) =
-            self.ledger.watermark().map(|done| self.let_through(self.gates.hold_back(done)))
-        {
+        let open = self.ledger.watermark().and_then(|done| self.gates.hold_back(done));
+        if let Some(watermark) = open.map(|open| self.let_through(open)) {
             debug_assert!(
                 self.partition.published.watermark().is_none_or(|published| published <= watermark),
                 "INV-3: the watermark went back"

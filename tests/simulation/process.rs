@@ -241,6 +241,7 @@ impl Process {
             owner: name.to_string().into(),
             rounds,
             memory: memory.clone(),
+            distributor: None,
             dead_letters: Some(Arc::new(Letters { world: world.clone(), process: name })),
             retry,
             clock,

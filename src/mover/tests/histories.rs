@@ -319,7 +319,7 @@ impl<'a> World<'a> {
     }
 
     fn settle(&mut self, worker: &mut Worker, settled: Vec<Settled>) {
-        for Settled { entry, outcome } in &settled {
+        for Settled { entry, outcome, .. } in &settled {
             self.note(format_args!("{} {:?} {}", worker.name, entry.id, outcome_in_short(outcome)));
             if *outcome == Outcome::Done(Done::Dropped) {
                 self.undeliverable.insert(entry.fold.last.offset(), entry.fold.first.offset());

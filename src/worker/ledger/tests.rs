@@ -57,7 +57,11 @@ fn ids(entries: &[Entry]) -> Vec<&str> {
 }
 
 fn settle(ledger: &mut Ledger, entries: Vec<Entry>, outcome: &Outcome) -> Settlement {
-    let settled = entries.into_iter().map(|entry| Settled { entry, outcome: outcome.clone() });
+    let settled = entries.into_iter().map(|entry| Settled {
+        entry,
+        outcome: outcome.clone(),
+        touched: Touched::default(),
+    });
     ledger.settle(settled.collect())
 }
 
@@ -421,7 +425,7 @@ impl Checked {
                     DONE
                 }
             };
-            settled.push(Settled { entry, outcome });
+            settled.push(Settled { entry, outcome, touched: Touched::default() });
         }
         let settlement = self.ledger.settle(settled);
         assert_eq!(settlement.undeliverable.len(), undeliverable);
@@ -481,4 +485,35 @@ proptest! {
         prop_assert!(checked.ledger.carries.is_empty());
         prop_assert_eq!(checked.ledger.watermark(), Some(checked.next));
     }
+}
+
+#[test]
+fn what_was_done_says_where_and_what_moved() {
+    let mut ledger = ledger();
+    for (n, name) in ["a", "b", "c"].iter().enumerate() {
+        ledger.take(index(name, 7 + n as i64), LATER);
+    }
+    let shard = |name: &str| ShardId::new(name).unwrap();
+    let entries = ledger.hand_out(10, usize::MAX);
+    let done = || Outcome::Done(Done::Indexed { moved: false });
+    let outcomes = [
+        (done(), Touched { target: Some(shard("to")), sources: vec![shard("from")] }),
+        (Outcome::Done(Done::AlreadyApplied), Touched { target: Some(shard("to")), sources: Vec::new() }),
+        // Not done yet: it says so when it is.
+        (
+            Outcome::Again { reason: "conflict", carry: Carry::default() },
+            Touched { target: Some(shard("later")), sources: Vec::new() },
+        ),
+    ];
+    let settled = entries.into_iter().zip(outcomes);
+    let settled = settled.map(|(entry, (outcome, touched))| Settled { entry, outcome, touched }).collect();
+    let changes = ledger.settle(settled).changes;
+    let moved = BTreeSet::from([shard("to")]);
+    assert_eq!(
+        changes,
+        BTreeMap::from([
+            (shard("from"), Change { documents: 1, offsets: Some((7, 7)), moved_to: moved }),
+            (shard("to"), Change { documents: 2, offsets: Some((7, 8)), moved_to: BTreeSet::new() }),
+        ])
+    );
 }

@@ -14,9 +14,10 @@ pub struct Gates {
 }
 
 impl Gates {
-    /// The offset that may be committed, where the index is right up to `done`.
-    pub fn hold_back(&self, done: i64) -> i64 {
-        self.all().into_iter().filter_map(Gate::lowest).fold(done, i64::min)
+    /// The offset that may be committed, where the index is right up to `done`; `None` while none may.
+    pub fn hold_back(&self, done: i64) -> Option<i64> {
+        let lowest = self.all().into_iter().filter_map(Gate::lowest).fold(done, i64::min);
+        (lowest != Gate::ANY).then_some(lowest)
     }
 
     /// Whether nothing is held. A partition ends only then, if it is given the time.
@@ -37,6 +38,9 @@ pub struct Gate {
 }
 
 impl Gate {
+    /// Held as an offset: none at all may be committed.
+    pub const ANY: i64 = i64::MIN;
+
     /// From now on the watermark does not pass `offset`. It must not be below what was published: hold it when its entry
     /// is settled, and not later.
     pub fn hold(&mut self, offset: i64) {
@@ -65,21 +69,24 @@ mod tests {
     #[test]
     fn the_lowest_offset_that_is_held_holds_the_watermark_until_it_is_released_as_often() {
         let mut gates = Gates::default();
-        assert_eq!(gates.hold_back(7), 7);
+        assert_eq!(gates.hold_back(7), Some(7));
         assert!(gates.are_open());
         for offset in [5, 3, 3] {
             gates.distribution.hold(offset);
         }
-        assert_eq!(gates.hold_back(7), 3);
-        assert_eq!(gates.hold_back(2), 2, "the index is right up to there only");
+        assert_eq!(gates.hold_back(7), Some(3));
+        assert_eq!(gates.hold_back(2), Some(2), "the index is right up to there only");
         gates.distribution.release(3);
-        assert_eq!(gates.hold_back(7), 3, "held twice");
+        assert_eq!(gates.hold_back(7), Some(3), "held twice");
         gates.distribution.release(3);
-        assert_eq!(gates.hold_back(7), 5);
+        assert_eq!(gates.hold_back(7), Some(5));
         assert!(!gates.are_open());
         gates.distribution.release(5);
         gates.distribution.release(5);
         assert!(gates.are_open());
-        assert_eq!(gates.hold_back(7), 7);
+        gates.distribution.hold(Gate::ANY);
+        assert_eq!(gates.hold_back(7), None);
+        gates.distribution.release(Gate::ANY);
+        assert_eq!(gates.hold_back(7), Some(7));
     }
 }

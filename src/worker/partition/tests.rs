@@ -146,6 +146,7 @@ impl Rig {
             rules,
             rounds,
             memory: memory.clone(),
+            distributor: None,
             dead_letters: has_dead_letters.then(|| letters.clone() as Arc<dyn LetterBox>),
             counting,
             retry,

@@ -1,0 +1,127 @@
+//! What is wrong with `[distribution]`.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use reqwest::header::{HeaderName, HeaderValue};
+
+use super::{Findings, check_topic};
+use crate::config::types::{Config, DistributionJob, JobKind, LastRuns};
+
+const JOBS: &str = "distribution.jobs";
+
+/// Each job has a label in metrics, and a place for each geoshard in the queue.
+const MAX_JOBS: usize = 16;
+
+const MAX_NAME_BYTES: usize = 32;
+
+/// Namespace, prefix, job and geoshard have to fit a key of memcached.
+const MAX_NAMESPACE_BYTES: usize = 32;
+
+const MIN_INTERVAL: Duration = Duration::from_millis(10);
+
+const MAX_MEMCACHED_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(super) fn check(findings: &mut Findings, config: &Config) {
+    let distribution = &config.distribution;
+    match (distribution.last_runs, &distribution.memcached) {
+        (LastRuns::Memcached, None) => {
+            findings.error(
+                "distribution.memcached",
+                "required with last_runs = \"memcached\"; write \"host:11211\"",
+            );
+        }
+        (LastRuns::Memory, Some(_)) => findings.warning(
+            "distribution.memcached",
+            "has no effect with last_runs = \"memory\"; set last_runs to \"memcached\", or remove it",
+        ),
+        _ => {}
+    }
+    let has_port = |address: &String| {
+        address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+    };
+    if distribution.memcached.as_ref().is_some_and(|address| !has_port(address)) {
+        findings.error("distribution.memcached", "is no address; write \"host:11211\"");
+    }
+    let timeout = distribution.memcached_timeout;
+    if timeout < Duration::from_millis(1) || timeout > MAX_MEMCACHED_TIMEOUT {
+        findings.error(
+            "distribution.memcached_timeout",
+            "must be between \"1ms\" and \"5s\": each run may wait for it twice",
+        );
+    }
+    if !is_name(&distribution.namespace, MAX_NAMESPACE_BYTES) {
+        findings.error("distribution.namespace", "must be 1 to 32 lower-case letters, digits, '-' and '_'");
+    }
+    if distribution.jobs.len() > MAX_JOBS {
+        findings.error(JOBS, format!("{} jobs; {MAX_JOBS} are the most", distribution.jobs.len()));
+    }
+    let mut names = BTreeSet::new();
+    for job in &distribution.jobs {
+        if !is_name(&job.name, MAX_NAME_BYTES) {
+            findings.error(JOBS, "a name must be 1 to 32 lower-case letters, digits, '-' and '_'");
+        } else if !names.insert(&job.name) {
+            findings.error(JOBS, format!("there are two jobs with the name {}; rename one", job.name));
+        }
+        check_job(findings, config, job);
+    }
+}
+
+fn is_name(text: &str, most: usize) -> bool {
+    let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_');
+    !text.is_empty() && text.len() <= most && text.bytes().all(legal)
+}
+
+fn check_job(findings: &mut Findings, config: &Config, job: &DistributionJob) {
+    let name = &job.name;
+    let mut error = |message: &str| findings.error(JOBS, format!("{name}: {message}"));
+    if job.interval < MIN_INTERVAL {
+        error("interval must be at least \"10ms\"");
+    }
+    if job.timeout.is_zero() {
+        error("timeout must be above 0");
+    }
+    let is_webhook = job.kind == JobKind::Webhook;
+    match (is_webhook, &job.url) {
+        (true, None) => error("a webhook needs a url"),
+        (false, Some(_)) => error("url has a meaning with kind = \"webhook\" only; remove it"),
+        _ => {}
+    }
+    if !is_webhook && !job.headers.is_empty() {
+        error("headers have a meaning with kind = \"webhook\" only; remove them");
+    }
+    if !is_webhook && job.give_up_after.is_some() {
+        error(
+            "give_up_after has a meaning with kind = \"webhook\" only; remove it: others are tried for as long as it takes",
+        );
+    }
+    for (header, value) in &job.headers {
+        // The value is not quoted: it may be a secret.
+        if HeaderName::try_from(header).is_err() || HeaderValue::try_from(value.expose()).is_err() {
+            error(&format!("the header {header:?} or its value has characters that no header has"));
+        }
+    }
+    if is_webhook
+        && !job.headers.is_empty()
+        && job.url.as_ref().is_some_and(|url| !url.uses_tls() && !url.is_loopback())
+    {
+        findings.warning(JOBS, format!("{name}: its headers travel unencrypted; use https"));
+    }
+    match (job.kind, &job.topic) {
+        (JobKind::Topic, Some(topic)) => {
+            check_topic(findings, JOBS, topic);
+            if *topic == config.kafka.topic || config.dead_letter.topic.as_ref() == Some(topic) {
+                findings.error(
+                    JOBS,
+                    format!("{name}: its topic must be another than kafka.topic and dead_letter.topic"),
+                );
+            }
+        }
+        (JobKind::Topic, None) => findings.error(JOBS, format!("{name}: a record needs a topic")),
+        (_, Some(_)) => {
+            findings
+                .error(JOBS, format!("{name}: topic has a meaning with kind = \"topic\" only; remove it"));
+        }
+        (_, None) => {}
+    }
+}

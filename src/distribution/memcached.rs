@@ -1,0 +1,346 @@
+//! As much of memcached as a record needs: `gets`, `cas` and `add` of the text protocol, over TCP.
+//!
+//! A client of its own, since two rules have to hold that the crates there are (async-memcached 0.9: one connection, no
+//! timeouts, no reconnecting) leave to their callers: nothing waits without a bound, and a `cas` goes over the very
+//! connection that its `gets` came from. The numbers by which memcached tells states apart begin anew when it is started
+//! again; a connection does not outlive that, so a number never meets another process's. (A proxy that hides a restart
+//! would break this; there must be none.) A connection on which anything went wrong, or was not waited for, is dropped.
+
+use std::fmt;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::run_after::Record;
+
+/// memcached's bound for a key.
+pub const MAX_KEY_BYTES: usize = 250;
+
+/// A line of an answer; the longest that is expected names a key and three numbers.
+const MAX_LINE_BYTES: u64 = 512;
+
+/// A value that is longer is nothing that geofold wrote.
+const MAX_VALUE_BYTES: usize = 128;
+
+/// Connections that are kept for the next request.
+const MAX_IDLE: usize = 4;
+
+/// How often a write is tried when others were faster.
+const ATTEMPTS: usize = 8;
+
+/// Keys in one `gets`; memcached has no bound, but its answer is waited for as a whole.
+const KEYS_AT_ONCE: usize = 64;
+
+/// For how long memcached keeps a record that nobody writes. It may forget it at any time.
+const KEPT: Duration = Duration::from_secs(24 * 3600);
+
+/// Why memcached could not be asked. It is never needed: whoever asked goes on without.
+#[derive(Debug, Error)]
+pub enum MemcachedError {
+    /// No connection, or a broken one.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// No answer in time.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// Not what the protocol says; its begin.
+    #[error("an answer that does not fit: {0:?}")]
+    Unexpected(String),
+    /// Others were faster, again and again.
+    #[error("others wrote the record {ATTEMPTS} times meanwhile")]
+    Contended,
+}
+
+/// One memcached.
+pub struct Memcached {
+    address: String,
+    timeout: Duration,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl fmt::Debug for Memcached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memcached").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Memcached {
+    /// At `host:port`. `timeout` is for everything that one call does, dialling included. Nothing is dialled yet.
+    pub fn new(address: &str, timeout: Duration) -> Self {
+        Self { address: address.to_owned(), timeout, idle: Mutex::default() }
+    }
+
+    /// Reads the records of some keys, in their order; `None` for one that is not there or can not be read.
+    ///
+    /// # Errors
+    /// See [`MemcachedError`].
+    pub async fn read(&self, keys: &[String]) -> Result<Vec<Option<Record>>, MemcachedError> {
+        let reading = async {
+            let mut connection = self.connection().await?;
+            let mut records = Vec::with_capacity(keys.len());
+            for some in keys.chunks(KEYS_AT_ONCE) {
+                let found = connection.gets(some).await?;
+                records.extend(found.into_iter().map(|found| found.and_then(|(_, record)| record)));
+            }
+            Ok((connection, records))
+        };
+        let (connection, records) = self.within(reading).await?;
+        self.keep(connection);
+        Ok(records)
+    }
+
+    /// Reads a record and writes what `change` makes of it, again and again while others are faster. `change` gives
+    /// `None` to leave it as it is.
+    ///
+    /// # Errors
+    /// See [`MemcachedError`]. It may have been written all the same.
+    pub async fn update(
+        &self,
+        key: &str,
+        mut change: impl FnMut(Option<Record>) -> Option<Record>,
+    ) -> Result<(), MemcachedError> {
+        let keys = [key.to_owned()];
+        let updating = async {
+            let mut connection = self.connection().await?;
+            for _ in 0..ATTEMPTS {
+                let found = connection.gets(&keys).await?.into_iter().next().flatten();
+                let record = found.and_then(|(_, record)| record);
+                let Some(record) = change(record) else { return Ok(connection) };
+                if connection.store(key, record, found.map(|(cas, _)| cas)).await? {
+                    return Ok(connection);
+                }
+            }
+            Err(MemcachedError::Contended)
+        };
+        let connection = self.within(updating).await?;
+        self.keep(connection);
+        Ok(())
+    }
+
+    async fn within<T>(
+        &self,
+        work: impl Future<Output = Result<T, MemcachedError>>,
+    ) -> Result<T, MemcachedError> {
+        timeout(self.timeout, work).await.map_err(|_| MemcachedError::Timeout(self.timeout))?
+    }
+
+    async fn connection(&self) -> Result<Connection, MemcachedError> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        if let Some(connection) = idle
+            && connection.is_quiet()
+        {
+            return Ok(connection);
+        }
+        let stream = TcpStream::connect(&self.address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Connection { stream: BufReader::new(stream) })
+    }
+
+    /// Only a connection whose last answer was read to its end comes back.
+    fn keep(&self, connection: Connection) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < MAX_IDLE {
+            idle.push(connection);
+        }
+    }
+}
+
+struct Connection {
+    stream: BufReader<TcpStream>,
+}
+
+impl Connection {
+    /// Whether nothing has come that nobody asked for: an end, above all.
+    fn is_quiet(&self) -> bool {
+        let nothing_read = self.stream.buffer().is_empty();
+        let read = self.stream.get_ref().try_read(&mut [0; 1]);
+        nothing_read && read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// What is there of some keys: each with the number of its state, and the record if it is one.
+    async fn gets(&mut self, keys: &[String]) -> Result<Vec<Option<(u64, Option<Record>)>>, MemcachedError> {
+        self.send(format!("gets {}\r\n", keys.join(" ")).as_bytes()).await?;
+        let mut found = vec![None; keys.len()];
+        loop {
+            let line = self.line().await?;
+            if line == "END" {
+                return Ok(found);
+            }
+            let (key, bytes, cas) = value_line(&line).ok_or_else(|| unexpected(&line))?;
+            if bytes > MAX_VALUE_BYTES {
+                return Err(unexpected(&line));
+            }
+            let mut value = vec![0; bytes + 2];
+            self.stream.read_exact(&mut value).await?;
+            let Some(value) = value.strip_suffix(b"\r\n") else { return Err(unexpected(&line)) };
+            // The order is not promised.
+            for (slot, _) in found.iter_mut().zip(keys).filter(|(_, wanted)| *wanted == key) {
+                *slot = Some((cas, Record::parse(value)));
+            }
+        }
+    }
+
+    /// Writes a record if the state is still `over`; if nothing is there, without one. `false`: somebody was faster.
+    async fn store(&mut self, key: &str, record: Record, over: Option<u64>) -> Result<bool, MemcachedError> {
+        let (value, kept) = (record.to_string(), KEPT.as_secs());
+        let request = match over {
+            Some(cas) => format!("cas {key} 0 {kept} {} {cas}\r\n{value}\r\n", value.len()),
+            None => format!("add {key} 0 {kept} {}\r\n{value}\r\n", value.len()),
+        };
+        self.send(request.as_bytes()).await?;
+        match &*self.line().await? {
+            "STORED" => Ok(true),
+            "EXISTS" | "NOT_STORED" | "NOT_FOUND" => Ok(false),
+            line => Err(unexpected(line)),
+        }
+    }
+
+    async fn send(&mut self, request: &[u8]) -> io::Result<()> {
+        self.stream.write_all(request).await
+    }
+
+    /// A line of the answer, without its end.
+    async fn line(&mut self) -> Result<String, MemcachedError> {
+        let mut line = Vec::new();
+        (&mut self.stream).take(MAX_LINE_BYTES).read_until(b'\n', &mut line).await?;
+        let text = String::from_utf8_lossy(&line).into_owned();
+        match text.strip_suffix("\r\n") {
+            Some(line) => Ok(line.to_owned()),
+            None if line.is_empty() => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            None => Err(unexpected(&text)),
+        }
+    }
+}
+
+/// Key, length and number of `VALUE <key> <flags> <bytes> <cas>`.
+fn value_line(line: &str) -> Option<(&str, usize, u64)> {
+    let mut words = line.strip_prefix("VALUE ")?.split(' ');
+    let (key, _flags) = (words.next()?, words.next()?);
+    let (bytes, cas) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    words.next().is_none().then_some((key, bytes, cas))
+}
+
+fn unexpected(line: &str) -> MemcachedError {
+    MemcachedError::Unexpected(line.chars().take(80).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::BufStream;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A server of one connection at a time that gives these answers, one per request (which is a line, or two with a
+    /// value), and then nothing.
+    async fn server(answers: &'static [&'static [u8]]) -> (Memcached, tokio::task::JoinHandle<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let memcached =
+            Memcached::new(&listener.local_addr().unwrap().to_string(), Duration::from_millis(300));
+        let serving = tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut stream = BufStream::new(stream);
+            let mut requests = Vec::new();
+            for answer in answers {
+                let mut request = String::new();
+                stream.read_line(&mut request).await.unwrap();
+                if !request.starts_with("gets") {
+                    stream.read_line(&mut request).await.unwrap();
+                }
+                requests.push(request);
+                stream.write_all(answer).await.unwrap();
+                stream.flush().await.unwrap();
+            }
+            // Silent, and open.
+            while stream.read_line(&mut String::new()).await.unwrap_or(0) > 0 {}
+            requests
+        });
+        (memcached, serving)
+    }
+
+    #[tokio::test]
+    async fn a_record_is_read_changed_and_written_over_the_state_that_was_read() {
+        let (memcached, serving) = server(&[
+            b"VALUE k 0 20 41\r\n00000000000000ff:3:1\r\nEND\r\n",
+            b"EXISTS\r\n",
+            b"VALUE k 0 20 42\r\n00000000000000ff:4:1\r\nEND\r\n",
+            b"STORED\r\n",
+        ])
+        .await;
+        let mut seen = Vec::new();
+        let raise = |found: Option<Record>| {
+            seen.push(found);
+            found.and_then(|record| record.start()).map(|(record, _)| record)
+        };
+        memcached.update("k", raise).await.unwrap();
+        assert_eq!(seen.iter().flatten().map(|record| record.counter).collect::<Vec<_>>(), [3, 4]);
+        drop(memcached);
+        let requests = serving.await.unwrap();
+        assert_eq!(requests[1], "cas k 0 86400 20 41\r\n00000000000000ff:4:1\r\n");
+        assert_eq!(requests[3], "cas k 0 86400 20 42\r\n00000000000000ff:5:1\r\n");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_there_is_added() {
+        let (memcached, serving) = server(&[b"END\r\n", b"STORED\r\n"]).await;
+        memcached.update("k", |found| found.is_none().then_some(Record::new(1))).await.unwrap();
+        drop(memcached);
+        assert!(serving.await.unwrap()[1].starts_with("add k 0 86400 20\r\n"));
+    }
+
+    #[tokio::test]
+    async fn several_keys_are_read_at_once_in_any_order_of_the_answer() {
+        const ANSWER: &[u8] = b"VALUE b 0 20 9\r\n0000000000000002:2:0\r\nVALUE a 0 5 8\r\nstray\r\nEND\r\n";
+        let (memcached, _serving) = server(&[ANSWER]).await;
+        let keys = ["a", "b", "c"].map(str::to_owned);
+        let records = memcached.read(&keys).await.unwrap();
+        assert_eq!(records, [None, Record::parse(b"2:2:0"), None]);
+    }
+
+    #[tokio::test]
+    async fn answers_that_do_not_fit_are_errors_and_never_waited_for_or_held_without_a_bound() {
+        let long: &'static [u8] = &[b'x'; 600];
+        for answer in [
+            &b"SERVER_ERROR out of memory\r\n"[..],
+            b"VALUE k 0 999999999 1\r\n",
+            b"VALUE k 0 -1 1\r\n",
+            b"VALUE k 0 1\r\nx\r\nEND\r\n",
+            b"VALUE k 0 1 1\r\nxyz\r\nEND\r\n",
+            long,
+        ] {
+            let answers: &'static [&'static [u8]] = Box::leak(Box::new([answer]));
+            let (memcached, _serving) = server(answers).await;
+            let error = memcached.read(&["k".to_owned()]).await.unwrap_err();
+            assert!(matches!(error, MemcachedError::Unexpected(_)), "{answer:?}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_silent_server_costs_the_timeout_and_its_connection() {
+        let (memcached, _serving) = server(&[b"END\r\n"]).await;
+        memcached.read(&["k".to_owned()]).await.unwrap();
+        assert_eq!(memcached.idle.lock().unwrap().len(), 1);
+        let error = memcached.read(&["k".to_owned()]).await.unwrap_err();
+        assert!(matches!(error, MemcachedError::Timeout(_)), "{error}");
+        assert_eq!(
+            memcached.idle.lock().unwrap().len(),
+            0,
+            "a late answer would be taken for the next one's"
+        );
+    }
+
+    #[tokio::test]
+    async fn who_is_never_first_gives_up() {
+        const STATE: &[u8] = b"VALUE k 0 20 41\r\n00000000000000ff:3:1\r\nEND\r\n";
+        const FASTER: &[u8] = b"EXISTS\r\n";
+        let answers: &'static [&'static [u8]] = Box::leak(Box::new([STATE, FASTER].repeat(ATTEMPTS)));
+        let (memcached, _serving) = server(answers).await;
+        let error = memcached.update("k", |found| found).await.unwrap_err();
+        assert!(matches!(error, MemcachedError::Contended), "{error}");
+    }
+}

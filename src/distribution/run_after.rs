@@ -1,0 +1,156 @@
+//! Whether a run that started after an update is known to have succeeded: the whole rule, as pure functions over one
+//! small record that all workers share.
+//!
+//! The record is `generation:counter:succeeded`.
+//! - A run takes the next number of the counter as its [`Token`] **before** it does anything.
+//! - Once it **succeeded**, and not before, it raises `succeeded` to its token.
+//! - Whoever owes a run reads the counter **after** the update was completed: that is its [`Mark`]. It owes nothing any
+//!   more once `succeeded` is **above** the mark, in the same generation.
+//!
+//! Why that is enough: within a generation the counter only rises. A run with a token above the mark had not taken it
+//! when the mark was read, so it began after that, and the update was there before.
+//!
+//! A generation is a random number, drawn when the record is made. A record that was lost (evicted, wiped, a memcached
+//! that was started again) and made anew begins another generation, in which no earlier mark and no earlier token means
+//! anything. No clock is looked at anywhere. `tests/run_after.rs` explores all of it, and every rule taken away.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+
+/// What all workers share about one job of one geoshard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Record {
+    /// Drawn when the record was made.
+    pub generation: u64,
+    /// How many runs were started.
+    pub counter: u64,
+    /// The highest token of a run that is known to have succeeded; 0 if none is.
+    pub succeeded: u64,
+}
+
+/// The counter as it was once an update was completed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mark {
+    /// Of the record that was read.
+    pub generation: u64,
+    /// Runs that had started by then.
+    pub counter: u64,
+}
+
+/// One run, among all runs of a generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token {
+    /// Of the record that it was taken from.
+    pub generation: u64,
+    /// The counter when the run had started.
+    pub number: u64,
+}
+
+impl Record {
+    /// A record of a generation of its own, in which nothing was started.
+    pub fn new(generation: u64) -> Self {
+        Self { generation, counter: 0, succeeded: 0 }
+    }
+
+    /// What an update that is completed by now has to remember.
+    pub fn mark(&self) -> Mark {
+        Mark { generation: self.generation, counter: self.counter }
+    }
+
+    /// Whether a run that started after the mark is known to have succeeded.
+    pub fn covers(&self, mark: Mark) -> bool {
+        self.generation == mark.generation && self.succeeded > mark.counter
+    }
+
+    /// Whether a run started after the mark, of which nobody knows yet how it ends. It may have died: nobody may wait for
+    /// it without a bound.
+    pub fn is_under_way_since(&self, mark: Mark) -> bool {
+        self.generation == mark.generation && self.counter > mark.counter && !self.covers(mark)
+    }
+
+    /// The record to write before a run begins, and the run's token. `None` at the counter's end, which is to be taken as
+    /// doubt: run, and say nothing.
+    pub fn start(&self) -> Option<(Self, Token)> {
+        let counter = self.counter.checked_add(1)?;
+        Some((Self { counter, ..*self }, Token { generation: self.generation, number: counter }))
+    }
+
+    /// The record to write once the run of `token` has succeeded; `None` if it says so already, or is of another
+    /// generation and must not be touched.
+    pub fn succeed(&self, token: Token) -> Option<Self> {
+        // A number above the counter can not have been taken from this record.
+        let is_own = self.generation == token.generation && token.number <= self.counter;
+        (is_own && token.number > self.succeeded).then_some(Self { succeeded: token.number, ..*self })
+    }
+
+    /// From the text that is stored; `None` for anything that geofold did not write.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
+        let mut parts = text.split(':');
+        let generation = u64::from_str_radix(parts.next()?, 16).ok()?;
+        let counter = parts.next()?.parse().ok()?;
+        let succeeded = parts.next()?.parse().ok()?;
+        (parts.next().is_none() && succeeded <= counter).then_some(Self { generation, counter, succeeded })
+    }
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}:{}:{}", self.generation, self.counter, self.succeeded)
+    }
+}
+
+/// A generation that no other record has: 64 bits of the system's randomness.
+pub fn new_generation() -> u64 {
+    // The standard library's hasher is keyed from the system's randomness, anew for each thread, and counts on from there.
+    RandomState::new().hash_one(std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_covers_what_was_marked_before_it_started_and_only_once_it_succeeded() {
+        let record = Record::new(7);
+        let before = record.mark();
+        let (record, token) = record.start().unwrap();
+        let during = record.mark();
+        assert!(!record.covers(before) && record.is_under_way_since(before));
+        let record = record.succeed(token).unwrap();
+        assert!(record.covers(before) && !record.is_under_way_since(before));
+        assert!(!record.covers(during), "it had started before this was marked");
+        assert_eq!(record.succeed(token), None, "it says so already");
+    }
+
+    #[test]
+    fn an_earlier_run_that_ends_late_takes_nothing_back() {
+        let (record, first) = Record::new(7).start().unwrap();
+        let (record, second) = record.start().unwrap();
+        let record = record.succeed(second).unwrap();
+        assert_eq!(record.succeed(first), None);
+    }
+
+    #[test]
+    fn generations_have_nothing_to_do_with_each_other() {
+        let (old, token) = Record::new(7).start().unwrap();
+        let (new, _) = Record::new(8).start().unwrap();
+        assert_eq!(new.succeed(token), None);
+        let new = Record { succeeded: 1, ..new };
+        assert!(!new.covers(Mark { counter: 0, ..old.mark() }) && !new.is_under_way_since(old.mark()));
+        assert_ne!(new_generation(), new_generation());
+    }
+
+    #[test]
+    fn what_is_stored_is_read_back_and_nothing_else_is() {
+        let record = Record { generation: u64::MAX - 1, counter: 12, succeeded: 11 };
+        assert_eq!(record.to_string(), "fffffffffffffffe:12:11");
+        assert_eq!(Record::parse(record.to_string().as_bytes()), Some(record));
+        for text in
+            ["", "1", "1:2", "1:2:3", "1:2:1:1", "x:2:1", "1:-2:1", "1:99999999999999999999:1", "\u{ff}"]
+        {
+            assert_eq!(Record::parse(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(Record { counter: u64::MAX, ..record }.start(), None);
+    }
+}

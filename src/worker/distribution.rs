@@ -1,0 +1,151 @@
+//! The distributor that the configuration asks for, and its life in a worker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdkafka::producer::FutureProducer;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::{WorkerError, client_config};
+use crate::clock::Clock;
+use crate::config::{self, Config, DistributionJob, JobKind};
+use crate::dead_letter::LetterBox;
+use crate::distribution::action::{Action, Refresh, Topic, Webhook};
+use crate::distribution::last_runs::LastRuns;
+use crate::distribution::memcached::Memcached;
+use crate::distribution::{Distributor, Job, Surroundings};
+use crate::elastic::Elastic;
+use crate::retry::RetryPolicy;
+use crate::telemetry::Metrics;
+
+/// How long what has no gate may still run when the worker ends.
+const LAST_RUNS: Duration = Duration::from_secs(2);
+
+/// `None` if no job is configured.
+pub(super) fn build(
+    config: &Config,
+    elastic: &Arc<dyn Elastic>,
+    dead_letters: Option<Arc<dyn LetterBox>>,
+    clock: &Arc<dyn Clock>,
+    metrics: &Arc<Metrics>,
+) -> Result<Option<Arc<Distributor>>, WorkerError> {
+    let distribution = &config.distribution;
+    if distribution.jobs.is_empty() {
+        return Ok(None);
+    }
+    let mut jobs = Vec::with_capacity(distribution.jobs.len());
+    for job in &distribution.jobs {
+        jobs.push(Job {
+            name: job.name.as_str().into(),
+            gate: job.has_gate(),
+            interval: job.interval,
+            timeout: job.timeout,
+            give_up_after: (job.kind == JobKind::Webhook)
+                .then_some(job.give_up_after.unwrap_or(DistributionJob::GIVE_UP_AFTER)),
+            action: action(config, job, elastic)?,
+            store_key: store_key(config, job),
+            metrics: metrics.distribution(&job.name),
+        });
+    }
+    let last_runs = match (distribution.last_runs, &distribution.memcached) {
+        (config::LastRuns::Memcached, Some(address)) => LastRuns::in_memcached(
+            Memcached::new(address, distribution.memcached_timeout),
+            clock.clone(),
+            metrics.distribution_store_failures.clone(),
+        ),
+        _ => LastRuns::in_memory(),
+    };
+    let around = Surroundings {
+        topic: config.kafka.topic.as_str().into(),
+        last_runs: Arc::new(last_runs),
+        dead_letters,
+        retry: RetryPolicy { initial: config.retry.initial, max: config.retry.max },
+        clock: clock.clone(),
+    };
+    Ok(Some(Distributor::new(jobs, around)))
+}
+
+fn action(
+    config: &Config,
+    job: &DistributionJob,
+    elastic: &Arc<dyn Elastic>,
+) -> Result<Arc<dyn Action>, WorkerError> {
+    Ok(match (job.kind, &job.url, &job.topic) {
+        (JobKind::Webhook, Some(url), _) => {
+            let header = |(name, value): (&String, &config::Secret)| {
+                let mut value = HeaderValue::try_from(value.expose()).ok()?;
+                value.set_sensitive(true);
+                Some((HeaderName::try_from(name).ok()?, value))
+            };
+            let headers: HeaderMap = job.headers.iter().filter_map(header).collect();
+            Arc::new(Webhook::new(url.as_url().clone(), headers).map_err(WorkerError::Webhook)?)
+        }
+        (JobKind::Topic, _, Some(topic)) => {
+            let producer: FutureProducer = client_config(&config.producer_properties())
+                .create()
+                .map_err(|error| WorkerError::Client { client: "producer for distributions", error })?;
+            Arc::new(Topic { producer, topic: topic.clone() })
+        }
+        // What is required with the other kinds has been checked.
+        _ => Arc::new(Refresh(elastic.clone())),
+    })
+}
+
+/// What a job's keys begin with. While workers are given a new configuration one by one, a run with the old goal must not
+/// count for the new one, so the goal is in it.
+fn store_key(config: &Config, job: &DistributionJob) -> String {
+    let goal = [job.url.as_ref().map(|url| url.as_url().as_str()), job.topic.as_deref()];
+    // FNV-1a: the same in every build.
+    let fingerprint =
+        goal.into_iter().flatten().flat_map(str::bytes).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    let namespace = &config.distribution.namespace;
+    format!("{namespace}:{}:{}:{fingerprint:08x}:", config.elasticsearch.prefix, job.name)
+}
+
+/// A distributor at work.
+pub(super) struct Distributing {
+    distributor: Arc<Distributor>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Distributing {
+    pub(super) fn start(distributor: Arc<Distributor>) -> Self {
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(distributor.clone().run(stop.clone()));
+        Self { distributor, stop, task }
+    }
+
+    /// No partition is left: gives what is owed without a gate a last chance.
+    pub(super) async fn finish(self) {
+        self.distributor.flush(LAST_RUNS).await;
+        self.stop.cancel();
+    }
+}
+
+impl Drop for Distributing {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::distribution::memcached::MAX_KEY_BYTES;
+    use crate::elastic::encode::MAX_PREFIX_BYTES;
+
+    #[test]
+    fn the_longest_names_fit_a_key_of_memcached() {
+        let mut config = Config::default();
+        config.distribution.namespace = "n".repeat(32);
+        config.elasticsearch.prefix = "p".repeat(MAX_PREFIX_BYTES);
+        let job = format!("name = \"{}\"\nkind = \"refresh\"", "j".repeat(32));
+        let key = store_key(&config, &toml::from_str(&job).unwrap());
+        assert!(key.len() + crate::ids::ShardId::MAX_BYTES <= MAX_KEY_BYTES, "{key}");
+    }
+}

@@ -1,0 +1,95 @@
+//! What a partition asks the distributor for, and what of it holds its watermark.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use super::{Mode, Task};
+use crate::distribution::scheduler::{Change, Key};
+use crate::distribution::{Released, Subscription};
+use crate::ids::ShardId;
+use crate::worker::partition::gates::Gate;
+
+/// Holds of one job and geoshard; further ones are taken together with the last.
+const MAX_HOLDS: usize = 16;
+
+/// Distributions that were asked for and hold the watermark.
+pub(super) struct Distributions {
+    subscription: Subscription,
+    /// Ticket and offset, oldest first.
+    holds: HashMap<Key, VecDeque<(u64, i64)>, ahash::RandomState>,
+}
+
+impl Distributions {
+    pub(super) fn new(subscription: Subscription) -> Self {
+        Self { subscription, holds: HashMap::default() }
+    }
+}
+
+/// The next release; never, where nothing is distributed.
+pub(super) async fn next(distributions: &mut Option<Distributions>) -> Released {
+    match distributions {
+        Some(distributions) => distributions.subscription.released().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Task {
+    /// Nobody knows what the partition's last owner had written and not distributed when it ended, committed or not: so
+    /// every geoshard is owed one. Until those with a gate are done, no offset is committed.
+    pub(super) fn distribute_all(&mut self) {
+        let live = self.acting.live();
+        let shards = live.iter().flat_map(|map| map.shards());
+        let changes = shards.map(|shard| (shard.clone(), Change::default())).collect();
+        self.distribute(&changes);
+    }
+
+    /// The changes of a batch are in the index: to be called before anything is published that rests on it.
+    pub(super) fn distribute(&mut self, changes: &BTreeMap<ShardId, Change>) {
+        let watermark = self.ledger.watermark();
+        let Some(Distributions { subscription, holds, .. }) = &mut self.distributions else { return };
+        if changes.is_empty() {
+            return;
+        }
+        let (ticket, held) = subscription.request(changes, watermark);
+        for key in held {
+            let offsets = changes.get(&key.shard).and_then(|change| change.offsets);
+            let offset = offsets.map_or(Gate::ANY, |(first, _)| first);
+            let gate = &mut self.gates.distribution;
+            let of_key = holds.entry(key).or_default();
+            gate.hold(offset);
+            let is_full = of_key.len() >= MAX_HOLDS;
+            match of_key.back_mut() {
+                Some((last_ticket, held)) if is_full => {
+                    // Both at the lower one.
+                    let lower = offset.min(*held);
+                    gate.release(offset);
+                    gate.release(*held);
+                    gate.hold(lower);
+                    (*last_ticket, *held) = (ticket, lower);
+                }
+                _ => of_key.push_back((ticket, offset)),
+            }
+        }
+    }
+
+    /// Distributions were run, or given up.
+    pub(super) fn released(&mut self, released: &Released) {
+        let Some(Distributions { holds, .. }) = &mut self.distributions else { return };
+        let Some(of_key) = holds.get_mut(&released.key) else { return };
+        while let Some((_, offset)) = of_key.pop_front_if(|(ticket, _)| *ticket <= released.ticket) {
+            self.gates.distribution.release(offset);
+        }
+        if of_key.is_empty() {
+            holds.remove(&released.key);
+        }
+    }
+
+    /// While the partition is about to go, nothing waits for company: not now, and not what the last batch adds.
+    pub(super) fn hurry_if_leaving(&mut self, mode: Mode) {
+        if mode != Mode::Run
+            && !self.gates.are_open()
+            && let Some(distributions) = &mut self.distributions
+        {
+            distributions.subscription.hurry();
+        }
+    }
+}
