@@ -82,8 +82,12 @@ pub enum Sabotage {
     HistoryIsOneBase,
     /// In place although the facets changed within the fold, and back (docs/tally.md, "In place").
     InPlaceDespiteFacets,
-    /// What was done in place puts no edges (docs/tally.md, "Edges").
+    /// What was done in place puts no edges, also where the fold holds the record that the placement was written for: without
+    /// [`Sabotage::InPlaceOverItsOwnRecord`] others have put them (docs/tally.md, "Edges").
     InPlaceHasNoEdges,
+    /// Where something is counted, a fold that is refused without having moved its document leaves the placement as it is
+    /// (docs/tally.md, "Refused documents").
+    RefusedInPlaceIsNotRecorded,
 }
 
 /// Whether this rule is not kept. Never, in a normal build.

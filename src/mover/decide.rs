@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Carry, Done, Entry, NothingFound, OnMissing, Outcome, Refusal, Rules};
+use super::{Carry, Desk, Done, Entry, HISTORY_FULL, NothingFound, OnMissing, Outcome, Refusal, Rules};
 use crate::elastic::{Found, Guard, Stamp};
 use crate::ids::ShardId;
 use crate::placement::{Known, Placement};
@@ -109,31 +109,29 @@ pub(super) struct Task {
 /// The history of a placement that is written at `pos`, after that of `known`; what the document contributes from there on
 /// is asked only if anything is counted. Otherwise a history stays as it was found.
 pub(super) fn history(
-    rules: &Rules,
-    committed: Position,
+    desk: &Desk,
     known: Option<&Known>,
     pos: Position,
     facets: impl FnOnce(&FacetRules) -> Facets,
 ) -> History {
     let before = known.map(|known| known.placement.versions.clone()).unwrap_or_default();
-    match &rules.tally {
-        Some(rules) => before.with(committed, pos, facets(rules)),
+    match &desk.rules.tally {
+        Some(rules) => before.with(desk.committed, pos, facets(rules)),
         None => before,
     }
 }
 
-/// Decides one entry. `committed`: see [`super::Desk`]. `fresh`: the placement was read in this batch, not taken from the
-/// cache. `copy`: the newest copy among [`copies_needed`].
+/// Decides one entry. `fresh`: the placement was read in this batch, not taken from the cache. `copy`: the newest copy among
+/// [`copies_needed`].
 pub(super) fn decide(
-    rules: &Rules,
-    committed: Position,
+    desk: &Desk,
     entry: &Entry,
     known: Option<Known>,
     fresh: bool,
     copy: Option<Copy>,
 ) -> Plan {
     let relation = relate(entry, known.as_ref());
-    let decision = Decision { rules, committed, entry, fresh };
+    let decision = Decision { desk, rules: &desk.rules, entry, fresh };
     match (relation, known) {
         (Relation::Behind(_), _) if sabotage::is(Sabotage::StaleIsDone) => {
             Plan::Settle(Outcome::Done(Done::AlreadyApplied))
@@ -158,8 +156,8 @@ enum Wanted {
 }
 
 struct Decision<'a> {
+    desk: &'a Desk,
     rules: &'a Rules,
-    committed: Position,
     entry: &'a Entry,
     fresh: bool,
 }
@@ -213,6 +211,10 @@ impl Decision<'_> {
                 (Some(target), Some(document), then, facets)
             }
         };
+        if known.as_ref().is_some_and(|known| self.is_full(&known.placement)) {
+            let carry = Carry { awaits_commit: true, ..self.entry.carry.clone() };
+            return Plan::Settle(again_outcome(HISTORY_FULL, carry));
+        }
         let versions = self.history(known.as_ref(), |_| facets.unwrap_or_default());
         let (guard, may_hold) = match known {
             None => (Guard::Absent, Vec::new()),
@@ -228,9 +230,18 @@ impl Decision<'_> {
         }
     }
 
+    /// No more is written ahead before a commit lets the history be cut. ⚠ Only if the entry came after all that is recorded:
+    /// then a commit up to the entry itself is enough, and nothing but the commit is waited for. An entry that an earlier
+    /// owner had folded further, or less, would wait for itself.
+    fn is_full(&self, placement: &Placement) -> bool {
+        self.rules.tally.is_some()
+            && placement.pos < self.entry.fold.first
+            && placement.versions.count_from(self.desk.committed) >= self.desk.max_versions
+    }
+
     /// The history of a placement that this entry writes.
     fn history(&self, known: Option<&Known>, facets: impl FnOnce(&FacetRules) -> Facets) -> History {
-        history(self.rules, self.committed, known, self.entry.fold.last, facets)
+        history(self.desk, known, self.entry.fold.last, facets)
     }
 
     /// What the document contributes in `target`.
@@ -331,9 +342,16 @@ impl Decision<'_> {
     /// The entry makes no document. Where an earlier attempt has recorded a way for it, somebody may be half-way.
     fn refuse(&self, known: Option<Known>, copy: Option<Copy>, refusal: Refusal) -> Plan {
         match known {
-            Some(known) if !known.unswept().is_empty() => self.set_back(known, copy, refusal),
+            // Where something is counted, its position is recorded in any case (docs/tally.md, "Refused documents").
+            Some(known) if !known.unswept().is_empty() || self.records_refusals() => {
+                self.set_back(known, copy, refusal)
+            }
             _ => Plan::Settle(Outcome::DeadLetter(refusal)),
         }
+    }
+
+    fn records_refusals(&self) -> bool {
+        self.rules.tally.is_some() && !sabotage::is(Sabotage::RefusedInPlaceIsNotRecorded)
     }
 
     /// Records that the document stays where its last good copy is. If there is none, nothing is changed, and nothing
@@ -478,7 +496,9 @@ impl Decision<'_> {
             && !placement.refused
             && placement.shard.as_ref() == Some(target)
             // The owner of the record that the placement was written for may yet be refused, and set the placement back.
-            && (placement.pos < self.entry.fold.first || sabotage::is(Sabotage::InPlaceOverItsOwnRecord))
+            && (placement.pos < self.entry.fold.first
+                || sabotage::is(Sabotage::InPlaceOverItsOwnRecord)
+                || sabotage::is(Sabotage::InPlaceHasNoEdges))
             // A fold A→B→A must write: a zombie still at its B step would move the document away from under it.
             && (self.entry.fold.targets.iter().all(|step| matches!(step, Target::Shard(shard) if shard == target))
                 || sabotage::is(Sabotage::InPlaceDespiteTargets))

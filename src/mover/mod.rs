@@ -48,6 +48,8 @@ pub struct Carry {
     pub nothing_found: Option<NothingFound>,
     /// Elasticsearch refused the document at this entry's position.
     pub refusal: Option<Refusal>,
+    /// The history of its document's facets is full: it waits until more is committed.
+    pub awaits_commit: bool,
 }
 
 /// How often no copy was found while the placement was in one state.
@@ -99,6 +101,13 @@ pub enum Outcome {
 
 /// The reason of an [`Outcome::Again`] whose placement was set back after a refusal.
 pub const SET_BACK: &str = "set_back";
+
+/// The reason of an [`Outcome::Again`] that waits until more of its partition is committed.
+pub const HISTORY_FULL: &str = "history_full";
+
+/// So many versions of a document's facets, at or above what is known to be committed, a placement may have before its next
+/// entry waits for a commit. A document whose facets change with every batch is written so often between two commits.
+pub const MAX_VERSIONS: usize = 32;
 
 /// The reason of an [`Outcome::Again`] that no answer came for in time.
 pub const UNANSWERED: &str = "unanswered";
@@ -168,6 +177,8 @@ pub struct Desk {
     /// The position up to which the owner knows its partition committed: where its assignment began, then its own acknowledged
     /// commits. Only the tally needs it; with 0, nothing is known, and nothing is dropped of any history.
     pub committed: Position,
+    /// See [`MAX_VERSIONS`].
+    pub max_versions: usize,
     /// Two maps are live, and readers ask the indices of both: what moved must be seen before it is deleted elsewhere.
     pub two_maps: bool,
     /// How many placements were found in the cache, and how many had to be read, since the assignment.
@@ -191,6 +202,7 @@ impl Desk {
             cache,
             clears: Vec::new(),
             committed: Position::from_version(0),
+            max_versions: MAX_VERSIONS,
             two_maps: false,
             lookups: Lookups::default(),
         }

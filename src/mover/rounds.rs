@@ -163,11 +163,10 @@ impl ReadDocuments {
                 tray.unanswered(entry);
                 continue;
             };
-            let Desk { rules, committed, .. } = &tray.desk;
             // Empty, and nothing to copy, where nothing is counted.
             let before = known.as_ref().map(|known| known.placement.versions.clone()).unwrap_or_default();
             let touched = known.as_ref().map(Touched::by).unwrap_or_default();
-            match decide(rules, *committed, &entry, known, fresh, copy) {
+            match decide(&tray.desk, &entry, known, fresh, copy) {
                 Plan::Settle(Outcome::Again { reason, carry }) => tray.start_over(entry, reason, carry),
                 Plan::Settle(outcome @ Outcome::Parked { .. }) => {
                     tray.settle(entry, outcome, Touched::default());
@@ -337,21 +336,30 @@ impl Announce {
                 }
             }
         }
+        let mut refused = Vec::new();
         for (placed, answer) in announced.in_place.into_iter().zip(answers.by_ref()) {
-            let Placed { entry, known, task } = placed;
             let outcome = match answer {
-                BulkOutcome::Done { .. } => task.then,
+                BulkOutcome::Done { .. } => placed.task.then.clone(),
                 BulkOutcome::Conflict | BulkOutcome::NotFound => Outcome::Done(Done::AlreadyApplied),
+                // Somebody may yet record one of the fold's positions, and count it, unless the last of them is recorded.
+                BulkOutcome::Refused(error)
+                    if tray.desk.rules.tally.is_some()
+                        && !sabotage::is(Sabotage::RefusedInPlaceIsNotRecorded) =>
+                {
+                    refused.push((placed, Refusal::by_elasticsearch(&error)));
+                    continue;
+                }
                 BulkOutcome::Refused(error) => Outcome::DeadLetter(Refusal::by_elasticsearch(&error)),
                 BulkOutcome::Unanswered => {
-                    tray.unanswered(entry);
+                    tray.unanswered(placed.entry);
                     continue;
                 }
             };
             if sabotage::is(Sabotage::InPlaceHasNoEdges) {
-                tray.settle(entry, outcome, Touched::by(&known));
+                let touched = Touched::by(&placed.known);
+                tray.settle(placed.entry, outcome, touched);
             } else {
-                tray.done(entry, outcome, &known.placement.versions, Touched::by(&known));
+                placed.done(&mut tray, outcome);
             }
         }
         for (clear, answer) in clears.into_iter().zip(answers) {
@@ -363,7 +371,7 @@ impl Announce {
                 _ => tray.desk.cache.forget(&clear.id),
             }
         }
-        WriteDocuments::new(tray, placed)
+        WriteDocuments::new(tray, placed, refused)
     }
 }
 
@@ -374,12 +382,14 @@ pub struct WriteDocuments {
     writing: Vec<Placed>,
     /// Nothing to write: on to the deletes.
     written: Vec<Placed>,
+    /// In place, where something is counted: on to their last good copies.
+    refused: Vec<(Placed, Refusal)>,
 }
 
 impl WriteDocuments {
-    fn new(tray: Tray, placed: Vec<Placed>) -> Self {
+    fn new(tray: Tray, placed: Vec<Placed>, refused: Vec<(Placed, Refusal)>) -> Self {
         let (writing, written) = placed.into_iter().partition(|placed| placed.document().is_some());
-        Self { tray, writing, written }
+        Self { tray, writing, written, refused }
     }
 
     /// One index operation per document to write.
@@ -389,8 +399,7 @@ impl WriteDocuments {
 
     /// Takes one answer per operation, in order.
     pub fn answered(self, answers: Vec<BulkOutcome>) -> Examine {
-        let Self { mut tray, writing, mut written } = self;
-        let mut refused = Vec::new();
+        let Self { mut tray, writing, mut written, mut refused } = self;
         for (mut placed, answer) in writing.into_iter().zip(answers) {
             match answer {
                 BulkOutcome::Done { .. } => written.push(placed),
@@ -457,8 +466,7 @@ impl Examine {
                 continue;
             };
             // Never to "deleted": a copy may be on its way from somebody at a lower position, who goes by this record.
-            let Desk { rules, committed, .. } = &tray.desk;
-            let versions = history(rules, *committed, Some(&known), entry.fold.last, |rules| match &copy {
+            let versions = history(&tray.desk, Some(&known), entry.fold.last, |rules| match &copy {
                 Some(copy) => rules.facets(&copy.source, &copy.shard),
                 None => Facets::default(),
             });

@@ -334,9 +334,13 @@ impl Ledger {
         !self.dirty.is_empty()
     }
 
-    /// Whether all that is left is parked: nothing but new records can help.
+    /// Whether all that is left is parked, or waits for a commit that has to pass what is parked: nothing but new records can
+    /// help.
     pub fn only_parked(&self) -> bool {
-        !self.has_work() && self.letters.is_empty() && self.rejected.is_empty() && !self.parked.is_empty()
+        let awaits_commit = |id: &DocId| self.carries.get(id).is_some_and(|carry| carry.awaits_commit);
+        let is_stuck =
+            self.dirty.pending_len() == 0 && self.dirty.in_flight().all(|entry| awaits_commit(entry.key));
+        is_stuck && self.letters.is_empty() && self.rejected.is_empty() && !self.parked.is_empty()
     }
 
     fn add(&mut self, id: DocId, score: i64, dirty: Dirty) {

@@ -33,6 +33,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use geofold::mover::OnMissing;
+use geofold::sabotage::Sabotage;
 use stateright::{Checker, HasDiscoveries, Model};
 
 use self::record::Record::{self, Bad, Delete, Index, Move, Part, Patch, Tag, Tagged, Touch};
@@ -215,12 +216,85 @@ fn lost_clears_and_calls_resent_at_every_step_are_harmless() {
     holds("3 records, 2 workers, every call resent", &worlds(3, &ALL, &setting));
 }
 
-/// What is counted: documents that move, are tagged and lose their tag.
+/// Documents that move, are tagged, and lose their tag.
 #[test]
 fn every_document_is_counted_exactly_once() {
-    let tally = Setting { tally: true, ..Setting::default() };
     let few = [Index(0), Index(1), Tagged(0), Delete, Patch, Tag, Move(1), Touch];
-    holds("tally: 3 records of 8 kinds, 2 workers", &worlds(3, &few, &tally));
+    holds("tally: 3 records of 8 kinds, 2 workers", &worlds(3, &few, &counting()));
+}
+
+#[test]
+fn calls_increments_and_commits_of_what_is_counted_fail() {
+    let few = [Index(0), Tagged(0), Tag, Delete];
+    let setting = Setting { losses: 1, ..counting() };
+    holds("tally: 2 records of 4 kinds, 2 workers, 1 loss", &worlds(2, &few, &setting));
+    holds("tally: 3 records of 2 kinds, 2 workers, 1 loss", &worlds(3, &few[..2], &setting));
+    let setting = Setting { deadlines: 1, ..counting() };
+    holds("tally: 2 records of 4 kinds, 2 workers, 1 deadline", &worlds(2, &few, &setting));
+    if is_large() {
+        let setting = Setting { losses: 1, ..counting() };
+        holds("tally: 3 records of 4 kinds, 2 workers, 1 loss", &worlds(3, &few, &setting));
+    }
+}
+
+#[test]
+fn three_workers_count() {
+    let setting = Setting { workers: 3, ..counting() };
+    if is_large() {
+        holds("tally: 3 records of 2 kinds, 3 workers", &worlds(3, &[Index(0), Tagged(0)], &setting));
+    }
+    holds(
+        "tally: 2 records of 4 kinds, 3 workers",
+        &worlds(2, &[Index(0), Index(1), Tagged(0), Tag], &setting),
+    );
+}
+
+/// With so short histories that entries wait for commits: they do not wait for ever, and what they wait for is counted.
+#[test]
+fn a_full_history_waits_for_a_commit() {
+    let few = [Index(0), Tagged(0), Tag, Delete];
+    let setting = Setting { max_versions: 1, ..counting() };
+    holds("tally: 3 records of 4 kinds, 2 workers, histories of 1", &worlds(3, &few, &setting));
+}
+
+#[test]
+fn geoshards_are_counted_while_two_maps_are_live() {
+    let few = [Index(0), Index(1), Tagged(0), Delete, Tag, Touch];
+    let setting = Setting { two_maps: true, ..counting() };
+    holds("tally: 2 records of 6 kinds, 2 workers, 2 maps", &worlds(2, &few, &setting));
+}
+
+#[test]
+fn what_is_refused_is_counted_as_its_placement_says() {
+    let few = [Index(0), Tagged(0), Bad(0), Bad(1)];
+    holds("tally: 3 records of 4 kinds, 2 workers, refused", &refused(3, &few, &counting()));
+    let patched = [Index(0), Tagged(0), Bad(0), Bad(1), Patch, Tag];
+    holds("tally: 2 records of 6 kinds, 2 workers, refused", &refused(2, &patched, &counting()));
+}
+
+#[test]
+fn what_is_missing_is_counted_if_it_is_created() {
+    let few = [Index(0), Delete, Tag, Move(0), Move(1)];
+    for on_missing in [OnMissing::Create, OnMissing::Drop] {
+        let setting = Setting { on_missing, ..counting() };
+        holds(
+            &format!("tally: 3 records of 5 kinds, 2 workers, on_missing {on_missing:?}"),
+            &worlds(3, &few, &setting),
+        );
+    }
+}
+
+/// Here another rule makes up for what is taken away; `weakened.rs` takes away both.
+#[test]
+fn in_place_over_its_own_record_is_counted() {
+    let weakening = Weakening::Code(Sabotage::InPlaceOverItsOwnRecord);
+    let setting = Setting { weakening, ..counting() };
+    let few = [Index(0), Tagged(0), Patch, Tag];
+    holds("tally: 3 records of 4 kinds, 2 workers, in place over its own record", &worlds(3, &few, &setting));
+}
+
+fn counting() -> Setting {
+    Setting { tally: true, ..Setting::default() }
 }
 
 #[test]

@@ -3,12 +3,12 @@
 
 use geofold::sabotage::Sabotage;
 
-use super::record::Record::{self, Bad, Delete, Index, Move, Patch, Touch};
+use super::record::Record::{self, Bad, Delete, Index, Move, Patch, Tag, Tagged, Touch};
 use super::world::{Setting, Weakening};
 use super::{ALL, Explored, WHOLE, compacted, explore, refused, worlds};
 
-/// Whether the model finds a counterexample.
-fn is_found(what: &'static str, settings: &[Setting]) -> bool {
+/// Whether the model finds a counterexample, and how that ends.
+fn is_found(what: &'static str, settings: &[Setting], ends: &str) -> bool {
     let Explored { scripts, states, time, broken, .. } = explore(settings);
     let seconds = time.as_secs_f64();
     let Some((steps, way)) = broken else {
@@ -17,12 +17,17 @@ fn is_found(what: &'static str, settings: &[Setting]) -> bool {
     };
     let invariant = way.lines().last().unwrap_or_default().trim_start_matches("=> ");
     println!("model: weakened: {what}: {invariant}, after {steps} steps ({states} states, {seconds:.1} s)");
-    true
+    invariant.starts_with(ends)
 }
 
 /// Fails unless the model finds a counterexample for each.
 fn all_are_found(weakened: Vec<(&'static str, Vec<Setting>)>) {
-    let not_found = weakened.into_iter().filter(|(what, settings)| !is_found(what, settings));
+    all_break("", weakened);
+}
+
+/// Fails unless the model finds for each a counterexample that breaks this.
+fn all_break(invariant: &str, weakened: Vec<(&'static str, Vec<Setting>)>) {
+    let not_found = weakened.into_iter().filter(|(what, settings)| !is_found(what, settings, invariant));
     let not_found: Vec<&str> = not_found.map(|(what, _)| what).collect();
     assert!(not_found.is_empty(), "not found: {not_found:?}");
 }
@@ -84,4 +89,48 @@ fn every_rule_of_the_code_is_needed() {
         ("what has to start over is called done", plain(3, &moves, ForgetOnFailure)),
         ("a fold is lost", worlds(2, &ALL, &late(LoseAFold))),
     ]);
+}
+
+/// The documents stay where they are, so that nothing but the counts can be wrong.
+#[test]
+fn every_rule_of_the_tally_is_needed() {
+    let stays = [Index(0), Tagged(0), Delete, Patch, Tag];
+    let tags = [Index(0), Tagged(0)];
+    let tally = |weakening, length, alphabet: &[Record]| {
+        worlds(length, alphabet, &Setting { tally: true, ..around(weakening) })
+    };
+    let code = |sabotage, length, alphabet: &[Record]| tally(Code(sabotage), length, alphabet);
+    let counting = Setting { tally: true, ..Setting::default() };
+    let kept = Setting { workers: 3, tally: true, ..around(CacheIsKept) };
+    use Sabotage::*;
+    use Weakening::*;
+    all_break(
+        "INV-7",
+        vec![
+            ("the history cut to one", code(HistoryIsCutToOne, 3, &stays)),
+            ("the history cut to two", code(HistoryIsCutToTwo, 3, &stays)),
+            ("one base instead of the history", code(HistoryIsOneBase, 3, &stays)),
+            (
+                "the history cut at a watermark that is not committed",
+                tally(HistoryIsCutUncommitted, 3, &stays),
+            ),
+            ("in place although the facets changed and changed back", code(InPlaceDespiteFacets, 3, &stays)),
+            ("no edges for what was done in place", code(InPlaceHasNoEdges, 3, &stays)),
+            ("the offset committed before the increment", tally(CommitsBeforeIncrements, 2, &stays)),
+            ("no edge recognised by its position", tally(NothingIsRecognised, 2, &stays)),
+            ("only whole increments recognised", tally(WholeIncrementsAreRecognised, 3, &stays)),
+            ("external version instead of compare-and-set", code(ExternalVersion, 3, &tags)),
+            ("the cache kept across assignments", worlds(3, &tags, &kept)),
+            (
+                "a refusal in place that is not recorded",
+                refused(
+                    3,
+                    &[Index(0), Tagged(0), Bad(0)],
+                    &Setting { tally: true, ..around(Code(RefusedInPlaceIsNotRecorded)) },
+                ),
+            ),
+            // A known limit: who reads on past a record that compaction took says that it is counted.
+            ("records compacted away before they are counted", compacted(3, &tags, &counting)),
+        ],
+    );
 }

@@ -156,6 +156,7 @@ pub struct Workers {
     sabotage: Option<Sabotage>,
     loses_clears: bool,
     prunes_uncommitted: bool,
+    max_versions: usize,
     numbers: AHashMap<u128, u32>,
     known: Vec<Known>,
     steps: AHashMap<(u32, Event), (u32, Report)>,
@@ -167,12 +168,14 @@ impl Workers {
         sabotage: Option<Sabotage>,
         loses_clears: bool,
         prunes_uncommitted: bool,
+        max_versions: usize,
     ) -> Self {
         Self {
             classes,
             sabotage,
             loses_clears,
             prunes_uncommitted,
+            max_versions,
             numbers: AHashMap::new(),
             known: Vec::new(),
             steps: AHashMap::new(),
@@ -196,7 +199,7 @@ impl Workers {
         let worker = Worker {
             class,
             ledger: Ledger::new(rules.clone(), Epoch::default()),
-            desk: Some(Desk::new(rules.clone(), cache)),
+            desk: Some(Desk { max_versions: self.max_versions, ..Desk::new(rules.clone(), cache) }),
             batch: None,
             calls: Vec::new(),
             read_to,

@@ -11,7 +11,7 @@ use geofold::invariants::{
     inv_3_what_is_committed_can_be_seen, inv_4_nothing_goes_back, inv_5_at_rest_there_is_one_copy,
     inv_7_counted_exactly_once,
 };
-use geofold::mover::OnMissing;
+use geofold::mover::{MAX_VERSIONS, OnMissing};
 use geofold::position::Position;
 use geofold::sabotage::Sabotage;
 use serde_json::Value;
@@ -44,6 +44,8 @@ pub struct Setting {
     pub resends: bool,
     /// What documents say is counted.
     pub tally: bool,
+    /// Of a document's facets, before an entry waits for a commit.
+    pub max_versions: usize,
     pub weakening: Weakening,
 }
 
@@ -59,6 +61,7 @@ impl Default for Setting {
             on_missing: OnMissing::DeadLetter,
             resends: false,
             tally: false,
+            max_versions: MAX_VERSIONS,
             weakening: Weakening::None,
         }
     }
@@ -215,6 +218,7 @@ impl World {
                 sabotage,
                 setting.weakening == Weakening::ClearsAreLost,
                 setting.weakening == Weakening::HistoryIsCutUncommitted,
+                setting.max_versions,
             ),
             names: Names::default(),
             judged: AHashMap::new(),
@@ -448,6 +452,11 @@ impl World {
             if let Some(call) = owner.calls.iter().position(|call| call.reply.is_none()) {
                 self.call(tables, &mut state, worker, u8::try_from(call).unwrap());
             } else if owner.has_work || owner.read_to < self.records() {
+                // It may wait for that, and for nothing else.
+                if self.setting.tally {
+                    self.count_and_commit(tables, &mut state);
+                }
+                let owner = tables.workers.get(state.workers[usize::from(worker)]);
                 let records = self.records() - owner.read_to;
                 self.event(tables, &mut state, worker, Event::Begin { records });
             } else {
@@ -459,6 +468,18 @@ impl World {
             }
         }
         12
+    }
+
+    /// The owner sends what it has to send, and commits.
+    fn count_and_commit(&self, tables: &mut Tables, state: &mut State) {
+        let owner = state.owner;
+        if let Some(sent) = self.increment(tables, state, owner) {
+            self.event(tables, state, owner, Event::Acknowledged { to: sent.to });
+        }
+        if let Some(to) = self.may_commit(tables, state).filter(|to| *to > state.committed) {
+            state.committed = to;
+            self.event(tables, state, owner, Event::Committed { to });
+        }
     }
 
     /// A counterexample, step by step.

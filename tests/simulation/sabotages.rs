@@ -12,7 +12,7 @@ use crate::scenario::Scenario;
 pub const SEEDS: u64 = 3_000;
 
 /// What the runs are not asked to find, and who finds it instead.
-const ELSEWHERE: [(Sabotage, &str); 17] = [
+const ELSEWHERE: [(Sabotage, &str); 18] = [
     (Sabotage::InPlaceDespiteTargets, "model and histories; here only by chance, once in thousands of seeds"),
     (Sabotage::InPlaceOverItsOwnRecord, "the mover's counterexamples: the other rules make up for it"),
     (Sabotage::OldRecordsDecide, "the mover's counterexamples: the other rules make up for it"),
@@ -33,6 +33,7 @@ const ELSEWHERE: [(Sabotage, &str); 17] = [
     (Sabotage::HistoryIsOneBase, "the model: nothing is counted here"),
     (Sabotage::InPlaceDespiteFacets, "the model: nothing is counted here"),
     (Sabotage::InPlaceHasNoEdges, "the model: nothing is counted here"),
+    (Sabotage::RefusedInPlaceIsNotRecorded, "the model: nothing is counted here"),
 ];
 
 /// All of them.

@@ -330,7 +330,7 @@ fn what_an_earlier_attempt_found_out_survives_a_round_without_answers() {
     let mut owner = Owner::new();
     let mut entry = entry([patch(r#"{"p":1}"#, 5)]);
     let nothing_found = Some(NothingFound { at: STAMP, looks: 1 });
-    entry.carry = Carry { nothing_found, finish_recorded: true, refusal: None };
+    entry.carry = Carry { nothing_found, finish_recorded: true, ..Carry::default() };
     owner.begin(entry);
     owner.unanswered();
     let Outcome::Again { carry, .. } = owner.finish(&mut store.clone()) else { panic!("no answer came") };

@@ -612,6 +612,7 @@ fn every_sabotage_of_mover_and_ledger_is_found() {
         Sabotage::HistoryIsOneBase,
         Sabotage::InPlaceDespiteFacets,
         Sabotage::InPlaceHasNoEdges,
+        Sabotage::RefusedInPlaceIsNotRecorded,
     ];
     let in_the_table: [(_, fn()); 8] = [
         (

@@ -6,12 +6,14 @@
 //! | `store.rs` | the Elasticsearch in memory |
 //! | `answers.rs` | every answer at every round: what follows, and what must not |
 //! | `counterexamples.rs` | every weakening that the protocol names, as the history that it would break |
+//! | `tally.rs` | what is recorded of facets, and which edges an entry that is done leaves |
 //! | `histories.rs` | random logs, crashes, zombies and lost replies, judged by the invariants |
 
 mod answers;
 mod counterexamples;
 mod histories;
 mod store;
+mod tally;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -27,6 +29,7 @@ use crate::geoshard::GeoshardMap;
 use crate::ids::{DocId, ShardId};
 use crate::placement::{Placement, PlacementCache};
 use crate::position::{Epoch, Position};
+use crate::tally::increment::Edge;
 use crate::write::{Body, Fold, Write};
 
 fn at(offset: i64) -> Position {
@@ -107,7 +110,10 @@ fn write(offset: i64, body: Body) -> Write {
 
 /// The records as one entry, folded by somebody who works by these rules.
 fn entry_by<const N: usize>(rules: &Rules, writes: [Write; N]) -> Entry {
-    let mut folds = writes.into_iter().map(|write| Fold::from_write(write, |at| rules.locate(at)));
+    let mut folds = writes.into_iter().map(|write| {
+        let (id, fold) = Fold::from_write(write, |at| rules.locate(at));
+        (id, rules.tally.iter().fold(fold, Fold::counted_by))
+    });
     let (id, mut fold) = folds.next().unwrap();
     folds.for_each(|(_, newer)| fold.absorb(newer, &rules.location).unwrap());
     Entry { id, fold, carry: Carry::default() }
@@ -202,6 +208,8 @@ struct Owner {
     /// `None` while a batch is under way.
     desk: Option<Desk>,
     batch: Option<Batch>,
+    /// Of all batches that are finished.
+    edges: Vec<Edge>,
 }
 
 impl Owner {
@@ -210,7 +218,7 @@ impl Owner {
     }
 
     fn by(rules: Rules) -> Self {
-        Self { desk: Some(new_desk(rules)), batch: None }
+        Self { desk: Some(new_desk(rules)), batch: None, edges: Vec::new() }
     }
 
     fn begin(&mut self, entry: Entry) -> &mut Self {
@@ -254,10 +262,11 @@ impl Owner {
         while self.batch().round().is_some() {
             self.step(store);
         }
-        let Some(Batch::Finished(Finished { desk, settled, .. })) = self.batch.take() else {
+        let Some(Batch::Finished(Finished { desk, settled, edges })) = self.batch.take() else {
             panic!("not finished")
         };
         self.desk = Some(desk);
+        self.edges.extend(edges);
         let [Settled { outcome, .. }] = settled.try_into().unwrap();
         outcome
     }
