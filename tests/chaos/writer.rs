@@ -21,7 +21,7 @@ const PACE: Duration = Duration::from_millis(100);
 const MAX_LAG: u64 = 5_000;
 
 /// More records without an acknowledgement than this, and it waits as well.
-const MAX_WAITING: usize = 20_000;
+const MAX_WAITING: usize = 5_000;
 
 /// One in so many records can not be carried out.
 const BAD_SHARE: u64 = 150;
