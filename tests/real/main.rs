@@ -34,3 +34,4 @@ mod starvation;
 mod stop;
 #[expect(dead_code, reason = "tests/chaos needs more of it")]
 mod support;
+mod tally;
