@@ -9,7 +9,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode;
 
-use super::{CheckTarget, Finding};
+use super::{CheckTarget, Finding, increments};
 use crate::kafka::{TopicFactsError, TopicFactsFound, topic_facts};
 use crate::worker::client_config;
 
@@ -90,6 +90,13 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
         }
         None => Finding::ok("dead letters", "no topic: a record that can not be applied stops its partition"),
     });
+    if let Some(topic) = &target.increments_topic {
+        let answer = patiently(&client, topic, target.timeout);
+        findings.push(topic_finding("increments topic", topic, &answer, "or count nothing: [tally]"));
+        if answer.is_ok() {
+            findings.push(increments::look(&config, topic, target.timeout));
+        }
+    }
     KafkaSide { findings, topic: answer.ok() }
 }
 

@@ -7,10 +7,12 @@
 //! |---|---|
 //! | `mod.rs` | what is checked against what, findings, the comparison of the topic with what is remembered of it |
 //! | `brokers.rs` | asks Kafka |
+//! | `increments.rs` | asks Kafka how the topic of increments is kept |
 //! | `search.rs` | asks Elasticsearch |
 //! | `maps.rs` | the configured map against the record of the maps in force |
 
 mod brokers;
+mod increments;
 mod maps;
 mod search;
 
@@ -43,6 +45,8 @@ pub struct CheckTarget {
     pub topic: String,
     /// The topic for records that can not be applied; `None` if they stop their partition.
     pub dead_letter_topic: Option<String>,
+    /// The topic of increments; `None` if nothing is counted.
+    pub increments_topic: Option<String>,
     /// The configured epoch.
     pub epoch: Epoch,
     /// The configured map.
@@ -73,6 +77,7 @@ impl CheckTarget {
             kafka: config.consumer_properties(),
             topic: config.kafka.topic.clone(),
             dead_letter_topic,
+            increments_topic: config.tally.is_on().then(|| config.increments_topic()),
             epoch: config.positions.epoch,
             map: Arc::new(map.clone()),
             prefix: config.elasticsearch.prefix.clone(),
@@ -321,6 +326,10 @@ mod tests {
         assert_eq!(target.dead_letter_topic.as_deref(), Some("documents-bad"));
         assert_eq!(target.kafka.get("bootstrap.servers"), Some("127.0.0.1:9092"));
         assert_eq!(target.indices.len(), 4);
+        assert_eq!(target.increments_topic, None, "nothing is counted");
+        config.tally.geoshard = true;
+        let counted = CheckTarget::new(&config, &map()).unwrap();
+        assert_eq!(counted.increments_topic.as_deref(), Some("documents-increments"));
         config.geoshards.index_template = Some("no/such.json".into());
         assert!(CheckTarget::new(&config, &map()).is_err());
     }
