@@ -119,7 +119,7 @@ impl Default for Collector {
             group_id: None,
             merge_interval: Duration::from_secs(1),
             max_increments: 1_000,
-            max_bytes: ByteSize::mib(64),
+            max_bytes: ByteSize::mib(32),
             takeover: Duration::from_secs(3),
             top: 100,
             keep_versions: 1_000,

@@ -8,7 +8,7 @@ use crate::position::Position;
 use crate::tally::increment::{Edge, Increment};
 
 /// A change by more documents than this in one edge is no edge: an edge is about one document.
-const MAX_CHANGE: i64 = 1 << 20;
+const MAX_CHANGE: u64 = 1 << 20;
 const MAX_FACET_BYTES: usize = 64;
 /// Facet and value together have to fit a row of an index.
 const MAX_VALUE_BYTES: usize = 2_000;
@@ -54,7 +54,7 @@ pub fn read_increment(value: Option<&[u8]>) -> Result<Increment, BadIncrement> {
         if facet.is_empty() || facet.len() > MAX_FACET_BYTES || value.len() > MAX_VALUE_BYTES {
             return bad("a facet or a value is too long");
         }
-        if by.abs() > MAX_CHANGE {
+        if by.unsigned_abs() > MAX_CHANGE {
             return bad("an edge counts more documents than one");
         }
     }
@@ -219,7 +219,7 @@ mod tests {
             increment(2, vec![edge(2, &[("red", 1)])]),
             increment(5, vec![edge(3, &[("red", 1)]), edge(2, &[("red", 1)])]),
             increment(5, vec![edge(3, &[("red", 1)]), edge(3, &[("red", 1)])]),
-            increment(5, vec![edge(3, &[("red", i64::MIN + 1)])]),
+            increment(5, vec![edge(3, &[("red", i64::MIN)])]),
             increment(5, vec![edge(3, &[(&long, 1)])]),
             Increment { partition: -1, ..good.clone() },
             Increment { id: String::new(), ..good },

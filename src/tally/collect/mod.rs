@@ -200,6 +200,10 @@ impl Collector {
             self.health.ready(DATABASE);
             self.health.ready(Health::STARTUP);
             let free = seen.holder.is_empty() || seen.holder == me;
+            if !free {
+                // Whether Kafka answers is known, and matters, to the one who merges.
+                self.health.ready(KAFKA);
+            }
             if free || since.elapsed() >= takeover {
                 if let Some(start) = self.store.take_over(me, &seen).await? {
                     tracing::info!(before = seen.holder, "this collector merges now");

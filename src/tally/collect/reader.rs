@@ -30,6 +30,15 @@ const POLL: Duration = Duration::from_millis(50);
 /// How long closing may take before the consumer is left alone.
 const CLOSING: Duration = Duration::from_secs(5);
 
+/// Settings of a member of a group, which the reader is not.
+const MEMBERSHIP: [&str; 5] = [
+    "group.protocol",
+    "group.remote.assignor",
+    "partition.assignment.strategy",
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
+];
+
 /// Why reading can not go on. Counts need every increment, so that none is passed over by itself.
 #[derive(Debug, Error)]
 pub enum ReadError {
@@ -160,7 +169,9 @@ impl Reader {
     /// # Errors
     /// If librdkafka refuses the settings.
     pub fn new(config: &Config, allowances: Allowances) -> Result<Self, ReadError> {
-        let mut client: ClientConfig = config.consumer_properties().into_iter().collect();
+        let settings = config.consumer_properties().into_iter();
+        let mut client: ClientConfig =
+            settings.filter(|(key, _)| !MEMBERSHIP.contains(&key.as_str())).collect();
         client.set("group.id", config.collector_group());
         // An offset that is gone is an error here, and no reason to begin elsewhere.
         client.set("auto.offset.reset", "error");

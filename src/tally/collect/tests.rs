@@ -129,23 +129,19 @@ async fn who_was_replaced_or_stands_elsewhere_merges_nothing() {
     for Fresh { database, .. } in &each().await {
         let store = led(database, "one").await;
         let mut history = History::new(1, "documents", 1, 5);
-        let first = history.next_increment(5);
+        let first = [history.next_increment(5)];
         let seen = store.leader().await.unwrap();
         assert!(store.beat("one").await.unwrap());
         assert_eq!(store.take_over("two", &seen).await.unwrap(), None, "the first is alive");
-        done(store.merge("one", &batch(0, &[first.clone()])).await.unwrap());
-        assert_eq!(
-            store.merge("one", &batch(0, &[first.clone()])).await.unwrap(),
-            Merge::Moved,
-            "merged already"
-        );
-        assert_eq!(store.merge("one", &batch(2, &[first.clone()])).await.unwrap(), Merge::Moved, "a gap");
+        done(store.merge("one", &batch(0, &first)).await.unwrap());
+        assert_eq!(store.merge("one", &batch(0, &first)).await.unwrap(), Merge::Moved, "merged already");
+        assert_eq!(store.merge("one", &batch(2, &first)).await.unwrap(), Merge::Moved, "a gap");
 
         let start = store.take_over("two", &store.leader().await.unwrap()).await.unwrap().unwrap();
         assert_eq!(start.offsets, BTreeMap::from([(0, 1)]));
         assert_eq!(start.topic, Some(topic(1)));
-        let second = history.next_increment(5);
-        assert_eq!(store.merge("one", &batch(1, &[second.clone()])).await.unwrap(), Merge::Moved);
+        let second = [history.next_increment(5)];
+        assert_eq!(store.merge("one", &batch(1, &second)).await.unwrap(), Merge::Moved);
         assert!(!store.beat("one").await.unwrap());
         assert!(!store.settle("one", &topic(2), &BTreeMap::new()).await.unwrap());
         store.step_down("one").await.unwrap();
@@ -155,9 +151,9 @@ async fn who_was_replaced_or_stands_elsewhere_merges_nothing() {
             && database.name().starts_with("postgres")
         {
             other.lock(Lock::Merge).await.unwrap();
-            assert_eq!(store.merge("two", &batch(1, &[second.clone()])).await.unwrap(), Merge::Busy);
+            assert_eq!(store.merge("two", &batch(1, &second)).await.unwrap(), Merge::Busy);
         }
-        done(store.merge("two", &batch(1, &[second])).await.unwrap());
+        done(store.merge("two", &batch(1, &second)).await.unwrap());
         store.step_down("two").await.unwrap();
         assert_eq!(store.leader().await.unwrap().holder, "");
     }
