@@ -39,7 +39,7 @@ use self::assignment::Assignment;
 use self::budget::{Budget, Limits};
 use self::consumer::{ConsumerLost, Context, Pace, Signals, poll_until_told};
 use self::distribution::Distributing;
-use self::partition::{Batching, Bench, Counting};
+use self::partition::{Batching, Bench, Counting, TURNS_PER_REQUEST};
 use crate::admin::Health;
 use crate::clock::Clock;
 use crate::config::{Config, DeadLetterPolicy};
@@ -151,6 +151,7 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
         maps,
         owner: owner(&config.kafka.client_id).into(),
         rounds,
+        turns: Arc::new(Semaphore::new(permits.saturating_mul(TURNS_PER_REQUEST))),
         memory: memory.clone(),
         distributor: distributor.clone(),
         dead_letters,

@@ -16,6 +16,7 @@ pub mod gates;
 mod letters;
 mod maps;
 mod tally;
+mod turn;
 
 use std::num::NonZeroUsize;
 use std::panic::AssertUnwindSafe;
@@ -25,7 +26,7 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, Fuse, FusedFuture, FutureExt};
 use futures::stream::{FuturesUnordered, StreamExt};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant as TokioInstant, MissedTickBehavior, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +36,8 @@ use self::letters::Delivered;
 use self::maps::Confirming;
 pub use self::tally::Counting;
 use self::tally::{Sending, Tally};
+pub use self::turn::TURNS_PER_REQUEST;
+use self::turn::Turn;
 use super::budget::Meter;
 use super::ledger::{Ledger, Settlement};
 use super::record::Record;
@@ -82,6 +85,8 @@ pub struct Bench {
     pub owner: Arc<str>,
     /// The way to Elasticsearch.
     pub rounds: Rounds,
+    /// How many batches may be under way at once.
+    pub turns: Arc<Semaphore>,
     /// What is remembered of topic and partitions.
     pub memory: Memory,
     /// What must follow a change of a geoshard, if anything is configured.
@@ -232,6 +237,8 @@ struct Task {
     /// There while no batch is in flight.
     desk: Option<Desk>,
     batch: Batch,
+    /// Nothing is handed out before it has come.
+    turn: Turn,
     /// Wakes when the record of the maps was read again.
     maps: MapsReader,
     /// The record that the task acts by.
@@ -282,6 +289,7 @@ impl Task {
                 .map(|d| Distributions::new(d.subscribe(partition.number))),
             desk: Some(Desk::new(bench.rules.clone(), cache)),
             batch: Fuse::terminated(),
+            turn: Turn::new(bench.turns.clone()),
             maps: bench.maps.clone(),
             acting: bench.maps.record(),
             confirmed: 0,
@@ -330,7 +338,8 @@ impl Task {
             self.start_batch(mode);
             self.send_increment(mode);
             let takes_records = mode == Mode::Run && !self.stopped;
-            let wake_at = [self.batch_due_at(mode), self.increment_due_at(mode)].into_iter().flatten().min();
+            let batch_due_at = if self.turn.is_waiting() { None } else { self.batch_due_at(mode) };
+            let wake_at = [batch_due_at, self.increment_due_at(mode)].into_iter().flatten().min();
             tokio::select! {
                 // What is rare and what ends something comes first: records may never pause.
                 biased;
@@ -338,6 +347,7 @@ impl Task {
                     if changed.is_err() { return; }
                 }
                 finished = &mut self.batch => self.finish_batch(finished),
+                () = self.turn.come() => {}
                 Some(delivered) = self.deliveries.next() => self.letter_delivered(&delivered),
                 released = distributions::next(&mut self.distributions) => self.released(&released),
                 confirmed = &mut self.confirming => self.maps_confirmed(confirmed),
@@ -428,8 +438,9 @@ impl Task {
     /// Starts a batch if one is due.
     fn start_batch(&mut self, mode: Mode) {
         if self.batch_due_at(mode).is_none_or(|due| TokioInstant::now() < due) {
-            return;
+            return self.turn.give_back();
         }
+        let Some(turn) = self.turn.take() else { return };
         let Some(mut desk) = self.desk.take() else { return };
         #[cfg(feature = "sabotage")]
         if sabotage::is(Sabotage::CacheSurvivesAssignment) {
@@ -452,6 +463,7 @@ impl Task {
         let batch = async move {
             let began = bench.clock.now();
             let finished = mover::run(desk, entries, &bench.rounds, &lease).await?;
+            drop(turn);
             Ok((finished, bench.clock.now().since(began)))
         };
         self.batch = batch.boxed().fuse();

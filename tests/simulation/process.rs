@@ -25,7 +25,7 @@ use geofold::position::Epoch;
 use geofold::retry::RetryPolicy;
 use geofold::telemetry::Metrics;
 use geofold::worker::budget::{Budget, Limits, Meter};
-use geofold::worker::partition::{Batching, Bench, Mode, Partition, Published};
+use geofold::worker::partition::{Batching, Bench, Mode, Partition, Published, TURNS_PER_REQUEST};
 use geofold::worker::record::Record;
 use rdkafka::message::{Header, OwnedHeaders};
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -240,6 +240,7 @@ impl Process {
             maps,
             owner: name.to_string().into(),
             rounds,
+            turns: Arc::new(Semaphore::new(permits * TURNS_PER_REQUEST)),
             memory: memory.clone(),
             distributor: None,
             dead_letters: Some(Arc::new(Letters { world: world.clone(), process: name })),

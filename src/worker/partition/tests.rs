@@ -61,6 +61,8 @@ struct Rig {
     watermark: Option<i64>,
     /// For all requests to the server.
     permits: Arc<Semaphore>,
+    /// For all batches.
+    turns: Arc<Semaphore>,
     /// Told when to look; see [`Rig::following`].
     watcher: Option<Watcher>,
 }
@@ -105,6 +107,7 @@ impl Rig {
         health.ready(Health::STARTUP);
         let retry = RetryPolicy { initial: Duration::from_millis(100), max: Duration::from_secs(1) };
         let permits = Arc::new(Semaphore::new(4));
+        let turns = Arc::new(Semaphore::new(2));
         let rounds = Rounds {
             elastic: elastic.clone(),
             permits: permits.clone(),
@@ -145,6 +148,7 @@ impl Rig {
             owner: "test".into(),
             rules,
             rounds,
+            turns: turns.clone(),
             memory: memory.clone(),
             distributor: None,
             dead_letters: has_dead_letters.then(|| letters.clone() as Arc<dyn LetterBox>),
@@ -190,6 +194,7 @@ impl Rig {
             task,
             watermark: None,
             permits,
+            turns,
             watcher,
         }
     }
@@ -960,4 +965,30 @@ async fn an_owner_that_still_holds_what_was_done_before_the_map_changed_sends_no
     assert_eq!(rig.published.watermark(), Some(8));
     let reasons = rig.health.missing();
     assert!(reasons[&stopped_part(0)].contains("the map was changed"), "{reasons:?}");
+}
+
+/// Otherwise some hundred partitions with a slow server wait for one another until all their batches have ended, for ever.
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_waits_for_its_turn_has_all_of_its_time_when_that_comes() {
+    let mut rig = Rig::start();
+    let others_at_work = rig.turns.clone().acquire_many_owned(2).await.unwrap();
+    rig.index(0, "a", 1, 1);
+    rig.pass(3 * batching().deadline).await;
+    assert!(rig.elastic.copies("a").is_empty(), "it has not begun");
+    rig.index(1, "a", 1, 2);
+    drop(others_at_work);
+    rig.until_watermark(2).await;
+    assert_eq!(rig.turns.available_permits(), 2, "given back");
+    assert_eq!(shards(&rig.elastic.copies("a")).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_is_revoked_while_it_waits_for_its_turn_ends_at_once_and_writes_nothing() {
+    let mut rig = Rig::start();
+    let _others_at_work = rig.turns.clone().acquire_many_owned(2).await.unwrap();
+    rig.index(0, "a", 1, 1);
+    rig.pass(Duration::from_secs(5)).await;
+    rig.mode.send(Mode::FinishBatch).unwrap();
+    rig.until("it has ended", |rig| rig.task.is_finished()).await;
+    assert!(rig.elastic.copies("a").is_empty());
 }
