@@ -110,6 +110,9 @@ fn record_at(arena: &[u8], start: u32) -> &[u8] {
     &arena[at..at + HEAD + key + value]
 }
 
+/// A key, and the values of all records that have it.
+pub type Group = (Vec<u8>, Vec<Vec<u8>>);
+
 /// Records by key.
 pub struct Merged {
     runs: Vec<Box<dyn Read + Send>>,
@@ -134,7 +137,7 @@ impl Merged {
     }
 
     /// All values of the next key, in no order; `None` behind the last.
-    pub fn next_group(&mut self) -> io::Result<Option<(Vec<u8>, Vec<Vec<u8>>)>> {
+    pub fn next_group(&mut self) -> io::Result<Option<Group>> {
         let Some(Reverse(first)) = self.heap.pop() else { return Ok(None) };
         self.refill(first.run)?;
         let mut values = vec![first.value];
@@ -169,7 +172,7 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    fn sorted(budget: usize, records: &[(String, Vec<u8>)]) -> (usize, Vec<(Vec<u8>, Vec<Vec<u8>>)>) {
+    fn sorted(budget: usize, records: &[(String, Vec<u8>)]) -> (usize, Vec<Group>) {
         let folder = tempfile::tempdir().unwrap();
         let mut sorter = Sorter::new(folder.path(), budget);
         for (key, value) in records {
