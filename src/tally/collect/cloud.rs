@@ -137,14 +137,15 @@ mod tests {
         #[test]
         fn the_cloud_kept_by_changes_is_the_cloud_of_all_counts(
             top in 1usize..6,
-            batches in prop::collection::vec(prop::collection::vec((0u8..60, -4i64..6), 1..25), 1..60),
+            batches in prop::collection::vec(prop::collection::vec((0u8..60, 0i64..9), 1..25), 1..60),
         ) {
             let mut counts: BTreeMap<String, i64> = BTreeMap::new();
             let mut cloud = Cloud::default();
             for batch in batches {
                 let before = counts.clone();
-                for (value, by) in batch {
-                    *counts.entry(format!("v{value}")).or_default() += by;
+                // Many fall to nothing at once: a board has to be read anew now and then.
+                for (value, count) in batch {
+                    counts.insert(format!("v{value}"), (count - 3).max(-1));
                 }
                 let count = |counts: &BTreeMap<String, i64>, value| counts.get(value).copied().unwrap_or_default();
                 let changed = counts.keys().map(|value| ("tags", value.as_str(), count(&before, value), counts[value]));

@@ -174,6 +174,30 @@ async fn counts_below_zero_are_kept_and_told() {
     }
 }
 
+#[tokio::test]
+async fn a_facet_whose_best_values_all_fall_is_read_anew_and_only_then() {
+    for Fresh { database, .. } in &each().await {
+        let store = led(database, "me").await;
+        let increment = |offset: u64, changes: &[(usize, i64)]| {
+            let mut delta = Delta::default();
+            changes.iter().for_each(|(value, by)| delta.add("tags", &format!("v{value:02}"), *by));
+            let edges = vec![Edge { pos: Position::from_version(offset), delta }];
+            let to = Position::from_version(offset + 1);
+            Increment { id: offset.to_string(), topic: "documents".to_owned(), partition: 0, to, edges }
+        };
+        let room = Cloud::room(TOP);
+        let rise: Vec<_> = (0..room + 5).map(|value| (value, 50)).collect();
+        let few: Vec<_> = (0..5).map(|value| (value, -49)).collect();
+        let most: Vec<_> = (5..room).map(|value| (value, -50)).collect();
+        for (offset, (changes, read)) in (0i64..).zip([(rise, 0), (few, 0), (most, 1)]) {
+            let increments = [increment(offset.unsigned_abs(), &changes)];
+            let merged = done(store.merge("me", &batch(offset, &increments)).await.unwrap());
+            assert_eq!(merged.boards_read, read, "{offset}");
+            assert_eq!(shown(&merged.version.cloud), recomputed(&store.counts().await.unwrap()), "{offset}");
+        }
+    }
+}
+
 /// Collectors of one database and one embedded broker.
 struct Rig {
     broker: EmbeddedBroker,
