@@ -18,6 +18,7 @@
 //! | [`worker`], [`dead_letter`], [`meta`] | the member of the consumer group |
 //! | [`database`] | PostgreSQL or SQLite behind one small seam: transactions, migrations |
 //! | [`tally`] | live counts of what documents say, by increments |
+//! | [`distribution`] | what follows every change: refreshes, webhooks, records |
 //! | [`kafka`] | what rust-rdkafka does not give |
 //! | [`audit`] | everything that is stored, compared and mended |
 //! | [`indices`], [`check`] | the indices, and whether everything is as it must be |

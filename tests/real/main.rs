@@ -19,6 +19,7 @@ mod counters;
 mod cover;
 mod crashes;
 mod dead_letters;
+mod distribution;
 mod limits;
 mod membership;
 mod migrate;

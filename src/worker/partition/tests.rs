@@ -2,7 +2,7 @@
 
 mod tally;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use bytes::Bytes;
@@ -14,6 +14,9 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::dead_letter::{Letter, Origin};
 use crate::decode::OP_HEADER;
+use crate::distribution::action::{Action, Failure};
+use crate::distribution::last_runs::LastRuns;
+use crate::distribution::{Job, Surroundings};
 use crate::elastic::rounds;
 use crate::geoshard::GeoshardMap;
 use crate::ids::{DocId, ShardId};
@@ -77,18 +80,82 @@ fn batching() -> Batching {
     }
 }
 
+/// Succeeds only while it is open, and remembers of which geoshards it did.
+struct Endpoint {
+    open: AtomicBool,
+    told: Mutex<Vec<(ShardId, String)>>,
+}
+
+impl Endpoint {
+    fn new(is_open: bool) -> Arc<Self> {
+        Arc::new(Self { open: is_open.into(), told: Mutex::default() })
+    }
+}
+
+impl Action for Endpoint {
+    fn run<'a>(
+        &'a self,
+        shard: &'a ShardId,
+        notice: &'a Bytes,
+        _: Duration,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        async move {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            if !self.open.load(Ordering::SeqCst) {
+                return Err(Failure { reason: "closed".to_owned(), for_good: false });
+            }
+            self.told.lock().unwrap().push((shard.clone(), String::from_utf8(notice.to_vec()).unwrap()));
+            Ok(())
+        }
+        .boxed()
+    }
+}
+
+/// A job with a gate, if there is an action for it.
+fn distributor(
+    letters: &Arc<KeptLetters>,
+    clock: &Arc<TokioClock>,
+    metrics: &Arc<Metrics>,
+    action: Option<Arc<dyn Action>>,
+) -> Option<Arc<Distributor>> {
+    let job = Job {
+        name: "notify".into(),
+        gate: true,
+        interval: Duration::from_millis(400),
+        timeout: Duration::from_secs(10),
+        give_up_after: None,
+        action: action?,
+        store_key: String::new(),
+        metrics: metrics.distribution("notify"),
+    };
+    let around = Surroundings {
+        topic: "topic".into(),
+        last_runs: Arc::new(LastRuns::in_memory()),
+        dead_letters: Some(letters.clone()),
+        retry: RetryPolicy { initial: Duration::from_millis(100), max: Duration::from_secs(1) },
+        clock: clock.clone(),
+    };
+    let distributor = Distributor::new(vec![job], around);
+    tokio::spawn(distributor.clone().run(CancellationToken::new()));
+    Some(distributor)
+}
+
 impl Rig {
+    fn distributing(endpoint: &Arc<Endpoint>) -> Self {
+        Self::build(batching(), true, false, None, Some(endpoint.clone()))
+    }
+
     fn start() -> Self {
         Self::with(batching(), true)
     }
 
     fn with(batching: Batching, has_dead_letters: bool) -> Self {
-        Self::build(batching, has_dead_letters, false, None)
+        Self::build(batching, has_dead_letters, false, None, None)
     }
 
     /// Follows the record of the maps, as often as [`Rig::look`] is called.
     fn following() -> Self {
-        Self::build(batching(), true, true, None)
+        Self::build(batching(), true, true, None, None)
     }
 
     fn build(
@@ -96,6 +163,7 @@ impl Rig {
         has_dead_letters: bool,
         follows: bool,
         counts: Option<(FacetRules, Arc<Counting>)>,
+        action: Option<Arc<dyn Action>>,
     ) -> Self {
         let (tally, counting) = counts.unzip();
         let rules = Rules { tally, ..rules() };
@@ -150,7 +218,7 @@ impl Rig {
             rounds,
             turns: turns.clone(),
             memory: memory.clone(),
-            distributor: None,
+            distributor: distributor(&letters, &clock, &metrics, action),
             dead_letters: has_dead_letters.then(|| letters.clone() as Arc<dyn LetterBox>),
             counting,
             retry,
@@ -991,4 +1059,70 @@ async fn a_partition_that_is_revoked_while_it_waits_for_its_turn_ends_at_once_an
     rig.mode.send(Mode::FinishBatch).unwrap();
     rig.until("it has ended", |rig| rig.task.is_finished()).await;
     assert!(rig.elastic.copies("a").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn offsets_wait_for_what_must_follow_a_change_from_the_assignment_on() {
+    let endpoint = Endpoint::new(false);
+    let mut rig = Rig::distributing(&endpoint);
+    rig.index(0, "a", 0, 1);
+    rig.until("the document", |rig| rig.elastic.document("a").is_some()).await;
+    rig.pass(Duration::from_secs(30)).await;
+    assert_eq!(rig.published.watermark(), None, "not even what was there before is known to be told");
+    endpoint.open.store(true, Ordering::SeqCst);
+    rig.until_watermark(1).await;
+    let told: BTreeSet<ShardId> =
+        endpoint.told.lock().unwrap().iter().map(|(shard, _)| shard.clone()).collect();
+    assert_eq!(told, rules().map.shards().iter().cloned().collect());
+
+    // One that moves: its old geoshard is told of, too, and not before its new one.
+    endpoint.told.lock().unwrap().clear();
+    endpoint.open.store(false, Ordering::SeqCst);
+    rig.index(1, "a", 90, 2);
+    rig.until("the move", |rig| rig.counts().get("indexed") == Some(&2)).await;
+    rig.pass(Duration::from_secs(30)).await;
+    assert_eq!(rig.published.watermark(), Some(1));
+    endpoint.open.store(true, Ordering::SeqCst);
+    rig.until_watermark(2).await;
+    let told = endpoint.told.lock().unwrap().clone();
+    let shard = |lon: f64| rules().map.locate(crate::geo::GeoPoint::new(0.0, lon).unwrap()).clone();
+    assert_eq!(told.iter().map(|(shard, _)| shard).collect::<Vec<_>>(), [&shard(90.0), &shard(0.0)]);
+    assert!(told[0].1.contains("\"watermark\":2"), "{}", told[0].1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_goes_runs_what_it_owes_at_once_and_is_given_the_time_for_it() {
+    let endpoint = Endpoint::new(true);
+    let mut rig = Rig::distributing(&endpoint);
+    rig.index(0, "a", 0, 1);
+    rig.until_watermark(1).await;
+    for (offset, mode) in [(1, Mode::Drain)] {
+        rig.index(offset, "a", 0, offset + 1);
+        rig.pass(Duration::from_millis(250)).await;
+        let before = tokio::time::Instant::now();
+        rig.mode.send(mode).unwrap();
+        rig.until_ended().await;
+        assert!(
+            before.elapsed() < Duration::from_millis(200),
+            "it waited for company: {:?}",
+            before.elapsed()
+        );
+        assert_eq!(rig.published.watermark(), Some(offset + 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn holds_of_a_geoshard_are_bounded_and_the_lowest_offset_stays_held() {
+    let endpoint = Endpoint::new(true);
+    let mut rig = Rig::distributing(&endpoint);
+    rig.index(0, "a", 0, 1);
+    rig.until_watermark(1).await;
+    endpoint.open.store(false, Ordering::SeqCst);
+    for offset in 1..40 {
+        rig.index(offset, &format!("d{offset}"), 0, offset);
+        rig.pass(Duration::from_millis(300)).await;
+    }
+    assert_eq!(rig.published.watermark(), Some(1));
+    endpoint.open.store(true, Ordering::SeqCst);
+    rig.until_watermark(40).await;
 }

@@ -56,7 +56,7 @@ fn counting(max_bytes: usize) -> (Rig, Arc<KeptIncrements>) {
     let kept =
         Arc::new(KeptIncrements { increments: Mutex::default(), open: watch::Sender::new(true), max_bytes });
     let counting = Counting { topic: kept.clone(), names: Arc::default(), interval: INTERVAL };
-    (Rig::build(batching(), true, false, Some((facets(), Arc::new(counting)))), kept)
+    (Rig::build(batching(), true, false, Some((facets(), Arc::new(counting))), None), kept)
 }
 
 impl Rig {

@@ -1,0 +1,257 @@
+//! What follows every change: searchable writes, webhooks that are never missing, whatever becomes of endpoint, worker
+//! and memcached.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU16, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use geofold::geo::GeoPoint;
+use geofold::geoshard::GeoshardMap;
+use serde_json::{Value, json};
+
+use crate::support::{CITIES, Event, World, WorldOptions, wait_for};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A webhook's endpoint, which ends with the test's process.
+struct Endpoint {
+    url: String,
+    status: Arc<AtomicU16>,
+    told: Arc<Mutex<Vec<(Instant, Value)>>>,
+}
+
+impl Endpoint {
+    /// Answers with this status, until it is told another.
+    fn start(status: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/changed", listener.local_addr().unwrap());
+        let (status, told) = (Arc::new(AtomicU16::new(status)), Arc::default());
+        let endpoint = Self { url, status, told };
+        let (status, told) = (endpoint.status.clone(), endpoint.told.clone());
+        std::thread::spawn(move || {
+            for connection in listener.incoming().flatten() {
+                let (status, told) = (status.clone(), told.clone());
+                std::thread::spawn(move || while serve(&connection, &status, &told).is_some() {});
+            }
+        });
+        endpoint
+    }
+
+    /// What was answered with success since `begin`.
+    fn told_since(&self, begin: Instant) -> Vec<Value> {
+        let told = self.told.lock().unwrap();
+        told.iter().filter(|(at, _)| *at >= begin).map(|(_, notice)| notice.clone()).collect()
+    }
+
+    fn job(&self, interval: &str) -> (&'static str, String) {
+        let job = format!(
+            "{{ name = \"notify\", kind = \"webhook\", url = {:?}, interval = \"{interval}\" }}",
+            self.url
+        );
+        ("distribution", format!("jobs = [{job}]"))
+    }
+}
+
+fn serve(connection: &TcpStream, status: &AtomicU16, told: &Mutex<Vec<(Instant, Value)>>) -> Option<()> {
+    let mut reader = BufReader::new(connection);
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        match line.to_ascii_lowercase().split_once(':') {
+            Some(("content-length", value)) => length = value.trim().parse().unwrap(),
+            _ if line.trim_end().is_empty() => break,
+            _ => {}
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let status = status.load(SeqCst);
+    if status < 300 {
+        told.lock().unwrap().push((Instant::now(), serde_json::from_slice(&body).unwrap()));
+    }
+    let mut connection = connection;
+    write!(connection, "HTTP/1.1 {status} Answer\r\ncontent-length: 0\r\n\r\n").ok()
+}
+
+fn in_city(id: &str, n: usize, city: usize) -> Event {
+    let (lat, lon) = CITIES[city];
+    Event::Index { id: id.to_owned(), document: json!({"location": {"lat": lat, "lon": lon}, "n": n}) }
+}
+
+/// A document in each city.
+fn everywhere(round: usize) -> Vec<Event> {
+    (0..CITIES.len()).map(|city| in_city(&format!("{round}-{city}"), round, city)).collect()
+}
+
+/// The geoshards of all cities.
+fn shards() -> BTreeSet<String> {
+    let map = GeoshardMap::from_json(include_str!("support/map-12.json")).unwrap();
+    let shard = |(lat, lon)| map.locate(GeoPoint::new(lat, lon).unwrap()).as_str().to_owned();
+    CITIES.into_iter().map(shard).collect()
+}
+
+fn shards_of(notices: &[Value]) -> BTreeSet<String> {
+    notices.iter().map(|notice| notice["shard"].as_str().unwrap().to_owned()).collect()
+}
+
+/// A group that notices within seconds that a member is dead.
+fn short_session() -> Vec<(&'static str, String)> {
+    vec![
+        ("kafka", "session_timeout = \"3s\"".to_owned()),
+        ("kafka", "heartbeat_interval = \"300ms\"".to_owned()),
+        ("shutdown", "revoke = \"2s\"".to_owned()),
+    ]
+}
+
+#[test]
+fn a_refresh_job_makes_writes_searchable_that_elasticsearch_would_not_refresh() {
+    let job = "jobs = [{ name = \"searchable\", kind = \"refresh\", interval = \"200ms\" }]".to_owned();
+    let world = World::new(WorldOptions { partitions: 2, config: vec![("distribution", job)] });
+    let settings = json!({"index": {"refresh_interval": "-1"}});
+    world.stack.ask("PUT", &format!("/{}-*/_settings", world.name), Some(settings));
+    let worker = world.worker();
+    let indices: Vec<String> = shards().iter().map(|shard| format!("{}-{shard}", world.name)).collect();
+    let count = || {
+        let answer = world.stack.ask("GET", &format!("/{}/_count", indices.join(",")), None);
+        answer["count"].as_u64().unwrap()
+    };
+    for round in 0..3 {
+        world.send(&everywhere(round));
+        let expected = ((round + 1) * CITIES.len()) as u64;
+        wait_for("all documents to be found", PATIENCE, || (count() == expected).then_some(()));
+    }
+    // A document that moves is found once in the end.
+    world.send(&[in_city("0-0", 9, 1)]);
+    let found = |city: usize| {
+        let (lat, lon) = CITIES[city];
+        let near = json!({"query": {"bool": {"filter": [
+            {"term": {"n": 9}}, {"geo_distance": {"distance": "10km", "location": {"lat": lat, "lon": lon}}}]}}});
+        let answer = world.stack.ask("POST", &format!("/{}/_search", indices.join(",")), Some(near));
+        answer["hits"]["total"]["value"].as_u64()
+    };
+    wait_for("it where it is now", PATIENCE, || (found(1) == Some(1)).then_some(()));
+    wait_for("it to be gone where it was", PATIENCE, || (count() == 3 * CITIES.len() as u64).then_some(()));
+    assert!(worker.metric("geofold_distribution_runs_total", "result=\"ok\"") >= 3.0);
+    worker.stop();
+}
+
+#[test]
+fn offsets_wait_for_an_endpoint_that_fails_until_it_was_told() {
+    let endpoint = Endpoint::start(503);
+    let world = World::new(WorldOptions { partitions: 2, config: vec![endpoint.job("100ms")] });
+    let worker = world.worker();
+    world.send(&everywhere(0));
+    wait_for("all to be indexed", PATIENCE, || {
+        let indexed = worker.metric("geofold_records_done_total", "outcome=\"indexed\"");
+        (indexed == CITIES.len() as f64).then_some(())
+    });
+    wait_for("failing runs", PATIENCE, || {
+        (worker.metric("geofold_distribution_runs_total", "result=\"failed\"") > 20.0).then_some(())
+    });
+    assert!(world.offsets().iter().all(|(committed, _)| *committed == 0), "{:?}", world.offsets());
+    let begin = Instant::now();
+    endpoint.status.store(204, SeqCst);
+    world.wait_until_committed(PATIENCE);
+    assert_eq!(shards_of(&endpoint.told_since(begin)), shards());
+    assert_eq!(world.dead_letters().len(), 0);
+    worker.stop();
+}
+
+#[test]
+fn an_endpoint_that_refuses_for_good_leaves_dead_letters_and_lets_offsets_go() {
+    let endpoint = Endpoint::start(410);
+    let world = World::new(WorldOptions { partitions: 1, config: vec![endpoint.job("100ms")] });
+    let worker = world.worker();
+    world.send(&[in_city("a", 1, 0)]);
+    world.wait_until_committed(PATIENCE);
+    worker.stop();
+    let letters = world.dead_letters();
+    assert!(!letters.is_empty());
+    for letter in &letters {
+        assert_eq!(letter.headers["geofold-error-stage"], "distribution");
+        assert_eq!(letter.headers["geofold-error-reason"], "distribution_refused");
+        let shard = letter.key.as_deref().unwrap();
+        assert_eq!(letter.headers["geofold-distribution"], format!("notify:{shard}"));
+        let notice: Value = serde_json::from_str(letter.value.as_deref().unwrap()).unwrap();
+        assert_eq!(notice["shard"], shard);
+    }
+}
+
+#[test]
+fn what_a_killed_worker_had_written_and_not_told_is_told_by_the_next_owner() {
+    let endpoint = Endpoint::start(503);
+    let config = [vec![endpoint.job("100ms")], short_session()].concat();
+    let world = World::new(WorldOptions { partitions: 2, config });
+    let victim = world.worker();
+    world.send(&everywhere(0));
+    wait_for("all to be indexed", PATIENCE, || {
+        let indexed = victim.metric("geofold_records_done_total", "outcome=\"indexed\"");
+        (indexed == CITIES.len() as f64).then_some(())
+    });
+    victim.kill();
+    let begin = Instant::now();
+    endpoint.status.store(200, SeqCst);
+    let next = world.worker();
+    world.wait_until_committed(PATIENCE);
+    assert_eq!(shards_of(&endpoint.told_since(begin)), shards());
+    next.stop();
+}
+
+#[test]
+fn no_distribution_is_missing_whatever_becomes_of_the_memcached_that_two_workers_share() {
+    let memcached = std::env::var("GEOFOLD_TEST_MEMCACHED")
+        .expect("GEOFOLD_TEST_MEMCACHED is not set: run dev/test, or dev/stack up --memcached");
+    let endpoint = Endpoint::start(200);
+    let world = World::new(WorldOptions {
+        partitions: 4,
+        config: vec![
+            endpoint.job("200ms"),
+            ("distribution", "last_runs = \"memcached\"".to_owned()),
+            ("distribution", format!("memcached = {memcached:?}")),
+        ],
+    });
+    let workers = [world.worker(), world.worker()];
+    workers.iter().for_each(|worker| worker.wait_until_assigned(2));
+    let sum =
+        |name: &str, labels: &str| workers.iter().map(|worker| worker.metric(name, labels)).sum::<f64>();
+    for round in 0..14 {
+        let begin = Instant::now();
+        // Several writes of each geoshard, so that both workers have some.
+        let events: Vec<Event> = (0..6).flat_map(|part| everywhere(round * 6 + part)).collect();
+        let (first, second) = events.split_at(events.len() / 2);
+        world.send(first);
+        match round {
+            4 => world.stack.tell("kill", "memcached"),
+            6 | 10 => world.stack.tell("start", "memcached"),
+            7 => {
+                let mut connection = TcpStream::connect(&memcached).unwrap();
+                connection.write_all(b"flush_all\r\nquit\r\n").unwrap();
+                connection.read_to_end(&mut Vec::new()).unwrap();
+            }
+            8 => world.stack.tell("restart", "memcached"),
+            9 => world.stack.tell("stop", "memcached"),
+            11 => world.stack.tell("pause", "memcached"),
+            12 => world.stack.tell("resume", "memcached"),
+            _ => {}
+        }
+        world.send(second);
+        world.wait_until_committed(PATIENCE);
+        let missing: Vec<_> = shards().difference(&shards_of(&endpoint.told_since(begin))).cloned().collect();
+        assert_eq!(missing, Vec::<String>::new(), "round {round}");
+    }
+    let (requested, redundant) =
+        (sum("geofold_distribution_requested_total", ""), sum("geofold_distribution_redundant_total", ""));
+    let runs = sum("geofold_distribution_runs_total", "result=\"ok\"");
+    println!("requested {requested}, runs {runs}, redundant {redundant}");
+    assert!(redundant > 0.0, "nothing was shared");
+    assert!(sum("geofold_distribution_store_failures_total", "") > 0.0, "memcached was never missed");
+    for worker in workers {
+        worker.stop();
+    }
+}
