@@ -1,6 +1,13 @@
 //! Distributors in virtual time: what workers that share a store of last runs save, what five updates come to, and how
 //! offsets are let go.
 
+#![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "small numbers of a test's own"
+)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -125,3 +125,67 @@ fn check_job(findings: &mut Findings, config: &Config, job: &DistributionJob) {
         (_, None) => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(section: &str) -> Vec<String> {
+        let mut config = Config::default();
+        config.distribution = toml::from_str(section).unwrap();
+        config.findings().iter().map(ToString::to_string).collect()
+    }
+
+    /// What `config/geofold.toml` shows as the usual form, without the marks that comment it out.
+    fn shown() -> String {
+        let text = include_str!("../../../config/geofold.toml");
+        let section = text.split("\n[distribution]\n").nth(1).unwrap().split("\n[").next().unwrap();
+        let example = section.split("in place of one line:\n").nth(1).unwrap();
+        let lines = example.lines().take_while(|line| !line.starts_with("# jobs"));
+        lines.map(|line| line.trim_start_matches(['#', ' ']).replace("distribution.", "") + "\n").collect()
+    }
+
+    #[test]
+    fn what_the_configuration_file_shows_is_right() {
+        assert_eq!(findings(&shown()), Vec::<String>::new());
+        let jobs = toml::from_str::<crate::config::Distribution>(&shown()).unwrap().jobs;
+        let gates: Vec<_> = jobs.iter().map(|job| (job.name.as_str(), job.has_gate())).collect();
+        assert_eq!(gates, [("searchable", false), ("notify", true), ("announce", true)]);
+    }
+
+    #[test]
+    fn each_mistake_is_found_and_no_secret_is_told() {
+        let job = |more: &str| format!("jobs = [{{ name = \"a\", {more} }}]");
+        for (section, expected) in [
+            ("last_runs = \"memcached\"".to_owned(), "distribution.memcached: required"),
+            ("memcached = \"h:1\"".to_owned(), "has no effect"),
+            ("last_runs = \"memcached\"\nmemcached = \"host\"".to_owned(), "is no address"),
+            ("memcached_timeout = \"6s\"".to_owned(), "memcached_timeout"),
+            ("namespace = \"a b\"".to_owned(), "namespace"),
+            ("jobs = [{ name = \"A\", kind = \"refresh\" }]".to_owned(), "a name must be"),
+            (job("kind = \"refresh\", interval = \"1ms\""), "interval"),
+            (job("kind = \"refresh\", timeout = \"0s\""), "timeout"),
+            (job("kind = \"refresh\", url = \"http://h\""), "url has a meaning"),
+            (job("kind = \"refresh\", topic = \"t\""), "topic has a meaning"),
+            (job("kind = \"refresh\", headers = { x = \"hunter2\" }"), "headers have"),
+            (job("kind = \"refresh\", give_up_after = \"1h\""), "give_up_after"),
+            (job("kind = \"webhook\""), "needs a url"),
+            (
+                job("kind = \"webhook\", url = \"http://127.0.0.1\", headers = { x = \"hunter2\\n\" }"),
+                "\"x\"",
+            ),
+            (
+                job("kind = \"webhook\", url = \"http://h.example\", headers = { x = \"hunter2\" }"),
+                "unencrypted",
+            ),
+            (job("kind = \"topic\""), "needs a topic"),
+            (job("kind = \"topic\", topic = \"documents\""), "another than kafka.topic"),
+        ] {
+            let found = findings(&section);
+            assert_eq!(found.len(), 1, "{section}: {found:?}");
+            assert!(found[0].contains(expected) && !found[0].contains("hunter2"), "{section}: {found:?}");
+        }
+        let two = "jobs = [{ name = \"a\", kind = \"refresh\" }, { name = \"a\", kind = \"refresh\" }]";
+        assert!(findings(two)[0].contains("two jobs"));
+    }
+}

@@ -490,8 +490,8 @@ proptest! {
 #[test]
 fn what_was_done_says_where_and_what_moved() {
     let mut ledger = ledger();
-    for (n, name) in ["a", "b", "c"].iter().enumerate() {
-        ledger.take(index(name, 7 + n as i64), LATER);
+    for (offset, name) in (7..).zip(["a", "b", "c"]) {
+        ledger.take(index(name, offset), LATER);
     }
     let shard = |name: &str| ShardId::new(name).unwrap();
     let entries = ledger.hand_out(10, usize::MAX);
