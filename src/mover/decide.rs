@@ -121,6 +121,13 @@ pub(super) fn history(
     }
 }
 
+/// The history of a placement that is set back: what is refused at `pos` changes no facets. So whoever has that record in a
+/// fold that is in place records the same (docs/tally.md, "Refused documents").
+pub(super) fn refused_history(desk: &Desk, known: &Known, pos: Position) -> History {
+    let before = known.placement.versions.below(pos).cloned().unwrap_or_default();
+    history(desk, Some(known), pos, |_| before)
+}
+
 /// Decides one entry. `fresh`: the placement was read in this batch, not taken from the cache. `copy`: the newest copy among
 /// [`copies_needed`].
 pub(super) fn decide(
@@ -359,7 +366,7 @@ impl Decision<'_> {
     fn set_back(&self, known: Known, copy: Option<Copy>, refusal: Refusal) -> Plan {
         let Some(copy) = copy else { return Plan::Settle(Outcome::DeadLetter(refusal)) };
         let may_hold: Vec<ShardId> = known.unswept().iter().chain(&known.placement.shard).cloned().collect();
-        let versions = self.history(Some(&known), |rules| rules.facets(&copy.source, &copy.shard));
+        let versions = refused_history(self.desk, &known, self.entry.fold.last);
         Plan::WriteAhead {
             guard: Guard::Unchanged(known.stamp),
             placement: Placement::new(self.entry.fold.last, Some(copy.shard.clone()), may_hold)

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::decide::{Copy, Plan, Task, again_outcome, copies_needed, decide, history};
+use super::decide::{Copy, Plan, Task, again_outcome, copies_needed, decide, refused_history};
 use super::{Carry, Clear, Desk, Done, Entry, Outcome, Refusal, SET_BACK, Settled, Touched, UNANSWERED};
 use crate::elastic::rounds::{BulkOutcome, GetOutcome};
 use crate::elastic::{BulkOp, Get, Guard, Index};
@@ -14,7 +14,6 @@ use crate::invariants::inv_6_one_entry_of_a_document;
 use crate::placement::{Known, Placement};
 use crate::position::Position;
 use crate::sabotage::{self, Sabotage};
-use crate::tally::facets::Facets;
 use crate::tally::increment::Edge;
 use crate::tally::version::History;
 
@@ -466,10 +465,7 @@ impl Examine {
                 continue;
             };
             // Never to "deleted": a copy may be on its way from somebody at a lower position, who goes by this record.
-            let versions = history(&tray.desk, Some(&known), entry.fold.last, |rules| match &copy {
-                Some(copy) => rules.facets(&copy.source, &copy.shard),
-                None => Facets::default(),
-            });
+            let versions = refused_history(&tray.desk, &known, entry.fold.last);
             let stays_in = match copy {
                 Some(copy) => Some(copy.shard),
                 None if sabotage::is(Sabotage::RefusedIsDeleted) => None,

@@ -153,9 +153,9 @@ fn thousands_of_partitions_are_taken_written_shown_shared_and_left_in_time() {
     /// metrics are in it.
     const WORK: f64 = 24.0;
     const PER_PARTITION: f64 = 48.0;
-    /// Partitions that are written to. Their batches share `elasticsearch.max_in_flight`, whatever a server of a test can do.
-    const SCATTERED: usize = 40;
-    let partitions = size("GEOFOLD_LIMITS_PARTITIONS", 500) as i32;
+    /// Partitions that are written to, at once.
+    const SCATTERED: usize = 500;
+    let partitions = i32::try_from(size("GEOFOLD_LIMITS_PARTITIONS", 500)).unwrap();
     let world = World::new(WorldOptions {
         partitions,
         config: vec![
@@ -180,9 +180,9 @@ fn thousands_of_partitions_are_taken_written_shown_shared_and_left_in_time() {
     let mut ends = BTreeMap::new();
     let mut write = |round: usize, truth: &mut Truth| {
         let records: Vec<Raw> = (0..partitions)
-            .step_by((partitions as usize / SCATTERED).max(1))
+            .step_by((partitions.unsigned_abs() as usize / SCATTERED).max(1))
             .map(|partition| {
-                let n = partition as usize;
+                let n = partition.unsigned_abs() as usize;
                 let document = at(n + round, json!({"n": n, "round": round}));
                 let event = Event::Index { id: format!("d{n}"), document };
                 truth.apply(&event);

@@ -131,8 +131,7 @@ mod tests {
     use super::*;
 
     fn findings(section: &str) -> Vec<String> {
-        let mut config = Config::default();
-        config.distribution = toml::from_str(section).unwrap();
+        let config = Config { distribution: toml::from_str(section).unwrap(), ..Config::default() };
         config.findings().iter().map(ToString::to_string).collect()
     }
 

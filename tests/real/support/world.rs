@@ -252,7 +252,7 @@ impl World {
         let mut there = AT_ONCE;
         while there < partitions {
             there = partitions.min(there + AT_ONCE);
-            let more = NewPartitions::new(topic, there as usize);
+            let more = NewPartitions::new(topic, there.unsigned_abs() as usize);
             let results = runtime.block_on(admin.create_partitions([&more], &options)).unwrap();
             results.into_iter().for_each(|result| drop(result.unwrap()));
         }
@@ -261,7 +261,7 @@ impl World {
             let metadata = admin.inner().fetch_metadata(Some(topic), Duration::from_secs(20)).ok()?;
             let found = metadata.topics().first()?;
             let led = found.partitions().iter().filter(|partition| partition.leader() >= 0).count();
-            (led == partitions as usize).then_some(())
+            (led == partitions.unsigned_abs() as usize).then_some(())
         });
         assert!(known.is_some(), "the broker does not know {partitions} partitions of {topic}");
     }
