@@ -129,7 +129,7 @@ async fn measure(name: &str, config: &Config, case: &Case, full: bool) {
         times[times.len() / 2]
     };
     println!(
-        "{name:<10}  {:>10}  {:>11}  {:>9}  {:>9}  {:>7.0?}  {:>10.0?}",
+        "{name:<10}  {:>10}  {:>11}  {:>9}  {:>9}  {:>7.2?}  {:>10.2?}",
         case.increments,
         case.values,
         case.distinct,
