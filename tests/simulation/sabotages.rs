@@ -33,7 +33,7 @@ const ELSEWHERE: [(Sabotage, &str); 18] = [
     (Sabotage::HistoryIsOneBase, "the model: nothing is counted here"),
     (Sabotage::InPlaceDespiteFacets, "the model: nothing is counted here"),
     (Sabotage::InPlaceHasNoEdges, "the model: nothing is counted here"),
-    (Sabotage::RefusedInPlaceIsNotRecorded, "the model: nothing is counted here"),
+    (Sabotage::RefusedInPlaceIsNotRecorded, "the mover's tests: nothing is counted here"),
 ];
 
 /// All of them.
