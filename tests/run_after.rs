@@ -319,7 +319,7 @@ fn an_update_is_taken_for_distributed_only_if_a_run_that_began_after_it_has_succ
             explored.dropped
         );
         assert_eq!(explored.wrong, None);
-        assert!(explored.seen.len() > 5_000 && explored.dropped > 50, "too little happened");
+        assert!(explored.seen.len() > 5_000 && explored.dropped >= 10, "too little happened");
     }
 }
 

@@ -46,7 +46,7 @@ impl Audit<'_> {
         &self,
         mut suspects: impl AsyncFnMut(Vec<Suspect>) -> Result<(), AuditError>,
     ) -> Result<Totals, AuditError> {
-        let shards = self.shards().await?;
+        let shards = crate::indices::geoshards(self.elastic, self.prefix, self.options.timeout).await?;
         let indices: Vec<Index> =
             shards.iter().cloned().map(Index::Geoshard).chain([Index::Placements]).collect();
         for chunk in indices.chunks(50) {
@@ -86,14 +86,6 @@ impl Audit<'_> {
 
     fn no_room(&self, error: io::Error) -> AuditError {
         AuditError::Temporary { folder: self.options.folder.clone(), error }
-    }
-
-    /// The geoshards that have an index, of whatever map.
-    async fn shards(&self) -> Result<Vec<ShardId>, AuditError> {
-        let found = crate::indices::find(self.elastic, self.prefix, self.options.timeout).await?;
-        let start = format!("{}-", self.prefix);
-        // Names that no geoshard can have are geofold's own indices, or nobody's.
-        Ok(found.names().filter_map(|name| ShardId::new(name.strip_prefix(&start)?).ok()).collect())
     }
 
     async fn scan(&self, number: usize, index: Index, pages: mpsc::Sender<Page>) -> Result<(), AuditError> {

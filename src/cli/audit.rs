@@ -12,7 +12,7 @@ use clap::Args;
 use futures::future::{BoxFuture, FutureExt};
 use serde_json::json;
 
-use super::{ConfigArgs, Failure, connect, output, signals};
+use super::{ConfigArgs, Failure, audit_counts, connect, output, signals};
 use crate::audit::{Audit, AuditError, Finding, Mended, Mender, Options, Report, Touches};
 use crate::config::{ByteSize, Config};
 use crate::decode::LocationPath;
@@ -21,14 +21,14 @@ use crate::kafka::topic::Topic;
 use crate::position::Position;
 
 /// Refreshing and scanning whole indices is not the hot path.
-const LONG: Duration = Duration::from_secs(60);
+pub(super) const LONG: Duration = Duration::from_secs(60);
 
 /// Compare every placement with every copy in every geoshard, while writes go on, and say what is wrong.
 ///
 /// Documents that look wrong are read again, realtime, before they are called so: what is in motion is not wrong. Needs
 /// Elasticsearch; with --repair, Kafka as well. What each kind of defect means and what to do about it is in
-/// docs/operations.md, "The index looks wrong: what now". Exit code 0: nothing is wrong, or all of it could be mended; 1:
-/// something is, or the audit could not be ended.
+/// docs/operations.md, "The index looks wrong: what now". With --tally, it is the live counts that are compared, with all
+/// documents. Exit code 0: nothing is wrong, or all of it could be mended; 1: something is, or the audit could not be ended.
 #[derive(Debug, Args)]
 pub struct AuditArgs {
     #[command(flatten)]
@@ -37,6 +37,10 @@ pub struct AuditArgs {
     /// again when the lag is gone. What only the source of truth knows is left alone and said.
     #[arg(long)]
     repair: bool,
+    /// Count all documents anew, and compare that with the live counts. It is exact only while nothing is written, and after
+    /// every increment is merged. With --repair, the counts become what was found: stop all workers and collectors first.
+    #[arg(long, conflicts_with_all = ["out", "settle", "memory", "temp_dir"])]
+    tally: bool,
     /// Documents that are asked to be placed again, per second, at most.
     #[arg(long, value_name = "N", default_value = "2000", requires = "repair")]
     touch_rate: NonZeroU32,
@@ -67,6 +71,12 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let stop = signals::stop_on_signal()?;
     let elastic = connect::elasticsearch(&config)?;
+    if args.tally {
+        return tokio::select! {
+            ended = audit_counts::run(&config, &elastic, args.repair, args.json) => ended,
+            () = stop.cancelled() => Err(anyhow!("interrupted; nothing was changed").into()),
+        };
+    }
     let location = LocationPath::new(&config.documents.location)
         .context("documents.location in the configuration")
         .map_err(Failure::usage)?;

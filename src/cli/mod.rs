@@ -4,6 +4,7 @@
 //! configuration are wrong and nothing was started. `check`, `send` and `audit` say in their help what else they mean by 1.
 
 mod audit;
+mod audit_counts;
 mod check;
 mod cloud;
 mod collect;

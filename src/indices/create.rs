@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::{Difference, FoundIndices, WantedIndex, differences};
 use crate::elastic::{AdminAnswer, AdminCall, CallError, Elastic, Method};
+use crate::ids::ShardId;
 
 /// Index creations side by side. Each is a change of the cluster's state, which its master makes one after the other.
 const SIDE_BY_SIDE: usize = 4;
@@ -44,6 +45,17 @@ pub enum IndicesError {
         /// In its words.
         reason: String,
     },
+}
+
+/// The geoshards that have an index, of whatever map. Names that no geoshard can have are geofold's own indices, or nobody's.
+pub async fn geoshards(
+    elastic: &dyn Elastic,
+    prefix: &str,
+    timeout: Duration,
+) -> Result<Vec<ShardId>, IndicesError> {
+    let found = find(elastic, prefix, timeout).await?;
+    let start = format!("{prefix}-");
+    Ok(found.names().filter_map(|name| ShardId::new(name.strip_prefix(&start)?).ok()).collect())
 }
 
 /// All indices whose names begin with `prefix` and a hyphen, closed and hidden ones included.

@@ -21,6 +21,7 @@ use crate::database::{
     Column, Database, DatabaseError, Lock, Migrations, Row, Sql, Step, Transaction, Value,
 };
 use crate::position::Position;
+use crate::tally::recount::{Counts, Difference, differences};
 
 /// The tables of counts.
 pub const MIGRATIONS: Migrations = Migrations {
@@ -338,22 +339,10 @@ impl Store {
 
         let merged_to = read_merged_to(&mut transaction, &batch.sources()).await?;
         let net = batch.net(merged_to);
-        let counts = add_counts(&mut transaction, &net).await?;
         write_merged_to(&mut transaction, &net.merged_to).await?;
         let read = batch.read.iter().map(|(partition, (_, next))| (*partition, *next));
         write_offsets(&mut transaction, read).await?;
-
-        let latest = read_latest(&mut transaction).await?;
-        let (number, mut cloud) = latest.map_or((1, Cloud::default()), |last| (last.number + 1, last.cloud));
-        let changed =
-            counts.iter().map(|(count, by)| (count.0.as_str(), count.1.as_str(), count.2 - by, count.2));
-        cloud.place(changed, self.top);
-        let short = cloud.short(self.top);
-        for facet in &short {
-            let board = read_board(&mut transaction, facet, Cloud::room(self.top)).await?;
-            cloud.set_board(facet, board);
-        }
-        self.write_version(&mut transaction, number, batch, &cloud).await?;
+        let (counts, boards_read) = self.apply(&mut transaction, &net, batch).await?;
         let version = read_latest(&mut transaction).await?;
         transaction.commit().await?;
         let Some(version) = version else { return Ok(Merge::Moved) };
@@ -363,8 +352,53 @@ impl Store {
             edges_skipped: net.edges_skipped,
             values: counts.len(),
             negative: counts.iter().filter(|(count, _)| count.2 < 0).count(),
-            boards_read: short.len(),
+            boards_read,
         })))
+    }
+
+    /// Makes every count what was found, in one transaction and as a new version. Gives what was different. What is merged, and
+    /// how far, stays as it is: `found` must be of documents whose increments are all merged.
+    pub async fn correct(&self, found: &Counts) -> Result<Vec<Difference>, DatabaseError> {
+        let mut transaction = self.database.begin("correcting counts").await?;
+        transaction.lock(Lock::Merge).await?;
+        let mut kept = Counts::new();
+        for row in &transaction.rows("SELECT facet, value, count FROM tag", &[]).await? {
+            let (facet, value, count) = read_count(&transaction, row)?;
+            kept.insert((facet, value), count);
+        }
+        let wrong = differences(&kept, found);
+        let change = |wrong: &Difference| {
+            (wrong.facet.clone(), wrong.value.clone(), wrong.found.saturating_sub(wrong.counted))
+        };
+        let net = Net { changes: wrong.iter().map(change).collect(), ..Net::default() };
+        if !wrong.is_empty() {
+            self.apply(&mut transaction, &net, &Batch::default()).await?;
+        }
+        transaction.commit().await?;
+        Ok(wrong)
+    }
+
+    /// Counts and cloud as `net` changes them, as a new version. Gives each count that changed, with its change, and how many
+    /// boards had to be read anew.
+    async fn apply(
+        &self,
+        transaction: &mut Transaction,
+        net: &Net,
+        batch: &Batch,
+    ) -> Result<(Vec<(Count, i64)>, usize), DatabaseError> {
+        let counts = add_counts(transaction, net).await?;
+        let latest = read_latest(transaction).await?;
+        let (number, mut cloud) = latest.map_or((1, Cloud::default()), |last| (last.number + 1, last.cloud));
+        let changed =
+            counts.iter().map(|(count, by)| (count.0.as_str(), count.1.as_str(), count.2 - by, count.2));
+        cloud.place(changed, self.top);
+        let short = cloud.short(self.top);
+        for facet in &short {
+            let board = read_board(transaction, facet, Cloud::room(self.top)).await?;
+            cloud.set_board(facet, board);
+        }
+        self.write_version(transaction, number, batch, &cloud).await?;
+        Ok((counts, short.len()))
     }
 
     async fn write_version(

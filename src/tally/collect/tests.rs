@@ -18,6 +18,7 @@ use crate::embedded::broker::EmbeddedBroker;
 use crate::position::Position;
 use crate::random::Random;
 use crate::tally::increment::{Delta, Edge, Increment};
+use crate::tally::recount::Counts;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const TOP: usize = 3;
@@ -171,6 +172,46 @@ async fn counts_below_zero_are_kept_and_told() {
         assert_eq!((merged.negative, merged.values), (1, 1));
         assert_eq!(store.counts().await.unwrap(), [("tags".to_owned(), "red".to_owned(), -1)]);
         assert_eq!(shown(&merged.version.cloud), BTreeMap::new());
+    }
+}
+
+#[tokio::test]
+async fn corrected_counts_are_what_was_found_and_merging_goes_on_from_there() {
+    for Fresh { database, .. } in &each().await {
+        let store = led(database, "me").await;
+        let mut history = History::new(3, "documents", 1, 40);
+        let first = history.next_increment(200);
+        done(store.merge("me", &batch(0, &[first])).await.unwrap());
+        let counts = store.counts().await.unwrap();
+        // One count too high, one missing, one that no document has.
+        let mut found: Counts =
+            counts.iter().map(|(facet, value, count)| ((facet.clone(), value.clone()), *count)).collect();
+        let mut falsified = found.clone();
+        let of_test = |value: &str| ("of-test".to_owned(), value.to_owned());
+        falsified.insert(of_test("only kept"), 3);
+        falsified.insert(of_test("both"), 7);
+        assert_eq!(store.correct(&falsified).await.unwrap().len(), 2);
+        found.insert(of_test("both"), 2);
+        found.insert(of_test("only found"), 1);
+
+        let wrong = store.correct(&found).await.unwrap();
+        let said: Vec<_> =
+            wrong.iter().map(|wrong| (wrong.value.as_str(), wrong.counted, wrong.found)).collect();
+        assert_eq!(said, [("both", 7, 2), ("only found", 0, 1), ("only kept", 3, 0)]);
+        assert_eq!(store.correct(&found).await.unwrap(), []);
+        let version = store.later_than(0).await.unwrap().unwrap();
+        assert_eq!(version.number, 3, "nothing to correct makes no version");
+        assert_eq!(shown(&version.cloud), recomputed(&store.counts().await.unwrap()));
+
+        let second = history.next_increment(200);
+        done(store.merge("me", &batch(1, &[second])).await.unwrap());
+        let mut expected = history.counts();
+        expected.extend(
+            [("of-test", "both", 2), ("of-test", "only found", 1)]
+                .map(|(facet, value, count)| (facet.to_owned(), value.to_owned(), count)),
+        );
+        expected.sort();
+        assert_eq!(store.counts().await.unwrap(), expected);
     }
 }
 

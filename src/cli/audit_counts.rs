@@ -1,0 +1,109 @@
+//! `geofold audit --tally`.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use serde_json::json;
+
+use super::audit::LONG;
+use super::{Failure, output};
+use crate::config::Config;
+use crate::config::database_url::DatabaseUrl;
+use crate::database::Database;
+use crate::elastic::{Elastic, Index};
+use crate::indices;
+use crate::tally::collect::store::Store;
+use crate::tally::facets::FacetRules;
+use crate::tally::recount::{Counts, Difference, differences, recount};
+
+/// Differences printed.
+const PRINTED: usize = 100;
+
+/// Counts all documents, compares that with the counts in the database, and makes them what was found if `repairs`.
+pub async fn run(
+    config: &Config,
+    elastic: &dyn Elastic,
+    repairs: bool,
+    as_json: bool,
+) -> Result<ExitCode, Failure> {
+    let rules = FacetRules::configured(&config.tally)
+        .ok_or_else(|| Failure::usage(anyhow!("nothing is counted: [tally] is off in the configuration")))?;
+    if let DatabaseUrl::Sqlite(path) = &config.database.url
+        && !path.exists()
+    {
+        return Err(anyhow!("there is no database {} yet; geofold collect makes it", path.display()).into());
+    }
+    let database = Database::open(&config.database).await?;
+    let store = Store::new(database.clone(), config.collector.top, config.collector.keep_versions);
+    let result = compare(config, elastic, &rules, &store, repairs).await;
+    database.close().await;
+    let wrong = result?;
+    if as_json {
+        let wrong: Vec<_> = wrong
+            .iter()
+            .map(|Difference { facet, value, counted, found }| {
+                json!({"facet": facet, "value": value, "counted": counted, "found": found})
+            })
+            .collect();
+        output::json(&json!({"wrong": wrong, "repaired": repairs}))?;
+    } else {
+        for Difference { facet, value, counted, found } in wrong.iter().take(PRINTED) {
+            output::line(format_args!("{facet}  {value}  counted {counted}, found {found}"))?;
+        }
+        match wrong.len() {
+            0 => output::line("every count is what the documents say")?,
+            count if repairs => output::line(format_args!("{count} counts were wrong, and are mended"))?,
+            count => output::line(format_args!(
+                "{count} counts are not what the documents say; if writes go on, or increments are not merged yet, that is why"
+            ))?,
+        }
+    }
+    Ok(if wrong.is_empty() || repairs { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn compare(
+    config: &Config,
+    elastic: &dyn Elastic,
+    rules: &FacetRules,
+    store: &Store,
+    repairs: bool,
+) -> Result<Vec<Difference>, Failure> {
+    if repairs {
+        nobody_merges(config, store).await?;
+    }
+    let prefix = &config.elasticsearch.prefix;
+    let timeout = config.elasticsearch.request_timeout.max(LONG);
+    let shards = indices::geoshards(elastic, prefix, timeout).await?;
+    for chunk in shards.chunks(50) {
+        let chunk: Vec<Index> = chunk.iter().cloned().map(Index::Geoshard).collect();
+        elastic.refresh(&chunk, timeout).await.context("refreshing the indices")?;
+    }
+    let fields: Vec<String> = config.tally.facets.values().cloned().collect();
+    let mut said = 0;
+    let seen = |documents: u64| {
+        if documents / 1_000_000 > said {
+            said = documents / 1_000_000;
+            eprintln!("{said} million documents counted");
+        }
+    };
+    let found = recount(elastic, prefix, &shards, rules, &fields, timeout, seen).await?;
+    if repairs {
+        return Ok(store.correct(&found).await?);
+    }
+    let counts = store.counts().await?.into_iter();
+    let kept: Counts = counts.map(|(facet, value, count)| ((facet, value), count)).collect();
+    Ok(differences(&kept, &found))
+}
+
+/// A collector that merges gives signs of life: wait for one.
+async fn nobody_merges(config: &Config, store: &Store) -> Result<(), Failure> {
+    let before = store.leader().await?;
+    tokio::time::sleep(config.collector.takeover).await;
+    if store.leader().await? != before {
+        return Err(anyhow!(
+            "a collector is at work; stop all collectors and workers before counts are mended"
+        )
+        .into());
+    }
+    Ok(())
+}
