@@ -56,6 +56,10 @@ struct Options {
     /// Partitions of the topic.
     #[arg(long, default_value_t = 8)]
     partitions: i32,
+    /// Count tags, ages and geoshards (docs/counts.md), to see what that costs: compare the ratio to the raw loader with and
+    /// without.
+    #[arg(long)]
+    tally: bool,
     /// What the servers are, for the report.
     #[arg(long, default_value = "versions not given")]
     servers: String,
@@ -134,12 +138,18 @@ impl Race {
         let config = dir.path().join("geofold.toml");
         let template = dir.path().join("index-template.json");
         fs::write(&template, INDEX_TEMPLATE)?;
+        let counted = if options.tally {
+            topic::make(&options.kafka, &format!("{name}-increments"), 1)?;
+            "[tally]\ngeoshard = true\n\n[tally.facets]\ntags = \"tags\"\nage = \"age\"\n"
+        } else {
+            ""
+        };
         fs::write(
             &config,
             format!(
                 "[kafka]\nbrokers = [{:?}]\ntopic = {name:?}\ngroup_id = {name:?}\n\n\
                  [elasticsearch]\nurls = [{:?}]\nprefix = {name:?}\n\n\
-                 [geoshards]\nmap = {MAP:?}\nindex_template = {template:?}\n",
+                 [geoshards]\nmap = {MAP:?}\nindex_template = {template:?}\n\n{counted}",
                 options.kafka, options.elasticsearch
             ),
         )?;

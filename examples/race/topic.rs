@@ -47,16 +47,23 @@ pub struct Topic {
     last: Vec<usize>,
 }
 
+/// Makes a topic.
+pub fn make(brokers: &str, name: &str, partitions: i32) -> Result<()> {
+    let admin: AdminClient<DefaultClientContext> =
+        ClientConfig::new().set("bootstrap.servers", brokers).create()?;
+    let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+    for result in block_on(admin.create_topics([&topic], &AdminOptions::new()))? {
+        result.map_err(|(topic, error)| anyhow::anyhow!("making topic {topic}: {error}"))?;
+    }
+    Ok(())
+}
+
 impl Topic {
     /// Makes the topic, and a producer for it.
     pub fn create(brokers: &str, name: &str, partitions: i32) -> Result<Self> {
+        make(brokers, name, partitions)?;
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", brokers);
-        let admin: AdminClient<DefaultClientContext> = config.create()?;
-        let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
-        for result in block_on(admin.create_topics([&topic], &AdminOptions::new()))? {
-            result.map_err(|(topic, error)| anyhow::anyhow!("making topic {topic}: {error}"))?;
-        }
         config
             .set("transactional.id", name)
             .set("transaction.timeout.ms", "600000")
