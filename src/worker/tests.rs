@@ -453,7 +453,8 @@ async fn nothing_is_committed_while_the_topic_of_increments_takes_none() {
     let written = || world.elastic.ids() == world.wanted.keys().cloned().collect();
     until("documents do not wait", written).await;
     until("it was tried", || worker.gauge("geofold_tally_increments_total{result=\"failed\"}") > 4).await;
-    assert_eq!(world.committed(), BTreeMap::new());
+    // Where it began may be committed: nothing is below that.
+    assert!(world.committed().values().all(|offset| *offset == 0), "{:?}", world.committed());
     world.broker.clear_request_errors(RDKafkaApiKey::Produce);
     world.until_done().await;
     worker.stop().await.unwrap();
