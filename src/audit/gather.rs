@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::io;
 
 use futures::stream::{StreamExt, TryStreamExt};
-use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::defect::{self, Copy, Fit, Placed, Sight};
@@ -120,9 +119,8 @@ impl Audit<'_> {
                 value.extend_from_slice(&u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes());
                 value
             }
-            _ if json.len() < usize::from(u16::MAX) && is_placement(&hit.source) => {
-                [&[PLACEMENT], json.as_bytes()].concat()
-            }
+            // Whether it can be read shows when its document is together.
+            _ if json.len() < usize::from(u16::MAX) => [&[PLACEMENT], json.as_bytes()].concat(),
             _ => vec![UNREADABLE],
         };
         (hit.id, value)
@@ -136,10 +134,6 @@ impl Audit<'_> {
             Ok(_) => Fit::Elsewhere,
         }
     }
-}
-
-fn is_placement(source: &Value) -> bool {
-    serde_json::from_value::<Placement>(source.clone()).is_ok()
 }
 
 /// Goes through all documents; hands on those in which something looks wrong.
