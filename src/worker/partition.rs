@@ -267,7 +267,7 @@ struct Task {
     saw_gap: bool,
     /// Offset and digest of the last record read.
     last_read: Option<(i64, u64)>,
-    /// When the loop last turned. It turns at least with every tick of the gauges.
+    /// When the loop last turned. Once there was a record, it turns at least with every tick of the gauges.
     last_turn: Instant,
     /// It did not turn for so long that the cache may be out of date beyond what versions mend.
     was_suspended: bool,
@@ -324,6 +324,8 @@ impl Task {
         }
         self.count_from(first.offset);
         self.take(first);
+        // Until here it waited for a record, and nothing ticked.
+        self.last_turn = self.now();
         let mut gauges = tokio::time::interval(GAUGE_INTERVAL);
         gauges.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
