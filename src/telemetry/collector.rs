@@ -92,6 +92,7 @@ impl CollectorMetrics {
             "Versions of which no record came to the notify topic.",
         )?;
         let ready = to.gauge("geofold_ready", "1 if /readyz says ready.")?;
+        to.about_the_process()?;
         let Register { registry, catalogue } = to;
         Ok(Arc::new(Self {
             registry,

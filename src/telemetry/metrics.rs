@@ -183,7 +183,7 @@ pub(super) struct PartitionFamilies {
     committed_offset: IntGaugeVec,
 }
 
-/// The metric families with a `job` label.
+/// The metric families with a `distribution` label.
 #[derive(Debug)]
 struct DistributionFamilies {
     requested: IntCounterVec,
@@ -240,12 +240,7 @@ impl Metrics {
     pub fn new() -> Result<Arc<Self>> {
         let mut r = Register::default();
         let by_partition = PartitionFamilies::new(&mut r)?;
-        r.gauge_vec("geofold_build_info", "Always 1; the version that runs is its label.", &["version"])?
-            .with_label_values(&[env!("CARGO_PKG_VERSION")])
-            .set(1);
-        // Linux only; the names (`process_…`) are the ones that every Prometheus client uses.
-        #[cfg(target_os = "linux")]
-        r.registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
+        r.about_the_process()?;
 
         Ok(Arc::new(Self {
             owned: Mutex::default(),
@@ -470,37 +465,38 @@ impl Metrics {
 
 impl DistributionFamilies {
     fn new(r: &mut Register) -> Result<Self> {
-        const JOB: &[&str] = &["job"];
+        // Not "job": Prometheus puts that name on every series itself, and would call this one "exported_job".
+        const LABEL: &[&str] = &["distribution"];
         Ok(Self {
             requested: r.counter_vec(
                 "geofold_distribution_requested_total",
                 "Distributions that batches asked for, one for each geoshard that a batch changed.",
-                JOB,
+                LABEL,
             )?,
             runs: r.counter_vec(
                 "geofold_distribution_runs_total",
                 "Distributions run by this worker, each attempt, by result.",
-                &["job", "result"],
+                &["distribution", "result"],
             )?,
             redundant: r.counter_vec(
                 "geofold_distribution_redundant_total",
                 "Distributions dropped: a run of another worker that began after the update had succeeded.",
-                JOB,
+                LABEL,
             )?,
             given_up: r.counter_vec(
                 "geofold_distribution_given_up_total",
                 "Distributions given up; with a gate they are in the dead-letter topic.",
-                JOB,
+                LABEL,
             )?,
             pending: r.gauge_vec(
                 "geofold_distribution_pending",
                 "Geoshards for which a distribution is owed.",
-                JOB,
+                LABEL,
             )?,
             seconds: r.histogram_vec(
                 "geofold_distribution_seconds",
                 "Time from an update in the index to the end of the run that distributed it; the oldest of each run.",
-                JOB,
+                LABEL,
                 &TIME_BUCKETS,
             )?,
         })
@@ -659,7 +655,7 @@ mod tests {
             assert_eq!(name.ends_with("_total"), *kind == MetricType::Counter, "{name}");
             for label in labels {
                 assert!(
-                    ["partition", "outcome", "kind", "result", "reason", "version", "job"]
+                    ["partition", "outcome", "kind", "result", "reason", "version", "distribution"]
                         .contains(&label.as_str()),
                     "{name} has the label {label}"
                 );
