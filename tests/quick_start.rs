@@ -48,7 +48,8 @@ fn create_check_send_run_look_search_and_stop() {
     let map = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
     let toml = format!(
         "[kafka]\nbrokers = [{:?}]\ntopic = \"documents\"\ngroup_id = \"g\"\n[elasticsearch]\nurls = [{:?}]\nprefix = \"p\"\n\
-         [geoshards]\nmap = {map:?}\n[admin]\nlisten = \"127.0.0.1:{port}\"\n",
+         [geoshards]\nmap = {map:?}\n[admin]\nlisten = \"127.0.0.1:{port}\"\n\
+         [collector]\nlisten = \"127.0.0.1:1\"\n",
         broker.address(),
         standin.url()
     );
@@ -90,6 +91,12 @@ fn create_check_send_run_look_search_and_stop() {
         (done >= 5.0).then_some(())
     });
     assert_eq!(get("/healthz").unwrap().0, 200);
+    let alive = geofold(&config, &["health"]);
+    assert!(alive.status.success(), "{}", text(&alive));
+    let ready = geofold(&config, &["health", "--ready"]);
+    assert!(ready.status.success(), "{}", text(&ready));
+    let collector = geofold(&config, &["health", "--collector", "--timeout", "20s"]);
+    assert_eq!(collector.status.code(), Some(1), "there is none: {}", text(&collector));
     let (status, page) = get("/").unwrap();
     assert!(status == 200 && page.contains("<title>") && page.contains("documents"), "{page}");
     let status: Value = serde_json::from_str(&get("/status.json").unwrap().1).unwrap();
@@ -150,5 +157,8 @@ fn create_check_send_run_look_search_and_stop() {
     kill_process(Pid::from_raw(worker.id().try_into().unwrap()).unwrap(), Signal::TERM).unwrap();
     let ended = wait_for("a worker that has drained", || worker.try_wait().unwrap());
     assert_eq!(ended.code(), Some(0));
+    let gone = geofold(&config, &["health"]);
+    assert_eq!(gone.status.code(), Some(1));
+    assert!(text(&gone).contains("is it running, with this configuration?"), "{}", text(&gone));
     runtime.block_on(standin.stop());
 }

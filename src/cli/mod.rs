@@ -10,19 +10,22 @@ mod cloud;
 mod collect;
 mod connect;
 mod demo;
+mod health;
 mod output;
 mod run;
 mod search;
 mod send;
 mod shards;
+mod shell;
 mod signals;
+mod version;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::Config;
 
@@ -31,7 +34,7 @@ use crate::config::Config;
 /// Documents are read from a topic keyed by document id, folded, and moved between geoshard indices by a protocol that
 /// survives any crash. Start with `geofold check -c FILE`, which says what is missing.
 #[derive(Debug, Parser)]
-#[command(name = "geofold", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "geofold", version = version::version(), propagate_version = true, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -57,6 +60,12 @@ enum Command {
     Audit(audit::AuditArgs),
     /// Show the whole job on stand-ins, with no server installed.
     Demo(demo::DemoArgs),
+    /// Ask a running worker or collector whether it is alive.
+    Health(health::HealthArgs),
+    /// Print the completions of a shell.
+    Completions(shell::CompletionsArgs),
+    /// Print the manual page.
+    Man(shell::ManArgs),
 }
 
 /// What most subcommands begin with.
@@ -127,6 +136,9 @@ pub fn main() -> ExitCode {
         Command::Cloud(args) => block_on(cloud::cloud(args)),
         Command::Audit(args) => block_on(audit::audit(args)),
         Command::Demo(args) => block_on(demo::demo(args)),
+        Command::Health(args) => block_on(health::health(args)),
+        Command::Completions(args) => shell::completions(Cli::command(), &args),
+        Command::Man(args) => shell::man(Cli::command(), &args),
     };
     match result {
         Ok(code) => code,
@@ -151,8 +163,6 @@ fn block_on(work: impl Future<Output = Result<ExitCode, Failure>>) -> Result<Exi
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

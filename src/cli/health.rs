@@ -1,0 +1,84 @@
+//! `geofold health`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+
+use super::{ConfigArgs, Failure};
+
+/// An answer is short; no more of it is shown.
+const MAX_SHOWN: usize = 4096;
+
+/// Ask a running worker, or collector, of this machine whether it is alive: a health check for containers.
+///
+/// It asks the address of the configuration, admin.listen. Exit code 0: it is alive. 1: it hangs, or nobody answers there.
+/// The configuration is read, so give it the same file and environment as the worker.
+#[derive(Debug, Args)]
+pub struct HealthArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Ask a collector, at collector.listen.
+    #[arg(long)]
+    collector: bool,
+    /// Ask whether it is ready, and print what is missing. Do not restart a worker that is only not ready.
+    #[arg(long)]
+    ready: bool,
+    /// How long to wait for the answer.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+}
+
+pub async fn health(args: HealthArgs) -> Result<ExitCode, Failure> {
+    let config = args.config.load()?;
+    let listen = if args.collector { config.collector.listen } else { config.admin.listen };
+    let path = if args.ready { "/readyz" } else { "/healthz" };
+    let url = format!("http://{}{path}", reachable(listen));
+    // Never by way of a proxy that the environment names: it asks its own machine.
+    let client =
+        reqwest::Client::builder().no_proxy().timeout(args.timeout).build().context("making a client")?;
+    let answer = client.get(&url).send().await;
+    let mut answer =
+        answer.with_context(|| format!("asking {url}: is it running, with this configuration?"))?;
+    let status = answer.status();
+    let mut said = Vec::new();
+    while said.len() < MAX_SHOWN {
+        let Some(chunk) = answer.chunk().await.with_context(|| format!("reading the answer of {url}"))?
+        else {
+            break;
+        };
+        said.extend_from_slice(&chunk[..chunk.len().min(MAX_SHOWN - said.len())]);
+    }
+    let said = String::from_utf8_lossy(&said);
+    if status.is_success() {
+        println!("{}", said.trim_end());
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(anyhow!("{url} answers {status}: {}", said.trim_end()).into())
+}
+
+/// Where somebody on this machine reaches a server that listens on `listen`: "all addresses" is none to connect to.
+fn reachable(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listen.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_listens_everywhere_is_asked_on_loopback() {
+        for (listen, asked) in
+            [("0.0.0.0:9464", "127.0.0.1:9464"), ("[::]:9464", "[::1]:9464"), ("10.1.2.3:80", "10.1.2.3:80")]
+        {
+            assert_eq!(reachable(listen.parse().unwrap()).to_string(), asked);
+        }
+    }
+}
