@@ -1,0 +1,253 @@
+//! What ships beside the binary: container image, compose file, systemd units, Kubernetes manifests, completions and manual
+//! pages fit the binary, and each other.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use geofold::config::{Config, Finding};
+
+const WORKER: &str = "packaging/kubernetes/worker.yaml";
+const COLLECTOR: &str = "packaging/kubernetes/collector.yaml";
+const COMPOSE: &str = "docker-compose.yml";
+const UNITS: [&str; 2] = ["packaging/systemd/geofold.service", "packaging/systemd/geofold-collector.service"];
+
+fn at(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(at(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn geofold(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_geofold")).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// What stands behind each `key` of a file of lines.
+fn values<'a>(text: &'a str, key: &str) -> Vec<&'a str> {
+    text.lines().filter_map(|line| line.trim().strip_prefix(key)).map(str::trim).collect()
+}
+
+/// The indented block under the line that ends like this, without its indentation.
+fn block(text: &str, head: &str) -> String {
+    let (before, rest) = text.split_once(&format!("{head}\n")).unwrap();
+    let depth = |line: &str| line.len() - line.trim_start().len();
+    let outer = depth(before.lines().last().unwrap_or_default());
+    let lines = rest.lines().take_while(|line| line.is_empty() || depth(line) > outer);
+    lines.map(|line| line.trim_start()).collect::<Vec<_>>().join("\n")
+}
+
+/// The configuration in the ConfigMap, with variables on top.
+fn config_in_kubernetes(env: &BTreeMap<String, String>) -> Config {
+    Config::from_toml(&block(&read(WORKER), "geofold.toml: |"), Path::new("/etc/geofold"), env).unwrap()
+}
+
+/// The variables that `docker-compose.yml` sets on top of `config/geofold.toml`.
+fn compose_variables() -> BTreeMap<String, String> {
+    let text = read(COMPOSE);
+    let pairs = text.lines().filter_map(|line| line.trim().split_once(": "));
+    let pairs = pairs.filter(|(name, _)| name.starts_with("GEOFOLD_"));
+    pairs.map(|(name, value)| (name.to_owned(), value.trim_matches('"').to_owned())).collect()
+}
+
+/// `- {name: GEOFOLD_X, value: "y"}`
+fn kubernetes_variables(text: &str) -> BTreeMap<String, String> {
+    let pairs = text.lines().filter_map(|line| {
+        let (name, value) = line.trim().strip_prefix("- {name: ")?.split_once(", value: ")?;
+        Some((name.to_owned(), value.strip_suffix('}')?.trim_matches('"').to_owned()))
+    });
+    pairs.filter(|(name, _)| name.starts_with("GEOFOLD_")).collect()
+}
+
+fn assert_usable(config: &Config, what: &str) {
+    let findings = config.findings();
+    let errors: Vec<&Finding> = findings.iter().filter(|finding| finding.is_error()).collect();
+    assert!(errors.is_empty(), "{what}: {errors:?}");
+}
+
+#[test]
+fn every_supervisor_waits_for_longer_than_a_worker_drains() {
+    let seconds = |text: &str| Duration::from_secs(text.parse().unwrap());
+    let in_kubernetes = config_in_kubernetes(&BTreeMap::new()).shutdown.drain;
+    let margin = Duration::from_secs(10);
+    for file in [WORKER, COLLECTOR] {
+        let text = read(file);
+        let grace = values(&text, "terminationGracePeriodSeconds:");
+        assert_eq!(grace.len(), 1, "{file}");
+        assert!(seconds(grace[0]) >= in_kubernetes + margin, "{file}");
+    }
+    let drain = Config::default().shutdown.drain;
+    for file in UNITS {
+        let text = read(file);
+        assert!(seconds(values(&text, "TimeoutStopSec=")[0]) >= drain + margin, "{file}");
+    }
+    let compose = read(COMPOSE);
+    let [grace] = values(&compose, "stop_grace_period:")[..] else { panic!("one stop_grace_period") };
+    assert!(humantime::parse_duration(grace).unwrap() >= drain + margin);
+}
+
+#[test]
+fn the_configurations_that_ship_are_taken() {
+    let worker = config_in_kubernetes(&BTreeMap::new());
+    assert_usable(&worker, WORKER);
+    assert!(
+        worker.admin.listen.ip().is_unspecified(),
+        "probes and Prometheus come from outside of the container"
+    );
+    let collector = read(COLLECTOR);
+    let mut variables = kubernetes_variables(&collector);
+    // The secret is not here.
+    let password = variables.remove("GEOFOLD_DATABASE__PASSWORD_FILE");
+    assert_eq!(password.as_deref(), Some("/etc/geofold-secrets/postgres-password"));
+    let config = config_in_kubernetes(&variables);
+    assert_usable(&config, COLLECTOR);
+    assert!(config.tally.is_on());
+    for (file, port) in [(WORKER, worker.admin.listen.port()), (COLLECTOR, config.collector.listen.port())] {
+        let text = read(file);
+        assert!(text.contains(&format!("containerPort: {port}}}")), "{file}");
+        assert!(text.contains(&format!("prometheus.io/port: \"{port}\"")), "{file}");
+    }
+
+    let variables = compose_variables();
+    assert!(variables.len() > 5, "{variables:?}");
+    let config = Config::load(&at("config/geofold.toml"), &variables).unwrap();
+    assert_usable(&config, COMPOSE);
+    let compose = read(COMPOSE);
+    for topic in [
+        &config.kafka.topic,
+        config.dead_letter.topic.as_ref().unwrap(),
+        &format!("{}-increments", config.kafka.topic),
+    ] {
+        assert!(compose.contains(&format!("topic --topic {topic} ")), "{topic} is not made");
+    }
+}
+
+#[test]
+fn the_prometheus_of_the_compose_file_scrapes_what_is_there() {
+    let (compose, prometheus) = (read(COMPOSE), read("dashboards/prometheus.yml"));
+    let targets: Vec<&str> = prometheus.split('"').skip(1).step_by(2).collect();
+    assert_eq!(targets.len(), 3, "{targets:?}");
+    for target in targets {
+        let (service, port) = target.split_once(':').unwrap();
+        let said = block(&compose, &format!("  {service}:"));
+        assert!(said.contains(&format!(":{port}\"")), "{target}: {said}");
+    }
+}
+
+#[test]
+fn the_image_is_built_by_the_rust_that_the_crate_asks_for_and_runs_without_rights() {
+    let (image, manifest) = (read("Dockerfile"), read("Cargo.toml"));
+    let rust = values(&manifest, "rust-version = ")[0].trim_matches('"');
+    assert!(image.contains(&format!("FROM rust:{rust}-bookworm")), "rust-version is {rust}");
+    let user = values(&image, "USER ");
+    assert_eq!(user, ["10001:10001"]);
+    for file in [WORKER, COLLECTOR] {
+        let text = read(file);
+        assert_eq!(values(&text, "runAsUser:"), ["10001"], "{file}");
+        assert_eq!(values(&text, "runAsNonRoot:"), ["true"], "{file}");
+        let version = format!("geofold:{}", env!("CARGO_PKG_VERSION"));
+        assert_eq!(values(&text, "image:"), [version.as_str()], "{file}");
+    }
+    let check = image.lines().find(|line| line.starts_with("HEALTHCHECK")).unwrap();
+    assert!(check.ends_with("CMD [\"geofold\", \"health\"]"), "{check}");
+    let map = config_in_kubernetes(&BTreeMap::new()).geoshards.map;
+    assert!(image.contains(&format!(" {}\n", map.display())), "{} is in the image", map.display());
+}
+
+/// Whether a tool is here; with CI=true it has to be.
+fn has(tool: &str) -> bool {
+    let there = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
+    assert!(
+        there || std::env::var("CI").as_deref() != Ok("true"),
+        "CI=true, and there is no {tool}; .ci/run installs it"
+    );
+    if !there {
+        eprintln!("skipped: no {tool} here; .ci/run installs it");
+    }
+    there
+}
+
+#[test]
+fn systemd_takes_the_units_and_finds_them_well_closed() {
+    if !has("systemd-analyze") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for unit in UNITS {
+        let copy = folder.path().join(Path::new(unit).file_name().unwrap());
+        std::fs::write(&copy, read(unit).replace("/usr/bin/geofold", env!("CARGO_BIN_EXE_geofold"))).unwrap();
+        let run = |arguments: &[&str]| {
+            let output = Command::new("systemd-analyze").args(arguments).arg(&copy).output().unwrap();
+            let text = [output.stdout, output.stderr].concat();
+            (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+        };
+        let (fine, said) = run(&["verify", "--man=no"]);
+        let said: Vec<&str> = said.lines().filter(|line| line.contains(copy.to_str().unwrap())).collect();
+        assert!(fine && said.is_empty(), "{unit}: {said:#?}");
+        let (fine, said) = run(&["security", "--offline=true", "--threshold=20", "--no-pager"]);
+        assert!(fine, "{unit} leaves open more than 2.0 of 10:\n{said}");
+    }
+}
+
+#[test]
+fn the_manifests_are_of_the_kinds_schemas() {
+    if !has("kubernetes-validate") {
+        return;
+    }
+    for file in [WORKER, COLLECTOR] {
+        let output = Command::new("kubernetes-validate").arg("--strict").arg(at(file)).output().unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(
+            output.status.success() && !said.contains("WARN") && said.contains("passed"),
+            "{file}: {said}"
+        );
+    }
+}
+
+#[test]
+fn the_version_tells_what_a_bug_report_needs() {
+    let said = stdout(&geofold(&["--version"]));
+    let (_, librdkafka) = rdkafka::util::get_rdkafka_version();
+    assert!(said.starts_with(concat!("geofold ", env!("CARGO_PKG_VERSION"), " (")), "{said}");
+    assert!(said.trim_end().ends_with(&format!("librdkafka {librdkafka})")), "{said}");
+}
+
+#[test]
+fn every_shell_gets_completions_of_every_subcommand() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = stdout(&geofold(&["completions", shell]));
+        for word in ["migrate", "collect", "audit", "health"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("geofold.bash");
+    std::fs::write(&script, geofold(&["completions", "bash"]).stdout).unwrap();
+    let asked = "source \"$1\"; COMP_WORDS=(geofold shards mig); COMP_CWORD=2; _geofold geofold mig shards; echo \"${COMPREPLY[*]}\"";
+    let output = Command::new("bash").args(["-c", asked, "bash"]).arg(&script).output().unwrap();
+    assert_eq!(stdout(&output).trim(), "migrate", "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn every_subcommand_has_a_manual_page() {
+    let page = stdout(&geofold(&["man"]));
+    assert!(page.contains(".TH") && page.contains("geosharded"), "{page}");
+    let folder = tempfile::tempdir().unwrap();
+    stdout(&geofold(&["man", "--out", folder.path().to_str().unwrap()]));
+    for page in ["geofold.1", "geofold-run.1", "geofold-shards-migrate.1", "geofold-health.1"] {
+        let text = std::fs::read_to_string(folder.path().join(page)).unwrap();
+        assert!(text.contains(".SH SYNOPSIS") && !text.contains("sabotage"), "{page}");
+    }
+    let refused = geofold(&["man", "--out", "/no/such/folder"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("/no/such/folder"));
+}
