@@ -1,6 +1,6 @@
-//! Chaos on real services: several `geofold run` as processes, a real Kafka, a real Elasticsearch, a proxy between, and all of
-//! them killed, frozen, restarted and lied to while documents are written. At the end there is calm, and the index is compared
-//! with the topic.
+//! Chaos on real services: several `geofold run` and two `geofold collect` as processes, a real Kafka, a real Elasticsearch, a
+//! proxy between, a real PostgreSQL if there is one (SQLite if not), and all of them killed, frozen, restarted and lied to
+//! while documents are written. At the end there is calm, and index and live counts are compared with the topic.
 //!
 //! | file | tells |
 //! |---|---|
@@ -11,6 +11,8 @@
 //! | `records.rs` | what the topic has of it, by which the index is judged |
 //! | `audit.rs` | every placement, copy and dead letter against the records |
 //! | `count.rs` | a count that owes nothing to the audit |
+//! | `collectors.rs` | two `geofold collect`, and what is done to them |
+//! | `tally.rs` | the live counts against the records |
 //! | `report.rs`, `command.rs` | what is printed; arguments |
 //!
 //! `dev/chaos` runs it on servers of its own. The seed replays the schedule and what the writer asks for; when which process is
@@ -20,6 +22,7 @@
 #![expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small numbers of a test's own")]
 
 mod audit;
+mod collectors;
 mod command;
 mod conductor;
 mod count;
@@ -30,6 +33,7 @@ mod schedule;
 #[expect(dead_code, reason = "the tests in tests/real need more of it")]
 #[path = "../real/support/mod.rs"]
 mod support;
+mod tally;
 mod writer;
 
 use std::collections::BTreeSet;
@@ -38,10 +42,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use audit::{Findings, audit, history};
+use collectors::Collectors;
 use command::Options;
 use conductor::Conductor;
 use crew::Crew;
 use report::{EndsWith, Report, Status};
+use support::postgres::OwnDatabase;
 use support::{Proxy, World, WorldOptions};
 
 /// Documents whose history a failed run prints.
@@ -63,11 +69,13 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let templates = tempfile::TempDir::new().unwrap();
-    let world = world(&options, templates.path().join("template.json"));
+    let database = OwnDatabase::new();
+    let world = world(&options, templates.path().join("template.json"), database.as_ref());
     // The time that it takes to make topic and indices is not the run's.
     let status = Status::new();
     status.say(&format!("the schedule again: dev/chaos {}", options.as_arguments()));
-    let is_well = match catch_unwind(AssertUnwindSafe(|| run(&options, &world, &status))) {
+    let is_well = match catch_unwind(AssertUnwindSafe(|| run(&options, &world, database.is_some(), &status)))
+    {
         Ok(is_well) => is_well,
         Err(_) => {
             status.say("verdict: the run could not be brought to its end, see above");
@@ -83,7 +91,7 @@ fn main() -> ExitCode {
 
 /// Topic, indices, configuration. Times are short, so that much happens in a minute, and `gc_deletes` is above the longest time
 /// that anybody sleeps.
-fn world(options: &Options, template: PathBuf) -> World {
+fn world(options: &Options, template: PathBuf, database: Option<&OwnDatabase>) -> World {
     std::fs::write(&template, r#"{"mappings": {"properties": {"n": {"type": "long"}}}}"#).unwrap();
     let config = [
         ("geoshards", format!("index_template = {template:?}")),
@@ -94,26 +102,33 @@ fn world(options: &Options, template: PathBuf) -> World {
         ("shutdown", "revoke = \"2s\"".to_owned()),
         ("kafka.properties", "\"fetch.wait.max.ms\" = 100".to_owned()),
     ];
-    World::new(WorldOptions { partitions: options.partitions, config: config.into() })
+    let config = config.into_iter().chain(tally::config(database)).collect();
+    let world = World::new(WorldOptions { partitions: options.partitions, config });
+    tally::prepare(&world);
+    world
 }
 
 /// The whole of it; whether all is well.
-fn run(options: &Options, world: &World, status: &Status) -> bool {
+fn run(options: &Options, world: &World, has_postgresql: bool, status: &Status) -> bool {
     let proxy = Proxy::start(&world.stack.elasticsearch, options.seed);
     let feed = world.feed();
     let mut findings = Findings::default();
     let sabotage = options.sabotage.as_deref();
+    let mut collectors = Collectors::start(world, has_postgresql);
     let crew = Crew::start(world, &proxy, options.workers, options.protocol(0), sabotage);
     let mut conductor = Conductor::new(world, &proxy, crew, options, status);
     std::thread::scope(|scope| {
         let _ends = EndsWith(status);
         scope.spawn(|| writer::write(&feed, options.seed, options.rate, options.ids, status));
         scope.spawn(|| status.tell(world));
+        scope.spawn(|| collectors.suffer(options.seed, status));
         conductor.play(&mut findings);
     });
     status.say(&format!("{:>5} s  calm: waiting until all is done", status.elapsed().as_secs()));
     conductor.calm(&mut findings);
     let played = conductor.finish();
+    let tally = tally::wait_until_merged(world);
+    collectors.stop_all();
     let took = status.elapsed();
 
     let mut audited = audit(world);
@@ -121,15 +136,31 @@ fn run(options: &Options, world: &World, status: &Status) -> bool {
     let findings = &mut audited;
     let count = count::count(world);
     count.differences().into_iter().for_each(|difference| findings.add(difference));
+    tally
+        .differences()
+        .into_iter()
+        .chain(tally::audit(world))
+        .for_each(|difference| findings.add(difference));
+    std::mem::take(&mut collectors.deserted).into_iter().for_each(|words| findings.add(words));
     let offsets = world.offsets();
     if offsets.iter().any(|(committed, end)| committed != end) {
         findings.add(format!("not all is committed at the end: {offsets:?}"));
     }
-    if played.blows.is_empty() || findings.changes_of_place == 0 {
+    if played.blows.is_empty() || collectors.blows.is_empty() || findings.changes_of_place == 0 {
         findings.add("too little has happened to say anything");
     }
     let network = proxy.tally();
-    let report = Report { options, took, played: &played, network, findings, count: &count };
+    let blows = &collectors.blows;
+    let report = Report {
+        options,
+        took,
+        played: &played,
+        network,
+        findings,
+        count: &count,
+        collectors: blows,
+        tally: &tally,
+    };
     report.lines().iter().for_each(|line| status.say(line));
     tell_what_is_wrong(world, status, findings);
     findings.wrong.is_empty()

@@ -10,6 +10,7 @@ use crate::command::Options;
 use crate::conductor::Played;
 use crate::count::Count;
 use crate::support::World;
+use crate::tally::Counted;
 
 /// Time between two lines.
 const PACE: Duration = Duration::from_secs(10);
@@ -59,7 +60,7 @@ impl Status {
     }
 
     /// Keeps a line without printing it.
-    fn note(&self, line: &str) {
+    pub fn note(&self, line: &str) {
         let mut said = self.said.lock().unwrap();
         said.push_str(line);
         said.push('\n');
@@ -121,12 +122,19 @@ pub struct Report<'a> {
     pub network: BTreeMap<&'static str, u64>,
     pub findings: &'a Findings,
     pub count: &'a Count,
+    /// What the collectors lived through.
+    pub collectors: &'a BTreeMap<&'static str, u64>,
+    pub tally: &'a Counted,
 }
 
 impl Report<'_> {
     pub fn lines(&self) -> Vec<String> {
-        let Self { options, findings, count, played, .. } = self;
-        let verdict = if findings.wrong.is_empty() { "the index is right" } else { "the index is WRONG" };
+        let Self { options, findings, count, played, tally, .. } = self;
+        let verdict = if findings.wrong.is_empty() {
+            "index and counts are right"
+        } else {
+            "index or counts are WRONG"
+        };
         let mut lines = vec![
             format!("verdict: {verdict}"),
             format!(
@@ -147,6 +155,12 @@ impl Report<'_> {
                 count.elasticsearch.len()
             ),
             format!(
+                "  tally         {} counts against the records and against the indices; {} increments in {} versions",
+                tally.values(),
+                tally.increments,
+                tally.kept.versions
+            ),
+            format!(
                 "  moves         {:.0}, of {} changes of place in the topic; {:.0} records folded, {:.0} entries parked",
                 played.counted.moves, findings.changes_of_place, played.counted.folded, played.counted.parked
             ),
@@ -160,6 +174,7 @@ impl Report<'_> {
             ),
         ];
         lines.extend(played.blows.iter().map(|(kind, times)| format!("  {times:>7} times  {kind}")));
+        lines.extend(self.collectors.iter().map(|(kind, times)| format!("  {times:>7} times  {kind}")));
         lines.extend(played.weathers.iter().map(|(kind, times)| format!("  {times:>7} scenes with {kind}")));
         lines.extend(
             played.protocols.iter().map(|(kind, times)| format!("  {times:>7} scenes in a group: {kind}")),

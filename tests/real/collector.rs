@@ -18,6 +18,7 @@ use rdkafka::util::Timeout;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
+use crate::support::postgres::OwnDatabase;
 use crate::support::{Random, Stack, seed, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -44,20 +45,12 @@ struct Collector {
 impl Rig {
     fn new() -> Self {
         let stack = Stack::get();
-        let url = std::env::var("GEOFOLD_TEST_POSTGRES")
-            .expect("a stack with PostgreSQL: dev/stack up --postgresql");
-        let password = std::env::var("GEOFOLD_TEST_POSTGRES_PASSWORD").unwrap();
+        let own = OwnDatabase::new().expect("a stack with PostgreSQL: dev/stack up --postgresql");
         let name = format!("t{:x}", std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos());
-        let (server, _) = url.rsplit_once('/').unwrap();
         let (dir, runtime) = (TempDir::new().unwrap(), Runtime::new().unwrap());
         let topic = format!("{name}-increments");
         let client = ClientConfig::new().set("bootstrap.servers", &stack.kafka).clone();
         let producer = runtime.block_on(async {
-            let options: sqlx::postgres::PgConnectOptions = url.parse().unwrap();
-            let options = options.password(&password);
-            let mut admin = <sqlx::PgConnection as sqlx::Connection>::connect_with(&options).await.unwrap();
-            let create = sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}"));
-            sqlx::raw_sql(create).execute(&mut admin).await.unwrap();
             let kafka: AdminClient<DefaultClientContext> = client.create().unwrap();
             let wanted = NewTopic::new(&topic, PARTITIONS, TopicReplication::Fixed(1));
             let made =
@@ -66,17 +59,17 @@ impl Rig {
             client.create().unwrap()
         });
         let database = DatabaseConfig {
-            url: format!("{server}/{name}").parse().unwrap(),
-            password: Some(Secret::new(password.clone())),
+            url: own.url.parse().unwrap(),
+            password: Some(Secret::new(own.password.clone())),
             ..DatabaseConfig::default()
         };
         let config = dir.path().join("geofold.toml");
-        std::fs::write(dir.path().join("password"), password).unwrap();
+        std::fs::write(dir.path().join("password"), own.password).unwrap();
         let text = format!(
             "[kafka]\nbrokers = [\"{}\"]\ntopic = \"{name}\"\ngroup_id = \"{name}\"\n[elasticsearch]\nurls = [\"{}\"]\n\
-             [tally]\ngeoshard = true\n[database]\nurl = \"{server}/{name}\"\npassword_file = \"password\"\ntimeout = \"5s\"\n\
+             [tally]\ngeoshard = true\n[database]\nurl = \"{}\"\npassword_file = \"password\"\ntimeout = \"5s\"\n\
              [collector]\nmerge_interval = \"100ms\"\ntakeover = \"1s\"\n[retry]\nmax = \"1s\"\n",
-            stack.kafka, stack.elasticsearch
+            stack.kafka, stack.elasticsearch, own.url
         );
         std::fs::write(&config, text).unwrap();
         Self { stack, topic, database, config, dir, runtime, producer }

@@ -1,6 +1,7 @@
 //! What the tests stand on: the stack, a world (topic, indices, configuration) of one's own, workers as child
 //! processes, and the truth to compare with.
 
+pub mod postgres;
 mod proxy;
 mod stack;
 mod truth;

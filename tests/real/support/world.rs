@@ -319,6 +319,14 @@ impl World {
         offsets.collect()
     }
 
+    /// Where each partition of a topic ends.
+    pub fn ends(&self, topic: &str, partitions: i32) -> BTreeMap<i32, i64> {
+        let consumer: BaseConsumer = self.client().create().unwrap();
+        let timeout = Duration::from_secs(60);
+        let end = |partition| consumer.fetch_watermarks(topic, partition, timeout).unwrap().1;
+        (0..partitions).map(|partition| (partition, end(partition))).collect()
+    }
+
     /// Waits until every record is committed.
     pub fn wait_until_committed(&self, patience: Duration) {
         let mut last = Vec::new();
