@@ -90,6 +90,11 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
         }
         None => Finding::ok("dead letters", "no topic: a record that can not be applied stops its partition"),
     });
+    for (job, topic) in &target.job_topics {
+        let answer = patiently(&client, topic, target.timeout);
+        let about = format!("topic of the job {job}");
+        findings.push(topic_finding(&about, topic, &answer, "or remove the job from distribution.jobs"));
+    }
     if let Some(topic) = &target.increments_topic {
         let answer = patiently(&client, topic, target.timeout);
         findings.push(topic_finding("increments topic", topic, &answer, "or count nothing: [tally]"));
@@ -250,6 +255,13 @@ mod tests {
             [(BROKERS, Level::Ok), ("kafka topic", Level::Error), ("dead letters", Level::Ok)]
         );
         assert_eq!(side.topic, None);
+
+        let of_a_job = |job: &str, topic: &str| (job.to_owned(), topic.to_owned());
+        let job_topics = vec![of_a_job("announce", "documents"), of_a_job("tell", "absent")];
+        let side = look(&CheckTarget { job_topics, ..target }).await;
+        let jobs: Vec<_> = levels(&side).split_off(3);
+        assert_eq!(jobs, [("topic of the job announce", Level::Ok), ("topic of the job tell", Level::Error)]);
+        assert!(side.findings[4].message.contains("create it, or remove the job"), "{}", side.findings[4]);
     }
 
     #[tokio::test]

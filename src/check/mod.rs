@@ -7,11 +7,15 @@
 //! |---|---|
 //! | `mod.rs` | what is checked against what, findings, the comparison of the topic with what is remembered of it |
 //! | `brokers.rs` | asks Kafka |
+//! | `counts.rs` | asks the database of counts |
+//! | `distribution.rs` | asks what follows every change: memcached, webhooks |
 //! | `increments.rs` | asks Kafka how the topic of increments is kept |
 //! | `search.rs` | asks Elasticsearch |
 //! | `maps.rs` | the configured map against the record of the maps in force |
 
 mod brokers;
+mod counts;
+mod distribution;
 mod increments;
 mod maps;
 mod search;
@@ -45,6 +49,8 @@ pub struct CheckTarget {
     pub topic: String,
     /// The topic for records that can not be applied; `None` if they stop their partition.
     pub dead_letter_topic: Option<String>,
+    /// The topics that distribution jobs write to, each with its job's name.
+    pub job_topics: Vec<(String, String)>,
     /// The topic of increments; `None` if nothing is counted.
     pub increments_topic: Option<String>,
     /// The configured epoch.
@@ -73,10 +79,13 @@ impl CheckTarget {
             DeadLetterPolicy::Topic => config.dead_letter.topic.clone(),
             DeadLetterPolicy::Stop => None,
         };
+        let jobs = config.distribution.jobs.iter();
+        let job_topics = jobs.filter_map(|job| Some((job.name.clone(), job.topic.clone()?)));
         let mut target = Self {
             kafka: config.consumer_properties(),
             topic: config.kafka.topic.clone(),
             dead_letter_topic,
+            job_topics: job_topics.collect(),
             increments_topic: config.tally.is_on().then(|| config.increments_topic()),
             epoch: config.positions.epoch,
             map: Arc::new(map.clone()),
@@ -227,6 +236,14 @@ pub async fn check(target: &CheckTarget, elastic: &dyn Elastic) -> Report {
     Report { findings, topic, maps: stored }
 }
 
+/// Looks at what a worker needs for none of its promises, so that it does not wait for it: memcached, webhooks, the database
+/// of counts. Changes nothing there.
+pub async fn look_beside(config: &Config) -> Vec<Finding> {
+    let (mut findings, counts) = tokio::join!(distribution::look(config, TIMEOUT), counts::look(config));
+    findings.extend(counts);
+    findings
+}
+
 /// Remembers the topic as it is now in the meta index; `maps`: the record that the check found. If a new epoch begins with
 /// another map, that is the one in force from now on.
 ///
@@ -327,6 +344,10 @@ mod tests {
         assert_eq!(target.kafka.get("bootstrap.servers"), Some("127.0.0.1:9092"));
         assert_eq!(target.indices.len(), 4);
         assert_eq!(target.increments_topic, None, "nothing is counted");
+        let jobs = "jobs = [{ name = \"a\", kind = \"refresh\" }, { name = \"b\", kind = \"topic\", topic = \"changes\" }]";
+        config.distribution = toml::from_str(jobs).unwrap();
+        let target = CheckTarget::new(&config, &map()).unwrap();
+        assert_eq!(target.job_topics, [("b".to_owned(), "changes".to_owned())]);
         config.tally.geoshard = true;
         let counted = CheckTarget::new(&config, &map()).unwrap();
         assert_eq!(counted.increments_topic.as_deref(), Some("documents-increments"));

@@ -284,6 +284,9 @@ impl Loader<'_> {
         for path in optional.into_iter().flatten().chain([&mut config.geoshards.map]) {
             *path = self.base_dir.join(&*path);
         }
+        for path in config.distribution.jobs.iter_mut().filter_map(|job| job.ca_file.as_mut()) {
+            *path = self.base_dir.join(&*path);
+        }
         config.database.url.resolve(self.base_dir);
     }
 }

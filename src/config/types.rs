@@ -518,6 +518,8 @@ pub struct DistributionJob {
     /// Headers of the POST.
     #[serde(default)]
     pub headers: BTreeMap<String, Secret>,
+    /// Certificates of authorities to trust besides the public ones, PEM. Only with [`JobKind::Webhook`].
+    pub ca_file: Option<PathBuf>,
     /// The topic to write to. Required with [`JobKind::Topic`].
     pub topic: Option<String>,
 }

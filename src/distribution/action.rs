@@ -7,8 +7,8 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::util::Timeout;
-use reqwest::StatusCode;
 use reqwest::header::{CONTENT_TYPE, HeaderMap};
+use reqwest::{Certificate, Method, StatusCode};
 use serde::Serialize;
 use url::Url;
 
@@ -113,13 +113,28 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// To this address, with these headers. Redirections are not followed: they would take the headers elsewhere.
+    /// To this address, with these headers, where `authorities` (PEM) are trusted besides the public ones. Redirections are
+    /// not followed: they would take the headers elsewhere.
     ///
     /// # Errors
-    /// If the HTTP client can not be set up.
-    pub fn new(url: Url, headers: HeaderMap) -> Result<Self, reqwest::Error> {
-        let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build()?;
-        Ok(Self { http, url, headers })
+    /// If the HTTP client can not be set up, or `authorities` hold no certificate.
+    pub fn new(url: Url, headers: HeaderMap, authorities: Option<&[u8]>) -> Result<Self, reqwest::Error> {
+        let mut http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
+        for authority in authorities.map(Certificate::from_pem_bundle).transpose()?.into_iter().flatten() {
+            http = http.add_root_certificate(authority);
+        }
+        Ok(Self { http: http.build()?, url, headers })
+    }
+
+    /// Asks the endpoint what it takes (OPTIONS, with the headers of a run), which is no notice and changes nothing. Gives the
+    /// status that it answered.
+    ///
+    /// # Errors
+    /// With what stood in the way of an answer, without the address, which may hold a key.
+    pub async fn probe(&self, timeout: Duration) -> Result<StatusCode, String> {
+        let request = self.http.request(Method::OPTIONS, self.url.clone());
+        let answer = request.timeout(timeout).headers(self.headers.clone()).send().await;
+        answer.map(|answer| answer.status()).map_err(|error| with_causes(&error.without_url()))
     }
 }
 

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{WorkerError, client_config};
 use crate::clock::Clock;
-use crate::config::{self, Config, DistributionJob, JobKind};
+use crate::config::{self, Config, DistributionJob, JobKind, ServerUrl};
 use crate::dead_letter::LetterBox;
 use crate::distribution::action::{Action, Refresh, Topic, Webhook};
 use crate::distribution::last_runs::LastRuns;
@@ -73,15 +73,7 @@ fn action(
     elastic: &Arc<dyn Elastic>,
 ) -> Result<Arc<dyn Action>, WorkerError> {
     Ok(match (job.kind, &job.url, &job.topic) {
-        (JobKind::Webhook, Some(url), _) => {
-            let header = |(name, value): (&String, &config::Secret)| {
-                let mut value = HeaderValue::try_from(value.expose()).ok()?;
-                value.set_sensitive(true);
-                Some((HeaderName::try_from(name).ok()?, value))
-            };
-            let headers: HeaderMap = job.headers.iter().filter_map(header).collect();
-            Arc::new(Webhook::new(url.as_url().clone(), headers).map_err(WorkerError::Webhook)?)
-        }
+        (JobKind::Webhook, Some(url), _) => Arc::new(webhook(job, url)?),
         (JobKind::Topic, _, Some(topic)) => {
             let producer: FutureProducer = client_config(&config.producer_properties())
                 .create()
@@ -90,6 +82,33 @@ fn action(
         }
         // What is required with the other kinds has been checked.
         _ => Arc::new(Refresh(elastic.clone())),
+    })
+}
+
+/// The webhook of a job, to this address. Reads the file of its authorities.
+///
+/// # Errors
+/// If that file can not be used, or the HTTP client not be set up.
+pub fn webhook(job: &DistributionJob, url: &ServerUrl) -> Result<Webhook, WorkerError> {
+    let header = |(name, value): (&String, &config::Secret)| {
+        let mut value = HeaderValue::try_from(value.expose()).ok()?;
+        value.set_sensitive(true);
+        Some((HeaderName::try_from(name).ok()?, value))
+    };
+    let headers: HeaderMap = job.headers.iter().filter_map(header).collect();
+    let failed = |reason: String| WorkerError::Webhook { job: job.name.clone(), reason };
+    let authorities = match &job.ca_file {
+        None => None,
+        Some(file) => {
+            let pem = std::fs::read(file);
+            Some(pem.map_err(|error| {
+                failed(format!("its ca_file {} can not be read: {error}", file.display()))
+            })?)
+        }
+    };
+    let webhook = Webhook::new(url.as_url().clone(), headers, authorities.as_deref());
+    webhook.map_err(|error| {
+        failed(format!("{error}; see that its ca_file, if there is one, holds certificates (PEM)"))
     })
 }
 

@@ -18,7 +18,7 @@
 pub mod assignment;
 pub mod budget;
 pub mod consumer;
-mod distribution;
+pub(crate) mod distribution;
 pub mod ledger;
 pub mod partition;
 pub mod preflight;
@@ -95,8 +95,13 @@ pub enum WorkerError {
     #[error(transparent)]
     Halt(#[from] Halt),
     /// A webhook's client can not be made.
-    #[error("the http client for webhooks can not be set up: {0}")]
-    Webhook(reqwest::Error),
+    #[error("the webhook {job} can not be set up: {reason}")]
+    Webhook {
+        /// The job's name.
+        job: String,
+        /// Why, and what to do.
+        reason: String,
+    },
     /// The poll thread panicked.
     #[error("the poll thread ended unexpectedly; this is a defect in geofold, please report it with the log")]
     PollThread,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use reqwest::header::{HeaderName, HeaderValue};
 
 use super::{Findings, check_topic};
+use crate::config::ServerUrl;
 use crate::config::types::{Config, DistributionJob, JobKind, LastRuns};
 
 const JOBS: &str = "distribution.jobs";
@@ -90,6 +91,9 @@ fn check_job(findings: &mut Findings, config: &Config, job: &DistributionJob) {
     if !is_webhook && !job.headers.is_empty() {
         error("headers have a meaning with kind = \"webhook\" only; remove them");
     }
+    if job.ca_file.is_some() && !job.url.as_ref().is_some_and(ServerUrl::uses_tls) {
+        error("ca_file has a meaning with a webhook to an https url only; remove it");
+    }
     if !is_webhook && job.give_up_after.is_some() {
         error(
             "give_up_after has a meaning with kind = \"webhook\" only; remove it: others are tried for as long as it takes",
@@ -169,6 +173,8 @@ mod tests {
             (job("kind = \"refresh\", headers = { x = \"hunter2\" }"), "headers have"),
             (job("kind = \"refresh\", give_up_after = \"1h\""), "give_up_after"),
             (job("kind = \"webhook\""), "needs a url"),
+            (job("kind = \"webhook\", url = \"http://h\", ca_file = \"ca.pem\""), "ca_file has a meaning"),
+            (job("kind = \"refresh\", ca_file = \"ca.pem\""), "ca_file has a meaning"),
             (
                 job("kind = \"webhook\", url = \"http://127.0.0.1\", headers = { x = \"hunter2\\n\" }"),
                 "\"x\"",
