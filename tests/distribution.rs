@@ -18,6 +18,7 @@ use geofold::clock::{Clock, Instant};
 use geofold::dead_letter::{Letter, LetterBox};
 use geofold::distribution::action::{Action, Failure};
 use geofold::distribution::last_runs::LastRuns;
+use geofold::distribution::memcached::Memcached;
 use geofold::distribution::scheduler::{Change, Key};
 use geofold::distribution::{Distributor, Job, Released, Subscription, Surroundings};
 use geofold::ids::ShardId;
@@ -106,6 +107,8 @@ struct Options {
     gate: bool,
     failures: Vec<Failure>,
     give_up_after: Option<Duration>,
+    /// Each has connections of its own to this memcached; otherwise all of them share one memory.
+    memcached: Option<String>,
 }
 
 impl Default for Options {
@@ -117,6 +120,7 @@ impl Default for Options {
             gate: true,
             failures: Vec::new(),
             give_up_after: None,
+            memcached: None,
         }
     }
 }
@@ -129,7 +133,18 @@ impl World {
         let metrics = Metrics::new().unwrap();
         let clock: Arc<dyn Clock> = Arc::new(Virtual(start));
         let stop = CancellationToken::new();
-        let shared = Arc::new(LastRuns::in_memory());
+        let memory = Arc::new(LastRuns::in_memory());
+        let store = || match &options.memcached {
+            None => memory.clone(),
+            Some(address) => {
+                let failures = metrics.distribution_store_failures.clone();
+                let memcached = Memcached::new(address, Duration::from_millis(100));
+                Arc::new(LastRuns::in_memcached(memcached, clock.clone(), failures))
+            }
+        };
+        // What an earlier run left in a memcached is not this one's.
+        let store_key =
+            format!("test:{:x}:", std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos());
         let distributors = (0..options.workers).map(|worker| {
             let action = Noted {
                 runs: runs.clone(),
@@ -145,12 +160,12 @@ impl World {
                 timeout: Duration::from_secs(10),
                 give_up_after: options.give_up_after,
                 action: Arc::new(action),
-                store_key: "k:".to_owned(),
+                store_key: store_key.clone(),
                 metrics: metrics.distribution("notify"),
             };
             let around = Surroundings {
                 topic: "documents".into(),
-                last_runs: shared.clone(),
+                last_runs: store(),
                 dead_letters: Some(letters.clone()),
                 retry: RetryPolicy { initial: Duration::from_millis(100), max: Duration::from_millis(1000) },
                 clock: clock.clone(),
@@ -165,6 +180,10 @@ impl World {
 
     fn runs(&self) -> Vec<Run> {
         self.runs.lock().unwrap().clone()
+    }
+
+    fn store_failures(&self) -> u64 {
+        self.metrics.distribution_store_failures.get()
     }
 
     /// The value of a counter of the job.
@@ -232,27 +251,44 @@ async fn five_updates_of_one_geoshard_on_two_workers() {
     assert!(runs[1].began >= Duration::from_millis(1815), "the fifth came while the first run was under way");
 }
 
-/// 1,000 updates a second on 55 geoshards, by workers that share a store; and how many runs that takes.
-async fn minute(workers: usize, seed: u64) -> usize {
+/// Runs that were seen, and those that one perfect scheduler would run: for each geoshard at the end of the interval that
+/// begins with the first update that is not served yet.
+struct Seen {
+    runs: usize,
+    perfect: usize,
+    /// Calls of the store that failed.
+    store_failures: u64,
+}
+
+impl Seen {
+    fn ratio(&self) -> f64 {
+        self.runs as f64 / self.perfect as f64
+    }
+}
+
+/// 1,000 updates a second on 55 geoshards, for so many seconds, by workers that share a store; and how many runs that takes.
+async fn busy(workers: usize, seconds: u64, memcached: Option<String>) -> Seen {
     const SHARDS: usize = 55;
     const PARTITIONS: usize = 8;
-    let options = Options { workers, interval: Duration::from_millis(500), ..Options::default() };
+    const INTERVAL: Duration = Duration::from_millis(500);
+    let is_real = memcached.is_some();
+    let options = Options { workers, interval: INTERVAL, memcached, ..Options::default() };
     let world = World::new(Options { gate: false, ..options });
     let mut subscriptions: Vec<_> = (0..PARTITIONS)
         .map(|partition| world.distributors[partition % workers].subscribe(partition as i32))
         .collect();
-    let mut random = Random::new(seed);
+    let mut random = Random::new(7);
     let mut updates: Vec<(Duration, ShardId)> = Vec::new();
     // Batches of each partition, 200 ms after their first record, as batch.linger has it.
     let mut waiting: Vec<BTreeMap<ShardId, Change>> = vec![BTreeMap::new(); PARTITIONS];
     let mut batch_at = [None; PARTITIONS];
-    for ms in 0..60_000_u64 {
+    for ms in 0..seconds * 1000 {
         until(&world, ms).await;
         let partition = random.below(PARTITIONS as u64) as usize;
         waiting[partition].insert(shard(random.below(SHARDS as u64) as usize), change(ms as i64));
         batch_at[partition].get_or_insert(ms + 200);
         for partition in 0..PARTITIONS {
-            if batch_at[partition] == Some(ms) {
+            if batch_at[partition].is_some_and(|at| at <= ms) {
                 batch_at[partition] = None;
                 let changes = std::mem::take(&mut waiting[partition]);
                 updates.extend(changes.keys().map(|shard| (world.start.elapsed(), shard.clone())));
@@ -260,27 +296,53 @@ async fn minute(workers: usize, seed: u64) -> usize {
             }
         }
     }
-    until(&world, 65_000).await;
+    until(&world, seconds * 1000 + 5_000).await;
+    // A machine that is busy with other things may be late; nothing may be missing.
+    let patience = Duration::from_secs(if is_real { 60 } else { 2 });
     let runs = world.runs();
     let mut begun: BTreeMap<&ShardId, Vec<Duration>> = BTreeMap::new();
     runs.iter().for_each(|run| begun.entry(&run.shard).or_default().push(run.began));
     for (at, shard) in &updates {
-        let is_covered =
-            begun[shard].iter().any(|began| began >= at && *began <= *at + Duration::from_secs(2));
+        let is_covered = begun[shard].iter().any(|began| began >= at && *began <= *at + patience);
         assert!(is_covered, "the update of {shard} at {at:?} has no run after it");
     }
-    println!("{workers} workers: {} runs for {} changes of a geoshard by a batch", runs.len(), updates.len());
-    runs.len()
+    let mut served: BTreeMap<&ShardId, Duration> = BTreeMap::new();
+    let mut perfect = 0;
+    for (at, shard) in &updates {
+        if served.get(shard).is_none_or(|until| at > until) {
+            served.insert(shard, *at + INTERVAL);
+            perfect += 1;
+        }
+    }
+    let seen = Seen { runs: runs.len(), perfect, store_failures: world.store_failures() };
+    println!(
+        "{workers} workers, {seconds} s: {} runs for {} changes of a geoshard by a batch; a perfect scheduler: {perfect}; ratio \
+         {:.3}; {} calls of the store failed",
+        seen.runs,
+        updates.len(),
+        seen.ratio(),
+        seen.store_failures
+    );
+    seen
 }
 
 #[tokio::test(start_paused = true)]
 async fn four_workers_that_share_a_store_run_hardly_more_than_one_perfect_scheduler_would() {
-    // One distributor that hears of every update at once.
-    let perfect = minute(1, 7).await;
-    let shared = minute(4, 7).await;
-    let ratio = shared as f64 / perfect as f64;
-    println!("ratio {ratio:.3}");
-    assert!(ratio <= 1.3, "{shared} runs, {perfect} would do");
+    // One distributor that hears of every update at once is what is called perfect.
+    assert!(busy(1, 60, None).await.ratio() <= 1.0);
+    let ratio = busy(4, 60, None).await.ratio();
+    assert!(ratio <= 1.3, "{ratio}");
+}
+
+/// In real time, on the memcached that the environment names: `dev/stack up --memcached`. Without one there is nothing to see.
+#[tokio::test]
+async fn four_workers_that_share_a_real_memcached_run_hardly_more_than_one_perfect_scheduler_would() {
+    let Ok(memcached) = std::env::var("GEOFOLD_TEST_MEMCACHED") else { return };
+    let seconds =
+        std::env::var("GEOFOLD_DISTRIBUTION_SECONDS").map_or(15, |seconds| seconds.parse().unwrap());
+    let seen = busy(4, seconds, Some(memcached)).await;
+    // What memcached does not answer in time is run; a machine that is that busy proves nothing about the ratio.
+    assert!(seen.ratio() <= 1.3 || seen.store_failures > 0, "{}", seen.ratio());
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,6 @@
 //! What one document contributes to the counts: the values of its facets.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -41,16 +42,23 @@ impl Facets {
     /// What the counts gain and lose by a document that had `before` and has these.
     pub fn delta_since(&self, before: &Self) -> Delta {
         let mut delta = Delta::default();
-        if self == before {
-            return delta;
+        let (mut now, mut then) = (self.iter().peekable(), before.iter().peekable());
+        // Both are in order, and most of them are the same: only what differs costs more than a look.
+        loop {
+            let order = match (now.peek(), then.peek()) {
+                (None, None) => return delta,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some(new), Some(old)) => new.cmp(old),
+            };
+            let gained = if order.is_le() { now.next() } else { None };
+            let lost = if order.is_ge() { then.next() } else { None };
+            match (gained, lost) {
+                (Some((facet, value)), None) => delta.add(facet, value, 1),
+                (None, Some((facet, value))) => delta.add(facet, value, -1),
+                _ => {}
+            }
         }
-        for (facet, value) in self.iter() {
-            delta.add(facet, value, 1);
-        }
-        for (facet, value) in before.iter() {
-            delta.add(facet, value, -1);
-        }
-        delta
     }
 
     /// Bytes that they hold, about.

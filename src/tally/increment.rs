@@ -20,15 +20,21 @@ impl Delta {
         if by == 0 {
             return;
         }
-        let values = self.0.entry(facet.to_owned()).or_default();
-        let sum = values.get(value).copied().unwrap_or_default().saturating_add(by);
-        if sum == 0 {
+        // A name is copied only where it is not there yet.
+        let Some(values) = self.0.get_mut(facet) else {
+            self.0.insert(facet.to_owned(), BTreeMap::from([(value.to_owned(), by)]));
+            return;
+        };
+        let Some(sum) = values.get_mut(value) else {
+            values.insert(value.to_owned(), by);
+            return;
+        };
+        *sum = sum.saturating_add(by);
+        if *sum == 0 {
             values.remove(value);
             if values.is_empty() {
                 self.0.remove(facet);
             }
-        } else {
-            values.insert(value.to_owned(), sum);
         }
     }
 

@@ -337,6 +337,25 @@ impl PlacementSetBack<'_> {
     }
 }
 
+/// Offsets are missing between what was committed and what was read, where something is counted.
+#[derive(Debug)]
+pub struct GapWhileCounting {
+    /// Where.
+    pub partition: i32,
+}
+
+impl GapWhileCounting {
+    /// Logs and counts it.
+    pub fn emit(self, metrics: &Metrics) {
+        let Self { partition } = self;
+        metrics.tally.gaps.inc();
+        warn!(
+            partition,
+            "offsets are missing (compaction, or transactions): if a worker died before it told what it had counted of such a              record, counts stay wrong; if one died here, recount with geofold audit --tally"
+        );
+    }
+}
+
 /// The worker became ready, or stopped being so, or has other reasons.
 #[derive(Debug)]
 pub struct ReadinessChanged<'a> {

@@ -20,6 +20,8 @@ pub struct TallyMetrics {
     pub edges_sent: IntCounter,
     /// Values that are not counted.
     pub values_left_out: IntCounter,
+    /// Assignments in which offsets were missing.
+    pub gaps: IntCounter,
     edges: IntGaugeVec,
     edge_bytes: IntGaugeVec,
     oldest_edge_seconds: GaugeVec,
@@ -49,6 +51,10 @@ impl TallyMetrics {
             values_left_out: r.counter(
                 "geofold_tally_values_left_out_total",
                 "Values that are not counted: too long, too many in one document, or not storable.",
+            )?,
+            gaps: r.counter(
+                "geofold_tally_gaps_total",
+                "Assignments of a partition in which offsets were missing: if a worker died there, recount.",
             )?,
             edges: r.gauge_vec(
                 "geofold_tally_edges",

@@ -55,7 +55,8 @@ use crate::position::{Epoch, Position};
 use crate::retry::{Delays, RetryPolicy};
 use crate::sabotage::{self, Sabotage};
 use crate::telemetry::events::{
-    BatchFailed, BatchFinished, EntryParked, PartitionStopped, PlacementSetBack, RecordedDecisionFinished,
+    BatchFailed, BatchFinished, EntryParked, GapWhileCounting, PartitionStopped, PlacementSetBack,
+    RecordedDecisionFinished,
 };
 use crate::telemetry::metrics::{Lookup, Metrics, Outcome as Counted, PartitionMetrics};
 
@@ -417,7 +418,9 @@ impl Task {
             return self.stop(Some(offset), &reason);
         }
         self.last_read = read;
-        self.saw_gap |= self.ledger.next_offset().is_some_and(|next| record.offset > next);
+        if self.ledger.next_offset().is_some_and(|next| record.offset > next) {
+            self.note_gap();
+        }
         self.metrics.record_in();
         let raw = RawRecord {
             partition: self.partition.number,
@@ -435,6 +438,13 @@ impl Task {
         }
         self.partition.meter.dequeued(cost);
         self.count_held();
+    }
+
+    /// Offsets are missing. Told once in an assignment.
+    fn note_gap(&mut self) {
+        if !std::mem::replace(&mut self.saw_gap, true) && self.tally.is_some() {
+            GapWhileCounting { partition: self.partition.number }.emit(&self.partition.bench.metrics);
+        }
     }
 
     /// Starts a batch if one is due.

@@ -10,39 +10,76 @@ use std::time::{Duration, Instant};
 
 use geofold::geo::GeoPoint;
 use geofold::geoshard::GeoshardMap;
+use rdkafka::Message;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
-use crate::support::{CITIES, Event, World, WorldOptions, wait_for};
+use crate::support::{CITIES, Event, World, WorldOptions, text, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A webhook's endpoint, which ends with the test's process.
 struct Endpoint {
     url: String,
+    said: Said,
+}
+
+/// What an endpoint answers and heard.
+#[derive(Clone, Default)]
+struct Said {
     status: Arc<AtomicU16>,
     told: Arc<Mutex<Vec<(Instant, Value)>>>,
+    /// The head of each request, whatever it was answered.
+    heads: Arc<Mutex<Vec<String>>>,
 }
 
 impl Endpoint {
     /// Answers with this status, until it is told another.
     fn start(status: u16) -> Self {
+        Self::listening("http", status, |connection| connection)
+    }
+
+    /// With TLS, by a certificate of the tests' own authority.
+    fn start_with_tls(status: u16) -> Self {
+        let pem = CertificateDer::from_pem_slice(include_bytes!("support/tls/endpoint.pem")).unwrap();
+        let key = PrivateKeyDer::from_pem_slice(include_bytes!("support/tls/endpoint.key")).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config =
+            rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.unwrap().with_no_client_auth().with_single_cert(vec![pem], key).unwrap();
+        let config = Arc::new(config);
+        Self::listening("https", status, move |connection| {
+            StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), connection)
+        })
+    }
+
+    fn listening<S: Read + Write + Send + 'static>(
+        scheme: &str,
+        status: u16,
+        wrap: impl Fn(TcpStream) -> S + Send + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}/changed", listener.local_addr().unwrap());
-        let (status, told) = (Arc::new(AtomicU16::new(status)), Arc::default());
-        let endpoint = Self { url, status, told };
-        let (status, told) = (endpoint.status.clone(), endpoint.told.clone());
+        let url = format!("{scheme}://{}/changed", listener.local_addr().unwrap());
+        let said = Said { status: Arc::new(AtomicU16::new(status)), ..Said::default() };
+        let endpoint = Self { url, said: said.clone() };
         std::thread::spawn(move || {
             for connection in listener.incoming().flatten() {
-                let (status, told) = (status.clone(), told.clone());
-                std::thread::spawn(move || while serve(&connection, &status, &told).is_some() {});
+                let (mut reader, said) = (BufReader::new(wrap(connection)), said.clone());
+                std::thread::spawn(move || while serve(&mut reader, &said).is_some() {});
             }
         });
         endpoint
     }
 
+    fn answer(&self, status: u16) {
+        self.said.status.store(status, SeqCst);
+    }
+
     /// What was answered with success since `begin`.
     fn told_since(&self, begin: Instant) -> Vec<Value> {
-        let told = self.told.lock().unwrap();
+        let told = self.said.told.lock().unwrap();
         told.iter().filter(|(at, _)| *at >= begin).map(|(_, notice)| notice.clone()).collect()
     }
 
@@ -55,9 +92,8 @@ impl Endpoint {
     }
 }
 
-fn serve(connection: &TcpStream, status: &AtomicU16, told: &Mutex<Vec<(Instant, Value)>>) -> Option<()> {
-    let mut reader = BufReader::new(connection);
-    let mut length = 0;
+fn serve<S: Read + Write>(reader: &mut BufReader<S>, said: &Said) -> Option<()> {
+    let (mut length, mut head) = (0, String::new());
     loop {
         let mut line = String::new();
         if reader.read_line(&mut line).ok()? == 0 {
@@ -68,15 +104,18 @@ fn serve(connection: &TcpStream, status: &AtomicU16, told: &Mutex<Vec<(Instant, 
             _ if line.trim_end().is_empty() => break,
             _ => {}
         }
+        head.push_str(&line);
     }
+    said.heads.lock().unwrap().push(head);
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
-    let status = status.load(SeqCst);
-    if status < 300 {
-        told.lock().unwrap().push((Instant::now(), serde_json::from_slice(&body).unwrap()));
+    let status = said.status.load(SeqCst);
+    if status < 300 && !body.is_empty() {
+        said.told.lock().unwrap().push((Instant::now(), serde_json::from_slice(&body).unwrap()));
     }
-    let mut connection = connection;
-    write!(connection, "HTTP/1.1 {status} Answer\r\ncontent-length: 0\r\n\r\n").ok()
+    let stream = reader.get_mut();
+    write!(stream, "HTTP/1.1 {status} Answer\r\ncontent-length: 0\r\n\r\n").ok()?;
+    stream.flush().ok()
 }
 
 fn in_city(id: &str, n: usize, city: usize) -> Event {
@@ -156,7 +195,7 @@ fn offsets_wait_for_an_endpoint_that_fails_until_it_was_told() {
     });
     assert!(world.offsets().iter().all(|(committed, _)| *committed == 0), "{:?}", world.offsets());
     let begin = Instant::now();
-    endpoint.status.store(204, SeqCst);
+    endpoint.answer(204);
     world.wait_until_committed(PATIENCE);
     assert_eq!(shards_of(&endpoint.told_since(begin)), shards());
     assert_eq!(world.dead_letters().len(), 0);
@@ -184,6 +223,95 @@ fn an_endpoint_that_refuses_for_good_leaves_dead_letters_and_lets_offsets_go() {
 }
 
 #[test]
+fn a_webhook_with_tls_is_told_with_its_headers_once_its_authority_is_trusted() {
+    let endpoint = Endpoint::start_with_tls(204);
+    let authority = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/support/tls/authority.pem");
+    let job = |more: &str| {
+        let job = format!(
+            "jobs = [{{ name = \"notify\", kind = \"webhook\", url = {:?}, interval = \"100ms\", \
+             headers = {{ authorization = \"Bearer hunter2\", x-tenant = \"7\" }}{more} }}]",
+            endpoint.url
+        );
+        WorldOptions { partitions: 1, config: vec![("distribution", job)] }
+    };
+    let stranger = World::new(job(""));
+    let checked = stranger.geofold(&["check"]);
+    let said = text(&checked);
+    assert!(!checked.status.success() && said.contains("must hold the authority that signed it"), "{said}");
+    assert!(!said.contains("hunter2"), "{said}");
+    drop(stranger);
+
+    let world = World::new(job(&format!(", ca_file = {authority:?}")));
+    let checked = world.geofold(&["check"]);
+    assert!(
+        checked.status.success() && text(&checked).contains("webhook notify: reachable"),
+        "{}",
+        text(&checked)
+    );
+    assert!(endpoint.said.told.lock().unwrap().is_empty(), "a check tells nothing");
+    let worker = world.worker();
+    let begin = Instant::now();
+    world.send(&everywhere(0));
+    world.wait_until_committed(PATIENCE);
+    let log = worker.log_once_stopped();
+    assert_eq!(shards_of(&endpoint.told_since(begin)), shards());
+    assert!(!log.contains("hunter2"), "{log}");
+    let heads = endpoint.said.heads.lock().unwrap();
+    assert!(!heads.is_empty());
+    for head in heads.iter().map(|head| head.to_ascii_lowercase()) {
+        assert!(head.contains("authorization: bearer hunter2") && head.contains("x-tenant: 7"), "{head}");
+    }
+}
+
+#[test]
+fn a_topic_gets_a_record_for_each_geoshard_that_was_written_to_before_offsets_go_on() {
+    let job = |topic: &str| {
+        let job = format!(
+            "jobs = [{{ name = \"announce\", kind = \"topic\", topic = {topic:?}, interval = \"100ms\" }}]"
+        );
+        ("distribution", job)
+    };
+    // Beside the world, whose name nobody knows yet.
+    let topic = format!("changes{:x}", std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos());
+    let world = World::new(WorldOptions { partitions: 2, config: vec![job(&topic)] });
+    let checked = world.geofold(&["check"]);
+    assert!(!checked.status.success(), "{}", text(&checked));
+    assert!(
+        text(&checked).contains(&format!("topic of the job announce: {topic} does not exist")),
+        "{}",
+        text(&checked)
+    );
+    world.create_topic(&topic, 3);
+    let checked = world.geofold(&["check"]);
+    assert!(checked.status.success(), "{}", text(&checked));
+
+    let worker = world.worker();
+    world.send(&everywhere(0));
+    world.wait_until_committed(PATIENCE);
+    let ends: Vec<i64> = world.offsets().into_iter().map(|(_, end)| end).collect();
+    let (mut told, mut documents) = (BTreeSet::new(), 0);
+    world.read(&topic, 3, |message| {
+        let notice: Value = serde_json::from_slice(message.payload().unwrap()).unwrap();
+        let shard = notice["shard"].as_str().unwrap().to_owned();
+        assert_eq!(message.key().unwrap(), shard.as_bytes());
+        assert_eq!(
+            (notice["job"].as_str(), notice["topic"].as_str()),
+            (Some("announce"), Some(&*world.name))
+        );
+        for partition in notice["partitions"].as_array().unwrap() {
+            let number = partition["partition"].as_u64().unwrap() as usize;
+            // Without offsets where a partition begins: whoever had it before may have owed a notice.
+            assert!(partition["last_offset"].as_i64().is_none_or(|last| last < ends[number]), "{notice}");
+        }
+        documents += notice["documents"].as_u64().unwrap();
+        told.insert(shard);
+    });
+    assert_eq!(told, shards());
+    assert!(documents >= CITIES.len() as u64, "{documents}");
+    worker.stop();
+}
+
+#[test]
 fn what_a_killed_worker_had_written_and_not_told_is_told_by_the_next_owner() {
     let endpoint = Endpoint::start(503);
     let config = [vec![endpoint.job("100ms")], short_session()].concat();
@@ -196,7 +324,7 @@ fn what_a_killed_worker_had_written_and_not_told_is_told_by_the_next_owner() {
     });
     victim.kill();
     let begin = Instant::now();
-    endpoint.status.store(200, SeqCst);
+    endpoint.answer(200);
     let next = world.worker();
     world.wait_until_committed(PATIENCE);
     assert_eq!(shards_of(&endpoint.told_since(begin)), shards());

@@ -171,7 +171,7 @@ fn a_copy_that_somebody_wrote_in_place_already_is_recorded_with_the_facets_that_
 }
 
 #[test]
-fn a_document_that_is_refused_is_counted_as_it_was_before() {
+pub(super) fn a_document_that_is_refused_is_counted_as_it_was_before() {
     let bad = |tag: &str, offset| {
         let doc = format!(r#"{{"location":{{"lat":1,"lon":{A}}},"tag":"{tag}","n":"{UNACCEPTABLE}"}}"#);
         let at_place = path().locate(doc.as_bytes()).unwrap();

@@ -54,12 +54,16 @@ impl Task {
             };
             match remembered {
                 Ok(None) => {
-                    self.saw_gap = offset != 0;
+                    if offset != 0 {
+                        self.note_gap();
+                    }
                     return true;
                 }
                 Ok(Some(remembered)) => match remembered.allows(bench.epoch, offset) {
                     Ok(()) => {
-                        self.saw_gap = offset != remembered.offset;
+                        if offset != remembered.offset {
+                            self.note_gap();
+                        }
                         // Committed by now, and perhaps more.
                         self.committed_before = Position::new(remembered.epoch, remembered.offset)
                             .unwrap_or(self.committed_before);

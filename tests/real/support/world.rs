@@ -360,7 +360,7 @@ impl World {
     }
 
     /// Reads a topic from its beginning to its end, partition after partition.
-    fn read(&self, topic: &str, partitions: i32, mut each: impl FnMut(&BorrowedMessage<'_>)) {
+    pub fn read(&self, topic: &str, partitions: i32, mut each: impl FnMut(&BorrowedMessage<'_>)) {
         let mut client = self.client();
         // Its commits would be events of their own, for which a poll gives no record.
         client.set("group.id", "reader").set("enable.auto.commit", "false");

@@ -89,6 +89,30 @@ async fn merged_increments_are_the_counts_of_what_is_in_the_index() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn missing_offsets_are_told_once_in_an_assignment_where_something_is_counted() {
+    let gaps = |rig: &Rig| {
+        let metrics = rig.metrics.render().unwrap();
+        let line = metrics.lines().find(|line| line.starts_with("geofold_tally_gaps_total ")).unwrap();
+        line.rsplit(' ').next().unwrap().to_owned()
+    };
+    let (mut rig, _kept) = counting(usize::MAX);
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+    assert_eq!(gaps(&rig), "0");
+    for offset in [3, 4, 9] {
+        rig.index(offset, "a", 1, 1);
+        rig.until_watermark(offset + 1).await;
+    }
+    assert_eq!(gaps(&rig), "1");
+    let mut rig = Rig::start();
+    for offset in [0, 5] {
+        rig.index(offset, "a", 1, 1);
+        rig.until_watermark(offset + 1).await;
+    }
+    assert_eq!(gaps(&rig), "0", "nothing is counted");
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_offset_passes_before_its_increment_is_acknowledged() {
     let (mut rig, kept) = counting(usize::MAX);
     kept.open.send_replace(false);
