@@ -21,6 +21,7 @@
 //! | [`distribution`] | what follows every change: refreshes, webhooks, records |
 //! | [`kafka`] | what rust-rdkafka does not give |
 //! | [`audit`] | everything that is stored, compared and mended |
+//! | [`refeed`] | documents fetched again from the source of truth |
 //! | [`indices`], [`check`] | the indices, and whether everything is as it must be |
 //! | [`config`] | one file, overridden by the environment |
 //! | [`telemetry`], [`admin`] | metrics, events, logs; HTTP and the status page |
@@ -57,6 +58,7 @@ pub mod points;
 pub mod position;
 #[doc(hidden)]
 pub mod random;
+pub mod refeed;
 pub mod retry;
 pub mod sabotage;
 pub mod search;

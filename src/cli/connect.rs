@@ -55,7 +55,7 @@ pub fn rules(config: &Config) -> Result<Rules, Failure> {
     Ok(Rules {
         map: map(config)?,
         location,
-        on_missing: config.documents.on_missing,
+        on_missing: config.on_missing(),
         announce_all: false,
         tally: FacetRules::configured(&config.tally),
     })

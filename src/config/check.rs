@@ -2,6 +2,7 @@
 
 mod counts;
 mod distribution;
+mod source;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -70,6 +71,7 @@ fn check(config: &Config, has_tls: bool) -> Vec<Finding> {
     check_dead_letters(&mut findings, config);
     counts::check_counts(&mut findings, config);
     distribution::check(&mut findings, config);
+    source::check(&mut findings, config);
     check_edges(&mut findings, config);
     findings.0
 }

@@ -1,28 +1,35 @@
 //! The keys there are, as one flat list of dotted paths, and the nearest of them to a key that does not exist.
 //!
 //! The list comes from the types: a configuration in which every optional key is set, written out and flattened. Every
-//! key is `section.key`, but for librdkafka's own settings, `kafka.properties.<setting>`, and the facets, `tally.facets.<name>`,
-//! which may be anything.
+//! key is `section.key`, but for librdkafka's own settings, `kafka.properties.<setting>`, the facets, `tally.facets.<name>`,
+//! and the headers for a source, `source.headers.<name>`, which may be anything.
 
 use std::collections::BTreeMap;
 
 use toml::{Table, Value};
 
 use super::secret::Secret;
-use super::types::{Config, SaslMechanism};
+use super::source::SourceKind;
+use super::types::{Config, OnMissing, SaslMechanism};
 
 /// Tables whose keys are librdkafka's, not geofold's.
 pub(super) const LIBRDKAFKA: [&str; 2] = ["kafka.properties", "kafka.producer_properties"];
 
-/// All tables whose keys are not geofold's: [`LIBRDKAFKA`], and the names of facets.
-pub(super) const FREE: [&str; 3] = [LIBRDKAFKA[0], LIBRDKAFKA[1], "tally.facets"];
+/// All tables whose keys are not geofold's: [`LIBRDKAFKA`], and the names of facets and of headers.
+pub(super) const FREE: [&str; 4] = [LIBRDKAFKA[0], LIBRDKAFKA[1], "tally.facets", "source.headers"];
 
 /// Keys of which a file does not go without.
 pub(super) const REQUIRED: [&str; 3] = ["kafka.brokers", "kafka.topic", "elasticsearch.urls"];
 
 /// Keys whose value may stand in a file that `<key>_file` names.
-pub(super) const SECRETS: [&str; 4] =
-    ["kafka.sasl_password", "elasticsearch.password", "elasticsearch.api_key", "database.password"];
+pub(super) const SECRETS: [&str; 6] = [
+    "kafka.sasl_password",
+    "elasticsearch.password",
+    "elasticsearch.api_key",
+    "source.password",
+    "source.bearer_token",
+    "database.password",
+];
 
 /// All keys, each with a value of the type it is written in.
 pub(super) struct Keys(BTreeMap<String, Value>);
@@ -107,7 +114,18 @@ fn with_every_key() -> Config {
     config.elasticsearch.api_key = secret();
     config.elasticsearch.api_key_file = path();
     config.elasticsearch.ca_file = path();
+    config.documents.on_missing = Some(OnMissing::Drop);
     config.geoshards.index_template = path();
+    config.source.kind = Some(SourceKind::Http);
+    config.source.url = "http://host/{id}".parse().ok();
+    config.source.username = Some(text());
+    config.source.password = secret();
+    config.source.password_file = path();
+    config.source.bearer_token = secret();
+    config.source.bearer_token_file = path();
+    config.source.ca_file = path();
+    config.source.query = Some(text());
+    config.source.probe_id = Some(text());
     config.dead_letter.topic = Some(text());
     config.distribution.memcached = Some(text());
     config.tally.topic = Some(text());

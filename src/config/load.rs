@@ -278,6 +278,9 @@ impl Loader<'_> {
             &mut elasticsearch.api_key_file,
             &mut elasticsearch.ca_file,
             &mut config.geoshards.index_template,
+            &mut config.source.password_file,
+            &mut config.source.bearer_token_file,
+            &mut config.source.ca_file,
             &mut config.database.password_file,
             &mut config.database.ca_file,
         ];

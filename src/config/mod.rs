@@ -2,6 +2,7 @@
 //!
 //! - [`types`]: a type for each section, with its defaults; [`byte_size`], [`secret`], [`server_url`] are its values
 //! - [`counts`]: the sections of live counts; [`database_url`] is one of their values
+//! - [`source`]: the section of the source of truth
 //! - [`load`]: file and environment to [`Config`], refusing unknown keys; with `keys` (which there are) and `overlay`
 //!   (what the environment changes)
 //! - [`check`]: what is wrong between keys, all of it at once
@@ -39,6 +40,7 @@ pub mod properties;
 pub mod secret;
 pub mod server_url;
 mod show;
+pub mod source;
 pub mod types;
 
 pub use byte_size::ByteSize;
@@ -49,6 +51,7 @@ pub use load::{BadKey, ConfigError, Place};
 pub use properties::Properties;
 pub use secret::Secret;
 pub use server_url::ServerUrl;
+pub use source::{Source, SourceKind, SourceUrl};
 pub use types::*;
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use super::counts::{Collector, Database, Tally};
 use super::properties::Properties;
 use super::secret::Secret;
 use super::server_url::ServerUrl;
+use super::source::Source;
 use crate::position::Epoch;
 
 /// The whole configuration. Load it with [`Config::load`]; the default is a worker for services on this machine.
@@ -44,6 +45,8 @@ pub struct Config {
     pub dead_letter: DeadLetter,
     /// What follows every change of a geoshard.
     pub distribution: Distribution,
+    /// Where documents can be fetched again.
+    pub source: Source,
     /// What is counted.
     pub tally: Tally,
     /// Where counts are kept.
@@ -290,17 +293,22 @@ pub struct Documents {
     pub location: String,
     /// A record's value above this size is bad input.
     pub max_bytes: ByteSize,
-    /// What to do with a patch of a document that is nowhere.
-    pub on_missing: OnMissing,
+    /// What to do with a patch of a document that is nowhere; see [`Config::on_missing`].
+    pub on_missing: Option<OnMissing>,
 }
 
 impl Default for Documents {
     fn default() -> Self {
-        Self {
-            location: "location".to_owned(),
-            max_bytes: ByteSize::mib(1),
-            on_missing: OnMissing::DeadLetter,
-        }
+        Self { location: "location".to_owned(), max_bytes: ByteSize::mib(1), on_missing: None }
+    }
+}
+
+impl Config {
+    /// What to do with a patch of a document that is nowhere: what is configured, or what fits best if nothing is.
+    pub fn on_missing(&self) -> OnMissing {
+        let has_source = self.source.kind.is_some();
+        let fitting = if has_source { OnMissing::Refeed } else { OnMissing::DeadLetter };
+        self.documents.on_missing.unwrap_or(fitting)
     }
 }
 
@@ -314,6 +322,8 @@ pub enum OnMissing {
     Create,
     /// Count it and forget it.
     Drop,
+    /// Fetch the document from the source of truth, and patch that.
+    Refeed,
 }
 
 /// `[positions]`

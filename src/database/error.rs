@@ -88,9 +88,13 @@ impl Failure {
         match (self, self.kind()) {
             (Self::TooNew { .. }, _) => "use the geofold that wrote them, or a later one",
             (_, Kind::Passing) => "it is tried again; if it lasts, see that the server runs, and its log",
-            (_, Kind::Access) => "check user and password in [database], and what the user may do there",
-            (_, Kind::Missing) => "check database.url; the database, or the file's folder, has to exist",
-            (_, Kind::Tls) => "check sslmode in database.url, and database.ca_file",
+            (_, Kind::Access) => {
+                "check user and password in the configuration, and what the user may do there"
+            }
+            (_, Kind::Missing) => {
+                "check its url in the configuration; the database, or the file's folder, has to exist"
+            }
+            (_, Kind::Tls) => "check sslmode in its url, and its ca_file, in the configuration",
             (_, Kind::Other) => "this does not get better by waiting",
         }
     }
@@ -129,6 +133,16 @@ impl DatabaseError {
 
     pub(super) fn with(name: &str, doing: &'static str, failure: Failure) -> Self {
         Self { name: name.to_owned(), doing, failure }
+    }
+
+    /// Whether a value that was given is what the server can not work with (SQLSTATE class 22).
+    pub fn is_of_a_value(&self) -> bool {
+        match &self.failure {
+            Failure::Refused(error) => matches!(
+                &**error, sqlx::Error::Database(error) if error.code().is_some_and(|code| code.len() == 5 && code.starts_with("22"))
+            ),
+            _ => false,
+        }
     }
 
     /// Whether it may be gone when the same is tried again: a server that restarts, a conflict, a full disk.

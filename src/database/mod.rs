@@ -15,8 +15,10 @@ mod migrate;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
+use futures::TryStreamExt as _;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions, PgRow, PgSslMode};
 use sqlx::sqlite::{
@@ -396,6 +398,36 @@ impl Transaction {
         };
         let rows = in_time(timeout, work).await;
         self.end_if_failed(rows)
+    }
+
+    /// Carries out a query of the configuration; with PostgreSQL only. `$1` are the texts, `$2` is the number. `take` gets the
+    /// rows one by one, so that not all of them have to be held; once it breaks, the transaction is over.
+    pub async fn each_row(
+        &mut self,
+        query: String,
+        texts: &[&str],
+        number: i64,
+        mut take: impl FnMut(Row) -> Result<ControlFlow<()>, sqlx::Error>,
+    ) -> Result<(), DatabaseError> {
+        let timeout = self.timeout;
+        let work = async {
+            let Some(Connection::Postgres(connection)) = self.connection.as_mut() else {
+                return Err(Failure::Over);
+            };
+            let query = sqlx::query(AssertSqlSafe(query)).bind(texts).bind(number);
+            let mut rows = query.fetch(&mut **connection);
+            while let Some(row) = rows.try_next().await? {
+                if take(Row(RowOf::Postgres(row)))?.is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        };
+        let done = in_time(timeout, work).await;
+        if self.end_if_failed(done)?.is_break() {
+            self.abandon();
+        }
+        Ok(())
     }
 
     /// What a row's cell is, with an error that says what was being done.

@@ -1,8 +1,9 @@
 //! What several modules' tests share: a search server in memory, a clock that follows tokio's, a small map, a
-//! collector in memory.
+//! collector in memory, a source of truth over HTTP.
 
 mod clock;
 mod elastic;
+pub(crate) mod source;
 mod tally;
 
 use std::sync::Arc;
