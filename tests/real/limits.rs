@@ -2,10 +2,12 @@
 //! the largest document.
 //!
 //! Sizes come from the environment, so that what is run on every change takes a minute or two, and the large figures in
-//! docs/reliability.md can be had again:
+//! docs/reliability.md can be had again, with an optimised worker:
 //!
 //! ```text
-//! GEOFOLD_LIMITS_RECORDS=5000000 GEOFOLD_LIMITS_PARTITIONS=10000 cargo test --features real-services --test real limits
+//! export GEOFOLD_LIMITS_RECORDS=5000000 GEOFOLD_LIMITS_PARTITIONS=10000
+//! export GEOFOLD_STACK_KAFKA_HEAP=2g GEOFOLD_WORKER_BINARY="$PWD/target/release/geofold"
+//! cargo test --features real-services --test real limits
 //! ```
 
 use std::collections::BTreeMap;

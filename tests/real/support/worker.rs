@@ -1,5 +1,6 @@
 //! A worker as a real child process.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -9,6 +10,12 @@ use crate::support::wait_for;
 
 /// The binary under test.
 pub const GEOFOLD: &str = env!("CARGO_BIN_EXE_geofold");
+
+/// The binary that workers run: [`GEOFOLD`], or an optimised one of the same commit where figures are to be had
+/// (`GEOFOLD_WORKER_BINARY=target/release/geofold`).
+fn worker_binary() -> OsString {
+    std::env::var_os("GEOFOLD_WORKER_BINARY").unwrap_or_else(|| GEOFOLD.into())
+}
 
 /// A running `geofold run`. Killed on drop.
 pub struct Worker {
@@ -22,7 +29,7 @@ impl Worker {
     /// Starts a worker whose admin server listens at `admin_port`, with more arguments and environment variables.
     pub fn start(config: &Path, log: PathBuf, admin_port: u16, args: &[&str], env: &[(&str, &str)]) -> Self {
         let file = File::create(&log).unwrap();
-        let child = Command::new(GEOFOLD)
+        let child = Command::new(worker_binary())
             .args(["run", "--config"])
             .arg(config)
             .args(args)
