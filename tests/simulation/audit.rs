@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::process::MAPS;
 use crate::scenario::{Kind, PLACES, Produced, Scenario, document_id};
+use crate::tally;
 use crate::world::{Delivery, World, position};
 
 /// Judges one write that Elasticsearch carried out.
@@ -70,6 +71,7 @@ pub fn commit(world: &World, committed: i64, is_there: &[bool]) {
 /// Judges the end: nothing in flight, nothing owed, everything committed.
 pub fn end(world: &World) {
     let scenario = &world.scenario;
+    let mut is_as_recorded = true;
     for document in scenario.documents().map(document_id) {
         let view = world.view(&doc_id(&document));
         if !was_announced_and_given_up(world, &document, &view) {
@@ -78,6 +80,11 @@ pub fn end(world: &World) {
         if scenario.kind != Kind::Refusing {
             content(world, &document, &view);
         }
+        is_as_recorded &= !was_announced_and_given_up(world, &document, &view);
+    }
+    // Known limits of the tally: records that compaction took, refused folds, and what is recorded of them.
+    if scenario.counts() && is_as_recorded && matches!(scenario.kind, Kind::Plain | Kind::TwoMaps) {
+        tally::judge(world);
     }
     letters(world);
 }

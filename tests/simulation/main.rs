@@ -10,6 +10,7 @@
 //! | `process.rs` | a worker's process: the partition task, fed, stopped and killed |
 //! | `run.rs` | one run, from its beginning to its audit |
 //! | `audit.rs` | what must hold at every change, at every commit, and at the end |
+//! | `tally.rs` | what is counted in some of the runs, and whether it is right |
 //! | `report.rs`, `shrink.rs` | what a failed run tells, of a scenario cut down |
 //! | `sabotages.rs` | the rules of the protocol broken on purpose: each must be found |
 //! | `command.rs` | arguments |
@@ -28,6 +29,7 @@ mod run;
 mod sabotages;
 mod scenario;
 mod shrink;
+mod tally;
 mod world;
 
 use std::process::ExitCode;

@@ -35,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::requests::Wire;
 use crate::scenario::{DEADLINE, Kind, PLACES, Setup, document_id};
+use crate::tally;
 use crate::world::{Delivery, GEOSHARDS, TOPIC, World};
 
 /// Which geoshard has which place: by the usual map, and by the other one where two are live. Every place moves.
@@ -181,7 +182,7 @@ impl Process {
             location: shared.location.clone(),
             on_missing: world.scenario.on_missing,
             announce_all: false,
-            tally: None,
+            tally: world.scenario.counts().then(tally::rules),
         };
         let clock: Arc<dyn Clock> = world.clock.clone();
         let metrics = shared.metrics.clone();
@@ -226,7 +227,7 @@ impl Process {
         let bench = Bench {
             topic: TOPIC.into(),
             epoch,
-            counting: None,
+            counting: world.scenario.counts().then(|| tally::counting(world, name)),
             partitions: i32::MAX,
             batching: Batching {
                 max_documents,
@@ -336,8 +337,9 @@ impl Process {
         self.watermark().unwrap_or(self.began_at) == self.world.end_of_log()
     }
 
-    /// What was committed is remembered in Elasticsearch, a while later.
+    /// What was committed is known to the task now, and remembered in Elasticsearch, a while later.
     pub fn remember(&self, committed: i64) {
+        self.published.set_committed(committed);
         let (memory, world) = (self.memory.clone(), self.world.clone());
         let number = self.number;
         let cancel = self.cancel.child_token();

@@ -17,6 +17,7 @@ use geofold::placement::Placement;
 use geofold::position::{Epoch, Position};
 use geofold::random::Random;
 use geofold::sabotage::{self, Sabotage};
+use geofold::tally::increment::Increment;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::Instant as TokioInstant;
@@ -98,6 +99,8 @@ pub struct State {
     /// Until when the dead-letter topic takes nothing.
     pub no_letters_until: u64,
     pub deliveries: Vec<Delivery>,
+    /// The topic of increments.
+    pub increments: Vec<Increment>,
     /// Requests that may still be carried out.
     pub under_way: usize,
     /// Writes that Elasticsearch carried out.
@@ -154,6 +157,7 @@ impl World {
             outages: Vec::new(),
             no_letters_until: 0,
             deliveries: Vec::new(),
+            increments: Vec::new(),
             under_way: 0,
             writes: 0,
             broken: None,

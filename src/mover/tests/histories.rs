@@ -616,7 +616,7 @@ fn every_sabotage_of_mover_and_ledger_is_found() {
     let in_the_table: [(_, fn()); 9] = [
         (
             Sabotage::RefusedInPlaceIsNotRecorded,
-            super::tally::a_document_that_is_refused_is_counted_as_it_was_before,
+            tally::a_document_that_is_refused_is_counted_as_it_was_before,
         ),
         (
             Sabotage::FinishingSweepsAnyway,
