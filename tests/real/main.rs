@@ -26,6 +26,7 @@ mod migrate;
 mod one_copy;
 mod order;
 mod outages;
+mod prometheus;
 mod quick_start;
 #[expect(dead_code, reason = "not all of what the fast tests compare with is needed here")]
 #[path = "../cover/reference.rs"]

@@ -91,6 +91,11 @@ impl Worker {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// Where its admin server listens: host and port.
+    pub fn address(&self) -> &str {
+        self.admin.trim_start_matches("http://")
+    }
+
     /// Status of a path of its admin server; `None` while it does not answer.
     pub fn get(&self, path: &str) -> Option<(u16, String)> {
         let response = self.http.get(format!("{}{path}", self.admin)).send().ok()?;
