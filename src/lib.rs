@@ -31,6 +31,7 @@
 
 pub mod admin;
 pub mod audit;
+pub mod campaign;
 pub mod check;
 pub mod cli;
 pub mod clock;

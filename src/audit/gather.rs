@@ -92,7 +92,7 @@ impl Audit<'_> {
             Index::Geoshard(_) => vec![self.location.as_str().to_owned()],
             _ => ["pos", "shard", "leftovers", "deleted", "refused"].map(str::to_owned).to_vec(),
         };
-        let options = ScanOptions { page: PAGE, timeout: self.options.timeout, fields };
+        let options = ScanOptions { page: PAGE, timeout: self.options.timeout, fields, query: None };
         let name = index.name(self.prefix);
         let mut scan = Scan::open(self.elastic, &[name], options).await?;
         loop {

@@ -17,7 +17,7 @@ mod defect;
 mod gather;
 mod look;
 mod mend;
-mod sort;
+pub(crate) mod sort;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,10 +1,11 @@
 //! The command line: one file per subcommand, each thin.
 //!
 //! Exit codes: 0 all went well; 1 it did not, and the last lines of standard error say why; 2 the arguments or the
-//! configuration are wrong and nothing was started. `check`, `send` and `audit` say in their help what else they mean by 1.
+//! configuration are wrong and nothing was started. `check`, `send`, `audit` and `campaign run` say in their help what else they mean by 1.
 
 mod audit;
 mod audit_counts;
+mod campaign;
 mod check;
 mod cloud;
 mod collect;
@@ -58,6 +59,8 @@ enum Command {
     Cloud(cloud::CloudArgs),
     /// Compare all placements with all copies, say what is wrong, and mend it.
     Audit(audit::AuditArgs),
+    /// Touch, refeed or delete any number of documents: make a list, run it on any machines, watch it.
+    Campaign(campaign::CampaignArgs),
     /// Show the whole job on stand-ins, with no server installed.
     Demo(demo::DemoArgs),
     /// Ask a running worker or collector whether it is alive.
@@ -135,6 +138,7 @@ pub fn main() -> ExitCode {
         Command::Collect(args) => block_on(collect::collect(args)),
         Command::Cloud(args) => block_on(cloud::cloud(args)),
         Command::Audit(args) => block_on(audit::audit(args)),
+        Command::Campaign(args) => block_on(campaign::campaign(args)),
         Command::Demo(args) => block_on(demo::demo(args)),
         Command::Health(args) => block_on(health::health(args)),
         Command::Completions(args) => shell::completions(Cli::command(), &args),

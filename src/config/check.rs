@@ -1,5 +1,6 @@
 //! What is wrong between keys: rules that no single key can break. Pure, and all findings at once.
 
+mod campaigns;
 mod counts;
 mod distribution;
 mod source;
@@ -72,6 +73,7 @@ fn check(config: &Config, has_tls: bool) -> Vec<Finding> {
     counts::check_counts(&mut findings, config);
     distribution::check(&mut findings, config);
     source::check(&mut findings, config);
+    campaigns::check(&mut findings, config);
     check_edges(&mut findings, config);
     findings.0
 }

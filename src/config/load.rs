@@ -15,6 +15,7 @@ use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Table, Value};
 
+use super::campaigns::Which;
 use super::keys::{self, Keys, REQUIRED, SECRETS};
 use super::overlay;
 use super::types::{Config, GroupProtocol};
@@ -289,6 +290,11 @@ impl Loader<'_> {
         }
         for path in config.distribution.jobs.iter_mut().filter_map(|job| job.ca_file.as_mut()) {
             *path = self.base_dir.join(&*path);
+        }
+        for periodic in &mut config.campaigns.periodic {
+            if let Which::Query(path) = &mut periodic.what {
+                *path = self.base_dir.join(&*path);
+            }
         }
         config.database.url.resolve(self.base_dir);
     }

@@ -30,6 +30,7 @@
 //! ```
 
 pub mod byte_size;
+pub mod campaigns;
 pub mod check;
 pub mod counts;
 pub mod database_url;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::byte_size::ByteSize;
+use super::campaigns::Campaigns;
 use super::counts::{Collector, Database, Tally};
 use super::properties::Properties;
 use super::secret::Secret;
@@ -53,6 +54,8 @@ pub struct Config {
     pub database: Database,
     /// How increments become counts.
     pub collector: Collector,
+    /// Lists of documents to each of which the same is done.
+    pub campaigns: Campaigns,
     /// Leaving in good order.
     pub shutdown: Shutdown,
     /// The HTTP server for metrics, health and tools.

@@ -104,6 +104,8 @@ pub enum Lock {
     Migrate = 1,
     /// Merge increments.
     Merge = 2,
+    /// Make a periodic campaign.
+    Campaign = 3,
 }
 
 impl Database {

@@ -23,6 +23,8 @@ pub struct ScanOptions {
     pub timeout: Duration,
     /// The only fields of each document to read, as dotted paths; all of it if there are none.
     pub fields: Vec<String>,
+    /// The only documents to read, as a query of Elasticsearch; all of them if there is none.
+    pub query: Option<Value>,
 }
 
 /// One document, as the scan saw it.
@@ -126,6 +128,9 @@ impl<'a> Scan<'a> {
         });
         if !self.options.fields.is_empty() {
             body["_source"] = json!(self.options.fields);
+        }
+        if let Some(query) = &self.options.query {
+            body["query"] = query.clone();
         }
         if let Some(after) = self.after.take() {
             body["search_after"] = after;

@@ -69,6 +69,7 @@ impl Migration {
                 page: PAGE,
                 timeout: self.timeout(),
                 fields: vec![self.location.as_str().to_owned()],
+                query: None,
             };
             let name = Index::Geoshard(shard.clone()).name(&self.config.elasticsearch.prefix);
             let mut scan = Scan::open(&*self.elastic, &[name], options).await?;

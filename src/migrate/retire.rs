@@ -72,7 +72,7 @@ impl Migration {
         let timeout = self.timeout();
         let name = Index::Placements.name(&self.config.elasticsearch.prefix);
         self.admin(Method::Post, format!("/{name}/_refresh"), None).await?;
-        let options = ScanOptions { page: PAGE, timeout, fields: vec![] };
+        let options = ScanOptions { page: PAGE, timeout, fields: vec![], query: None };
         let mut scan = Scan::open(&*self.elastic, &[name], options).await?;
         let mut named = 0;
         loop {

@@ -63,7 +63,7 @@ pub async fn scan<E: std::error::Error + Send + Sync + 'static>(
     if let Some(bad) = indices.iter().find(|name| !is_name(name)) {
         return Err(ScanPointsError::Name(bad.clone()));
     }
-    let options = ScanOptions { page: PAGE, timeout, fields: columns.fields() };
+    let options = ScanOptions { page: PAGE, timeout, fields: columns.fields(), query: None };
     let mut scan = Scan::open(elastic, indices, options).await?;
     let mut scanned = Scanned::default();
     let mut each = |row: Row<'_>| each(row).map_err(|error| RowProblem::Use(Box::new(error)));

@@ -27,7 +27,7 @@ pub use line::{LineError, LineProblem, LineRules, OP_HEADER, Op, SendRecord, Unk
 pub use producer::DeliveryFailure;
 
 use pace::Pace;
-pub(crate) use producer::TopicProducer;
+pub(crate) use producer::{TopicProducer, check_topic, settings};
 
 /// A longer line is an error without being held in memory; no broker takes a record of this size.
 const MAX_LINE_BYTES: u64 = 64 << 20;

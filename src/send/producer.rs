@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::Duration;
 
-use rdkafka::client::ClientContext;
+use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
@@ -46,6 +46,47 @@ pub struct DeliveryFailure {
     pub reason: String,
 }
 
+/// The settings of every producer of writes: those given, but for what the promises need.
+pub(crate) fn settings(properties: &BTreeMap<String, String>) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.extend(DEFAULTS.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    config.extend(properties.clone());
+    config.extend(REQUIRED.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    config
+}
+
+/// Whether the topic is there. Blocks while it asks.
+pub(crate) fn check_topic(
+    client: &Client<impl ClientContext>,
+    topic: &str,
+    properties: &BTreeMap<String, String>,
+) -> Result<(), SendError> {
+    let servers = || properties.get("bootstrap.servers").cloned().unwrap_or_default();
+    let topic = topic.to_owned();
+    for attempt in 1.. {
+        let metadata = client
+            .fetch_metadata(Some(&topic), METADATA_TIMEOUT)
+            .map_err(|source| SendError::Unreachable { servers: servers(), source })?;
+        let error = match metadata.topics().iter().find(|found| found.name() == topic) {
+            Some(found) => found.error().map(RDKafkaErrorCode::from),
+            None => Some(RDKafkaErrorCode::UnknownTopicOrPartition),
+        };
+        match error {
+            None => break,
+            Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::LeaderNotAvailable)
+                if attempt < METADATA_ATTEMPTS =>
+            {
+                sleep(METADATA_PAUSE);
+            }
+            Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
+                return Err(SendError::UnknownTopic { topic, servers: servers() });
+            }
+            Some(error) => return Err(SendError::Topic { topic, reason: error.to_string() }),
+        }
+    }
+    Ok(())
+}
+
 /// A producer for one topic that is known to be there.
 pub(crate) struct TopicProducer {
     producer: ThreadedProducer<Deliveries>,
@@ -54,43 +95,11 @@ pub(crate) struct TopicProducer {
 
 impl TopicProducer {
     pub fn connect(properties: &BTreeMap<String, String>, topic: &str) -> Result<Self, SendError> {
-        let mut config = ClientConfig::new();
-        config.extend(DEFAULTS.map(|(key, value)| (key.to_owned(), value.to_owned())));
-        config.extend(properties.clone());
-        config.extend(REQUIRED.map(|(key, value)| (key.to_owned(), value.to_owned())));
-        let producer = ThreadedProducer::from_config_and_context(&config, Deliveries::default())
-            .map_err(SendError::Client)?;
-        let producer = Self { producer, topic: topic.to_owned() };
-        producer.check_topic(properties.get("bootstrap.servers").map_or("", String::as_str))?;
-        Ok(producer)
-    }
-
-    fn check_topic(&self, servers: &str) -> Result<(), SendError> {
-        let topic = self.topic.clone();
-        for attempt in 1.. {
-            let metadata = self
-                .producer
-                .client()
-                .fetch_metadata(Some(&topic), METADATA_TIMEOUT)
-                .map_err(|source| SendError::Unreachable { servers: servers.to_owned(), source })?;
-            let error = match metadata.topics().iter().find(|found| found.name() == topic) {
-                Some(found) => found.error().map(RDKafkaErrorCode::from),
-                None => Some(RDKafkaErrorCode::UnknownTopicOrPartition),
-            };
-            match error {
-                None => break,
-                Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::LeaderNotAvailable)
-                    if attempt < METADATA_ATTEMPTS =>
-                {
-                    sleep(METADATA_PAUSE);
-                }
-                Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
-                    return Err(SendError::UnknownTopic { topic, servers: servers.to_owned() });
-                }
-                Some(error) => return Err(SendError::Topic { topic, reason: error.to_string() }),
-            }
-        }
-        Ok(())
+        let producer =
+            ThreadedProducer::from_config_and_context(&settings(properties), Deliveries::default())
+                .map_err(SendError::Client)?;
+        check_topic(producer.client(), topic, properties)?;
+        Ok(Self { producer, topic: topic.to_owned() })
     }
 
     /// Hands the record to the client; waits while its queue is full. `false`: `stop` came first, the record was not

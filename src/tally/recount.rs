@@ -35,7 +35,7 @@ pub async fn recount(
     for shard in shards {
         // Without a field, all of a document would be asked for; an unknown one costs nothing.
         let fields = if fields.is_empty() { vec![NO_FIELD.to_owned()] } else { fields.to_vec() };
-        let options = ScanOptions { page: PAGE, timeout, fields };
+        let options = ScanOptions { page: PAGE, timeout, fields, query: None };
         let mut scan = Scan::open(elastic, &[format!("{prefix}-{shard}")], options).await?;
         let result = loop {
             let page = match scan.next().await {

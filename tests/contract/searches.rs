@@ -143,7 +143,7 @@ async fn a_scan_reads_what_was_there_when_it_was_opened(server: &Server) {
     server.refresh("$*").await;
     let elastic = server.elastic();
     let indices = ["a", "b", "c"].map(|index| server.name(index));
-    let options = ScanOptions { page: 4, timeout: LIMIT, fields: vec!["location".to_owned()] };
+    let options = ScanOptions { page: 4, timeout: LIMIT, fields: vec!["location".to_owned()], query: None };
     let opened = Scan::open(&elastic, &indices, options).await;
     if server.is_opensearch() {
         assert!(matches!(opened, Err(ScanError::NoPointInTime { .. })));

@@ -14,6 +14,7 @@
 
 mod audit;
 mod bounded;
+mod campaigns;
 mod collector;
 mod counters;
 mod cover;

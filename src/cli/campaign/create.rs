@@ -1,0 +1,208 @@
+//! `geofold campaign create`.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, IsTerminal, stderr, stdin};
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use clap::{ArgGroup, Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
+
+use super::{ConfigArgs, Failure, connect, open, output, signals};
+use crate::campaign::Action;
+use crate::campaign::create::{CreateError, Room, Source, create as make};
+use crate::campaign::select::Selection;
+use crate::campaign::store::{MAX_RATE, NewCampaign};
+use crate::cli::audit::LONG;
+use crate::config::{ByteSize, Config};
+use crate::decode::LocationPath;
+use crate::geoshard::GeoshardMap;
+use crate::ids::ShardId;
+
+/// Make a campaign: the list of its ids, to which nothing is done until `campaign run`.
+///
+/// Ids are sorted by their bytes, and each is in the list once, however often it was given. Memory is bounded by --memory; what
+/// does not fit goes to temporary files. Until the list is whole nobody can run it; a list that a crash left half is shown as
+/// broken off, and `cancel` and `remove` take it away. Prints the campaign's number.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("which").required(true).args(["from", "shard", "all", "query", "map_diff"]))]
+pub struct CreateArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// What is done to each document: touch places it again, refeed reads it again from the source of truth ([refeed]), delete
+    /// deletes it.
+    #[arg(long, value_enum)]
+    action: ActionArg,
+    /// A file of ids, one a line; `-` is standard input. A line that begins with `{` is JSON with the id as its "id", as
+    /// `geofold audit --out` writes it. A line that can not be an id is kept with the campaign, as failed.
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// Every document that belongs to this geoshard, by the placements; may be given again.
+    #[arg(long, value_name = "ID")]
+    shard: Vec<String>,
+    /// Every document that is not deleted, by the placements.
+    #[arg(long)]
+    all: bool,
+    /// Every document in any geoshard that the query in this file finds; JSON, in Elasticsearch's language.
+    #[arg(long, value_name = "FILE")]
+    query: Option<PathBuf>,
+    /// Every document that lies in another geoshard by the second map than by the first.
+    #[arg(long, num_args = 2, value_names = ["OLD", "NEW"])]
+    map_diff: Vec<PathBuf>,
+    /// What people call it; by default, what it is.
+    #[arg(long)]
+    name: Option<String>,
+    /// Ids in one chunk [default: campaigns.chunk]. What a run that is killed may send twice.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(crate::campaign::chunk::MAX_IDS)))]
+    chunk: Option<u32>,
+    /// Ids per second, at most, all runs together. `campaign rate` changes it.
+    #[arg(long, value_name = "N")]
+    rate: Option<NonZeroU32>,
+    /// Begin it paused: runs wait until `campaign resume`.
+    #[arg(long)]
+    paused: bool,
+    /// Memory for sorting ids.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    memory: ByteSize,
+    /// Where temporary files go: about the size of the ids.
+    #[arg(long, value_name = "DIR")]
+    temp_dir: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ActionArg {
+    Touch,
+    Refeed,
+    Delete,
+}
+
+impl From<ActionArg> for Action {
+    fn from(action: ActionArg) -> Self {
+        match action {
+            ActionArg::Touch => Self::Touch,
+            ActionArg::Refeed => Self::Refeed,
+            ActionArg::Delete => Self::Delete,
+        }
+    }
+}
+
+/// A longer name is cut by nobody, and read by nobody.
+const MAX_NAME_BYTES: usize = 200;
+
+pub async fn create(args: CreateArgs) -> Result<ExitCode, Failure> {
+    let config = args.config.load()?;
+    let stop = signals::stop_on_signal()?;
+    let (selection, in_words) = which(&args, &config)?;
+    let name = args.name.clone().unwrap_or_else(|| in_words.clone());
+    if name.len() > MAX_NAME_BYTES || name.contains('\0') {
+        return Err(Failure::usage(anyhow!("--name may have {MAX_NAME_BYTES} bytes, and no NUL")));
+    }
+    if args.rate.is_some_and(|rate| rate.get() > MAX_RATE) {
+        return Err(Failure::usage(anyhow!("--rate may be {MAX_RATE} at most")));
+    }
+    let new = NewCampaign {
+        name,
+        action: args.action.into(),
+        topic: config.kafka.topic.clone(),
+        selection: in_words,
+        chunk: args.chunk.unwrap_or(config.campaigns.chunk),
+        rate: args.rate.map(NonZeroU32::get),
+        every: None,
+    };
+    let elastic = connect::elasticsearch(&config)?;
+    let source = match (selection, &args.from) {
+        (Some(selection), _) => Source::Index {
+            elastic: &elastic,
+            prefix: &config.elasticsearch.prefix,
+            selection,
+            timeout: config.elasticsearch.request_timeout.max(LONG),
+        },
+        (None, Some(path)) => Source::List(list(path)?),
+        (None, None) => return Err(Failure::usage(anyhow!("nothing says which documents"))),
+    };
+    let store = open(&config).await?;
+    let room = Room {
+        folder: args.temp_dir.clone().unwrap_or_else(std::env::temp_dir),
+        memory: args.memory.as_usize(),
+    };
+    let bar = if stderr().is_terminal() { ProgressBar::no_length() } else { ProgressBar::hidden() };
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {human_pos} documents read, {per_sec}") {
+        bar.set_style(style);
+    }
+    let made = make(&store, &new, source, &room, args.paused, &stop, &|read| bar.set_position(read)).await;
+    bar.finish_and_clear();
+    store.close().await;
+    let created = match made {
+        Ok(Some(created)) => created,
+        Ok(None) => return Err(anyhow!("somebody else made this campaign").into()),
+        Err(error @ CreateError::Interrupted) => return Err(error.into()),
+        Err(error) => return Err(anyhow::Error::new(error).context("making a campaign").into()),
+    };
+    if args.json {
+        output::json(&created)?;
+    } else {
+        output::line(format_args!(
+            "campaign {}: {} ids of {} read{}; `geofold campaign run {}` begins it",
+            created.id,
+            created.ids,
+            created.read,
+            match created.bad {
+                0 => String::new(),
+                bad => format!(", {bad} of which can not be ids"),
+            },
+            created.id
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(path: &Path) -> Result<Box<dyn BufRead + Send>, Failure> {
+    const BUFFER: usize = 1 << 20;
+    if path.as_os_str() == "-" {
+        return Ok(Box::new(BufReader::with_capacity(BUFFER, stdin())));
+    }
+    let file =
+        File::open(path).with_context(|| format!("opening {}", path.display())).map_err(Failure::usage)?;
+    Ok(Box::new(BufReader::with_capacity(BUFFER, file)))
+}
+
+/// What is asked of Elasticsearch, if anything; and the same in words.
+fn which(args: &CreateArgs, config: &Config) -> Result<(Option<Selection>, String), Failure> {
+    if args.all {
+        return Ok((Some(Selection::All), "all documents".to_owned()));
+    }
+    if !args.shard.is_empty() {
+        let shards: Result<Vec<ShardId>, _> = args.shard.iter().map(|id| ShardId::new(id)).collect();
+        let shards = shards.map_err(Failure::usage)?;
+        return Ok((Some(Selection::Shards(shards)), format!("geoshards {}", args.shard.join(", "))));
+    }
+    if let Some(path) = &args.query {
+        return Ok((Some(Selection::Query(query(path)?)), format!("query {}", path.display())));
+    }
+    if let [old, new] = args.map_diff.as_slice() {
+        let in_words = format!("from map {} to {}", old.display(), new.display());
+        let location = LocationPath::new(&config.documents.location)
+            .context("documents.location in the configuration")
+            .map_err(Failure::usage)?;
+        let map = |path: &Path| GeoshardMap::load(path).map(Arc::new).map_err(Failure::usage);
+        return Ok((Some(Selection::MapDiff { old: map(old)?, new: map(new)?, location }), in_words));
+    }
+    let from = args.from.as_deref().unwrap_or(Path::new("-"));
+    Ok((None, if from.as_os_str() == "-" { "a list".to_owned() } else { from.display().to_string() }))
+}
+
+/// A query from a file: as it is, or as the `query` of a search.
+pub(super) fn query(path: &Path) -> Result<Value, Failure> {
+    let doing = || format!("reading the query in {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(doing).map_err(Failure::usage)?;
+    let mut query: Value = serde_json::from_str(&text).with_context(doing).map_err(Failure::usage)?;
+    let is_search = query.as_object().is_some_and(|search| search.len() == 1 && search.contains_key("query"));
+    Ok(if is_search { query["query"].take() } else { query })
+}

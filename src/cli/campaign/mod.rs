@@ -1,0 +1,140 @@
+//! `geofold campaign …`: one file for making, running and looking; what people tell a campaign is here.
+
+mod create;
+mod run;
+mod show;
+
+use std::num::NonZeroU32;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+
+use super::{ConfigArgs, Failure, connect, output, signals};
+use crate::campaign::Command;
+use crate::campaign::store::{Store, StoreError};
+use crate::config::Config;
+use crate::database::Database;
+
+/// Touch, refeed or delete any number of documents: make a list, run it on any machines, watch it.
+///
+/// A campaign is a list of document ids with an action, kept in [database] until somebody runs it. Any number of `run`s, on
+/// any machines, share the work; each sends records to the topic, which workers carry out in order with all other writes. A run
+/// that is killed loses nothing: what it had in work is sent again by the others. docs/campaigns.md begins with the task.
+#[derive(Debug, Args)]
+pub struct CampaignArgs {
+    #[command(subcommand)]
+    command: CampaignCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum CampaignCommand {
+    Create(Box<create::CreateArgs>),
+    Run(run::RunArgs),
+    Watch(run::WatchArgs),
+    Status(show::StatusArgs),
+    List(show::ListArgs),
+    /// Hand out no more chunks for now; what is at work comes to its end. Runs wait.
+    Pause(OneArgs),
+    /// Go on after a pause.
+    Resume(OneArgs),
+    /// End a campaign for good; what is at work stops within some seconds. What was sent stays sent.
+    Cancel(OneArgs),
+    /// Put the ids that failed behind all others, to be tried again.
+    Retry(OneArgs),
+    /// Forget a campaign that is done or cancelled, with its list.
+    Remove(OneArgs),
+    Rate(RateArgs),
+}
+
+/// One campaign.
+#[derive(Debug, Args)]
+struct OneArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// The campaign's number.
+    id: i64,
+}
+
+/// Change how many ids per second a campaign may send, all runs together; runs follow within a lease's time.
+#[derive(Debug, Args)]
+struct RateArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// The campaign's number.
+    id: i64,
+    /// Ids per second, at most; `none` for any number.
+    #[arg(value_parser = rate)]
+    rate: Rate,
+}
+
+/// So that `none` can be said.
+#[derive(Debug, Clone, Copy)]
+struct Rate(Option<NonZeroU32>);
+
+fn rate(text: &str) -> anyhow::Result<Rate> {
+    match text {
+        "none" => Ok(Rate(None)),
+        number => Ok(Rate(Some(number.parse().context("write a whole number above zero, or none")?))),
+    }
+}
+
+pub async fn campaign(args: CampaignArgs) -> Result<ExitCode, Failure> {
+    match args.command {
+        CampaignCommand::Create(args) => create::create(*args).await,
+        CampaignCommand::Run(args) => run::run(args).await,
+        CampaignCommand::Watch(args) => run::watch(args).await,
+        CampaignCommand::Status(args) => show::status(args).await,
+        CampaignCommand::List(args) => show::list(args).await,
+        CampaignCommand::Pause(args) => tell(args, Command::Pause).await,
+        CampaignCommand::Resume(args) => tell(args, Command::Resume).await,
+        CampaignCommand::Cancel(args) => tell(args, Command::Cancel).await,
+        CampaignCommand::Retry(args) => tell(args, Command::Retry).await,
+        CampaignCommand::Remove(args) => tell(args, Command::Remove).await,
+        CampaignCommand::Rate(args) => {
+            let store = open(&args.config.load()?).await?;
+            let rate = args.rate.0.map(NonZeroU32::get);
+            let set = store.set_rate(args.id, rate).await;
+            store.close().await;
+            set.map_err(refused)?;
+            output::line(match rate {
+                Some(rate) => format!("campaign {}: {rate} ids/s at most", args.id),
+                None => format!("campaign {}: as fast as it goes", args.id),
+            })?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+async fn tell(args: OneArgs, command: Command) -> Result<ExitCode, Failure> {
+    let store = open(&args.config.load()?).await?;
+    let id = args.id;
+    let said = async {
+        Ok::<_, StoreError>(match command {
+            Command::Retry => format!("{} ids are tried again", store.retry(id).await?),
+            Command::Remove => {
+                store.remove(id).await?;
+                "forgotten".to_owned()
+            }
+            command => store.tell(id, command).await?.to_string(),
+        })
+    };
+    let said = said.await;
+    store.close().await;
+    output::line(format_args!("campaign {id}: {}", said.map_err(refused)?))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A campaign that is not there, or may not be told this, is a wrong argument.
+fn refused(error: StoreError) -> Failure {
+    match error {
+        StoreError::Database(error) => error.into(),
+        error => Failure::usage(error),
+    }
+}
+
+async fn open(config: &Config) -> Result<Store, Failure> {
+    let store = Store::new(Database::open(&config.database).await?);
+    store.prepare().await?;
+    Ok(store)
+}

@@ -1,0 +1,207 @@
+//! `geofold campaign run` and `geofold campaign watch`.
+
+use std::io::{IsTerminal, stderr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use futures::future::try_join_all;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{ConfigArgs, Failure, connect, create, open, refused, signals};
+use crate::campaign::State;
+use crate::campaign::create::Room;
+use crate::campaign::produce::Producing;
+use crate::campaign::run::{Ended, Patience, RunError, Runner};
+use crate::campaign::select::Selection;
+use crate::campaign::store::{NewCampaign, Status, Store};
+use crate::campaign::watch::{Periodic, Watch};
+use crate::cli::audit::LONG;
+use crate::cli::run::start_logging;
+use crate::config::Config;
+use crate::config::campaigns::Which;
+use crate::retry::RetryPolicy;
+
+/// Between two looks at how far it is.
+const BAR_INTERVAL: Duration = Duration::from_secs(1);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// For sorting the ids of a periodic campaign.
+const MEMORY: usize = 64 << 20;
+
+/// Work on a campaign until nothing is left of it. May run any number of times at once, on any machines.
+///
+/// It needs [database] and Kafka. A database or a broker that is away is waited for. SIGTERM or SIGINT: the chunk at work is
+/// brought to its end, for shutdown.drain at most, then it ends. Killing it is as safe: when its lease is over (campaigns.lease)
+/// its chunk is sent again by another. Exit code 0: the campaign is done, and nothing failed; 1: ids failed (`campaign status` shows
+/// them, `campaign retry` tries them again), it was cancelled, or this run was stopped or could not go on; 2: no such campaign.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// The campaign's number.
+    id: i64,
+}
+
+/// Make and run the campaigns in [[campaigns.periodic]], each whenever its period begins, until told to stop.
+///
+/// Run two of them for safety: however many there are, each period has one campaign, and all work on it. While the last
+/// campaign of a name is not over, none is added. The last five that are over are kept. SIGTERM or SIGINT: it ends like
+/// `campaign run`, with exit code 0.
+#[derive(Debug, Args)]
+pub struct WatchArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
+    let config = args.config.load()?;
+    let is_terminal = stderr().is_terminal();
+    if !is_terminal {
+        start_logging(&config)?;
+    }
+    let stop = signals::stop_on_signal()?;
+    let store = open(&config).await?;
+    store.status(args.id).await.map_err(refused)?;
+    let runner = runner(&config, &store).await?;
+    let bar = if is_terminal { Some(bar()) } else { None };
+    let ended = tokio::select! {
+        ended = runner.run(args.id, &stop) => ended,
+        never = show_progress(&store, args.id, bar.as_ref()) => match never {},
+    };
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    let ended = match ended {
+        Err(error @ RunError::OtherTopic { .. }) => return Err(Failure::usage(error)),
+        ended => ended?,
+    };
+    let status = store.status(args.id).await;
+    store.close().await;
+    let status = status?;
+    eprintln!(
+        "campaign {}: {} of {} ids sent, {} failed",
+        status.id, status.produced, status.ids, status.failed
+    );
+    match ended {
+        Ended::Over(State::Done) if status.failed == 0 => Ok(ExitCode::SUCCESS),
+        Ended::Over(State::Done) => Err(anyhow!(
+            "{} ids failed; `geofold campaign status {}` shows them, `campaign retry` tries them again",
+            status.failed,
+            status.id
+        )
+        .into()),
+        Ended::Over(state) => Err(anyhow!("campaign {} is {state}", status.id).into()),
+        Ended::Stopped => Err(anyhow!("told to stop; the same command goes on").into()),
+    }
+}
+
+async fn runner(config: &Config, store: &Store) -> Result<Runner, Failure> {
+    let retry = RetryPolicy { initial: config.retry.initial, max: config.retry.max };
+    let properties = config.producer_properties().into_iter().collect();
+    let topic = config.kafka.topic.clone();
+    let connecting = tokio::task::spawn_blocking(move || Producing::connect(&properties, &topic, retry));
+    let producing = connecting.await.context("connecting to kafka")??;
+    let patience = Patience { lease: config.campaigns.lease, drain: config.shutdown.drain, retry };
+    Ok(Runner::new(store.clone(), producing, &config.kafka.topic, patience))
+}
+
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::no_length();
+    let template = "{bar:30} {percent:>3} %  {human_pos} of {human_len} ids  {msg}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// Shows how far the campaign is, all runners together.
+async fn show_progress(store: &Store, id: i64, bar: Option<&ProgressBar>) -> std::convert::Infallible {
+    loop {
+        // A database that does not answer is the runner's to complain about.
+        if let Ok(status) = store.status(id).await {
+            match bar {
+                Some(bar) => {
+                    bar.set_length(status.ids.unsigned_abs());
+                    bar.set_position(status.done().unsigned_abs());
+                    bar.set_message(in_short(&status));
+                }
+                None => tracing::info!(
+                    campaign = id,
+                    state = status.state.as_str(),
+                    ids = status.ids,
+                    sent = status.produced,
+                    failed = status.failed,
+                    "{}",
+                    in_short(&status)
+                ),
+            }
+        }
+        tokio::time::sleep(if bar.is_some() { BAR_INTERVAL } else { LOG_INTERVAL }).await;
+    }
+}
+
+fn in_short(status: &Status) -> String {
+    let mut text = match status.state {
+        State::Ready => format!("{:.0}/s", status.rate),
+        state => state.to_string(),
+    };
+    if status.failed > 0 {
+        text.push_str(&format!(", {} failed", status.failed));
+    }
+    if let Some(seconds) = status.seconds_left {
+        text.push_str(&format!(", {} left", super::show::duration(seconds)));
+    }
+    text
+}
+
+pub async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
+    let config = args.config.load()?;
+    start_logging(&config)?;
+    let stop = signals::stop_on_signal()?;
+    let periodic: Result<Vec<Periodic>, Failure> = config
+        .campaigns
+        .periodic
+        .iter()
+        .map(|periodic| {
+            let (selection, in_words) = match &periodic.what {
+                Which::All => (Selection::All, "all documents".to_owned()),
+                Which::Shard(shard) => (Selection::Shards(vec![shard.clone()]), format!("geoshard {shard}")),
+                Which::Query(path) => {
+                    (Selection::Query(create::query(path)?), format!("query {}", path.display()))
+                }
+            };
+            let new = NewCampaign {
+                name: periodic.name.clone(),
+                action: periodic.action,
+                topic: config.kafka.topic.clone(),
+                selection: in_words,
+                chunk: config.campaigns.chunk,
+                rate: periodic.rate,
+                every: Some(periodic.every),
+            };
+            Ok(Periodic { new, selection })
+        })
+        .collect();
+    let periodic = periodic?;
+    if periodic.is_empty() {
+        return Err(Failure::usage(anyhow!("there is nothing to watch; add [[campaigns.periodic]]")));
+    }
+    let store = open(&config).await?;
+    let runner = runner(&config, &store).await?;
+    let elastic = connect::elasticsearch(&config)?;
+    let watch = Watch {
+        store: &store,
+        runner: &runner,
+        elastic: &elastic,
+        prefix: &config.elasticsearch.prefix,
+        timeout: config.elasticsearch.request_timeout.max(LONG),
+        room: Room { folder: std::env::temp_dir(), memory: MEMORY },
+        retry: RetryPolicy { initial: config.retry.initial, max: config.retry.max },
+    };
+    tracing::info!(runner = runner.name(), campaigns = periodic.len(), "geofold campaign watch begins");
+    try_join_all(periodic.iter().map(|periodic| watch.run(periodic, &stop))).await?;
+    store.close().await;
+    tracing::info!("geofold campaign watch ends");
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,169 @@
+//! `geofold campaign status` and `geofold campaign list`.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use clap::Args;
+use serde_json::json;
+
+use super::{ConfigArgs, Failure, open, output, refused};
+use crate::campaign::State;
+use crate::campaign::store::{Failed, Status};
+
+/// Show how campaigns stand: progress, rate, estimated end, failures. Without ID, those that are not over.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// The campaign's number.
+    id: Option<i64>,
+    /// Failed ids that are shown, with the reason, of each campaign.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    failures: u32,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// List all campaigns, a line each.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub async fn status(args: StatusArgs) -> Result<ExitCode, Failure> {
+    let store = open(&args.config.load()?).await?;
+    let statuses = match args.id {
+        Some(id) => vec![store.status(id).await.map_err(refused)?],
+        None => {
+            let all = store.list().await?;
+            all.into_iter().filter(|status| !status.state.is_over()).collect()
+        }
+    };
+    let mut shown = Vec::new();
+    for status in statuses {
+        let failed = if status.failed > 0 { store.failed(status.id, args.failures).await? } else { vec![] };
+        shown.push((status, failed));
+    }
+    store.close().await;
+    if args.json {
+        let mut values = Vec::new();
+        for (status, failed) in &shown {
+            let mut value = serde_json::to_value(status).context("writing JSON")?;
+            let failure =
+                |failed: &Failed| json!({"id": String::from_utf8_lossy(&failed.id), "reason": failed.reason});
+            value["failures"] = failed.iter().map(failure).collect();
+            values.push(value);
+        }
+        match (args.id, values.pop()) {
+            (Some(_), Some(one)) => output::json(&one)?,
+            (_, last) => {
+                values.extend(last);
+                output::json(&values)?;
+            }
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if shown.is_empty() {
+        output::line("no campaign is under way; `geofold campaign list` shows all")?;
+    }
+    for (status, failed) in &shown {
+        output::text(whole(status, failed))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
+    let store = open(&args.config.load()?).await?;
+    let statuses = store.list().await?;
+    store.close().await;
+    if args.json {
+        output::json(&statuses)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::line("   id  state      action          ids   done    failed  made                  name")?;
+    for status in &statuses {
+        output::line(format_args!(
+            "{:>5}  {:<9}  {:<6}  {:>11}  {:>3.0} %  {:>8}  {}  {}",
+            status.id,
+            standing(status),
+            status.action.as_str(),
+            status.ids,
+            percent(status),
+            status.failed,
+            time(status.created),
+            status.name
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The state, in a word.
+fn standing(status: &Status) -> &'static str {
+    if status.broken_off { "broken" } else { status.state.as_str() }
+}
+
+fn whole(status: &Status, failed: &[Failed]) -> String {
+    let mut text = String::new();
+    // A text takes everything that is written to it.
+    let mut line = |shown: std::fmt::Arguments<'_>| writeln!(text, "{shown}").unwrap_or_default();
+    let Status { id, name, action, selection, topic, .. } = status;
+    line(format_args!("campaign {id}, {}: {name}", standing(status)));
+    line(format_args!("  does      {action}, {selection}, through {topic}"));
+    line(format_args!(
+        "  ids       {} of {} sent ({:.1} %), {} failed",
+        status.produced,
+        status.ids,
+        percent(status),
+        status.failed
+    ));
+    line(format_args!(
+        "  chunks    {}: {} at work, {} of runs that gave no sign of life, {} not begun",
+        status.chunks, status.chunks_at_work, status.chunks_expired, status.chunks_fresh
+    ));
+    let limit = match status.rate_limit {
+        0 => String::new(),
+        limit => format!(", {limit} at most"),
+    };
+    line(format_args!("  ids/s     {:.0} lately{limit}", status.rate));
+    let times =
+        [("made", status.created), ("begun", status.started), ("ended", status.ended)]
+            .map(|(what, at)| if at == 0 { None } else { Some(format!("{what} {}", time(at))) });
+    line(format_args!("  times     {}", times.into_iter().flatten().collect::<Vec<_>>().join(", ")));
+    match (status.state, status.seconds_left) {
+        (State::Ready, Some(seconds)) => line(format_args!("  end       in {}", duration(seconds))),
+        (State::Ready, None) => {
+            line(format_args!("  end       not before somebody runs it: geofold campaign run {id}"))
+        }
+        (State::Creating, _) if status.broken_off => line(format_args!(
+            "  end       nobody writes its list any more: geofold campaign cancel {id}, then remove {id}"
+        )),
+        _ => {}
+    }
+    for Failed { id, reason } in failed {
+        line(format_args!("  failed    {}: {reason}", String::from_utf8_lossy(id).escape_debug()));
+    }
+    text
+}
+
+#[expect(clippy::cast_precision_loss, reason = "it is shown to people")]
+fn percent(status: &Status) -> f64 {
+    if status.ids == 0 { 100.0 } else { status.done() as f64 / status.ids as f64 * 100.0 }
+}
+
+fn time(micros: i64) -> String {
+    let at = SystemTime::UNIX_EPOCH + Duration::from_micros(micros.unsigned_abs());
+    humantime::format_rfc3339_seconds(at).to_string()
+}
+
+/// Seconds, for people.
+pub(super) fn duration(seconds: f64) -> String {
+    const LONGEST: f64 = 1e9;
+    humantime::format_duration(Duration::from_secs_f64(seconds.clamp(0.0, LONGEST).ceil())).to_string()
+}

@@ -1,0 +1,233 @@
+//! Campaigns: nothing of a list is lost whoever dies, the selections find what they say, and periodic ones are made once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rdkafka::Message;
+use rdkafka::message::Headers;
+use serde_json::{Value, json};
+
+use crate::support::{CITIES, Event, Random, World, WorldOptions, seed, text, wait_for};
+
+const PATIENCE: Duration = Duration::from_secs(300);
+const CHUNK: u64 = 100;
+
+/// A database of PostgreSQL that no other test uses, as lines of the configuration; its password is in a file.
+fn postgres(password_file: &Path) -> Vec<(&'static str, String)> {
+    let url =
+        std::env::var("GEOFOLD_TEST_POSTGRES").expect("a stack with PostgreSQL: dev/stack up --postgresql");
+    let password = std::env::var("GEOFOLD_TEST_POSTGRES_PASSWORD").unwrap();
+    let name = format!("c{:x}", std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos());
+    let (server, _) = url.rsplit_once('/').unwrap();
+    std::fs::write(password_file, &password).unwrap();
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let options: sqlx::postgres::PgConnectOptions = url.parse().unwrap();
+        let options = options.password(&password);
+        let mut admin = <sqlx::PgConnection as sqlx::Connection>::connect_with(&options).await.unwrap();
+        let create = sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}"));
+        sqlx::raw_sql(create).execute(&mut admin).await.unwrap();
+    });
+    vec![
+        ("database", format!("url = \"{server}/{name}\"")),
+        ("database", format!("password_file = {:?}", password_file.display().to_string())),
+        ("database", "connections = 2".to_owned()),
+    ]
+}
+
+/// A `geofold campaign …` that runs. Killed on drop.
+struct Process(Child);
+
+impl Process {
+    fn start(world: &World, number: u64, args: &[&str]) -> Self {
+        let log = std::fs::File::create(world.dir().join(format!("campaign-{number}.log"))).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_geofold"))
+            .arg("campaign")
+            .args(args)
+            .arg("--config")
+            .arg(&world.config)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    fn is_running(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn campaign(world: &World, args: &[&str]) -> Value {
+    let output = world.geofold(&[&["campaign"], args, &["--json"]].concat());
+    assert!(output.status.success(), "{args:?}: {}", text(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// How often each id was sent, with this operation alone.
+fn sent(world: &World, op: &str) -> BTreeMap<String, u64> {
+    let mut sent = BTreeMap::new();
+    world.records(|record| {
+        let header = record.headers().unwrap().get(0);
+        assert_eq!((header.key, header.value), ("geofold-op", Some(op.as_bytes())));
+        assert!(record.payload().is_none());
+        *sent.entry(String::from_utf8(record.key().unwrap().to_vec()).unwrap()).or_insert(0) += 1;
+    });
+    sent
+}
+
+#[test]
+fn runners_killed_at_random_send_every_id_and_repeat_only_what_was_at_work() {
+    const IDS: u64 = 100_000;
+    const RUNNERS: u64 = 8;
+    let folder = tempfile::TempDir::new().unwrap();
+    let mut config = postgres(&folder.path().join("password"));
+    config.push(("campaigns", "lease = \"3s\"".to_owned()));
+    config.push(("campaigns", format!("chunk = {CHUNK}")));
+    config.push(("retry", "max = \"1s\"".to_owned()));
+    let world = World::without_indices(WorldOptions { config, ..WorldOptions::default() });
+    let mut random = Random::new(seed("runners_killed_at_random_send_every_id"));
+    let list = world.dir().join("ids");
+    let wanted: BTreeSet<String> = (0..IDS).map(|number| format!("id-{number:06}")).collect();
+    std::fs::write(&list, wanted.iter().map(|id| format!("{id}\n")).collect::<String>()).unwrap();
+    let list = list.to_str().unwrap();
+    // The rate gives the killer time.
+    let made = campaign(&world, &["create", "--action", "refeed", "--from", list, "--rate", "4000"]);
+    assert_eq!((made["ids"].as_u64(), made["bad"].as_u64()), (Some(IDS), Some(0)));
+    let id = made["id"].as_i64().unwrap().to_string();
+
+    let mut number = 0;
+    let mut start = || {
+        number += 1;
+        Process::start(&world, number, &["run", &id])
+    };
+    let mut runners: Vec<Process> = (0..RUNNERS).map(|_| start()).collect();
+    let (began, mut kills) = (Instant::now(), 0);
+    let status = loop {
+        std::thread::sleep(Duration::from_millis(random.below(1500)));
+        let status = campaign(&world, &["status", &id]);
+        if status["state"] == "done" {
+            break status;
+        }
+        assert!(began.elapsed() < PATIENCE, "{status:#}");
+        let victim = random.below(RUNNERS) as usize;
+        // Towards the end everybody is left alone, or it would never come.
+        if kills < 60 && runners[victim].is_running() && status["produced"].as_u64() > Some(0) {
+            runners[victim] = start();
+            kills += 1;
+        }
+    };
+    for runner in &mut runners {
+        wait_for("runners to see that it is done", PATIENCE, || (!runner.is_running()).then_some(()));
+    }
+    assert_eq!((status["produced"].as_u64(), status["failed"].as_u64()), (Some(IDS), Some(0)), "{status:#}");
+    let sent = sent(&world, "refeed");
+    let extra = sent.values().sum::<u64>() - IDS;
+    eprintln!(
+        "{IDS} ids, {RUNNERS} runners, {kills} kills: {extra} records more than ids, in {:.0} s",
+        began.elapsed().as_secs_f64()
+    );
+    assert!(sent.keys().eq(wanted.iter()), "{} of {IDS} ids were sent", sent.len());
+    assert!(kills >= 5, "{kills} kills are no test");
+    assert!(extra <= kills * CHUNK, "{extra} more after {kills} kills");
+}
+
+#[test]
+fn selections_find_what_they_say_and_workers_carry_out_what_runners_send() {
+    let world = World::new(WorldOptions::default());
+    let worker = world.worker();
+    let document = |number: usize| {
+        let (lat, lon) = CITIES[number % CITIES.len()];
+        json!({"location": {"lat": lat, "lon": lon}, "even": number % 2 == 0})
+    };
+    let events = (0..60).map(|number| Event::Index { id: format!("d{number}"), document: document(number) });
+    let gone = (0..10).map(|number| Event::Delete { id: format!("d{number}") });
+    world.send(&events.chain(gone).collect::<Vec<_>>());
+    world.wait_until_committed(PATIENCE);
+    let copies = world.copies();
+    assert_eq!(copies.len(), 50);
+    let index = copies.values().next().unwrap()[0].index.clone();
+    let shard = index.strip_prefix(&format!("{}-", world.name)).unwrap();
+    let in_shard: BTreeSet<&String> =
+        copies.iter().filter(|(_, copies)| copies[0].index == index).map(|(id, _)| id).collect();
+    let count = |args: &[&str]| {
+        let made = campaign(&world, &[&["create", "--action", "touch"], args].concat());
+        assert_eq!(made["bad"], 0);
+        (made["id"].as_i64().unwrap().to_string(), made["ids"].as_u64().unwrap())
+    };
+
+    let (all, ids) = count(&["--all"]);
+    assert_eq!(ids, 50, "the deleted ones are left out");
+    let query = world.dir().join("query.json");
+    std::fs::write(&query, r#"{"query": {"term": {"even": true}}}"#).unwrap();
+    assert_eq!(count(&["--query", query.to_str().unwrap()]).1, 25);
+    let map = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/support/map-12.json");
+    assert_eq!(count(&["--map-diff", map, map]).1, 0);
+    let (one_shard, ids) = count(&["--shard", shard]);
+    assert_eq!(ids, in_shard.len() as u64);
+
+    for id in [&all, &one_shard] {
+        let output = world.geofold(&["campaign", "run", id]);
+        assert!(output.status.success(), "{}", text(&output));
+    }
+    world.wait_until_committed(PATIENCE);
+    assert_eq!(world.copies(), copies, "what is in its place stays there");
+    // A second run has nothing to do; a campaign that is not there is a wrong argument.
+    assert!(world.geofold(&["campaign", "run", &all]).status.success());
+    assert_eq!(world.geofold(&["campaign", "run", "999"]).status.code(), Some(2));
+
+    let made = campaign(&world, &["create", "--action", "delete", "--shard", shard]);
+    assert!(world.geofold(&["campaign", "run", &made["id"].to_string()]).status.success());
+    world.wait_until_committed(PATIENCE);
+    let left = world.copies();
+    assert_eq!(left.len(), copies.len() - in_shard.len());
+    assert!(in_shard.iter().all(|id| !left.contains_key(*id)));
+    worker.stop();
+}
+
+#[test]
+fn of_a_periodic_campaign_each_period_has_one_however_many_watch() {
+    let periodic =
+        "periodic = [{ name = \"yearly\", every = \"3650d\", action = \"touch\", what = \"all\" }]";
+    let world = World::new(WorldOptions {
+        config: vec![("campaigns", periodic.to_owned())],
+        ..WorldOptions::default()
+    });
+    let worker = world.worker();
+    let (lat, lon) = CITIES[0];
+    let event = |number| Event::Index {
+        id: format!("d{number}"),
+        document: json!({"location": {"lat": lat, "lon": lon}}),
+    };
+    world.send(&(0..10).map(event).collect::<Vec<_>>());
+    world.wait_until_committed(PATIENCE);
+    let mut watchers: Vec<Process> =
+        (0..3).map(|number| Process::start(&world, number, &["watch"])).collect();
+    let is_done = || {
+        let list = campaign(&world, &["list"]);
+        (list[0]["state"] == "done").then_some(list)
+    };
+    wait_for("the campaign of this period", PATIENCE, is_done);
+    // All of them look again some times.
+    std::thread::sleep(Duration::from_secs(12));
+    let list = campaign(&world, &["list"]);
+    assert_eq!(list.as_array().unwrap().len(), 1, "{list:#}");
+    assert_eq!((list[0]["produced"].as_u64(), list[0]["name"].as_str()), (Some(10), Some("yearly")));
+    for watcher in &mut watchers {
+        let id = watcher.0.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        let status = wait_for("a watcher that ends", PATIENCE, || watcher.0.try_wait().unwrap());
+        assert!(status.success(), "{status}");
+    }
+    worker.stop();
+}
