@@ -18,6 +18,7 @@
 //! | [`worker`], [`dead_letter`], [`meta`] | the member of the consumer group |
 //! | [`database`] | PostgreSQL or SQLite behind one small seam: transactions, migrations |
 //! | [`tally`] | live counts of what documents say, by increments |
+//! | [`dry_run`] | what a worker would do with the topic's records, without doing it |
 //! | [`distribution`] | what follows every change: refreshes, webhooks, records |
 //! | [`kafka`] | what rust-rdkafka does not give |
 //! | [`audit`] | everything that is stored, compared and mended |
@@ -42,6 +43,7 @@ pub mod decode;
 pub mod demo;
 pub mod dirty_set;
 pub mod distribution;
+pub mod dry_run;
 pub mod elastic;
 pub mod embedded;
 pub mod geo;

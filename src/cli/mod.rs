@@ -11,6 +11,7 @@ mod cloud;
 mod collect;
 mod connect;
 mod demo;
+mod dry_run;
 mod health;
 mod output;
 mod run;
@@ -47,6 +48,8 @@ enum Command {
     Run(run::RunArgs),
     /// Validate the configuration, dial both ends, and say what is wrong and what to do.
     Check(check::CheckArgs),
+    /// Print what a worker would do with the records of the topic, without doing it.
+    DryRun(dry_run::DryRunArgs),
     /// Geoshards: plan a map, compare maps, create indices, change the map while workers run, locate a point, cover a circle.
     Shards(shards::ShardsArgs),
     /// Produce documents, deletes and patches from a file or standard input to the topic.
@@ -132,6 +135,7 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         Command::Run(args) => block_on(run::run(args)),
         Command::Check(args) => block_on(check::check(args)),
+        Command::DryRun(args) => block_on(dry_run::dry_run(args)),
         Command::Shards(args) => block_on(shards::shards(args)),
         Command::Send(args) => block_on(send::send(args)),
         Command::Search(args) => block_on(search::search(args)),

@@ -21,6 +21,7 @@ mod cover;
 mod crashes;
 mod dead_letters;
 mod distribution;
+mod dry_run;
 mod limits;
 mod membership;
 mod migrate;

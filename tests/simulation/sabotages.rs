@@ -30,7 +30,10 @@ const ELSEWHERE: [(Sabotage, &str); 15] = [
     (Sabotage::ActivateUnconfirmed, "the tests of the change of the map, which is not run here"),
     (Sabotage::InPlaceDespiteFacets, "the model; not tried here for long"),
     (Sabotage::InPlaceHasNoEdges, "the model: the other rules make up for it here"),
-    (Sabotage::RefusedInPlaceIsNotRecorded, "the mover's tests: counts are not judged where documents are refused"),
+    (
+        Sabotage::RefusedInPlaceIsNotRecorded,
+        "the mover's tests: counts are not judged where documents are refused",
+    ),
 ];
 
 /// All of them.

@@ -132,9 +132,8 @@ fn whole(status: &Status, failed: &[Failed]) -> String {
         limit => format!(", {limit} at most"),
     };
     line(format_args!("  ids/s     {:.0} lately{limit}", status.rate));
-    let times =
-        [("made", status.created), ("begun", status.started), ("ended", status.ended)]
-            .map(|(what, at)| if at == 0 { None } else { Some(format!("{what} {}", time(at))) });
+    let times = [("made", status.created), ("begun", status.started), ("ended", status.ended)]
+        .map(|(what, at)| if at == 0 { None } else { Some(format!("{what} {}", time(at))) });
     line(format_args!("  times     {}", times.into_iter().flatten().collect::<Vec<_>>().join(", ")));
     match (status.state, status.seconds_left) {
         (State::Ready, Some(seconds)) => line(format_args!("  end       in {}", duration(seconds))),

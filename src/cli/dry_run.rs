@@ -1,0 +1,162 @@
+//! `geofold dry-run`.
+
+use std::num::NonZeroU64;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use anyhow::Context;
+use clap::Args;
+use serde_json::json;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use super::{ConfigArgs, Failure, connect, output, signals};
+use crate::config::{Config, DeadLetterPolicy};
+use crate::decode::Decoder;
+use crate::dry_run::{DryRun, Step, Sums, reader};
+use crate::elastic::Elastic;
+use crate::elastic::rounds::{self, Rounds, Unobserved};
+use crate::maps::MapsStore;
+use crate::mover::{Desk, Rules};
+use crate::placement::PlacementCache;
+use crate::retry::RetryPolicy;
+use crate::worker::record::Record;
+
+/// Records that are looked at together.
+const AT_ONCE: usize = 500;
+
+/// How long the first of them waits for the others.
+const LINGER: Duration = Duration::from_millis(200);
+
+/// Read the topic and print what a worker would do with each record: from where to where, and why. Nothing is written.
+///
+/// The records go through the worker's own decoding and decisions, with the index as it is now; writes are only remembered, so
+/// that later records see them. The topic is read as a member of no group: no worker is disturbed, no offset is committed. Two
+/// things it can not tell: which documents Elasticsearch would refuse, and what is folded (a worker writes the last state of
+/// the records that wait together). Exit code 1 if a record would become a dead letter or stop its partition.
+#[derive(Debug, Args)]
+pub struct DryRunArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Where to begin: `committed` (what a worker would do next), `earliest`, or a time like 2026-11-21T08:00:00Z.
+    #[arg(long, value_name = "PLACE", default_value = "committed", value_parser = parse_from)]
+    from: reader::From,
+    /// Records to read, at most.
+    #[arg(long, value_name = "N", default_value = "1000")]
+    limit: NonZeroU64,
+    /// Print one JSON object a line, and the sums as the last.
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_from(text: &str) -> Result<reader::From, String> {
+    match text {
+        "committed" => return Ok(reader::From::Committed),
+        "earliest" => return Ok(reader::From::Earliest),
+        _ => {}
+    }
+    let time = humantime::parse_rfc3339_weak(text)
+        .map_err(|_| "write committed, earliest, or a time like 2026-11-21T08:00:00Z".to_owned())?;
+    let since = time.duration_since(UNIX_EPOCH).map_err(|_| "this is before 1970".to_owned())?;
+    i64::try_from(since.as_millis()).map(reader::From::Time).map_err(|_| "this is too far away".to_owned())
+}
+
+pub async fn dry_run(args: DryRunArgs) -> Result<ExitCode, Failure> {
+    let config = args.config.load()?;
+    let stop = signals::stop_on_signal()?;
+    let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);
+    let mut run = prepare(&config, elastic).await?;
+    let (sender, receiver) = mpsc::channel(AT_ONCE);
+    let reading = {
+        let (config, stop) = (config.clone(), stop.clone());
+        let (from, limit) = (args.from, args.limit.get());
+        tokio::task::spawn_blocking(move || reader::read(&config, from, limit, &sender, &stop))
+    };
+    let sums = look_at_all(&mut run, receiver, &stop, args.json).await?;
+    reading.await.context("reading the topic")??;
+    if args.json {
+        output::line(json!({"sums": sums}))?;
+    } else {
+        output::line(&sums)?;
+        if sums.records == 0 {
+            eprintln!("nothing to read from there on; --from earliest begins at the beginning");
+        }
+    }
+    Ok(if sums.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn prepare(config: &Config, elastic: Arc<dyn Elastic>) -> Result<DryRun, Failure> {
+    let stored = MapsStore::new(&*elastic, &config.kafka.topic, config.elasticsearch.request_timeout)
+        .read()
+        .await
+        .context("asking which maps are in force")?;
+    let rules = connect::rules(config)?;
+    let rules = Rules { map: stored.map_or(rules.map, |stored| stored.record.deciding().clone()), ..rules };
+    let decoder =
+        Decoder::new(rules.location.clone(), config.positions.epoch, config.documents.max_bytes.as_usize());
+    let rounds = Rounds {
+        elastic,
+        permits: Arc::new(Semaphore::new(config.elasticsearch.max_in_flight)),
+        limits: rounds::Limits {
+            max_operations: config.elasticsearch.request_max_operations,
+            max_bytes: config.elasticsearch.request_max_bytes.as_usize(),
+            request_timeout: config.elasticsearch.request_timeout,
+        },
+        retry: RetryPolicy { initial: config.retry.initial, max: config.retry.max },
+        clock: connect::clock(),
+        observer: Arc::new(Unobserved),
+    };
+    // The rehearsal remembers all that was read.
+    let desk = Desk::new(rules, PlacementCache::new(std::num::NonZeroUsize::MIN));
+    let stops = config.dead_letter.policy == DeadLetterPolicy::Stop;
+    Ok(DryRun::new(rounds, decoder, desk, stops, config.batch.deadline))
+}
+
+async fn look_at_all(
+    run: &mut DryRun,
+    mut records: mpsc::Receiver<(i32, Record)>,
+    stop: &CancellationToken,
+    json: bool,
+) -> Result<Sums, Failure> {
+    let mut sums = Sums::default();
+    while !stop.is_cancelled() {
+        let batch = next_batch(&mut records).await;
+        if batch.is_empty() {
+            break;
+        }
+        for step in run.run(batch).await? {
+            sums.add(&step);
+            print(&step, json)?;
+        }
+        if run.is_full() {
+            eprintln!(
+                "stopped here: the documents read so far fill the memory of a dry run; give a smaller --limit"
+            );
+            break;
+        }
+    }
+    Ok(sums)
+}
+
+/// What waits, and what comes soon after it; empty at the end.
+async fn next_batch(records: &mut mpsc::Receiver<(i32, Record)>) -> Vec<(i32, Record)> {
+    let mut batch = Vec::new();
+    let Some(first) = records.recv().await else { return batch };
+    batch.push(first);
+    let until = tokio::time::Instant::now() + LINGER;
+    while batch.len() < AT_ONCE {
+        match tokio::time::timeout_at(until, records.recv()).await {
+            Ok(Some(record)) => batch.push(record),
+            Ok(None) | Err(_) => break,
+        }
+    }
+    batch
+}
+
+fn print(step: &Step, json: bool) -> Result<(), Failure> {
+    if json {
+        return output::line(serde_json::to_string(step).context("writing JSON")?);
+    }
+    output::line(step)
+}
