@@ -144,9 +144,7 @@ mod tests {
     }
 
     fn with(distribution: &str) -> Config {
-        let mut config = Config::default();
-        config.distribution = toml::from_str(distribution).unwrap();
-        config
+        Config { distribution: toml::from_str(distribution).unwrap(), ..Config::default() }
     }
 
     fn sharing(address: &str) -> Config {
