@@ -21,6 +21,7 @@
 //! | [`dry_run`] | what a worker would do with the topic's records, without doing it |
 //! | [`distribution`] | what follows every change: refreshes, webhooks, records |
 //! | [`kafka`] | what rust-rdkafka does not give |
+//! | [`campaign`] | lists of ids in a database, to each of which the same is done by any number of runners |
 //! | [`audit`] | everything that is stored, compared and mended |
 //! | [`refeed`] | documents fetched again from the source of truth |
 //! | [`indices`], [`check`] | the indices, and whether everything is as it must be |

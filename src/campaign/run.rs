@@ -221,3 +221,6 @@ fn name() -> String {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
     format!("{}-{}-{now:x}", host.trim(), std::process::id())
 }
+
+#[cfg(test)]
+mod tests;

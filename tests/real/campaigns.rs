@@ -132,12 +132,12 @@ fn runners_killed_at_random_send_every_id_and_repeat_only_what_was_at_work() {
     }
     assert_eq!((status["produced"].as_u64(), status["failed"].as_u64()), (Some(IDS), Some(0)), "{status:#}");
     let sent = sent(&world, "refeed");
+    assert!(sent.keys().eq(wanted.iter()), "{} of {IDS} ids were sent", sent.len());
     let extra = sent.values().sum::<u64>() - IDS;
     eprintln!(
         "{IDS} ids, {RUNNERS} runners, {kills} kills: {extra} records more than ids, in {:.0} s",
         began.elapsed().as_secs_f64()
     );
-    assert!(sent.keys().eq(wanted.iter()), "{} of {IDS} ids were sent", sent.len());
     assert!(kills >= 5, "{kills} kills are no test");
     assert!(extra <= kills * CHUNK, "{extra} more after {kills} kills");
 }
@@ -181,7 +181,14 @@ fn selections_find_what_they_say_and_workers_carry_out_what_runners_send() {
         assert!(output.status.success(), "{}", text(&output));
     }
     world.wait_until_committed(PATIENCE);
-    assert_eq!(world.copies(), copies, "what is in its place stays there");
+    // What is in its place stays there, and each was touched.
+    let touched = world.copies();
+    assert!(touched.keys().eq(copies.keys()));
+    for (id, before) in &copies {
+        let (before, after) = (&before[0], &touched[id][0]);
+        assert_eq!((&before.index, &before.source), (&after.index, &after.source));
+        assert!(after.version > before.version, "{id} was not touched");
+    }
     // A second run has nothing to do; a campaign that is not there is a wrong argument.
     assert!(world.geofold(&["campaign", "run", &all]).status.success());
     assert_eq!(world.geofold(&["campaign", "run", "999"]).status.code(), Some(2));
