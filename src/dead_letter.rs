@@ -74,10 +74,15 @@ impl Letter {
             Content::Index { doc, .. } => vec![letter("index", Some(doc.clone()))],
             Content::Delete => vec![letter("delete", None)],
             Content::Touch => vec![letter("touch", None)],
+            Content::Refeed => vec![letter("refeed", None)],
             Content::Patch { over, patches } => {
-                let deleted_before = (*over == Base::Nothing).then(|| letter("delete", None));
+                let before = match over {
+                    Base::Stored => None,
+                    Base::Nothing => Some(letter("delete", None)),
+                    Base::Refed => Some(letter("refeed", None)),
+                };
                 let patches = patches.iter().map(|patch| letter("patch", Some(patch.clone())));
-                deleted_before.into_iter().chain(patches).collect()
+                before.into_iter().chain(patches).collect()
             }
         }
     }

@@ -9,6 +9,7 @@ use std::num::NonZeroUsize;
 use bytes::Bytes;
 use lru::LruCache;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
 use crate::elastic::Stamp;
@@ -33,6 +34,9 @@ pub struct Placement {
     /// Elasticsearch refused the document at `pos` for good: `shard` is where the last good copy stayed, if there is one, and
     /// whoever meets the record at `pos` again dead-letters it again rather than writing it there.
     pub refused: bool,
+    /// The document as it was decided at `pos`, while it may not be in `shard` yet: only where nobody could make it again, for
+    /// it comes from the source of truth, which may say something else when asked again (protocol, "Refeed").
+    pub fetched: Option<Bytes>,
     /// What the document contributes to the counts, by positions up to `pos` (docs/tally.md). Empty if nothing is counted.
     pub versions: History,
 }
@@ -49,6 +53,8 @@ struct Record {
     deleted: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     refused: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fetched: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "History::is_empty")]
     versions: History,
 }
@@ -63,7 +69,11 @@ impl TryFrom<Record> for Placement {
         if record.versions.last_position() > Some(record.pos) {
             return Err("a placement's \"versions\" can not be above its \"pos\"");
         }
+        if record.fetched.is_some() && record.deleted {
+            return Err("a placement with \"deleted\" has no \"fetched\" document");
+        }
         Ok(Self {
+            fetched: record.fetched.map(|document| String::from(Box::<str>::from(document)).into()),
             pos: record.pos,
             shard: record.shard,
             leftovers: record.leftovers.into_iter().collect(),
@@ -81,9 +91,15 @@ impl From<Placement> for Record {
             shard: placement.shard,
             leftovers: placement.leftovers.into_vec(),
             refused: placement.refused,
+            fetched: placement.fetched.and_then(|document| raw(&document)),
             versions: placement.versions,
         }
     }
+}
+
+/// It was checked when it was fetched.
+fn raw(document: &[u8]) -> Option<Box<RawValue>> {
+    serde_json::from_slice::<&RawValue>(document).ok().map(ToOwned::to_owned)
 }
 
 impl Placement {
@@ -93,12 +109,17 @@ impl Placement {
             may_hold.into_iter().filter(|other| Some(other) != shard.as_ref()).collect();
         leftovers.sort_unstable();
         leftovers.dedup();
-        Self { pos, shard, leftovers, refused: false, versions: History::default() }
+        Self { pos, shard, leftovers, refused: false, fetched: None, versions: History::default() }
     }
 
     /// The same with this history.
     pub fn with_history(self, versions: History) -> Self {
         Self { versions, ..self }
+    }
+
+    /// The same with the document that was fetched for it.
+    pub fn with_fetched(self, fetched: Option<Bytes>) -> Self {
+        Self { fetched: fetched.filter(|_| self.shard.is_some()), ..self }
     }
 
     /// What the document contributes to the counts at `pos`; `None` if it was never counted.
@@ -226,6 +247,7 @@ mod tests {
             Placement::new(pos, Some(shard("a")), []),
             Placement::new(pos, None, [shard("b"), shard("a")]),
             Placement { refused: true, ..Placement::new(pos, Some(shard("a")), [shard("b")]) },
+            Placement::new(pos, Some(shard("a")), []).with_fetched(Some(r#"{"n":1.10,"a":[]}"#.into())),
             Placement::new(pos, None, []).with_history(History::default().with(pos, pos, Facets::default())),
         ] {
             assert_eq!(Placement::from_json(&placement.to_json()).unwrap(), placement);

@@ -74,6 +74,12 @@ pub enum Sabotage {
     ActivateUnconfirmed,
     /// Of two folded writes the later one's content is lost.
     LoseAFold,
+    /// A placement does not carry what was fetched for it, and whoever resumes asks the source again ("Refeed").
+    FetchedIsNotRecorded,
+    /// That the source does not have what is missing here is not recorded ("Refeed").
+    GoneIsNotRecorded,
+    /// What the source said before a later refeed or delete was taken in is believed ("Refeed").
+    OldAnswerIsBelieved,
     /// A placement keeps the last version of its facets only (docs/tally.md, "The history").
     HistoryIsCutToOne,
     /// A placement keeps the last two versions of its facets only (docs/tally.md, "The history").

@@ -46,6 +46,8 @@ pub enum Body {
     },
     /// No change of content: place again under the current map.
     Touch,
+    /// The document is what the source of truth says, from now on.
+    Refeed,
 }
 
 /// What a merge patch does to the document's location.
@@ -83,6 +85,8 @@ pub struct Fold {
     pub located_at: Option<Position>,
     /// Position of its last touch.
     pub touched_at: Option<Position>,
+    /// Position of its last record that says what the whole document is: an index, a delete, a refeed.
+    pub whole_at: Option<Position>,
     /// The distinct targets of its records, under the map at the time each was read.
     pub targets: SmallVec<[Target; 1]>,
     /// What its records did to the document's facets, one after the other.
@@ -112,6 +116,8 @@ pub enum Content {
     },
     /// Place again under the current map.
     Touch,
+    /// What the source of truth says, asked after [`Fold::whole_at`].
+    Refeed,
 }
 
 /// What the patches of a fold are applied to.
@@ -121,6 +127,8 @@ pub enum Base {
     Stored,
     /// Nothing: a delete came before, in the same fold.
     Nothing,
+    /// What the source of truth says: a refeed came before, in the same fold.
+    Refed,
 }
 
 /// A fold that could not be absorbed: its patches make no document that geofold could place. Its records belong into
@@ -178,16 +186,20 @@ impl Fold {
                 Some(Target::Shard(locate(*at)))
             }
             Body::Delete => Some(Target::Nowhere),
-            Body::Patch { moves: PatchMove::Unclear, .. } | Body::Touch => Some(Target::Unclear),
+            Body::Patch { moves: PatchMove::Unclear, .. } | Body::Touch | Body::Refeed => {
+                Some(Target::Unclear)
+            }
             Body::Patch { moves: PatchMove::Stays, .. } => None,
         };
         let is_touch = matches!(body, Body::Touch);
+        let is_whole = matches!(body, Body::Index { .. } | Body::Delete | Body::Refeed);
         let fold = Self {
             content: body.into(),
             first: position,
             last: position,
             located_at: (target.is_some() && !is_touch).then_some(position),
             touched_at: is_touch.then_some(position),
+            whole_at: is_whole.then_some(position),
             targets: target.into_iter().collect(),
             steps: Steps::default(),
             records: 1,
@@ -212,6 +224,7 @@ impl Fold {
         debug_assert!(self.last < newer.first, "{} is folded over {}", newer.first, self.last);
         self.last = newer.last;
         self.touched_at = self.touched_at.max(newer.touched_at);
+        self.whole_at = self.whole_at.max(newer.whole_at);
         self.targets.extend(newer.targets.iter().cloned());
         self.targets.sort_unstable();
         self.targets.dedup();
@@ -236,7 +249,7 @@ impl Fold {
             Content::Patch { patches, .. } => {
                 patches.capacity() * size_of::<Bytes>() + patches.iter().map(Bytes::len).sum::<usize>()
             }
-            Content::Delete | Content::Touch => 0,
+            Content::Delete | Content::Touch | Content::Refeed => 0,
         };
         targets + content + self.steps.bytes()
     }
@@ -249,12 +262,14 @@ impl From<Body> for Content {
             Body::Delete => Self::Delete,
             Body::Patch { patch, .. } => Self::Patch { over: Base::Stored, patches: vec![patch] },
             Body::Touch => Self::Touch,
+            Body::Refeed => Self::Refeed,
         }
     }
 }
 
 impl Content {
-    /// The document that this leaves where `stored` was; `None` if it leaves none.
+    /// The document that this leaves where `stored` was; `None` if it leaves none. For a refeed, and for patches over one,
+    /// `stored` is what the source of truth said.
     ///
     /// Patches of nothing make a document of themselves: whether that is wanted is for the caller to decide
     /// (protocol, "on_missing"). The document has no raw line breaks. Fails if `stored` is no JSON object, or has a
@@ -263,9 +278,11 @@ impl Content {
         match self {
             Self::Index { doc, .. } => Ok(Some(doc.clone())),
             Self::Delete => Ok(None),
-            Self::Touch => Ok(stored.map(|stored| on_one_line(Bytes::copy_from_slice(stored)))),
+            Self::Touch | Self::Refeed => {
+                Ok(stored.map(|stored| on_one_line(Bytes::copy_from_slice(stored))))
+            }
             Self::Patch { over, patches } => {
-                let base = stored.filter(|_| *over == Base::Stored);
+                let base = stored.filter(|_| *over != Base::Nothing);
                 Ok(apply_all(base, patches)?.map(on_one_line))
             }
         }
@@ -288,6 +305,7 @@ impl Content {
                 *doc = merged;
             }
             Self::Delete => *self = Self::Patch { over: Base::Nothing, patches: later.clone() },
+            Self::Refeed => *self = Self::Patch { over: Base::Refed, patches: later.clone() },
             Self::Touch => *self = newer.clone(),
             Self::Patch { patches, .. } => later.iter().for_each(|patch| push_patch(patches, patch)),
         }
@@ -377,6 +395,7 @@ mod tests {
             (patch(r#"{"location":{"lat":1}}"#), vec![Target::Unclear], true, false),
             (patch(r#"{"a":1}"#), vec![], false, false),
             (Body::Touch, vec![Target::Unclear], false, true),
+            (Body::Refeed, vec![Target::Unclear], true, false),
         ] {
             let fold = one(body, 5);
             assert_eq!(fold.targets.to_vec(), expected, "{fold:?}");
@@ -492,6 +511,7 @@ mod tests {
             }),
             1 => Just(Body::Delete),
             1 => Just(Body::Touch),
+            1 => Just(Body::Refeed),
             5 => (members, change).prop_map(|(mut change, location)| {
                 if let Some(location) = location {
                     change["location"] = location;
@@ -509,11 +529,18 @@ mod tests {
             Body::Delete => None,
             Body::Patch { patch, .. } => Some(merge_patch::reference(stored, &parse(patch))),
             Body::Touch => stored,
+            Body::Refeed => Some(source()),
         }
     }
 
+    /// What the source of truth says.
+    fn source() -> Value {
+        json!({"location": {"lat": 1, "lon": 2}, "a": {"b": 1}, "fed": true})
+    }
+
     fn effect(content: &Content, stored: Option<&Value>) -> Option<Value> {
-        let stored = stored.map(Value::to_string);
+        let is_refed = matches!(content, Content::Refeed | Content::Patch { over: Base::Refed, .. });
+        let stored = if is_refed { Some(source().to_string()) } else { stored.map(Value::to_string) };
         let document = content.apply_to(stored.as_deref().map(str::as_bytes)).unwrap();
         document.map(|document| serde_json::from_slice(&document).unwrap())
     }

@@ -16,7 +16,7 @@ use crate::send::{LineRules, Op, SendOptions};
 /// Produce documents, deletes and patches from a file or standard input to the topic, keyed by document id.
 ///
 /// One record per line. A line that begins with `{` is a document, and --id-field says where its id is. Otherwise the
-/// line is `ID<TAB>JSON`, or `ID<TAB>OP<TAB>JSON` with OP one of index, delete, patch, touch; without JSON it is a delete.
+/// line is `ID<TAB>JSON`, or `ID<TAB>OP<TAB>JSON` with OP one of index, delete, patch, touch, refeed; without JSON it is a delete.
 /// Keys go to the partition where the Java client would put them. Exit code 1 if anything was not delivered.
 #[derive(Debug, Args)]
 pub struct SendArgs {

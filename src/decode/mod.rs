@@ -15,6 +15,7 @@ use thiserror::Error;
 pub use self::location::{BadLocation, BadLocationPath, LocationPath};
 pub use self::object::BadObject;
 pub use self::point::BadForm;
+use crate::geo::GeoPoint;
 use crate::ids::{BadDocId, DocId};
 use crate::position::{Epoch, Position};
 use crate::write::{Body, Write};
@@ -55,6 +56,7 @@ enum Op {
     Delete,
     Patch,
     Touch,
+    Refeed,
 }
 
 /// Why a record can not become a write; it belongs into the dead-letter topic.
@@ -72,7 +74,7 @@ pub enum BadRecord {
     #[error(transparent)]
     Key(#[from] BadDocId),
     /// The header has a value that is no operation. Holds it, cut if it is long.
-    #[error("the header {OP_HEADER} is {0:?}; it may be index, delete, patch or touch")]
+    #[error("the header {OP_HEADER} is {0:?}; it may be index, delete, patch, touch or refeed")]
     Op(String),
     /// An index or a patch needs one.
     #[error("the header {OP_HEADER} is {0}, but the record has no value")]
@@ -168,6 +170,7 @@ impl Decoder {
         let body = match (Op::of(op, value.is_some())?, value) {
             (Op::Delete, _) => Body::Delete,
             (Op::Touch, _) => Body::Touch,
+            (Op::Refeed, _) => Body::Refeed,
             (Op::Index, Some(value)) => self.index(value)?,
             (Op::Patch, Some(value)) => self.patch(value)?,
             (Op::Index, None) => return Err(BadRecord::NoValue("index")),
@@ -176,7 +179,11 @@ impl Decoder {
         Ok(Write { id, position, body })
     }
 
-    fn index(&self, value: Bytes) -> Result<Body, BadRecord> {
+    /// A whole document, of a record or of the source of truth: on one line, and where it says it is.
+    ///
+    /// # Errors
+    /// If geofold can not place it.
+    pub fn document(&self, value: Bytes) -> Result<(Bytes, GeoPoint), BadRecord> {
         self.check_size_and_shape(&value)?;
         let at = self.path.locate(&value).map_err(|why| match why {
             BadLocation::Json(why) => BadRecord::Json(why),
@@ -187,7 +194,12 @@ impl Decoder {
                 BadRecord::BadLocation { path: self.path.clone(), why }
             }
         })?;
-        Ok(Body::Index { doc: on_one_line(value), at })
+        Ok((on_one_line(value), at))
+    }
+
+    fn index(&self, value: Bytes) -> Result<Body, BadRecord> {
+        let (doc, at) = self.document(value)?;
+        Ok(Body::Index { doc, at })
     }
 
     fn patch(&self, value: Bytes) -> Result<Body, BadRecord> {
@@ -225,6 +237,7 @@ impl Op {
             Some(b"delete") => Ok(Self::Delete),
             Some(b"patch") => Ok(Self::Patch),
             Some(b"touch") => Ok(Self::Touch),
+            Some(b"refeed") => Ok(Self::Refeed),
             Some(unknown) => {
                 Err(BadRecord::Op(String::from_utf8_lossy(unknown).chars().take(SHOWN_OP_CHARS).collect()))
             }
@@ -246,7 +259,6 @@ pub(crate) fn on_one_line(json: Bytes) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geo::GeoPoint;
     use crate::write::PatchMove;
 
     const NO_VALUE: Option<&'static str> = None;
@@ -297,6 +309,7 @@ mod tests {
         }
         for value in [NO_VALUE, document, Some("what it was")] {
             assert_eq!(decode(value, Some("touch")).unwrap(), Body::Touch);
+            assert_eq!(decode(value, Some("refeed")).unwrap(), Body::Refeed);
         }
         assert_eq!(reason(NO_VALUE, Some("index")), "no_value");
         assert_eq!(reason(NO_VALUE, Some("patch")), "no_value");

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Carry, Desk, Done, Entry, HISTORY_FULL, NothingFound, OnMissing, Outcome, Refusal, Rules};
+use super::{Carry, Desk, Done, Entry, HISTORY_FULL, NothingFound, OnMissing, Outcome, Refusal, Rules, Said};
 use crate::elastic::{Found, Guard, Stamp};
 use crate::ids::ShardId;
 use crate::placement::{Known, Placement};
@@ -49,14 +49,17 @@ pub(super) fn relate(entry: &Entry, known: Option<&Known>) -> Relation {
 }
 
 /// The geoshards whose copies must be read before the entry can be decided (protocol, step 4). Empty if none.
-pub(super) fn copies_needed(entry: &Entry, known: Option<&Known>) -> Vec<ShardId> {
+pub(super) fn copies_needed(rules: &Rules, entry: &Entry, known: Option<&Known>) -> Vec<ShardId> {
     let Some(known) = known else { return Vec::new() };
     let placement = &known.placement;
     let content_needs_copy = match entry.fold.content {
         Content::Patch { over, .. } => over == Base::Stored,
         Content::Touch => true,
-        Content::Index { .. } | Content::Delete => false,
+        Content::Index { .. } | Content::Delete | Content::Refeed => false,
     };
+    // What was decided at the refeed's position or later knows what the source said; no copy is as new otherwise.
+    let content_needs_copy =
+        content_needs_copy || refed_at(rules, &entry.fold).is_some_and(|refed_at| placement.pos >= refed_at);
     let needs_copy = match relate(entry, Some(known)) {
         Relation::Behind(_) => false,
         Relation::Resume if placement.refused => true,
@@ -68,17 +71,40 @@ pub(super) fn copies_needed(entry: &Entry, known: Option<&Known>) -> Vec<ShardId
     placement.shard.iter().chain(known.unswept()).cloned().collect()
 }
 
+/// The refeed that the fold's content rests on; or the delete, if patches came after it and what is missing is fetched.
+fn refed_at(rules: &Rules, fold: &Fold) -> Option<Position> {
+    let rests_on_it = match &fold.content {
+        Content::Refeed | Content::Patch { over: Base::Refed, .. } => true,
+        Content::Patch { over: Base::Nothing, .. } => rules.on_missing == OnMissing::Refeed,
+        _ => false,
+    };
+    fold.whole_at.filter(|_| rests_on_it)
+}
+
 /// The newest copy of a document among the geoshards that were read.
 #[derive(Debug, Clone)]
 pub(super) struct Copy {
     pub shard: ShardId,
     pub version: Position,
     pub source: Bytes,
+    /// It is the one that the placement carries, and may not be in its geoshard yet.
+    pub is_recorded: bool,
 }
 
 impl Copy {
     pub(super) fn new(shard: ShardId, found: Found) -> Self {
-        Self { shard, version: Position::from_version(found.version), source: found.source }
+        Self {
+            shard,
+            version: Position::from_version(found.version),
+            source: found.source,
+            is_recorded: false,
+        }
+    }
+
+    /// The one that the placement carries, if it carries one.
+    fn recorded(placement: &Placement) -> Option<Self> {
+        let (source, shard) = (placement.fetched.clone()?, placement.shard.clone()?);
+        Some(Self { shard, version: placement.pos, source, is_recorded: true })
     }
 }
 
@@ -138,6 +164,11 @@ pub(super) fn decide(
     copy: Option<Copy>,
 ) -> Plan {
     let relation = relate(entry, known.as_ref());
+    let recorded = known.as_ref().and_then(|known| Copy::recorded(&known.placement));
+    let copy = match (copy, recorded) {
+        (Some(copy), Some(recorded)) if copy.version < recorded.version => Some(recorded),
+        (copy, recorded) => copy.or(recorded),
+    };
     let decision = Decision { desk, rules: &desk.rules, entry, fresh };
     match (relation, known) {
         (Relation::Behind(_), _) if sabotage::is(Sabotage::StaleIsDone) => {
@@ -153,13 +184,32 @@ pub(super) fn decide(
 /// The document that the entry wants, as far as the copy tells.
 enum Wanted {
     /// Write this.
-    Document(Bytes),
+    Document(Bytes, Made),
     /// The copy found is at least as new, in the placement's own shard.
     Written(Copy),
     /// No document.
     Gone(Outcome),
     /// Nothing can be decided now.
     Settle(Outcome),
+}
+
+/// What a document is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Made {
+    /// Of records and stored copies: whoever has the same record makes the same.
+    OfRecords,
+    /// Over a document that the placement carries.
+    OfRecorded,
+    /// Of what the source of truth said, which may say something else to the next who asks.
+    OfSource,
+}
+
+/// Whether the source of truth may be asked, and its answer be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    MayBeAsked,
+    /// What was decided at the entry's position stands: a document from elsewhere would not belong where that says.
+    IsNotAsked,
 }
 
 struct Decision<'a> {
@@ -174,10 +224,12 @@ impl Decision<'_> {
     fn anew(&self, known: Option<Known>, copy: Option<Copy>) -> Plan {
         let fold = &self.entry.fold;
         let placed_in = known.as_ref().and_then(|known| known.placement.shard.clone());
-        let wanted = match self.wanted(known.as_ref(), placed_in.as_ref(), copy.clone()) {
+        let wanted = self.wanted(known.as_ref(), placed_in.as_ref(), copy.clone(), Source::MayBeAsked);
+        let wanted = match wanted {
             Ok(wanted) => wanted,
             Err(refusal) => return self.refuse(known, copy, refusal),
         };
+        let mut fetched = None;
         let (target, write, then, facets) = match wanted {
             Wanted::Settle(outcome) => return Plan::Settle(outcome),
             Wanted::Gone(outcome) => (None, None, outcome, None),
@@ -196,16 +248,19 @@ impl Decision<'_> {
                 let facets = known.as_ref().and_then(|known| known.placement.facets().cloned());
                 (Some(written.shard), None, Outcome::Done(Done::AlreadyApplied), facets)
             }
-            Wanted::Document(document) => {
-                let target = match self.target(known.as_ref(), &document) {
+            Wanted::Document(document, made) => {
+                let target = match self.target(known.as_ref(), &document, made) {
                     Ok(target) => target,
                     Err(refusal) => return self.refuse(known, copy, refusal),
                 };
+                let is_recorded = made != Made::OfRecords && !sabotage::is(Sabotage::FetchedIsNotRecorded);
+                fetched = is_recorded.then(|| document.clone());
                 let moved = placed_in.as_ref().is_some_and(|from| *from != target);
                 let then = Outcome::Done(Done::Indexed { moved });
                 let facets = self.rules.tally.as_ref().map(|rules| self.facets(rules, &document, &target));
                 let is_in_place = |placement: &Placement| {
-                    self.is_in_place(placement, &target)
+                    made == Made::OfRecords
+                        && self.is_in_place(placement, &target)
                         && facets.as_ref().is_none_or(|facets| self.keeps(placement, facets, copy.as_ref()))
                 };
                 if let Some(known) = known.as_ref().filter(|known| is_in_place(&known.placement)) {
@@ -232,7 +287,9 @@ impl Decision<'_> {
         };
         Plan::WriteAhead {
             guard,
-            placement: Placement::new(fold.last, target, may_hold).with_history(versions),
+            placement: Placement::new(fold.last, target, may_hold)
+                .with_fetched(fetched)
+                .with_history(versions),
             task: Task { write, sweep_at: fold.last, then },
         }
     }
@@ -297,18 +354,28 @@ impl Decision<'_> {
         }
         let Some(shard) = known.placement.shard.clone() else {
             let then = match self.entry.fold.content {
-                Content::Delete => Outcome::Done(Done::Deleted),
+                Content::Delete | Content::Refeed => Outcome::Done(Done::Deleted),
                 _ => self.missing_outcome(),
             };
             return Plan::CarryOut { known, task: Task { write: None, sweep_at, then } };
         };
-        match self.wanted(Some(&known), Some(&shard), copy.clone()) {
+        // A touch that came after a delete and met nothing was placed with what was fetched for it; here both are one fold.
+        if self.entry.fold.content == Content::Delete {
+            let write = copy.filter(|copy| copy.is_recorded).map(|copy| copy.source);
+            let then = Outcome::Done(Done::AlreadyApplied);
+            return Plan::CarryOut { known, task: Task { write, sweep_at, then } };
+        }
+        let source = match sabotage::is(Sabotage::FetchedIsNotRecorded) {
+            true => Source::MayBeAsked,
+            false => Source::IsNotAsked,
+        };
+        match self.wanted(Some(&known), Some(&shard), copy.clone(), source) {
             Ok(Wanted::Settle(outcome)) => Plan::Settle(outcome),
             Ok(Wanted::Written(_)) => Plan::CarryOut {
                 known,
                 task: Task { write: None, sweep_at, then: Outcome::Done(Done::AlreadyApplied) },
             },
-            Ok(Wanted::Document(document)) => {
+            Ok(Wanted::Document(document, _)) => {
                 let moved = !known.placement.leftovers.is_empty();
                 let then = Outcome::Done(Done::Indexed { moved });
                 Plan::CarryOut { known, task: Task { write: Some(document), sweep_at, then } }
@@ -371,6 +438,7 @@ impl Decision<'_> {
             guard: Guard::Unchanged(known.stamp),
             placement: Placement::new(self.entry.fold.last, Some(copy.shard.clone()), may_hold)
                 .after_refusal()
+                .with_fetched(copy.is_recorded.then(|| copy.source.clone()))
                 .with_history(versions),
             task: self.keep(copy, refusal),
         }
@@ -380,7 +448,7 @@ impl Decision<'_> {
     /// elsewhere could still delete it, after the copy that it had moved to was swept.
     fn keep(&self, copy: Copy, refusal: Refusal) -> Task {
         let position = self.entry.fold.last;
-        let write = (copy.version < position).then_some(copy.source);
+        let write = (copy.version < position || copy.is_recorded).then_some(copy.source);
         Task { write, sweep_at: position, then: Outcome::DeadLetter(refusal) }
     }
 
@@ -402,8 +470,8 @@ impl Decision<'_> {
             let source = copy.source.clone();
             return finish(known, Some(source), Outcome::Done(Done::Indexed { moved: true }));
         }
-        match self.wanted(Some(&known), Some(&shard), copy) {
-            Ok(Wanted::Document(document)) => {
+        match self.wanted(Some(&known), Some(&shard), copy, Source::IsNotAsked) {
+            Ok(Wanted::Document(document, _)) => {
                 finish(known, Some(document), Outcome::Done(Done::Indexed { moved: false }))
             }
             Ok(Wanted::Written(_)) => finish(known, None, applied),
@@ -423,25 +491,47 @@ impl Decision<'_> {
         known: Option<&Known>,
         placed_in: Option<&ShardId>,
         copy: Option<Copy>,
+        source: Source,
     ) -> Result<Wanted, Refusal> {
         let fold = &self.entry.fold;
         match &fold.content {
-            Content::Index { doc, .. } => return Ok(Wanted::Document(doc.clone())),
+            Content::Index { doc, .. } => return Ok(Wanted::Document(doc.clone(), Made::OfRecords)),
             Content::Delete => return Ok(Wanted::Gone(Outcome::Done(Done::Deleted))),
             // The delete that came before the patch stands, whatever becomes of the patch.
-            Content::Patch { over: Base::Nothing, .. } => return Ok(self.made_of_nothing()),
-            Content::Patch { over: Base::Stored, .. } | Content::Touch => {}
+            Content::Patch { over: Base::Nothing, .. } if self.rules.on_missing != OnMissing::Refeed => {
+                return self.made_of_nothing(source);
+            }
+            Content::Patch { .. } | Content::Touch | Content::Refeed => {}
         }
-        if let Some(copy) = copy {
+        let refed_at = refed_at(self.rules, fold);
+        if let Some(copy) = copy.filter(|copy| refed_at.is_none_or(|refed_at| copy.version >= refed_at)) {
             let is_elsewhere = Some(&copy.shard) != placed_in;
             let ignores_newer = is_elsewhere && sabotage::is(Sabotage::IgnoreNewerLeftover);
             if copy.version < fold.last || ignores_newer {
-                return self.applied_to(Some(&copy.source)).map(Wanted::Document);
+                let made = if copy.is_recorded { Made::OfRecorded } else { Made::OfRecords };
+                let document = self.applied_to(Some(&copy.source))?;
+                return Ok(Wanted::Document(document, made));
+            }
+            if copy.is_recorded {
+                return Ok(Wanted::Document(copy.source, Made::OfRecorded));
             }
             if !is_elsewhere {
                 return Ok(Wanted::Written(copy));
             }
             return Ok(Wanted::Settle(again_outcome("newer_copy_elsewhere", Carry::default())));
+        }
+        let since = refed_at.map(|refed_at| known.filter(|known| known.placement.pos >= refed_at));
+        match since {
+            // Nobody has decided since the refeed.
+            Some(None) => return self.refed(source),
+            // Who did was told that the document is gone.
+            Some(Some(known)) if known.placement.shard.is_none() => {
+                return match fold.content {
+                    Content::Refeed => Ok(Wanted::Gone(Outcome::Done(Done::Deleted))),
+                    _ => self.made_of_nothing(source),
+                };
+            }
+            _ => {}
         }
         if !self.is_surely_missing(known) {
             if sabotage::is(Sabotage::NothingFoundIsDone) {
@@ -449,9 +539,19 @@ impl Decision<'_> {
             }
             return Ok(Wanted::Settle(self.look_again(known)));
         }
-        Ok(match self.made_of_nothing() {
+        if refed_at.is_some() {
+            return self.refed(source);
+        }
+        Ok(match self.made_of_nothing(source)? {
             // The placement stays as it is: no record has deleted the document, and a copy that is on its way goes by it.
-            Wanted::Gone(outcome) if !sabotage::is(Sabotage::MissingIsDeleted) => Wanted::Settle(outcome),
+            // Unless the source of truth says so: somebody who was told otherwise must not place it by what is recorded.
+            Wanted::Gone(outcome)
+                if self.rules.on_missing != OnMissing::Refeed
+                    && !sabotage::is(Sabotage::MissingIsDeleted)
+                    || sabotage::is(Sabotage::GoneIsNotRecorded) =>
+            {
+                Wanted::Settle(outcome)
+            }
             wanted => wanted,
         })
     }
@@ -479,9 +579,11 @@ impl Decision<'_> {
     }
 
     /// Step 2: only records after the recorded position decide; older ones were decided by whoever recorded it.
-    fn target(&self, known: Option<&Known>, document: &[u8]) -> Result<ShardId, Refusal> {
+    fn target(&self, known: Option<&Known>, document: &[u8], made: Made) -> Result<ShardId, Refusal> {
         let fold = &self.entry.fold;
-        if let Some(known) = known
+        // Whoever decided before decided about another document.
+        if made != Made::OfSource
+            && let Some(known) = known
             && let Some(stays) = &known.placement.shard
             && fold.located_at.max(fold.touched_at) <= Some(known.placement.pos)
             && !sabotage::is(Sabotage::OldRecordsDecide)
@@ -499,6 +601,7 @@ impl Decision<'_> {
     fn is_in_place(&self, placement: &Placement, target: &ShardId) -> bool {
         !self.rules.announce_all
             && placement.leftovers.is_empty()
+            && placement.fetched.is_none()
             // There may be no copy: whoever is refused next must say so again.
             && !placement.refused
             && placement.shard.as_ref() == Some(target)
@@ -513,7 +616,15 @@ impl Decision<'_> {
 
     /// The fold's content over a stored document. Only folds that want a document ask.
     fn applied_to(&self, stored: Option<&[u8]>) -> Result<Bytes, Refusal> {
-        match self.entry.fold.content.apply_to(stored) {
+        let content = &self.entry.fold.content;
+        let applied = match content {
+            // What the source has after the delete is patched.
+            Content::Patch { over: Base::Nothing, patches } if self.rules.on_missing == OnMissing::Refeed => {
+                Content::Patch { over: Base::Refed, patches: patches.clone() }.apply_to(stored)
+            }
+            _ => content.apply_to(stored),
+        };
+        match applied {
             Ok(Some(document)) => Ok(document),
             Ok(None) => {
                 Err(Refusal { reason: "no_document", detail: "nothing is left of the document".to_owned() })
@@ -523,19 +634,65 @@ impl Decision<'_> {
     }
 
     /// What patches or touches of a document that is not there leave (protocol, "on_missing").
-    fn made_of_nothing(&self) -> Wanted {
-        if self.rules.on_missing != OnMissing::Create || self.entry.fold.content == Content::Touch {
-            return Wanted::Gone(self.missing_outcome());
+    fn made_of_nothing(&self, source: Source) -> Result<Wanted, Refusal> {
+        match self.rules.on_missing {
+            OnMissing::Refeed => self.refed(source),
+            OnMissing::Create if self.entry.fold.content != Content::Touch => {
+                Ok(self.made_of_patches(Made::OfRecords))
+            }
+            _ => Ok(Wanted::Gone(self.missing_outcome())),
         }
+    }
+
+    fn made_of_patches(&self, made: Made) -> Wanted {
         let document = self.applied_to(None).and_then(|document| {
             self.rules.locate_document(&document)?;
             Ok(document)
         });
-        document.map_or_else(|refusal| Wanted::Gone(Outcome::DeadLetter(refusal)), Wanted::Document)
+        match document {
+            Ok(document) => Wanted::Document(document, made),
+            Err(refusal) => Wanted::Gone(Outcome::DeadLetter(refusal)),
+        }
+    }
+
+    /// What the source of truth makes of it (protocol, "Refeed"): its document, with what came after the refeed over that.
+    fn refed(&self, source: Source) -> Result<Wanted, Refusal> {
+        if source == Source::IsNotAsked {
+            return Ok(Wanted::Settle(Outcome::DeadLetter(Refusal {
+                reason: "missing_document",
+                detail: "the document was fetched and placed at this position, and removed since by something else than \
+                         geofold; refeed it again"
+                    .to_owned(),
+            })));
+        }
+        let Some(said) = self.entry.said() else { return Ok(Wanted::Settle(Outcome::Fetch)) };
+        let content = &self.entry.fold.content;
+        let wanted = match (said, content) {
+            (Said::Document(document), _) => self.applied_to(Some(document)).and_then(|document| {
+                self.rules.locate_document(&document)?;
+                Ok(Wanted::Document(document, Made::OfSource))
+            }),
+            (Said::Unusable(refusal), _) => Err(refusal.clone()),
+            (Said::Gone, Content::Refeed) => Ok(Wanted::Gone(Outcome::Done(Done::Deleted))),
+            (Said::Gone, Content::Patch { over: Base::Refed, .. })
+                if self.rules.on_missing == OnMissing::Create =>
+            {
+                Ok(self.made_of_patches(Made::OfSource))
+            }
+            (Said::Gone, _) => Ok(Wanted::Gone(self.missing_outcome())),
+        };
+        match (wanted, content) {
+            // The delete that came before the patch stands.
+            (Err(refusal), Content::Patch { over: Base::Nothing, .. }) => {
+                Ok(Wanted::Gone(Outcome::DeadLetter(refusal)))
+            }
+            (wanted, _) => wanted,
+        }
     }
 
     fn missing_outcome(&self) -> Outcome {
-        if self.rules.on_missing == OnMissing::Drop {
+        // The source of truth says so too: then it is no write that is lost.
+        if matches!(self.rules.on_missing, OnMissing::Drop | OnMissing::Refeed) {
             return Outcome::Done(Done::Dropped);
         }
         let what = if self.entry.fold.content == Content::Touch { "touch" } else { "patch" };

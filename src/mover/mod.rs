@@ -18,6 +18,8 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
+use bytes::Bytes;
+
 use crate::elastic::{ItemError, Stamp};
 use crate::ids::{DocId, ShardId};
 use crate::placement::{Known, Placement, PlacementCache};
@@ -37,6 +39,28 @@ pub struct Entry {
     pub fold: Fold,
     /// What an earlier attempt at this entry found out.
     pub carry: Carry,
+    /// What the source of truth said, if it was asked.
+    pub fetched: Option<Fetched>,
+}
+
+/// An answer of the source of truth.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fetched {
+    /// It was asked after the record at this position was taken in.
+    pub after: Position,
+    /// What it said.
+    pub said: Said,
+}
+
+/// What the source of truth said of a document.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Said {
+    /// A JSON object without raw line breaks, with a location.
+    Document(Bytes),
+    /// There is no such document.
+    Gone,
+    /// One that can not be placed.
+    Unusable(Refusal),
 }
 
 /// What an entry that goes back to step 1 takes along.
@@ -90,6 +114,8 @@ pub enum Outcome {
         /// The recorded position.
         until: Position,
     },
+    /// The source of truth has to be asked: it joins a batch once that has answered, from step 1.
+    Fetch,
     /// It joins the next batch, from step 1.
     Again {
         /// One word for metrics.

@@ -6,7 +6,9 @@
 use std::collections::{BTreeSet, HashSet};
 
 use super::decide::{Copy, Plan, Task, again_outcome, copies_needed, decide, refused_history};
-use super::{Carry, Clear, Desk, Done, Entry, Outcome, Refusal, SET_BACK, Settled, Touched, UNANSWERED};
+use super::{
+    Carry, Clear, Desk, Done, Entry, Outcome, Refusal, SET_BACK, Said, Settled, Touched, UNANSWERED,
+};
 use crate::elastic::rounds::{BulkOutcome, GetOutcome};
 use crate::elastic::{BulkOp, Get, Guard, Index};
 use crate::ids::{DocId, ShardId};
@@ -96,8 +98,9 @@ impl ReadPlacements {
     /// Takes one answer per get, in order.
     pub fn answered(mut self, answers: Vec<GetOutcome>) -> ReadDocuments {
         let mut readings: Vec<Reading> = Vec::with_capacity(self.known.len() + self.unknown.len());
+        let rules = self.tray.desk.rules.clone();
         let mut add = |entry: Entry, known: Option<Known>, fresh| {
-            let shards = copies_needed(&entry, known.as_ref());
+            let shards = copies_needed(&rules, &entry, known.as_ref());
             readings.push(Reading { entry, known, fresh, shards });
         };
         for (entry, known) in self.known {
@@ -169,6 +172,13 @@ impl ReadDocuments {
                 Plan::Settle(Outcome::Again { reason, carry }) => tray.start_over(entry, reason, carry),
                 Plan::Settle(outcome @ Outcome::Parked { .. }) => {
                     tray.settle(entry, outcome, Touched::default());
+                }
+                Plan::Settle(Outcome::Fetch) => {
+                    // That nothing was found is believed after a fresh look only.
+                    if entry.carry.nothing_found.is_some() {
+                        tray.desk.cache.forget(&entry.id);
+                    }
+                    tray.settle(entry, Outcome::Fetch, Touched::default());
                 }
                 Plan::Settle(outcome) => tray.done(entry, outcome, &before, touched),
                 Plan::InPlace { known, task } => announced.in_place.push(Placed { entry, known, task }),
@@ -501,8 +511,12 @@ impl CleanUp {
         let mut sweeping = Vec::new();
         for placed in written {
             if placed.known.unswept().is_empty() {
-                let then = placed.task.then.clone();
+                let (id, known, then) =
+                    (placed.entry.id.clone(), placed.known.clone(), placed.task.then.clone());
                 placed.done(&mut tray, then);
+                if known.placement.fetched.is_some() {
+                    tray.written(id, known);
+                }
             } else {
                 sweeping.push(placed);
             }
@@ -553,6 +567,8 @@ impl CleanUp {
             // It stays named (INV-1), and the document's next entry sweeps again.
             if answers.iter().all(gone) {
                 tray.swept(id, known);
+            } else if known.placement.fetched.is_some() {
+                tray.written(id, known);
             }
         }
         for (set_back, answer) in set_backs.into_iter().zip(answers) {
@@ -577,8 +593,20 @@ impl CleanUp {
 }
 
 impl Tray {
+    /// What was fetched is where it belongs; the record need not carry it any more.
+    fn written(&mut self, id: DocId, mut known: Known) {
+        known.placement.fetched = None;
+        self.desk.clears.push(Clear {
+            id: id.clone(),
+            placement: known.placement.clone(),
+            stamp: known.stamp,
+        });
+        self.desk.cache.put(id, known);
+    }
+
     /// Step 7: the leftovers are gone; the record shall say so with the next bulk.
     fn swept(&mut self, id: DocId, mut known: Known) {
+        known.placement.fetched = None;
         let cleared = Placement { leftovers: Default::default(), ..known.placement.clone() };
         self.desk.clears.push(Clear { id: id.clone(), placement: cleared, stamp: known.stamp });
         known.swept = true;
@@ -600,6 +628,13 @@ pub struct Finished {
 }
 
 impl Entry {
+    /// What the source of truth said, unless a later record says what the whole document is, or wants it asked again.
+    pub(super) fn said(&self) -> Option<&Said> {
+        let fetched = self.fetched.as_ref()?;
+        let is_recent = self.fold.whole_at.is_none_or(|whole_at| whole_at <= fetched.after);
+        (is_recent || sabotage::is(Sabotage::OldAnswerIsBelieved)).then_some(&fetched.said)
+    }
+
     /// Its position: the version of what it writes (protocol: `p`).
     pub fn position(&self) -> Position {
         self.fold.last

@@ -1,13 +1,20 @@
 //! Refeed: documents fetched again by their id, from the source of truth (docs/refeed.md).
 //!
-//! [`Source`] is the fetch alone: it asks once, tells of each id what came of it, and never tries again.
+//! [`Source`] is the fetch alone: it asks once, tells of each id what came of it, and never tries again. A [`Feeder`] is what
+//! a worker has around it: batches, tries again, leaves a source that fails alone for a while, and bounds what is held.
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | `mod.rs` | the source, whichever kind it is; what it may answer |
 //! | `http.rs` | one GET for each document |
 //! | `postgres.rs` | many documents with one query |
+//! | `feeder.rs` | a worker's questions, and their answers |
+//! | `breaker.rs` | when a source that fails is left alone (pure) |
+//! | `held.rs` | how many bytes of answers are held |
 
+mod breaker;
+mod feeder;
+mod held;
 mod http;
 mod postgres;
 #[cfg(test)]
@@ -17,18 +24,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt as _;
-use futures::stream;
+use futures::FutureExt as _;
+use futures::stream::{self, StreamExt as _};
 use thiserror::Error;
 use tokio::sync::Semaphore;
 
+#[cfg(test)]
+pub(crate) use self::feeder::Waiting;
+pub use self::feeder::{Answered, Feeder, Question, Surroundings};
+pub use self::held::Held;
 use self::http::Http;
 use self::postgres::Postgres;
 use crate::config::{Config, SourceKind, SourceUrl};
 use crate::ids::DocId;
 
 /// The id that a probe asks for, if none is configured: no document should have it.
-const UNLIKELY_ID: &str = "geofold-check-there-is-no-such-document";
+pub(crate) const UNLIKELY_ID: &str = "geofold-check-there-is-no-such-document";
 
 /// What the source of truth says of one document.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,8 +164,8 @@ impl Source {
     /// What the source says of each id, in their order. It asks once, with as many requests as it takes, side by side within
     /// [`Source::max_in_flight`], and tries nothing again. All answers are held at once: who asks for many, asks in parts.
     pub async fn fetch(&self, ids: &[DocId]) -> Vec<Answer> {
-        let parts = stream::iter(ids.chunks(self.0.batch)).map(|ids| self.request(ids));
-        let answers: Vec<Vec<Answer>> = parts.buffered(self.0.max_in_flight).collect().await;
+        let parts: Vec<_> = ids.chunks(self.0.batch).map(|ids| self.request(ids).boxed()).collect();
+        let answers: Vec<Vec<Answer>> = stream::iter(parts).buffered(self.0.max_in_flight).collect().await;
         answers.into_iter().flatten().collect()
     }
 
@@ -175,7 +186,13 @@ impl Source {
             return vec![Answer::Failed(Failure::new("the source was closed")); ids.len()];
         };
         match &self.0.way {
-            Way::Http(http) => stream::iter(ids).then(|id| http.get(id)).collect().await,
+            Way::Http(http) => {
+                let mut answers = Vec::with_capacity(ids.len());
+                for id in ids {
+                    answers.push(http.get(id).await);
+                }
+                answers
+            }
             Way::Postgres(postgres) => postgres.select(ids).await,
         }
     }

@@ -1,9 +1,19 @@
-//! The fetch against a small web server.
+//! The fetch, and a feeder around it, against a small web server.
 
 use std::sync::Arc;
 
+use tokio::sync::mpsc;
+
 use super::*;
+use crate::admin::Health;
+use crate::clock::{BootClock, Clock};
 use crate::config::Secret;
+use crate::decode::{Decoder, LocationPath};
+use crate::mover::Said;
+use crate::position::{Epoch, Position};
+use crate::retry::RetryPolicy;
+use crate::telemetry::Metrics;
+use crate::telemetry::refeed::Asked;
 use crate::testing::source::{Reply, TestSource};
 
 fn id(text: &str) -> DocId {
@@ -106,4 +116,140 @@ fn without_a_source_that_can_be_asked_there_is_none() {
     assert!(error.contains("source.ca_file /there/is"), "{error}");
     config.source.kind = Some(SourceKind::Postgresql);
     assert!(matches!(Source::open(&config), Err(OpenError::Incomplete)));
+}
+
+/// A feeder over a server, and where its answers come.
+struct Fed {
+    server: TestSource,
+    feeder: Feeder,
+    health: Arc<Health>,
+    metrics: Arc<Metrics>,
+    asked: mpsc::UnboundedSender<Answered>,
+    answers: mpsc::UnboundedReceiver<Answered>,
+    _stop: tokio_util::sync::DropGuard,
+}
+
+const DOCUMENT: &str = r#"{"location":[1,2]}"#;
+
+async fn fed(change: impl FnOnce(&mut Config)) -> Fed {
+    let server = TestSource::start().await;
+    let mut config = config(&server.template());
+    config.source.max_in_flight = 1;
+    change(&mut config);
+    let metrics = Metrics::new().unwrap();
+    let clock: Arc<dyn Clock> = Arc::new(BootClock);
+    let health = Health::new(clock.clone(), metrics.clone(), Duration::from_secs(60));
+    health.ready(Health::STARTUP);
+    let around = Surroundings {
+        source: Source::open(&config).unwrap(),
+        decoder: Decoder::new(LocationPath::new("location").unwrap(), Epoch::default(), 1000),
+        max_bytes: config.source.max_bytes.as_usize(),
+        retry: RetryPolicy { initial: Duration::from_millis(2), max: Duration::from_millis(20) },
+        clock,
+        metrics: metrics.clone(),
+        health: health.clone(),
+    };
+    let stop = tokio_util::sync::CancellationToken::new();
+    let feeder = Feeder::start(around, stop.clone());
+    let (asked, answers) = mpsc::unbounded_channel();
+    Fed { server, feeder, health, metrics, asked, answers, _stop: stop.drop_guard() }
+}
+
+impl Fed {
+    fn ask(&self, text: &str) {
+        let question = Question { id: id(text), after: Position::from_version(1) };
+        self.feeder.ask(question, self.asked.clone());
+    }
+
+    async fn answered(&mut self) -> Answered {
+        tokio::time::timeout(Duration::from_secs(60), self.answers.recv()).await.unwrap().unwrap()
+    }
+
+    async fn until(&self, what: &str, wanted: impl Fn(&Self) -> bool) {
+        let waiting = async {
+            while !wanted(self) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        assert!(tokio::time::timeout(Duration::from_secs(60), waiting).await.is_ok(), "never came: {what}");
+    }
+}
+
+#[tokio::test]
+async fn a_source_that_is_down_is_left_alone_and_asked_again_until_it_answers() {
+    let mut fed = fed(|_| ()).await;
+    fed.server.put("a", Reply::Status(500));
+    fed.server.put("b", Reply::Status(503));
+    fed.ask("a");
+    fed.ask("b");
+    fed.until("an open breaker", |fed| fed.metrics.refeed.breaker_open.get() == 1).await;
+    fed.until("it shows", |fed| fed.health.missing().contains_key("source")).await;
+    fed.server.put("a", Reply::Document(DOCUMENT));
+    fed.server.put("b", Reply::Document(DOCUMENT));
+    for _ in 0..2 {
+        assert_eq!(fed.answered().await.said, Said::Document(DOCUMENT.into()));
+    }
+    fed.until("a closed breaker", |fed| fed.metrics.refeed.breaker_open.get() == 0).await;
+    assert!(!fed.health.missing().contains_key("source"));
+    assert_eq!(fed.metrics.refeed.answers.of(Asked::Found).get(), 2);
+    assert!(fed.metrics.refeed.answers.of(Asked::Failed).get() >= 5);
+}
+
+#[tokio::test]
+async fn a_document_that_always_fails_holds_up_no_other() {
+    let mut fed = fed(|_| ()).await;
+    fed.server.put("bad", Reply::Status(500));
+    fed.ask("bad");
+    for n in 0..20 {
+        fed.ask(&n.to_string());
+    }
+    for _ in 0..20 {
+        let answered = fed.answered().await;
+        assert_eq!((answered.said, answered.question.id == id("bad")), (Said::Gone, false));
+    }
+}
+
+#[tokio::test]
+async fn what_can_not_be_placed_says_why() {
+    let mut fed = fed(|_| ()).await;
+    for (name, document, expected) in [
+        ("nowhere", r#"{"n":1}"#, "no_location"),
+        ("list", "[1]", "not_an_object"),
+        ("torn", r#"{"location":"#, "unparsable_json"),
+    ] {
+        fed.server.put(name, Reply::Document(document));
+        fed.ask(name);
+        match fed.answered().await.said {
+            Said::Unusable(refusal) => assert_eq!(refusal.reason, expected, "{name}: {refusal:?}"),
+            said => panic!("{name}: {said:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_more_is_asked_for_than_may_be_held() {
+    let mut fed = fed(|config| config.source.max_bytes = crate::config::ByteSize::new(30)).await;
+    let names = ["a", "b", "c", "d"];
+    names.iter().for_each(|name| fed.server.put(name, Reply::Document(DOCUMENT)));
+    names.iter().for_each(|name| fed.ask(name));
+    let held = [fed.answered().await, fed.answered().await];
+    // Two are above the bound. That the third is not asked for shows only by its not coming.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(fed.server.asked().len(), 2);
+    drop(held);
+    let _held = [fed.answered().await, fed.answered().await];
+    assert_eq!(fed.server.asked().len(), 4);
+}
+
+#[tokio::test]
+async fn what_a_partition_asked_for_that_is_gone_is_not_asked_any_more() {
+    let mut fed = fed(|_| ()).await;
+    fed.server.put("a", Reply::Status(500));
+    let (asked, answers) = mpsc::unbounded_channel();
+    fed.feeder.ask(Question { id: id("a"), after: Position::from_version(1) }, asked);
+    fed.until("it was asked for", |fed| !fed.server.asked().is_empty()).await;
+    drop(answers);
+    fed.until("nothing waits", |fed| fed.metrics.refeed.waiting.get() == 0).await;
+    fed.ask("b");
+    fed.answered().await;
 }

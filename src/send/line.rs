@@ -6,7 +6,7 @@
 //! | `anna<TAB>{"location":…}` | value: what follows the tab |
 //! | `anna<TAB>`, `anna<TAB>null` | a delete: no value |
 //! | `anna<TAB>patch<TAB>{…}`, `anna<TAB>touch` | the operation is named in between |
-//! | `anna` | only where the operation for all lines is `delete` or `touch` |
+//! | `anna` | only where the operation for all lines is `delete`, `touch` or `refeed` |
 //!
 //! An id therefore can not begin with `{` or contain a tab in the forms with a tab; in the first form it can.
 
@@ -35,11 +35,13 @@ pub enum Op {
     Patch,
     /// Place the document again.
     Touch,
+    /// Fetch the document from the source of truth.
+    Refeed,
 }
 
 impl Op {
     /// Every operation.
-    pub const ALL: [Self; 4] = [Self::Index, Self::Delete, Self::Patch, Self::Touch];
+    pub const ALL: [Self; 5] = [Self::Index, Self::Delete, Self::Patch, Self::Touch, Self::Refeed];
 
     /// The word in the header.
     pub fn as_str(self) -> &'static str {
@@ -48,6 +50,7 @@ impl Op {
             Self::Delete => "delete",
             Self::Patch => "patch",
             Self::Touch => "touch",
+            Self::Refeed => "refeed",
         }
     }
 
@@ -64,7 +67,7 @@ impl fmt::Display for Op {
 
 /// A word that names no operation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{0:?} is no operation; it must be index, delete, patch or touch")]
+#[error("{0:?} is no operation; it must be index, delete, patch, touch or refeed")]
 pub struct UnknownOp(String);
 
 impl FromStr for Op {

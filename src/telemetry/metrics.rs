@@ -20,6 +20,7 @@ use prometheus::{
 };
 
 use super::families::{Counters, Histograms, Label, MetricInfo, Register, label};
+use super::refeed::RefeedMetrics;
 use super::tally::TallyMetrics;
 
 label! {
@@ -35,7 +36,7 @@ label! {
         AlreadyApplied => "already_applied",
         /// It went to the dead-letter topic.
         DeadLettered => "dead_lettered",
-        /// Its document is not there and `on_missing` is `drop`.
+        /// Its document is not there and `on_missing` is `drop`, or the source of truth does not have it either.
         Dropped => "dropped",
         /// Given up when the partition was revoked; the next owner reads it again.
         HandedOver => "handed_over",
@@ -156,6 +157,8 @@ pub struct Metrics {
     pub maps_age_seconds: Gauge,
     /// 1 if `/readyz` says ready.
     pub ready: IntGauge,
+    /// What the source of truth is asked.
+    pub refeed: RefeedMetrics,
     /// Live counts.
     pub tally: TallyMetrics,
 }
@@ -366,6 +369,7 @@ impl Metrics {
                 "Age of what this worker knows of the record of the maps; nothing is sent above batch.deadline.",
             )?,
             ready: r.gauge("geofold_ready", "1 if this worker is ready, 0 if /readyz names what is missing.")?,
+            refeed: RefeedMetrics::new(&mut r)?,
             tally: TallyMetrics::new(&mut r)?,
             registry: r.registry,
             catalogue: r.catalogue,

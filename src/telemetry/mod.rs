@@ -21,6 +21,7 @@ pub mod logging;
 pub mod metrics;
 pub mod reading;
 pub mod recent;
+pub mod refeed;
 mod requests;
 pub mod tally;
 

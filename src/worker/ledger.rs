@@ -4,12 +4,15 @@
 //! assignment; nothing of it survives a revocation, since the next owner reads the same records again.
 //!
 //! *Invariant (INV-3):* [`Ledger::watermark`] is never above the first record of anything that is pending, in flight,
-//! parked, or on its way to the dead-letter topic.
+//! parked, waiting for the source of truth, or on its way to the dead-letter topic.
+
+mod asking;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::asking::{Asking, Kept};
 use super::budget::RECORD_OVERHEAD_BYTES;
 use crate::clock::Instant;
 use crate::dirty_set::DirtySet;
@@ -18,6 +21,7 @@ use crate::geoshard::GeoshardMap;
 use crate::ids::{DocId, ShardId};
 use crate::mover::{self, Carry, Done, Entry, Outcome, Refusal, Rules, Settled, Touched};
 use crate::position::{Epoch, Position};
+use crate::refeed::Question;
 use crate::sabotage::{self, Sabotage};
 use crate::write::{Fold, Write};
 
@@ -80,6 +84,8 @@ pub struct Settlement {
     pub finished_recorded: Vec<(DocId, Position)>,
     /// Placements set back to the last good copy.
     pub set_back: Vec<(DocId, Position)>,
+    /// Entries that wait for the source of truth now.
+    pub asking: u64,
     /// Entries that join the next batch, by reason.
     pub again: BTreeMap<&'static str, u64>,
     /// For the dead-letter topic.
@@ -92,6 +98,7 @@ impl Settlement {
     /// Whether anything came to an end.
     pub fn made_progress(&self) -> bool {
         self.indexed + self.deleted + self.already_applied + self.dropped > 0
+            || self.asking > 0
             || !(self.parked.is_empty() && self.set_back.is_empty() && self.undeliverable.is_empty())
     }
 }
@@ -107,6 +114,10 @@ pub struct Ledger {
     /// a key into two partitions, that of the other one may be recorded, and two documents wait for the same number.
     parked_until: BTreeSet<(Position, DocId)>,
     carries: HashMap<DocId, Carry, ahash::RandomState>,
+    asking: HashMap<DocId, Asking, ahash::RandomState>,
+    questions: Vec<Question>,
+    /// Answers of the source.
+    kept: HashMap<DocId, Kept, ahash::RandomState>,
     /// First offsets of what is on its way to the dead-letter topic.
     letters: BTreeMap<i64, u32>,
     /// Folds that rejected a newer one; delivered with the next settlement.
@@ -125,6 +136,9 @@ impl Ledger {
             parked: HashMap::default(),
             parked_until: BTreeSet::new(),
             carries: HashMap::default(),
+            asking: HashMap::default(),
+            questions: Vec::new(),
+            kept: HashMap::default(),
             letters: BTreeMap::new(),
             rejected: Vec::new(),
             next_offset: None,
@@ -149,10 +163,11 @@ impl Ledger {
         let bytes = held_bytes(&id, &fold);
         let dirty = Dirty { fold, since: now, bytes };
         self.bytes += bytes;
-        if self.parked.is_empty() {
-            self.add(id, offset, dirty);
-        } else {
-            self.take_while_parked(id, offset, dirty);
+        let dirty = if self.asking.is_empty() { Some(dirty) } else { self.take_while_asking(&id, dirty) };
+        match dirty {
+            Some(dirty) if self.parked.is_empty() => self.add(id, offset, dirty),
+            Some(dirty) => self.take_while_parked(id, offset, dirty),
+            None => {}
         }
         self.read_up_to(offset + 1);
     }
@@ -203,13 +218,14 @@ impl Ledger {
             .max(1);
         let n = (self.dirty.in_flight_len() + affordable).min(max_documents.max(1));
         let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
-        let carries = &self.carries;
+        let (carries, kept) = (&self.carries, &self.kept);
         self.dirty
             .reserve(n, false, |id, older, newer| merge.merge(id, older, newer))
             .map(|entry| Entry {
                 id: entry.key.clone(),
                 fold: entry.value.fold.clone(),
                 carry: carries.get(entry.key).cloned().unwrap_or_default(),
+                fetched: kept.get(entry.key).map(|kept| kept.fetched.clone()),
             })
             .collect()
     }
@@ -218,8 +234,17 @@ impl Ledger {
     pub fn settle(&mut self, settled: Vec<Settled>) -> Settlement {
         let mut sum = Settlement::default();
         for Settled { entry, outcome, touched } in settled {
-            let Entry { id, fold, carry } = entry;
-            self.carries.remove(&id);
+            self.carries.remove(&entry.id);
+            if outcome == Outcome::Fetch {
+                sum.asking += 1;
+                self.ask(entry);
+                continue;
+            }
+            let Entry { id, fold, carry, .. } = entry;
+            // What waits for a commit may wait for long, and can ask again.
+            if !matches!(&outcome, Outcome::Again { carry, .. } if !carry.awaits_commit) {
+                self.forget_answer(&id);
+            }
             if carry.finish_recorded && matches!(outcome, Outcome::Done(_)) {
                 sum.finished_recorded.push((id.clone(), fold.last));
             }
@@ -238,6 +263,8 @@ impl Ledger {
                     }
                     continue;
                 }
+                // Asked for above.
+                Outcome::Fetch => continue,
                 Outcome::Parked { until } => {
                     sum.parked.push((id.clone(), fold.last, until));
                     self.park(id, until);
@@ -283,7 +310,8 @@ impl Ledger {
         };
         let letters = self.letters.first_key_value().map(|(offset, _)| *offset);
         let rejected = self.rejected.iter().map(|letter| letter.fold.first.offset()).min();
-        let oldest_owed = [dirty, parked, letters, rejected].into_iter().flatten().min();
+        let oldest_owed =
+            [dirty, parked, self.lowest_asking(), letters, rejected].into_iter().flatten().min();
         oldest_owed.or(self.next_offset)
     }
 
@@ -321,7 +349,7 @@ impl Ledger {
 
     /// Documents that are dirty in any way.
     pub fn documents(&self) -> usize {
-        self.dirty.len() + self.parked.len()
+        self.dirty.len() + self.parked.len() + self.asking.len()
     }
 
     /// Bytes that all folds hold.
@@ -340,7 +368,8 @@ impl Ledger {
         let awaits_commit = |id: &DocId| self.carries.get(id).is_some_and(|carry| carry.awaits_commit);
         let is_stuck =
             self.dirty.pending_len() == 0 && self.dirty.in_flight().all(|entry| awaits_commit(entry.key));
-        is_stuck && self.letters.is_empty() && self.rejected.is_empty() && !self.parked.is_empty()
+        let nothing_comes = self.letters.is_empty() && self.rejected.is_empty() && self.asking.is_empty();
+        is_stuck && nothing_comes && !self.parked.is_empty()
     }
 
     fn add(&mut self, id: DocId, score: i64, dirty: Dirty) {

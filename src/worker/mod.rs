@@ -50,6 +50,7 @@ use crate::elastic::rounds::{self, Halt, Lease, Rounds};
 use crate::maps::MapsReader;
 use crate::meta::Memory;
 use crate::mover::Rules;
+use crate::refeed::{self, Feeder, OpenError, Source};
 use crate::retry::RetryPolicy;
 use crate::tally::topic::KafkaIncrements;
 use crate::telemetry::Metrics;
@@ -102,6 +103,9 @@ pub enum WorkerError {
         /// Why, and what to do.
         reason: String,
     },
+    /// The source of truth can not be used as it is configured.
+    #[error(transparent)]
+    Source(#[from] OpenError),
     /// The poll thread panicked.
     #[error("the poll thread ended unexpectedly; this is a defect in geofold, please report it with the log")]
     PollThread,
@@ -136,6 +140,25 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
     let dead_letters = dead_letters(config, retry)?;
     let distributor = distribution::build(config, &rounds.elastic, dead_letters.clone(), &clock, &metrics)?;
     let distributing = distributor.clone().map(Distributing::start);
+    let decoder =
+        Decoder::new(rules.location.clone(), config.positions.epoch, config.documents.max_bytes.as_usize());
+    let feeding = CancellationToken::new();
+    let refeed = match config.source.kind {
+        None => None,
+        Some(_) => {
+            let around = refeed::Surroundings {
+                source: Source::open(config)?,
+                decoder: decoder.clone(),
+                max_bytes: config.source.max_bytes.as_usize(),
+                retry,
+                clock: clock.clone(),
+                metrics: metrics.clone(),
+                health: health.clone(),
+            };
+            Some(Feeder::start(around, feeding.clone()))
+        }
+    };
+    let _feeding = feeding.drop_guard();
     let bench = Arc::new(Bench {
         topic: config.kafka.topic.as_str().into(),
         epoch: config.positions.epoch,
@@ -147,17 +170,14 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
             max_dirty_age: config.batch.max_dirty_age,
             deadline: config.batch.deadline,
         },
-        decoder: Decoder::new(
-            rules.location.clone(),
-            config.positions.epoch,
-            config.documents.max_bytes.as_usize(),
-        ),
+        decoder,
         rules,
         maps,
         owner: owner(&config.kafka.client_id).into(),
         rounds,
         turns: Arc::new(Semaphore::new(permits.saturating_mul(TURNS_PER_REQUEST))),
         memory: memory.clone(),
+        refeed,
         distributor: distributor.clone(),
         dead_letters,
         counting: counting(config, retry, &metrics)?,

@@ -6,6 +6,7 @@
 //! | `first.rs` | where reading may start |
 //! | `maps.rs` | by which maps it acts |
 //! | `letters.rs` | what goes to the dead-letter topic |
+//! | `refeed.rs` | what it asks the source of truth |
 //! | `distributions.rs` | what it asks the distributor for, and waits for |
 //! | `gates.rs` | what else must be done before an offset may be committed |
 //! | `tally.rs` | what is told whoever counts, and that it is told before |
@@ -15,6 +16,7 @@ mod first;
 pub mod gates;
 mod letters;
 mod maps;
+mod refeed;
 mod tally;
 mod turn;
 
@@ -52,6 +54,7 @@ use crate::meta::Memory;
 use crate::mover::{self, Desk, Finished, Rules};
 use crate::placement::PlacementCache;
 use crate::position::{Epoch, Position};
+use crate::refeed::{Answered, Feeder};
 use crate::retry::{Delays, RetryPolicy};
 use crate::sabotage::{self, Sabotage};
 use crate::telemetry::events::{
@@ -90,6 +93,8 @@ pub struct Bench {
     pub turns: Arc<Semaphore>,
     /// What is remembered of topic and partitions.
     pub memory: Memory,
+    /// The way to the source of truth, if there is one.
+    pub refeed: Option<Feeder>,
     /// What must follow a change of a geoshard, if anything is configured.
     pub distributor: Option<Arc<Distributor>>,
     /// The way to the dead-letter topic; `None` stops a partition at its first bad record.
@@ -251,6 +256,10 @@ struct Task {
     deliveries: FuturesUnordered<BoxFuture<'static, Delivered>>,
     /// What the letters under way hold.
     letter_bytes: usize,
+    /// Where answers of the source come from.
+    answers: mpsc::UnboundedReceiver<Answered>,
+    /// Goes with each question.
+    asked: mpsc::UnboundedSender<Answered>,
     delays: Delays,
     /// No batch before this: the last one made no progress.
     not_before: Option<TokioInstant>,
@@ -279,6 +288,7 @@ impl Task {
     fn new(partition: Partition) -> Self {
         let bench = &partition.bench;
         let cache = PlacementCache::new(partition.cached_placements);
+        let (asked, answers) = mpsc::unbounded_channel();
         #[cfg(feature = "sabotage")]
         let cache = sabotage::kept::take(partition.number).unwrap_or(cache);
         let mut task = Self {
@@ -297,6 +307,8 @@ impl Task {
             confirming: Fuse::terminated(),
             batch_size: 0,
             deliveries: FuturesUnordered::new(),
+            answers,
+            asked,
             delays: bench.retry.delays(),
             letter_bytes: 0,
             not_before: None,
@@ -352,6 +364,7 @@ impl Task {
                 finished = &mut self.batch => self.finish_batch(finished),
                 () = self.turn.come() => {}
                 Some(delivered) = self.deliveries.next() => self.letter_delivered(&delivered),
+                Some(answered) = self.answers.recv() => self.source_answered(answered),
                 released = distributions::next(&mut self.distributions) => self.released(&released),
                 confirmed = &mut self.confirming => self.maps_confirmed(confirmed),
                 sent = &mut self.sending => self.increment_sent(sent),
@@ -525,6 +538,7 @@ impl Task {
             self.again_at = Some(TokioInstant::now() + linger);
         }
         self.send_undeliverable(settlement.undeliverable);
+        self.ask_source();
         self.count_held();
     }
 

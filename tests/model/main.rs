@@ -36,7 +36,7 @@ use geofold::mover::OnMissing;
 use geofold::sabotage::Sabotage;
 use stateright::{Checker, HasDiscoveries, Model};
 
-use self::record::Record::{self, Bad, Delete, Index, Move, Part, Patch, Tag, Tagged, Touch};
+use self::record::Record::{self, Bad, Delete, Index, Move, Part, Patch, Refeed, Tag, Tagged, Touch};
 use self::record::scripts;
 use self::world::{Setting, Weakening, World};
 
@@ -207,6 +207,35 @@ fn patches_of_what_is_not_there_create_documents_or_are_dropped() {
     }
 }
 
+/// Whatever the source says, and each time something else: the document in one place, in another, or that it is gone.
+#[test]
+fn documents_are_fetched_from_a_source_that_changes() {
+    let few = [Index(0), Delete, Patch, Refeed];
+    let refeeds = |length, alphabet: &[Record], setting: &Setting| {
+        let mut worlds = worlds(length, alphabet, setting);
+        worlds.retain(|world| world.script.contains(&Refeed));
+        worlds
+    };
+    holds("refeed: 3 records of 4 kinds, 2 workers", &refeeds(3, &few, &Setting::default()));
+    let moving = [Index(0), Index(1), Move(1), Touch, Refeed];
+    holds("refeed: 3 records of 5 kinds, 2 workers", &refeeds(3, &moving, &Setting::default()));
+    let lossy = Setting { losses: 1, ..Setting::default() };
+    holds("refeed: 2 records of 4 kinds, 2 workers, 1 loss", &refeeds(2, &few, &lossy));
+    let late = Setting { deadlines: 1, ..Setting::default() };
+    holds("refeed: 2 records of 4 kinds, 2 workers, 1 deadline", &refeeds(2, &few, &late));
+    let three = Setting { workers: 3, ..Setting::default() };
+    holds("refeed: 2 records of 4 kinds, 3 workers", &refeeds(2, &few, &three));
+    let two_maps = Setting { two_maps: true, ..Setting::default() };
+    holds("refeed: 2 records of 5 kinds, 2 workers, 2 maps", &refeeds(2, &moving, &two_maps));
+}
+
+#[test]
+fn what_is_missing_is_fetched() {
+    let few = [Index(0), Delete, Patch, Move(1), Touch, Refeed];
+    let setting = Setting { on_missing: OnMissing::Refeed, ..Setting::default() };
+    holds("3 records of 6 kinds, 2 workers, on_missing Refeed", &worlds(3, &few, &setting));
+}
+
 /// Harmless, as the protocol says: the cache within an assignment is there in all worlds; these two are not.
 #[test]
 fn lost_clears_and_calls_resent_at_every_step_are_harmless() {
@@ -294,6 +323,12 @@ fn in_place_over_its_own_record_is_counted() {
 
 fn counting() -> Setting {
     Setting { tally: true, ..Setting::default() }
+}
+
+#[test]
+fn what_is_fetched_is_counted() {
+    let few = [Index(0), Tagged(0), Tag, Refeed];
+    holds("tally: refeed: 2 records of 4 kinds, 2 workers", &worlds(2, &few, &counting()));
 }
 
 #[test]

@@ -45,6 +45,8 @@ pub enum Record {
     Part,
     /// Place again under the current map.
     Touch,
+    /// The document is what the source of truth says: any of [`answers`].
+    Refeed,
 }
 
 impl fmt::Debug for Record {
@@ -59,6 +61,7 @@ impl fmt::Debug for Record {
             Self::Move(place) => write!(f, "move {}", SHARDS[*place]),
             Self::Part => f.write_str("part"),
             Self::Touch => f.write_str("touch"),
+            Self::Refeed => f.write_str("refeed"),
         }
     }
 }
@@ -67,7 +70,7 @@ impl Record {
     fn place(self) -> Option<usize> {
         match self {
             Self::Index(place) | Self::Tagged(place) | Self::Bad(place) | Self::Move(place) => Some(place),
-            Self::Delete | Self::Patch | Self::Tag | Self::Part | Self::Touch => None,
+            Self::Delete | Self::Patch | Self::Tag | Self::Part | Self::Touch | Self::Refeed => None,
         }
     }
 
@@ -100,6 +103,7 @@ impl Record {
             Self::Move(place) => patch(json!({"location": location(place), field: 1})),
             Self::Part => patch(json!({"location": {"lat": 2}, field: 1})),
             Self::Touch => Body::Touch,
+            Self::Refeed => Body::Refeed,
         };
         Write { id: id(), position: position(offset), body }
     }
@@ -129,22 +133,48 @@ pub fn scripts(length: usize, alphabet: &[Record]) -> Vec<Vec<Record>> {
     scripts
 }
 
-/// What the records before `end` make of the document.
-pub fn naive(script: &[Record], end: usize, on_missing: OnMissing) -> Option<Value> {
-    script[..end].iter().enumerate().fold(None, |document: Option<Value>, (offset, record)| {
-        match record.write(offset).body {
-            Body::Index { doc, .. } => serde_json::from_slice(&doc).ok(),
-            Body::Delete => None,
-            Body::Touch => document,
-            Body::Patch { patch, .. } => {
-                let creates = on_missing == OnMissing::Create && matches!(record, Record::Move(_));
-                let base = document.or_else(|| creates.then(|| json!({})))?;
-                let mut merged = base;
-                merge(&mut merged, &serde_json::from_slice(&patch).unwrap());
-                Some(merged)
+/// What the source of truth may say, whenever it is asked: the document in one place, in another, or that it is gone.
+pub fn answers() -> [Option<Value>; 3] {
+    let document = |place: usize| Some(json!({"location": {"lat": 1, "lon": LONGITUDES[place]}, "n": "fed"}));
+    [document(0), document(1), None]
+}
+
+/// What the records before `end` may make of the document, whatever the source says each time it is asked.
+pub fn naive(script: &[Record], end: usize, on_missing: OnMissing) -> Vec<Option<Value>> {
+    let mut possible = vec![None];
+    for (offset, record) in script[..end].iter().enumerate() {
+        let mut after: Vec<Option<Value>> = Vec::new();
+        for document in possible {
+            let bases = match (record, document) {
+                (Record::Refeed, _) => answers().to_vec(),
+                (Record::Delete, _) => vec![None],
+                (_, None) if on_missing == OnMissing::Refeed => answers().to_vec(),
+                (_, document) => vec![document],
+            };
+            for base in bases {
+                let document = applied(*record, offset, base, on_missing);
+                if !after.contains(&document) {
+                    after.push(document);
+                }
             }
         }
-    })
+        possible = after;
+    }
+    possible
+}
+
+fn applied(record: Record, offset: usize, document: Option<Value>, on_missing: OnMissing) -> Option<Value> {
+    match record.write(offset).body {
+        Body::Index { doc, .. } => serde_json::from_slice(&doc).ok(),
+        Body::Delete => None,
+        Body::Touch | Body::Refeed => document,
+        Body::Patch { patch, .. } => {
+            let creates = on_missing == OnMissing::Create && matches!(record, Record::Move(_));
+            let mut merged = document.or_else(|| creates.then(|| json!({})))?;
+            merge(&mut merged, &serde_json::from_slice(&patch).unwrap());
+            Some(merged)
+        }
+    }
 }
 
 /// Patches here only set fields.

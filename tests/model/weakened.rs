@@ -1,9 +1,10 @@
 //! Every rule of the protocol taken away, one at a time: the model finds the history that breaks. A weakening of the code
 //! is one of `src/sabotage.rs`; one of what is around the code is part of the world.
 
+use geofold::mover::OnMissing;
 use geofold::sabotage::Sabotage;
 
-use super::record::Record::{self, Bad, Delete, Index, Move, Patch, Tag, Tagged, Touch};
+use super::record::Record::{self, Bad, Delete, Index, Move, Patch, Refeed, Tag, Tagged, Touch};
 use super::world::{Setting, Weakening};
 use super::{ALL, Explored, WHOLE, compacted, explore, refused, worlds};
 
@@ -87,6 +88,15 @@ fn every_rule_of_the_code_is_needed() {
         ("committing above what is in flight", plain(2, &moves, CommitAboveFailed)),
         ("committing above what is parked", plain(3, &moves, CommitAboveParked)),
         ("what has to start over is called done", plain(3, &moves, ForgetOnFailure)),
+        (
+            "that it is gone is not recorded",
+            worlds(
+                3,
+                &[Index(0), Delete, Patch],
+                &Setting { on_missing: OnMissing::Refeed, ..code(GoneIsNotRecorded) },
+            ),
+        ),
+        ("what was fetched is not recorded", plain(2, &[Index(0), Refeed], FetchedIsNotRecorded)),
         ("a fold is lost", worlds(2, &ALL, &late(LoseAFold))),
     ]);
 }

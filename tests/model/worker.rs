@@ -9,17 +9,19 @@ use geofold::clock::Instant;
 use geofold::elastic::rounds::{BulkOutcome, GetOutcome};
 use geofold::elastic::{BulkOp, Get};
 use geofold::mover::{
-    Announce, CleanUp, Desk, Examine, Finished, Lookups, ReadDocuments, ReadPlacements, Rules, WriteDocuments,
+    Announce, CleanUp, Desk, Examine, Finished, Lookups, ReadDocuments, ReadPlacements, Rules, Said,
+    WriteDocuments,
 };
 use geofold::placement::PlacementCache;
 use geofold::position::{Epoch, Position};
+use geofold::refeed::{Held, Question};
 use geofold::sabotage::Sabotage;
 use geofold::tally::increment::Edge;
 use geofold::worker::ledger::Ledger;
 use geofold::write::Write;
 
 use super::collector::Edges;
-use super::record::position;
+use super::record::{answers, position};
 use super::store::{Names, Op, Reply, outcome};
 
 /// A batch at one of its rounds.
@@ -81,6 +83,8 @@ struct Worker {
     read_to: u8,
     /// The offsets that were read and not done; a bit each.
     undone: u8,
+    /// What the source of truth is asked.
+    question: Option<Question>,
     emitter: Emitter,
 }
 
@@ -110,6 +114,8 @@ pub enum Event {
     Answer { call: u8, reply: Reply },
     /// The batch is past its deadline: nothing that is open will be answered.
     Deadline,
+    /// The source of truth says this of the document: one of [`answers`].
+    Fetched { answer: u8 },
     /// Its increment up to this offset was acknowledged.
     Acknowledged { to: u8 },
     /// Its commit of this offset was acknowledged.
@@ -133,6 +139,8 @@ pub struct Known {
     pub is_idle: bool,
     pub has_work: bool,
     pub has_clears: bool,
+    /// It waits for the source of truth.
+    pub is_asking: bool,
     pub read_to: u8,
     pub watermark: Option<u8>,
     pub undone: u8,
@@ -204,6 +212,7 @@ impl Workers {
             calls: Vec::new(),
             read_to,
             undone: 0,
+            question: None,
             emitter: Emitter { committed: counted_to, acknowledged: counted_to, edges: Edges::new() },
         };
         self.number(worker)
@@ -239,6 +248,7 @@ impl Workers {
             is_idle: worker.batch.is_none(),
             has_work: worker.ledger.has_work(),
             has_clears: worker.desk.as_ref().is_some_and(|desk| !desk.clears.is_empty()),
+            is_asking: worker.question.is_some(),
             read_to: worker.read_to,
             watermark: watermark.map(|offset| u8::try_from(offset).unwrap()),
             undone: worker.undone,
@@ -272,6 +282,15 @@ impl Worker {
                 desk.lookups = Lookups::default();
                 desk.committed = position(prunes_at.unwrap_or(self.emitter.committed).into());
                 self.go_on(Batch::ReadPlacements(ReadPlacements::begin(desk, entries)), names)
+            }
+            Event::Fetched { answer } => {
+                let said = match &answers()[usize::from(answer)] {
+                    Some(document) => Said::Document(document.to_string().into()),
+                    None => Said::Gone,
+                };
+                let question = self.question.take().expect("it is asking");
+                self.ledger.answered(&question, said, Held::none());
+                Report::default()
             }
             Event::Acknowledged { to } => {
                 self.emitter.acknowledged = to;
@@ -369,6 +388,8 @@ impl Worker {
         }
         let settlement = self.ledger.settle(settled);
         report.finished_recorded = !settlement.finished_recorded.is_empty();
+        // One document: a question that comes after another is asked in its place.
+        self.question = self.ledger.take_questions().pop().or(self.question.take());
         for letter in settlement.undeliverable {
             self.ledger.delivered(letter.fold.first.offset());
         }

@@ -18,7 +18,7 @@ use serde_json::Value;
 use stateright::{Model, Property};
 
 use super::collector::{Collector, Counted, Sent};
-use super::record::{Record, belongs, facet_rules, naive, position, rules};
+use super::record::{Record, answers, belongs, facet_rules, naive, position, rules};
 use super::store::{Names, Op, Reply, Store};
 use super::worker::{Call, Event, Report, Workers};
 
@@ -143,6 +143,8 @@ pub enum Step {
     Late { worker: u8, call: u8 },
     /// A batch is past its deadline.
     Deadline { worker: u8 },
+    /// The source of truth answers a worker: any of its answers, whenever it is asked.
+    Fetched { worker: u8, answer: u8 },
     /// A late call is carried out.
     Arrive(u8),
     /// A worker's increment gets there, and that is acknowledged.
@@ -164,8 +166,8 @@ pub enum Step {
 
 pub struct World {
     pub setting: Setting,
-    /// After each number of records.
-    naive: Vec<Option<Value>>,
+    /// After each number of records: all that it may be.
+    naive: Vec<Vec<Option<Value>>>,
     tables: Mutex<Tables>,
 }
 
@@ -250,8 +252,9 @@ impl World {
     }
 
     fn is_delete_at(&self, position: Position) -> bool {
-        usize::try_from(position.offset())
-            .is_ok_and(|offset| self.setting.script.get(offset) == Some(&Record::Delete))
+        usize::try_from(position.offset()).is_ok_and(|offset| {
+            matches!(self.setting.script.get(offset), Some(Record::Delete | Record::Refeed))
+        })
     }
 
     fn carry_out(&self, tables: &mut Tables, state: &mut State, op: Op) -> Reply {
@@ -311,8 +314,8 @@ impl World {
                 let content = tables.names.content(store.copies[n].content);
                 serde_json::from_slice::<Value>(content).unwrap()
             });
-            let belongs = expected.as_ref().map(belongs);
-            if content != *expected {
+            let belongs = content.as_ref().map(belongs);
+            if !expected.contains(&content) {
                 7
             } else if let (Some(copy), Some([old, new])) = (copy, belongs)
                 && copy != old
@@ -343,7 +346,8 @@ impl World {
                 let known = tables.workers.get(state.workers[usize::from(worker)]);
                 known.is_idle && !known.has_work && known.read_to > 0
             });
-        if owner.is_idle && !owner.has_work && owner.read_to == self.records() && others_are_done {
+        let has_work = owner.has_work || owner.is_asking;
+        if owner.is_idle && !has_work && owner.read_to == self.records() && others_are_done {
             if owner.owes {
                 state.broken = 11;
             } else {
@@ -393,7 +397,7 @@ impl World {
 
     /// INV-3: what was done up to here can be seen.
     fn is_shown(&self, tables: &mut Tables, store: Store, committed: u8) -> bool {
-        if self.naive[usize::from(committed)].is_none() {
+        if self.naive[usize::from(committed)].contains(&None) {
             return true;
         }
         let kept = (0..committed).rev().find(|offset| (self.setting.compacted >> offset) & 1 == 0);
@@ -416,7 +420,7 @@ impl World {
         if worker != state.owner || state.broken != 0 || self.refuses() {
             return;
         }
-        if gave_up_before > 0 && self.naive[usize::from(gave_up_before)].is_some() {
+        if gave_up_before > 0 && !self.naive[usize::from(gave_up_before)].contains(&None) {
             state.broken = 9;
         } else if finished_recorded && self.setting.compacted == 0 {
             state.broken = 10;
@@ -451,6 +455,8 @@ impl World {
             let owner = tables.workers.get(state.workers[usize::from(worker)]);
             if let Some(call) = owner.calls.iter().position(|call| call.reply.is_none()) {
                 self.call(tables, &mut state, worker, u8::try_from(call).unwrap());
+            } else if owner.is_asking {
+                self.event(tables, &mut state, worker, Event::Fetched { answer: 0 });
             } else if owner.has_work || owner.read_to < self.records() {
                 // It may wait for that, and for nothing else.
                 if self.setting.tally {
@@ -597,6 +603,10 @@ impl Model for World {
                     steps.push(Step::SendLate { worker });
                 }
             }
+            if known.is_asking {
+                let answers = u8::try_from(answers().len()).unwrap();
+                steps.extend((0..answers).map(|answer| Step::Fetched { worker, answer }));
+            }
             if known.is_idle {
                 for records in 0..=self.records() - known.read_to {
                     if records > 0 || known.has_work || known.has_clears {
@@ -687,6 +697,9 @@ impl Model for World {
                 }
                 self.event(tables, &mut state, worker, Event::Deadline);
                 state.deadlines -= 1;
+            }
+            Step::Fetched { worker, answer } => {
+                self.event(tables, &mut state, worker, Event::Fetched { answer });
             }
             Step::Arrive(n) => {
                 let op = state.late[usize::from(n)].take()?;

@@ -243,6 +243,7 @@ impl Process {
             rounds,
             turns: Arc::new(Semaphore::new(permits * TURNS_PER_REQUEST)),
             memory: memory.clone(),
+            refeed: None,
             distributor: None,
             dead_letters: Some(Arc::new(Letters { world: world.clone(), process: name })),
             retry,

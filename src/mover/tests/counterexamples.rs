@@ -8,18 +8,18 @@ use crate::elastic::rounds::{BulkOutcome, GetOutcome};
 use crate::invariants::*;
 
 /// Document `x` lives in geoshard `a`, written by record 1.
-fn in_a() -> Store {
+pub(super) fn in_a() -> Store {
     Store::with(placed(1, Some("a"), &[]), &[("a", 1)])
 }
 
 /// Nothing is in flight: one copy, where it belongs. Gives the store in short.
-fn at_rest(store: &Store) -> String {
+pub(super) fn at_rest(store: &Store) -> String {
     inv_1_every_copy_is_named(&store.view(&id("x"))).unwrap();
     inv_5_at_rest_there_is_one_copy(&store.view(&id("x"))).unwrap();
     store.x()
 }
 
-fn in_short_of(outcome: &Outcome) -> String {
+pub(super) fn in_short_of(outcome: &Outcome) -> String {
     outcome_in_short(outcome)
 }
 

@@ -6,12 +6,14 @@
 //! | `store.rs` | the Elasticsearch in memory |
 //! | `answers.rs` | every answer at every round: what follows, and what must not |
 //! | `counterexamples.rs` | every weakening that the protocol names, as the history that it would break |
+//! | `refeed.rs` | documents from the source of truth |
 //! | `tally.rs` | what is recorded of facets, and which edges an entry that is done leaves |
 //! | `histories.rs` | random logs, crashes, zombies and lost replies, judged by the invariants |
 
 mod answers;
 mod counterexamples;
 mod histories;
+mod refeed;
 mod store;
 mod tally;
 
@@ -116,7 +118,7 @@ fn entry_by<const N: usize>(rules: &Rules, writes: [Write; N]) -> Entry {
     });
     let (id, mut fold) = folds.next().unwrap();
     folds.for_each(|(_, newer)| fold.absorb(newer, &rules.location).unwrap());
-    Entry { id, fold, carry: Carry::default() }
+    Entry { id, fold, carry: Carry::default(), fetched: None }
 }
 
 fn entry<const N: usize>(writes: [Write; N]) -> Entry {
@@ -397,6 +399,7 @@ fn outcome_in_short(outcome: &Outcome) -> String {
         Outcome::Done(Done::AlreadyApplied) => "already applied".to_owned(),
         Outcome::Done(Done::Dropped) => "dropped".to_owned(),
         Outcome::DeadLetter(refusal) => format!("dead letter: {}", refusal.reason),
+        Outcome::Fetch => "fetch".to_owned(),
         Outcome::Parked { until } => format!("parked until {}", until.offset()),
         Outcome::Again { reason, .. } => format!("again: {reason}"),
     }

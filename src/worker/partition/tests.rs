@@ -1,5 +1,6 @@
 //! The partition task against a search server in memory, on tokio's paused time where nothing depends on the real one.
 
+mod refeed;
 mod tally;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ use crate::elastic::rounds;
 use crate::geoshard::GeoshardMap;
 use crate::ids::{DocId, ShardId};
 use crate::maps::{Floor, MapsStore, Watcher};
+use crate::mover::OnMissing;
 use crate::tally::facets::FacetRules;
 use crate::testing::{MemoryElastic, TokioClock, rules};
 use crate::worker::budget::{Budget, Limits};
@@ -165,9 +167,29 @@ impl Rig {
         counts: Option<(FacetRules, Arc<Counting>)>,
         action: Option<Arc<dyn Action>>,
     ) -> Self {
+        Self::build_with(
+            batching,
+            has_dead_letters,
+            follows,
+            counts,
+            action,
+            (OnMissing::DeadLetter, None),
+            None,
+        )
+    }
+
+    fn build_with(
+        batching: Batching,
+        has_dead_letters: bool,
+        follows: bool,
+        counts: Option<(FacetRules, Arc<Counting>)>,
+        action: Option<Arc<dyn Action>>,
+        (on_missing, refeed): (OnMissing, Option<Feeder>),
+        elastic: Option<Arc<MemoryElastic>>,
+    ) -> Self {
         let (tally, counting) = counts.unzip();
-        let rules = Rules { tally, ..rules() };
-        let elastic = MemoryElastic::for_map(&rules.map);
+        let rules = Rules { tally, on_missing, ..rules() };
+        let elastic = elastic.unwrap_or_else(|| MemoryElastic::for_map(&rules.map));
         elastic.set_faults(|faults| faults.delay = Duration::from_millis(10));
         let clock = Arc::new(TokioClock::new());
         let metrics = Metrics::new().unwrap();
@@ -218,6 +240,7 @@ impl Rig {
             rounds,
             turns: turns.clone(),
             memory: memory.clone(),
+            refeed,
             distributor: distributor(&letters, &clock, &metrics, action),
             dead_letters: has_dead_letters.then(|| letters.clone() as Arc<dyn LetterBox>),
             counting,

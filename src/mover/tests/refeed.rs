@@ -1,0 +1,114 @@
+//! The rules of a refeed (protocol, "Refeed"), one by one; `tests/model` has them in every order of events.
+
+use super::counterexamples::{at_rest, in_a, in_short_of};
+use super::*;
+use crate::mover::{Fetched, Refusal, Said};
+
+fn refeed(offset: i64) -> Write {
+    write(offset, Body::Refeed)
+}
+
+/// The entry with an answer that was asked for after the record at `after` was taken in.
+fn told(entry: Entry, after: i64, said: Said) -> Entry {
+    Entry { fetched: Some(Fetched { after: at(after), said }), ..entry }
+}
+
+fn says(place: f64, n: i64) -> Said {
+    Said::Document(doc(place, n).into())
+}
+
+fn fetching() -> Rules {
+    Rules { on_missing: OnMissing::Refeed, ..rules() }
+}
+
+#[test]
+fn the_source_is_asked_and_its_document_placed_where_it_belongs() {
+    let mut store = in_a();
+    let mut owner = Owner::new();
+    assert_eq!(in_short_of(&owner.work(&mut store, entry([refeed(2)]))), "fetch");
+    let entry = told(entry([refeed(2)]), 2, says(B, 7));
+    assert_eq!(in_short_of(&owner.work(&mut store, entry)), "moved");
+    owner.clear(&mut store);
+    assert_eq!(at_rest(&store), "2 b [] | b@2", "and the placement carries it no more");
+}
+
+#[test]
+fn an_answer_from_before_a_later_refeed_or_delete_is_asked_for_again() {
+    let later = [
+        entry([refeed(2), refeed(3)]),
+        entry_by(&fetching(), [refeed(2), delete(3), patch(r#"{"p":1}"#, 4)]),
+    ];
+    for entry in later {
+        let work = || {
+            let mut owner = Owner::by(fetching());
+            owner.work(&mut in_a(), told(entry.clone(), 2, says(A, 7)))
+        };
+        assert_eq!(in_short_of(&work()), "fetch");
+        #[cfg(feature = "sabotage")]
+        {
+            use crate::sabotage::{Sabotage, with};
+            assert_ne!(in_short_of(&with(Sabotage::OldAnswerIsBelieved, work)), "fetch");
+        }
+    }
+}
+
+#[test]
+fn whoever_resumes_writes_what_was_fetched_and_asks_nobody() {
+    let mut store = in_a();
+    let mut zombie = Owner::new();
+    zombie.begin(told(entry([refeed(2)]), 2, says(B, 7))).up_to(Round::WriteDocuments, &mut store);
+    let mut owner = Owner::new();
+    let elsewhere = told(entry([refeed(2)]), 2, says(C, 8));
+    assert_eq!(in_short_of(&owner.work(&mut store, elsewhere)), "moved");
+    zombie.finish(&mut store);
+    owner.clear(&mut store);
+    assert_eq!(at_rest(&store), "2 b [] | b@2");
+}
+
+#[test]
+fn a_patch_over_a_refeed_that_somebody_has_decided_applies_to_what_was_fetched() {
+    let mut store = in_a();
+    let mut zombie = Owner::new();
+    zombie.begin(told(entry([refeed(2)]), 2, says(B, 7))).up_to(Round::WriteDocuments, &mut store);
+    let mut owner = Owner::new();
+    let further = entry([refeed(2), patch(r#"{"n":9}"#, 3)]);
+    assert_eq!(in_short_of(&owner.work(&mut store, further)), "indexed");
+    zombie.finish(&mut store);
+    owner.clear(&mut store);
+    assert_eq!(at_rest(&store), "3 b [] | b@3");
+}
+
+#[test]
+fn a_refeed_is_never_in_place_and_nothing_is_over_a_placement_that_carries_a_document() {
+    let mut store = in_a();
+    let mut owner = Owner::new();
+    owner.work(&mut store, told(entry([refeed(2)]), 2, says(A, 7)));
+    assert!(store.x().starts_with("2 a []"), "{}", store.x());
+    // Before the clear.
+    let mut next = Owner::new();
+    assert_eq!(in_short_of(&next.work(&mut store, entry([index(A, 3)]))), "indexed");
+    assert_eq!(store.x(), "3 a [] | a@3");
+}
+
+#[test]
+fn what_is_gone_is_deleted_and_what_can_not_be_placed_changes_nothing() {
+    let mut store = in_a();
+    let refusal = Refusal { reason: "no_location", detail: String::new() };
+    let bad = told(entry([refeed(2)]), 2, Said::Unusable(refusal));
+    assert_eq!(in_short_of(&Owner::new().work(&mut store, bad)), "dead letter: no_location");
+    assert_eq!(store.x(), "1 a [] | a@1");
+    let gone = told(entry([refeed(2)]), 2, Said::Gone);
+    assert_eq!(in_short_of(&Owner::new().work(&mut store, gone)), "deleted");
+}
+
+#[test]
+fn a_delete_stands_whatever_the_source_says_of_the_patch_after_it() {
+    let refusal = Refusal { reason: "no_location", detail: String::new() };
+    for (said, expected) in [(Said::Unusable(refusal), "dead letter: no_location"), (Said::Gone, "dropped")] {
+        let mut store = in_a();
+        let fold = entry_by(&fetching(), [delete(2), patch(r#"{"p":1}"#, 3)]);
+        let mut owner = Owner::by(fetching());
+        assert_eq!(in_short_of(&owner.work(&mut store, told(fold, 3, said))), expected);
+        assert!(store.x().starts_with("3 deleted"), "{}", store.x());
+    }
+}

@@ -1,0 +1,60 @@
+//! How many bytes of fetched documents a worker holds.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
+
+/// Counts what is held, and tells when something is let go.
+#[derive(Debug, Default)]
+pub(super) struct Holding {
+    bytes: AtomicUsize,
+    freed: Notify,
+}
+
+/// Holds some bytes until its last clone is dropped.
+#[derive(Clone, Default)]
+pub struct Held(#[expect(dead_code, reason = "only that it is dropped matters")] Option<Arc<Portion>>);
+
+struct Portion {
+    holding: Arc<Holding>,
+    bytes: usize,
+}
+
+impl Holding {
+    pub(super) fn hold(self: &Arc<Self>, bytes: usize) -> Held {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Held(Some(Arc::new(Portion { holding: self.clone(), bytes })))
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Waits until something is let go, or was since this was asked for the last time.
+    pub(super) async fn freed(&self) {
+        self.freed.notified().await;
+    }
+}
+
+impl Held {
+    /// Holds nothing.
+    pub fn none() -> Self {
+        Self(None)
+    }
+}
+
+impl Drop for Portion {
+    fn drop(&mut self) {
+        self.holding.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.holding.freed.notify_one();
+    }
+}
+
+impl fmt::Debug for Held {
+    /// Two ledgers that differ in it alone behave alike.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Held")
+    }
+}

@@ -1,0 +1,70 @@
+//! The metrics of refeeds, as a worker has them.
+
+use prometheus::{Histogram, IntGauge, Result};
+
+use super::families::{Counters, Register, label};
+
+label! {
+    /// What the source of truth said of a document.
+    Asked {
+        /// It has it.
+        Found => "found",
+        /// It does not have it.
+        Gone => "gone",
+        /// What it has can not be placed.
+        Unusable => "unusable",
+        /// Nothing; it is asked again.
+        Failed => "failed",
+    }
+}
+
+/// Seconds of a request to the source.
+const TIME_BUCKETS: [f64; 11] = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
+
+/// What a worker asks the source of truth, and what waits for it.
+#[derive(Debug)]
+pub struct RefeedMetrics {
+    /// Documents asked for, by what was said; one that failed counts with each attempt.
+    pub answers: Counters<Asked>,
+    /// Documents that wait until they are asked for.
+    pub waiting: IntGauge,
+    /// Requests under way.
+    pub requests_in_flight: IntGauge,
+    /// Bytes of fetched documents that are not written yet.
+    pub held_bytes: IntGauge,
+    /// Whether the source is left alone, after it failed.
+    pub breaker_open: IntGauge,
+    /// Time of one request.
+    pub request_seconds: Histogram,
+}
+
+impl RefeedMetrics {
+    pub(super) fn new(r: &mut Register) -> Result<Self> {
+        Ok(Self {
+            answers: r.counters(
+                "geofold_refeed_answers_total",
+                "Documents that the source of truth was asked for, each attempt, by what it said.",
+                "result",
+            )?,
+            waiting: r.gauge(
+                "geofold_refeed_waiting",
+                "Documents that wait until the source of truth is asked for them.",
+            )?,
+            requests_in_flight: r
+                .gauge("geofold_refeed_requests_in_flight", "Requests to the source of truth under way.")?,
+            held_bytes: r.gauge(
+                "geofold_refeed_held_bytes",
+                "Bytes of fetched documents that are not written yet; part of the held bytes.",
+            )?,
+            breaker_open: r.gauge(
+                "geofold_refeed_breaker_open",
+                "1 while the source of truth is left alone, since it failed several times in a row.",
+            )?,
+            request_seconds: r.histogram(
+                "geofold_refeed_request_seconds",
+                "Time of one request to the source of truth.",
+                &TIME_BUCKETS,
+            )?,
+        })
+    }
+}

@@ -1,0 +1,95 @@
+//! Documents that wait for the source of truth: out of the batches, and owed like all others (protocol, "Refeed").
+
+use super::{Dirty, Ledger, Merge};
+use crate::ids::DocId;
+use crate::mover::{Carry, Entry, Fetched, Said};
+use crate::refeed::{Held, Question};
+
+/// An entry that waits for an answer.
+#[derive(Debug, Clone)]
+pub(super) struct Asking {
+    score: i64,
+    dirty: Dirty,
+    carry: Carry,
+    question: Question,
+}
+
+/// An answer that is kept until its document is done.
+#[derive(Debug, Clone)]
+pub(super) struct Kept {
+    pub(super) fetched: Fetched,
+    bytes: usize,
+    _held: Held,
+}
+
+impl Ledger {
+    /// What the source is to be asked, since the last call.
+    pub fn take_questions(&mut self) -> Vec<Question> {
+        std::mem::take(&mut self.questions)
+    }
+
+    /// Documents that wait for an answer.
+    pub fn asking(&self) -> usize {
+        self.asking.len()
+    }
+
+    /// The source has answered. An answer that nobody waits for any more is dropped.
+    pub fn answered(&mut self, question: &Question, said: Said, held: Held) {
+        if self.asking.get(&question.id).is_none_or(|asking| asking.question != *question) {
+            return;
+        }
+        let bytes = match &said {
+            Said::Document(document) => document.len(),
+            Said::Gone | Said::Unusable(_) => 0,
+        };
+        self.bytes += bytes;
+        let fetched = Fetched { after: question.after, said };
+        self.kept.insert(question.id.clone(), Kept { fetched, bytes, _held: held });
+        self.go_on(&question.id);
+    }
+
+    /// The entry leaves the batches until the source has answered.
+    pub(super) fn ask(&mut self, entry: Entry) {
+        let Entry { id, fold, carry, .. } = entry;
+        self.forget_answer(&id);
+        let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
+        let withdrawn = self.dirty.withdraw(&id, |id, older, newer| merge.merge(id, older, newer));
+        let Some((score, dirty)) = withdrawn else { return };
+        if dirty.fold.whole_at > Some(fold.last) {
+            return self.add(id, score, dirty);
+        }
+        let question = Question { id: id.clone(), after: dirty.fold.last };
+        self.questions.push(question.clone());
+        self.asking.insert(id, Asking { score, dirty, carry, question });
+    }
+
+    /// Takes a record of a document that waits, or gives it back. What says what the whole document is need not wait.
+    pub(super) fn take_while_asking(&mut self, id: &DocId, newer: Dirty) -> Option<Dirty> {
+        let Some(asking) = self.asking.get_mut(id) else { return Some(newer) };
+        let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
+        merge.merge(id, &mut asking.dirty, newer);
+        if asking.dirty.fold.whole_at > Some(asking.question.after) {
+            self.go_on(id);
+        }
+        None
+    }
+
+    fn go_on(&mut self, id: &DocId) {
+        let Some(Asking { score, dirty, carry, .. }) = self.asking.remove(id) else { return };
+        if carry != Carry::default() {
+            self.carries.insert(id.clone(), carry);
+        }
+        self.add(id.clone(), score, dirty);
+    }
+
+    pub(super) fn forget_answer(&mut self, id: &DocId) {
+        if let Some(kept) = self.kept.remove(id) {
+            self.bytes -= kept.bytes;
+        }
+    }
+
+    /// The first offset of what waits.
+    pub(super) fn lowest_asking(&self) -> Option<i64> {
+        self.asking.values().map(|asking| asking.score).min()
+    }
+}

@@ -1,0 +1,38 @@
+//! What a partition asks the source of truth. Documents that wait for an answer are out of its batches; the ledger owes them.
+
+use super::Task;
+use crate::mover::{Refusal, Said};
+use crate::refeed::{Answered, Held};
+
+/// Answers taken in one go, before the batch in flight gets its turn again.
+const ANSWERS_AT_ONCE: usize = 512;
+
+impl Task {
+    /// Hands in what a batch could not do without the source.
+    pub(super) fn ask_source(&mut self) {
+        for question in self.ledger.take_questions() {
+            match &self.partition.bench.refeed {
+                Some(feeder) => feeder.ask(question, self.asked.clone()),
+                None => {
+                    let detail =
+                        "there is no source of truth in the configuration: set [source] (docs/refeed.md)";
+                    let refusal = Refusal { reason: "no_source", detail: detail.to_owned() };
+                    self.ledger.answered(&question, Said::Unusable(refusal), Held::none());
+                }
+            }
+        }
+    }
+
+    pub(super) fn source_answered(&mut self, first: Answered) {
+        let mut next = Some(first);
+        for _ in 0..ANSWERS_AT_ONCE {
+            let Some(Answered { question, said, held }) = next else { break };
+            self.ledger.answered(&question, said, held);
+            next = self.answers.try_recv().ok();
+        }
+        if let Some(Answered { question, said, held }) = next {
+            self.ledger.answered(&question, said, held);
+        }
+        self.count_held();
+    }
+}

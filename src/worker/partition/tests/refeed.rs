@@ -1,0 +1,174 @@
+//! A partition that waits for the source of truth, which here is the test.
+
+use super::*;
+use crate::mover::{Refusal, Said};
+use crate::refeed::Waiting;
+
+type Source = mpsc::UnboundedReceiver<Waiting>;
+
+fn fed(on_missing: OnMissing) -> (Rig, Source) {
+    let (feeder, source) = Feeder::stand_in();
+    let rig = Rig::build_with(batching(), true, false, None, None, (on_missing, Some(feeder)), None);
+    (rig, source)
+}
+
+fn refeed(rig: &Rig, offset: i64, id: &str) {
+    rig.send(offset, id, None, Some("refeed"));
+}
+
+fn said(lon: i32, n: i64) -> Said {
+    Said::Document(document(lon, n).into())
+}
+
+async fn question(rig: &mut Rig, source: &mut Source) -> Waiting {
+    let limit = TokioInstant::now() + Duration::from_secs(60);
+    loop {
+        if let Ok(waiting) = source.try_recv() {
+            return waiting;
+        }
+        assert!(TokioInstant::now() < limit, "nothing was asked");
+        rig.pass(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_documents_go_on_while_the_source_is_silent_and_the_watermark_waits() {
+    let (mut rig, mut source) = fed(OnMissing::Refeed);
+    refeed(&rig, 0, "x");
+    for offset in 1..100 {
+        rig.index(offset, &format!("y{}", offset % 7), 1, offset);
+    }
+    let asked = question(&mut rig, &mut source).await;
+    assert_eq!((asked.question.id.as_str(), asked.question.after.offset()), ("x", 0));
+    rig.pass(Duration::from_secs(120)).await;
+    assert_eq!(rig.elastic.ids().len(), 7, "all but x");
+    assert_eq!(rig.published.watermark(), Some(0));
+    rig.index(100, "z", 1, 1);
+    rig.until("z is written", |rig| rig.elastic.document("z").is_some()).await;
+    asked.answer(said(91, 5));
+    rig.until_watermark(101).await;
+    assert_eq!(rig.elastic.document("x"), Some(document(91, 5)));
+    assert_eq!(shards(&rig.elastic.copies("x")), ["f1"]);
+    assert!(source.try_recv().is_err(), "asked once");
+    assert_eq!(rig.meter.held(), 0, "and nothing of it is held any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newer_write_wins_and_does_not_wait_for_the_source() {
+    let (mut rig, mut source) = fed(OnMissing::Refeed);
+    refeed(&rig, 0, "x");
+    refeed(&rig, 1, "y");
+    let asked = [question(&mut rig, &mut source).await, question(&mut rig, &mut source).await];
+    rig.index(2, "x", 1, 7);
+    rig.send(3, "y", None, None);
+    rig.until_watermark(4).await;
+    for asked in asked {
+        asked.answer(said(91, 5));
+    }
+    rig.pass(Duration::from_secs(5)).await;
+    assert_eq!(rig.elastic.document("x"), Some(document(1, 7)));
+    assert_eq!(rig.elastic.document("y"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_patch_that_comes_during_the_fetch_is_applied_over_it() {
+    let (mut rig, mut source) = fed(OnMissing::Refeed);
+    rig.index(0, "x", 1, 1);
+    refeed(&rig, 1, "x");
+    let asked = question(&mut rig, &mut source).await;
+    rig.send(2, "x", Some(r#"{"n":9}"#), Some("patch"));
+    rig.pass(Duration::from_secs(1)).await;
+    asked.answer(said(91, 5));
+    rig.until_watermark(3).await;
+    assert_eq!(rig.elastic.document("x"), Some(document(91, 9)));
+    assert!(source.try_recv().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_from_before_a_later_refeed_is_not_believed() {
+    let (mut rig, mut source) = fed(OnMissing::Refeed);
+    refeed(&rig, 0, "x");
+    let first = question(&mut rig, &mut source).await;
+    refeed(&rig, 1, "x");
+    let second = question(&mut rig, &mut source).await;
+    assert_eq!(second.question.after.offset(), 1);
+    first.answer(said(1, 1));
+    rig.pass(Duration::from_secs(5)).await;
+    assert_eq!(rig.elastic.document("x"), None);
+    second.answer(said(1, 2));
+    rig.until_watermark(2).await;
+    assert_eq!(rig.elastic.document("x"), Some(document(1, 2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_source_does_not_have_any_more_is_deleted() {
+    let (mut rig, mut source) = fed(OnMissing::Refeed);
+    rig.index(0, "x", 1, 1);
+    rig.until_watermark(1).await;
+    refeed(&rig, 1, "x");
+    question(&mut rig, &mut source).await.answer(Said::Gone);
+    rig.until_watermark(2).await;
+    assert_eq!(rig.elastic.document("x"), None);
+    assert_eq!(rig.counts()["deleted"], 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_patch_or_a_touch_of_what_is_not_there_fetches_it() {
+    let (mut rig, mut source) = fed(OnMissing::Refeed);
+    rig.send(0, "x", Some(r#"{"n":9}"#), Some("patch"));
+    question(&mut rig, &mut source).await.answer(said(91, 5));
+    rig.until_watermark(1).await;
+    assert_eq!(rig.elastic.document("x"), Some(document(91, 9)));
+    rig.send(1, "y", None, Some("touch"));
+    question(&mut rig, &mut source).await.answer(said(1, 5));
+    rig.until_watermark(2).await;
+    assert_eq!(rig.elastic.document("y"), Some(document(1, 5)));
+    rig.send(2, "z", Some(r#"{"n":9}"#), Some("patch"));
+    question(&mut rig, &mut source).await.answer(Said::Gone);
+    rig.until_watermark(3).await;
+    assert_eq!((rig.elastic.document("z"), rig.counts()["dropped"]), (None, 1));
+    assert_eq!(rig.letters(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_not_be_placed_is_a_dead_letter_and_so_is_a_refeed_without_a_source() {
+    let (mut rig, mut source) = fed(OnMissing::Refeed);
+    rig.index(0, "x", 1, 1);
+    rig.until_watermark(1).await;
+    refeed(&rig, 1, "x");
+    let refusal = Refusal { reason: "no_location", detail: "it has none".to_owned() };
+    question(&mut rig, &mut source).await.answer(Said::Unusable(refusal));
+    rig.until_watermark(2).await;
+    assert_eq!(rig.letters(), [(1, 1, "write", "no_location")]);
+    assert_eq!(rig.elastic.document("x"), Some(document(1, 1)), "it stays as it was");
+
+    let mut rig = Rig::start();
+    refeed(&rig, 0, "x");
+    rig.until_watermark(1).await;
+    assert_eq!(rig.letters(), [(0, 0, "write", "no_source")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_after_a_crash_writes_what_was_fetched_before_it() {
+    let (mut rig, mut source) = fed(OnMissing::Refeed);
+    refeed(&rig, 0, "x");
+    let asked = question(&mut rig, &mut source).await;
+    rig.elastic.set_faults(|faults| faults.delay = Duration::from_secs(1));
+    let calls = rig.elastic.calls();
+    asked.answer(said(91, 5));
+    // Its placement is read again, then written; before the document is, the worker is gone.
+    rig.until("the placement is on its way", |rig| rig.elastic.calls() == calls + 2).await;
+    rig.pass(Duration::from_millis(1_200)).await;
+    rig.cancel.cancel();
+    rig.until_ended().await;
+    let elastic = rig.elastic.clone();
+    let before = elastic.document("x");
+
+    let (feeder, mut source) = Feeder::stand_in();
+    let fed = (OnMissing::Refeed, Some(feeder));
+    let mut next = Rig::build_with(batching(), true, false, None, None, fed, Some(elastic));
+    refeed(&next, 0, "x");
+    next.until_watermark(1).await;
+    assert_eq!((before, next.elastic.document("x")), (None, Some(document(91, 5))));
+    assert!(source.try_recv().is_err(), "nobody was asked again");
+}
