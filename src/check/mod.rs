@@ -11,6 +11,7 @@
 //! | `distribution.rs` | asks what follows every change: memcached, webhooks |
 //! | `increments.rs` | asks Kafka how the topic of increments is kept |
 //! | `search.rs` | asks Elasticsearch |
+//! | `source.rs` | asks the source of truth |
 //! | `maps.rs` | the configured map against the record of the maps in force |
 
 mod brokers;
@@ -19,6 +20,7 @@ mod distribution;
 mod increments;
 mod maps;
 mod search;
+mod source;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -239,9 +241,9 @@ pub async fn check(target: &CheckTarget, elastic: &dyn Elastic) -> Report {
 /// Looks at what a worker needs for none of its promises, so that it does not wait for it: memcached, webhooks, the database
 /// of counts. Changes nothing there.
 pub async fn look_beside(config: &Config) -> Vec<Finding> {
-    let (mut findings, counts) = tokio::join!(distribution::look(config, TIMEOUT), counts::look(config));
-    findings.extend(counts);
-    findings
+    let (distribution, counts, source) =
+        tokio::join!(distribution::look(config, TIMEOUT), counts::look(config), source::look_at_source(config));
+    [distribution, counts, source].concat()
 }
 
 /// Remembers the topic as it is now in the meta index; `maps`: the record that the check found. If a new epoch begins with

@@ -1,0 +1,107 @@
+//! Asks the source of truth for one document.
+
+use bytes::Bytes;
+
+use super::Finding;
+use crate::config::Config;
+use crate::decode::{Decoder, LocationPath};
+use crate::refeed::{Answer, Source};
+
+const ABOUT: &str = "source of truth";
+
+/// Whether the source answers; nothing if there is none. That it does not keeps no worker from starting: only what needs
+/// it waits.
+pub async fn look_at_source(config: &Config) -> Option<Finding> {
+    config.source.kind?;
+    let source = match Source::open(config) {
+        Ok(source) => source,
+        Err(error) => return Some(Finding::error(ABOUT, error)),
+    };
+    let is_named = config.source.probe_id.is_some();
+    Some(match source.probe().await {
+        Err(failure) | Ok(Answer::Failed(failure)) => {
+            Finding::unreachable(ABOUT, format_args!("{} gave no usable answer: {failure}", source.name()))
+        }
+        Ok(Answer::Gone) if !is_named => Finding::ok(
+            ABOUT,
+            format_args!("{} answers; set source.probe_id to see a document", source.name()),
+        ),
+        Ok(Answer::Gone) => Finding::warning(
+            ABOUT,
+            format_args!(
+                "{} answers, and has no document with the id in source.probe_id: see that source.url or source.query ask \
+                 for the right thing",
+                source.name()
+            ),
+        ),
+        Ok(Answer::Found(_)) if !is_named => Finding::error(
+            ABOUT,
+            format_args!(
+                "{} has a document for an id that nobody should have: it answers 200 (or gives a row) for anything; \
+                 what is gone would never be found out",
+                source.name()
+            ),
+        ),
+        Ok(Answer::Found(document)) => judge(config, &source, document),
+        Ok(Answer::Unusable { detail, .. }) => Finding::warning(ABOUT, detail),
+    })
+}
+
+/// Whether a document of the source could be placed.
+fn judge(config: &Config, source: &Source, document: Bytes) -> Finding {
+    let path = match LocationPath::new(&config.documents.location) {
+        Ok(path) => path,
+        Err(error) => return Finding::error(ABOUT, error),
+    };
+    let decoder = Decoder::new(path, config.positions.epoch, config.documents.max_bytes.as_usize());
+    match decoder.document(document) {
+        Ok(_) => Finding::ok(ABOUT, format_args!("{} has the document of source.probe_id", source.name())),
+        Err(error) => Finding::error(
+            ABOUT,
+            format_args!(
+                "{} has the document of source.probe_id, but it can not be placed: {error}",
+                source.name()
+            ),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Level;
+    use super::*;
+    use crate::config::{SourceKind, SourceUrl};
+    use crate::testing::source::{Reply, TestSource};
+
+    async fn found(server: &TestSource, probe_id: Option<&str>) -> (Level, String) {
+        let mut config = Config::default();
+        config.source.kind = Some(SourceKind::Http);
+        config.source.url = Some(server.template().parse::<SourceUrl>().unwrap());
+        config.source.probe_id = probe_id.map(str::to_owned);
+        let finding = look_at_source(&config).await.unwrap();
+        (finding.level, finding.message)
+    }
+
+    #[tokio::test]
+    async fn the_source_is_asked_for_one_document_and_what_it_says_is_judged() {
+        assert_eq!(look_at_source(&Config::default()).await, None);
+        let server = TestSource::start().await;
+        server.put("good", Reply::Document(r#"{"location":[1,2]}"#));
+        server.put("bad", Reply::Document("{}"));
+        server.put("down", Reply::Status(500));
+        for (probe_id, level, text) in [
+            (None, Level::Ok, "source.probe_id"),
+            (Some("good"), Level::Ok, "has the document"),
+            (Some("bad"), Level::Error, "no location"),
+            (Some("none"), Level::Warning, "no document with the id"),
+            (Some("down"), Level::Unreachable, "500"),
+        ] {
+            let (found, message) = found(&server, probe_id).await;
+            assert_eq!(found, level, "{probe_id:?}: {message}");
+            assert!(message.contains(text), "{probe_id:?}: {message}");
+        }
+        server.put(crate::refeed::UNLIKELY_ID, Reply::Document("{}"));
+        let (level, message) = found(&server, None).await;
+        assert!(level == Level::Error && message.contains("200"), "{message}");
+    }
+}
