@@ -3,7 +3,7 @@
 //!
 //! `GEOFOLD_UPDATE=1 cargo test --test dashboards` writes docs/metrics.md anew.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a helper that fails is a test that fails")]
+#![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -39,3 +39,4 @@ mod stop;
 #[expect(dead_code, reason = "tests/chaos needs more of it")]
 mod support;
 mod tally;
+mod tutorial;
