@@ -241,9 +241,12 @@ pub async fn check(target: &CheckTarget, elastic: &dyn Elastic) -> Report {
 /// Looks at what a worker needs for none of its promises, so that it does not wait for it: memcached, webhooks, the database
 /// of counts. Changes nothing there.
 pub async fn look_beside(config: &Config) -> Vec<Finding> {
-    let (distribution, counts, source) =
-        tokio::join!(distribution::look(config, TIMEOUT), counts::look(config), source::look_at_source(config));
-    [distribution, counts, source].concat()
+    let (distribution, counts, source) = tokio::join!(
+        distribution::look(config, TIMEOUT),
+        counts::look(config),
+        source::look_at_source(config)
+    );
+    distribution.into_iter().chain(counts).chain(source).collect()
 }
 
 /// Remembers the topic as it is now in the meta index; `maps`: the record that the check found. If a new epoch begins with

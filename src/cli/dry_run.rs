@@ -32,9 +32,9 @@ const LINGER: Duration = Duration::from_millis(200);
 /// Read the topic and print what a worker would do with each record: from where to where, and why. Nothing is written.
 ///
 /// The records go through the worker's own decoding and decisions, with the index as it is now; writes are only remembered, so
-/// that later records see them. The topic is read as a member of no group: no worker is disturbed, no offset is committed. Two
-/// things it can not tell: which documents Elasticsearch would refuse, and what is folded (a worker writes the last state of
-/// the records that wait together). Exit code 1 if a record would become a dead letter or stop its partition.
+/// that later records see them. The topic is read as a member of no group: no worker is disturbed, no offset is committed. Three
+/// things it can not tell: which documents Elasticsearch would refuse, what the source of truth would say (it is not asked),
+/// and what is folded (a worker writes the last state of the records that wait together). Exit code 1 if a record would become a dead letter or stop its partition.
 #[derive(Debug, Args)]
 pub struct DryRunArgs {
     #[command(flatten)]

@@ -26,6 +26,8 @@ pub enum Does {
     Delete,
     /// The index is as the record wants it.
     Nothing,
+    /// The source of truth is asked, and what it says is placed. A dry run does not ask it.
+    Fetch,
     /// It waits for a later record of its document, which is written already.
     Wait,
     /// It goes to the dead-letter topic, and the partition goes on.
@@ -47,6 +49,7 @@ impl Does {
             Self::Move => "move",
             Self::Delete => "delete",
             Self::Nothing => "nothing",
+            Self::Fetch => "fetch",
             Self::Wait => "wait",
             Self::DeadLetter => "dead letter",
             Self::Stop => "STOP",
@@ -65,7 +68,7 @@ pub struct Step {
     pub offset: i64,
     /// Its document; of a bad key, what can be shown of it.
     pub id: String,
-    /// What it asks for: index, delete, patch, touch; nothing if it can not be decoded.
+    /// What it asks for: index, delete, patch, touch, refeed; nothing if it can not be decoded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub op: Option<&'static str>,
     /// Where the document is before.
@@ -127,6 +130,7 @@ fn op(content: &Content) -> &'static str {
         Content::Delete => "delete",
         Content::Patch { .. } => "patch",
         Content::Touch => "touch",
+        Content::Refeed => "refeed",
     }
 }
 
@@ -158,6 +162,9 @@ fn explain(
         Outcome::DeadLetter(refusal) => {
             let does = if stops_at_bad { Does::Stop } else { Does::DeadLetter };
             (does, format!("{}: {}", refusal.reason, refusal.detail))
+        }
+        Outcome::Fetch => {
+            (Does::Fetch, "the source of truth is asked, and what it says is placed".to_owned())
         }
         Outcome::Parked { until } => (
             Does::Wait,

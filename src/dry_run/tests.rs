@@ -71,7 +71,7 @@ async fn carry_out(elastic: &Arc<MemoryElastic>, desk: Desk, records: &[(i32, Re
         let write = decoder.decode(raw).unwrap();
         let map = desk.as_ref().unwrap().rules.map.clone();
         let (id, fold) = Fold::from_write(write, |at| map.locate(at).clone());
-        let mut entries = vec![Entry { id: id.clone(), fold, carry: Carry::default() }];
+        let mut entries = vec![Entry { id: id.clone(), fold, carry: Carry::default(), fetched: None }];
         while !entries.is_empty() {
             let lease = Lease {
                 deadline: rounds.clock.now() + Duration::from_secs(5),
@@ -168,6 +168,7 @@ async fn each_record_is_told_with_its_reason() {
         record(4, "c", None, Some("nonsense".to_owned())),
         record(5, "a", None, None),
         record(6, "a", None, None),
+        record(7, "a", Some("refeed"), None),
     ];
     let steps = run.run(records).await.unwrap();
     let does: Vec<Does> = steps.iter().map(|step| step.does).collect();
@@ -180,7 +181,8 @@ async fn each_record_is_told_with_its_reason() {
             Does::DeadLetter,
             Does::DeadLetter,
             Does::Delete,
-            Does::Nothing
+            Does::Nothing,
+            Does::Fetch
         ]
     );
     assert_eq!(steps[0].to, steps[1].from);
@@ -189,7 +191,7 @@ async fn each_record_is_told_with_its_reason() {
     let mut sums = Sums::default();
     steps.iter().for_each(|step| sums.add(step));
     assert!(!sums.is_well());
-    assert!(sums.to_string().starts_with("7 records, 1 create, 1 update, 1 move"), "{sums}");
+    assert!(sums.to_string().starts_with("8 records, 1 create, 1 update, 1 move"), "{sums}");
 }
 
 #[tokio::test]
