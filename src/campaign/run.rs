@@ -133,7 +133,8 @@ impl Runner {
 
     async fn work(&self, action: Action, lease: &Lease, stop: &CancellationToken) -> Result<(), RunError> {
         let Some(Some(ids)) = self.patiently(stop, async || self.store.chunk(lease).await).await? else {
-            return Ok(self.give_back(lease).await);
+            self.give_back(lease).await;
+            return Ok(());
         };
         let rate = AtomicI64::new(lease.rate);
         let too_late = async {
@@ -156,7 +157,10 @@ impl Runner {
                 }
                 return Ok(());
             }
-            () = too_late => return Ok(self.give_back(lease).await),
+            () = too_late => {
+                self.give_back(lease).await;
+                return Ok(());
+            }
         };
         let produced = ids.len() - failed.len();
         let done = self.patiently(stop, async || self.store.finish(lease, produced, &failed).await).await?;

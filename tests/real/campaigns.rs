@@ -148,7 +148,7 @@ fn selections_find_what_they_say_and_workers_carry_out_what_runners_send() {
     let worker = world.worker();
     let document = |number: usize| {
         let (lat, lon) = CITIES[number % CITIES.len()];
-        json!({"location": {"lat": lat, "lon": lon}, "even": number % 2 == 0})
+        json!({"location": {"lat": lat, "lon": lon}, "even": number.is_multiple_of(2)})
     };
     let events = (0..60).map(|number| Event::Index { id: format!("d{number}"), document: document(number) });
     let gone = (0..10).map(|number| Event::Delete { id: format!("d{number}") });

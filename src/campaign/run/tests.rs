@@ -72,6 +72,8 @@ impl Rig {
         let client: BaseConsumer = ClientConfig::new()
             .set("bootstrap.servers", self.broker.address())
             .set("group.id", "reader")
+            // A commit would be an event of its own, for which a poll gives no record.
+            .set("enable.auto.commit", "false")
             .create()
             .unwrap();
         let mut keys = Vec::new();

@@ -62,7 +62,13 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     }
     let stop = signals::stop_on_signal()?;
     let store = open(&config).await?;
-    store.status(args.id).await.map_err(refused)?;
+    if store.status(args.id).await.map_err(refused)?.broken_off {
+        let error = anyhow!(
+            "whoever wrote the list of campaign {} has ended; cancel and remove it, and make it again",
+            args.id
+        );
+        return Err(Failure::usage(error));
+    }
     let runner = runner(&config, &store).await?;
     let bar = if is_terminal { Some(bar()) } else { None };
     let ended = tokio::select! {
