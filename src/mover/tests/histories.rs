@@ -598,7 +598,7 @@ fn whatever_crashes_or_comes_late_the_index_is_what_the_records_say() {
 #[cfg(feature = "sabotage")]
 #[test]
 fn every_sabotage_of_mover_and_ledger_is_found() {
-    use super::counterexamples as table;
+    use super::{counterexamples as table, refeed};
     use crate::sabotage::{Sabotage, with};
 
     // Sending again, a task's cache, what belongs to a change of the map, and most of the tally: nothing that is run here.
@@ -614,10 +614,19 @@ fn every_sabotage_of_mover_and_ledger_is_found() {
         Sabotage::InPlaceDespiteFacets,
         Sabotage::InPlaceHasNoEdges,
     ];
-    let in_the_table: [(_, fn()); 9] = [
+    let in_the_table: [(_, fn()); 12] = [
         (
             Sabotage::RefusedInPlaceIsNotRecorded,
             tally::a_document_that_is_refused_is_counted_as_it_was_before,
+        ),
+        (Sabotage::FetchedIsNotRecorded, refeed::whoever_resumes_writes_what_was_fetched_and_asks_nobody),
+        (
+            Sabotage::GoneIsNotRecorded,
+            refeed::that_the_source_does_not_have_it_either_is_recorded_and_a_zombie_told_otherwise_places_nothing,
+        ),
+        (
+            Sabotage::OldAnswerIsBelieved,
+            refeed::an_answer_from_before_a_later_refeed_or_delete_is_asked_for_again,
         ),
         (
             Sabotage::FinishingSweepsAnyway,

@@ -33,27 +33,19 @@ fn the_source_is_asked_and_its_document_placed_where_it_belongs() {
 }
 
 #[test]
-fn an_answer_from_before_a_later_refeed_or_delete_is_asked_for_again() {
+pub(super) fn an_answer_from_before_a_later_refeed_or_delete_is_asked_for_again() {
     let later = [
         entry([refeed(2), refeed(3)]),
         entry_by(&fetching(), [refeed(2), delete(3), patch(r#"{"p":1}"#, 4)]),
     ];
     for entry in later {
-        let work = || {
-            let mut owner = Owner::by(fetching());
-            owner.work(&mut in_a(), told(entry.clone(), 2, says(A, 7)))
-        };
-        assert_eq!(in_short_of(&work()), "fetch");
-        #[cfg(feature = "sabotage")]
-        {
-            use crate::sabotage::{Sabotage, with};
-            assert_ne!(in_short_of(&with(Sabotage::OldAnswerIsBelieved, work)), "fetch");
-        }
+        let mut owner = Owner::by(fetching());
+        assert_eq!(in_short_of(&owner.work(&mut in_a(), told(entry, 2, says(A, 7)))), "fetch");
     }
 }
 
 #[test]
-fn whoever_resumes_writes_what_was_fetched_and_asks_nobody() {
+pub(super) fn whoever_resumes_writes_what_was_fetched_and_asks_nobody() {
     let mut store = in_a();
     let mut zombie = Owner::new();
     zombie.begin(told(entry([refeed(2)]), 2, says(B, 7))).up_to(Round::WriteDocuments, &mut store);
@@ -111,4 +103,44 @@ fn a_delete_stands_whatever_the_source_says_of_the_patch_after_it() {
         assert_eq!(in_short_of(&owner.work(&mut store, told(fold, 3, said))), expected);
         assert!(store.x().starts_with("3 deleted"), "{}", store.x());
     }
+}
+
+/// Found by the model.
+#[test]
+pub(super) fn that_the_source_does_not_have_it_either_is_recorded_and_a_zombie_told_otherwise_places_nothing()
+{
+    let mut store = Store::with(None, &[]);
+    let missing = entry_by(&fetching(), [patch(r#"{"p":1}"#, 2)]);
+    let mut zombie = Owner::by(fetching());
+    zombie.begin(told(missing.clone(), 2, says(A, 7))).up_to(Round::Announce, &mut store);
+    let mut owner = Owner::by(fetching());
+    assert_eq!(in_short_of(&owner.work(&mut store, told(missing, 2, Said::Gone))), "dropped");
+    zombie.finish(&mut store);
+    assert_eq!(at_rest(&store), "2 deleted [] | ");
+}
+
+/// Found by the model: somebody else had the delete and the touch in two folds.
+#[test]
+fn a_delete_with_a_touch_folded_into_it_resumes_what_was_fetched_for_the_touch_alone() {
+    let mut store = in_a();
+    let mut zombie = Owner::by(fetching());
+    zombie.work(&mut store, entry_by(&fetching(), [delete(2)]));
+    let alone = told(entry_by(&fetching(), [touch(3)]), 3, says(B, 7));
+    zombie.begin(alone).up_to(Round::WriteDocuments, &mut store);
+    let mut owner = Owner::by(fetching());
+    owner.work(&mut store, entry_by(&fetching(), [delete(2), touch(3)]));
+    zombie.finish(&mut store);
+    owner.clear(&mut store);
+    assert_eq!(at_rest(&store), "3 b [] | b@3");
+}
+
+/// Found by the model.
+#[test]
+fn a_patch_after_a_delete_resumes_with_what_was_fetched_for_it() {
+    let mut store = Store::with(None, &[]);
+    let fold = entry_by(&fetching(), [delete(2), patch(r#"{"n":9}"#, 3)]);
+    let mut zombie = Owner::by(fetching());
+    zombie.begin(told(fold.clone(), 3, says(A, 7))).up_to(Round::WriteDocuments, &mut store);
+    assert_eq!(in_short_of(&Owner::by(fetching()).work(&mut store, fold)), "indexed");
+    assert_eq!(at_rest(&store), "3 a [] | a@3");
 }
