@@ -45,6 +45,12 @@ fn key(line: &str) -> Option<(&str, &str, bool)> {
     is_key.then_some((name, value, bare.len() == line.len()))
 }
 
+/// `"some.name" = value`, and not a comment that begins with a quotation mark.
+fn is_example(line: &str) -> bool {
+    let name = line.strip_prefix('"').and_then(|rest| rest.split_once("\" = "));
+    name.is_some_and(|(name, _)| !name.contains([' ', '"']))
+}
+
 fn reference(file: &str) -> String {
     let mut text = HEAD.to_owned();
     let (mut section, mut comment): (&str, Vec<&str>) = ("", Vec::new());
@@ -73,8 +79,8 @@ fn reference(file: &str) -> String {
             )
             .unwrap();
             comment.clear();
-        } else if let Some(example) = line.strip_prefix("# \"") {
-            write!(text, "\nFor example `\"{example}`\n").unwrap();
+        } else if let Some(example) = line.strip_prefix("# ").filter(|line| is_example(line)) {
+            write!(text, "\nFor example `{example}`\n").unwrap();
         } else if let Some(said) = line.strip_prefix('#') {
             comment.push(said.strip_prefix(' ').unwrap_or(said));
         } else {
@@ -103,13 +109,13 @@ fn the_reference_of_the_configuration_is_what_the_file_says() {
 #[test]
 fn keys_comments_and_lists_become_sections_prose_and_blocks() {
     let text = reference(
-        "# All.\n#\n# Times   \"5s\".\n\n[a]\n# What it is; default 5.\n#   5  five\nkey = 5\n\n# Or not; no default.\n# other = \"x\"\n\
+        "# All.\n#\n# Times   \"5s\".\n\n[a]\n# What it is, as in\n# \"a\", or so; default 5.\n#   5  five\nkey = 5\n\n# Or not; no default.\n# other = \"x\"\n\
          \n# Free.\n[a.more]\n# \"some.name\" = 1\n",
     );
     let (_, rest) = text.split_once("## [a]\n").unwrap();
     assert_eq!(
         rest,
-        "\n### a.key\n\n`key = 5` · `GEOFOLD_A__KEY`\n\nWhat it is; default 5.\n\n```text\n5  five\n```\n\
+        "\n### a.key\n\n`key = 5` · `GEOFOLD_A__KEY`\n\nWhat it is, as in\n\"a\", or so; default 5.\n\n```text\n5  five\n```\n\
          \n### a.other\n\n`other = \"x\"`, for example · `GEOFOLD_A__OTHER`\n\nOr not; no default.\n\
          \n## [a.more]\n\nFree.\n\nFor example `\"some.name\" = 1`\n"
     );
