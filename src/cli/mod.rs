@@ -42,35 +42,22 @@ struct Cli {
     command: Command,
 }
 
+/// What each does is said where its arguments are: a text here would hide that from `geofold help SUBCOMMAND`.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a worker: one member of the consumer group.
     Run(run::RunArgs),
-    /// Validate the configuration, dial both ends, and say what is wrong and what to do.
     Check(check::CheckArgs),
-    /// Print what a worker would do with the records of the topic, without doing it.
     DryRun(dry_run::DryRunArgs),
-    /// Geoshards: plan a map, compare maps, create indices, change the map while workers run, locate a point, cover a circle.
     Shards(shards::ShardsArgs),
-    /// Produce documents, deletes and patches from a file or standard input to the topic.
     Send(send::SendArgs),
-    /// Find the documents in a circle, the nearest first: a small client, to see the whole thing work.
     Search(search::SearchArgs),
-    /// Merge the increments that workers send into live counts; run two or three.
     Collect(collect::CollectArgs),
-    /// Show the values that most documents have: a table, a picture, or JSON.
     Cloud(cloud::CloudArgs),
-    /// Compare all placements with all copies, say what is wrong, and mend it.
     Audit(audit::AuditArgs),
-    /// Touch, refeed or delete any number of documents: make a list, run it on any machines, watch it.
     Campaign(campaign::CampaignArgs),
-    /// Show the whole job on stand-ins, with no server installed.
     Demo(demo::DemoArgs),
-    /// Ask a running worker or collector whether it is alive.
     Health(health::HealthArgs),
-    /// Print the completions of a shell.
     Completions(shell::CompletionsArgs),
-    /// Print the manual page.
     Man(shell::ManArgs),
 }
 
@@ -176,5 +163,15 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_of_a_subcommand_says_more_than_the_list_of_them() {
+        let command = Cli::command();
+        for name in ["run", "send", "search", "collect", "audit", "health"] {
+            let subcommand = command.find_subcommand(name).unwrap();
+            let (short, long) = (subcommand.get_about().unwrap(), subcommand.get_long_about().unwrap());
+            assert!(long.to_string().len() > short.to_string().len(), "{name}");
+        }
     }
 }
