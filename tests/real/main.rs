@@ -30,6 +30,7 @@ mod order;
 mod outages;
 mod prometheus;
 mod quick_start;
+mod refeed;
 #[expect(dead_code, reason = "not all of what the fast tests compare with is needed here")]
 #[path = "../cover/reference.rs"]
 mod reference;

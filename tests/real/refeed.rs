@@ -1,0 +1,254 @@
+//! Documents fetched from the source of truth: whatever crashes, each is there once, and no newer write is overwritten.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use crate::support::{Random, Raw, Truth, World, WorldOptions, seed, wait_for};
+
+const PATIENCE: Duration = Duration::from_secs(180);
+
+fn quick_to_take_over() -> Vec<(&'static str, String)> {
+    vec![
+        ("kafka", "session_timeout = \"3s\"".to_owned()),
+        ("kafka", "heartbeat_interval = \"300ms\"".to_owned()),
+        ("shutdown", "revoke = \"2s\"".to_owned()),
+        ("batch", "max_documents = 50".to_owned()),
+        ("retry", "max = \"1s\"".to_owned()),
+    ]
+}
+
+fn record(id: &str, op: &str, value: Option<&Value>) -> Raw {
+    Raw {
+        key: Some(id.as_bytes().to_vec()),
+        value: value.map(|value| value.to_string().into_bytes()),
+        headers: vec![("geofold-op", op.to_owned())],
+        ..Raw::default()
+    }
+}
+
+fn document(random: &mut Random, from: &str) -> Value {
+    let lat = f64::from(random.below(160) as i32 - 80);
+    let lon = f64::from(random.below(340) as i32 - 170);
+    json!({"location": {"lat": lat, "lon": lon}, "from": from})
+}
+
+/// A database of PostgreSQL that no other test uses, with a table of documents.
+struct Postgres {
+    runtime: Runtime,
+    options: sqlx::postgres::PgConnectOptions,
+    lines: Vec<(&'static str, String)>,
+}
+
+impl Postgres {
+    fn new() -> Self {
+        let url = std::env::var("GEOFOLD_TEST_POSTGRES")
+            .expect("a stack with PostgreSQL: dev/stack up --postgresql");
+        let password = std::env::var("GEOFOLD_TEST_POSTGRES_PASSWORD").unwrap();
+        let name = format!("s{:x}", std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos());
+        let runtime = Runtime::new().unwrap();
+        let options: sqlx::postgres::PgConnectOptions = url.parse().unwrap();
+        let options = options.password(&password);
+        let (server, _) = url.rsplit_once('/').unwrap();
+        let lines = vec![
+            ("source", "kind = \"postgresql\"".to_owned()),
+            ("source", format!("url = \"{server}/{name}\"")),
+            ("source", format!("password = {password:?}")),
+            ("source", "query = \"SELECT id, document FROM truth WHERE id = ANY($1)\"".to_owned()),
+            ("source", "batch = 40".to_owned()),
+        ];
+        let this = Self { runtime, options, lines };
+        this.run(&format!("CREATE DATABASE {name}"));
+        let this = Self { options: this.options.clone().database(&name), ..this };
+        this.run("CREATE TABLE truth (id text PRIMARY KEY, document json)");
+        this
+    }
+
+    fn run(&self, sql: &str) {
+        self.runtime.block_on(async {
+            let mut connection =
+                <sqlx::PgConnection as sqlx::Connection>::connect_with(&self.options).await.unwrap();
+            let sql = sqlx::AssertSqlSafe(sql.to_owned());
+            sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
+        });
+    }
+
+    fn fill<'a>(&self, documents: impl Iterator<Item = (&'a String, &'a Value)>) {
+        let rows: Vec<String> = documents.map(|(id, document)| format!("('{id}', '{document}')")).collect();
+        self.run(&format!("INSERT INTO truth VALUES {}", rows.join(",")));
+    }
+}
+
+/// Each document once, in its geoshard, with this content; and no other.
+fn assert_is(world: &World, expected: &BTreeMap<String, Value>) {
+    let truth = Truth::new();
+    let copies = world.copies();
+    for (id, document) in expected {
+        let found = copies.get(id).map_or(&[][..], Vec::as_slice);
+        let [copy] = found else { panic!("{id}: {found:?}, and it should be {document}") };
+        assert_eq!(copy.source, *document, "{id}");
+        assert!(copy.index.ends_with(&format!("-{}", truth.shard_of(document))), "{id}: {copy:?}");
+    }
+    let others: Vec<_> = copies.keys().filter(|id| !expected.contains_key(*id)).collect();
+    assert!(others.is_empty(), "{others:?} should be gone");
+}
+
+#[test]
+fn what_is_fetched_from_postgresql_is_there_once_whatever_is_killed_and_newer_writes_win() {
+    let mut random = Random::new(seed("what_is_fetched_from_postgresql"));
+    let postgres = Postgres::new();
+    let config = quick_to_take_over().into_iter().chain(postgres.lines.clone()).collect();
+    let world = World::new(WorldOptions { partitions: 4, config });
+    let ids: Vec<String> = (0..3_000).map(|n| format!("d{n}")).collect();
+    let mut truth = BTreeMap::new();
+    for id in &ids {
+        if random.below(10) > 0 {
+            truth.insert(id.clone(), document(&mut random, "truth"));
+        }
+    }
+    postgres.fill(truth.iter());
+    let mut expected = truth.clone();
+    let mut records = Vec::new();
+    // What is there before is something else, somewhere else.
+    for id in &ids {
+        records.push(record(id, "index", Some(&document(&mut random, "before"))));
+    }
+    for id in &ids {
+        records.push(record(id, "refeed", None));
+        match random.below(6) {
+            0 => {
+                let newer = document(&mut random, "newer");
+                records.push(record(id, "index", Some(&newer)));
+                expected.insert(id.clone(), newer);
+            }
+            1 => {
+                records.push(record(id, "delete", None));
+                expected.remove(id);
+            }
+            2 => {
+                records.push(record(id, "patch", Some(&json!({"patched": true}))));
+                if let Some(document) = expected.get_mut(id) {
+                    document["patched"] = json!(true);
+                }
+            }
+            _ => {}
+        }
+    }
+    let steady = world.worker();
+    let mut victim = world.worker();
+    steady.wait_until_ready();
+    let kills = 4;
+    for part in records.chunks(records.len() / kills) {
+        world.produce(part);
+        // In the middle of its work, wherever that is.
+        std::thread::sleep(Duration::from_millis(600));
+        victim.kill();
+        victim = world.worker();
+    }
+    world.wait_until_committed(PATIENCE);
+    assert!(steady.metric("geofold_refeed_answers_total", "result=\"found\"") > 0.0);
+    victim.stop();
+    steady.stop();
+    assert_is(&world, &expected);
+    assert_eq!(world.dead_letters().len(), 0);
+}
+
+/// A web server with one document for every id, while it is up.
+struct Web {
+    address: std::net::SocketAddr,
+    is_up: Arc<AtomicBool>,
+    asked: Arc<AtomicUsize>,
+}
+
+const DOCUMENT: &str = r#"{"location":{"lat":1.0,"lon":2.0},"from":"truth"}"#;
+
+impl Web {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (is_up, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (up, counted) = (is_up.clone(), asked.clone());
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (up, counted) = (up.clone(), counted.clone());
+                std::thread::spawn(move || serve(stream, &up, &counted));
+            }
+        });
+        Self { address, is_up, asked }
+    }
+}
+
+/// Until the client closes, or something is odd.
+fn serve(stream: TcpStream, is_up: &AtomicBool, asked: &AtomicUsize) {
+    let mut lines = BufReader::new(stream.try_clone().unwrap());
+    let mut answer = stream;
+    loop {
+        let mut line = String::new();
+        while line.trim_end() != "" || line.is_empty() {
+            line.clear();
+            if lines.read_line(&mut line).unwrap_or(0) == 0 {
+                return;
+            }
+        }
+        asked.fetch_add(1, Ordering::Relaxed);
+        let (status, body) = match is_up.load(Ordering::Relaxed) {
+            true => ("200 OK", DOCUMENT),
+            false => ("500 Internal Server Error", ""),
+        };
+        let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", body.len());
+        if answer.write_all(format!("{head}{body}").as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_source_that_is_down_slows_only_what_needs_it_and_a_worker_killed_meanwhile_loses_nothing() {
+    let web = Web::start();
+    let mut config = quick_to_take_over();
+    config.push(("source", "kind = \"http\"".to_owned()));
+    config.push(("source", format!("url = \"http://{}/{{id}}\"", web.address)));
+    let world = World::new(WorldOptions { partitions: 2, config });
+    let mut random = Random::new(seed("a_source_that_is_down"));
+    let mut expected = BTreeMap::new();
+    let patched: Vec<String> = (0..100).map(|n| format!("p{n}")).collect();
+    let whole: Vec<String> = (0..1_000).map(|n| format!("w{n}")).collect();
+    let mut records: Vec<Raw> =
+        patched.iter().map(|id| record(id, "patch", Some(&json!({"patched": true})))).collect();
+    for id in &whole {
+        let document = document(&mut random, "topic");
+        records.push(record(id, "index", Some(&document)));
+        expected.insert(id.clone(), document);
+    }
+    let worker = world.worker();
+    worker.wait_until_ready();
+    world.produce(&records);
+    wait_for("all that does not need the source", PATIENCE, || {
+        (world.copies().len() == whole.len()).then_some(())
+    });
+    assert_is(&world, &expected);
+    wait_for("readiness to say why", PATIENCE, || {
+        worker.not_ready_because().contains("source").then_some(())
+    });
+    let asked = web.asked.load(Ordering::Relaxed);
+    worker.kill();
+    let worker = world.worker();
+    wait_for("the next one asks", PATIENCE, || (web.asked.load(Ordering::Relaxed) > asked).then_some(()));
+    web.is_up.store(true, Ordering::Relaxed);
+    world.wait_until_committed(PATIENCE);
+    worker.wait_until_ready();
+    worker.stop();
+    for id in patched {
+        let mut document: Value = serde_json::from_str(DOCUMENT).unwrap();
+        document["patched"] = json!(true);
+        expected.insert(id, document);
+    }
+    assert_is(&world, &expected);
+    assert_eq!(world.dead_letters().len(), 0);
+}
