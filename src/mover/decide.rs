@@ -197,11 +197,11 @@ enum Wanted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Made {
     /// Of records and stored copies: whoever has the same record makes the same.
-    OfRecords,
+    Logged,
     /// Over a document that the placement carries.
-    OfRecorded,
+    Recorded,
     /// Of what the source of truth said, which may say something else to the next who asks.
-    OfSource,
+    Fetched,
 }
 
 /// Whether the source of truth may be asked, and its answer be used.
@@ -253,13 +253,13 @@ impl Decision<'_> {
                     Ok(target) => target,
                     Err(refusal) => return self.refuse(known, copy, refusal),
                 };
-                let is_recorded = made != Made::OfRecords && !sabotage::is(Sabotage::FetchedIsNotRecorded);
+                let is_recorded = made != Made::Logged && !sabotage::is(Sabotage::FetchedIsNotRecorded);
                 fetched = is_recorded.then(|| document.clone());
                 let moved = placed_in.as_ref().is_some_and(|from| *from != target);
                 let then = Outcome::Done(Done::Indexed { moved });
                 let facets = self.rules.tally.as_ref().map(|rules| self.facets(rules, &document, &target));
                 let is_in_place = |placement: &Placement| {
-                    made == Made::OfRecords
+                    made == Made::Logged
                         && self.is_in_place(placement, &target)
                         && facets.as_ref().is_none_or(|facets| self.keeps(placement, facets, copy.as_ref()))
                 };
@@ -495,7 +495,7 @@ impl Decision<'_> {
     ) -> Result<Wanted, Refusal> {
         let fold = &self.entry.fold;
         match &fold.content {
-            Content::Index { doc, .. } => return Ok(Wanted::Document(doc.clone(), Made::OfRecords)),
+            Content::Index { doc, .. } => return Ok(Wanted::Document(doc.clone(), Made::Logged)),
             Content::Delete => return Ok(Wanted::Gone(Outcome::Done(Done::Deleted))),
             // The delete that came before the patch stands, whatever becomes of the patch.
             Content::Patch { over: Base::Nothing, .. } if self.rules.on_missing != OnMissing::Refeed => {
@@ -508,12 +508,12 @@ impl Decision<'_> {
             let is_elsewhere = Some(&copy.shard) != placed_in;
             let ignores_newer = is_elsewhere && sabotage::is(Sabotage::IgnoreNewerLeftover);
             if copy.version < fold.last || ignores_newer {
-                let made = if copy.is_recorded { Made::OfRecorded } else { Made::OfRecords };
+                let made = if copy.is_recorded { Made::Recorded } else { Made::Logged };
                 let document = self.applied_to(Some(&copy.source))?;
                 return Ok(Wanted::Document(document, made));
             }
             if copy.is_recorded {
-                return Ok(Wanted::Document(copy.source, Made::OfRecorded));
+                return Ok(Wanted::Document(copy.source, Made::Recorded));
             }
             if !is_elsewhere {
                 return Ok(Wanted::Written(copy));
@@ -582,7 +582,7 @@ impl Decision<'_> {
     fn target(&self, known: Option<&Known>, document: &[u8], made: Made) -> Result<ShardId, Refusal> {
         let fold = &self.entry.fold;
         // Whoever decided before decided about another document.
-        if made != Made::OfSource
+        if made != Made::Fetched
             && let Some(known) = known
             && let Some(stays) = &known.placement.shard
             && fold.located_at.max(fold.touched_at) <= Some(known.placement.pos)
@@ -638,7 +638,7 @@ impl Decision<'_> {
         match self.rules.on_missing {
             OnMissing::Refeed => self.refed(source),
             OnMissing::Create if self.entry.fold.content != Content::Touch => {
-                Ok(self.made_of_patches(Made::OfRecords))
+                Ok(self.made_of_patches(Made::Logged))
             }
             _ => Ok(Wanted::Gone(self.missing_outcome())),
         }
@@ -670,14 +670,14 @@ impl Decision<'_> {
         let wanted = match (said, content) {
             (Said::Document(document), _) => self.applied_to(Some(document)).and_then(|document| {
                 self.rules.locate_document(&document)?;
-                Ok(Wanted::Document(document, Made::OfSource))
+                Ok(Wanted::Document(document, Made::Fetched))
             }),
             (Said::Unusable(refusal), _) => Err(refusal.clone()),
             (Said::Gone, Content::Refeed) => Ok(Wanted::Gone(Outcome::Done(Done::Deleted))),
             (Said::Gone, Content::Patch { over: Base::Refed, .. })
                 if self.rules.on_missing == OnMissing::Create =>
             {
-                Ok(self.made_of_patches(Made::OfSource))
+                Ok(self.made_of_patches(Made::Fetched))
             }
             (Said::Gone, _) => Ok(Wanted::Gone(self.missing_outcome())),
         };
