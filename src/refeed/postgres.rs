@@ -179,3 +179,55 @@ impl Found {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(found: &mut Found, id: &str, document: Option<&str>) -> bool {
+        let length = document.map(|document| i64::try_from(document.len()).unwrap());
+        let document = document.filter(|document| document.len() <= found.max_document);
+        found.take_row(Some(id.to_owned()), length, document.map(str::to_owned)).is_continue()
+    }
+
+    #[test]
+    fn each_id_is_found_gone_or_too_large() {
+        let mut found = Found::new(&["a", "b", "c", "d"], 5, 100);
+        assert!(row(&mut found, "b", Some("{ }")) && row(&mut found, "c", None));
+        assert!(row(&mut found, "d", Some("{     }")));
+        assert!(found.is_whole());
+        assert_eq!(found.answer("a", None), Answer::Gone);
+        assert_eq!(found.answer("b", None), Answer::Found(Bytes::from_static(b"{ }")));
+        assert_eq!(found.answer("c", None), Answer::Gone, "a null document");
+        assert!(matches!(found.answer("d", None), Answer::Unusable { reason: "too_large", .. }));
+    }
+
+    #[test]
+    fn of_what_does_not_fit_into_an_answer_nothing_is_believed() {
+        let mut found = Found::new(&["a", "b", "c"], 5, 7);
+        assert!(row(&mut found, "a", Some("12345")));
+        assert!(!row(&mut found, "b", Some("123")));
+        assert!(!found.is_whole());
+        assert!(matches!(found.answer("a", None), Answer::Found(_)));
+        for id in ["b", "c"] {
+            assert!(matches!(found.answer(id, None), Answer::Failed(_)), "{id}: not gone");
+        }
+    }
+
+    #[test]
+    fn a_query_that_gives_other_rows_than_asked_for_says_so() {
+        for ids in [["a", "x"], ["a", "a"]] {
+            let mut found = Found::new(&["a", "b"], 5, 100);
+            assert!(row(&mut found, ids[0], Some("{}")));
+            assert!(!row(&mut found, ids[1], Some("{}")));
+            assert!(found.wrong.is_some_and(|wrong| wrong.contains("source.query")), "{ids:?}");
+        }
+    }
+
+    #[test]
+    fn the_query_ends_with_its_line_whatever_stands_there() {
+        let query = around("SELECT id, d FROM t WHERE id = ANY($1); -- by key\n ");
+        assert!(query.contains("-- by key\n) AS fed"), "{query}");
+        assert!(around("SELECT 1 ;\n").contains("SELECT 1 \n)"));
+    }
+}
