@@ -33,7 +33,7 @@ use crate::ids::ShardId;
 pub struct CreateArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// What is done to each document: touch places it again, refeed reads it again from the source of truth ([refeed]), delete
+    /// What is done to each document: touch places it again, refeed reads it again from the source of truth ([source]), delete
     /// deletes it.
     #[arg(long, value_enum)]
     action: ActionArg,
