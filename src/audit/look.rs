@@ -131,5 +131,5 @@ impl Spool {
 fn parse(line: &str) -> io::Result<(Suspect, u64)> {
     let line: Line = serde_json::from_str(line)?;
     let id = DocId::from_key(Some(line.id.as_bytes())).map_err(io::Error::other)?;
-    Ok((Suspect { id, seen_in: line.seen_in }, line.fingerprint))
+    Ok((Suspect { id, seen_in: line.seen_in, is_grave: false }, line.fingerprint))
 }

@@ -3,21 +3,26 @@
 //! - What is not where it belongs gets a **touch** into the topic: its owner reads the newest copy, decides, and sweeps.
 //! - A copy that no placement names is **named**: compare-and-set of the placement, its position unchanged (never raised:
 //!   a position beyond the log would keep every later write waiting). Then a touch.
-//! - A document without a placement gets one at its newest copy's version, where that copy is, if the log is beyond that
-//!   version. Then a touch. So an index that existed before geofold is adopted.
+//! - A document without a placement gets one at its newest copy's version, where that copy is, if every record still to come
+//!   is beyond that version. Then a touch.
 //! - A copy of a deleted document is removed at the version of the recorded delete: step 6, by another hand. A newer one
 //!   conflicts, and stays.
 //!
 //! What only the source of truth knows stays as it is: no copy, a copy behind its placement, an unreadable placement.
+//!
+//! **Adopting** an index that existed before geofold is the same for documents without a placement, and nothing for others.
+//! Versions there are of no record of this topic, so nothing tells which of them a later record has to win against: ⚠ only
+//! what is of an earlier epoch than the configured one is adopted, for then every record is beyond it. A touch goes only to
+//! what does not belong where it is, has several copies, or is to be counted.
 
 use futures::future::BoxFuture;
 
-use super::defect::{Defect, Placed, Sight};
+use super::defect::{Copy, Defect, Fit, Placed, Sight};
 use super::{AuditError, Finding};
 use crate::elastic::{BulkAnswer, BulkOp, Elastic, Guard, Index};
 use crate::ids::{DocId, ShardId};
 use crate::placement::Placement;
-use crate::position::Position;
+use crate::position::{Epoch, Position};
 
 use std::time::Duration;
 
@@ -38,15 +43,31 @@ pub enum Mended {
     No(&'static str),
 }
 
+/// What a mender is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Aim {
+    /// To mend what is wrong with documents that geofold wrote.
+    Repair {
+        /// The first position that some record still to come may have, in whatever partition that is least.
+        next: Position,
+    },
+    /// To make placements for an index that existed before geofold.
+    Adopt {
+        /// The configured epoch.
+        epoch: Epoch,
+        /// Documents are counted: each has to be written once more.
+        counts: bool,
+    },
+}
+
 /// Mends findings.
 pub struct Mender<'a> {
     /// The search server.
     pub elastic: &'a dyn Elastic,
     /// The way into the topic.
     pub touches: &'a dyn Touches,
-    /// The first position behind the end of the longest partition: whatever has this version or a higher one is from no
-    /// record of this topic.
-    pub end: Position,
+    /// What for.
+    pub aim: Aim,
     /// How long one request may take.
     pub timeout: Duration,
 }
@@ -65,7 +86,7 @@ enum Plan {
 impl Mender<'_> {
     /// Mends findings; gives what became of each, in order.
     pub async fn mend(&self, findings: &[Finding]) -> Result<Vec<Mended>, AuditError> {
-        let plans: Vec<Plan> = findings.iter().map(|finding| plan(finding, self.end)).collect();
+        let plans: Vec<Plan> = findings.iter().map(|finding| plan(finding, self.aim)).collect();
         let mut ops = Vec::new();
         for plan in &plans {
             if let Plan::Do { ops: own, .. } = plan {
@@ -106,7 +127,14 @@ impl Mender<'_> {
     }
 }
 
-fn plan(finding: &Finding, end: Position) -> Plan {
+fn plan(finding: &Finding, aim: Aim) -> Plan {
+    match aim {
+        Aim::Repair { next } => repair(finding, next),
+        Aim::Adopt { epoch, counts } => adopt(finding, epoch, counts),
+    }
+}
+
+fn repair(finding: &Finding, next: Position) -> Plan {
     let sight = &finding.stored;
     let has = |defect| finding.defects.contains(&defect);
     if has(Defect::LaterEpoch) {
@@ -117,7 +145,11 @@ fn plan(finding: &Finding, end: Position) -> Plan {
     }
     match &sight.placed {
         Placed::Unreadable => Plan::No("see \"A placement that can not be read\" in docs/operations.md"),
-        Placed::Nowhere => adopt(&finding.id, sight, end),
+        // A record below the placement's position would wait for that one, in vain, or be taken for done.
+        Placed::Nowhere if newest(sight).is_some_and(|(_, copy)| copy.version >= next) => Plan::No(
+            "a record still to come may be below its version: repair again when no partition has lag, or raise positions.epoch",
+        ),
+        Placed::Nowhere => place(&finding.id, sight, true),
         Placed::At(placement) if placement.shard.is_none() => bury(&finding.id, placement, sight),
         Placed::At(_) if has(Defect::NoCopy) => Plan::No("write the document again: no copy is left"),
         Placed::At(_) if has(Defect::Behind) => {
@@ -128,16 +160,32 @@ fn plan(finding: &Finding, end: Position) -> Plan {
     }
 }
 
-/// A placement for what has none: where the newest copy is, as of that copy.
-fn adopt(id: &DocId, sight: &Sight, end: Position) -> Plan {
-    let Some((shard, newest)) = sight.copies.iter().max_by_key(|(_, copy)| copy.version) else {
-        return Plan::No("there is nothing to place");
-    };
-    if newest.version >= end {
-        return Plan::No("raise positions.epoch: its version is beyond the topic's records");
+fn adopt(finding: &Finding, epoch: Epoch, counts: bool) -> Plan {
+    let sight = &finding.stored;
+    match newest(sight) {
+        Some(_) if sight.placed != Placed::Nowhere => {
+            Plan::No("geofold knows the document: what is wrong with it is for --repair")
+        }
+        None => Plan::No("there is nothing to adopt"),
+        Some((_, copy)) if copy.version.epoch() >= epoch => {
+            Plan::No("raise positions.epoch above its version's: a later record of it might lose")
+        }
+        Some((_, copy)) => {
+            let touch = counts || sight.copies.len() > 1 || copy.fit == Fit::Elsewhere;
+            place(&finding.id, sight, touch)
+        }
     }
+}
+
+fn newest(sight: &Sight) -> Option<(&ShardId, &Copy)> {
+    sight.copies.iter().max_by_key(|(_, copy)| copy.version)
+}
+
+/// A placement for what has none: where the newest copy is, as of that copy.
+fn place(id: &DocId, sight: &Sight, touch: bool) -> Plan {
+    let Some((shard, newest)) = newest(sight) else { return Plan::No("there is nothing to place") };
     let placement = Placement::new(newest.version, Some(shard.clone()), sight.copies.keys().cloned());
-    Plan::Do { ops: vec![write(id, &placement, Guard::Absent)], touch: true }
+    Plan::Do { ops: vec![write(id, &placement, Guard::Absent)], touch }
 }
 
 /// Finishes a recorded delete.
@@ -170,10 +218,9 @@ fn write(id: &DocId, placement: &Placement, guard: Guard) -> BulkOp {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::defect::{Copy, Fit, judge};
+    use super::super::defect::judge;
     use super::*;
     use crate::elastic::Stamp;
-    use crate::position::Epoch;
 
     fn at(offset: i64) -> Position {
         Position::new(Epoch::default(), offset).unwrap()
@@ -184,24 +231,31 @@ mod tests {
     }
 
     fn planned(placed: Option<(i64, Option<&str>, &[&str])>, copies: &[(&str, i64)]) -> Plan {
+        planned_for(Aim::Repair { next: at(100) }, placed, copies, Fit::Here)
+    }
+
+    fn planned_for(
+        aim: Aim,
+        placed: Option<(i64, Option<&str>, &[&str])>,
+        copies: &[(&str, i64)],
+        fit: Fit,
+    ) -> Plan {
         let placed = placed.map_or(Placed::Nowhere, |(pos, place, leftovers)| {
             Placed::At(Placement::new(at(pos), place.map(shard), leftovers.iter().map(|id| shard(id))))
         });
-        let copies: BTreeMap<ShardId, Copy> = copies
-            .iter()
-            .map(|(id, version)| (shard(id), Copy { version: at(*version), fit: Fit::Here }))
-            .collect();
+        let copies: BTreeMap<ShardId, Copy> =
+            copies.iter().map(|(id, version)| (shard(id), Copy { version: at(*version), fit })).collect();
         let stored = Sight { placed, stamp: Some(Stamp { seq_no: 4, primary_term: 1 }), copies };
         let id = DocId::from_key(Some(b"d")).unwrap();
         let defects = judge(&stored, Epoch::default());
-        plan(&Finding { id, defects, stored }, at(100))
+        plan(&Finding { id, defects, stored }, aim)
     }
 
     fn writes(plan: &Plan) -> Vec<(Placement, Guard)> {
         let Plan::Do { ops, .. } = plan else { panic!("{plan:?}") };
         let write = |op: &BulkOp| match op {
             BulkOp::Index { source, guard, .. } => (Placement::from_json(source).unwrap(), *guard),
-            BulkOp::Delete { .. } => panic!("{op:?}"),
+            BulkOp::Delete { .. } | BulkOp::Remove { .. } => panic!("{op:?}"),
         };
         ops.iter().map(write).collect()
     }
@@ -222,9 +276,41 @@ mod tests {
     }
 
     #[test]
-    fn a_version_from_beyond_the_log_is_not_adopted() {
+    fn nothing_is_placed_at_a_version_that_a_record_still_to_come_may_be_below() {
         assert!(matches!(planned(None, &[("a", 99)]), Plan::Do { .. }));
         assert!(matches!(planned(None, &[("a", 100)]), Plan::No(why) if why.contains("epoch")));
+    }
+
+    #[test]
+    fn only_what_is_of_an_earlier_epoch_is_adopted_and_touched_only_if_need_be() {
+        let epoch = |epoch| Epoch::new(epoch).unwrap();
+        let adopted =
+            |epoch, counts, copies, fit| planned_for(Aim::Adopt { epoch, counts }, None, copies, fit);
+        // However far the log is: the version is of no record.
+        assert!(
+            matches!(adopted(epoch(0), false, &[("a", 1)], Fit::Here), Plan::No(why) if why.contains("epoch"))
+        );
+        for (counts, copies, fit, touched) in [
+            (false, &[("a", 1)][..], Fit::Here, false),
+            (true, &[("a", 1)], Fit::Here, true),
+            (false, &[("a", 1)], Fit::Elsewhere, true),
+            (false, &[("a", 1), ("b", 2)], Fit::Here, true),
+            (false, &[("a", 1)], Fit::NoLocation, false),
+        ] {
+            let plan = adopted(epoch(1), counts, copies, fit);
+            assert!(
+                matches!(plan, Plan::Do { touch, .. } if touch == touched),
+                "{copies:?} {fit:?}: {plan:?}"
+            );
+            let placement = writes(&plan).remove(0);
+            let newest = copies.last().unwrap();
+            let expected =
+                Placement::new(at(newest.1), Some(shard(newest.0)), copies.iter().map(|c| shard(c.0)));
+            assert_eq!(placement, (expected, Guard::Absent));
+        }
+        let aim = Aim::Adopt { epoch: epoch(1), counts: false };
+        let known = planned_for(aim, Some((9, Some("b"), &["a"])), &[("b", 9), ("c", 3)], Fit::Here);
+        assert!(matches!(known, Plan::No(why) if why.contains("--repair")));
     }
 
     #[test]

@@ -9,24 +9,35 @@
 //! | `mod.rs` | the course of an audit; its report |
 //! | `defect.rs` | what can be wrong with one document, pure |
 //! | `gather.rs` | scans, sorts, and brings documents together |
+//! | `sample.rs` | looks at documents drawn at random instead; how sure that makes |
 //! | `sort.rs` | sorting in bounded memory |
 //! | `look.rs` | realtime reads of suspects |
 //! | `mend.rs` | what can be done about a defect without guessing |
+//! | `sweep.rs` | removes placements of deleted documents when they are old |
+//! | `touches.rs` | the way into the topic for both |
+//! | `periodic.rs` | the audit that a worker runs by itself |
 
 mod defect;
 mod gather;
 mod look;
 mod mend;
+pub mod periodic;
+mod sample;
 pub(crate) mod sort;
+pub mod sweep;
+pub(crate) mod touches;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
 pub use defect::{Copy, Defect, Fit, Placed, Sight, judge};
-pub use mend::{Mended, Mender, Touches};
+pub use gather::{SeenPage, Sightings, Suspect};
+pub use mend::{Aim, Mended, Mender, Touches};
+pub use sample::{Looked, Sampled, at_most};
 use serde::{Serialize, Serializer};
 use thiserror::Error;
 
@@ -71,6 +82,10 @@ pub struct Options {
     pub settle: Duration,
     /// How long one request may take.
     pub timeout: Duration,
+    /// Copies and placements read per second, at most.
+    pub rate: Option<NonZeroU32>,
+    /// Placements of deleted documents go whose last write has a lower `_seq_no` than this (`sweep.rs`).
+    pub sweep_below: Option<u64>,
 }
 
 /// A document with which something is wrong.
@@ -109,7 +124,7 @@ pub struct Totals {
 }
 
 /// What an audit found.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Report {
     /// What was read.
     #[serde(flatten)]
@@ -120,6 +135,12 @@ pub struct Report {
     pub wrong: u64,
     /// Documents that looked wrong, and never twice in the same way: somebody writes them all the time.
     pub unsettled: u64,
+    /// If placements of deleted documents were swept: how many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swept: Option<u64>,
+    /// If only a sample was looked at: how large it was, and what follows for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample: Option<Sampled>,
 }
 
 impl Report {
@@ -134,14 +155,21 @@ impl fmt::Display for Report {
         let Totals { documents, copies, placements } = self.totals;
         write!(f, "{documents} documents in {copies} copies, {placements} placements: ")?;
         if self.is_clean() {
-            return f.write_str("nothing is wrong");
+            f.write_str("nothing is wrong")?;
+        } else {
+            write!(f, "{} documents are wrong", self.wrong)?;
         }
-        write!(f, "{} documents are wrong", self.wrong)?;
         for (defect, count) in &self.defects {
             write!(f, "\n  {count:>8}  {defect}")?;
         }
         if self.unsettled > 0 {
             write!(f, "\n  {:>8}  in motion at every look: run the audit again", self.unsettled)?;
+        }
+        if let Some(swept) = self.swept {
+            write!(f, "\n{swept} placements of deleted documents were removed")?;
+        }
+        if let Some(sample) = &self.sample {
+            write!(f, "\n{sample}")?;
         }
         Ok(())
     }
@@ -183,6 +211,9 @@ pub enum AuditError {
         /// Why not.
         error: io::Error,
     },
+    /// The topic could not be asked.
+    #[error("can not ask how far the topic is: {0}")]
+    Log(String),
     /// Touches did not get into the topic.
     #[error("can not ask for documents to be placed again: {0}")]
     Touch(String),
@@ -195,24 +226,47 @@ impl Audit<'_> {
     /// Reads everything; gives each finding to `found`, some hundred at a time, once it is sure. `say` tells how far it is.
     pub async fn run(
         &self,
-        say: &dyn Fn(&str),
-        mut found: impl AsyncFnMut(Vec<Finding>) -> Result<(), AuditError>,
+        say: &(dyn Fn(&str) + Sync),
+        found: impl AsyncFnMut(Vec<Finding>) -> Result<(), AuditError>,
     ) -> Result<Report, AuditError> {
-        let temporary = |error| AuditError::Temporary { folder: self.options.folder.clone(), error };
-        let mut report = Report::default();
-        let mut spool = Spool::new(&self.options.folder).map_err(temporary)?;
+        let mut spool = self.spool()?;
         say("reading all placements and all geoshards");
-        report.totals = self
+        let mut swept = self.options.sweep_below.map(|_| 0);
+        let totals = self
             .gather(async |suspects| {
-                let sights = self.look(&suspects).await?;
-                for (suspect, sight) in suspects.iter().zip(&sights) {
-                    if !judge(sight, self.epoch).is_empty() {
-                        spool.push(suspect, sight).map_err(temporary)?;
-                    }
+                let (graves, suspects): (Vec<_>, Vec<_>) = suspects.into_iter().partition(|one| one.is_grave);
+                if let (Some(below), Some(swept)) = (self.options.sweep_below, &mut swept) {
+                    *swept += self.sweep(&graves, below).await?;
                 }
-                Ok(())
+                self.look_first(&suspects, &mut spool).await.map(drop)
             })
             .await?;
+        self.look_again(Report { totals, swept, ..Report::default() }, spool, say, found).await
+    }
+
+    fn spool(&self) -> Result<Spool, AuditError> {
+        Spool::new(&self.options.folder).map_err(|error| self.no_room(error))
+    }
+
+    /// Reads suspects realtime; keeps those that still look wrong. Gives what was seen of each.
+    async fn look_first(&self, suspects: &[Suspect], spool: &mut Spool) -> Result<Vec<Sight>, AuditError> {
+        let sights = self.look(suspects).await?;
+        for (suspect, sight) in suspects.iter().zip(&sights) {
+            if !judge(sight, self.epoch).is_empty() {
+                spool.push(suspect, sight).map_err(|error| self.no_room(error))?;
+            }
+        }
+        Ok(sights)
+    }
+
+    /// Looks again at what looks wrong, until it is sure or was looked at often enough.
+    async fn look_again(
+        &self,
+        mut report: Report,
+        mut spool: Spool,
+        say: &(dyn Fn(&str) + Sync),
+        mut found: impl AsyncFnMut(Vec<Finding>) -> Result<(), AuditError>,
+    ) -> Result<Report, AuditError> {
         for _ in 1..MOST_LOOKS {
             if spool.len() == 0 {
                 break;
@@ -220,9 +274,9 @@ impl Audit<'_> {
             let settle = self.options.settle;
             say(&format!("{} documents look wrong; looking again in {settle:?}", spool.len()));
             tokio::time::sleep(settle).await;
-            let mut next = Spool::new(&self.options.folder).map_err(temporary)?;
-            for chunk in spool.read().map_err(temporary)? {
-                let chunk = chunk.map_err(temporary)?;
+            let mut next = self.spool()?;
+            for chunk in spool.read().map_err(|error| self.no_room(error))? {
+                let chunk = chunk.map_err(|error| self.no_room(error))?;
                 let (suspects, before): (Vec<_>, Vec<_>) = chunk.into_iter().unzip();
                 let sights = self.look(&suspects).await?;
                 let mut sure = Vec::new();
@@ -232,7 +286,7 @@ impl Audit<'_> {
                         continue;
                     }
                     if sight.fingerprint() != before {
-                        next.push(&suspect, &sight).map_err(temporary)?;
+                        next.push(&suspect, &sight).map_err(|error| self.no_room(error))?;
                         continue;
                     }
                     report.wrong += 1;

@@ -9,16 +9,15 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use futures::future::{BoxFuture, FutureExt};
 use serde_json::json;
 
 use super::{ConfigArgs, Failure, audit_counts, connect, output, signals};
-use crate::audit::{Audit, AuditError, Finding, Mended, Mender, Options, Report, Touches};
+use crate::audit::sweep::{self, Sweep};
+use crate::audit::touches::TopicTouches;
+use crate::audit::{Aim, Audit, AuditError, Defect, Finding, Mended, Mender, Options, Report};
 use crate::config::{ByteSize, Config};
 use crate::decode::LocationPath;
-use crate::ids::DocId;
-use crate::kafka::topic::Topic;
-use crate::position::Position;
+use crate::elastic::Elastic;
 
 /// Refreshing and scanning whole indices is not the hot path.
 pub(super) const LONG: Duration = Duration::from_secs(60);
@@ -26,7 +25,7 @@ pub(super) const LONG: Duration = Duration::from_secs(60);
 /// Compare every placement with every copy in every geoshard, while writes go on, and say what is wrong.
 ///
 /// Documents that look wrong are read again, realtime, before they are called so: what is in motion is not wrong. Needs
-/// Elasticsearch; with --repair, Kafka as well. What each kind of defect means and what to do about it is in
+/// Elasticsearch; with --repair, --adopt or --sweep, Kafka as well. What each kind of defect means and what to do about it is in
 /// docs/operations.md, "The index looks wrong: what now". With --tally, it is the live counts that are compared, with all
 /// documents. Exit code 0: nothing is wrong, or all of it could be mended; 1: something is, or the audit could not be ended.
 #[derive(Debug, Args)]
@@ -37,12 +36,25 @@ pub struct AuditArgs {
     /// again when the lag is gone. What only the source of truth knows is left alone and said.
     #[arg(long)]
     repair: bool,
+    /// Make placements for an index that existed before geofold: for each document that has none, where its newest copy is.
+    /// Before the first worker starts, after the last foreign write, and with positions.epoch above that of every version
+    /// in the index. What does not belong where it is gets a touch. Defects of other kinds are left for --repair.
+    #[arg(long, conflicts_with = "repair")]
+    adopt: bool,
+    /// Remove placements of documents that were deleted longer than placements.keep_deleted ago, as far as older marks tell;
+    /// each such audit keeps one. Needs Kafka, to see that all is committed.
+    #[arg(long)]
+    sweep: bool,
+    /// Look only at N copies and N placements drawn at random, 10000 at most, each in every geoshard, and say how much of
+    /// all can be wrong.
+    #[arg(long, value_name = "N", conflicts_with = "sweep", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    sample: Option<u16>,
     /// Count all documents anew, and compare that with the live counts. It is exact only while nothing is written, and after
     /// every increment is merged. With --repair, the counts become what was found: stop all workers and collectors first.
-    #[arg(long, conflicts_with_all = ["out", "settle", "memory", "temp_dir"])]
+    #[arg(long, conflicts_with_all = ["out", "settle", "memory", "temp_dir", "sample", "adopt", "sweep"])]
     tally: bool,
     /// Documents that are asked to be placed again, per second, at most.
-    #[arg(long, value_name = "N", default_value = "2000", requires = "repair")]
+    #[arg(long, value_name = "N", default_value = "2000")]
     touch_rate: NonZeroU32,
     /// Write every finding to a file, one JSON object a line. Standard output has the first hundred.
     #[arg(long, value_name = "FILE")]
@@ -83,27 +95,42 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
     let work = async {
         let maps = connect::live_maps(&config, &elastic).await?;
         let timeout = config.elasticsearch.request_timeout.max(LONG);
+        let epoch = config.positions.epoch;
+        let needs_topic = args.repair || args.adopt || args.sweep;
+        let topic =
+            if needs_topic { Some(TopicTouches::connect(&config, args.touch_rate).await?) } else { None };
+        let sweep_below = match topic.as_ref().filter(|_| args.sweep) {
+            None => None,
+            Some(topic) => sweepable(&config, &elastic, topic, timeout).await?,
+        };
         let audit = Audit {
             elastic: &elastic,
             prefix: &config.elasticsearch.prefix,
             maps: &maps,
             location: &location,
-            epoch: config.positions.epoch,
+            epoch,
             options: Options {
                 scans: usize::from(args.scans),
                 memory: args.memory.as_usize(),
                 folder: args.temp_dir.clone().unwrap_or_else(std::env::temp_dir),
                 settle: args.settle,
                 timeout,
+                rate: None,
+                sweep_below,
             },
         };
-        let topic =
-            if args.repair { Some(TopicTouches::connect(&config, args.touch_rate).await?) } else { None };
         let mender = match &topic {
-            None => None,
-            Some(touches) => {
-                Some(Mender { elastic: &elastic, touches, end: touches.end(&config).await?, timeout })
+            Some(touches) if args.repair || args.adopt => {
+                let aim = if args.adopt {
+                    Aim::Adopt { epoch, counts: config.tally.is_on() }
+                } else {
+                    let next = touches.next(epoch).await?;
+                    let next = next.ok_or_else(|| anyhow!("offsets are beyond what positions can hold"))?;
+                    Aim::Repair { next }
+                };
+                Some(Mender { elastic: &elastic, touches, aim, timeout })
             }
+            _ => None,
         };
         run(&args, &audit, mender.as_ref()).await
     };
@@ -113,12 +140,49 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
     }
 }
 
+/// Up to where placements of deleted documents may go; says why if none may.
+async fn sweepable(
+    config: &Config,
+    elastic: &dyn Elastic,
+    topic: &TopicTouches,
+    timeout: Duration,
+) -> Result<Option<u64>, Failure> {
+    let (prefix, keep) = (&config.elasticsearch.prefix, config.placements.keep_deleted);
+    let of = (config.kafka.topic.as_str(), config.positions.epoch);
+    match sweep::prepare(elastic, prefix, of, topic, keep, timeout).await? {
+        Sweep::Below(writes) => return Ok(Some(writes)),
+        Sweep::Unripe => eprintln!(
+            "nothing is swept yet: it takes a mark that was committed more than placements.keep_deleted ({}) ago",
+            humantime::format_duration(keep)
+        ),
+        Sweep::Waits(partitions) => eprintln!(
+            "nothing is swept yet: partitions {partitions:?} have not committed what was in the topic at the oldest mark; after \
+             that it takes {}",
+            humantime::format_duration(keep)
+        ),
+    }
+    Ok(None)
+}
+
 /// What became of findings, with --repair.
 #[derive(Debug, Default, serde::Serialize)]
 struct Repairs {
     mended: u64,
     changed_meanwhile: u64,
     left_alone: u64,
+    /// With --adopt: the epoch that would let all be adopted that is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    needs_epoch: Option<u32>,
+}
+
+impl Repairs {
+    fn left_alone(&mut self, finding: &Finding, adopts: bool) {
+        self.left_alone += 1;
+        if adopts && finding.defects.contains(&Defect::NoPlacement) {
+            let epochs = finding.stored.copies.values().map(|copy| copy.version.epoch().get());
+            self.needs_epoch = epochs.map(|epoch| epoch + 1).chain(self.needs_epoch).max();
+        }
+    }
 }
 
 async fn run(args: &AuditArgs, audit: &Audit<'_>, mender: Option<&Mender<'_>>) -> Result<ExitCode, Failure> {
@@ -150,7 +214,7 @@ async fn run(args: &AuditArgs, audit: &Audit<'_>, mender: Option<&Mender<'_>>) -
                     "somebody changed it meanwhile; run the audit again"
                 }
                 Some(Mended::No(why)) => {
-                    repairs.left_alone += 1;
+                    repairs.left_alone(finding, args.adopt);
                     why
                 }
             };
@@ -170,7 +234,10 @@ async fn run(args: &AuditArgs, audit: &Audit<'_>, mender: Option<&Mender<'_>>) -
         }
         Ok(())
     };
-    let report = audit.run(&say, found).await?;
+    let report = match args.sample {
+        None => audit.run(&say, found).await?,
+        Some(size) => audit.run_sample(usize::from(size), a_seed(), &say, found).await?,
+    };
     if let Some(mut out) = out {
         out.flush().context("writing the findings")?;
     }
@@ -192,7 +259,13 @@ fn print(args: &AuditArgs, report: &Report, repairs: Option<&Repairs>, found: u6
         output::line(format_args!("and {} more; --out FILE writes all of them", found - PRINTED))?;
     }
     output::line(report)?;
-    if let Some(Repairs { mended, changed_meanwhile, left_alone }) = repairs.filter(|_| report.wrong > 0) {
+    if let Some(epoch) = repairs.and_then(|repairs| repairs.needs_epoch) {
+        output::line(format_args!(
+            "positions.epoch = {epoch} would let them be adopted (docs/operations.md, \"Adopt an index\")"
+        ))?;
+    }
+    if let Some(Repairs { mended, changed_meanwhile, left_alone, .. }) = repairs.filter(|_| report.wrong > 0)
+    {
         output::line(format_args!(
             "{mended} mended, {changed_meanwhile} changed meanwhile, {left_alone} left alone; run the audit again \
              once the workers have no lag"
@@ -201,35 +274,9 @@ fn print(args: &AuditArgs, report: &Report, repairs: Option<&Repairs>, found: u6
     Ok(())
 }
 
-/// Touches by the topic, no faster than allowed.
-struct TopicTouches {
-    topic: Topic,
-    rate: NonZeroU32,
-}
-
-impl TopicTouches {
-    async fn connect(config: &Config, rate: NonZeroU32) -> Result<Self, Failure> {
-        Ok(Self { topic: Topic::connect(config).await?, rate })
-    }
-
-    /// The first position that no record of the topic has.
-    async fn end(&self, config: &Config) -> Result<Position, Failure> {
-        let longest = self.topic.ends().await?.into_values().max().unwrap_or(0);
-        Position::new(config.positions.epoch, longest)
-            .ok_or_else(|| anyhow!("the topic's offsets are beyond what positions can hold").into())
-    }
-}
-
-impl Touches for TopicTouches {
-    fn touch(&self, ids: Vec<DocId>) -> BoxFuture<'_, Result<(), AuditError>> {
-        async move {
-            let share = Duration::from_secs(1) / self.rate.get();
-            let pause = share.saturating_mul(u32::try_from(ids.len()).unwrap_or(u32::MAX));
-            self.topic.touch(ids).await;
-            self.topic.flush().await.map_err(|error| AuditError::Touch(error.to_string()))?;
-            tokio::time::sleep(pause).await;
-            Ok(())
-        }
-        .boxed()
-    }
+/// Another one each time.
+fn a_seed() -> u32 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    // Elasticsearch takes a positive 32-bit number.
+    since.subsec_nanos() ^ (since.as_secs() as u32 & 0xffff)
 }

@@ -13,6 +13,7 @@ use super::{ConfigArgs, Failure, connect, signals};
 use crate::admin::{
     self, AdminState, CoverSource, DocumentCounts, Health, StatusParts, StatusSource, Worker,
 };
+use crate::audit::periodic::Periodic;
 use crate::check::CheckTarget;
 use crate::config::{Config, LogFormat};
 use crate::elastic::Elastic;
@@ -87,7 +88,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
             Arc::new(move || maps.record().deciding().clone())
         },
         counts: counts.clone(),
-        board: board_reader,
+        board: board_reader.clone(),
         recent,
     });
     let live = maps.clone();
@@ -104,9 +105,29 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         let Some(topic) = may_join(&config, &rules, &*elastic, &health, &stop).await? else { return Ok(()) };
         tokio::spawn(watcher.run(admin_stop.clone()));
         let partitions = topic.partitions;
+        let periodic = config.audit.every.map(|every| Periodic {
+            config: config.clone(),
+            every,
+            elastic: elastic.clone(),
+            location: rules.location.clone(),
+            maps: maps.clone(),
+            board: board_reader,
+            metrics: metrics.clone(),
+        });
+        let told = stop.clone();
         let surroundings =
             Surroundings { elastic, rules, maps, partitions, clock, metrics, health, board, stop };
-        Ok(worker::run(&config, surroundings).await?)
+        // On this thread, which has nothing else to do; it ends with the worker at the latest.
+        let auditing = async {
+            if let Some(periodic) = periodic {
+                periodic.run(told).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            ended = worker::run(&config, surroundings) => Ok(ended?),
+            () = auditing => Ok(()),
+        }
     }
     .await;
     admin_stop.cancel();

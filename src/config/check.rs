@@ -1,5 +1,6 @@
 //! What is wrong between keys: rules that no single key can break. Pure, and all findings at once.
 
+mod audit;
 mod campaigns;
 mod counts;
 mod distribution;
@@ -71,6 +72,7 @@ fn check(config: &Config, has_tls: bool) -> Vec<Finding> {
     check_sizes(&mut findings, config);
     check_dead_letters(&mut findings, config);
     counts::check_counts(&mut findings, config);
+    audit::check(&mut findings, config);
     distribution::check(&mut findings, config);
     source::check(&mut findings, config);
     campaigns::check(&mut findings, config);

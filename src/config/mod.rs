@@ -29,6 +29,7 @@
 //! # Ok::<(), geofold::config::ConfigError>(())
 //! ```
 
+pub mod audit;
 pub mod byte_size;
 pub mod campaigns;
 pub mod check;
@@ -44,6 +45,7 @@ mod show;
 pub mod source;
 pub mod types;
 
+pub use audit::{Audit, Placements};
 pub use byte_size::ByteSize;
 pub use check::{Finding, Level};
 pub use counts::{Collector, Database, GEOSHARD_FACET, Tally};

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::audit::{Audit, Placements};
 use super::byte_size::ByteSize;
 use super::campaigns::Campaigns;
 use super::counts::{Collector, Database, Tally};
@@ -56,6 +57,10 @@ pub struct Config {
     pub collector: Collector,
     /// Lists of documents to each of which the same is done.
     pub campaigns: Campaigns,
+    /// What is kept of deleted documents.
+    pub placements: Placements,
+    /// The audit that a worker runs by itself.
+    pub audit: Audit,
     /// Leaving in good order.
     pub shutdown: Shutdown,
     /// The HTTP server for metrics, health and tools.

@@ -63,6 +63,11 @@ pub fn bulk_body(ops: &[BulkOp], prefix: &str) -> Bytes {
                 }
                 body.put_slice(b"}}\n");
             }
+            BulkOp::Remove { index, id, stamp } => {
+                put_address(&mut body, "{\"delete\":{", index, id, prefix);
+                put_guard(&mut body, &Guard::Unchanged(*stamp));
+                body.put_slice(b"}}\n");
+            }
         }
     }
     debug_assert!(body.len() <= size, "op_bytes must be an upper bound");
@@ -98,7 +103,7 @@ fn wants_stamp(op: &BulkOp) -> bool {
 }
 
 fn op_bytes(op: &BulkOp, prefix: usize) -> usize {
-    let (BulkOp::Index { index, id, .. } | BulkOp::Delete { index, id, .. }) = op;
+    let (index, id) = op.address();
     let source = if let BulkOp::Index { source, .. } = op { source.len() } else { 0 };
     ACTION_BYTES + prefix + index.suffix().len() + escaped_len(id.as_str()) + source
 }

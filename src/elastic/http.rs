@@ -265,6 +265,18 @@ impl Elastic for HttpElastic {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<AdminAnswer, CallError>> {
         async move {
+            let (status, body) = self.admin_bytes(call, timeout).await?;
+            Ok(AdminAnswer { status, body: serde_json::from_slice(&body).unwrap_or(Value::Null) })
+        }
+        .boxed()
+    }
+
+    fn admin_bytes<'a>(
+        &'a self,
+        call: AdminCall,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<(u16, Bytes), CallError>> {
+        async move {
             let method = match call.method {
                 Method::Get => HttpMethod::Get,
                 Method::Head => HttpMethod::Head,
@@ -274,8 +286,7 @@ impl Elastic for HttpElastic {
             };
             let body = call.body.map(|body| Bytes::from(body.to_string()));
             let answer = self.send(method, &call.path, "application/json", body, timeout).await?;
-            let body = serde_json::from_slice(&answer.body).unwrap_or(Value::Null);
-            Ok(AdminAnswer { status: answer.status, body })
+            Ok((answer.status, answer.body))
         }
         .boxed()
     }

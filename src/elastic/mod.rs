@@ -104,6 +104,31 @@ pub enum BulkOp {
         /// Only a copy of a strictly lower version is removed; a tombstone of this version stays.
         version: Position,
     },
+    /// Remove the document by compare-and-set: only if it is still in this state. For placements of deleted documents alone.
+    Remove {
+        /// Where.
+        index: Index,
+        /// `_id`.
+        id: DocId,
+        /// Its state.
+        stamp: Stamp,
+    },
+}
+
+impl BulkOp {
+    /// The document that it is about.
+    pub fn id(&self) -> &DocId {
+        self.address().1
+    }
+
+    /// Index and id of that document.
+    pub fn address(&self) -> (&Index, &DocId) {
+        match self {
+            Self::Index { index, id, .. }
+            | Self::Delete { index, id, .. }
+            | Self::Remove { index, id, .. } => (index, id),
+        }
+    }
 }
 
 /// One document of an `_mget` request; always realtime.
@@ -263,4 +288,16 @@ pub trait Elastic: Send + Sync {
         call: AdminCall,
         timeout: Duration,
     ) -> BoxFuture<'a, Result<AdminAnswer, CallError>>;
+
+    /// The same with the body as it came, for answers that are too large to make a tree of.
+    fn admin_bytes<'a>(
+        &'a self,
+        call: AdminCall,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<(u16, Bytes), CallError>> {
+        Box::pin(async move {
+            let AdminAnswer { status, body } = self.admin(call, timeout).await?;
+            Ok((status, body.to_string().into()))
+        })
+    }
 }

@@ -19,6 +19,7 @@ use prometheus::{
     Result, TextEncoder,
 };
 
+use super::audit::AuditMetrics;
 use super::families::{Counters, Histograms, Label, MetricInfo, Register, label};
 use super::refeed::RefeedMetrics;
 use super::tally::TallyMetrics;
@@ -161,6 +162,8 @@ pub struct Metrics {
     pub refeed: RefeedMetrics,
     /// Live counts.
     pub tally: TallyMetrics,
+    /// The worker's own audit.
+    pub audit: AuditMetrics,
 }
 
 /// The partitions that are assigned. There may be ten thousand, which come and go one by one: nothing here is counted anew
@@ -371,6 +374,7 @@ impl Metrics {
             ready: r.gauge("geofold_ready", "1 if this worker is ready, 0 if /readyz names what is missing.")?,
             refeed: RefeedMetrics::new(&mut r)?,
             tally: TallyMetrics::new(&mut r)?,
+            audit: AuditMetrics::new(&mut r)?,
             registry: r.registry,
             catalogue: r.catalogue,
         }))
@@ -659,7 +663,7 @@ mod tests {
             assert_eq!(name.ends_with("_total"), *kind == MetricType::Counter, "{name}");
             for label in labels {
                 assert!(
-                    ["partition", "outcome", "kind", "result", "reason", "version", "distribution"]
+                    ["partition", "outcome", "kind", "result", "reason", "version", "distribution", "defect"]
                         .contains(&label.as_str()),
                     "{name} has the label {label}"
                 );

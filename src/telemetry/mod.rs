@@ -11,8 +11,10 @@
 //! | `logging.rs` | where log lines go, as text or JSON |
 //! | `recent.rs` | the last warnings and errors, for the status page |
 //! | `reading.rs` | what the metrics say now, for the status page |
+//! | `audit.rs` | what the worker's own audit found |
 //! | `board.rs` | where each partition stands, for the status page |
 
+pub mod audit;
 pub mod board;
 pub mod collector;
 pub mod events;

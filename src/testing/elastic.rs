@@ -220,7 +220,7 @@ impl Store {
     }
 
     fn carry_out(&mut self, op: &BulkOp) -> BulkAnswer {
-        let (BulkOp::Index { index, id, .. } | BulkOp::Delete { index, id, .. }) = op;
+        let (index, id) = op.address();
         let is_document = matches!(index, Index::Geoshard(_));
         self.placement_writes += usize::from(*index == Index::Placements);
         if self.faults.pushed_back_items > 0 {
@@ -257,6 +257,10 @@ impl Store {
             }
             BulkOp::Delete { version, .. } => {
                 ((known_version < Some(version.version())).then_some(version.version()), None)
+            }
+            BulkOp::Remove { stamp, .. } => {
+                let is_unchanged = was_there && known.map(|doc| doc.seq_no) == Some(stamp.seq_no);
+                (is_unchanged.then(|| known_version.unwrap_or(0) + 1), None)
             }
         };
         let Some(version) = version else { return failed(409, "version_conflict_engine_exception") };

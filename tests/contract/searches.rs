@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use geofold::elastic::scan::{Scan, ScanError, ScanOptions};
+use geofold::elastic::scan::{Scan, ScanError, ScanOptions, draw};
 use serde_json::{Value, json};
 
 use crate::server::{LIMIT, Server};
@@ -15,6 +15,7 @@ crate::cases![
     pages_by_index_and_doc_are_complete_and_without_repetition,
     a_scan_reads_what_was_there_when_it_was_opened,
     a_point_in_time_that_is_closed_is_gone,
+    documents_are_drawn_at_random,
     ids_terms_and_their_combinations_find_documents,
     a_circle_reaches_over_the_antimeridian_and_the_poles,
     hits_are_sorted_by_distance,
@@ -176,6 +177,29 @@ async fn a_scan_reads_what_was_there_when_it_was_opened(server: &Server) {
     let expected: Vec<(String, String)> =
         indices.iter().flat_map(|index| (0..7).map(|id| (index.clone(), id.to_string()))).collect();
     assert_eq!(seen, expected);
+}
+
+async fn documents_are_drawn_at_random(server: &Server) {
+    for index in ["a", "b"] {
+        server.create(index, json!({"index.refresh_interval": "-1"})).await;
+        server.fill(index, &["{}"; 300]).await;
+    }
+    server.refresh("$*").await;
+    let elastic = server.elastic();
+    let names = ["a", "b"].map(|index| server.name(index));
+    let drawn = async |size, seed| draw(&elastic, &names, size, seed, LIMIT).await.unwrap();
+    let some = drawn(50, 1).await;
+    assert_eq!((some.of, some.ids.len()), (600, 50));
+    assert_eq!(drawn(50, 1).await, some);
+    assert_ne!(drawn(50, 2).await, some);
+    assert_eq!(drawn(5_000, 1).await.ids.len(), 600);
+    // Each is as likely as any other: neither index, nor its beginning, is preferred.
+    let mut early = 0;
+    for seed in 0..20 {
+        let ids = drawn(100, seed).await.ids;
+        early += ids.iter().filter(|id| id.as_str().parse::<u32>().is_ok_and(|n| n < 150)).count();
+    }
+    assert!((800..1200).contains(&early), "{early} of 2000 are of the first half");
 }
 
 async fn a_point_in_time_that_is_closed_is_gone(server: &Server) {

@@ -321,6 +321,23 @@ fn in_place_over_its_own_record_is_counted() {
     holds("tally: 3 records of 4 kinds, 2 workers, in place over its own record", &worlds(3, &few, &setting));
 }
 
+#[test]
+fn placements_of_deleted_documents_are_swept() {
+    let sweeping = Setting { sweeps: true, ..Setting::default() };
+    let few = [Index(0), Index(1), Delete, Patch, Move(1), Touch];
+    holds("3 records of 6 kinds, 2 workers, swept", &worlds(3, &few, &sweeping));
+    holds("4 records of 2 kinds, 2 workers, swept", &worlds(4, &[Index(0), Delete], &sweeping));
+    let late = Setting { losses: 1, ..sweeping.clone() };
+    holds("3 records of 2 kinds, 2 workers, swept, 1 loss", &worlds(3, &[Index(0), Delete], &late));
+    let three = Setting { workers: 3, ..sweeping.clone() };
+    holds("3 records of 2 kinds, 3 workers, swept", &worlds(3, &[Index(0), Delete], &three));
+    let tally = Setting { tally: true, ..sweeping };
+    holds(
+        "tally: 3 records of 3 kinds, 2 workers, swept",
+        &worlds(3, &[Index(0), Tagged(0), Delete], &tally),
+    );
+}
+
 fn counting() -> Setting {
     Setting { tally: true, ..Setting::default() }
 }

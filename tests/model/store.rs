@@ -48,8 +48,19 @@ pub enum Op {
     ReadPlacement,
     ReadCopy(u8),
     Place(If, u8),
-    Put { shard: u8, version: u8, content: u8 },
-    Delete { shard: u8, version: u8 },
+    Put {
+        shard: u8,
+        version: u8,
+        content: u8,
+    },
+    Delete {
+        shard: u8,
+        version: u8,
+    },
+    /// The sweep's: if the placement was not written since. `None`, a weakening: whatever it is by now.
+    Remove {
+        unchanged_since: Option<u8>,
+    },
 }
 
 /// What comes back.
@@ -217,6 +228,15 @@ impl Store {
                 self.stamp += 1;
                 Reply::Placed { stamp: self.stamp }
             }
+            Op::Remove { unchanged_since } => {
+                let is_unchanged = unchanged_since.is_none_or(|stamp| stamp == self.stamp);
+                if self.placement == 0 || !is_unchanged {
+                    return Reply::Conflict;
+                }
+                self.placement = 0;
+                self.stamp += 1;
+                Reply::Done
+            }
             Op::Put { content, .. } if names.is_unacceptable(content) => Reply::Refused,
             Op::Put { shard, version, content } => {
                 let slot = &mut self.copies[usize::from(shard)];
@@ -236,6 +256,13 @@ impl Store {
                 if was_there { Reply::Done } else { Reply::NotFound }
             }
         }
+    }
+
+    /// The stamp of a placement that a sweep would take, if nobody were at work: it says deleted, and no copy is left.
+    pub fn grave(&self, names: &Names) -> Option<u8> {
+        let placement = (self.placement != 0).then(|| names.placement(self.placement))?;
+        let is_empty = self.copies.iter().all(|copy| copy.content == 0);
+        (placement.shard.is_none() && !placement.refused && is_empty).then_some(self.stamp)
     }
 
     /// Forgets every tombstone; whether there was one.

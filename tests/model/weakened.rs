@@ -56,6 +56,21 @@ fn every_rule_around_the_code_is_needed() {
     ]);
 }
 
+#[test]
+fn every_rule_of_the_sweep_is_needed() {
+    let sweeping = |weakening| Setting { sweeps: true, ..around(weakening) };
+    let tally = |weakening| Setting { tally: true, ..sweeping(weakening) };
+    let few = [Index(0), Index(1), Delete];
+    all_are_found(vec![
+        ("swept without comparing", worlds(3, &few, &sweeping(Weakening::SweepsWithoutComparing))),
+        ("swept too early", worlds(3, &few, &sweeping(Weakening::SweepsTooEarly))),
+        (
+            "swept before the delete is committed",
+            worlds(3, &[Index(0), Tagged(0), Delete], &tally(Weakening::SweepsUncommitted)),
+        ),
+    ]);
+}
+
 /// Three more are not here: what is left of the rules makes up for them in every history of these bounds. Two are found by
 /// the table in `src/mover/tests/counterexamples.rs` (`OldRecordsDecide`, `IgnoreNewerLeftover`), and so is
 /// `InPlaceOverItsOwnRecord`, which broke until a refused document was no longer recorded as deleted.

@@ -46,6 +46,8 @@ pub struct Setting {
     pub tally: bool,
     /// Of a document's facets, before an entry waits for a commit.
     pub max_versions: usize,
+    /// The placement of a deleted document may be swept.
+    pub sweeps: bool,
     pub weakening: Weakening,
 }
 
@@ -62,6 +64,7 @@ impl Default for Setting {
             resends: false,
             tally: false,
             max_versions: MAX_VERSIONS,
+            sweeps: false,
             weakening: Weakening::None,
         }
     }
@@ -93,6 +96,25 @@ pub enum Weakening {
     NothingIsRecognised,
     /// The collector skips an increment that has nothing new, but no edges of another.
     WholeIncrementsAreRecognised,
+    /// The sweep removes a placement whatever it says by now.
+    SweepsWithoutComparing,
+    /// The sweep does not wait until nobody acts any more on what was before the delete.
+    SweepsTooEarly,
+    /// The sweep does not ask whether the delete had been committed all the while.
+    SweepsUncommitted,
+}
+
+/// How far the sweep is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+struct Sweep {
+    /// What was written last when it took its mark, and up to where records were read by anybody.
+    mark: Option<(u8, u8)>,
+    /// `keep_deleted` has passed since.
+    is_ripe: bool,
+    /// The workers below were gone by then.
+    gone: u8,
+    /// It read the placement realtime, in this state, and is about to remove it.
+    seen: Option<u8>,
 }
 
 /// What is wrong, by number; 0 is nothing.
@@ -127,6 +149,7 @@ pub struct State {
     counted: Counted,
     /// An increment that nobody waits for any more; it may get there at any time, and again.
     late_increment: Option<Sent>,
+    sweep: Sweep,
     broken: u8,
 }
 
@@ -162,6 +185,14 @@ pub enum Step {
     TakeOver { by_new_map: bool },
     /// Tombstones are forgotten.
     Forget,
+    /// The sweep notes how far placements and partitions are.
+    Mark,
+    /// `keep_deleted` passes: what zombies had under way is over, and they know that they are.
+    Ripen,
+    /// The sweep reads the placement. Tombstones are forgotten.
+    SeeGrave,
+    /// The sweep removes it.
+    Sweep,
 }
 
 pub struct World {
@@ -286,6 +317,7 @@ impl World {
             2
         } else if inv_4_nothing_goes_back(&was, &is).is_err()
             && self.setting.weakening != Weakening::TombstonesAreForgotten
+            && !(self.setting.sweeps && is.placement.is_none())
         {
             5
         } else {
@@ -448,6 +480,31 @@ impl World {
         state.workers[usize::from(state.owner)] = tables.workers.assigned(class, from, cache_of);
     }
 
+    /// What the sweep may do next (protocol, "Deleted documents").
+    fn sweep_actions(&self, tables: &Tables, state: &State, steps: &mut Vec<Step>) {
+        let Sweep { mark, is_ripe, seen, .. } = state.sweep;
+        if seen.is_some() {
+            steps.push(Step::Sweep);
+        }
+        let Some(stamp) = state.store.grave(&tables.names).filter(|_| seen.is_none()) else { return };
+        let is_early = self.setting.weakening == Weakening::SweepsTooEarly;
+        let asks = self.setting.weakening != Weakening::SweepsUncommitted;
+        match mark {
+            None => steps.push(Step::Mark),
+            Some((marked, end)) => {
+                // Batches end at their deadline; requests, too. Whoever is assigned from now on begins above.
+                let owner = tables.workers.get(state.workers[usize::from(state.owner)]);
+                let is_committed = state.committed >= end || !asks;
+                if !is_ripe && is_committed && owner.is_idle && state.late == [None; 2] {
+                    steps.push(Step::Ripen);
+                }
+                if (is_ripe || is_early && is_committed) && stamp <= marked {
+                    steps.push(Step::SeeGrave);
+                }
+            }
+        }
+    }
+
     /// The owner goes on, and nobody else: it comes to rest.
     fn judge_left_alone(&self, tables: &mut Tables, mut state: State) -> u8 {
         let worker = state.owner;
@@ -575,6 +632,7 @@ impl Model for World {
             late: [None; 2],
             counted: Counted::default(),
             late_increment: None,
+            sweep: Sweep::default(),
             broken: 0,
         };
         let maps: &[bool] = if self.setting.two_maps { &[false, true] } else { &[false] };
@@ -592,7 +650,10 @@ impl Model for World {
             return;
         }
         let tables = self.tables();
-        for worker in 0..=state.owner {
+        if self.setting.sweeps {
+            self.sweep_actions(&tables, state, steps);
+        }
+        for worker in state.sweep.gone..=state.owner {
             let known = tables.workers.get(state.workers[usize::from(worker)]);
             if self.setting.tally && known.watermark.is_some_and(|watermark| watermark > known.acknowledged) {
                 steps.push(Step::Send { worker });
@@ -747,6 +808,27 @@ impl Model for World {
                 if !state.store.forget_tombstones() {
                     return None;
                 }
+            }
+            Step::Mark => {
+                let read = (0..=state.owner)
+                    .map(|worker| tables.workers.get(state.workers[usize::from(worker)]).read_to);
+                state.sweep.mark = Some((state.store.grave(&tables.names)?, read.max()?));
+            }
+            Step::Ripen => {
+                state.sweep.is_ripe = true;
+                state.sweep.gone = state.owner;
+            }
+            Step::SeeGrave => {
+                // Long ago by now. Forgotten already when `keep_deleted` has passed, with an owner that is further behind
+                // than a zombie was, they are missed without any sweep (protocol, "Known limits").
+                state.store.forget_tombstones();
+                state.sweep.seen = state.store.grave(&tables.names);
+            }
+            Step::Sweep => {
+                let seen = state.sweep.seen.take();
+                let compares = self.setting.weakening != Weakening::SweepsWithoutComparing;
+                let op = Op::Remove { unchanged_since: seen.filter(|_| compares) };
+                self.carry_out(tables, &mut state, op);
             }
         }
         self.judge_state(tables, &mut state);

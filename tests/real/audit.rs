@@ -103,7 +103,7 @@ impl Planter<'_> {
 }
 
 /// What the audit found: kind, then ids.
-fn audit(world: &World, args: &[&str]) -> (bool, Value, BTreeMap<String, BTreeSet<String>>) {
+pub fn audit(world: &World, args: &[&str]) -> (bool, Value, BTreeMap<String, BTreeSet<String>>) {
     let out = world.dir().join("findings");
     let out = out.to_str().unwrap();
     let output = world.geofold(&[&["audit", "--json", "--settle", "3s", "--out", out], args].concat());
@@ -183,6 +183,17 @@ fn defects_of_every_kind_are_found_exactly_and_mended_under_load_and_then_there_
             assert!(found.get(kind) == expected.get(kind), "{kind}: {:?}", found.get(kind));
         }
         assert_eq!(found.len(), KINDS.len(), "{:?}", found.keys());
+
+        // Of so few documents a sample may be all.
+        let (is_well, report, found) = audit(&world, &["--sample", "10000"]);
+        assert!(!is_well && found == expected, "{report}");
+        for of in ["copies", "placements"] {
+            let [all, looked_at] = ["of", "looked_at"].map(|key| report["sample"][of][key].as_u64().unwrap());
+            assert!(looked_at <= all && all < 10_000, "{report}");
+        }
+        let (_, report, found) = audit(&world, &["--sample", "50"]);
+        assert_eq!(report["sample"]["copies"]["looked_at"], 50, "{report}");
+        assert!(found.iter().all(|(kind, ids)| ids.is_subset(&expected[kind])), "{found:?}");
 
         let (is_well, report, _) = audit(&world, &["--repair"]);
         assert!(!is_well, "not all of it can be mended: {report}");

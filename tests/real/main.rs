@@ -12,6 +12,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a helper that fails is a test that fails")]
 #![expect(clippy::cast_possible_truncation, reason = "small numbers of a test's own")]
 
+mod adopt;
 mod audit;
 mod bounded;
 mod campaigns;
@@ -39,5 +40,6 @@ mod starvation;
 mod stop;
 #[expect(dead_code, reason = "tests/chaos needs more of it")]
 mod support;
+mod sweep;
 mod tally;
 mod tutorial;

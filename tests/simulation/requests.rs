@@ -44,13 +44,11 @@ impl Item for BulkOp {
     type Answer = BulkAnswer;
 
     fn index(&self) -> &Index {
-        let (Self::Index { index, .. } | Self::Delete { index, .. }) = self;
-        index
+        self.address().0
     }
 
     fn id(&self) -> &DocId {
-        let (Self::Index { id, .. } | Self::Delete { id, .. }) = self;
-        id
+        self.address().1
     }
 
     fn in_short(&self) -> String {

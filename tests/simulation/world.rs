@@ -227,7 +227,7 @@ impl World {
 
     /// Carries out a write, and judges what it did.
     pub fn write(&self, by: usize, op: &BulkOp) -> Result<Written, EsError> {
-        let (BulkOp::Index { index, id, .. } | BulkOp::Delete { index, id, .. }) = op;
+        let (index, id) = op.address();
         let is_judged = *index != Index::Meta;
         let before = if is_judged { self.view(id) } else { View::default() };
         let written = self.carry_out(op);
@@ -277,6 +277,7 @@ impl World {
                 };
                 self.store.write(&index.name(PREFIX), id.as_str(), condition, Content::Nothing)
             }
+            BulkOp::Remove { .. } => unreachable!("a worker removes no placement"),
         }
     }
 
@@ -348,6 +349,9 @@ pub fn in_short(op: &BulkOp) -> String {
             format!("put {id} into {} {guard} {}", index.suffix(), shortened(source))
         }
         BulkOp::Delete { index, id, version } => format!("delete {id} from {} at {version}", index.suffix()),
+        BulkOp::Remove { index, id, stamp } => {
+            format!("remove {id} from {} if still {}", index.suffix(), stamp.seq_no)
+        }
     }
 }
 

@@ -405,9 +405,7 @@ mod tests {
 
         fn bulk<'a>(&'a self, ops: &'a [BulkOp], timeout: Duration) -> BoxFuture<'a, Reply> {
             async move {
-                let id = |op: &BulkOp| match op {
-                    BulkOp::Index { id, .. } | BulkOp::Delete { id, .. } => id.to_string(),
-                };
+                let id = |op: &BulkOp| op.id().to_string();
                 let reply = self.reply(ops.iter().map(id).collect());
                 tokio::time::timeout(timeout, reply).await.unwrap_or(Err(CallError::Timeout(timeout)))
             }

@@ -3,6 +3,9 @@
 
 use std::cell::OnceCell;
 use std::cmp::Ordering;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -15,6 +18,7 @@ use super::index::{Doc, Index};
 use super::mapping;
 use super::pit::Kept;
 use super::store::{Shared, read};
+use crate::random::Random;
 
 /// `index.max_result_window`.
 const MAX_WINDOW: usize = 10_000;
@@ -70,6 +74,8 @@ struct Request {
     stamp: bool,
     counted: Option<usize>,
     source: Source,
+    /// A random score for each document, from this seed.
+    random: Option<u64>,
 }
 
 enum Source {
@@ -112,6 +118,21 @@ pub(super) fn search(indices: &[Searched], body: &Value, pit_id: Option<&str>) -
             continue;
         }
         let name: Arc<str> = index.name.as_str().into();
+        if let Some(after) = request.scans() {
+            // A page of a scan is not looked for among all documents: they are in its order already.
+            let after = after.map_or(Bound::Unbounded, |(in_shard, seq_no)| match shard.cmp(&in_shard) {
+                Ordering::Less => Bound::Excluded(u64::MAX),
+                Ordering::Equal => Bound::Excluded(seq_no),
+                Ordering::Greater => Bound::Unbounded,
+            });
+            let docs = searched.kept.as_deref().unwrap_or(index.visible());
+            let page =
+                docs.range((after, Bound::Unbounded)).take(request.size - hits.len().min(request.size));
+            let hit =
+                |(_, doc): (_, &Arc<Doc>)| Hit { shard, name: name.clone(), doc: doc.clone(), metres: 0.0 };
+            hits.extend(page.map(hit));
+            continue;
+        }
         for doc in searched.kept.as_deref().unwrap_or(index.visible()).values() {
             if !request.query.matches(&index, &Candidate::new(doc)) {
                 continue;
@@ -182,10 +203,17 @@ impl Request {
             stamp: false,
             counted: Some(COUNTED),
             source: Source::All,
+            random: None,
         };
         for (name, value) in members {
             match name.as_str() {
-                "query" => request.query = Query::parse(value)?,
+                "query" => match value.get("function_score") {
+                    Some(scored) => {
+                        request.random = Some(random_seed(scored)?);
+                        request.query = scored.get("query").map_or(Ok(Query::All), Query::parse)?;
+                    }
+                    None => request.query = Query::parse(value)?,
+                },
                 "size" => request.size = count_of("size", value)?,
                 "from" => request.from = count_of("from", value)?,
                 "sort" => request.sort = Sort::parse(value)?,
@@ -236,7 +264,18 @@ impl Request {
         Ok(())
     }
 
+    /// Of a hit; 1 where nothing says how to score.
+    fn score(&self, hit: &Hit) -> f64 {
+        let Some(seed) = self.random else { return 1.0 };
+        let mut hasher = DefaultHasher::new();
+        (seed, &*hit.name, hit.doc.seq_no).hash(&mut hasher);
+        Random::new(hasher.finish()).share()
+    }
+
     fn compare(&self, a: &Hit, b: &Hit) -> Ordering {
+        if self.random.is_some() && self.sort.keys.is_empty() {
+            return self.score(b).total_cmp(&self.score(a)).then_with(|| a.shard_doc().cmp(&b.shard_doc()));
+        }
         let by_keys = self.sort.keys.iter().map(|&(key, is_descending)| {
             let order = match key {
                 Key::Index => a.name.cmp(&b.name),
@@ -247,6 +286,17 @@ impl Request {
             if is_descending { order.reverse() } else { order }
         });
         by_keys.fold(Ordering::Equal, Ordering::then).then_with(|| a.shard_doc().cmp(&b.shard_doc()))
+    }
+
+    /// Whether all documents are asked for by the order that they are kept in, and nobody counts them; behind which one.
+    fn scans(&self) -> Option<Option<(usize, u64)>> {
+        let is_scan = matches!(self.query, Query::All)
+            && self.sort.keys == [(Key::ShardDoc, false)]
+            && self.random.is_none()
+            && self.counted.is_none();
+        let after = self.after.as_ref().and_then(|after| after.first()?.as_u64());
+        let place = |after: u64| (usize::try_from(after >> 32).unwrap_or(usize::MAX), after & 0xffff_ffff);
+        (is_scan && self.from == 0).then_some(after.map(place))
     }
 
     fn is_after(&self, hit: &Hit) -> bool {
@@ -295,15 +345,19 @@ impl Request {
             let (value, relation) = if total > counted { (counted, "gte") } else { (total, "eq") };
             found.raw("total", &json!({"value": value, "relation": relation}).to_string());
         }
-        let score = if self.sort.keys.is_empty() { "1.0" } else { "null" };
-        found.raw("max_score", if total == 0 || self.size == 0 { "null" } else { score });
+        let mut hits = hits.peekable();
+        let score = |hit: &Hit| match self.sort.keys.is_empty() {
+            true => json!(self.score(hit)).to_string(),
+            false => "null".to_owned(),
+        };
+        found.raw("max_score", &hits.peek().map_or("null".to_owned(), |first| score(first)));
         found.key("hits");
         found.out.push(b'[');
         for (n, hit) in hits.enumerate() {
             if n > 0 {
                 found.out.push(b',');
             }
-            self.render_hit(hit, score, found.out);
+            self.render_hit(hit, &score(hit), found.out);
         }
         found.out.push(b']');
         found.end();
@@ -352,6 +406,15 @@ impl Hit {
     fn shard_doc(&self) -> u64 {
         (self.shard as u64) << 32 | self.doc.seq_no
     }
+}
+
+/// The one function that geofold uses: a random score of a seed and the sequence number, and nothing else.
+fn random_seed(scored: &Value) -> Result<u64, EsError> {
+    let random = &scored["random_score"];
+    let is_known = scored["boost_mode"] == "replace" && random["field"] == "_seq_no";
+    random["seed"].as_u64().filter(|_| is_known).ok_or_else(|| {
+        parsing("the stand-in scores by [random_score] with [seed] and the field [_seq_no], [boost_mode] [replace]")
+    })
 }
 
 fn count_of(name: &str, value: &Value) -> Result<usize, EsError> {

@@ -383,6 +383,7 @@ fn call_in_short(call: &Call) -> String {
             format!("put {}@{}", index_name(index), version.offset())
         }
         Call::Bulk(BulkOp::Index { index, guard, .. }) => format!("put {} by {guard:?}", index_name(index)),
+        Call::Bulk(BulkOp::Remove { index, .. }) => format!("remove {} if unchanged", index_name(index)),
     }
 }
 

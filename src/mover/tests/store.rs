@@ -42,9 +42,8 @@ impl Call {
 
     pub(super) fn id(&self) -> &DocId {
         match self {
-            Self::Get(Get { id, .. }) | Self::Bulk(BulkOp::Index { id, .. } | BulkOp::Delete { id, .. }) => {
-                id
-            }
+            Self::Get(Get { id, .. }) => id,
+            Self::Bulk(op) => op.id(),
         }
     }
 }
@@ -117,6 +116,7 @@ impl Store {
                 let done = self.put(index, id, version.version(), None);
                 if was_there { done } else { BulkOutcome::NotFound }
             }
+            BulkOp::Remove { .. } => unreachable!("the mover removes no placement"),
         }
     }
 

@@ -1,0 +1,50 @@
+//! `[placements]` and `[audit]`: what a worker does besides its partitions, to find out what is wrong and to tidy up.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// `[placements]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Placements {
+    /// How long the placement of a deleted document is kept, at least, before an audit may sweep it.
+    #[serde(with = "humantime_serde")]
+    pub keep_deleted: Duration,
+}
+
+impl Default for Placements {
+    fn default() -> Self {
+        Self { keep_deleted: 7 * DAY }
+    }
+}
+
+/// `[audit]`: the audit that a worker runs by itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Audit {
+    /// Time from the end of one audit to the next; none at all if not given.
+    #[serde(with = "humantime_serde::option")]
+    pub every: Option<Duration>,
+    /// Copies and placements read per second, at most.
+    pub rate: NonZeroU32,
+    /// Whether what can be mended without guessing is mended.
+    pub repair: bool,
+    /// Where temporary files go; the system's folder for them if not given.
+    pub temp_dir: Option<PathBuf>,
+}
+
+impl Default for Audit {
+    fn default() -> Self {
+        Self {
+            every: None,
+            rate: NonZeroU32::new(5_000).unwrap_or(NonZeroU32::MIN),
+            repair: false,
+            temp_dir: None,
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The metrics of the audit that a worker runs by itself. They are those of its own last audit: another worker's are there.
+
+use std::time::Duration;
+
+use prometheus::{Gauge, IntCounter, IntGauge, IntGaugeVec, Result};
+
+use super::families::{Counters, Register};
+use super::metrics::Success;
+use crate::audit::{Defect, Report};
+
+/// What the last audit of this worker came to.
+#[derive(Debug)]
+pub struct AuditMetrics {
+    /// When the last one began; seconds since 1970, 0 if none did.
+    pub begun: IntGauge,
+    /// Audits that ended, by result.
+    pub audits: Counters<Success>,
+    /// Placements of deleted documents that were removed.
+    pub swept: IntCounter,
+    ended: IntGauge,
+    seconds: Gauge,
+    documents: IntGauge,
+    defects: IntGaugeVec,
+    unsettled: IntGauge,
+}
+
+impl AuditMetrics {
+    pub(super) fn new(r: &mut Register) -> Result<Self> {
+        let metrics = Self {
+            begun: r.gauge(
+                "geofold_audit_begun_timestamp_seconds",
+                "When this worker's last audit began, in seconds since 1970; 0 if it ran none.",
+            )?,
+            audits: r.counters(
+                "geofold_audits_total",
+                "Audits by this worker that came to an end, or could not, by result.",
+                "result",
+            )?,
+            swept: r.counter(
+                "geofold_audit_swept_total",
+                "Placements of deleted documents that were removed after placements.keep_deleted.",
+            )?,
+            ended: r.gauge(
+                "geofold_audit_ended_timestamp_seconds",
+                "When this worker's last complete audit ended, in seconds since 1970; 0 if it ran none.",
+            )?,
+            seconds: r.float_gauge(
+                "geofold_audit_seconds",
+                "How long this worker's last complete audit took.",
+            )?,
+            documents: r.gauge(
+                "geofold_audit_documents",
+                "Documents that this worker's last complete audit read.",
+            )?,
+            defects: r.gauge_vec(
+                "geofold_audit_defects",
+                "Documents with each defect, as this worker's last complete audit found them.",
+                &["defect"],
+            )?,
+            unsettled: r.gauge(
+                "geofold_audit_unsettled",
+                "Documents that this worker's last complete audit could not judge: written between all looks.",
+            )?,
+        };
+        for defect in Defect::ALL {
+            metrics.defects.with_label_values(&[defect.name()]).set(0);
+        }
+        Ok(metrics)
+    }
+
+    /// An audit came to its end, at `now` in seconds since 1970.
+    pub fn ended(&self, report: &Report, took: Duration, now: u64) {
+        let level = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        self.ended.set(level(now));
+        self.seconds.set(took.as_secs_f64());
+        self.documents.set(level(report.totals.documents));
+        self.unsettled.set(level(report.unsettled));
+        for defect in Defect::ALL {
+            let found = report.defects.get(&defect).copied().unwrap_or(0);
+            self.defects.with_label_values(&[defect.name()]).set(level(found));
+        }
+        self.swept.inc_by(report.swept.unwrap_or(0));
+        self.audits.of(Success::Ok).inc();
+    }
+}
