@@ -129,7 +129,7 @@ impl Memory {
     }
 
     fn carry_out(&mut self, op: &BulkOp) -> BulkAnswer {
-        let (index, id) = subject(op);
+        let (index, id) = op.address();
         let before = self.now(index, id);
         let (may, version, source) = match op {
             BulkOp::Index { guard, source, .. } => {
@@ -142,6 +142,9 @@ impl Memory {
             }
             BulkOp::Delete { version, .. } => {
                 (before.allows(Guard::External(*version)), version.version(), None)
+            }
+            BulkOp::Remove { stamp, .. } => {
+                (before.allows(Guard::Unchanged(*stamp)), before.version + 1, None)
             }
         };
         if !may {
@@ -157,12 +160,6 @@ impl Memory {
         let stamp = Stamp { seq_no: self.writes, primary_term: u64::MAX };
         self.remember(index.clone(), id.clone(), Remembered { version, stamp, source });
         BulkAnswer { status, stamp: Some(stamp), error: None }
-    }
-}
-
-fn subject(op: &BulkOp) -> (&Index, &DocId) {
-    match op {
-        BulkOp::Index { index, id, .. } | BulkOp::Delete { index, id, .. } => (index, id),
     }
 }
 
@@ -200,13 +197,13 @@ impl Elastic for Rehearsal {
     ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>> {
         async move {
             let gets = ops.iter().map(|op| {
-                let (index, id) = subject(op);
+                let (index, id) = op.address();
                 Get { index: index.clone(), id: id.clone() }
             });
             let failed = self.learn(gets, timeout).await?;
             let mut memory = self.memory();
             let answer = |op: &BulkOp| {
-                let (index, id) = subject(op);
+                let (index, id) = op.address();
                 match failed.get(&(index.clone(), id.clone())) {
                     None => memory.carry_out(op),
                     // An index that is not there: a write would fail as well, and be tried again.
