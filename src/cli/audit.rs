@@ -274,9 +274,7 @@ fn print(args: &AuditArgs, report: &Report, repairs: Option<&Repairs>, found: u6
     Ok(())
 }
 
-/// Another one each time.
+/// Another one each time; below 2^31, as Elasticsearch wants it.
 fn a_seed() -> u32 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    // Elasticsearch takes a positive 32-bit number.
-    since.subsec_nanos() ^ (since.as_secs() as u32 & 0xffff)
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().subsec_nanos()
 }
