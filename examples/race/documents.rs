@@ -104,6 +104,27 @@ impl Person {
             self.profile
         )
     }
+
+    /// The document as a record.
+    fn event(&self, number: usize, step: u32) -> Event {
+        let (id, shard) = (self.id.clone(), self.shard.clone());
+        Event { number, id, shard, value: Some(self.document(step)), patch: false }
+    }
+}
+
+/// A record about somebody.
+#[derive(Debug, Clone)]
+pub struct Event {
+    /// Who, by number.
+    pub number: usize,
+    /// The document's id.
+    pub id: DocId,
+    /// Where the document goes.
+    pub shard: ShardId,
+    /// The document, or the patch; `None` deletes.
+    pub value: Option<String>,
+    /// Whether the value is a patch.
+    pub patch: bool,
 }
 
 /// Everybody.
@@ -115,12 +136,12 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// As many people as asked for, evenly over the map's geoshards.
-    pub fn new(map: GeoshardMap, people: usize) -> Result<Self> {
+    /// As many people as asked for, evenly over the map's geoshards. Their ids begin with `name`.
+    pub fn new(map: GeoshardMap, name: &str, people: usize) -> Result<Self> {
         let mut crowd = Self { people: Vec::with_capacity(people), map, random: Random::new(55) };
         for number in 0..people {
             let (at, shard) = crowd.place()?;
-            let id = DocId::from_key(Some(format!("person-{number:07}").as_bytes())).context("an id")?;
+            let id = DocId::from_key(Some(format!("{name}-{number:07}").as_bytes())).context("an id")?;
             let profile = crowd.profile(number);
             crowd.people.push(Person { id, at, shard, profile });
         }
@@ -143,21 +164,76 @@ impl Crowd {
 
     /// Everybody travels to another geoshard.
     pub fn travel(&mut self) -> Result<()> {
-        for number in 0..self.people.len() {
-            let (at, shard) = loop {
-                let place = self.place()?;
-                if place.1 != self.people[number].shard {
-                    break place;
-                }
-            };
-            let person = &mut self.people[number];
-            (person.at, person.shard) = (at, shard);
-        }
+        (0..self.people.len()).try_for_each(|number| self.send_elsewhere(number))
+    }
+
+    /// Somebody travels to another geoshard.
+    fn send_elsewhere(&mut self, number: usize) -> Result<()> {
+        let (at, shard) = loop {
+            let place = self.place()?;
+            if place.1 != self.people[number].shard {
+                break place;
+            }
+        };
+        let person = &mut self.people[number];
+        (person.at, person.shard) = (at, shard);
         Ok(())
     }
 
+    /// Everybody's document, once, in a random order; those of whom `last` is true come last.
+    pub fn documents(&mut self, step: u32, last: impl Fn(usize) -> bool) -> Vec<Event> {
+        let order = self.shuffled(last);
+        order.into_iter().map(|number| self.people[number].event(number, step)).collect()
+    }
+
+    /// So many writes, all of them of the first `ids` people, at random.
+    pub fn hot_writes(&mut self, writes: usize, ids: usize, step: u32) -> Vec<Event> {
+        (0..writes)
+            .map(|_| {
+                let number = self.random.index(ids.min(self.people.len()));
+                self.people[number].event(number, step)
+            })
+            .collect()
+    }
+
+    /// A day: of a hundred events 90 are steps, 5 moves, 3 patches, 1 somebody new and 1 somebody who leaves for good.
+    /// Who leaves is somebody who came on a day, so that everybody else stays. Also says how many came and left.
+    pub fn day(&mut self, events: usize, step: u32) -> Result<(Vec<Event>, usize, usize)> {
+        let residents = self.people.len();
+        let (mut day, mut came, mut left) = (Vec::with_capacity(events), residents, residents);
+        for _ in 0..events {
+            let number = self.random.index(residents);
+            day.push(match self.random.below(100) {
+                0..90 => self.people[number].event(number, step),
+                90..95 => {
+                    self.send_elsewhere(number)?;
+                    self.people[number].event(number, step)
+                }
+                95..98 => Event {
+                    patch: true,
+                    value: Some(format!(r#"{{"age":{},"step":{step}}}"#, 18 + self.random.below(60))),
+                    ..self.people[number].event(number, step)
+                },
+                98 if left < came => {
+                    left += 1;
+                    Event { value: None, ..self.people[left - 1].event(left - 1, step) }
+                }
+                _ => {
+                    let (at, shard) = self.place()?;
+                    let id = DocId::from_key(Some(format!("day{step}-{came:07}").as_bytes()))?;
+                    let profile = self.profile(came);
+                    self.people.push(Person { id, at, shard, profile });
+                    came += 1;
+                    self.people[came - 1].event(came - 1, step)
+                }
+            });
+        }
+        self.people.truncate(residents);
+        Ok((day, came - residents, left - residents))
+    }
+
     /// Everybody's number, shuffled; those of whom `last` is true come last.
-    pub fn shuffled(&mut self, last: impl Fn(usize) -> bool) -> Vec<usize> {
+    fn shuffled(&mut self, last: impl Fn(usize) -> bool) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.people.len()).collect();
         self.random.shuffle(&mut order);
         order.sort_by_key(|&number| last(number));

@@ -1,69 +1,107 @@
 //! The other racer: a raw `_bulk` loader that is fed from memory.
 //!
-//! It does what can be done least for the same documents in the same indices: the requests are encoded before the clock
-//! starts, four connections send them, and of each answer it only looks whether anything failed.
+//! It does what can be done least for the same documents in the same indices, with the same operations that geofold needs for
+//! them: the requests are encoded before the clock starts, four connections send them, and of each answer it only looks
+//! whether anything failed.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use geofold::elastic::{BulkOp, Guard, Index, encode};
+use geofold::elastic::{BulkOp, Get, Guard, Index, encode};
+use geofold::placement::Placement;
 use geofold::position::Position;
 use reqwest::blocking::Client;
 
-use crate::documents::Crowd;
+use crate::documents::Event;
 
 /// The setting that loads fastest: with more or fewer connections, or larger or smaller requests, it is slower.
 const CONNECTIONS: usize = 4;
 const OPERATIONS: usize = 2000;
 
-/// Requests for everybody in `order`, one version above what their documents have, which `versions` then has too.
-pub fn encode(
-    crowd: &Crowd,
-    order: &[usize],
-    step: u32,
-    prefix: &str,
-    versions: &mut [Position],
-) -> Vec<Bytes> {
-    let requests = order.chunks(OPERATIONS).map(|numbers| {
-        let operations: Vec<BulkOp> = numbers
-            .iter()
-            .map(|&number| {
-                let person = &crowd.people[number];
-                versions[number] = Position::from_version(versions[number].version() + 1);
-                BulkOp::Index {
-                    index: Index::Geoshard(person.shard.clone()),
-                    id: person.id.clone(),
-                    guard: Guard::External(versions[number]),
-                    source: Bytes::from(person.document(step)),
-                }
-            })
-            .collect();
-        encode::bulk_body(&operations, prefix)
-    });
-    requests.collect()
+/// Requests that one connection sends one after the other, and the answer that each must have.
+pub struct Errand(Vec<Request>);
+
+struct Request {
+    path: &'static str,
+    body: Bytes,
+    answer: Option<&'static str>,
 }
 
-/// Sends all requests; gives the time from the first one sent to the last one answered.
-pub fn run(elasticsearch: &str, requests: Vec<Bytes>) -> Result<Duration> {
-    let url = format!("{elasticsearch}/_bulk?filter_path=errors");
+const BULK: &str = "/_bulk?filter_path=errors";
+
+fn bulk(operations: &[BulkOp], prefix: &str) -> Request {
+    Request { path: BULK, body: encode::bulk_body(operations, prefix), answer: Some(r#"{"errors":false}"#) }
+}
+
+fn document(event: &Event, guard: Guard) -> BulkOp {
+    BulkOp::Index {
+        index: Index::Geoshard(event.shard.clone()),
+        id: event.id.clone(),
+        guard,
+        source: Bytes::from(event.value.clone().unwrap_or_default()),
+    }
+}
+
+/// What geofold does with documents in place: each document, one version above what it has, which `versions` then has too;
+/// with `cold`, after a look at the placements.
+pub fn in_place(events: &[Event], prefix: &str, versions: &mut [Position], cold: bool) -> Vec<Errand> {
+    let errand = |events: &[Event]| {
+        let operations: Vec<BulkOp> = events
+            .iter()
+            .map(|event| {
+                let version = &mut versions[event.number];
+                *version = Position::from_version(version.version() + 1);
+                document(event, Guard::External(*version))
+            })
+            .collect();
+        let gets: Vec<Get> =
+            events.iter().map(|event| Get { index: Index::Placements, id: event.id.clone() }).collect();
+        let look = Request { path: encode::MGET_PATH, body: encode::mget_body(&gets, prefix), answer: None };
+        Errand(cold.then_some(look).into_iter().chain([bulk(&operations, prefix)]).collect())
+    };
+    events.chunks(OPERATIONS).map(errand).collect()
+}
+
+/// What geofold does with documents that it does not know: a look at the placements, a placement for each, each document.
+pub fn new(events: &[Event], prefix: &str) -> Vec<Errand> {
+    let errand = |events: &[Event]| {
+        let version = Position::from_version(1);
+        let gets: Vec<Get> =
+            events.iter().map(|event| Get { index: Index::Placements, id: event.id.clone() }).collect();
+        let look = Request { path: encode::MGET_PATH, body: encode::mget_body(&gets, prefix), answer: None };
+        let placement = |event: &Event| BulkOp::Index {
+            index: Index::Placements,
+            id: event.id.clone(),
+            guard: Guard::Absent,
+            source: Placement::new(version, Some(event.shard.clone()), []).to_json(),
+        };
+        let placements: Vec<BulkOp> = events.iter().map(placement).collect();
+        let documents: Vec<BulkOp> =
+            events.iter().map(|event| document(event, Guard::External(version))).collect();
+        Errand(vec![look, bulk(&placements, prefix), bulk(&documents, prefix)])
+    };
+    events.chunks(OPERATIONS).map(errand).collect()
+}
+
+/// Runs all errands; gives the time from the first request sent to the last one answered.
+pub fn run(elasticsearch: &str, errands: Vec<Errand>) -> Result<Duration> {
     let clients = (0..CONNECTIONS)
         .map(|_| Client::builder().timeout(Duration::from_secs(120)).build())
         .collect::<Result<Vec<_>, _>>()?;
-    let waiting = Mutex::new(requests);
+    let waiting = Mutex::new(errands);
     let next = || waiting.lock().ok()?.pop();
     let load = |client: Client| -> Result<()> {
-        while let Some(request) = next() {
-            let response = client
-                .post(&url)
-                .header("content-type", "application/x-ndjson")
-                .body(request)
-                .send()
-                .context("sending a bulk request")?;
-            let answer = response.text()?;
-            if answer != r#"{"errors":false}"# {
-                bail!("a bulk request of the raw loader failed: {answer}");
+        while let Some(Errand(requests)) = next() {
+            for Request { path, body, answer } in requests {
+                let kind = if path == BULK { "application/x-ndjson" } else { "application/json" };
+                let request = client.post(format!("{elasticsearch}{path}")).header("content-type", kind);
+                let response = request.body(body).send().context("a request of the raw loader")?;
+                let text = response.error_for_status()?.text()?;
+                if answer.is_some_and(|answer| text != answer) {
+                    bail!("a bulk request of the raw loader failed: {text}");
+                }
             }
         }
         Ok(())

@@ -1,36 +1,45 @@
-//! geofold against a raw `_bulk` loader, on a real Kafka and a real Elasticsearch: what does it cost to go through geofold?
+//! geofold against others, on a real Kafka and a real Elasticsearch: what does it cost to go through geofold?
 //!
-//! `dev/race` starts the servers, runs this, and stops them. One worker process stays up over the whole race, so that it
-//! knows where documents are, as a worker in production does. First it writes documents that are new. Then the two
-//! take turns at updates in place: the same documents, in the same indices, each once per round in an order of the
-//! round's own, at positions a few metres from the last. At last everybody moves to another geoshard, which a raw loader
-//! has no answer to.
+//! `dev/race` starts the servers, runs this, and stops them. The racers take turns at each workload, round by round; who goes
+//! first alternates, so that a machine that gets faster or slower all the time favours nobody over two rounds.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `documents.rs` | people, and what they do |
+//! | `topic.rs` | records, a round at a time |
+//! | `field.rs` | where the race takes place: worker, indices, laps |
+//! | `loader.rs` | the raw loader, which has everything in memory |
+//! | `naive.rs` | one document after the other |
+//! | `peer.rs` | Redpanda Connect |
+//! | `null.rs`, `consumer.rs` | an Elasticsearch that does nothing; a consumer that does nothing |
+//! | `latency.rs` | how long until a write is found |
+//! | `report.rs`, `plot.rs` | what came out |
 
+mod consumer;
 mod documents;
+mod field;
+mod latency;
 mod loader;
+mod naive;
+mod null;
+mod peer;
+mod plot;
 mod process;
 mod report;
 mod topic;
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Parser;
-use geofold::geoshard::map::GeoshardMap;
-use geofold::position::Position;
 
-use crate::documents::{Crowd, INDEX_TEMPLATE};
-use crate::process::{Worker, cpu_seconds, peak_mebibytes};
-use crate::report::{Lap, Report};
-use crate::topic::Topic;
+use crate::field::Field;
+use crate::peer::Peer;
+use crate::report::{Racer, Report, Workload};
 
-const MAP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
-
-/// Race geofold against a raw _bulk loader. Variables GEOFOLD_SECTION__KEY change the worker's configuration.
-#[derive(Debug, Parser)]
+/// Race geofold against a raw _bulk loader, a peer and the naive flow. Variables GEOFOLD_SECTION__KEY change the worker's
+/// configuration.
+#[derive(Debug, Clone, Parser)]
 struct Options {
     /// host:port of a Kafka broker.
     #[arg(long, env = "GEOFOLD_TEST_KAFKA")]
@@ -44,18 +53,27 @@ struct Options {
     /// The binary under test; by default the one that was built with this program.
     #[arg(long)]
     geofold: Option<PathBuf>,
+    /// A Redpanda Connect; without one, the peer does not take part.
+    #[arg(long)]
+    peer: Option<PathBuf>,
     /// Documents.
     #[arg(long, default_value_t = 200_000)]
     documents: usize,
-    /// Rounds of updates in place, each once by either; best an even number, since who goes first alternates.
+    /// Rounds of each workload; best an even number.
     #[arg(long, default_value_t = 6)]
     rounds: usize,
-    /// Rounds in which every document moves to another geoshard.
-    #[arg(long, default_value_t = 2)]
-    moves: usize,
+    /// Records of the workloads without Elasticsearch, and of the backlog.
+    #[arg(long, default_value_t = 5_000_000)]
+    backlog: usize,
+    /// Seconds over which the latency is looked at.
+    #[arg(long, default_value_t = 60)]
+    latency_seconds: u64,
     /// Partitions of the topic.
     #[arg(long, default_value_t = 8)]
     partitions: i32,
+    /// Only these workloads: new, in-place, cold, hot-keys, moves, day, latency, null-sink, partitions, backlog.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
     /// Count tags, ages and geoshards (docs/counts.md), to see what that costs: compare the ratio to the raw loader with and
     /// without.
     #[arg(long)]
@@ -66,188 +84,135 @@ struct Options {
     /// The command that started this, for the report.
     #[arg(long, default_value = "cargo run --release --example race")]
     command: String,
-    /// A Markdown file whose part between `<!-- race -->` and `<!-- /race -->` is replaced with the report.
+    /// A Markdown file whose part between `<!-- race -->` and `<!-- /race -->` is replaced with the report. A plot goes beside
+    /// it, as race.svg.
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
+    /// Only consume: brokers, topic, records. What a race against no sink is compared with runs as a process of its own.
+    #[arg(long, hide = true, num_args = 3)]
+    consume: Option<Vec<String>>,
+}
+
+impl Options {
+    fn runs(&self, workload: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == workload)
+    }
 }
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    let mut report =
-        Report::begin(&options.servers, &options.command, options.documents, options.partitions)?;
-    let mut race = Race::prepare(&options)?;
-
-    race.settle()?;
-    report.new = Some(race.lap_of_geofold("new documents")?);
-    // The first round of each is not counted: caches and the servers' compilers warm up.
-    for round in 0..=options.rounds {
-        let name = if round == 0 { "warm-up".to_owned() } else { format!("in place, round {round}") };
-        // Who goes first alternates: a machine that gets faster or slower all the time favours nobody over two rounds.
-        let (raw, geofold) = if round % 2 == 1 {
-            let raw = race.raw(&name)?;
-            (raw, race.through_geofold(&name)?)
-        } else {
-            let geofold = race.through_geofold(&name)?;
-            (race.raw(&name)?, geofold)
-        };
-        if round > 0 {
-            report.in_place.push((raw, geofold));
-        }
+    if let Some([brokers, topic, records]) = options.consume.as_deref() {
+        return consumer::run(brokers, topic, records.parse()?);
     }
-    for round in 1..=options.moves {
-        race.crowd.travel()?;
-        report.moves.push(race.lap_of_geofold(&format!("moves, round {round}"))?);
+    let mut report = Report::begin(&options)?;
+    if ["new", "in-place", "cold", "hot-keys", "moves", "day"].iter().any(|some| options.runs(some)) {
+        with_elasticsearch(&options, &mut report)?;
     }
-    report.peak_mebibytes = peak_mebibytes(race.worker.pid())?;
-    race.check_count()?;
-
+    if options.runs("latency") {
+        report.latency = Some(latency::measure(&options)?);
+    }
+    if options.runs("null-sink") || options.runs("partitions") || options.runs("backlog") {
+        without_elasticsearch(&options, &mut report)?;
+    }
     let text = report.to_markdown();
     println!("\n{text}");
     match &options.write {
-        Some(file) => report::replace_marked_part(file, &text),
+        Some(file) => report.write(file),
         None => Ok(()),
     }
 }
 
-/// Everything that takes part.
-struct Race {
-    name: String,
-    elasticsearch: String,
-    stack: PathBuf,
-    crowd: Crowd,
-    topic: Topic,
-    worker: Worker,
-    /// The version of each person's document.
-    versions: Vec<Position>,
-    step: u32,
-    http: reqwest::blocking::Client,
-    /// Configuration and log of the worker; removed at the end.
-    _dir: tempfile::TempDir,
+fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
+    let mut field = Field::prepare(options, &options.elasticsearch, options.partitions, "person")?;
+    let mut peer = match &options.peer {
+        Some(binary) => Some(Peer::prepare(options, binary)?),
+        None => None,
+    };
+    // Everybody has a document before anything is measured.
+    field.first_documents()?;
+    let rounds = options.rounds;
+    if options.runs("new") {
+        for round in 0..=rounds {
+            let mut racers = [Racer::Raw, Racer::Geofold];
+            racers.rotate_left(round % 2);
+            for racer in racers {
+                let lap = field.new_documents(racer, round)?;
+                report.add(round, Workload::New, racer, lap);
+            }
+            if let Some(peer) = &mut peer {
+                report.add(round, Workload::New, Racer::Peer, peer.new_documents(round)?);
+            }
+        }
+    }
+    for (name, workload) in [("in-place", Workload::InPlace), ("cold", Workload::Cold)] {
+        if !options.runs(name) {
+            continue;
+        }
+        // The first round of each is not counted: caches and the servers' compilers warm up.
+        for round in 0..=rounds {
+            let mut racers = [Racer::Raw, Racer::Geofold];
+            racers.rotate_left(round % 2);
+            for racer in racers {
+                let lap = field.in_place(racer, workload == Workload::Cold)?;
+                report.add(round, workload, racer, lap);
+            }
+            if let Some(peer) = peer.as_mut().filter(|_| workload == Workload::InPlace) {
+                report.add(round, workload, Racer::Peer, peer.in_place()?);
+            }
+        }
+    }
+    if options.runs("hot-keys") {
+        for round in 0..=rounds {
+            report.add(round, Workload::HotKeys, Racer::Geofold, field.hot_keys()?);
+            if let Some(peer) = &mut peer {
+                report.add(round, Workload::HotKeys, Racer::Peer, peer.hot_keys()?);
+            }
+        }
+    }
+    if options.runs("moves") {
+        for round in 0..=rounds.min(2) {
+            report.add(round, Workload::Moves, Racer::Geofold, field.moves()?);
+            report.add(round, Workload::Moves, Racer::Naive, field.naive_moves()?);
+        }
+    }
+    if options.runs("day") {
+        for round in 0..=rounds.min(2) {
+            report.add(round, Workload::Day, Racer::Geofold, field.day()?);
+        }
+    }
+    report.peak_mebibytes = Some(field.peak_mebibytes()?);
+    field.check_count()
 }
 
-impl Race {
-    fn prepare(options: &Options) -> Result<Self> {
-        let geofold = match &options.geofold {
-            Some(path) => path.clone(),
-            // target/release/examples/race, target/release/geofold
-            None => std::env::current_exe()?.with_file_name("..").join("geofold"),
-        };
-        let name = format!("race{:x}", std::time::UNIX_EPOCH.elapsed()?.as_secs());
-        let topic = Topic::create(&options.kafka, &name, options.partitions)?;
-        let dir = tempfile::tempdir()?;
-        let config = dir.path().join("geofold.toml");
-        let template = dir.path().join("index-template.json");
-        fs::write(&template, INDEX_TEMPLATE)?;
-        let counted = if options.tally {
-            topic::make(&options.kafka, &format!("{name}-increments"), 1)?;
-            "[tally]\ngeoshard = true\n\n[tally.facets]\ntags = \"tags\"\nage = \"age\"\n"
-        } else {
-            ""
-        };
-        fs::write(
-            &config,
-            format!(
-                "[kafka]\nbrokers = [{:?}]\ntopic = {name:?}\ngroup_id = {name:?}\n\n\
-                 [elasticsearch]\nurls = [{:?}]\nprefix = {name:?}\n\n\
-                 [geoshards]\nmap = {MAP:?}\nindex_template = {template:?}\n\n{counted}",
-                options.kafka, options.elasticsearch
-            ),
-        )?;
-        let created = Command::new(&geofold).args(["shards", "create", "--config"]).arg(&config).status()?;
-        if !created.success() {
-            bail!("{} shards create: {created}", geofold.display());
+/// geofold against an Elasticsearch that does nothing, beside a consumer that does nothing.
+fn without_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
+    let nothing = null::NullElasticsearch::start(&options.elasticsearch)?;
+    let documents = options.documents;
+    let partitions = |count| Field::prepare(options, nothing.url(), count, "person");
+    if options.runs("null-sink") {
+        let mut field = partitions(options.partitions)?;
+        field.first_documents()?;
+        for round in 0..=options.rounds {
+            report.add(round, Workload::NullSink, Racer::Geofold, field.in_place(Racer::Geofold, false)?);
+            let lap = field.consumed(options, documents)?;
+            report.add(round, Workload::NullSink, Racer::Consumer, lap);
         }
-        let mut worker = Worker::start(&geofold, &config, &dir.path().join("worker.log"))?;
-        worker.wait_until_up()?;
-        let crowd = Crowd::new(GeoshardMap::load(Path::new(MAP))?, options.documents)?;
-        Ok(Self {
-            name,
-            elasticsearch: options.elasticsearch.clone(),
-            stack: options.stack.clone(),
-            versions: vec![Position::from_version(0); crowd.people.len()],
-            crowd,
-            topic,
-            worker,
-            step: 0,
-            http: reqwest::blocking::Client::builder().timeout(Duration::from_secs(120)).build()?,
-            _dir: dir,
-        })
     }
-
-    /// One lap of updates in place by geofold.
-    fn through_geofold(&mut self, name: &str) -> Result<Lap> {
-        self.crowd.take_a_step()?;
-        self.lap_of_geofold(name)
-    }
-
-    /// One lap of geofold: from the moment when its backlog can be seen to the last document written.
-    fn lap_of_geofold(&mut self, name: &str) -> Result<Lap> {
-        let order = self.next_order();
-        self.topic.produce(&self.crowd, &order, self.step, &mut self.versions)?;
-        self.settle()?;
-        let before = self.worker.done()?;
-        let costs = self.costs(self.worker.pid())?;
-        let began = Instant::now();
-        self.topic.show()?;
-        self.worker.wait_until_indexed(order.len() as u64, &before)?;
-        let lap = Lap::new(order.len(), began.elapsed(), costs, self.costs(self.worker.pid())?);
-        eprintln!("{name}: geofold {lap}");
-        Ok(lap)
-    }
-
-    /// One lap of the raw loader.
-    fn raw(&mut self, name: &str) -> Result<Lap> {
-        self.crowd.take_a_step()?;
-        let order = self.next_order();
-        let requests = loader::encode(&self.crowd, &order, self.step, &self.name, &mut self.versions);
-        self.settle()?;
-        let pid = std::process::id();
-        let costs = self.costs(pid)?;
-        let took = loader::run(&self.elasticsearch, requests)?;
-        let lap = Lap::new(order.len(), took, costs, self.costs(pid)?);
-        eprintln!("{name}: raw {lap}");
-        Ok(lap)
-    }
-
-    fn next_order(&mut self) -> Vec<usize> {
-        self.step += 1;
-        let topic = &self.topic;
-        self.crowd.shuffled(|number| topic.is_last(number))
-    }
-
-    /// Both begin with what the other wrote refreshed and its garbage cooled down.
-    fn settle(&self) -> Result<()> {
-        const PAUSE: Duration = Duration::from_secs(2);
-        self.http
-            .post(format!("{}/{}-*/_refresh", self.elasticsearch, self.name))
-            .send()?
-            .error_for_status()?;
-        std::thread::sleep(PAUSE);
-        Ok(())
-    }
-
-    /// CPU seconds so far of the racer with this process id, of Elasticsearch and of Kafka.
-    fn costs(&self, racer: u32) -> Result<[f64; 3]> {
-        let server = |name: &str| -> Result<f64> {
-            let file = self.stack.join(name).join("pid");
-            let pid = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-            cpu_seconds(pid.trim().parse().context("a process id")?)
-        };
-        Ok([cpu_seconds(racer)?, server("elasticsearch")?, server("kafka")?])
-    }
-
-    /// Every document is there, once.
-    fn check_count(&self) -> Result<()> {
-        self.settle()?;
-        let url = format!("{}/{}-s*/_count", self.elasticsearch, self.name);
-        let answer: serde_json::Value = self.http.get(url).send()?.error_for_status()?.json()?;
-        if answer["count"] != self.crowd.people.len() {
-            bail!(
-                "{} documents went in, and Elasticsearch counts {}",
-                self.crowd.people.len(),
-                answer["count"]
-            );
+    if options.runs("partitions") {
+        for (count, workload) in [(1, Workload::OnePartition), (64, Workload::ManyPartitions)] {
+            let mut field = partitions(count)?;
+            field.first_documents()?;
+            for round in 0..=options.rounds {
+                report.add(round, workload, Racer::Geofold, field.in_place(Racer::Geofold, false)?);
+            }
         }
-        Ok(())
     }
+    if options.runs("backlog") {
+        let mut field = partitions(options.partitions)?;
+        if options.backlog < documents {
+            bail!("--backlog {} is less than --documents {documents}", options.backlog);
+        }
+        report.backlog = Some((options.backlog, field.backlog(options.backlog)?));
+    }
+    Ok(())
 }

@@ -33,18 +33,20 @@ pub fn peak_mebibytes(pid: u32) -> Result<f64> {
 /// `geofold run` as a child process.
 pub struct Worker {
     child: Child,
+    partitions: i32,
     metrics: String,
     http: Client,
 }
 
 impl Worker {
-    /// Starts it. The environment is passed on, so that `GEOFOLD_…` variables can change its configuration.
-    pub fn start(geofold: &Path, config: &Path, log: &Path) -> Result<Self> {
+    /// Starts it on `geofold.toml` in `dir`, and waits until it owns all partitions. The environment is passed on, so that
+    /// `GEOFOLD_…` variables can change its configuration.
+    pub fn start(geofold: &Path, dir: &Path, partitions: i32) -> Result<Self> {
         let listen = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let log = File::create(log)?;
+        let log = File::options().create(true).append(true).open(dir.join("worker.log"))?;
         let child = Command::new(geofold)
             .args(["run", "--config"])
-            .arg(config)
+            .arg(dir.join("geofold.toml"))
             .env("GEOFOLD_ADMIN__LISTEN", listen.to_string())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -52,7 +54,29 @@ impl Worker {
             .spawn()
             .with_context(|| format!("starting {}", geofold.display()))?;
         let http = Client::builder().timeout(Duration::from_secs(10)).build()?;
-        Ok(Self { child, metrics: format!("http://{listen}/metrics"), http })
+        let mut worker = Self { child, partitions, metrics: format!("http://{listen}/metrics"), http };
+        worker.wait_until_assigned()?;
+        Ok(worker)
+    }
+
+    /// Stops it, and starts one that knows nothing.
+    pub fn restart(&mut self, geofold: &Path, dir: &Path) -> Result<()> {
+        self.stop()?;
+        *self = Self::start(geofold, dir, self.partitions)?;
+        Ok(())
+    }
+
+    /// Ends it in order.
+    pub fn stop(&mut self) -> Result<()> {
+        if self.child.try_wait()?.is_some() {
+            return Ok(());
+        }
+        let told = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status()?;
+        let ended = self.child.wait()?;
+        if !(told.success() && ended.success()) {
+            bail!("the worker did not stop in order: {ended}");
+        }
+        Ok(())
     }
 
     /// Its process id.
@@ -62,7 +86,7 @@ impl Worker {
 
     /// Records that came to their end, by outcome.
     pub fn done(&self) -> Result<BTreeMap<String, u64>> {
-        let text = self.http.get(&self.metrics).send()?.text()?;
+        let text = self.metrics()?;
         let mut done = BTreeMap::new();
         for line in text.lines().filter_map(|line| line.strip_prefix("geofold_records_done_total{outcome=\""))
         {
@@ -73,46 +97,58 @@ impl Worker {
         Ok(done)
     }
 
-    /// Waits until `count` records were written since `before`, and nothing else happened to any.
-    pub fn wait_until_indexed(&mut self, count: u64, before: &BTreeMap<String, u64>) -> Result<()> {
+    /// Waits until `count` records came to their end since `before`, and to none but these.
+    pub fn wait_until_done(
+        &mut self,
+        count: u64,
+        before: &BTreeMap<String, u64>,
+        outcomes: &[&str],
+    ) -> Result<()> {
         /// Often enough to time a round of seconds, and seldom enough to cost nothing.
         const INTERVAL: Duration = Duration::from_millis(50);
         const PATIENCE: Duration = Duration::from_secs(600);
         let began = Instant::now();
         loop {
-            if let Some(status) = self.child.try_wait()? {
-                bail!("the worker ended: {status}");
-            }
+            self.check_is_running()?;
             let mut done = self.done().unwrap_or_default();
             for (outcome, count) in &mut done {
                 *count -= before.get(outcome).copied().unwrap_or(0);
             }
+            done.retain(|_, count| *count > 0);
             if done.values().sum::<u64>() >= count {
-                done.retain(|_, count| *count > 0);
-                if done != BTreeMap::from([("indexed".to_owned(), count)]) {
-                    bail!("{count} records should have been written, and {done:?} came of them");
+                if !done.keys().all(|outcome| outcomes.contains(&outcome.as_str())) {
+                    bail!("{count} records should have been {outcomes:?}, and {done:?} came of them");
                 }
                 return Ok(());
             }
             if began.elapsed() > PATIENCE {
-                bail!("the worker did not write {count} records in {PATIENCE:?}; so far: {done:?}");
+                bail!("the worker did not do {count} records in {PATIENCE:?}; so far: {done:?}");
             }
             std::thread::sleep(INTERVAL);
         }
     }
 
-    /// Waits until it serves metrics.
-    pub fn wait_until_up(&mut self) -> Result<()> {
-        for _ in 0..300 {
-            if let Some(status) = self.child.try_wait()? {
-                bail!("the worker ended: {status}");
-            }
-            if self.done().is_ok() {
+    fn wait_until_assigned(&mut self) -> Result<()> {
+        let owns_all = format!("geofold_assigned_partitions {}", self.partitions);
+        for _ in 0..600 {
+            self.check_is_running()?;
+            if self.metrics().is_ok_and(|text| text.lines().any(|line| line == owns_all)) {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        bail!("the worker serves no metrics")
+        bail!("the worker does not get {} partitions", self.partitions)
+    }
+
+    fn metrics(&self) -> Result<String> {
+        Ok(self.http.get(&self.metrics).send()?.text()?)
+    }
+
+    fn check_is_running(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            Some(status) => bail!("the worker ended: {status}"),
+            None => Ok(()),
+        }
     }
 }
 

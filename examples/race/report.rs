@@ -1,5 +1,6 @@
-//! What came out, as Markdown.
+//! What came out, as Markdown: a table of all racers, and one of the targets.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fmt::Write as _;
 use std::fs;
@@ -8,25 +9,96 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 
+use crate::latency::Latency;
+use crate::{Options, plot};
+
 const BEGIN: &str = "<!-- race -->";
 const END: &str = "<!-- /race -->";
+
+/// What is raced at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Workload {
+    /// Documents that nobody has written before.
+    New,
+    /// In place, by somebody who knows where documents are.
+    InPlace,
+    /// In place, by somebody who has to look first.
+    Cold,
+    /// Few documents, each written very often.
+    HotKeys,
+    /// Every document to another geoshard.
+    Moves,
+    /// A bit of everything.
+    Day,
+    /// In place, into an Elasticsearch that does nothing.
+    NullSink,
+    /// The same from one partition.
+    OnePartition,
+    /// The same from 64 partitions.
+    ManyPartitions,
+}
+
+impl Workload {
+    /// For a table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::New => "new documents",
+            Self::InPlace => "in place, placements known",
+            Self::Cold => "in place, placements not known",
+            Self::HotKeys => "hot keys",
+            Self::Moves => "moves to another geoshard",
+            Self::Day => "a mixed day",
+            Self::NullSink => "null sink",
+            Self::OnePartition => "null sink, 1 partition",
+            Self::ManyPartitions => "null sink, 64 partitions",
+        }
+    }
+}
+
+/// Who races.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Racer {
+    /// What it is all about.
+    Geofold,
+    /// The raw loader.
+    Raw,
+    /// Redpanda Connect.
+    Peer,
+    /// One document after the other.
+    Naive,
+    /// A consumer that does nothing.
+    Consumer,
+}
+
+impl Racer {
+    /// For a table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Geofold => "geofold",
+            Self::Raw => "raw",
+            Self::Peer => "peer",
+            Self::Naive => "naive",
+            Self::Consumer => "consumer",
+        }
+    }
+}
 
 /// One round of one racer.
 #[derive(Debug, Clone, Copy)]
 pub struct Lap {
-    /// Documents per second.
+    /// Events per second.
     pub speed: f64,
-    /// CPU seconds per million documents, of the racer, of Elasticsearch and of Kafka.
+    /// CPU seconds per million events, of the racer, of Elasticsearch and of Kafka.
     pub cpu: [f64; 3],
 }
 
 impl Lap {
     /// From the costs before and after it.
     #[expect(clippy::cast_precision_loss, reason = "a count of documents")]
-    pub fn new(documents: usize, took: Duration, before: [f64; 3], after: [f64; 3]) -> Self {
-        let documents = documents as f64;
-        let cpu = [0, 1, 2].map(|who| (after[who] - before[who]) / documents * 1e6);
-        Self { speed: documents / took.as_secs_f64(), cpu }
+    pub fn new(events: usize, took: Duration, before: [f64; 3], after: [f64; 3]) -> Self {
+        let events = events as f64;
+        let cpu = [0, 1, 2].map(|who| (after[who] - before[who]) / events * 1e6);
+        Self { speed: events / took.as_secs_f64(), cpu }
     }
 }
 
@@ -46,19 +118,19 @@ impl fmt::Display for Lap {
 pub struct Report {
     head: String,
     load_before: String,
-    /// The documents when they were new.
-    pub new: Option<Lap>,
-    /// Updates in place: the raw loader's lap and geofold's.
-    pub in_place: Vec<(Lap, Lap)>,
-    /// Every document to another geoshard.
-    pub moves: Vec<Lap>,
-    /// The most memory that the worker held.
-    pub peak_mebibytes: f64,
+    laps: BTreeMap<(Workload, Racer), Vec<Lap>>,
+    has_peer: bool,
+    /// The most memory that the worker held in the race.
+    pub peak_mebibytes: Option<f64>,
+    /// How long until a write is found.
+    pub latency: Option<Latency>,
+    /// Records of a backlog, and the most memory of a worker that came to it.
+    pub backlog: Option<(usize, f64)>,
 }
 
 impl Report {
     /// Notes date and machine.
-    pub fn begin(servers: &str, command: &str, documents: usize, partitions: i32) -> Result<Self> {
+    pub fn begin(options: &Options) -> Result<Self> {
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         let cpus = fs::read_to_string("/proc/cpuinfo")?;
         let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -68,71 +140,164 @@ impl Report {
         let gibibytes = memory.context("/proc/meminfo has no MemTotal")?.parse::<f64>()? / 1024.0 / 1024.0;
         let head = format!(
             "- Date: {}\n- Machine: {} cores ({}), {gibibytes:.0} GiB, shared by racers and servers\n\
-             - Versions: geofold {}, {servers}\n- Command: `{command}`\n\
-             - {documents} documents of about 600 bytes, 55 geoshards, {partitions} partitions, one worker with default configuration\n",
+             - Versions: geofold {}, {}\n- Command: `{}`\n\
+             - {} documents of about 600 bytes, 55 geoshards, {} partitions, one worker with default configuration\n",
             &date[..10],
             std::thread::available_parallelism()?,
             model.map_or("unknown", |(_, model)| model),
             env!("CARGO_PKG_VERSION"),
+            options.servers,
+            options.command,
+            options.documents,
+            options.partitions,
         );
         Ok(Self {
             head,
             load_before: load_average()?,
-            new: None,
-            in_place: Vec::new(),
-            moves: Vec::new(),
-            peak_mebibytes: 0.0,
+            laps: BTreeMap::new(),
+            has_peer: options.peer.is_some(),
+            peak_mebibytes: None,
+            latency: None,
+            backlog: None,
         })
+    }
+
+    /// Takes note of a lap; that of round 0 is not counted.
+    pub fn add(&mut self, round: usize, workload: Workload, racer: Racer, lap: Lap) {
+        let name = if round == 0 { "warm-up".to_owned() } else { format!("round {round}") };
+        eprintln!("{}, {name}: {} {lap}", workload.name(), racer.name());
+        if round > 0 {
+            self.laps.entry((workload, racer)).or_default().push(lap);
+        }
+    }
+
+    /// The median of something over the laps of a racer.
+    pub fn median(&self, workload: Workload, racer: Racer, of: impl Fn(&Lap) -> f64) -> Option<f64> {
+        self.laps.get(&(workload, racer)).map(|laps| median(laps.iter().map(of)))
+    }
+
+    /// The median, over the rounds, of geofold's speed in ratio to another racer's.
+    fn ratio(&self, workload: Workload, racer: Racer) -> Option<f64> {
+        let (ours, theirs) =
+            (self.laps.get(&(workload, Racer::Geofold))?, self.laps.get(&(workload, racer))?);
+        Some(median(ours.iter().zip(theirs).map(|(ours, theirs)| ours.speed / theirs.speed)))
+    }
+
+    /// Workloads and racers that have laps, in order.
+    pub fn raced(&self) -> impl Iterator<Item = (Workload, Racer)> {
+        self.laps.keys().copied()
     }
 
     /// The report.
     pub fn to_markdown(&self) -> String {
-        let median_of = |value: &dyn Fn(&(Lap, Lap)) -> f64| median(self.in_place.iter().map(value));
         let mut text = self.head.clone();
         // Writing to a String can not fail.
-        let _ = writeln!(text, "- Load average (1, 5, 15 minutes) before the race: {}\n", self.load_before);
-        text += "| updates in place | raw loader, documents/s | geofold, documents/s | ratio |\n|---|---:|---:|---:|\n";
-        for (number, (raw, geofold)) in self.in_place.iter().enumerate() {
+        let _ = writeln!(text, "- Load average (1, 5, 15 minutes) before the race: {}", self.load_before);
+        if !self.has_peer {
+            text += "- The peer did not take part: no Go to build it with\n";
+        }
+        text += "\n| workload | racer | events/s, median | lowest to highest | geofold in ratio to it | its CPU s per million | Elasticsearch's | Kafka's |\n|---|---|---:|---:|---:|---:|---:|---:|\n";
+        for ((workload, racer), laps) in &self.laps {
+            let speeds = || laps.iter().map(|lap| lap.speed);
+            let (lowest, highest) = (speeds().fold(f64::INFINITY, f64::min), speeds().fold(0.0, f64::max));
+            let cpu = |who: usize| median(laps.iter().map(|lap| lap.cpu[who]));
+            let ratio = match self.ratio(*workload, *racer) {
+                Some(ratio) if *racer != Racer::Geofold => format!("{ratio:.2}"),
+                _ => String::new(),
+            };
             let _ = writeln!(
                 text,
-                "| round {} | {:.0} | {:.0} | {:.2} |",
-                number + 1,
-                raw.speed,
-                geofold.speed,
-                geofold.speed / raw.speed
+                "| {} | {} | {:.0} | {lowest:.0} to {highest:.0} | {ratio} | {:.1} | {:.0} | {:.1} |",
+                workload.name(),
+                racer.name(),
+                median(speeds()),
+                cpu(0),
+                cpu(1),
+                cpu(2),
             );
         }
-        let _ = writeln!(
-            text,
-            "| **median** | **{:.0}** | **{:.0}** | **{:.2}** |\n",
-            median_of(&|(raw, _)| raw.speed),
-            median_of(&|(_, geofold)| geofold.speed),
-            median_of(&|(raw, geofold)| geofold.speed / raw.speed),
-        );
-        text += "| median | documents/s | racer's CPU s per million | Elasticsearch's | Kafka's |\n|---|---:|---:|---:|---:|\n";
-        let raw: Vec<Lap> = self.in_place.iter().map(|(raw, _)| *raw).collect();
-        let geofold: Vec<Lap> = self.in_place.iter().map(|(_, geofold)| *geofold).collect();
-        let new: Vec<Lap> = self.new.into_iter().collect();
-        for (what, laps) in [
-            ("raw loader, in place", &raw),
-            ("geofold, in place", &geofold),
-            ("geofold, new documents (one round, cold)", &new),
-            ("geofold, moves to another geoshard", &self.moves),
-        ] {
-            let cpu = |who: usize| median(laps.iter().map(|lap| lap.cpu[who]));
-            if !laps.is_empty() {
-                let speed = median(laps.iter().map(|lap| lap.speed));
-                let _ =
-                    writeln!(text, "| {what} | {speed:.0} | {:.1} | {:.0} | {:.1} |", cpu(0), cpu(1), cpu(2));
-            }
+        if let Some(Latency { probes, load, p50, p99 }) = self.latency {
+            let _ = writeln!(
+                text,
+                "\nFrom a record's sending to its document being found, at {load:.0} records/s, {probes} probes: \
+                 half within {p50:.0} ms, 99 % within {p99:.0} ms."
+            );
         }
-        let _ = writeln!(text, "\nPeak resident memory of the worker: {:.0} MiB.", self.peak_mebibytes);
+        if let Some(peak) = self.peak_mebibytes {
+            let _ = writeln!(text, "\nPeak resident memory of the worker in the race: {peak:.0} MiB.");
+        }
+        if let Some((records, peak)) = self.backlog {
+            let _ = writeln!(
+                text,
+                "\nPeak resident memory of a worker that came to a backlog of {records} records: {peak:.0} MiB."
+            );
+        }
+        text += &self.targets();
         text
+    }
+
+    /// Each target with what was measured, as far as it was.
+    fn targets(&self) -> String {
+        let cpu = |workload, racer| self.median(workload, racer, |lap| lap.cpu[0]);
+        let speed = |workload, racer| self.median(workload, racer, |lap| lap.speed);
+        let quotient = |one: Option<f64>, other: Option<f64>| Some(one? / other?);
+        use Racer::{Consumer, Geofold, Naive, Peer, Raw};
+        use Workload::{Cold, HotKeys, InPlace, ManyPartitions, Moves, New, NullSink, OnePartition};
+        let per_core = |racer| Some(1e6 / cpu(NullSink, racer)?);
+        let targets = [
+            ("in place, known: × raw loader", 0.95, self.ratio(InPlace, Raw), true),
+            ("in place, known: × peer", 1.2, self.ratio(InPlace, Peer), true),
+            ("in place, not known: × raw loader", 0.95, self.ratio(Cold, Raw), true),
+            ("new documents: × raw loader", 0.95, self.ratio(New, Raw), true),
+            ("hot keys: × peer", 20.0, self.ratio(HotKeys, Peer), true),
+            ("moves: × naive flow", 20.0, self.ratio(Moves, Naive), true),
+            (
+                "null sink, records per CPU second: × bare consumer",
+                0.5,
+                quotient(per_core(Geofold), per_core(Consumer)),
+                true,
+            ),
+            ("null sink: records/s", 400_000.0, speed(NullSink, Geofold), true),
+            (
+                "64 partitions: × one partition",
+                0.9,
+                quotient(speed(ManyPartitions, Geofold), speed(OnePartition, Geofold)),
+                true,
+            ),
+            (
+                "CPU in place: × the peer's",
+                1.0 / 3.0,
+                quotient(cpu(InPlace, Geofold), cpu(InPlace, Peer)),
+                false,
+            ),
+            ("memory with a backlog, MiB", 128.0, self.backlog.map(|(_, peak)| peak), false),
+            ("found, 99 %, ms", 1_000.0, self.latency.map(|latency| latency.p99), false),
+        ];
+        let mut text = String::from("\n| target | wanted | measured | |\n|---|---:|---:|---|\n");
+        for (what, wanted, measured, more_is_better) in targets {
+            let sign = if more_is_better { "≥" } else { "≤" };
+            let digits = if wanted > 100.0 { 0 } else { 2 };
+            let (shown, verdict) = match measured {
+                None => ("not measured".to_owned(), ""),
+                Some(measured) => {
+                    let is_reached = if more_is_better { measured >= wanted } else { measured <= wanted };
+                    (format!("{measured:.digits$}"), if is_reached { "reached" } else { "**not reached**" })
+                }
+            };
+            let _ = writeln!(text, "| {what} | {sign} {wanted:.digits$} | {shown} | {verdict} |");
+        }
+        text
+    }
+
+    /// Puts the report between the marks of a Markdown file, and its plot beside that.
+    pub fn write(&self, file: &Path) -> Result<()> {
+        replace_marked_part(file, &self.to_markdown())?;
+        let plot = file.with_file_name("race.svg");
+        fs::write(&plot, plot::svg(self)).with_context(|| format!("writing {}", plot.display()))
     }
 }
 
-/// Puts `text` between the marks of a Markdown file.
-pub fn replace_marked_part(file: &Path, text: &str) -> Result<()> {
+fn replace_marked_part(file: &Path, text: &str) -> Result<()> {
     let old = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
     let marked = || -> Option<String> {
         let (before, rest) = old.split_once(BEGIN)?;

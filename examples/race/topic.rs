@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use futures::executor::block_on;
+use geofold::decode::OP_HEADER;
 use geofold::position::{Epoch, Position};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::{ClientContext, DefaultClientContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::Message;
+use rdkafka::message::{Header, Message, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
 
-use crate::documents::Crowd;
+use crate::documents::Event;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -59,6 +60,11 @@ pub fn make(brokers: &str, name: &str, partitions: i32) -> Result<()> {
 }
 
 impl Topic {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Makes the topic, and a producer for it.
     pub fn create(brokers: &str, name: &str, partitions: i32) -> Result<Self> {
         make(brokers, name, partitions)?;
@@ -82,21 +88,30 @@ impl Topic {
         self.last.contains(&number)
     }
 
-    /// Produces everybody's document, in order, without anybody seeing it yet; `versions` is then what geofold will write.
+    /// Produces records, in order, without anybody seeing them yet; `versions` is then what geofold will write of those
+    /// whose number it has. `prefix`: also say, in a header, which index a document belongs into; for who can not tell.
     pub fn produce(
         &mut self,
-        crowd: &Crowd,
-        order: &[usize],
-        step: u32,
+        events: &[Event],
         versions: &mut [Position],
+        prefix: Option<&str>,
     ) -> Result<()> {
         self.producer.begin_transaction()?;
-        for &number in order {
-            let person = &crowd.people[number];
-            let document = person.document(step);
-            let mut record = BaseRecord::<str, str, usize>::with_opaque_to(&self.name, number)
-                .key(person.id.as_str())
-                .payload(&document);
+        for event in events {
+            let mut record = BaseRecord::<str, str, usize>::with_opaque_to(&self.name, event.number)
+                .key(event.id.as_str());
+            if let Some(value) = &event.value {
+                record = record.payload(value.as_str());
+            }
+            if event.patch {
+                let patch = Header { key: OP_HEADER, value: Some("patch") };
+                record = record.headers(OwnedHeaders::new().insert(patch));
+            }
+            if let Some(prefix) = prefix {
+                let index = format!("{prefix}-{}", event.shard);
+                let index = Header { key: "index", value: Some(index.as_str()) };
+                record = record.headers(OwnedHeaders::new().insert(index));
+            }
             while let Err((error, returned)) = self.producer.send(record) {
                 let KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull) = error else {
                     return Err(error).context("producing a record");
@@ -113,7 +128,10 @@ impl Topic {
             self.producer.context().0.lock().unwrap_or_else(PoisonError::into_inner).drain(..)
         {
             let Some((partition, offset)) = place else { bail!("a record was not delivered") };
-            versions[number] = Position::new(epoch, offset).context("an offset")?;
+            if let Some(version) = versions.get_mut(number) {
+                let written = Position::new(epoch, offset).context("an offset")?;
+                *version = written.max(*version);
+            }
             let newest = last.entry(partition).or_insert((offset, number));
             *newest = (*newest).max((offset, number));
         }

@@ -1,0 +1,296 @@
+//! Where a race takes place: the indices, the topic, everybody in it, and one worker process, which stays up from lap to lap,
+//! so that it knows where documents are, as a worker in production does.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use geofold::geoshard::map::GeoshardMap;
+use geofold::position::Position;
+
+use crate::documents::{Crowd, Event, INDEX_TEMPLATE};
+use crate::process::{Worker, cpu_seconds, peak_mebibytes};
+use crate::report::{Lap, Racer};
+use crate::topic::{self, Topic};
+use crate::{Options, consumer, loader, naive};
+
+const MAP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
+
+/// Ids of the hot keys, and how often each is written for one document of the crowd.
+const HOT_IDS: usize = 2_000;
+
+/// Documents of the naive flow: it is so slow that more would only take time.
+const NAIVE_DOCUMENTS: usize = 1_000;
+
+/// See the top of this file.
+pub struct Field {
+    /// What names of topic, group and indices begin with.
+    pub name: String,
+    /// The topic.
+    pub topic: Topic,
+    /// Everybody.
+    pub crowd: Crowd,
+    /// The version of each one's document.
+    versions: Vec<Position>,
+    elasticsearch: String,
+    stack: PathBuf,
+    geofold: PathBuf,
+    worker: Worker,
+    step: u32,
+    /// Documents that must be there at the end.
+    documents: usize,
+    http: reqwest::blocking::Client,
+    /// Configuration and log of the worker; removed at the end.
+    dir: tempfile::TempDir,
+}
+
+/// The binary under test.
+pub fn binary(options: &Options) -> Result<PathBuf> {
+    match &options.geofold {
+        Some(path) => Ok(path.clone()),
+        // target/release/examples/race, target/release/geofold
+        None => Ok(std::env::current_exe()?.with_file_name("..").join("geofold")),
+    }
+}
+
+/// The map of every race.
+pub fn map() -> Result<GeoshardMap> {
+    Ok(GeoshardMap::load(Path::new(MAP))?)
+}
+
+/// Writes a worker's configuration into `dir`, and creates the indices that it asks for.
+pub fn configure(
+    options: &Options,
+    dir: &Path,
+    name: &str,
+    elasticsearch: &str,
+    more: &str,
+) -> Result<PathBuf> {
+    let (config, template) = (dir.join("geofold.toml"), dir.join("index-template.json"));
+    fs::write(&template, INDEX_TEMPLATE)?;
+    fs::write(
+        &config,
+        format!(
+            "[kafka]\nbrokers = [{:?}]\ntopic = {name:?}\ngroup_id = {name:?}\n\n\
+             [elasticsearch]\nurls = [{elasticsearch:?}]\nprefix = {name:?}\n\n\
+             [geoshards]\nmap = {MAP:?}\nindex_template = {template:?}\n\n{more}",
+            options.kafka
+        ),
+    )?;
+    let created =
+        Command::new(binary(options)?).args(["shards", "create", "--config"]).arg(&config).status()?;
+    if !created.success() {
+        bail!("geofold shards create: {created}");
+    }
+    Ok(config)
+}
+
+/// A name that no race before had.
+pub fn fresh_name(what: &str) -> Result<String> {
+    Ok(format!("{what}{:x}", std::time::UNIX_EPOCH.elapsed()?.as_millis()))
+}
+
+/// Both begin with what the other wrote refreshed and its garbage cooled down.
+pub fn settle(http: &reqwest::blocking::Client, elasticsearch: &str, name: &str) -> Result<()> {
+    const PAUSE: Duration = Duration::from_secs(2);
+    http.post(format!("{elasticsearch}/{name}-*/_refresh")).send()?.error_for_status()?;
+    std::thread::sleep(PAUSE);
+    Ok(())
+}
+
+/// CPU seconds so far of the racer with this process id, of Elasticsearch and of Kafka.
+pub fn costs(stack: &Path, racer: u32) -> Result<[f64; 3]> {
+    let server = |name: &str| -> Result<f64> {
+        let file = stack.join(name).join("pid");
+        let pid = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        cpu_seconds(pid.trim().parse().context("a process id")?)
+    };
+    Ok([cpu_seconds(racer)?, server("elasticsearch")?, server("kafka")?])
+}
+
+impl Field {
+    /// Makes topic, indices and people, and starts a worker. `elasticsearch` is where the worker writes to.
+    pub fn prepare(options: &Options, elasticsearch: &str, partitions: i32, people: &str) -> Result<Self> {
+        let name = fresh_name("race")?;
+        let topic = Topic::create(&options.kafka, &name, partitions)?;
+        let counted = if options.tally {
+            topic::make(&options.kafka, &format!("{name}-increments"), 1)?;
+            "[tally]\ngeoshard = true\n\n[tally.facets]\ntags = \"tags\"\nage = \"age\"\n"
+        } else {
+            ""
+        };
+        let dir = tempfile::tempdir()?;
+        configure(options, dir.path(), &name, elasticsearch, counted)?;
+        let geofold = binary(options)?;
+        let worker = Worker::start(&geofold, dir.path(), partitions)?;
+        let crowd = Crowd::new(map()?, people, options.documents)?;
+        Ok(Self {
+            name,
+            topic,
+            versions: vec![Position::from_version(0); crowd.people.len()],
+            crowd,
+            elasticsearch: elasticsearch.to_owned(),
+            stack: options.stack.clone(),
+            geofold,
+            worker,
+            step: 0,
+            documents: 0,
+            http: reqwest::blocking::Client::builder().timeout(Duration::from_secs(120)).build()?,
+            dir,
+        })
+    }
+
+    /// Everybody's document, for the first time; nobody measures.
+    pub fn first_documents(&mut self) -> Result<()> {
+        let events = self.everybody();
+        self.documents += events.len();
+        let lap = self.lap_of_geofold(&events, &["indexed"])?;
+        eprintln!("everybody's first document: {lap}");
+        Ok(())
+    }
+
+    /// As many documents that nobody has written before.
+    pub fn new_documents(&mut self, racer: Racer, round: usize) -> Result<Lap> {
+        let mut crowd = Crowd::new(map()?, &format!("{}-{round}", racer.name()), self.crowd.people.len())?;
+        let events = crowd.documents(0, |_| false);
+        self.documents += events.len();
+        match racer {
+            Racer::Raw => self.lap_of_loader(loader::new(&events, &self.name), events.len()),
+            _ => {
+                // Their numbers are not those of the crowd.
+                let events: Vec<Event> =
+                    events.into_iter().map(|event| Event { number: usize::MAX, ..event }).collect();
+                self.lap_of_geofold(&events, &["indexed"])
+            }
+        }
+    }
+
+    /// Everybody takes a step; `cold`: without knowing where anybody is.
+    pub fn in_place(&mut self, racer: Racer, cold: bool) -> Result<Lap> {
+        self.crowd.take_a_step()?;
+        let events = self.everybody();
+        if racer == Racer::Raw {
+            let errands = loader::in_place(&events, &self.name, &mut self.versions, cold);
+            return self.lap_of_loader(errands, events.len());
+        }
+        if cold {
+            self.worker.restart(&self.geofold, self.dir.path())?;
+        }
+        self.lap_of_geofold(&events, &["indexed"])
+    }
+
+    /// As many writes as there are people, of a few of them.
+    pub fn hot_keys(&mut self) -> Result<Lap> {
+        self.crowd.take_a_step()?;
+        self.step += 1;
+        let events = self.crowd.hot_writes(self.crowd.people.len(), HOT_IDS, self.step);
+        self.lap_of_geofold(&events, &["indexed", "folded"])
+    }
+
+    /// Everybody to another geoshard.
+    pub fn moves(&mut self) -> Result<Lap> {
+        self.crowd.travel()?;
+        let events = self.everybody();
+        self.lap_of_geofold(&events, &["indexed"])
+    }
+
+    /// A mixed day.
+    pub fn day(&mut self) -> Result<Lap> {
+        self.step += 1;
+        let (events, came, left) = self.crowd.day(self.crowd.people.len(), self.step)?;
+        self.documents = self.documents + came - left;
+        self.lap_of_geofold(&events, &["indexed", "folded", "deleted"])
+    }
+
+    /// Some documents to another geoshard, the naive way.
+    pub fn naive_moves(&mut self) -> Result<Lap> {
+        let count = NAIVE_DOCUMENTS.min(self.crowd.people.len());
+        let mut crowd = Crowd::new(map()?, &fresh_name("naive")?, count)?;
+        let first = crowd.documents(0, |_| false);
+        naive::run(&self.elasticsearch, &self.name, &first)?;
+        self.documents += count;
+        crowd.travel()?;
+        let events = crowd.documents(1, |_| false);
+        self.settle()?;
+        let before = costs(&self.stack, std::process::id())?;
+        let took = naive::run(&self.elasticsearch, &self.name, &events)?;
+        Ok(Lap::new(count, took, before, costs(&self.stack, std::process::id())?))
+    }
+
+    /// What was produced last, read once more by a consumer that does nothing with it.
+    pub fn consumed(&self, options: &Options, records: usize) -> Result<Lap> {
+        consumer::lap(&options.kafka, self.topic.name(), records, &self.stack)
+    }
+
+    /// Peak memory in MiB of a worker that comes to a backlog.
+    pub fn backlog(&mut self, records: usize) -> Result<f64> {
+        self.worker.stop()?;
+        let mut left = records;
+        while left > 0 {
+            self.crowd.take_a_step()?;
+            let mut events = self.everybody();
+            events.truncate(left);
+            left -= events.len();
+            self.topic.produce(&events, &mut self.versions, None)?;
+            self.topic.show()?;
+        }
+        self.worker.restart(&self.geofold, self.dir.path())?;
+        let nothing = BTreeMap::new();
+        let outcomes = ["indexed", "folded", "already_applied"];
+        self.worker.wait_until_done(records as u64, &nothing, &outcomes)?;
+        self.peak_mebibytes()
+    }
+
+    /// The most memory that the worker held, in MiB.
+    pub fn peak_mebibytes(&self) -> Result<f64> {
+        peak_mebibytes(self.worker.pid())
+    }
+
+    fn everybody(&mut self) -> Vec<Event> {
+        self.step += 1;
+        let topic = &self.topic;
+        self.crowd.documents(self.step, |number| topic.is_last(number))
+    }
+
+    /// One lap of geofold: from the moment when its backlog can be seen to the last document written.
+    fn lap_of_geofold(&mut self, events: &[Event], outcomes: &[&str]) -> Result<Lap> {
+        self.topic.produce(events, &mut self.versions, None)?;
+        self.settle()?;
+        let before = self.worker.done()?;
+        let costs_before = costs(&self.stack, self.worker.pid())?;
+        let began = Instant::now();
+        self.topic.show()?;
+        self.worker.wait_until_done(events.len() as u64, &before, outcomes)?;
+        Ok(Lap::new(events.len(), began.elapsed(), costs_before, costs(&self.stack, self.worker.pid())?))
+    }
+
+    fn lap_of_loader(&mut self, errands: Vec<loader::Errand>, documents: usize) -> Result<Lap> {
+        self.settle()?;
+        let pid = std::process::id();
+        let before = costs(&self.stack, pid)?;
+        let took = loader::run(&self.elasticsearch, errands)?;
+        Ok(Lap::new(documents, took, before, costs(&self.stack, pid)?))
+    }
+
+    fn settle(&self) -> Result<()> {
+        settle(&self.http, &self.elasticsearch, &self.name)
+    }
+
+    /// Every document is there, once.
+    pub fn check_count(&self) -> Result<()> {
+        self.settle()?;
+        let url = format!("{}/{}-s*/_count", self.elasticsearch, self.name);
+        let answer: serde_json::Value = self.http.get(url).send()?.error_for_status()?.json()?;
+        if answer["count"] != self.documents {
+            bail!(
+                "{} documents should be there, and Elasticsearch counts {}",
+                self.documents,
+                answer["count"]
+            );
+        }
+        Ok(())
+    }
+}
