@@ -1,0 +1,333 @@
+//! What is run: each workload prepares its input, and gives what is to be measured.
+
+use std::fmt;
+use std::hint::black_box;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use geofold::clock::{Clock, Instant};
+use geofold::decode::{Decoder, LocationPath, RawRecord};
+use geofold::dirty_set::DirtySet;
+use geofold::elastic::rounds::{Lease, Limits, Rounds, Unobserved};
+use geofold::elastic::{BulkOp, Guard, Index, Stamp, decode, encode};
+use geofold::geo::GeoPoint;
+use geofold::geoshard::GeoshardMap;
+use geofold::ids::{DocId, ShardId};
+use geofold::mover::{self, Desk, OnMissing, Rules};
+use geofold::placement::{Known, Placement, PlacementCache};
+use geofold::position::{Epoch, Position};
+use geofold::random::Random;
+use geofold::retry::RetryPolicy;
+use geofold::worker::ledger::Ledger;
+use geofold::worker::record::Record;
+use geofold::write::Fold;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::null::{self, NullElastic, PREFIX};
+
+const MAP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
+
+/// Documents of one batch, and operations of one request: the defaults.
+const BATCH: usize = 2_000;
+
+/// Bytes of one request: the default.
+const REQUEST_BYTES: usize = 8 << 20;
+
+/// What is to be measured.
+pub type Run = Box<dyn FnOnce()>;
+
+/// One workload.
+pub struct Workload {
+    /// Its name.
+    pub name: &'static str,
+    /// From a number of records to what is to be measured.
+    pub prepare: fn(usize) -> Run,
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// All of them: first the parts, then the whole.
+pub const WORKLOADS: &[Workload] = &[
+    Workload { name: "decode_and_locate", prepare: decode_and_locate },
+    Workload { name: "dirty_set", prepare: dirty_set },
+    Workload { name: "bulk_body", prepare: bulk_body },
+    Workload { name: "bulk_answer", prepare: bulk_answer },
+    Workload { name: "mget_answer", prepare: mget_answer },
+    Workload { name: "whole_in_place", prepare: |records| whole(records, Knows::Here) },
+    Workload { name: "whole_new", prepare: |records| whole(records, Knows::Nothing) },
+    Workload { name: "whole_moving", prepare: |records| whole(records, Knows::Elsewhere) },
+    Workload { name: "whole_hot_keys", prepare: hot_keys },
+];
+
+/// A document of about 600 bytes, somewhere on the globe.
+fn document(number: usize, random: &mut Random) -> String {
+    const WORDS: [&str; 8] =
+        ["coffee", "mountains", "cinema", "running", "guitar", "travel", "cooking", "photography"];
+    let about: String =
+        (0..60).map(|n| WORDS[(number * 7 + n * n) % WORDS.len()]).collect::<Vec<_>>().join(" ");
+    #[expect(clippy::cast_precision_loss, reason = "microdegrees")]
+    let mut degrees = |most: u64| random.below(2_000_000 * most) as f64 / 1e6 - most as f64;
+    let (lat, lon) = (degrees(90), degrees(180));
+    format!(
+        r#"{{"id":"person-{number:07}","name":"Person {number}","age":{},"tags":["a","b","c"],"about":"{about}","location":{{"lat":{lat:.6},"lon":{lon:.6}}},"step":1}}"#,
+        18 + number % 60
+    )
+}
+
+fn id(number: usize) -> String {
+    format!("person-{number:07}")
+}
+
+/// Records as the poll thread makes them: key and value in one allocation.
+fn records(count: usize, documents: usize) -> Vec<Record> {
+    let mut random = Random::new(9);
+    let make = |n: usize| {
+        let (key, value) = (id(n % documents), document(n % documents, &mut random));
+        let both = Bytes::from([key.as_bytes(), value.as_bytes()].concat());
+        Record {
+            offset: i64::try_from(n).unwrap(),
+            key: Some(both.slice(..key.len())),
+            value: Some(both.slice(key.len()..)),
+            headers: None,
+        }
+    };
+    (0..count).map(make).collect()
+}
+
+fn map() -> Arc<GeoshardMap> {
+    Arc::new(GeoshardMap::load(Path::new(MAP)).unwrap())
+}
+
+fn epoch() -> Epoch {
+    Epoch::new(1).unwrap()
+}
+
+fn position(offset: usize) -> Position {
+    Position::new(epoch(), i64::try_from(offset).unwrap()).unwrap()
+}
+
+fn decoder() -> Decoder {
+    Decoder::new(LocationPath::default(), epoch(), 1 << 20)
+}
+
+fn raw(record: &Record) -> RawRecord<'_> {
+    RawRecord {
+        partition: 0,
+        offset: record.offset,
+        key: record.key.as_deref(),
+        value: record.value.clone(),
+        op: record.op(),
+    }
+}
+
+fn decode_and_locate(count: usize) -> Run {
+    let (records, decoder, map) = (records(count, count), decoder(), map());
+    Box::new(move || {
+        for record in records {
+            let write = decoder.decode(raw(&record)).unwrap();
+            black_box(Fold::from_write(write, |at| map.locate(at).clone()));
+        }
+    })
+}
+
+fn dirty_set(count: usize) -> Run {
+    let ids: Vec<DocId> = (0..count).map(|n| DocId::from_key(Some(id(n).as_bytes())).unwrap()).collect();
+    Box::new(move || {
+        let mut set: DirtySet<DocId, u64> = DirtySet::new();
+        let newest = |_: &DocId, older: &mut u64, newer: u64| *older = newer;
+        let mut batch: Vec<DocId> = Vec::new();
+        for (n, some) in ids.chunks(BATCH).enumerate() {
+            for (m, id) in some.iter().enumerate() {
+                set.add(id.clone(), i64::try_from(n * BATCH + m).unwrap(), 0, newest);
+            }
+            batch = set.exchange(BATCH, &batch, false, newest).batch.map(|entry| entry.key.clone()).collect();
+        }
+        assert_eq!(set.commit(&batch), batch.len());
+        assert!(set.is_empty());
+    })
+}
+
+fn bulk_body(count: usize) -> Run {
+    let shard = ShardId::new("s07").unwrap();
+    let mut random = Random::new(9);
+    let ops: Vec<BulkOp> = (0..count)
+        .map(|n| BulkOp::Index {
+            index: Index::Geoshard(shard.clone()),
+            id: DocId::from_key(Some(id(n).as_bytes())).unwrap(),
+            guard: Guard::External(position(n)),
+            source: document(n, &mut random).into(),
+        })
+        .collect();
+    Box::new(move || {
+        for ops in ops.chunks(BATCH) {
+            black_box(encode::bulk_body(ops, PREFIX));
+        }
+    })
+}
+
+fn bulk_answer(count: usize) -> Run {
+    let answer = null::bulk_answer(BATCH, false);
+    Box::new(move || {
+        for _ in 0..count.div_ceil(BATCH) {
+            black_box(decode::bulk_answer(&answer, BATCH).unwrap());
+        }
+    })
+}
+
+fn mget_answer(count: usize) -> Run {
+    let answer = null::mget_answer(BATCH);
+    Box::new(move || {
+        for _ in 0..count.div_ceil(BATCH) {
+            black_box(decode::mget_answer(&answer, BATCH).unwrap());
+        }
+    })
+}
+
+/// What the owner knows of each document when its record comes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Knows {
+    /// Not a thing, and nothing is found: it is new.
+    Nothing,
+    /// It is in the geoshard that the record names.
+    Here,
+    /// It is in another one.
+    Elsewhere,
+}
+
+/// Time does not pass: no deadline is met, and valgrind does not have to know the machine's clock.
+#[derive(Debug)]
+struct StandingClock;
+
+impl Clock for StandingClock {
+    fn now(&self) -> Instant {
+        Instant::from_start(Duration::from_secs(1_000))
+    }
+}
+
+/// From a record to its settled outcome: all that a partition's task does but waiting.
+struct Whole {
+    decoder: Decoder,
+    ledger: Ledger,
+    desk: Option<Desk>,
+    rounds: Rounds,
+    lease: Lease,
+    now: Instant,
+}
+
+impl Whole {
+    fn new(cache: PlacementCache, map: Arc<GeoshardMap>) -> Self {
+        let rules = Rules {
+            map,
+            location: LocationPath::default(),
+            on_missing: OnMissing::DeadLetter,
+            announce_all: false,
+            tally: None,
+        };
+        let clock = Arc::new(StandingClock);
+        let now = clock.now();
+        let rounds = Rounds {
+            elastic: Arc::new(NullElastic),
+            permits: Arc::new(Semaphore::new(4)),
+            limits: Limits {
+                max_operations: BATCH,
+                max_bytes: REQUEST_BYTES,
+                request_timeout: Duration::from_secs(30),
+            },
+            retry: RetryPolicy { initial: Duration::from_millis(100), max: Duration::from_secs(1) },
+            clock,
+            observer: Arc::new(Unobserved),
+        };
+        let lease = Lease { deadline: now + Duration::from_secs(3_600), cancel: CancellationToken::new() };
+        let ledger = Ledger::new(rules.clone(), epoch());
+        Self { decoder: decoder(), ledger, desk: Some(Desk::new(rules, cache)), rounds, lease, now }
+    }
+
+    fn take(&mut self, record: Record) {
+        black_box((record.bytes(), record.digest()));
+        self.ledger.take(self.decoder.decode(raw(&record)).unwrap(), self.now);
+    }
+
+    /// One batch; gives the number of documents that came to their end.
+    async fn batch(&mut self) -> u64 {
+        let entries = self.ledger.hand_out(BATCH, REQUEST_BYTES);
+        let desk = self.desk.take().unwrap();
+        let finished = mover::run(desk, entries, &self.rounds, &self.lease).await.unwrap();
+        self.desk = Some(finished.desk);
+        let settlement = self.ledger.settle(finished.settled);
+        assert!(settlement.again.is_empty(), "{settlement:?}");
+        black_box(self.ledger.watermark());
+        settlement.indexed
+    }
+
+    /// All records, with a batch whenever one is full.
+    fn run(mut self, records: Vec<Record>, documents: u64) {
+        // The rounds select between an answer and the end of their lease, for which tokio needs a timer.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let mut indexed = 0;
+        runtime.block_on(async {
+            for record in records {
+                self.take(record);
+                if self.ledger.pending() >= BATCH {
+                    indexed += self.batch().await;
+                }
+            }
+            while self.ledger.has_work() {
+                indexed += self.batch().await;
+            }
+        });
+        assert_eq!(indexed, documents);
+    }
+}
+
+fn whole(count: usize, knows: Knows) -> Run {
+    let map = map();
+    let mut cache = PlacementCache::new(NonZeroUsize::new(count.max(1)).unwrap());
+    // Offsets begin above the positions that are known.
+    let mut records = records(count, count);
+    for record in &mut records {
+        record.offset += 1_000_000_000;
+        let key = record.key.as_deref();
+        let at: GeoPoint = LocationPath::default().locate(record.value.as_ref().unwrap()).unwrap();
+        let here = map.locate(at);
+        let shard = match knows {
+            Knows::Nothing => continue,
+            Knows::Here => here,
+            Knows::Elsewhere => map.shards().iter().find(|shard| *shard != here).unwrap(),
+        };
+        let placement = Placement::new(position(1), Some(shard.clone()), []);
+        let known = Known::new(placement, Stamp { seq_no: 1, primary_term: 1 });
+        cache.put(DocId::from_key(key).unwrap(), known);
+    }
+    let whole = Whole::new(cache, map);
+    Box::new(move || whole.run(records, count as u64))
+}
+
+/// Everything is folded: ten records of a document come one after the other before a batch has them.
+fn hot_keys(count: usize) -> Run {
+    let documents = (count / 10).max(1);
+    let records = records(count, documents);
+    let cache = PlacementCache::new(NonZeroUsize::new(count.max(1)).unwrap());
+    let whole = Whole::new(cache, map());
+    Box::new(move || {
+        let mut whole = whole;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        for record in records {
+            whole.take(record);
+        }
+        let mut indexed = 0;
+        runtime.block_on(async {
+            while whole.ledger.has_work() {
+                indexed += whole.batch().await;
+            }
+        });
+        assert_eq!(indexed, documents as u64);
+    })
+}
