@@ -28,12 +28,13 @@
 //! `exchange(n, the_last_batch)` alone, which commits before it folds.
 
 use std::borrow::Borrow;
-use std::collections::btree_set;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::hash_map::Entry as MapEntry;
+use std::collections::{BTreeMap, HashMap, btree_map};
 use std::hash::Hash;
 use std::mem;
 
 use ahash::RandomState;
+use slab::Slab;
 
 /// A folding queue with two-phase hand-out; see the top of this file.
 ///
@@ -41,16 +42,52 @@ use ahash::RandomState;
 /// O(log n) for each key that it adds, moves or returns.
 ///
 /// Wherever two values meet, the caller's `merge(&key, &mut older, newer)` makes one of them, in order of arrival.
+///
+/// A key's values stay in one slot for as long as it is dirty, whichever set it is in: both orders lead to the slot, so that
+/// a key is hashed when it comes and when it goes, and a value is moved no more often.
 #[derive(Debug, Clone)]
 pub struct DirtySet<K, V> {
+    /// The slot of each key that is dirty. The hash is keyed at random: whoever writes to the topic chooses the keys.
+    places: HashMap<K, usize, RandomState>,
+    slots: Slab<Slot<V>>,
     /// Dirty and not handed out (Ick: `pset`).
-    pending: ScoredSet<K, V>,
+    pending: Order<K>,
     /// Handed out and not committed (Ick: `cset`).
-    in_flight: ScoredSet<K, V>,
+    in_flight: Order<K>,
     /// How many keys are in both.
     in_both: usize,
     /// Whether anything was called since the start or the last [`DirtySet::clear`].
     exists: bool,
+}
+
+/// Keys by score, with their slots.
+type Order<K> = BTreeMap<(i64, K), usize>;
+
+/// What is held of one key.
+#[derive(Debug, Clone)]
+struct Slot<V> {
+    /// What came first.
+    held: Held<V>,
+    /// Whether that was handed out; otherwise it is pending.
+    in_flight: bool,
+    /// What came while the other was in flight, pending. Seldom there, so it has a place of its own.
+    newer: Option<Box<Held<V>>>,
+}
+
+#[derive(Debug, Clone)]
+struct Held<V> {
+    score: i64,
+    value: V,
+}
+
+impl<V> Slot<V> {
+    fn pending(&self) -> Option<&Held<V>> {
+        if self.in_flight { self.newer.as_deref() } else { Some(&self.held) }
+    }
+
+    fn in_flight(&self) -> Option<&Held<V>> {
+        self.in_flight.then_some(&self.held)
+    }
 }
 
 /// What [`DirtySet::add`] did to the pending set.
@@ -117,7 +154,14 @@ impl Stats {
 
 impl<K, V> Default for DirtySet<K, V> {
     fn default() -> Self {
-        Self { pending: ScoredSet::default(), in_flight: ScoredSet::default(), in_both: 0, exists: false }
+        Self {
+            places: HashMap::default(),
+            slots: Slab::new(),
+            pending: Order::new(),
+            in_flight: Order::new(),
+            in_both: 0,
+            exists: false,
+        }
     }
 }
 
@@ -132,12 +176,30 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
     /// If it is pending already, its value absorbs this one through `merge`, whether or not the score is lower.
     pub fn add(&mut self, key: K, score: i64, value: V, merge: impl FnOnce(&K, &mut V, V)) -> Added {
         self.exists = true;
-        let in_flight = self.in_flight.contains(&key);
-        let added = self.pending.put(key, score, value, merge);
-        if added == Added::New && in_flight {
-            self.in_both += 1;
-        }
-        added
+        let place = match self.places.entry(key) {
+            MapEntry::Vacant(vacant) => {
+                let held = Held { score, value };
+                let place = self.slots.insert(Slot { held, in_flight: false, newer: None });
+                self.pending.insert((score, vacant.key().clone()), place);
+                vacant.insert(place);
+                return Added::New;
+            }
+            MapEntry::Occupied(occupied) => occupied,
+        };
+        let (key, place) = (place.key(), *place.get());
+        let slot = &mut self.slots[place];
+        let known = match &mut slot.newer {
+            _ if !slot.in_flight => &mut slot.held,
+            Some(newer) => &mut **newer,
+            none => {
+                *none = Some(Box::new(Held { score, value }));
+                self.pending.insert((score, key.clone()), place);
+                self.in_both += 1;
+                return Added::New;
+            }
+        };
+        merge(key, &mut known.value, value);
+        if lower(known, score, key, &mut self.pending) { Added::Lowered } else { Added::Unchanged }
     }
 
     /// Tops what is in flight up to `n` keys and hands out the `n` lowest of them, lowest first.
@@ -153,15 +215,41 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
     ) -> Entries<'_, K, V> {
         self.exists = true;
         if backwash {
-            let folds = self.in_flight.drain_into(&mut self.pending, usize::MAX, |key, held, older| {
-                let newer = mem::replace(held, older);
-                merge(key, held, newer);
-            });
-            self.in_both -= folds;
+            self.wash_back(&mut merge);
         }
-        let folds = self.pending.drain_into(&mut self.in_flight, n, merge);
-        self.in_both -= folds;
-        self.in_flight.first(n)
+        while self.in_flight.len() < n
+            && let Some(((score, key), place)) = self.pending.pop_first()
+        {
+            let slot = &mut self.slots[place];
+            match slot.newer.take() {
+                None => {
+                    slot.in_flight = true;
+                    self.in_flight.insert((score, key), place);
+                }
+                Some(newer) => {
+                    merge(&key, &mut slot.held.value, newer.value);
+                    lower(&mut slot.held, score, &key, &mut self.in_flight);
+                    self.in_both -= 1;
+                }
+            }
+        }
+        Entries { order: self.in_flight.iter().take(n), slots: &self.slots, held: Slot::in_flight }
+    }
+
+    /// Everything in flight goes back to pending.
+    fn wash_back(&mut self, mut merge: impl FnMut(&K, &mut V, V)) {
+        while let Some(((score, key), place)) = self.in_flight.pop_first() {
+            let slot = &mut self.slots[place];
+            slot.in_flight = false;
+            let Some(newer) = slot.newer.take() else {
+                self.pending.insert((score, key), place);
+                continue;
+            };
+            merge(&key, &mut slot.held.value, newer.value);
+            slot.held.score = newer.score;
+            lower(&mut slot.held, score, &key, &mut self.pending);
+            self.in_both -= 1;
+        }
     }
 
     /// Takes `keys` out of flight, done, and says how many were there. What is pending under them stays.
@@ -170,14 +258,30 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
         K: 'a,
     {
         self.exists = true;
-        let mut committed = 0;
-        for key in keys {
-            if self.in_flight.remove(key).is_some() {
-                committed += 1;
-                self.in_both -= usize::from(self.pending.contains(key));
-            }
+        keys.into_iter().filter_map(|key| self.commit_one(key)).count()
+    }
+
+    /// Takes `key` out of flight, done, and gives what was in flight under it.
+    pub fn commit_one(&mut self, key: &K) -> Option<V> {
+        self.exists = true;
+        let (key, place) = self.places.remove_entry(key)?;
+        let slot = &mut self.slots[place];
+        if !slot.in_flight {
+            self.places.insert(key, place);
+            return None;
         }
-        committed
+        let score = slot.held.score;
+        let (done, key) = match slot.newer.take() {
+            None => (self.slots.remove(place).held, key),
+            Some(newer) => {
+                slot.in_flight = false;
+                self.in_both -= 1;
+                self.places.insert(key.clone(), place);
+                (mem::replace(&mut slot.held, *newer), key)
+            }
+        };
+        self.in_flight.remove(&(score, key));
+        Some(done.value)
     }
 
     /// [`commit`](Self::commit), then [`reserve`](Self::reserve): the consumer's whole loop.
@@ -198,34 +302,36 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
     /// Takes `key` out of both sets: its lower score, and its values folded. For work that must wait outside for
     /// something else to happen; until it is added again, its score does not count in [`Self::lowest_score`].
     pub fn withdraw(&mut self, key: &K, merge: impl FnOnce(&K, &mut V, V)) -> Option<(i64, V)> {
-        match (self.in_flight.remove(key), self.pending.remove(key)) {
-            (Some((score, mut older)), Some((newer_score, newer))) => {
-                self.in_both -= 1;
-                merge(key, &mut older, newer);
-                Some((score.min(newer_score), older))
-            }
-            (one, other) => one.or(other),
-        }
+        let (key, place) = self.places.remove_entry(key)?;
+        let Slot { held: Held { score, mut value }, in_flight, newer } = self.slots.remove(place);
+        let mut place = (score, key);
+        let order = if in_flight { &mut self.in_flight } else { &mut self.pending };
+        order.remove(&place);
+        let Some(newer) = newer else { return Some((score, value)) };
+        self.in_both -= 1;
+        merge(&place.1, &mut value, newer.value);
+        place.0 = newer.score;
+        self.pending.remove(&place);
+        Some((score.min(newer.score), value))
     }
 
     /// Forgets everything, work in flight too. Says how many of the three parts were there (any call at all since
     /// the last clear; a pending key; a key in flight), which is what the original's `del` returns.
     pub fn clear(&mut self) -> u8 {
-        let parts = u8::from(self.exists)
-            + u8::from(!self.pending.order.is_empty())
-            + u8::from(!self.in_flight.order.is_empty());
+        let parts =
+            u8::from(self.exists) + u8::from(!self.pending.is_empty()) + u8::from(!self.in_flight.is_empty());
         *self = Self::default();
         parts
     }
 
     /// Sizes and scores; `None` if nothing but `stats` and `clear` was called since the last clear.
     pub fn stats(&self) -> Option<Stats> {
-        self.exists.then(|| Stats { pending: self.pending.stats(), in_flight: self.in_flight.stats() })
+        self.exists.then(|| Stats { pending: stats(&self.pending), in_flight: stats(&self.in_flight) })
     }
 
     /// The lowest score of all that is not committed, pending or in flight: what the watermark must not pass.
     pub fn lowest_score(&self) -> Option<i64> {
-        match (self.pending.lowest(), self.in_flight.lowest()) {
+        match (lowest(&self.pending), lowest(&self.in_flight)) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
         }
@@ -233,7 +339,7 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
 
     /// The lowest score that is pending.
     pub fn lowest_pending(&self) -> Option<i64> {
-        self.pending.lowest()
+        lowest(&self.pending)
     }
 
     /// Number of distinct keys that are dirty.
@@ -248,12 +354,12 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
 
     /// Number of keys that are pending (Ick: `pset_size`).
     pub fn pending_len(&self) -> usize {
-        self.pending.order.len()
+        self.pending.len()
     }
 
     /// Number of keys in flight (Ick: `cset_size`).
     pub fn in_flight_len(&self) -> usize {
-        self.in_flight.order.len()
+        self.in_flight.len()
     }
 
     /// What is pending under `key`.
@@ -262,7 +368,7 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.pending.get(key)
+        self.get(key, Slot::pending)
     }
 
     /// What is in flight under `key`.
@@ -271,33 +377,69 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.in_flight.get(key)
+        self.get(key, Slot::in_flight)
     }
 
     /// All that is pending, lowest first.
     pub fn pending(&self) -> Entries<'_, K, V> {
-        self.pending.first(usize::MAX)
+        Entries { order: self.pending.iter().take(usize::MAX), slots: &self.slots, held: Slot::pending }
     }
 
     /// All that is in flight, lowest first.
     pub fn in_flight(&self) -> Entries<'_, K, V> {
-        self.in_flight.first(usize::MAX)
+        Entries { order: self.in_flight.iter().take(usize::MAX), slots: &self.slots, held: Slot::in_flight }
     }
+
+    fn get<Q>(&self, key: &Q, held: fn(&Slot<V>) -> Option<&Held<V>>) -> Option<Entry<'_, K, V>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (key, &place) = self.places.get_key_value(key)?;
+        let Held { score, value } = held(&self.slots[place])?;
+        Some(Entry { key, score: *score, value })
+    }
+}
+
+/// Lowers a score and the place in its order, if `score` is lower; says whether it was.
+fn lower<K: Ord + Clone, V>(held: &mut Held<V>, score: i64, key: &K, order: &mut Order<K>) -> bool {
+    if score >= held.score {
+        return false;
+    }
+    let mut place = (mem::replace(&mut held.score, score), key.clone());
+    if let Some(slot) = order.remove(&place) {
+        place.0 = score;
+        order.insert(place, slot);
+    }
+    true
+}
+
+fn lowest<K>(order: &Order<K>) -> Option<i64>
+where
+    K: Ord,
+{
+    order.first_key_value().map(|((score, _), _)| *score)
+}
+
+fn stats<K: Ord>(order: &Order<K>) -> SetStats {
+    let highest = order.last_key_value().map(|((score, _), _)| *score);
+    SetStats { size: order.len(), scores: lowest(order).zip(highest) }
 }
 
 /// Entries of one set, ascending by (score, key).
 #[derive(Debug)]
 pub struct Entries<'a, K, V> {
-    order: std::iter::Take<btree_set::Iter<'a, (i64, K)>>,
-    values: &'a HashMap<K, (i64, V), RandomState>,
+    order: std::iter::Take<btree_map::Iter<'a, (i64, K), usize>>,
+    slots: &'a Slab<Slot<V>>,
+    held: fn(&Slot<V>) -> Option<&Held<V>>,
 }
 
-impl<'a, K: Hash + Eq, V> Iterator for Entries<'a, K, V> {
+impl<'a, K, V> Iterator for Entries<'a, K, V> {
     type Item = Entry<'a, K, V>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (score, key) = self.order.next()?;
-        let (_, value) = &self.values[key];
+        let ((score, key), &place) = self.order.next()?;
+        let Held { value, .. } = (self.held)(&self.slots[place])?;
         Some(Entry { key, score: *score, value })
     }
 
@@ -306,87 +448,7 @@ impl<'a, K: Hash + Eq, V> Iterator for Entries<'a, K, V> {
     }
 }
 
-impl<K: Hash + Eq, V> ExactSizeIterator for Entries<'_, K, V> {}
-
-/// Keys by score, and values by key. Both parts hold the same keys with the same scores.
-#[derive(Debug, Clone)]
-struct ScoredSet<K, V> {
-    order: BTreeSet<(i64, K)>,
-    /// The hash is keyed at random: whoever writes to the topic chooses the keys.
-    values: HashMap<K, (i64, V), RandomState>,
-}
-
-impl<K, V> Default for ScoredSet<K, V> {
-    fn default() -> Self {
-        Self { order: BTreeSet::new(), values: HashMap::default() }
-    }
-}
-
-impl<K: Ord + Hash + Clone, V> ScoredSet<K, V> {
-    /// Inserts, or lowers the score and merges `value` into the one that is there.
-    fn put(&mut self, key: K, score: i64, value: V, merge: impl FnOnce(&K, &mut V, V)) -> Added {
-        let Some((known_score, known)) = self.values.get_mut(&key) else {
-            self.order.insert((score, key.clone()));
-            self.values.insert(key, (score, value));
-            return Added::New;
-        };
-        merge(&key, known, value);
-        if score >= *known_score {
-            return Added::Unchanged;
-        }
-        let mut place = (mem::replace(known_score, score), key);
-        self.order.remove(&place);
-        place.0 = score;
-        self.order.insert(place);
-        Added::Lowered
-    }
-
-    /// Moves entries, lowest first, until `target` holds `cap` keys or nothing is left here. Says how many were
-    /// folded into a key that `target` held already.
-    fn drain_into(&mut self, target: &mut Self, cap: usize, mut merge: impl FnMut(&K, &mut V, V)) -> usize {
-        let mut folds = 0;
-        while target.order.len() < cap
-            && let Some((score, key)) = self.order.pop_first()
-            && let Some((_, value)) = self.values.remove(&key)
-        {
-            if target.put(key, score, value, &mut merge) != Added::New {
-                folds += 1;
-            }
-        }
-        folds
-    }
-
-    fn remove(&mut self, key: &K) -> Option<(i64, V)> {
-        let (key, (score, value)) = self.values.remove_entry(key)?;
-        self.order.remove(&(score, key));
-        Some((score, value))
-    }
-
-    fn contains(&self, key: &K) -> bool {
-        self.values.contains_key(key)
-    }
-
-    fn get<Q>(&self, key: &Q) -> Option<Entry<'_, K, V>>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        self.values.get_key_value(key).map(|(key, (score, value))| Entry { key, score: *score, value })
-    }
-
-    fn first(&self, n: usize) -> Entries<'_, K, V> {
-        Entries { order: self.order.iter().take(n), values: &self.values }
-    }
-
-    fn lowest(&self) -> Option<i64> {
-        self.order.first().map(|(score, _)| *score)
-    }
-
-    fn stats(&self) -> SetStats {
-        let highest = self.order.last().map(|(score, _)| *score);
-        SetStats { size: self.order.len(), scores: self.lowest().zip(highest) }
-    }
-}
+impl<K, V> ExactSizeIterator for Entries<'_, K, V> {}
 
 #[cfg(test)]
 mod tests {

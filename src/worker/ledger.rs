@@ -422,10 +422,9 @@ impl Ledger {
     }
 
     fn commit(&mut self, id: &DocId) {
-        if let Some(entry) = self.dirty.get_in_flight(id) {
-            self.bytes -= entry.value.bytes;
+        if let Some(done) = self.dirty.commit_one(id) {
+            self.bytes -= done.bytes;
         }
-        self.dirty.commit([id]);
     }
 }
 
