@@ -10,17 +10,25 @@ use ahash::AHashMap;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
+use smallvec::SmallVec;
 use thiserror::Error;
 
 /// So much of a key is shown in an error: enough to find it, not enough to leak a document.
 const SHOWN_KEY_CHARS: usize = 40;
 
+/// With more members than this they are found through a map; with fewer it is faster to look through them.
+const MAX_LOOKED_THROUGH: usize = 16;
+
 /// An object's members, oldest first, none twice.
 #[derive(Debug, Default)]
 pub(super) struct Object<'a> {
-    pub(super) members: Vec<Member<'a>>,
-    places: AHashMap<Cow<'a, str>, usize>,
+    pub(super) members: Members<'a>,
+    /// Where each key is; only if there are more than [`MAX_LOOKED_THROUGH`].
+    places: Option<AHashMap<Cow<'a, str>, usize>>,
 }
+
+/// A location has two.
+pub(super) type Members<'a> = SmallVec<[Member<'a>; 3]>;
 
 /// One member of an object.
 #[derive(Debug)]
@@ -53,14 +61,18 @@ pub enum BadObject {
 impl<'a> Object<'a> {
     pub(super) fn parse(text: &'a str) -> Result<Self, BadObject> {
         let RawMembers(raw_members) = serde_json::from_str(text)?;
-        let mut object = Self {
-            members: Vec::with_capacity(raw_members.len()),
-            places: AHashMap::with_capacity(raw_members.len()),
-        };
+        let mut object = Self { members: Members::with_capacity(raw_members.len()), places: None };
+        if raw_members.len() > MAX_LOOKED_THROUGH {
+            object.places = Some(AHashMap::with_capacity(raw_members.len()));
+        }
         for (raw_key, value) in raw_members {
             let raw_key = raw_key.get();
             let key = unescaped(raw_key)?;
-            if object.places.insert(key.clone(), object.members.len()).is_some() {
+            let is_there = match &mut object.places {
+                Some(places) => places.insert(key.clone(), object.members.len()).is_some(),
+                None => object.members.iter().any(|member| member.key == key),
+            };
+            if is_there {
                 return Err(BadObject::DuplicateKey(shown(&key)));
             }
             object.members.push(Member { key, raw_key, value: value.get() });
@@ -70,11 +82,15 @@ impl<'a> Object<'a> {
 
     /// The text of the value at `key`.
     pub(super) fn get(&self, key: &str) -> Option<&'a str> {
-        self.places.get(key).map(|&place| self.members[place].value)
+        let member = match &self.places {
+            Some(places) => places.get(key).map(|&place| &self.members[place]),
+            None => self.members.iter().find(|member| member.key == key),
+        };
+        member.map(|member| member.value)
     }
 
     pub(super) fn contains(&self, key: &str) -> bool {
-        self.places.contains_key(key)
+        self.get(key).is_some()
     }
 }
 
@@ -108,21 +124,21 @@ fn unescaped(raw_key: &str) -> Result<Cow<'_, str>, serde_json::Error> {
     }
 }
 
-struct RawMembers<'a>(Vec<(&'a RawValue, &'a RawValue)>);
+struct RawMembers<'a>(SmallVec<[(&'a RawValue, &'a RawValue); 3]>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for RawMembers<'a> {
+impl<'de> Deserialize<'de> for RawMembers<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Collect;
 
         impl<'de> Visitor<'de> for Collect {
-            type Value = Vec<(&'de RawValue, &'de RawValue)>;
+            type Value = SmallVec<[(&'de RawValue, &'de RawValue); 3]>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = Vec::new();
+                let mut members = SmallVec::new();
                 while let Some(member) = map.next_entry()? {
                     members.push(member);
                 }
