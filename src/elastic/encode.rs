@@ -4,10 +4,9 @@
 //! worker does per document, so they are written by hand into one buffer of the right size: no tree, no `String` per
 //! operation, and the source is copied exactly once.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::{BulkOp, Get, Guard, Index, Stamp};
 use crate::ids::DocId;
@@ -27,24 +26,24 @@ pub const MGET_PATH: &str = "/_mget?realtime=true";
 /// An `_mget` body.
 pub fn mget_body(gets: &[Get], prefix: &str) -> Bytes {
     let size = gets.iter().map(|get| get_bytes(get, prefix.len())).sum::<usize>() + 16;
-    let mut body = BytesMut::with_capacity(size);
-    body.put_slice(b"{\"docs\":[");
+    let mut body = Vec::with_capacity(size);
+    body.extend_from_slice(b"{\"docs\":[");
     for (n, get) in gets.iter().enumerate() {
         if n > 0 {
-            body.put_u8(b',');
+            body.push(b',');
         }
         put_address(&mut body, "{", &get.index, &get.id, prefix);
-        body.put_u8(b'}');
+        body.push(b'}');
     }
-    body.put_slice(b"]}");
+    body.extend_from_slice(b"]}");
     debug_assert!(body.len() <= size, "get_bytes must be an upper bound");
-    body.freeze()
+    body.into()
 }
 
 /// A `_bulk` body.
 pub fn bulk_body(ops: &[BulkOp], prefix: &str) -> Bytes {
     let size = ops.iter().map(|op| op_bytes(op, prefix.len())).sum();
-    let mut body = BytesMut::with_capacity(size);
+    let mut body = Vec::with_capacity(size);
     for op in ops {
         match op {
             BulkOp::Index { index, id, guard, source } => {
@@ -52,16 +51,16 @@ pub fn bulk_body(ops: &[BulkOp], prefix: &str) -> Bytes {
                 let action = if *guard == Guard::Absent { "{\"create\":{" } else { "{\"index\":{" };
                 put_address(&mut body, action, index, id, prefix);
                 put_guard(&mut body, guard);
-                body.put_slice(b"}}\n");
-                body.put_slice(source);
-                body.put_u8(b'\n');
+                body.extend_from_slice(b"}}\n");
+                body.extend_from_slice(source);
+                body.push(b'\n');
             }
             BulkOp::Delete { index, id, version } => {
                 put_address(&mut body, "{\"delete\":{", index, id, prefix);
                 if !sabotage::is(Sabotage::DeleteWithoutVersion) {
                     put_guard(&mut body, &Guard::External(*version));
                 }
-                body.put_slice(b"}}\n");
+                body.extend_from_slice(b"}}\n");
             }
             BulkOp::Remove { index, id, stamp } => {
                 put_address(&mut body, "{\"delete\":{", index, id, prefix);
@@ -71,7 +70,7 @@ pub fn bulk_body(ops: &[BulkOp], prefix: &str) -> Bytes {
         }
     }
     debug_assert!(body.len() <= size, "op_bytes must be an upper bound");
-    body.freeze()
+    body.into()
 }
 
 /// Where a `_bulk` body with these operations is posted to.
@@ -114,30 +113,52 @@ fn get_bytes(get: &Get, prefix: usize) -> usize {
 }
 
 /// Writes `open`, then `"_index":"…","_id":"…"`. A prefix and a suffix of an index name never need escaping.
-fn put_address(body: &mut BytesMut, open: &str, index: &Index, id: &DocId, prefix: &str) {
+fn put_address(body: &mut Vec<u8>, open: &str, index: &Index, id: &DocId, prefix: &str) {
     for part in [open, "\"_index\":\"", prefix, "-", index.suffix(), "\",\"_id\":\""] {
-        body.put_slice(part.as_bytes());
+        body.extend_from_slice(part.as_bytes());
     }
     put_escaped(body, id.as_str());
-    body.put_u8(b'"');
+    body.push(b'"');
 }
 
-fn put_guard(body: &mut BytesMut, guard: &Guard) {
-    let written = match guard {
-        Guard::Absent => Ok(()),
-        Guard::External(at) => write!(body, ",\"version\":{},\"version_type\":\"external\"", at.version()),
+fn put_guard(body: &mut Vec<u8>, guard: &Guard) {
+    match guard {
+        Guard::Absent => {}
+        Guard::External(at) => {
+            put_number(body, ",\"version\":", at.version());
+            body.extend_from_slice(b",\"version_type\":\"external\"");
+        }
         Guard::ExternalOrEqual(at) => {
-            write!(body, ",\"version\":{},\"version_type\":\"external_gte\"", at.version())
+            put_number(body, ",\"version\":", at.version());
+            body.extend_from_slice(b",\"version_type\":\"external_gte\"");
         }
         Guard::Unchanged(Stamp { seq_no, primary_term }) => {
-            write!(body, ",\"if_seq_no\":{seq_no},\"if_primary_term\":{primary_term}")
+            put_number(body, ",\"if_seq_no\":", *seq_no);
+            put_number(body, ",\"if_primary_term\":", *primary_term);
         }
-    };
-    debug_assert!(written.is_ok(), "a BytesMut grows");
+    }
+}
+
+/// Writes `open`, then a number in decimal. By hand, since there is one for every operation: the standard library's
+/// formatting takes several times as long.
+fn put_number(body: &mut Vec<u8>, open: &str, number: u64) {
+    body.extend_from_slice(open.as_bytes());
+    let mut digits = [b'0'; 20];
+    let (mut at, mut rest) = (digits.len(), number);
+    loop {
+        at -= 1;
+        // Below ten, so it fits.
+        digits[at] += (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    body.extend_from_slice(&digits[at..]);
 }
 
 /// Writes text as the inside of a JSON string (RFC 8259, section 7: quote, backslash and control characters).
-fn put_escaped(body: &mut BytesMut, text: &str) {
+fn put_escaped(body: &mut Vec<u8>, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let bytes = text.as_bytes();
     let mut plain_from = 0;
@@ -145,17 +166,17 @@ fn put_escaped(body: &mut BytesMut, text: &str) {
         if !needs_escape(byte) {
             continue;
         }
-        body.put_slice(&bytes[plain_from..at]);
+        body.extend_from_slice(&bytes[plain_from..at]);
         plain_from = at + 1;
         match byte {
-            b'"' | b'\\' => body.put_slice(&[b'\\', byte]),
+            b'"' | b'\\' => body.extend_from_slice(&[b'\\', byte]),
             control => {
-                body.put_slice(b"\\u00");
-                body.put_slice(&[HEX[usize::from(control >> 4)], HEX[usize::from(control & 15)]]);
+                body.extend_from_slice(b"\\u00");
+                body.extend_from_slice(&[HEX[usize::from(control >> 4)], HEX[usize::from(control & 15)]]);
             }
         }
     }
-    body.put_slice(&bytes[plain_from..]);
+    body.extend_from_slice(&bytes[plain_from..]);
 }
 
 fn needs_escape(byte: u8) -> bool {
