@@ -19,6 +19,10 @@ use crate::telemetry::metrics::{PartitionMetrics, level};
 /// Records that may wait between the poll thread and a partition task.
 const QUEUE_RECORDS: usize = 4096;
 
+/// Records of one partition that the poll thread gathers before it passes them on. One by one they would wake the task for each,
+/// and a task that is woken costs more than a record. They never wait for company: between two polls all are passed on.
+const PASSED_ON_AT_ONCE: usize = 128;
+
 /// After a cancelled task was told so, it has this long to let go; it only has to reach its next await.
 const CANCEL_GRACE: Duration = Duration::from_millis(500);
 
@@ -26,7 +30,7 @@ const CANCEL_GRACE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 struct Owned {
     records: mpsc::Sender<Record>,
-    /// What the full queue did not take; the partition is paused while there is any.
+    /// What was not passed on yet, or what the full queue did not take; in this case the partition is paused.
     overflow: VecDeque<Record>,
     meter: Arc<Meter>,
     published: Arc<Published>,
@@ -199,13 +203,17 @@ impl Assignment {
         to_commit
     }
 
-    /// Hands a record to its partition's task. Never blocks: what does not fit waits here, and the partition is paused.
-    /// Says whether the partition may be read on; if not, [`Assignment::flow`] should be asked before the next record.
+    /// Takes a record for its partition's task, which has it with the next [`Assignment::flow`] at the latest. Never blocks:
+    /// what does not fit waits here, and the partition is paused. Says whether the partition may be read on; if not,
+    /// [`Assignment::flow`] should be asked before the next record.
     pub fn route(&mut self, number: i32, record: Record) -> bool {
         // A record of a partition that was just revoked: the next owner reads it again.
         let Some(owned) = self.owned.get_mut(&number) else { return true };
         owned.meter.enqueued(record.bytes());
         owned.overflow.push_back(record);
+        if owned.overflow.len() < PASSED_ON_AT_ONCE {
+            return owned.meter.may_read(self.limits, owned.is_paused);
+        }
         owned.pass_on();
         owned.may_read(self.limits)
     }
