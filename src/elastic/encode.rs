@@ -65,7 +65,7 @@ pub fn bulk_body(ops: &[BulkOp], prefix: &str) -> Bytes {
             BulkOp::Remove { index, id, stamp } => {
                 put_address(&mut body, "{\"delete\":{", index, id, prefix);
                 put_guard(&mut body, &Guard::Unchanged(*stamp));
-                body.put_slice(b"}}\n");
+                body.extend_from_slice(b"}}\n");
             }
         }
     }
