@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use bytes::Bytes;
-use geofold::config::Config;
+use geofold::config::{Config, Envelope};
 use geofold::decode::{Decoder, LocationPath, RawRecord, merge_patch};
 use geofold::elastic::decode as answers;
 use geofold::geo::GeoPoint;
@@ -35,6 +35,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("config", config),
     ("line", line),
     ("placement", placement),
+    ("event", event),
 ];
 
 const MAX_BYTES: usize = 1 << 16;
@@ -163,6 +164,23 @@ pub fn line(data: &[u8]) {
             serde_json::from_str::<BTreeMap<String, Box<RawValue>>>(value).expect("an object");
         }
     }
+}
+
+/// A change event: it is refused, or its row means what the same row means by itself.
+pub fn event(data: &[u8]) {
+    let path = LocationPath::new("location").expect("a plain path");
+    let decoder =
+        Decoder::new(path, Epoch::new(1).expect("a small number"), MAX_BYTES).in_envelope(Envelope::Debezium);
+    let value = Some(Bytes::copy_from_slice(data));
+    let Ok(write) = decoder.decode(RawRecord { partition: 0, offset: 1, key: Some(b"id"), value, op: None })
+    else {
+        return;
+    };
+    let Body::Index { doc, at } = write.body else { return };
+    let Ok(Write { body: Body::Index { at: by_itself, .. }, .. }) = decode(None, &doc, 1) else {
+        panic!("a row is a document by itself")
+    };
+    assert_eq!(at, by_itself);
 }
 
 /// A record of the placements index.

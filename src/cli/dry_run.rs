@@ -94,7 +94,8 @@ async fn prepare(config: &Config, elastic: Arc<dyn Elastic>) -> Result<DryRun, F
     let rules = connect::rules(config)?;
     let rules = Rules { map: stored.map_or(rules.map, |stored| stored.record.deciding().clone()), ..rules };
     let decoder =
-        Decoder::new(rules.location.clone(), config.positions.epoch, config.documents.max_bytes.as_usize());
+        Decoder::new(rules.location.clone(), config.positions.epoch, config.documents.max_bytes.as_usize())
+            .in_envelope(config.kafka.envelope);
     let rounds = Rounds {
         elastic,
         permits: Arc::new(Semaphore::new(config.elasticsearch.max_in_flight)),

@@ -77,6 +77,8 @@ pub struct Kafka {
     pub brokers: Vec<String>,
     /// The topic of document writes, keyed by document id. Required in the file.
     pub topic: String,
+    /// What a record's value is.
+    pub envelope: Envelope,
     /// The consumer group that all workers of one index share.
     pub group_id: String,
     /// The name by which brokers log this client.
@@ -116,6 +118,7 @@ impl Default for Kafka {
         Self {
             brokers: vec!["127.0.0.1:9092".to_owned()],
             topic: "documents".to_owned(),
+            envelope: Envelope::Plain,
             group_id: "geofold".to_owned(),
             client_id: "geofold".to_owned(),
             group_protocol: GroupProtocol::Classic,
@@ -173,6 +176,16 @@ pub enum RemoteAssignor {
     Uniform,
     /// Contiguous ranges of partitions.
     Range,
+}
+
+/// What a record's value is, if it has no header `geofold-op`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Envelope {
+    /// The document.
+    Plain,
+    /// A change event of Debezium, in JSON.
+    Debezium,
 }
 
 /// Encryption and authentication on the way to the brokers; librdkafka's `security.protocol`.

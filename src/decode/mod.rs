@@ -3,6 +3,7 @@
 //! A document is read once, from one end to the other, to check its JSON and find its location; its bytes go on
 //! untouched and uncopied. Only line breaks between tokens are replaced, since a `_bulk` request is made of lines.
 
+mod debezium;
 pub mod location;
 pub mod merge_patch;
 mod object;
@@ -12,9 +13,12 @@ use bytes::Bytes;
 use memchr::memchr2;
 use thiserror::Error;
 
+pub use self::debezium::BadEvent;
+use self::debezium::Change;
 pub use self::location::{BadLocation, BadLocationPath, LocationPath};
 pub use self::object::BadObject;
 pub use self::point::BadForm;
+use crate::config::Envelope;
 use crate::geo::GeoPoint;
 use crate::ids::{BadDocId, DocId};
 use crate::position::{Epoch, Position};
@@ -22,6 +26,9 @@ use crate::write::{Body, Write};
 
 /// The record header that says what a record asks for.
 pub const OP_HEADER: &str = "geofold-op";
+
+/// How many times larger than a document a change event may be.
+const EVENT_PER_DOCUMENT: usize = 4;
 
 /// So much of an unknown operation is shown in its error.
 const SHOWN_OP_CHARS: usize = 20;
@@ -41,12 +48,13 @@ pub struct RawRecord<'a> {
     pub op: Option<&'a [u8]>,
 }
 
-/// Decodes plain records: the value is the document, or a patch of it.
+/// Decodes records: the value is the document, or a patch of it, or has the document in an envelope.
 #[derive(Debug, Clone)]
 pub struct Decoder {
     path: LocationPath,
     epoch: Epoch,
     max_bytes: usize,
+    envelope: Envelope,
 }
 
 /// What a record is to do, before its value is looked at.
@@ -87,6 +95,9 @@ pub enum BadRecord {
         /// What the configuration allows.
         max_bytes: usize,
     },
+    /// The value should be a change event.
+    #[error("the value is not a change event of Debezium: {0}")]
+    Event(BadEvent),
     /// Null, an array, a scalar, nothing.
     #[error("the value is not a JSON object; a document and a patch must be one")]
     NotAnObject,
@@ -131,6 +142,7 @@ impl BadRecord {
             Self::Op(_) => "bad_op",
             Self::NoValue(_) => "no_value",
             Self::TooLarge { .. } => "too_large",
+            Self::Event(why) => why.reason(),
             Self::NotAnObject => "not_an_object",
             Self::Json(why) => why.reason(),
             Self::NoLocation { .. } => "no_location",
@@ -154,7 +166,13 @@ impl BadObject {
 impl Decoder {
     /// A decoder of documents whose location is at `path`, and whose values have `max_bytes` at most.
     pub fn new(path: LocationPath, epoch: Epoch, max_bytes: usize) -> Self {
-        Self { path, epoch, max_bytes }
+        Self { path, epoch, max_bytes, envelope: Envelope::Plain }
+    }
+
+    /// The same, for values that have their document in an envelope. Only for records without the header [`OP_HEADER`]: those
+    /// with one come from geofold's own tools, and are plain.
+    pub fn in_envelope(self, envelope: Envelope) -> Self {
+        Self { envelope, ..self }
     }
 
     /// Where documents have their location.
@@ -167,6 +185,10 @@ impl Decoder {
         let RawRecord { partition, offset, key, value, op } = record;
         let position = Position::new(self.epoch, offset).ok_or(BadRecord::Position { partition, offset })?;
         let id = DocId::from_key(key)?;
+        let value = match (self.envelope, op, value) {
+            (Envelope::Debezium, None, Some(event)) => self.row(&event)?,
+            (_, _, value) => value,
+        };
         let body = match (Op::of(op, value.is_some())?, value) {
             (Op::Delete, _) => Body::Delete,
             (Op::Touch, _) => Body::Touch,
@@ -195,6 +217,19 @@ impl Decoder {
             }
         })?;
         Ok((on_one_line(value), at))
+    }
+
+    /// The row that a change event leaves; `None` if it is gone.
+    fn row(&self, event: &[u8]) -> Result<Option<Bytes>, BadRecord> {
+        // An event has the row twice, and a schema perhaps: its own bound is a multiple of a document's.
+        let max_bytes = self.max_bytes.saturating_mul(EVENT_PER_DOCUMENT);
+        if event.len() > max_bytes {
+            return Err(BadRecord::TooLarge { bytes: event.len(), max_bytes });
+        }
+        match debezium::read(event).map_err(BadRecord::Event)? {
+            Change::Row(row) => Ok(Some(row)),
+            Change::Deleted => Ok(None),
+        }
     }
 
     fn index(&self, value: Bytes) -> Result<Body, BadRecord> {
@@ -283,6 +318,35 @@ mod tests {
         let Body::Index { doc, at } = decode(Some(value.clone()), None).unwrap() else { panic!() };
         assert_eq!(doc.as_ptr(), value.as_ptr());
         assert_eq!((doc, at), (value, GeoPoint::new(1.0, 2.0).unwrap()));
+    }
+
+    #[test]
+    fn rows_are_taken_out_of_their_events_and_tools_write_plain_records_beside_them() {
+        let decoder = Decoder::new(LocationPath::new("location").unwrap(), Epoch::default(), 100)
+            .in_envelope(Envelope::Debezium);
+        let decode = |value: Option<&str>, op: Option<&str>| {
+            let value = value.map(|value| Bytes::copy_from_slice(value.as_bytes()));
+            let op = op.map(str::as_bytes);
+            let record = RawRecord { partition: 3, offset: 7, key: Some(b"id"), value, op };
+            decoder.decode(record).map(|write| write.body).map_err(|bad| bad.reason())
+        };
+        let Ok(Body::Index { doc, at }) = decode(Some(r#"{"op":"u","after":{"location":"1,2"}}"#), None)
+        else {
+            panic!()
+        };
+        assert_eq!((&*doc, at), (&br#"{"location":"1,2"}"#[..], GeoPoint::new(1.0, 2.0).unwrap()));
+        assert_eq!(decode(Some(r#"{"op":"d","before":{"location":"1,2"}}"#), None), Ok(Body::Delete));
+        assert_eq!(decode(None, None), Ok(Body::Delete), "the tombstone behind a delete");
+        assert_eq!(decode(Some(r#"{"op":"c","after":{}}"#), None), Err("no_location"));
+        assert_eq!(decode(Some(r#"{"op":"c","after":7}"#), None), Err("not_an_object"));
+        assert_eq!(decode(Some(r#"{"location":"1,2"}"#), None), Err("bad_event"));
+        assert_eq!(decode(None, Some("touch")), Ok(Body::Touch));
+        assert!(matches!(decode(Some(r#"{"location":"1,2"}"#), Some("index")), Ok(Body::Index { .. })));
+        let large = |bytes: usize| {
+            format!(r#"{{"op":"c","after":{{"location":"1,2","a":"{}"}}}}"#, "x".repeat(bytes))
+        };
+        assert_eq!(decode(Some(&large(200)), None), Err("too_large"), "the row");
+        assert_eq!(decode(Some(&large(500)), None), Err("too_large"), "the event");
     }
 
     #[test]

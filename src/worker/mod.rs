@@ -141,7 +141,8 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
     let distributor = distribution::build(config, &rounds.elastic, dead_letters.clone(), &clock, &metrics)?;
     let distributing = distributor.clone().map(Distributing::start);
     let decoder =
-        Decoder::new(rules.location.clone(), config.positions.epoch, config.documents.max_bytes.as_usize());
+        Decoder::new(rules.location.clone(), config.positions.epoch, config.documents.max_bytes.as_usize())
+            .in_envelope(config.kafka.envelope);
     let feeding = CancellationToken::new();
     let refeed = match config.source.kind {
         None => None,

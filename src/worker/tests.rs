@@ -165,6 +165,34 @@ async fn until(what: &str, wanted: impl Fn() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn change_events_of_debezium_end_as_their_rows() {
+    let mut world = World::new();
+    let row = r#"{"location":[13.4,52.5],"n":1.10}"#;
+    let events = [
+        ("kept", Some(format!(r#"{{"schema":{{}},"payload":{{"op":"r","before":null,"after":{row}}}}}"#))),
+        ("gone", Some(format!(r#"{{"op":"c","before":null,"after":{row}}}"#))),
+        ("gone", Some(format!(r#"{{"op":"d","before":{row},"after":null}}"#))),
+        ("gone", None),
+    ];
+    for (id, event) in &events {
+        let record = BaseRecord::to(TOPIC).key(*id).partition(0);
+        let record = match event {
+            Some(event) => record.payload(event.as_str()),
+            None => record,
+        };
+        world.producer.send(record).map_err(|(error, _)| error).unwrap();
+    }
+    world.producer.flush(PATIENCE).unwrap();
+    world.ends.insert(0, 4);
+    world.wanted.insert("kept".to_owned(), row.to_owned());
+    let mut config = world.config();
+    config.kafka.envelope = config::Envelope::Debezium;
+    let worker = world.start(&config);
+    world.until_done().await;
+    worker.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_in_the_topic_is_in_the_index_and_committed() {
     let mut world = World::new();
     world.produce(1, 400, 0);

@@ -1,0 +1,179 @@
+//! Change events of Debezium: `before` and `after` around a row, with what was done to it.
+//!
+//! <https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-change-events-value>. What is
+//! read is the same for all its connectors whose events hold whole rows: `op`, `after`, and the `payload` around them where
+//! the converter writes schemas (`schemas.enable`).
+
+use std::borrow::Cow;
+use std::fmt;
+
+use bytes::Bytes;
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use thiserror::Error;
+
+/// So much of an unknown operation is shown in its error.
+const SHOWN_OP_CHARS: usize = 20;
+
+/// What an event asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Change {
+    /// The row as it is now, byte for byte. A copy: a slice would keep the whole event in memory, with the row as it was before
+    /// and a schema, while the bound on memory counts the row alone.
+    Row(Bytes),
+    /// The row is gone.
+    Deleted,
+}
+
+/// Why a value is no change of a row.
+#[derive(Debug, Error)]
+pub enum BadEvent {
+    /// No JSON, or not of this shape.
+    #[error("it is not a valid JSON object with \"op\" and \"after\": {0}")]
+    Json(#[from] serde_json::Error),
+    /// Neither `op` nor a `payload` with one: perhaps a row by itself, as after the transform ExtractNewRecordState.
+    #[error("it has no \"op\"; if the records are plain documents, set kafka.envelope = \"plain\"")]
+    NoOp,
+    /// `after` is what makes the document.
+    #[error(
+        "its \"op\" is \"{0}\", but it has no \"after\"; the table may have to be captured with whole rows"
+    )]
+    NoRow(String),
+    /// It is about no single row, such as `t` (truncate) and `m` (message). Holds the operation, cut if it is long.
+    #[error("its \"op\" is {0:?}, which is about no document; it may be c, r, u or d")]
+    Op(String),
+}
+
+impl BadEvent {
+    /// One word for a program.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Json(_) => "unparsable_json",
+            Self::NoOp | Self::NoRow(_) | Self::Op(_) => "bad_event",
+        }
+    }
+}
+
+/// What is read of an event; of two members of one name, none is taken.
+#[derive(Debug, Default)]
+struct Event<'a> {
+    op: Option<Cow<'a, str>>,
+    after: Option<&'a RawValue>,
+    payload: Option<&'a RawValue>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Event<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+        impl<'de> Visitor<'de> for Members {
+            type Value = Event<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a change event, which is an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Event<'de>, A::Error> {
+                let mut event = Event::default();
+                while let Some(Text(key)) = map.next_key()? {
+                    let seen = match &*key {
+                        "op" => event.op.replace(map.next_value::<Text<'de>>()?.0).is_some(),
+                        "after" => event.after.replace(map.next_value()?).is_some(),
+                        "payload" => event.payload.replace(map.next_value()?).is_some(),
+                        _ => {
+                            map.next_value::<IgnoredAny>()?;
+                            false
+                        }
+                    };
+                    if seen {
+                        return Err(A::Error::custom(format_args!("\"{key}\" is there twice")));
+                    }
+                }
+                Ok(event)
+            }
+        }
+        deserializer.deserialize_map(Members)
+    }
+}
+
+/// A text, borrowed where it has no escapes.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// What the event in `value` asks for.
+pub(super) fn read(value: &[u8]) -> Result<Change, BadEvent> {
+    let mut event: Event<'_> = serde_json::from_slice(value)?;
+    if event.op.is_none()
+        && let Some(payload) = event.payload
+    {
+        event = serde_json::from_str(payload.get())?;
+    }
+    let Some(op) = event.op else { return Err(BadEvent::NoOp) };
+    match &*op {
+        // A row is taken for what it is now, whether it was created, read by a snapshot, or updated.
+        "c" | "r" | "u" => {
+            let row = event
+                .after
+                .filter(|row| row.get() != "null")
+                .ok_or_else(|| BadEvent::NoRow(op.into_owned()))?;
+            Ok(Change::Row(Bytes::copy_from_slice(row.get().as_bytes())))
+        }
+        "d" => Ok(Change::Deleted),
+        other => Err(BadEvent::Op(other.chars().take(SHOWN_OP_CHARS).collect())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(event: &str) -> Result<Change, BadEvent> {
+        read(event.as_bytes())
+    }
+
+    #[test]
+    fn a_row_stays_byte_for_byte() {
+        let event = r#"{"before":null,"after":{"id":1, "n":1.10},"source":{"lsn":12},"op":"c","ts_ms":1}"#;
+        assert_eq!(change(event).unwrap(), Change::Row(Bytes::from_static(br#"{"id":1, "n":1.10}"#)));
+    }
+
+    #[test]
+    fn each_operation_is_read_with_and_without_schemas() {
+        for op in ["c", "r", "u"] {
+            let plain = format!(r#"{{"op":"{op}","after":{{"a":1}}}}"#);
+            let with_schema = format!(r#"{{"schema":{{"type":"struct"}},"payload":{plain}}}"#);
+            for event in [plain, with_schema] {
+                assert_eq!(change(&event).unwrap(), Change::Row(Bytes::from_static(b"{\"a\":1}")), "{event}");
+            }
+        }
+        for event in [r#"{"op":"d","before":{"a":1},"after":null}"#, r#"{"payload":{"op":"d"}}"#] {
+            assert_eq!(change(event).unwrap(), Change::Deleted);
+        }
+        // A column of this name is the row's own.
+        assert_eq!(
+            change(r#"{"after":{"payload":1,"op":"d"},"op":"u"}"#).unwrap(),
+            Change::Row(Bytes::from_static(br#"{"payload":1,"op":"d"}"#))
+        );
+    }
+
+    #[test]
+    fn what_is_no_change_of_a_row_is_refused_with_the_reason() {
+        for (event, reason, words) in [
+            ("{", "unparsable_json", "JSON"),
+            ("[]", "unparsable_json", "object"),
+            (r#"{"op":"c","op":"d","after":{}}"#, "unparsable_json", "twice"),
+            (r#"{"op":"c","after":{},"after":{}}"#, "unparsable_json", "twice"),
+            (r#"{"op":7,"after":{}}"#, "unparsable_json", "7"),
+            (r#"{"payload":null}"#, "unparsable_json", "object"),
+            (r#"{"id":1,"location":"1,2"}"#, "bad_event", "envelope = \"plain\""),
+            (r#"{"payload":{"id":1}}"#, "bad_event", "no \"op\""),
+            (r#"{"op":"u","after":null}"#, "bad_event", "no \"after\""),
+            (r#"{"op":"u"}"#, "bad_event", "no \"after\""),
+            (r#"{"op":"t"}"#, "bad_event", "no document"),
+        ] {
+            let error = change(event).unwrap_err();
+            assert_eq!(error.reason(), reason, "{event}: {error}");
+            assert!(error.to_string().contains(words), "{event}: {error}");
+        }
+    }
+}
