@@ -8,7 +8,8 @@
 //! - A copy of a deleted document is removed at the version of the recorded delete: step 6, by another hand. A newer one
 //!   conflicts, and stays.
 //!
-//! What only the source of truth knows stays as it is: no copy, a copy behind its placement, an unreadable placement.
+//! - What only the source of truth knows (no copy, no location, a copy newer than its delete, a record that was lost) gets a
+//!   **refeed** into the topic, if there is a source; otherwise it stays as it is. So does an unreadable placement.
 //!
 //! **Adopting** an index that existed before geofold is the same for documents without a placement, and nothing for others.
 //! Versions there are of no record of this topic, so nothing tells which of them a later record has to win against: ⚠ only
@@ -30,6 +31,9 @@ use std::time::Duration;
 pub trait Touches: Send + Sync {
     /// Asks for these documents to be placed again; returns when they are in the topic.
     fn touch(&self, ids: Vec<DocId>) -> BoxFuture<'_, Result<(), AuditError>>;
+
+    /// Asks for these documents to be fetched from the source of truth; returns when that is in the topic.
+    fn refeed(&self, ids: Vec<DocId>) -> BoxFuture<'_, Result<(), AuditError>>;
 }
 
 /// What became of a finding.
@@ -68,6 +72,8 @@ pub struct Mender<'a> {
     pub touches: &'a dyn Touches,
     /// What for.
     pub aim: Aim,
+    /// Workers have a source of truth to ask.
+    pub has_source: bool,
     /// How long one request may take.
     pub timeout: Duration,
 }
@@ -80,6 +86,8 @@ enum Plan {
         ops: Vec<BulkOp>,
         touch: bool,
     },
+    /// To be asked of the source of truth; without one, the text says what else can be done.
+    Refeed(&'static str),
     No(&'static str),
 }
 
@@ -100,11 +108,15 @@ impl Mender<'_> {
             answers.map_err(|error| AuditError::Call { doing: "mend placements and copies", error })?
         };
         let mut answers = answers.into_iter();
-        let mut touched = Vec::new();
+        let (mut touched, mut refed) = (Vec::new(), Vec::new());
         let mut outcomes = Vec::new();
         for (finding, plan) in findings.iter().zip(plans) {
             outcomes.push(match plan {
-                Plan::No(why) => Mended::No(why),
+                Plan::Refeed(_) if self.has_source => {
+                    refed.push(finding.id.clone());
+                    Mended::Yes
+                }
+                Plan::Refeed(why) | Plan::No(why) => Mended::No(why),
                 Plan::Do { ops, touch } => {
                     let own: Vec<BulkAnswer> = answers.by_ref().take(ops.len()).collect();
                     // A copy that is gone already is as good as removed.
@@ -122,6 +134,9 @@ impl Mender<'_> {
         }
         if !touched.is_empty() {
             self.touches.touch(touched).await?;
+        }
+        if !refed.is_empty() {
+            self.touches.refeed(refed).await?;
         }
         Ok(outcomes)
     }
@@ -141,7 +156,7 @@ fn repair(finding: &Finding, next: Position) -> Plan {
         return Plan::No("raise positions.epoch: a version is from a later one");
     }
     if has(Defect::NoLocation) {
-        return Plan::No("write the document again, with a location");
+        return Plan::Refeed("write the document again, with a location");
     }
     match &sight.placed {
         Placed::Unreadable => Plan::No("see \"A placement that can not be read\" in docs/operations.md"),
@@ -151,10 +166,10 @@ fn repair(finding: &Finding, next: Position) -> Plan {
         ),
         Placed::Nowhere => place(&finding.id, sight, true),
         Placed::At(placement) if placement.shard.is_none() => bury(&finding.id, placement, sight),
-        Placed::At(_) if has(Defect::NoCopy) => Plan::No("write the document again: no copy is left"),
-        Placed::At(_) if has(Defect::Behind) => {
-            Plan::No("its record is not done yet, or was lost: wait for the lag, or write the document again")
-        }
+        Placed::At(_) if has(Defect::NoCopy) => Plan::Refeed("write the document again: no copy is left"),
+        Placed::At(_) if has(Defect::Behind) => Plan::Refeed(
+            "its record is not done yet, or was lost: wait for the lag, or write the document again",
+        ),
         Placed::At(placement) if has(Defect::UnnamedCopy) => name_all(&finding.id, placement, sight),
         Placed::At(_) => Plan::Do { ops: Vec::new(), touch: true },
     }
@@ -191,7 +206,7 @@ fn place(id: &DocId, sight: &Sight, touch: bool) -> Plan {
 /// Finishes a recorded delete.
 fn bury(id: &DocId, placement: &Placement, sight: &Sight) -> Plan {
     if sight.copies.values().any(|copy| copy.version >= placement.pos) {
-        return Plan::No("a copy is newer than the delete: write the document again, or delete it");
+        return Plan::Refeed("a copy is newer than the delete: write the document again, or delete it");
     }
     let delete = |shard: &ShardId| BulkOp::Delete {
         index: Index::Geoshard(shard.clone()),
@@ -322,13 +337,13 @@ mod tests {
         };
         let buried = planned(Some((9, None, &["a"])), &[("a", 3)]);
         assert_eq!(buried, Plan::Do { ops: vec![op], touch: false });
-        assert!(matches!(planned(Some((9, None, &["a"])), &[("a", 11)]), Plan::No(_)));
+        assert!(matches!(planned(Some((9, None, &["a"])), &[("a", 11)]), Plan::Refeed(_)));
     }
 
     #[test]
-    fn what_only_the_source_of_truth_knows_is_left_alone_and_what_is_not_in_place_is_touched() {
-        assert!(matches!(planned(Some((9, Some("b"), &[])), &[]), Plan::No(_)));
-        assert!(matches!(planned(Some((9, Some("b"), &[])), &[("b", 8)]), Plan::No(_)));
+    fn what_only_the_source_of_truth_knows_is_asked_of_it_and_what_is_not_in_place_is_touched() {
+        assert!(matches!(planned(Some((9, Some("b"), &[])), &[]), Plan::Refeed(_)));
+        assert!(matches!(planned(Some((9, Some("b"), &[])), &[("b", 8)]), Plan::Refeed(_)));
         let touch = Plan::Do { ops: Vec::new(), touch: true };
         assert_eq!(planned(Some((9, Some("b"), &["a"])), &[("b", 9), ("a", 1)]), touch);
         assert_eq!(planned(Some((9, Some("b"), &["a"])), &[("a", 1)]), touch);

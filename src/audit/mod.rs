@@ -14,7 +14,8 @@
 //! | `look.rs` | realtime reads of suspects |
 //! | `mend.rs` | what can be done about a defect without guessing |
 //! | `sweep.rs` | removes placements of deleted documents when they are old |
-//! | `touches.rs` | the way into the topic for both |
+//! | `truth.rs` | compares with the source of truth, document by document |
+//! | `touches.rs` | the way into the topic for all of them |
 //! | `periodic.rs` | the audit that a worker runs by itself |
 
 mod defect;
@@ -26,6 +27,7 @@ mod sample;
 pub(crate) mod sort;
 pub mod sweep;
 pub(crate) mod touches;
+pub mod truth;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -217,6 +219,9 @@ pub enum AuditError {
     /// Touches did not get into the topic.
     #[error("can not ask for documents to be placed again: {0}")]
     Touch(String),
+    /// The source of truth could not be asked.
+    #[error("the source of truth gives no answer: {0}; `geofold check` asks it, too")]
+    Source(String),
     /// A finding could not be written down.
     #[error("can not write a finding to the file given with --out: {0}")]
     Out(String),

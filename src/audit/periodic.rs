@@ -152,6 +152,7 @@ impl Periodic {
                 elastic: &*self.elastic,
                 touches: &topic,
                 aim: Aim::Repair { next },
+                has_source: self.config.source.kind.is_some(),
                 timeout: TIMEOUT,
             })
         } else {

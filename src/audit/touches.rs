@@ -12,6 +12,7 @@ use crate::ids::DocId;
 use crate::kafka::topic::{Topic, TopicError};
 use crate::maps::Floor;
 use crate::position::{Epoch, Position};
+use crate::send::Op;
 
 /// Touches by the topic, no faster than allowed.
 pub(crate) struct TopicTouches {
@@ -33,19 +34,24 @@ impl TopicTouches {
         let committed = ends.iter().map(|(partition, end)| behind.get(partition).copied().unwrap_or(*end));
         Ok(Position::new(epoch, committed.min().unwrap_or(0)))
     }
+
+    async fn ask(&self, op: Op, ids: Vec<DocId>) -> Result<(), AuditError> {
+        let share = Duration::from_secs(1) / self.rate.get();
+        let pause = share.saturating_mul(u32::try_from(ids.len()).unwrap_or(u32::MAX));
+        self.topic.ask(op, ids).await;
+        self.topic.flush().await.map_err(|error| AuditError::Touch(error.to_string()))?;
+        tokio::time::sleep(pause).await;
+        Ok(())
+    }
 }
 
 impl Touches for TopicTouches {
     fn touch(&self, ids: Vec<DocId>) -> BoxFuture<'_, Result<(), AuditError>> {
-        async move {
-            let share = Duration::from_secs(1) / self.rate.get();
-            let pause = share.saturating_mul(u32::try_from(ids.len()).unwrap_or(u32::MAX));
-            self.topic.touch(ids).await;
-            self.topic.flush().await.map_err(|error| AuditError::Touch(error.to_string()))?;
-            tokio::time::sleep(pause).await;
-            Ok(())
-        }
-        .boxed()
+        self.ask(Op::Touch, ids).boxed()
+    }
+
+    fn refeed(&self, ids: Vec<DocId>) -> BoxFuture<'_, Result<(), AuditError>> {
+        self.ask(Op::Refeed, ids).boxed()
     }
 }
 

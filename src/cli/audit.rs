@@ -11,7 +11,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use serde_json::json;
 
-use super::{ConfigArgs, Failure, audit_counts, connect, output, signals};
+use super::{ConfigArgs, Failure, audit_counts, audit_source, connect, output, signals};
 use crate::audit::sweep::{self, Sweep};
 use crate::audit::touches::TopicTouches;
 use crate::audit::{Aim, Audit, AuditError, Defect, Finding, Mended, Mender, Options, Report};
@@ -27,15 +27,16 @@ pub(super) const LONG: Duration = Duration::from_secs(60);
 /// Documents that look wrong are read again, realtime, before they are called so: what is in motion is not wrong. Needs
 /// Elasticsearch; with --repair, --adopt or --sweep, Kafka as well. What each kind of defect means and what to do about it is in
 /// docs/operations.md, "The index looks wrong: what now". With --tally, it is the live counts that are compared, with all
-/// documents. Exit code 0: nothing is wrong, or all of it could be mended; 1: something is, or the audit could not be ended.
+/// documents; with --source, it is what documents say, with the source of truth. Exit code 0: nothing is wrong, or all of it could be mended; 1: something is, or the audit could not be ended.
 #[derive(Debug, Args)]
 pub struct AuditArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Mend what can be mended without guessing: mostly by touches into the topic, which workers carry out. Run the audit
-    /// again when the lag is gone. What only the source of truth knows is left alone and said.
+    /// again when the lag is gone. What only the source of truth knows is fetched from there, if [source] is configured; else
+    /// it is left alone and said.
     #[arg(long)]
-    repair: bool,
+    pub(super) repair: bool,
     /// Make placements for an index that existed before geofold: for each document that has none, where its newest copy is.
     /// Before the first worker starts, after the last foreign write, and with positions.epoch above that of every version
     /// in the index. What does not belong where it is gets a touch. Defects of other kinds are left for --repair.
@@ -48,23 +49,31 @@ pub struct AuditArgs {
     /// Look only at N copies and N placements drawn at random, 10000 at most, each in every geoshard, and say how much of
     /// all can be wrong.
     #[arg(long, value_name = "N", conflicts_with = "sweep", value_parser = clap::value_parser!(u16).range(1..=10_000))]
-    sample: Option<u16>,
+    pub(super) sample: Option<u16>,
+    /// Compare what documents say with the source of truth, by value: all that have a placement, or a --sample of them, or
+    /// --ids. What differs is judged once the workers have done what is in the topic. With --repair, workers fetch it again.
+    /// Needs Kafka and the source. Documents that only the source knows are found by --ids alone.
+    #[arg(long, conflicts_with_all = ["tally", "adopt", "sweep"])]
+    source: bool,
+    /// With --source: the documents to compare, one id a line; `-` is standard input.
+    #[arg(long, value_name = "FILE", requires = "source", conflicts_with = "sample")]
+    pub(super) ids: Option<PathBuf>,
     /// Count all documents anew, and compare that with the live counts. It is exact only while nothing is written, and after
     /// every increment is merged. With --repair, the counts become what was found: stop all workers and collectors first.
     #[arg(long, conflicts_with_all = ["out", "settle", "memory", "temp_dir", "sample", "adopt", "sweep"])]
     tally: bool,
     /// Documents that are asked to be placed again, per second, at most.
     #[arg(long, value_name = "N", default_value = "2000")]
-    touch_rate: NonZeroU32,
+    pub(super) touch_rate: NonZeroU32,
     /// Write every finding to a file, one JSON object a line. Standard output has the first hundred.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Print JSON: the report alone.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     /// Time between two looks at a document that seems wrong. Longer than a batch takes.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
-    settle: Duration,
+    pub(super) settle: Duration,
     /// Indices that are read side by side.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
     scans: u8,
@@ -76,8 +85,17 @@ pub struct AuditArgs {
     temp_dir: Option<PathBuf>,
 }
 
+impl AuditArgs {
+    /// The file of --out, if it was given.
+    pub(super) fn out_file(&self) -> Result<Option<BufWriter<File>>, Failure> {
+        let Some(path) = &self.out else { return Ok(None) };
+        let file = File::create(path).with_context(|| format!("creating {}", path.display()));
+        Ok(Some(BufWriter::new(file.map_err(Failure::usage)?)))
+    }
+}
+
 /// Findings printed on standard output.
-const PRINTED: u64 = 100;
+pub(super) const PRINTED: u64 = 100;
 
 pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
@@ -87,6 +105,12 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
         return tokio::select! {
             ended = audit_counts::run(&config, &elastic, args.repair, args.json) => ended,
             () = stop.cancelled() => Err(anyhow!("interrupted; nothing was changed").into()),
+        };
+    }
+    if args.source {
+        return tokio::select! {
+            ended = audit_source::run(&args, &config, &elastic) => ended,
+            () = stop.cancelled() => Err(anyhow!("interrupted; what was asked for so far is in the topic").into()),
         };
     }
     let location = LocationPath::new(&config.documents.location)
@@ -128,7 +152,8 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
                     let next = next.ok_or_else(|| anyhow!("offsets are beyond what positions can hold"))?;
                     Aim::Repair { next }
                 };
-                Some(Mender { elastic: &elastic, touches, aim, timeout })
+                let has_source = config.source.kind.is_some();
+                Some(Mender { elastic: &elastic, touches, aim, has_source, timeout })
             }
             _ => None,
         };
@@ -186,13 +211,7 @@ impl Repairs {
 }
 
 async fn run(args: &AuditArgs, audit: &Audit<'_>, mender: Option<&Mender<'_>>) -> Result<ExitCode, Failure> {
-    let mut out = match &args.out {
-        None => None,
-        Some(path) => {
-            let file = File::create(path).with_context(|| format!("creating {}", path.display()));
-            Some(BufWriter::new(file.map_err(Failure::usage)?))
-        }
-    };
+    let mut out = args.out_file()?;
     let mut printed = 0;
     let mut repairs = Repairs::default();
     // Progress is for people who watch; results go to standard output.
@@ -275,6 +294,6 @@ fn print(args: &AuditArgs, report: &Report, repairs: Option<&Repairs>, found: u6
 }
 
 /// Another one each time; below 2^31, as Elasticsearch wants it.
-fn a_seed() -> u32 {
+pub(super) fn a_seed() -> u32 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().subsec_nanos()
 }

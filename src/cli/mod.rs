@@ -5,6 +5,7 @@
 
 mod audit;
 mod audit_counts;
+mod audit_source;
 mod campaign;
 mod check;
 mod cloud;

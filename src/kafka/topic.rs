@@ -108,14 +108,14 @@ impl Topic {
         .await
     }
 
-    /// Produces a touch for each document; they are in the topic after [`Topic::flush`].
-    pub(crate) async fn touch(&self, ids: Vec<DocId>) {
+    /// Produces a touch, or what else has no value, for each document; they are in the topic after [`Topic::flush`].
+    pub(crate) async fn ask(&self, op: Op, ids: Vec<DocId>) {
         let topic = self.clone();
         blocking(move || {
             let stop = CancellationToken::new();
             topic.0.touches.fetch_add(ids.len() as u64, Ordering::Relaxed);
             for id in &ids {
-                let record = SendRecord { key: Cow::Borrowed(id.as_str()), value: None, op: Some(Op::Touch) };
+                let record = SendRecord { key: Cow::Borrowed(id.as_str()), value: None, op: Some(op) };
                 topic.0.producer.produce(&record, 0, &stop);
             }
         })

@@ -12,6 +12,7 @@ use crate::elastic::scan::{Hit, Scan, ScanOptions};
 use crate::elastic::{Get, GetAnswer, Index};
 use crate::geoshard::GeoshardMap;
 use crate::ids::{DocId, ShardId};
+use crate::send::Op;
 
 /// Documents read at once.
 const PAGE: usize = 1000;
@@ -142,7 +143,7 @@ impl Migration {
         let share = Duration::from_secs(1) / self.touch_rate.get();
         let pause = share.saturating_mul(u32::try_from(ids.len()).unwrap_or(u32::MAX));
         if !ids.is_empty() {
-            self.topic.touch(ids).await;
+            self.topic.ask(Op::Touch, ids).await;
             tokio::time::sleep(pause).await;
         }
     }

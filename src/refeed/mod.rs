@@ -72,6 +72,11 @@ impl Failure {
     fn new(reason: impl Into<Arc<str>>) -> Self {
         Self { reason: reason.into(), retry_after: None }
     }
+
+    #[cfg(test)]
+    pub(crate) fn for_test(reason: &str) -> Self {
+        Self::new(reason)
+    }
 }
 
 /// Why a source can not be used at all: the configuration.

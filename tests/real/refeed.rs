@@ -252,3 +252,102 @@ fn a_source_that_is_down_slows_only_what_needs_it_and_a_worker_killed_meanwhile_
     assert_is(&world, &expected);
     assert_eq!(world.dead_letters().len(), 0);
 }
+
+#[test]
+fn what_differs_from_postgresql_is_found_and_fetched_again_while_writes_go_on() {
+    const EACH: usize = 40;
+    let mut random = Random::new(seed("what_differs_from_postgresql"));
+    let postgres = Postgres::new();
+    let config = quick_to_take_over().into_iter().chain(postgres.lines.clone()).collect();
+    let world = World::new(WorldOptions { partitions: 4, config });
+    let mut truth = BTreeMap::new();
+    let mut records = Vec::new();
+    let mut planted: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (kind, n) in
+        ["same", "different", "missing", "extra"].iter().flat_map(|kind| (0..EACH).map(move |n| (*kind, n)))
+    {
+        let id = format!("{kind}-{n}");
+        let (there, here) = (document(&mut random, "truth"), document(&mut random, "index"));
+        match kind {
+            "same" => records.push(record(&id, "index", Some(&there))),
+            "different" | "extra" => records.push(record(&id, "index", Some(&here))),
+            _ => records.push(record(&id, "delete", None)),
+        }
+        if kind != "extra" {
+            truth.insert(id.clone(), there);
+        }
+        if kind != "same" {
+            planted.entry(kind).or_default().push(id);
+        }
+    }
+    postgres.fill(truth.iter());
+    world.produce(&records);
+    let worker = world.worker();
+    world.wait_until_committed(PATIENCE);
+
+    let audit = |args: &[&str]| {
+        let output = world.geofold(&[&["audit", "--source", "--json", "--settle", "1s"], args].concat());
+        let text = String::from_utf8(output.stdout).unwrap();
+        let report: Value = serde_json::from_str(&text)
+            .unwrap_or_else(|_| panic!("{text}{}", String::from_utf8_lossy(&output.stderr)));
+        (output.status.success(), report)
+    };
+    let out = world.dir().join("differs");
+    let (is_well, report) = audit(&["--out", out.to_str().unwrap()]);
+    assert!(!is_well);
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for line in std::fs::read_to_string(&out).unwrap().lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let text = |key: &str| line[key].as_str().unwrap().to_owned();
+        found.entry(text("difference")).or_default().push(text("id"));
+    }
+    for (kind, planted) in &mut planted {
+        planted.sort_unstable();
+        let found = found.get_mut(*kind).unwrap_or_else(|| panic!("no {kind} in {report}"));
+        found.sort_unstable();
+        assert_eq!(found, planted, "{kind}");
+    }
+    assert_eq!(report["documents"], json!(4 * EACH), "{report}");
+    assert_eq!(report["wrong"], json!(3 * EACH), "{report}");
+    let (is_well, report) = audit(&["--sample", "10"]);
+    assert!(is_well || report["wrong"].as_u64().unwrap() > 0, "{report}");
+    assert_eq!(report["documents"], json!(10), "{report}");
+
+    // Writes that the source knows of go on meanwhile, and end as it says.
+    let (done, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let writes: Vec<(String, Value)> = truth
+        .iter()
+        .filter(|(id, _)| id.starts_with("same"))
+        .map(|(id, it)| (id.clone(), it.clone()))
+        .collect();
+    let feed = world.feed();
+    let (counted, stopped) = (done.clone(), stop.clone());
+    let writer = std::thread::spawn(move || {
+        while !stopped.load(Ordering::Relaxed) {
+            let (id, document) = &writes[counted.fetch_add(1, Ordering::Relaxed) % writes.len()];
+            feed.send(&[record(id, "index", Some(document))]);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        feed.flush();
+    });
+    let (is_well, report) = audit(&["--repair"]);
+    assert!(is_well, "{report}");
+    assert_eq!(report["refed"], json!(3 * EACH), "{report}");
+    stop.store(true, Ordering::Relaxed);
+    writer.join().unwrap();
+    assert!(done.load(Ordering::Relaxed) > 10);
+    world.wait_until_committed(PATIENCE);
+    assert_is(&world, &truth);
+    let (is_well, report) = audit(&[]);
+    assert!(is_well, "{report}");
+    // What geofold never heard of is found by its id.
+    postgres.fill([("unheard".to_owned(), document(&mut random, "truth"))].iter().map(|(id, it)| (id, it)));
+    let ids = world.dir().join("ids");
+    std::fs::write(&ids, "unheard\nsame-1\n").unwrap();
+    let (is_well, report) = audit(&["--ids", ids.to_str().unwrap(), "--repair"]);
+    assert!(is_well);
+    assert_eq!(report["differences"], json!({"missing": 1}), "{report}");
+    world.wait_until_committed(PATIENCE);
+    wait_for("it is there", PATIENCE, || world.copies().contains_key("unheard").then_some(()));
+    worker.stop();
+}

@@ -1,0 +1,100 @@
+//! `geofold audit --source`.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+
+use super::audit::{AuditArgs, LONG, PRINTED, a_seed};
+use super::{Failure, output};
+use crate::audit::AuditError;
+use crate::audit::touches::TopicTouches;
+use crate::audit::truth::{Comparing, Differs, Which};
+use crate::config::Config;
+use crate::elastic::Elastic;
+use crate::ids::DocId;
+use crate::refeed::{OpenError, Source};
+use crate::retry::RetryPolicy;
+
+/// Ids in a file, at most: they are held in memory.
+const MOST_IDS: usize = 1_000_000;
+
+/// Compares documents with the source of truth, and asks for refeeds of those that differ if that is wanted.
+pub async fn run(args: &AuditArgs, config: &Config, elastic: &dyn Elastic) -> Result<ExitCode, Failure> {
+    let source = Source::open(config).map_err(|error| match error {
+        OpenError::None | OpenError::Incomplete => Failure::usage(error),
+        error => error.into(),
+    })?;
+    let which = match (&args.ids, args.sample) {
+        (Some(path), _) => Which::Ids(ids(path)?),
+        (None, Some(size)) => Which::Sample(usize::from(size), a_seed()),
+        (None, None) => Which::All,
+    };
+    let topic = TopicTouches::connect(config, args.touch_rate).await?;
+    let comparing = Comparing {
+        elastic,
+        prefix: &config.elasticsearch.prefix,
+        truth: &source,
+        log: &topic,
+        mend: args.repair.then_some(&topic),
+        settle: args.settle,
+        timeout: config.elasticsearch.request_timeout.max(LONG),
+        retry: RetryPolicy { initial: config.retry.initial, max: config.retry.max },
+    };
+    let mut out = args.out_file()?;
+    let mut printed = 0;
+    let found = |differs: &Differs| {
+        if let Some(out) = &mut out {
+            let line = serde_json::to_string(differs).unwrap_or_default();
+            writeln!(out, "{line}").map_err(|error| AuditError::Out(error.to_string()))?;
+        }
+        if !args.json && printed < PRINTED {
+            // A reader that went away is no reason to stop mending.
+            drop(output::line(differs));
+        }
+        printed += 1;
+        Ok(())
+    };
+    // Progress is for people who watch; results go to standard output.
+    let report = comparing.run(which, &|line| eprintln!("{line}"), found).await?;
+    if let Some(mut out) = out {
+        out.flush().context("writing the findings")?;
+    }
+    if args.json {
+        output::json(&report)?;
+    } else {
+        if printed > PRINTED {
+            output::line(format_args!("and {} more; --out FILE writes all of them", printed - PRINTED))?;
+        }
+        output::line(&report)?;
+    }
+    let is_mended = args.repair && report.refed == report.wrong && report.unsettled == 0 && !report.too_many;
+    Ok(if report.is_clean() || is_mended { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// One id a line; `-` is standard input.
+fn ids(path: &Path) -> Result<Vec<DocId>, Failure> {
+    let name = path.display();
+    let input: Box<dyn BufRead> = if path.as_os_str() == "-" {
+        Box::new(std::io::stdin().lock())
+    } else {
+        let file = std::fs::File::open(path).with_context(|| format!("opening {name}"));
+        Box::new(BufReader::new(file.map_err(Failure::usage)?))
+    };
+    let mut ids = Vec::new();
+    for (number, line) in input.lines().enumerate() {
+        let line = line.with_context(|| format!("reading {name}"))?;
+        if line.is_empty() {
+            continue;
+        }
+        let id = DocId::from_key(Some(line.as_bytes()));
+        ids.push(id.with_context(|| format!("line {} of {name}", number + 1)).map_err(Failure::usage)?);
+        if ids.len() > MOST_IDS {
+            let why =
+                anyhow!("{name} has more than {MOST_IDS} ids; compare them in parts, or all without --ids");
+            return Err(Failure::usage(why));
+        }
+    }
+    Ok(ids)
+}
