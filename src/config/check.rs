@@ -368,6 +368,16 @@ fn check_times(findings: &mut Findings, config: &Config) {
         ("elasticsearch.gc_deletes", config.elasticsearch.gc_deletes),
         "a late write could bring a deleted document back after Elasticsearch forgot the delete's version",
     );
+    // Another gc_deletes is refused above.
+    if config.elasticsearch.gc_deletes < config.batch.deadline.saturating_mul(2)
+        && config.elasticsearch.gc_deletes > config.batch.deadline
+    {
+        findings.warning(
+            "elasticsearch.gc_deletes",
+            "is less than twice batch.deadline: a worker that takes over a partition with a long backlog could bring a deleted \
+             document back",
+        );
+    }
     findings.below(
         ("batch.linger", config.batch.linger),
         ("batch.max_dirty_age", config.batch.max_dirty_age),
@@ -562,6 +572,7 @@ mod tests {
                 c.elasticsearch.api_key = Some(Secret::new("k"));
             }),
             ("elasticsearch.ca_file", |c| c.elasticsearch.ca_file = Some("ca.pem".into())),
+            ("elasticsearch.gc_deletes", |c| c.elasticsearch.gc_deletes = Duration::from_secs(119)),
             ("elasticsearch.request_max_bytes", |c| c.elasticsearch.request_max_bytes = ByteSize::mib(101)),
             ("dead_letter.topic", |c| c.dead_letter.topic = Some("bad".into())),
             ("admin.listen", |c| c.admin.listen = "0.0.0.0:9464".parse().unwrap()),

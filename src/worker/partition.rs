@@ -279,8 +279,10 @@ struct Task {
     last_read: Option<(i64, u64)>,
     /// When the loop last turned. Once there was a record, it turns at least with every tick of the gauges.
     last_turn: Instant,
-    /// It did not turn for so long that the cache may be out of date beyond what versions mend.
-    was_suspended: bool,
+    /// What the cache holds may be out of date beyond what versions mend.
+    is_cache_doubtful: bool,
+    /// Former owners may still act, until the deadline of a batch that they had begun.
+    zombies_may_act: bool,
     metrics: PartitionMetrics,
 }
 
@@ -321,7 +323,8 @@ impl Task {
             saw_gap: false,
             last_read: None,
             last_turn: bench.clock.now(),
-            was_suspended: false,
+            is_cache_doubtful: false,
+            zombies_may_act: true,
             metrics: partition.metrics.clone(),
             partition,
         };
@@ -342,7 +345,7 @@ impl Task {
         let mut gauges = tokio::time::interval(GAUGE_INTERVAL);
         gauges.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            self.forget_if_suspended();
+            self.forget_what_is_doubtful();
             self.publish();
             self.follow_maps();
             let mode = *self.partition.mode.borrow_and_update();
@@ -585,25 +588,34 @@ impl Task {
             .emit(all);
     }
 
-    /// A process that was stopped or a machine that slept may have lost its partitions without knowing yet. What it
-    /// cached could by then be older than the tombstones that make late writes harmless.
-    fn forget_if_suspended(&mut self) {
+    /// Empties the cache where a placement in it may be older than the tombstones that make late writes harmless, so that a
+    /// write in place would not be refused any more (protocol, "The owner's cache").
+    fn forget_what_is_doubtful(&mut self) {
         let now = self.now();
+        let deadline = self.partition.bench.batching.deadline;
+        // A process that was stopped or a machine that slept may have lost its partitions without knowing yet.
         let silence = now.since(self.last_turn);
         self.last_turn = now;
-        self.was_suspended |= silence > self.partition.bench.batching.deadline;
-        // While a batch is in flight it has the desk; its own deadline keeps it from sending more.
-        if self.was_suspended
-            && let Some(desk) = &mut self.desk
-        {
+        if silence > deadline {
             tracing::warn!(
                 partition = self.partition.number,
                 ?silence,
                 "the worker was suspended; cached placements are dropped"
             );
+            self.is_cache_doubtful = true;
+        }
+        // A zombie may have acted on records that this owner has not reached, and may not reach before they are forgotten.
+        if self.zombies_may_act && now.since(self.assigned_at) > deadline {
+            self.zombies_may_act = false;
+            self.is_cache_doubtful = true;
+        }
+        // While a batch is in flight it has the desk; its own deadline keeps it from sending more.
+        if self.is_cache_doubtful
+            && let Some(desk) = &mut self.desk
+        {
             desk.cache.clear();
             desk.clears.clear();
-            self.was_suspended = false;
+            self.is_cache_doubtful = false;
         }
     }
 

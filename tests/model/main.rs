@@ -338,6 +338,18 @@ fn placements_of_deleted_documents_are_swept() {
     );
 }
 
+#[test]
+fn tombstones_are_forgotten_while_the_owner_is_behind() {
+    let forgetting = Setting { forgets: true, ..Setting::default() };
+    let few = [Index(0), Index(1), Delete, Patch, Move(1), Touch];
+    holds("3 records of 6 kinds, 2 workers, forgotten", &worlds(3, &few, &forgetting));
+    holds("4 records of 2 kinds, 2 workers, forgotten", &worlds(4, &[Index(0), Delete], &forgetting));
+    let late = Setting { losses: 1, ..forgetting.clone() };
+    holds("3 records of 2 kinds, 2 workers, forgotten, 1 loss", &worlds(3, &[Index(0), Delete], &late));
+    let three = Setting { workers: 3, ..forgetting };
+    holds("3 records of 2 kinds, 3 workers, forgotten", &worlds(3, &[Index(0), Delete], &three));
+}
+
 fn counting() -> Setting {
     Setting { tally: true, ..Setting::default() }
 }

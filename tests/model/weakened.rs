@@ -48,6 +48,14 @@ fn every_rule_around_the_code_is_needed() {
             "tombstones forgotten while a request lives",
             worlds(2, &WHOLE, &around(Weakening::TombstonesAreForgotten)),
         ),
+        (
+            "what was cached while zombies could act is kept, and tombstones are forgotten",
+            worlds(
+                3,
+                &[Index(0), Delete],
+                &Setting { forgets: true, ..around(Weakening::CacheOutlivesZombies) },
+            ),
+        ),
         ("one owner not knowing the other map", worlds(3, &[Index(0), Patch], &one_map)),
         (
             "in place although compaction took records",

@@ -120,6 +120,8 @@ pub enum Event {
     Acknowledged { to: u8 },
     /// Its commit of this offset was acknowledged.
     Committed { to: u8 },
+    /// It empties its cache, between two batches.
+    ForgetCached,
 }
 
 /// What a worker did that the world must know about.
@@ -299,6 +301,10 @@ impl Worker {
             }
             Event::Committed { to } => {
                 self.emitter.committed = to;
+                Report::default()
+            }
+            Event::ForgetCached => {
+                self.desk.as_mut().expect("no batch is under way").cache.clear();
                 Report::default()
             }
             Event::Answer { call, reply } => {

@@ -48,6 +48,8 @@ pub struct Setting {
     pub max_versions: usize,
     /// The placement of a deleted document may be swept.
     pub sweeps: bool,
+    /// Tombstones are forgotten once no zombie can act any more (`gc_deletes`), however far behind the owner is.
+    pub forgets: bool,
     pub weakening: Weakening,
 }
 
@@ -65,6 +67,7 @@ impl Default for Setting {
             tally: false,
             max_versions: MAX_VERSIONS,
             sweeps: false,
+            forgets: false,
             weakening: Weakening::None,
         }
     }
@@ -82,6 +85,8 @@ pub enum Weakening {
     TwoEntriesAtOnce,
     /// Tombstones are forgotten while requests live.
     TombstonesAreForgotten,
+    /// What the owner has cached while zombies could act stays in its cache.
+    CacheOutlivesZombies,
     /// Clears are never sent: harmless.
     ClearsAreLost,
     /// Two maps are live, and workers that know only one write in place.
@@ -111,7 +116,7 @@ struct Sweep {
     mark: Option<(u8, u8)>,
     /// `keep_deleted` has passed since.
     is_ripe: bool,
-    /// The workers below were gone by then.
+    /// The workers below are gone.
     gone: u8,
     /// It read the placement realtime, in this state, and is about to remove it.
     seen: Option<u8>,
@@ -183,6 +188,9 @@ pub enum Step {
     Commit { known: bool },
     /// The partition is assigned to the next worker, with the old map or the new one.
     TakeOver { by_new_map: bool },
+    /// A batch deadline has passed since the assignment: what zombies had under way is over. The owner empties its cache
+    /// before its next batch.
+    ZombiesEnd,
     /// Tombstones are forgotten.
     Forget,
     /// The sweep notes how far placements and partitions are.
@@ -716,7 +724,13 @@ impl Model for World {
                 steps.push(Step::TakeOver { by_new_map: true });
             }
         }
-        if self.setting.weakening == Weakening::TombstonesAreForgotten {
+        let owner = tables.workers.get(state.workers[usize::from(state.owner)]);
+        let nothing_is_late = state.late == [None; 2];
+        if self.setting.forgets && nothing_is_late && state.sweep.gone < state.owner && owner.is_idle {
+            steps.push(Step::ZombiesEnd);
+        }
+        let may_forget = self.setting.forgets && nothing_is_late && state.sweep.gone == state.owner;
+        if may_forget || self.setting.weakening == Weakening::TombstonesAreForgotten {
             steps.push(Step::Forget);
         }
     }
@@ -804,6 +818,12 @@ impl Model for World {
                 self.assign(tables, &mut state, by_new_map);
                 state.broken = self.judge_left_alone(tables, state);
             }
+            Step::ZombiesEnd => {
+                state.sweep.gone = state.owner;
+                if self.setting.weakening != Weakening::CacheOutlivesZombies {
+                    self.event(tables, &mut state, last.owner, Event::ForgetCached);
+                }
+            }
             Step::Forget => {
                 if !state.store.forget_tombstones() {
                     return None;
@@ -819,8 +839,7 @@ impl Model for World {
                 state.sweep.gone = state.owner;
             }
             Step::SeeGrave => {
-                // Long ago by now. Forgotten already when `keep_deleted` has passed, with an owner that is further behind
-                // than a zombie was, they are missed without any sweep (protocol, "Known limits").
+                // Long ago by now. An owner that is further behind than that: `forgets`.
                 state.store.forget_tombstones();
                 state.sweep.seen = state.store.grave(&tables.names);
             }

@@ -899,6 +899,22 @@ async fn what_was_cached_before_a_suspension_is_not_believed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_cached_while_zombies_could_act_is_read_again_once_and_only_once() {
+    let mut rig = Rig::start();
+    rig.index(0, "a", 10, 0);
+    rig.until_watermark(1).await;
+    let mut reads = Vec::new();
+    for (offset, later) in [(1, 30), (2, 31), (3, 61), (4, 1)] {
+        rig.pass(Duration::from_secs(later)).await;
+        let before = rig.elastic.placement_reads();
+        rig.index(offset, "a", 10, offset);
+        rig.until_watermark(offset + 1).await;
+        reads.push(rig.elastic.placement_reads() - before);
+    }
+    assert_eq!(reads, [0, 1, 0, 0], "after a batch deadline it is read again");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_drained_partition_leaves_no_placement_with_leftovers_that_are_gone() {
     let mut rig = Rig::start();
     rig.index(0, "a", 0, 0);
