@@ -12,7 +12,7 @@ use crate::scenario::Scenario;
 pub const SEEDS: u64 = 3_000;
 
 /// What the runs are not asked to find, and who finds it instead.
-const ELSEWHERE: [(Sabotage, &str); 15] = [
+const ELSEWHERE: [(Sabotage, &str); 18] = [
     (Sabotage::InPlaceDespiteTargets, "model and histories; here only by chance, once in thousands of seeds"),
     (Sabotage::InPlaceOverItsOwnRecord, "the mover's counterexamples: the other rules make up for it"),
     (Sabotage::OldRecordsDecide, "the mover's counterexamples: the other rules make up for it"),
@@ -34,6 +34,9 @@ const ELSEWHERE: [(Sabotage, &str); 15] = [
         Sabotage::RefusedInPlaceIsNotRecorded,
         "the mover's tests: counts are not judged where documents are refused",
     ),
+    (Sabotage::FetchedIsNotRecorded, "the model: there is no source of truth here"),
+    (Sabotage::GoneIsNotRecorded, "the model: there is no source of truth here"),
+    (Sabotage::OldAnswerIsBelieved, "the mover's tests: there is no source of truth here"),
 ];
 
 /// All of them.
