@@ -15,6 +15,7 @@ mod demo;
 mod dry_run;
 mod health;
 mod output;
+mod reload;
 mod run;
 mod search;
 mod send;
@@ -63,7 +64,7 @@ enum Command {
 }
 
 /// What most subcommands begin with.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 struct ConfigArgs {
     /// The configuration file; see config/geofold.toml for every key. Environment variables GEOFOLD_SECTION__KEY
     /// override it.

@@ -9,7 +9,7 @@ use clap::Args;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{ConfigArgs, Failure, connect, signals};
+use super::{ConfigArgs, Failure, connect, reload, signals};
 use crate::admin::{
     self, AdminState, CoverSource, DocumentCounts, Health, StatusParts, StatusSource, Worker,
 };
@@ -20,7 +20,8 @@ use crate::elastic::Elastic;
 use crate::maps::{MapsRecord, Watcher};
 use crate::meta::TopicFacts;
 use crate::mover::Rules;
-use crate::telemetry::{Metrics, Recent, logging};
+use crate::telemetry::Metrics;
+use crate::telemetry::logging::{self, Logging};
 use crate::worker::{self, Surroundings, preflight};
 
 /// A poll thread that has not polled for this long is taken for hung by `/healthz`. It may wait as long as a revoked
@@ -31,7 +32,8 @@ const MAX_POLL_SILENCE: Duration = Duration::from_secs(30);
 ///
 /// It reads the topic's partitions that the group gives it until it is told to stop. SIGTERM or SIGINT: it writes what
 /// is dirty, commits, leaves the group, and exits with 0. A second signal exits at once (130), which loses nothing: the
-/// next owner reads again what was not committed. Kill -9 is as safe.
+/// next owner reads again what was not committed. Kill -9 is as safe. SIGHUP: the configuration is read again; log.filter
+/// is followed at once, and what else has changed is named, since it needs a restart.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     #[command(flatten)]
@@ -52,8 +54,9 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     #[cfg(feature = "sabotage")]
     args.sabotage.into_iter().for_each(crate::sabotage::choose);
     let config = args.config.load()?;
-    let recent = start_logging(&config)?;
+    let Logging { recent, filter } = start_logging(&config)?;
     let stop = signals::stop_on_signal()?;
+    tokio::spawn(reload::on_hang_up(args.config, config.clone(), filter, signals::hang_ups()?));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "geofold starts");
     tracing::info!("configuration:\n{}", config.to_redacted_toml());
 
@@ -173,7 +176,7 @@ async fn may_join(
     }
 }
 
-pub(super) fn start_logging(config: &Config) -> Result<Recent, Failure> {
+pub(super) fn start_logging(config: &Config) -> Result<Logging, Failure> {
     let format = match config.log.format {
         LogFormat::Text => logging::LogFormat::Text,
         LogFormat::Json => logging::LogFormat::Json,

@@ -1,7 +1,7 @@
-//! SIGTERM and SIGINT, as a token.
+//! SIGTERM and SIGINT, as a token; SIGHUP, as it comes.
 
 use anyhow::Context;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::Failure;
@@ -29,4 +29,9 @@ pub fn stop_on_signal() -> Result<CancellationToken, Failure> {
         }
     });
     Ok(stop)
+}
+
+/// SIGHUP: each means to read the configuration again. It no longer ends the process.
+pub fn hang_ups() -> Result<Signal, Failure> {
+    Ok(signal(SignalKind::hangup()).context("listening for SIGHUP")?)
 }

@@ -9,7 +9,7 @@ use thiserror::Error;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer, fmt, registry};
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, registry, reload};
 
 use super::recent::Recent;
 
@@ -50,19 +50,49 @@ pub enum LoggingError {
     AlreadySet(#[from] tracing_subscriber::util::TryInitError),
 }
 
+/// Logging that was set up.
+pub struct Logging {
+    /// The last warnings and errors.
+    pub recent: Recent,
+    /// Changes what is logged.
+    pub filter: FilterSwitch,
+}
+
+/// Changes which events are logged, while the process runs.
+pub struct FilterSwitch {
+    handle: reload::Handle<EnvFilter, Registry>,
+    is_from_env: bool,
+}
+
+impl FilterSwitch {
+    /// From now on events are logged by this filter. `false`: the environment variable [`FILTER_VARIABLE`] still wins.
+    ///
+    /// # Errors
+    /// If it does not parse; the one before stays then.
+    pub fn set(&self, configured: &str) -> Result<bool, LoggingError> {
+        let filter = choose_filter(None, configured)?;
+        if self.is_from_env {
+            return Ok(false);
+        }
+        // The subscriber lives as long as the process.
+        Ok(self.handle.reload(filter).is_ok())
+    }
+}
+
 /// Sends log lines of this process to standard error. `configured` has the syntax of [`EnvFilter`]; the environment
 /// variable [`FILTER_VARIABLE`] wins over it, unless it is empty. Warnings and errors are kept in what is returned,
 /// whatever the filter says.
 ///
 /// # Errors
 /// If the filter does not parse, or logging was set up before.
-pub fn init(format: LogFormat, configured: &str) -> Result<Recent, LoggingError> {
+pub fn init(format: LogFormat, configured: &str) -> Result<Logging, LoggingError> {
     let from_env = match env::var(FILTER_VARIABLE) {
         Ok(filter) => Some(filter),
         Err(VarError::NotPresent) => None,
         Err(VarError::NotUnicode(_)) => return Err(LoggingError::NotUtf8),
     };
-    let filter = choose_filter(from_env.as_deref(), configured)?;
+    let is_from_env = from_env.as_deref().is_some_and(|filter| !filter.trim().is_empty());
+    let (filter, handle) = reload::Layer::new(choose_filter(from_env.as_deref(), configured)?);
     let lines = match format {
         LogFormat::Text => fmt::layer().with_writer(stderr).with_ansi(stderr().is_terminal()).boxed(),
         LogFormat::Json => {
@@ -74,7 +104,7 @@ pub fn init(format: LogFormat, configured: &str) -> Result<Recent, LoggingError>
         .with(lines.with_filter(filter))
         .with(recent.clone().with_filter(LevelFilter::WARN))
         .try_init()?;
-    Ok(recent)
+    Ok(Logging { recent, filter: FilterSwitch { handle, is_from_env } })
 }
 
 fn choose_filter(from_env: Option<&str>, configured: &str) -> Result<EnvFilter, LoggingError> {
