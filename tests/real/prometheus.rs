@@ -14,8 +14,16 @@ use crate::support::{CITIES, Event, Raw, Worker, World, WorldOptions, wait_for};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What is only there while something is wrong, or with parts of the configuration that this world has not.
-const MAY_BE_EMPTY: [&str; 6] =
-    ["retries_total", "entries_retried_total", "dead_letters_total", "distribution_", "tally_", "collector_"];
+const MAY_BE_EMPTY: [&str; 8] = [
+    "retries_total",
+    "entries_retried_total",
+    "dead_letters_total",
+    "distribution_",
+    "tally_",
+    "collector_",
+    "refeed_",
+    "audit",
+];
 
 /// A running Prometheus with the alerts that ship. Killed on drop.
 struct Prometheus {
