@@ -9,7 +9,7 @@ use crate::run::run;
 use crate::scenario::Scenario;
 
 /// Within so many seeds, from 0 on, each sabotage must be found.
-pub const SEEDS: u64 = 3_000;
+pub const SEEDS: u64 = 30_000;
 
 /// What the runs are not asked to find, and who finds it instead.
 const ELSEWHERE: [(Sabotage, &str); 18] = [
