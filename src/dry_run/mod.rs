@@ -14,7 +14,7 @@ pub mod reader;
 mod rehearsal;
 mod step;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -148,7 +148,7 @@ impl DryRun {
         let ids: Vec<DocId> = batch.iter().map(|candidate| candidate.entry.id.clone()).collect();
         let before = self.placements(&ids).await?;
         let mut entries: Vec<Entry> = batch.iter().map(|candidate| candidate.entry.clone()).collect();
-        let mut outcomes: Vec<(DocId, Outcome)> = Vec::with_capacity(entries.len());
+        let mut outcomes: HashMap<DocId, Outcome> = HashMap::with_capacity(entries.len());
         for attempt in 1..=ATTEMPTS {
             if entries.is_empty() {
                 break;
@@ -166,7 +166,7 @@ impl DryRun {
                     Outcome::Again { carry, .. } if attempt < ATTEMPTS => {
                         entries.push(Entry { carry, ..settled.entry });
                     }
-                    outcome => outcomes.push((id, outcome)),
+                    outcome => drop(outcomes.insert(id, outcome)),
                 }
             }
         }
@@ -174,7 +174,7 @@ impl DryRun {
         let mut steps = Vec::with_capacity(batch.len());
         for ((candidate, before), after) in batch.into_iter().zip(before).zip(after) {
             let Candidate { partition, offset, entry } = candidate;
-            let Some((_, outcome)) = outcomes.iter().find(|(id, _)| *id == entry.id) else { continue };
+            let Some(outcome) = outcomes.get(&entry.id) else { continue };
             if self.stops_at_bad && matches!(outcome, Outcome::DeadLetter(_)) {
                 self.stopped.insert(partition);
             }

@@ -129,7 +129,7 @@ async fn what_is_foretold_is_what_happens_and_foretelling_writes_nothing() {
         assert_eq!(now, before, "seed {seed}: it changed something");
 
         assert_eq!(steps.len(), second.len());
-        let mut shards: std::collections::HashMap<String, Option<String>> =
+        let mut shards: HashMap<String, Option<String>> =
             (0..12).map(|n| (id(n), shard_in(&elastic.placement(&id(n))))).collect();
         let after = carry_out(&elastic, desk(OnMissing::Drop), &second).await;
         for (step, placement) in steps.iter().zip(after) {
