@@ -194,9 +194,15 @@ impl Config {
         let kafka = &self.kafka;
         let mut all = Properties::default();
         // librdkafka fetches ahead of the poll thread: 64 MiB and 100,000 records by default, which would double
-        // what `[memory]` allows.
+        // what `[memory]` allows. What it holds is thrown away when a partition is paused, so little is better.
         all.set("queued.min.messages", "20000");
-        all.set("queued.max.messages.kbytes", "16384");
+        all.set("queued.max.messages.kbytes", "2048");
+        // One answer of a broker: 50 MiB by default, and several times that once it is decompressed.
+        all.set("fetch.max.bytes", "2097152");
+        // By default it looks after a second whether a full queue has room again, and a partition that is resumed waits
+        // for the request that is under way without it.
+        all.set("fetch.queue.backoff.ms", "10");
+        all.set("fetch.wait.max.ms", "100");
         // The lag gauges live on it.
         all.set("statistics.interval.ms", "5000");
         all.0.extend(kafka.properties.clone());
@@ -364,6 +370,9 @@ mod tests {
         let free = [
             "queued.min.messages",
             "queued.max.messages.kbytes",
+            "fetch.max.bytes",
+            "fetch.queue.backoff.ms",
+            "fetch.wait.max.ms",
             "statistics.interval.ms",
             "compression.codec",
             "message.max.bytes",

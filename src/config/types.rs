@@ -423,7 +423,7 @@ pub struct Memory {
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { total: ByteSize::mib(256), per_partition: ByteSize::mib(64), cached_placements: 500_000 }
+        Self { total: ByteSize::mib(40), per_partition: ByteSize::mib(16), cached_placements: 200_000 }
     }
 }
 

@@ -16,8 +16,9 @@ use super::record::Record;
 use crate::telemetry::board::Standing;
 use crate::telemetry::metrics::{PartitionMetrics, level};
 
-/// Records that may wait between the poll thread and a partition task.
-const QUEUE_RECORDS: usize = 4096;
+/// Records that may wait between the poll thread and a partition task. Bytes bound them before ([`Limits`]): a partition
+/// that is paused loses what librdkafka has fetched for it, and comes back up to a second later.
+const QUEUE_RECORDS: usize = 1 << 20;
 
 /// Records of one partition that the poll thread gathers before it passes them on. One by one they would wake the task for each,
 /// and a task that is woken costs more than a record. They never wait for company: between two polls all are passed on.
