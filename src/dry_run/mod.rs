@@ -139,7 +139,7 @@ impl DryRun {
         })?;
         let map = self.desk.rules.map.clone();
         let (id, fold) = Fold::from_write(write, |at| map.locate(at).clone());
-        let entry = Entry { id, fold, carry: Carry::default(), fetched: None };
+        let entry = Entry { id, fold: Arc::new(fold), carry: Carry::default(), fetched: None };
         Ok(Candidate { partition, offset: record.offset, entry })
     }
 

@@ -310,7 +310,7 @@ impl Decision<'_> {
 
     /// What the document contributes in `target`.
     fn facets(&self, rules: &FacetRules, document: &[u8], target: &ShardId) -> Facets {
-        let Fold { steps, targets, .. } = &self.entry.fold;
+        let Fold { steps, targets, .. } = &*self.entry.fold;
         match (steps, targets.as_slice()) {
             // Found when the record was read, under a map that says the same.
             (Steps::All(facets), [Target::Shard(shard)]) if shard == target => facets.clone(),
@@ -321,7 +321,7 @@ impl Decision<'_> {
     /// In place as far as facets go: each record of the fold leaves them as they are recorded, so that whoever records one of
     /// them yet, with other fold boundaries, changes nothing in the counts.
     fn keeps(&self, placement: &Placement, facets: &Facets, copy: Option<&Copy>) -> bool {
-        let Fold { steps, first, last, content, .. } = &self.entry.fold;
+        let Fold { steps, first, last, content, .. } = &*self.entry.fold;
         let recorded = placement.facets();
         let are_kept = |facets: &Facets| recorded.map_or(facets.is_empty(), |recorded| recorded == facets);
         if sabotage::is(Sabotage::InPlaceDespiteFacets) {

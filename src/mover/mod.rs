@@ -18,6 +18,8 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::elastic::{ItemError, Stamp};
@@ -35,12 +37,12 @@ pub use rules::{OnMissing, Rules};
 pub struct Entry {
     /// The document.
     pub id: DocId,
-    /// Its records since the last hand-out that was done, as one.
-    pub fold: Fold,
+    /// Its records since the last hand-out that was done, as one; shared with the dirty set.
+    pub fold: Arc<Fold>,
     /// What an earlier attempt at this entry found out.
     pub carry: Carry,
     /// What the source of truth said, if it was asked.
-    pub fetched: Option<Fetched>,
+    pub fetched: Option<Box<Fetched>>,
 }
 
 /// An answer of the source of truth.

@@ -75,6 +75,7 @@ impl ReadPlacements {
     /// Begins a batch. At most one entry of a document may be in work at a time (INV-6).
     pub fn begin(mut desk: Desk, entries: Vec<Entry>) -> Self {
         debug_assert_eq!(inv_6_one_entry_of_a_document(entries.iter().map(|entry| &entry.id)), Ok(()));
+        let settled = Vec::with_capacity(entries.len());
         let mut known = Vec::with_capacity(entries.len());
         let mut unknown = Vec::new();
         for entry in entries {
@@ -87,7 +88,7 @@ impl ReadPlacements {
         }
         desk.lookups.hits += known.len() as u64;
         desk.lookups.misses += unknown.len() as u64;
-        Self { tray: Tray { desk, settled: Vec::new(), edges: Vec::new() }, known, unknown }
+        Self { tray: Tray { desk, settled, edges: Vec::new() }, known, unknown }
     }
 
     /// The placements to read.
@@ -157,7 +158,8 @@ impl ReadDocuments {
     pub fn answered(self, answers: Vec<GetOutcome>) -> Announce {
         let Self { mut tray, readings } = self;
         let mut answers = answers.into_iter();
-        let mut announced = Announced::default();
+        let mut announced =
+            Announced { in_place: Vec::with_capacity(readings.len()), ..Announced::default() };
         for reading in readings {
             let Reading { entry, known, fresh, shards } = reading;
             let copies = shards.into_iter().zip(answers.by_ref());
@@ -630,7 +632,7 @@ pub struct Finished {
 impl Entry {
     /// What the source of truth said, unless a later record says what the whole document is, or wants it asked again.
     pub(super) fn said(&self) -> Option<&Said> {
-        let fetched = self.fetched.as_ref()?;
+        let fetched = self.fetched.as_deref()?;
         let is_recent = self.fold.whole_at.is_none_or(|whole_at| whole_at <= fetched.after);
         (is_recent || sabotage::is(Sabotage::OldAnswerIsBelieved)).then_some(&fetched.said)
     }

@@ -28,7 +28,8 @@ use crate::write::{Fold, Write};
 /// What the dirty set holds for a document.
 #[derive(Debug, Clone)]
 struct Dirty {
-    fold: Fold,
+    /// Shared with the entry that was handed out, if one was.
+    fold: Arc<Fold>,
     /// When its first record was read.
     since: Instant,
     /// What it costs to hold.
@@ -161,7 +162,7 @@ impl Ledger {
             fold = fold.counted_by(tally);
         }
         let bytes = held_bytes(&id, &fold);
-        let dirty = Dirty { fold, since: now, bytes };
+        let dirty = Dirty { fold: Arc::new(fold), since: now, bytes };
         self.bytes += bytes;
         let dirty = if self.asking.is_empty() { Some(dirty) } else { self.take_while_asking(&id, dirty) };
         match dirty {
@@ -225,7 +226,7 @@ impl Ledger {
                 id: entry.key.clone(),
                 fold: entry.value.fold.clone(),
                 carry: carries.get(entry.key).cloned().unwrap_or_default(),
-                fetched: kept.get(entry.key).map(|kept| kept.fetched.clone()),
+                fetched: kept.get(entry.key).map(|kept| Box::new(kept.fetched.clone())),
             })
             .collect()
     }
@@ -234,7 +235,10 @@ impl Ledger {
     pub fn settle(&mut self, settled: Vec<Settled>) -> Settlement {
         let mut sum = Settlement::default();
         for Settled { entry, outcome, touched } in settled {
-            self.carries.remove(&entry.id);
+            // There are seldom any, and each look would hash the id.
+            if !self.carries.is_empty() {
+                self.carries.remove(&entry.id);
+            }
             if outcome == Outcome::Fetch {
                 sum.asking += 1;
                 self.ask(entry);
@@ -273,6 +277,7 @@ impl Ledger {
                 Outcome::DeadLetter(refusal) => {
                     self.commit(&id);
                     self.letter_sent(fold.first.offset());
+                    let fold = Arc::unwrap_or_clone(fold);
                     sum.undeliverable.push(Undeliverable { id, fold, refusal, stage: "write" });
                     continue;
                 }
@@ -459,11 +464,12 @@ struct Merge<'a> {
 impl Merge<'_> {
     fn merge(&mut self, id: &DocId, older: &mut Dirty, mut newer: Dirty) {
         if sabotage::is(Sabotage::LoseAFold) {
-            newer.fold.content = older.fold.content.clone();
+            Arc::make_mut(&mut newer.fold).content = older.fold.content.clone();
         }
         *self.bytes -= older.bytes + newer.bytes;
         older.since = older.since.min(newer.since);
-        if let Err(rejected) = older.fold.absorb(newer.fold, &self.rules.location) {
+        let fold = Arc::make_mut(&mut older.fold);
+        if let Err(rejected) = fold.absorb(Arc::unwrap_or_clone(newer.fold), &self.rules.location) {
             let refusal = Refusal { reason: rejected.reason(), detail: rejected.to_string() };
             let stage = rejected.stage();
             self.rejected.push(Undeliverable { id: id.clone(), fold: rejected.fold, refusal, stage });

@@ -118,7 +118,7 @@ fn entry_by<const N: usize>(rules: &Rules, writes: [Write; N]) -> Entry {
     });
     let (id, mut fold) = folds.next().unwrap();
     folds.for_each(|(_, newer)| fold.absorb(newer, &rules.location).unwrap());
-    Entry { id, fold, carry: Carry::default(), fetched: None }
+    Entry { id, fold: Arc::new(fold), carry: Carry::default(), fetched: None }
 }
 
 fn entry<const N: usize>(writes: [Write; N]) -> Entry {

@@ -10,7 +10,7 @@ fn refeed(offset: i64) -> Write {
 
 /// The entry with an answer that was asked for after the record at `after` was taken in.
 fn told(entry: Entry, after: i64, said: Said) -> Entry {
-    Entry { fetched: Some(Fetched { after: at(after), said }), ..entry }
+    Entry { fetched: Some(Box::new(Fetched { after: at(after), said })), ..entry }
 }
 
 fn says(place: f64, n: i64) -> Said {

@@ -83,7 +83,9 @@ impl Ledger {
     }
 
     pub(super) fn forget_answer(&mut self, id: &DocId) {
-        if let Some(kept) = self.kept.remove(id) {
+        if !self.kept.is_empty()
+            && let Some(kept) = self.kept.remove(id)
+        {
             self.bytes -= kept.bytes;
         }
     }
