@@ -146,9 +146,14 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// How many turns of tasks a thread takes before it looks what has come from sockets. A partition's task may think for
+/// milliseconds in each turn, so that tokio's usual 61 would leave the answers of Elasticsearch lying for a tenth of a second.
+const TURNS_PER_LOOK_AT_SOCKETS: u32 = 4;
+
 fn block_on(work: impl Future<Output = Result<ExitCode, Failure>>) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        .event_interval(TURNS_PER_LOOK_AT_SOCKETS)
         .thread_name("geofold")
         .build()
         .context("starting the async runtime")?;
