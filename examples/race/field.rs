@@ -19,8 +19,11 @@ use crate::{Options, consumer, loader, naive};
 
 const MAP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
 
-/// Ids of the hot keys, and how often each is written for one document of the crowd.
-const HOT_IDS: usize = 2_000;
+/// Ids of the hot keys.
+pub const HOT_IDS: usize = 2_000;
+
+/// How often they are written in a round.
+pub const HOT_WRITES: usize = 200_000;
 
 /// Documents of the naive flow: it is so slow that more would only take time.
 const NAIVE_DOCUMENTS: usize = 1_000;
@@ -113,7 +116,7 @@ pub fn costs(stack: &Path, racer: u32) -> Result<[f64; 3]> {
 
 impl Field {
     /// Makes topic, indices and people, and starts a worker. `elasticsearch` is where the worker writes to.
-    pub fn prepare(options: &Options, elasticsearch: &str, partitions: i32, people: &str) -> Result<Self> {
+    pub fn prepare(options: &Options, elasticsearch: &str, partitions: i32, documents: usize) -> Result<Self> {
         let name = fresh_name("race")?;
         let topic = Topic::create(&options.kafka, &name, partitions)?;
         let counted = if options.tally {
@@ -126,7 +129,7 @@ impl Field {
         configure(options, dir.path(), &name, elasticsearch, counted)?;
         let geofold = binary(options)?;
         let worker = Worker::start(&geofold, dir.path(), partitions)?;
-        let crowd = Crowd::new(map()?, people, options.documents)?;
+        let crowd = Crowd::new(map()?, "person", documents)?;
         Ok(Self {
             name,
             topic,
@@ -182,11 +185,11 @@ impl Field {
         self.lap_of_geofold(&events, &["indexed"])
     }
 
-    /// As many writes as there are people, of a few of them.
+    /// Many writes of a few people.
     pub fn hot_keys(&mut self) -> Result<Lap> {
         self.crowd.take_a_step()?;
         self.step += 1;
-        let events = self.crowd.hot_writes(self.crowd.people.len(), HOT_IDS, self.step);
+        let events = self.crowd.hot_writes(HOT_WRITES, HOT_IDS, self.step);
         self.lap_of_geofold(&events, &["indexed", "folded"])
     }
 

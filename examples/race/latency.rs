@@ -18,11 +18,14 @@ use crate::topic;
 const REFRESH: &str =
     "[[distribution.jobs]]\nname = \"searchable\"\nkind = \"refresh\"\ninterval = \"400ms\"\n";
 
-/// People, at most: their documents are written over and over.
-const PEOPLE: usize = 20_000;
+/// People, at least. So many that what the worker can do is seen for seconds, and nobody is folded.
+const PEOPLE: usize = 100_000;
 
-/// How often somebody is looked for.
-const PROBE_INTERVAL: Duration = Duration::from_millis(200);
+/// Who looks for somebody, side by side.
+const PROBERS: u64 = 4;
+
+/// How long each of them waits before looking for somebody else.
+const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// After so long a write is lost.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -48,7 +51,7 @@ pub fn measure(options: &Options) -> Result<Latency> {
     configure(options, dir.path(), &name, &options.elasticsearch, REFRESH)?;
     let binary = crate::field::binary(options)?;
     let mut worker = Worker::start(&binary, dir.path(), options.partitions)?;
-    let mut crowd = Crowd::new(map()?, "person", options.documents.min(PEOPLE))?;
+    let mut crowd = Crowd::new(map()?, "person", options.documents.max(PEOPLE))?;
     let producer: ThreadedProducer<DefaultProducerContext> = ClientConfig::new()
         .set("bootstrap.servers", &options.kafka)
         .set("linger.ms", "2")
@@ -79,12 +82,21 @@ pub fn measure(options: &Options) -> Result<Latency> {
     let until = Instant::now() + Duration::from_secs(options.latency_seconds);
     let events = crowd.documents(3, nobody_is_last);
     let mut milliseconds = thread::scope(|scope| {
-        let prober = scope.spawn(|| probe(&url, &events, &send, until));
+        let probers: Vec<_> = (0..PROBERS)
+            .map(|prober| {
+                let (url, events, send) = (&url, &events, &send);
+                scope.spawn(move || probe(prober, url, events, send, until))
+            })
+            .collect();
         send_evenly(&events, load, &send, until)?;
-        match prober.join() {
-            Ok(result) => result,
-            Err(_) => bail!("the prober panicked"),
+        let mut milliseconds = Vec::new();
+        for prober in probers {
+            match prober.join() {
+                Ok(took) => milliseconds.extend(took?),
+                Err(_) => bail!("a prober panicked"),
+            }
         }
+        anyhow::Ok(milliseconds)
     })?;
     producer.flush(PATIENCE)?;
     milliseconds.sort_by(f64::total_cmp);
@@ -117,15 +129,16 @@ fn send_evenly(
 
 /// Writes somebody with a step that nobody else has, and searches until it is found.
 fn probe(
+    prober: u64,
     url: &str,
     events: &[Event],
     send: &(impl Fn(&Event) -> Result<()> + Sync),
     until: Instant,
 ) -> Result<Vec<f64>> {
     let http = reqwest::blocking::Client::builder().timeout(PATIENCE).build()?;
-    let mut random = Random::new(7);
+    let mut random = Random::new(7 + prober);
     let mut took = Vec::new();
-    for step in 1_000_000.. {
+    for step in (prober + 1) * 1_000_000.. {
         if Instant::now() >= until {
             break;
         }
@@ -134,7 +147,7 @@ fn probe(
         let mut document: Value = serde_json::from_str(document)?;
         document["step"] = json!(step);
         // Somebody of their own, whom no other event writes over before they are found.
-        let id = geofold::ids::DocId::from_key(Some(format!("probe-{}", somebody.id).as_bytes()))?;
+        let id = geofold::ids::DocId::from_key(Some(format!("probe-{prober}-{}", somebody.id).as_bytes()))?;
         document["id"] = json!(id.as_str());
         let began = Instant::now();
         send(&Event { id, value: Some(document.to_string()), ..somebody.clone() })?;

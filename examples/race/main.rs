@@ -30,12 +30,15 @@ mod topic;
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Parser;
 
 use crate::field::Field;
 use crate::peer::Peer;
 use crate::report::{Racer, Report, Workload};
+
+/// Records of a round against an Elasticsearch that does nothing: seconds, and not more than placements are cached.
+const SINK_RECORDS: usize = 150_000;
 
 /// Race geofold against a raw _bulk loader, a peer and the naive flow. Variables GEOFOLD_SECTION__KEY change the worker's
 /// configuration.
@@ -123,7 +126,7 @@ fn main() -> Result<()> {
 }
 
 fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
-    let mut field = Field::prepare(options, &options.elasticsearch, options.partitions, "person")?;
+    let mut field = Field::prepare(options, &options.elasticsearch, options.partitions, options.documents)?;
     let mut peer = match &options.peer {
         Some(binary) => Some(Peer::prepare(options, binary)?),
         None => None,
@@ -187,20 +190,19 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
 /// geofold against an Elasticsearch that does nothing, beside a consumer that does nothing.
 fn without_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
     let nothing = null::NullElasticsearch::start(&options.elasticsearch)?;
-    let documents = options.documents;
-    let partitions = |count| Field::prepare(options, nothing.url(), count, "person");
+    let records = options.backlog.min(SINK_RECORDS);
     if options.runs("null-sink") {
-        let mut field = partitions(options.partitions)?;
+        let mut field = Field::prepare(options, nothing.url(), options.partitions, records)?;
         field.first_documents()?;
         for round in 0..=options.rounds {
             report.add(round, Workload::NullSink, Racer::Geofold, field.in_place(Racer::Geofold, false)?);
-            let lap = field.consumed(options, documents)?;
+            let lap = field.consumed(options, records)?;
             report.add(round, Workload::NullSink, Racer::Consumer, lap);
         }
     }
     if options.runs("partitions") {
         for (count, workload) in [(1, Workload::OnePartition), (64, Workload::ManyPartitions)] {
-            let mut field = partitions(count)?;
+            let mut field = Field::prepare(options, nothing.url(), count, records)?;
             field.first_documents()?;
             for round in 0..=options.rounds {
                 report.add(round, workload, Racer::Geofold, field.in_place(Racer::Geofold, false)?);
@@ -208,10 +210,7 @@ fn without_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
         }
     }
     if options.runs("backlog") {
-        let mut field = partitions(options.partitions)?;
-        if options.backlog < documents {
-            bail!("--backlog {} is less than --documents {documents}", options.backlog);
-        }
+        let mut field = Field::prepare(options, nothing.url(), options.partitions, options.documents)?;
         report.backlog = Some((options.backlog, field.backlog(options.backlog)?));
     }
     Ok(())

@@ -11,11 +11,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::Options;
 use crate::documents::{Crowd, Event};
-use crate::field::{configure, costs, fresh_name, map, settle};
+use crate::field::{HOT_IDS, HOT_WRITES, configure, costs, fresh_name, map, settle};
 use crate::report::Lap;
 use crate::topic::Topic;
-
-const HOT_IDS: usize = 2_000;
 
 /// See the top of this file.
 pub struct Peer {
@@ -105,10 +103,10 @@ logger: {{level: WARN}}
         self.lap(&events)
     }
 
-    /// As many writes as there are people, of a few of them.
+    /// Many writes of a few people.
     pub fn hot_keys(&mut self) -> Result<Lap> {
         self.step += 1;
-        let events = self.crowd.hot_writes(self.crowd.people.len(), HOT_IDS, self.step);
+        let events = self.crowd.hot_writes(HOT_WRITES, HOT_IDS, self.step);
         self.lap(&events)
     }
 
