@@ -14,7 +14,7 @@ use geofold::ids::ShardId;
 use geofold::position::{Epoch, Position};
 use geofold::tally::emitter::{Emitter, Names, Source};
 use geofold::tally::facets::{FacetLimits, FacetRules, Facets};
-use geofold::tally::increment::Edge;
+use geofold::tally::increment::Change;
 
 fn main() {
     divan::main();
@@ -59,13 +59,12 @@ fn an_increment_of_1000_edges(bencher: Bencher<'_, '_>) {
     let source = Source { topic: "documents".into(), partition: 0, epoch: Epoch::default() };
     bencher.bench_local(|| {
         let mut emitter = Emitter::new(source.clone(), names.clone(), Duration::from_secs(1), 0, start);
-        let edges: Vec<Edge> = (0..1000)
-            .map(|n| Edge {
-                pos: Position::new(Epoch::default(), i64::try_from(n).unwrap()).unwrap(),
-                delta: facets[n + 1].delta_since(&facets[n]),
-            })
-            .collect();
-        emitter.put(&edges, start);
+        let edges = (0..1000).map(|n| Change {
+            pos: Position::new(Epoch::default(), i64::try_from(n).unwrap()).unwrap(),
+            before: facets[n].clone(),
+            after: facets[n + 1].clone(),
+        });
+        emitter.put(edges, start);
         emitter.next(1000, start)
     });
 }

@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 
 use bytes::Bytes;
 use lru::LruCache;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
@@ -22,8 +22,8 @@ use crate::tally::version::History;
 pub type Leftovers = SmallVec<[ShardId; 1]>;
 
 /// What was decided about a document's place, and at which position.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Record", into = "Record")]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Record")]
 pub struct Placement {
     /// Position at which it was decided; never goes back (INV-4).
     pub pos: Position,
@@ -41,22 +41,40 @@ pub struct Placement {
     pub versions: History,
 }
 
-/// The JSON form of a placement.
-#[derive(Serialize, Deserialize)]
+/// The JSON form of a placement, as it is read.
+#[derive(Deserialize)]
 struct Record {
     pos: Position,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     shard: Option<ShardId>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     leftovers: Vec<ShardId>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     deleted: bool,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     refused: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     fetched: Option<Box<RawValue>>,
-    #[serde(default, skip_serializing_if = "History::is_empty")]
+    #[serde(default)]
     versions: History,
+}
+
+/// The same, as it is written.
+#[derive(Serialize)]
+struct Written<'a> {
+    pos: Position,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shard: Option<&'a ShardId>,
+    #[serde(skip_serializing_if = "<[ShardId]>::is_empty")]
+    leftovers: &'a [ShardId],
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    deleted: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    refused: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fetched: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "History::is_empty")]
+    versions: &'a History,
 }
 
 impl TryFrom<Record> for Placement {
@@ -83,23 +101,15 @@ impl TryFrom<Record> for Placement {
     }
 }
 
-impl From<Placement> for Record {
-    fn from(placement: Placement) -> Self {
-        Self {
-            pos: placement.pos,
-            deleted: placement.shard.is_none(),
-            shard: placement.shard,
-            leftovers: placement.leftovers.into_vec(),
-            refused: placement.refused,
-            fetched: placement.fetched.and_then(|document| raw(&document)),
-            versions: placement.versions,
-        }
+impl Serialize for Placement {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { pos, shard, leftovers, refused, fetched, versions } = self;
+        // It was checked when it was fetched.
+        let fetched = fetched.as_ref().and_then(|document| serde_json::from_slice(document).ok());
+        let (shard, deleted) = (shard.as_ref(), shard.is_none());
+        Written { pos: *pos, shard, leftovers, deleted, refused: *refused, fetched, versions }
+            .serialize(serializer)
     }
-}
-
-/// It was checked when it was fetched.
-fn raw(document: &[u8]) -> Option<Box<RawValue>> {
-    serde_json::from_slice::<&RawValue>(document).ok().map(ToOwned::to_owned)
 }
 
 impl Placement {

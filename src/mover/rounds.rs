@@ -16,7 +16,7 @@ use crate::invariants::inv_6_one_entry_of_a_document;
 use crate::placement::{Known, Placement};
 use crate::position::Position;
 use crate::sabotage::{self, Sabotage};
-use crate::tally::increment::Edge;
+use crate::tally::increment::Change;
 use crate::tally::version::History;
 
 /// What every round of a batch carries along.
@@ -24,7 +24,7 @@ use crate::tally::version::History;
 struct Tray {
     desk: Desk,
     settled: Vec<Settled>,
-    edges: Vec<Edge>,
+    edges: Vec<Change>,
 }
 
 impl Tray {
@@ -626,7 +626,7 @@ pub struct Finished {
     /// What the entries that are done, or go to the dead-letter topic, change in the counts: for the partition's map of edges,
     /// where each takes the place of one at its position. None if nothing is counted. One that changes nothing is there to
     /// take another's place. An edge may be at or above the watermark, and belongs into an increment once it is below.
-    pub edges: Vec<Edge>,
+    pub edges: Vec<Change>,
 }
 
 impl Entry {

@@ -4,88 +4,125 @@
 //! merges would skip those edges if they were sent once more.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
-use serde::Serialize;
-use serde_json::value::{RawValue, to_raw_value};
+use serde::{Serialize, Serializer};
 
-use super::increment::Edge;
+use super::facets::Facets;
+use super::increment::Change;
 use crate::clock::Instant;
 use crate::position::Position;
 
-/// What an edge costs besides its JSON: the map's slot and the allocator's overhead, rounded up.
+/// What an edge costs besides its facets: the map's slot and the allocator's overhead, rounded up.
 const OVERHEAD_BYTES: usize = 96;
-
-/// What an edge's JSON has besides its delta: `{"pos":9223372036854775807,"delta":},`.
-const FRAME_BYTES: usize = 40;
 
 /// See the top of this file.
 #[derive(Debug, Default)]
 pub struct Edges {
     by_position: BTreeMap<Position, Held>,
     bytes: usize,
+    /// How many were taken at each time.
+    taken: BTreeMap<Instant, usize>,
     /// Every edge below this is in an acknowledged increment.
     sent_to: Option<Position>,
 }
 
-/// A delta as the JSON that is sent: smaller than its trees, and its size is known.
+/// Facets, and no delta yet: those of a placement are shared with whoever knows it, and the same edge put once more, which is
+/// what each entry of its document does until the next commit, costs a comparison.
 #[derive(Debug)]
 struct Held {
-    delta: Box<RawValue>,
+    before: Facets,
+    after: Facets,
     since: Instant,
 }
 
 impl Held {
     fn bytes(&self) -> usize {
-        self.delta.get().len() + OVERHEAD_BYTES
+        self.before.bytes() + self.after.bytes() + OVERHEAD_BYTES
     }
 }
 
 /// Edges for one increment.
 #[derive(Debug)]
-pub struct Part<'a> {
+pub struct Part {
     /// Every edge below this position is in this part or in an earlier one.
     pub to: Position,
-    /// In the order of their positions.
-    pub edges: Vec<PartEdge<'a>>,
+    /// How many there are.
+    pub edges: usize,
+    /// [`Edge`](super::increment::Edge)s in the order of their positions, with commas between.
+    pub json: Vec<u8>,
 }
 
-/// An [`Edge`], as it is written.
-#[derive(Debug, Serialize)]
-pub struct PartEdge<'a> {
+/// An [`Edge`](super::increment::Edge), as it is written.
+#[derive(Serialize)]
+struct PartEdge<'a> {
     pos: Position,
-    delta: &'a RawValue,
+    delta: Written<'a>,
+}
+
+struct Written<'a>(&'a Held);
+
+impl Serialize for Written<'_> {
+    /// As a [`Delta`](super::increment::Delta).
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let changes = self.0.after.changes_since(&self.0.before);
+        serializer.collect_map(changes.map(|(facet, changes)| (facet, Pairs(changes))))
+    }
+}
+
+struct Pairs<I>(I);
+
+impl<'a, I: Iterator<Item = (&'a str, i64)> + Clone> Serialize for Pairs<I> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.clone())
+    }
 }
 
 impl Edges {
     /// Takes an edge, in place of the one at its position if there is one. Taking it again changes nothing, and nor does one
     /// that was sent: by then, the edge at a position is always the same.
-    pub fn put(&mut self, edge: &Edge, now: Instant) {
-        if self.sent_to.is_some_and(|sent_to| edge.pos < sent_to) {
+    pub fn put(&mut self, edge: Change, now: Instant) {
+        let Change { pos, before, after } = edge;
+        if self.sent_to.is_some_and(|sent_to| pos < sent_to) {
             return;
         }
-        let before = self.by_position.remove(&edge.pos);
-        self.bytes -= before.as_ref().map_or(0, Held::bytes);
-        // One that changes nothing is none. Serializing plain strings and numbers can not fail.
-        if !edge.delta.is_empty()
-            && let Ok(delta) = to_raw_value(&edge.delta)
-        {
-            let held = Held { delta, since: before.map_or(now, |before| before.since) };
-            self.bytes += held.bytes();
-            self.by_position.insert(edge.pos, held);
+        // One that changes nothing is none.
+        if before == after {
+            if let Some(held) = self.by_position.remove(&pos) {
+                self.let_go(&held);
+            }
+            return;
+        }
+        match self.by_position.entry(pos) {
+            Entry::Occupied(mut held) => {
+                let held = held.get_mut();
+                self.bytes -= held.bytes();
+                (held.before, held.after) = (before, after);
+                self.bytes += held.bytes();
+            }
+            Entry::Vacant(place) => {
+                self.bytes += place.insert(Held { before, after, since: now }).bytes();
+                *self.taken.entry(now).or_default() += 1;
+            }
         }
     }
 
-    /// The first edges below `below` whose JSON has about `max_bytes` together; at least one, if there is one.
-    pub fn part(&self, below: Position, max_bytes: usize) -> Part<'_> {
-        let mut part = Part { to: below, edges: Vec::new() };
-        let mut bytes = 0;
+    /// The first edges below `below` whose JSON has at most `max_bytes` together; at least one, if there is one.
+    pub fn part(&self, below: Position, max_bytes: usize) -> Part {
+        let mut part = Part { to: below, edges: 0, json: Vec::new() };
         for (&pos, held) in self.by_position.range(..below) {
-            bytes += held.delta.get().len() + FRAME_BYTES;
-            if bytes > max_bytes && !part.edges.is_empty() {
+            let end = part.json.len();
+            if end > 0 {
+                part.json.push(b',');
+            }
+            // Plain strings and numbers into a Vec: it can not fail.
+            let _ = serde_json::to_writer(&mut part.json, &PartEdge { pos, delta: Written(held) });
+            if part.json.len() > max_bytes && end > 0 {
+                part.json.truncate(end);
                 part.to = pos;
                 break;
             }
-            part.edges.push(PartEdge { pos, delta: &held.delta });
+            part.edges += 1;
         }
         part
     }
@@ -93,9 +130,21 @@ impl Edges {
     /// An increment with all edges below `to` was acknowledged.
     pub fn sent(&mut self, to: Position) {
         let left = self.by_position.split_off(&to);
-        let gone = std::mem::replace(&mut self.by_position, left);
-        self.bytes -= gone.values().map(Held::bytes).sum::<usize>();
+        for held in std::mem::replace(&mut self.by_position, left).values() {
+            self.let_go(held);
+        }
         self.sent_to = self.sent_to.max(Some(to));
+    }
+
+    /// It is held no more.
+    fn let_go(&mut self, held: &Held) {
+        self.bytes -= held.bytes();
+        if let Some(taken) = self.taken.get_mut(&held.since) {
+            *taken -= 1;
+            if *taken == 0 {
+                self.taken.remove(&held.since);
+            }
+        }
     }
 
     /// How many are held.
@@ -115,7 +164,7 @@ impl Edges {
 
     /// When the one that waits for the longest time was taken.
     pub fn oldest(&self) -> Option<Instant> {
-        self.by_position.values().map(|held| held.since).min()
+        self.taken.first_key_value().map(|(taken, _)| *taken)
     }
 }
 
@@ -124,7 +173,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::tally::increment::Delta;
+    use crate::tally::increment::Edge;
 
     fn at(second: u64) -> Instant {
         Instant::from_start(Duration::from_secs(second))
@@ -134,27 +183,35 @@ mod tests {
         Position::from_version(pos)
     }
 
-    fn edge(at: u64, value: &str) -> Edge {
-        let mut delta = Delta::default();
-        delta.add("t", value, 1);
-        Edge { pos: pos(at), delta }
+    fn edge(at: u64, value: &str) -> Change {
+        Change { pos: pos(at), before: Facets::default(), after: tagged(value) }
     }
 
-    fn positions(part: &Part<'_>) -> Vec<u64> {
-        part.edges.iter().map(|edge| edge.pos.version()).collect()
+    fn tagged(value: &str) -> Facets {
+        serde_json::from_value(serde_json::json!({ "t": [value] })).unwrap()
+    }
+
+    fn read(part: &Part) -> Vec<Edge> {
+        let edges: Vec<Edge> = serde_json::from_slice(&[b"[", part.json.as_slice(), b"]"].concat()).unwrap();
+        assert_eq!(edges.len(), part.edges);
+        edges
+    }
+
+    fn positions(part: &Part) -> Vec<u64> {
+        read(part).iter().map(|edge| edge.pos.version()).collect()
     }
 
     #[test]
     fn an_edge_put_again_is_held_once_and_one_that_was_sent_is_not_held_again() {
         let mut edges = Edges::default();
         for second in [1, 2] {
-            edges.put(&edge(7, "a"), at(second));
+            edges.put(edge(7, "a"), at(second));
         }
-        edges.put(&edge(8, "b"), at(1));
-        edges.put(&Edge { pos: pos(8), delta: Delta::default() }, at(1));
+        edges.put(edge(8, "b"), at(1));
+        edges.put(Change { after: Facets::default(), ..edge(8, "b") }, at(1));
         assert_eq!((edges.len(), edges.oldest()), (1, Some(at(1))), "an edge that changes nothing is none");
         edges.sent(pos(8));
-        edges.put(&edge(7, "a"), at(2));
+        edges.put(edge(7, "a"), at(2));
         assert!(edges.is_empty());
         assert_eq!((edges.bytes(), edges.oldest()), (0, None));
     }
@@ -163,7 +220,7 @@ mod tests {
     fn only_edges_below_the_watermark_are_sent_and_those_above_stay() {
         let mut edges = Edges::default();
         for (second, pos) in [(1, 9), (2, 3), (3, 5)] {
-            edges.put(&edge(pos, "a"), at(second));
+            edges.put(edge(pos, "a"), at(second));
         }
         let all = edges.bytes();
         let part = edges.part(pos(9), usize::MAX);
@@ -180,9 +237,9 @@ mod tests {
     fn a_part_ends_where_the_next_one_begins_and_has_one_edge_at_least() {
         let mut edges = Edges::default();
         for pos in [1, 2, 3] {
-            edges.put(&edge(pos, "a"), at(1));
+            edges.put(edge(pos, "a"), at(1));
         }
-        let two = 2 * (r#"{"t":{"a":1}}"#.len() + FRAME_BYTES);
+        let two = r#"{"pos":1,"delta":{"t":{"a":1}}},{"pos":2,"delta":{"t":{"a":1}}}"#.len();
         let part = edges.part(pos(10), two);
         assert_eq!((positions(&part), part.to), (vec![1, 2], pos(3)));
         let part = edges.part(pos(10), 1);
@@ -193,11 +250,24 @@ mod tests {
     }
 
     #[test]
-    fn the_frame_of_an_edge_is_not_longer_than_it_is_counted() {
+    fn an_edge_is_written_as_what_it_changes_and_one_at_its_position_takes_its_place() {
+        let facets = |json: &str| serde_json::from_str::<Facets>(json).unwrap();
+        let before = facets(r#"{"a":["1"],"geoshard":["3"],"q":["\"é\n"],"t":["b","d","e"]}"#);
+        let after = facets(r#"{"geoshard":["4"],"q":["\"é\n"],"t":["a","b","c","e"],"u":["","\""]}"#);
         let mut edges = Edges::default();
-        edges.put(&edge(u64::MAX, "a"), at(1));
-        let held = &edges.by_position[&pos(u64::MAX)];
-        let json = serde_json::to_string(&PartEdge { pos: pos(u64::MAX), delta: &held.delta }).unwrap();
-        assert!(json.len() < held.delta.get().len() + FRAME_BYTES);
+        edges.put(edge(5, "x"), at(1));
+        let change = Change { pos: pos(5), before, after };
+        for second in [2, 3] {
+            edges.put(change.clone(), at(second));
+        }
+        let part = edges.part(pos(9), 1);
+        assert_eq!(
+            String::from_utf8(part.json.clone()).unwrap(),
+            r#"{"pos":5,"delta":{"a":{"1":-1},"geoshard":{"3":-1,"4":1},"t":{"a":1,"c":1,"d":-1},"u":{"":1,"\"":1}}}"#
+        );
+        assert_eq!(read(&part), [Edge { pos: pos(5), delta: change.delta() }]);
+        assert_eq!(edges.oldest(), Some(at(1)));
+        edges.sent(pos(6));
+        assert_eq!((edges.bytes(), edges.oldest()), (0, None));
     }
 }

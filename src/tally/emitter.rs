@@ -10,8 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::edges::{Edges, PartEdge};
-use super::increment::Edge;
+use super::edges::Edges;
+use super::increment::Change;
 use crate::clock::Instant;
 use crate::position::{Epoch, Position};
 
@@ -58,14 +58,13 @@ pub struct Outgoing {
     pub edges: usize,
 }
 
-/// An [`Increment`](super::increment::Increment), as it is written.
+/// An [`Increment`](super::increment::Increment) without its edges, as it is written.
 #[derive(Serialize)]
-struct Record<'a> {
+struct Head<'a> {
     id: String,
     topic: &'a str,
     partition: i32,
     to: Position,
-    edges: Vec<PartEdge<'a>>,
 }
 
 /// Whose increments these are.
@@ -120,7 +119,7 @@ impl Emitter {
     }
 
     /// Takes the edges of entries that are done. Before the watermark passes them.
-    pub fn put<'a>(&mut self, edges: impl IntoIterator<Item = &'a Edge>, now: Instant) {
+    pub fn put(&mut self, edges: impl IntoIterator<Item = Change>, now: Instant) {
         for edge in edges {
             self.edges.put(edge, now);
         }
@@ -147,17 +146,19 @@ impl Emitter {
     pub fn next(&mut self, done: i64, now: Instant) -> Outgoing {
         let below = position(self.source.epoch, done);
         let part = self.edges.part(below, self.increment_bytes);
-        let edges = part.edges.len();
         self.last = now;
         self.bytes_then = self.edges.bytes();
         self.was_cut = part.to < below;
         self.under_way = Some(part.to);
         let Source { topic, partition, .. } = &self.source;
-        let record =
-            Record { id: self.names.next(), topic, partition: *partition, to: part.to, edges: part.edges };
+        let head = Head { id: self.names.next(), topic, partition: *partition, to: part.to };
         // Serializing plain strings and numbers into a Vec can not fail.
-        let value = serde_json::to_vec(&record).unwrap_or_default().into();
-        Outgoing { key: format!("{topic}/{partition}"), value, edges }
+        let mut value = serde_json::to_vec(&head).unwrap_or_default();
+        value.pop();
+        value.extend_from_slice(b",\"edges\":[");
+        value.extend_from_slice(&part.json);
+        value.extend_from_slice(b"]}");
+        Outgoing { key: format!("{topic}/{partition}"), value: value.into(), edges: part.edges }
     }
 
     /// The increment under way is in the topic for good.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::facets::Facets;
 use crate::position::Position;
 
 /// By how much the number of documents with a value of a facet changes: facet, then value, then how much. Never 0.
@@ -66,6 +67,24 @@ pub struct Edge {
     pub pos: Position,
     /// The change.
     pub delta: Delta,
+}
+
+/// An edge before it is sent: the facets that it comes from, which are at hand anyway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The position of the record that changed them.
+    pub pos: Position,
+    /// The facets of the version before it.
+    pub before: Facets,
+    /// Those since then.
+    pub after: Facets,
+}
+
+impl Change {
+    /// What is sent of it.
+    pub fn delta(&self) -> Delta {
+        self.after.delta_since(&self.before)
+    }
 }
 
 /// The edges of one partition below `to` that its owner has not seen committed yet. A record's key is its topic's name, a

@@ -21,10 +21,17 @@ pub(super) enum Value<'a> {
     Object,
     /// Its elements are next: [`Scan::element`].
     Array,
-    /// Without its quotes, escapes as they were written.
-    Text(&'a [u8]),
+    /// A string.
+    Text(Written<'a>),
     /// A number, or one of the three words.
     Bare(&'a [u8]),
+}
+
+/// A string without its quotes, escapes as they were written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Written<'a> {
+    text: &'a [u8],
+    has_escapes: bool,
 }
 
 impl<'a> Scan<'a> {
@@ -84,7 +91,7 @@ impl<'a> Scan<'a> {
     }
 
     /// The key of the object's next member, as it was written; its value is next. `None` at the object's end, which is passed.
-    pub(super) fn member(&mut self) -> Option<&'a [u8]> {
+    pub(super) fn member(&mut self) -> Option<Written<'a>> {
         if !self.has_another(b'}')? {
             return None;
         }
@@ -111,35 +118,50 @@ impl<'a> Scan<'a> {
     }
 
     fn next_token(&mut self) -> Option<u8> {
-        let space = self.text.get(self.at..)?.iter().position(|byte| !byte.is_ascii_whitespace())?;
-        self.at += space;
-        self.text.get(self.at).copied()
+        loop {
+            let byte = *self.text.get(self.at)?;
+            if !byte.is_ascii_whitespace() {
+                return Some(byte);
+            }
+            self.at += 1;
+        }
     }
 
-    /// The string that begins here, without its quotes.
-    fn string(&mut self) -> Option<&'a [u8]> {
+    /// The string that begins here.
+    fn string(&mut self) -> Option<Written<'a>> {
         if *self.text.get(self.at)? != b'"' {
             return None;
         }
         let begin = self.at + 1;
-        let mut end = begin;
+        let (mut end, mut has_escapes) = (begin, false);
         loop {
             let rest = self.text.get(end..)?;
             end += memchr2(b'"', b'\\', rest)?;
             if self.text[end] == b'"' {
                 self.at = end + 1;
-                return self.text.get(begin..end);
+                return Some(Written { text: self.text.get(begin..end)?, has_escapes });
             }
+            has_escapes = true;
             end += 2;
         }
     }
 }
 
-/// A string as a program means it. `None` if it is none: half a surrogate pair, for instance.
-pub(super) fn unescaped(written: &[u8]) -> Option<Cow<'_, str>> {
-    if memchr::memchr(b'\\', written).is_none() {
-        return std::str::from_utf8(written).ok().map(Cow::Borrowed);
+impl<'a> Written<'a> {
+    /// As a program means it. `None` if it is no text: half a surrogate pair, for instance.
+    pub(super) fn unescaped(self) -> Option<Cow<'a, str>> {
+        if !self.has_escapes {
+            return std::str::from_utf8(self.text).ok().map(Cow::Borrowed);
+        }
+        let quoted = [b"\"", self.text, b"\""].concat();
+        serde_json::from_slice(&quoted).ok().map(Cow::Owned)
     }
-    let quoted = [b"\"", written, b"\""].concat();
-    serde_json::from_slice(&quoted).ok().map(Cow::Owned)
+
+    /// The same as bytes, which may be no text where nothing is escaped.
+    pub(super) fn bytes(self) -> Option<Cow<'a, [u8]>> {
+        if !self.has_escapes {
+            return Some(Cow::Borrowed(self.text));
+        }
+        self.unescaped().map(|text| Cow::Owned(text.into_owned().into_bytes()))
+    }
 }

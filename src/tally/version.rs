@@ -3,17 +3,17 @@
 //! One base in place of the history was tried on paper, and histories of a fixed length: both lose count when a zombie's
 //! increment is merged and the owner folds further (docs/tally.md, "The history").
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use smallvec::SmallVec;
 
 use super::facets::Facets;
-use super::increment::Edge;
+use super::increment::Change;
 use crate::position::Position;
 use crate::sabotage::{self, Sabotage};
 
 /// One entry of a placement's history: what the document contributes since a position.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "(Position, Facets)", into = "(Position, Facets)")]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(from = "(Position, Facets)")]
 pub struct Version {
     /// The position of the record that made them so.
     pub pos: Position,
@@ -27,16 +27,10 @@ impl From<(Position, Facets)> for Version {
     }
 }
 
-impl From<Version> for (Position, Facets) {
-    fn from(version: Version) -> Self {
-        (version.pos, version.facets)
-    }
-}
-
 /// What a document contributed, by positions: ascending, the last one current. Empty where nothing is counted, and then it
 /// costs nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(try_from = "Vec<Version>", into = "Vec<Version>")]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(try_from = "Vec<Version>")]
 pub struct History(SmallVec<[Version; 1]>);
 
 impl TryFrom<Vec<Version>> for History {
@@ -51,9 +45,10 @@ impl TryFrom<Vec<Version>> for History {
     }
 }
 
-impl From<History> for Vec<Version> {
-    fn from(history: History) -> Self {
-        history.0.into_vec()
+impl Serialize for History {
+    /// Pairs: `[[2,{"tag":["a"]}],[4,{"tag":["b"]}]]`.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|version| (version.pos, &version.facets)))
     }
 }
 
@@ -113,13 +108,12 @@ impl History {
 
     /// The edges that may not be counted yet: one for each version at or above `committed`, against the one before it. An
     /// edge that changes nothing is among them: it takes back one that was put at its position before.
-    pub fn edges(&self, committed: Position) -> impl Iterator<Item = Edge> {
-        let nothing = Facets::default();
+    pub fn edges(&self, committed: Position) -> impl Iterator<Item = Change> {
         let new = self.0.len() - self.count_from(committed);
         (new..self.0.len()).map(move |n| {
-            let before = n.checked_sub(1).map_or(&nothing, |before| &self.0[before].facets);
+            let before = n.checked_sub(1).map(|before| self.0[before].facets.clone());
             let Version { pos, facets } = &self.0[n];
-            Edge { pos: *pos, delta: facets.delta_since(before) }
+            Change { pos: *pos, before: before.unwrap_or_default(), after: facets.clone() }
         })
     }
 
@@ -149,11 +143,11 @@ mod tests {
     }
 
     /// `4 tag red -1, 4 tag blue +1`.
-    fn in_short(edges: impl Iterator<Item = Edge>) -> Vec<String> {
-        let changes = |edge: Edge| {
+    fn in_short(edges: impl Iterator<Item = Change>) -> Vec<String> {
+        let changes = |edge: Change| {
             let offset = edge.pos.offset();
             let changes: Vec<String> =
-                edge.delta.iter().map(|(_, value, by)| format!("{value} {by:+}")).collect();
+                edge.delta().iter().map(|(_, value, by)| format!("{value} {by:+}")).collect();
             format!("{offset}: {}", changes.join(", "))
         };
         edges.map(changes).collect()

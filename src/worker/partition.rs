@@ -523,7 +523,7 @@ impl Task {
             Err(halt) => return self.halt(halt),
         };
         let Finished { desk, settled, edges } = finished;
-        self.put_edges(&edges);
+        self.put_edges(edges);
         self.count_lookups(&desk);
         self.desk = Some(desk);
         let settlement = self.ledger.settle(settled);

@@ -16,7 +16,6 @@ use geofold::placement::PlacementCache;
 use geofold::position::{Epoch, Position};
 use geofold::refeed::{Held, Question};
 use geofold::sabotage::Sabotage;
-use geofold::tally::increment::Edge;
 use geofold::worker::ledger::Ledger;
 use geofold::write::Write;
 
@@ -373,7 +372,8 @@ impl Worker {
         desk.committed = Position::from_version(0);
         self.desk = Some(desk);
         let acknowledged = position(self.emitter.acknowledged.into());
-        for Edge { pos, delta } in edges.into_iter().filter(|edge| edge.pos >= acknowledged) {
+        for edge in edges.into_iter().filter(|edge| edge.pos >= acknowledged) {
+            let (pos, delta) = (edge.pos, edge.delta());
             if delta.is_empty() {
                 self.emitter.edges.remove(&pos);
             } else {

@@ -31,7 +31,7 @@ use crate::geoshard::GeoshardMap;
 use crate::ids::{DocId, ShardId};
 use crate::placement::{Placement, PlacementCache};
 use crate::position::{Epoch, Position};
-use crate::tally::increment::Edge;
+use crate::tally::increment::Change;
 use crate::write::{Body, Fold, Write};
 
 fn at(offset: i64) -> Position {
@@ -211,7 +211,7 @@ struct Owner {
     desk: Option<Desk>,
     batch: Option<Batch>,
     /// Of all batches that are finished.
-    edges: Vec<Edge>,
+    edges: Vec<Change>,
 }
 
 impl Owner {

@@ -45,7 +45,7 @@ fn history(store: &Store) -> String {
 fn edges(owner: &mut Owner) -> Vec<String> {
     let edges = owner.edges.drain(..).map(|edge| {
         let changes: Vec<String> =
-            edge.delta.iter().map(|(_, value, by)| format!("{value} {by:+}")).collect();
+            edge.delta().iter().map(|(_, value, by)| format!("{value} {by:+}")).collect();
         format!("{}: {}", edge.pos.offset(), changes.join(" "))
     });
     edges.collect()

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::random::Random;
+use crate::tally::facets::Facets;
 use crate::tally::increment::{Delta, Increment};
 use crate::testing::Merger;
 
@@ -26,10 +27,9 @@ fn emitter(start: i64) -> Emitter {
     Emitter::new(source, Arc::new(Names::new()), INTERVAL, start, at(0))
 }
 
-fn edge(offset: i64, value: &str) -> Edge {
-    let mut delta = Delta::default();
-    delta.add("t", value, 1);
-    Edge { pos: pos(offset), delta }
+fn edge(offset: i64, value: &str) -> Change {
+    let after = serde_json::from_value(serde_json::json!({ "t": [value] })).unwrap();
+    Change { pos: pos(offset), before: Facets::default(), after }
 }
 
 fn read(outgoing: &Outgoing) -> Increment {
@@ -47,7 +47,7 @@ fn offsets(increment: &Increment) -> Vec<i64> {
 fn nothing_is_committed_before_the_increment_that_covers_it_is_acknowledged() {
     let mut emitter = emitter(10);
     assert_eq!((emitter.let_through(10), emitter.due_at(10, true)), (10, None), "there is nothing to say");
-    emitter.put(&[edge(11, "a")], at(5));
+    emitter.put([edge(11, "a")], at(5));
     assert_eq!(emitter.let_through(12), 10);
     assert_eq!(emitter.due_at(12, false), Some(at(1000)));
     let increment = read(&emitter.next(12, at(1000)));
@@ -75,7 +75,7 @@ fn an_increment_waits_for_its_interval_unless_somebody_waits_or_much_is_new() {
     emitter.acknowledged();
     assert_eq!(emitter.due_at(2, false), Some(at(3000)));
     assert!(emitter.due_at(2, true).unwrap() <= at(2000));
-    emitter.put(&[edge(1, &"x".repeat(SEND_AT_BYTES)), edge(7, "a")], at(2100));
+    emitter.put([edge(1, &"x".repeat(SEND_AT_BYTES)), edge(7, "a")], at(2100));
     assert!(emitter.due_at(2, false).unwrap() <= at(2000));
     emitter.next(1, at(2100));
     emitter.acknowledged();
@@ -83,14 +83,14 @@ fn an_increment_waits_for_its_interval_unless_somebody_waits_or_much_is_new() {
     assert_eq!(emitter.due_at(2, false), Some(at(3100)));
     emitter.next(2, at(3100));
     emitter.acknowledged();
-    emitter.put(&[edge(3, &"x".repeat(SEND_AT_BYTES))], at(3200));
+    emitter.put([edge(3, &"x".repeat(SEND_AT_BYTES))], at(3200));
     assert!(emitter.due_at(4, false).unwrap() <= at(3100));
 }
 
 #[test]
 fn what_the_topic_does_not_take_for_its_size_is_sent_in_parts_that_let_only_themselves_through() {
     let mut emitter = emitter(0);
-    emitter.put(&(1..=8).map(|n| edge(n, "a")).collect::<Vec<_>>(), at(0));
+    emitter.put((1..=8).map(|n| edge(n, "a")), at(0));
     emitter.increment_bytes = 1000;
     let whole = emitter.next(20, at(1000));
     assert_eq!(whole.edges, 8);
@@ -119,7 +119,7 @@ fn what_the_topic_does_not_take_for_its_size_is_sent_in_parts_that_let_only_them
 #[test]
 fn one_edge_that_is_too_large_is_tried_again_later_and_holds_the_watermark() {
     let mut emitter = emitter(0);
-    emitter.put(&[edge(1, "a"), edge(2, "b")], at(0));
+    emitter.put([edge(1, "a"), edge(2, "b")], at(0));
     emitter.increment_bytes = 1;
     let first = emitter.next(3, at(1000));
     assert_eq!(first.edges, 1);
@@ -135,8 +135,8 @@ fn one_edge_that_is_too_large_is_tried_again_later_and_holds_the_watermark() {
 #[test]
 fn edges_of_an_earlier_epoch_are_sent_and_let_nothing_through() {
     let mut emitter = emitter(4);
-    let old = |offset| Edge { pos: position(Epoch::new(2).unwrap(), offset), ..edge(0, "a") };
-    emitter.put(&[old(1_000), old(2_000), edge(5, "b")], at(0));
+    let old = |offset| Change { pos: position(Epoch::new(2).unwrap(), offset), ..edge(0, "a") };
+    emitter.put([old(1_000), old(2_000), edge(5, "b")], at(0));
     emitter.increment_bytes = 1;
     let part = read(&emitter.next(6, at(1000)));
     assert_eq!(part.to, position(Epoch::new(2).unwrap(), 2_000));
@@ -167,12 +167,12 @@ fn whatever_crashes_and_comes_twice_the_merged_counts_are_those_of_a_recount() {
     for round in 0..200 {
         let end = 40_i64;
         // The edge of each position is what it is, whoever finds it out; some change nothing.
-        let truth: BTreeMap<i64, Edge> = (0..end)
+        let truth: BTreeMap<i64, Change> = (0..end)
             .filter(|offset| offset % 4 != 3)
             .map(|offset| (offset, edge(offset, &format!("{}", offset % 5))))
             .collect();
         let mut recount = Delta::default();
-        truth.values().for_each(|edge| recount.merge(&edge.delta));
+        truth.values().for_each(|edge| recount.merge(&edge.delta()));
         let mut log: Vec<Increment> = Vec::new();
         let mut committed = 0_i64;
         let mut owners: Vec<(Emitter, i64)> = vec![(emitter(0), 0)];
@@ -195,7 +195,7 @@ fn whatever_crashes_and_comes_twice_the_merged_counts_are_those_of_a_recount() {
                     // Some are done ahead of the watermark, some again.
                     let from = (*done - 3).max(0);
                     let to = *done + 1 + i64::try_from(random.below(4)).unwrap();
-                    emitter.put(truth.range(from..to).map(|(_, edge)| edge), now);
+                    emitter.put(truth.range(from..to).map(|(_, edge)| edge.clone()), now);
                     *done += 1;
                 }
                 1 if emitter.due_at(*done, true).is_some() => {

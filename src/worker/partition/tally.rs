@@ -10,7 +10,7 @@ use super::{Bench, Mode, Partition, Task};
 use crate::position::Position;
 use crate::retry::Delays;
 use crate::tally::emitter::{Emitter, Names, Source};
-use crate::tally::increment::Edge;
+use crate::tally::increment::Change;
 use crate::tally::topic::{IncrementTopic, TooLarge};
 use crate::telemetry::tally::PartitionTally;
 
@@ -57,7 +57,7 @@ impl Task {
     }
 
     /// Takes what the entries changed that are done now: before the watermark passes them.
-    pub(super) fn put_edges(&mut self, edges: &[Edge]) {
+    pub(super) fn put_edges(&mut self, edges: Vec<Change>) {
         let now = self.now();
         if let Some(emitter) = self.emitter_mut() {
             emitter.put(edges, now);
