@@ -1,7 +1,7 @@
 //! What is fuzzed: everything that reads bytes which somebody else wrote. Each target takes any bytes, must not panic,
 //! and holds what it gets against a plain reference where there is one.
 //!
-//! `tests/fuzz.rs` runs the same functions over the corpus and mutations of it in the ordinary tests; `dev/fuzz` runs
+//! `main.rs` runs the same functions over the corpus and mutations of it in the ordinary tests; `dev/fuzz` runs
 //! libFuzzer.
 
 use std::collections::BTreeMap;
