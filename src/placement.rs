@@ -42,7 +42,10 @@ pub struct Placement {
 }
 
 /// The JSON form of a placement, as it is read.
+///
+/// ⚠ A field of a later geofold makes it unreadable: whoever passed over the field would lose it with the next write.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Record {
     pos: Position,
     #[serde(default)]
