@@ -131,6 +131,72 @@ fn the_configurations_that_ship_are_taken() {
     }
 }
 
+/// The services of the compose file: the name of each, and its lines without indentation.
+fn services() -> Vec<(String, String)> {
+    let compose = read(COMPOSE);
+    let (_, rest) = compose.split_once("\nservices:\n").unwrap();
+    let (services, _) = rest.split_once("\nvolumes:\n").unwrap();
+    let named = |line: &str| Some(line.strip_prefix("  ")?.strip_suffix(':')?.to_owned());
+    let names = services.lines().filter_map(named).filter(|name| !name.starts_with([' ', '#']));
+    names.map(|name| (name.clone(), block(&compose, &format!("  {name}:")))).collect()
+}
+
+#[test]
+fn what_the_compose_file_mounts_is_here_and_what_it_waits_for_can_be_waited_for() {
+    let services = services();
+    let names: Vec<&str> = services.iter().map(|(name, _)| name.as_str()).collect();
+    for wanted in [
+        "kafka",
+        "elasticsearch",
+        "memcached",
+        "postgres",
+        "worker-1",
+        "worker-2",
+        "collector",
+        "prometheus",
+        "grafana",
+    ] {
+        assert!(names.contains(&wanted), "{wanted}: {names:?}");
+    }
+    let compose = read(COMPOSE);
+    let mounts: Vec<&str> = values(&compose, "- ./");
+    assert!(mounts.len() > 4, "{mounts:?}");
+    for mount in mounts {
+        let (host, inside) = mount.split_once(':').unwrap();
+        assert!(at(host).exists() && inside.starts_with('/'), "{mount}");
+    }
+    let mut waits = 0;
+    for line in compose.lines().filter(|line| line.contains("{condition: service_")) {
+        let (name, condition) = line.trim().split_once(": {condition: ").unwrap();
+        let (_, said) = services.iter().find(|(service, _)| service == name).unwrap();
+        let can = match condition {
+            "service_healthy}" => said.contains("healthcheck:\ntest:"),
+            "service_completed_successfully}" => said.contains("restart: \"no\""),
+            _ => false,
+        };
+        assert!(can, "{line}");
+        waits += 1;
+    }
+    assert!(waits >= 7, "{waits}");
+}
+
+#[test]
+fn grafana_finds_the_dashboard_and_the_prometheus_where_the_compose_file_puts_them() {
+    let (compose, dashboard) = (read(COMPOSE), read("dashboards/geofold.json"));
+    let provider = read("dashboards/grafana/provisioning/dashboards/geofold.yml");
+    let source = read("dashboards/grafana/provisioning/datasources/prometheus.yml");
+    let folder = provider.split_once("path: ").unwrap().1.split(['}', '\n']).next().unwrap();
+    assert!(compose.contains(&format!(":{folder}/geofold.json:ro")), "{folder}");
+    assert!(compose.contains(&format!("DASHBOARD_PATH: {folder}/geofold.json")), "{folder}");
+    assert!(compose.contains("./dashboards/grafana/provisioning:/etc/grafana/provisioning:ro"));
+    assert!(source.contains("http://prometheus:9090"), "{source}");
+    // The dashboard asks which Prometheus; the one that is there is the default.
+    assert!(source.contains("isDefault: true"), "{source}");
+    let variable: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
+    let variables = variable["templating"]["list"].as_array().unwrap();
+    assert!(variables.iter().any(|one| one["type"] == "datasource" && one["query"] == "prometheus"));
+}
+
 #[test]
 fn the_prometheus_of_the_compose_file_scrapes_what_is_there() {
     let (compose, prometheus) = (read(COMPOSE), read("dashboards/prometheus.yml"));
@@ -161,6 +227,66 @@ fn the_image_is_built_by_the_rust_that_the_crate_asks_for_and_runs_without_right
     assert!(check.ends_with("CMD [\"geofold\", \"health\"]"), "{check}");
     let map = config_in_kubernetes(&BTreeMap::new()).geoshards.map;
     assert!(image.contains(&format!(" {}\n", map.display())), "{} is in the image", map.display());
+}
+
+/// What `cargo publish` would send: made, listed, and thrown away.
+#[test]
+fn the_package_is_made_without_a_warning_and_has_what_belongs_there() {
+    if at("Cargo.toml.orig").exists() {
+        return; // This is the package, unpacked.
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let cargo = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO"));
+        // Offline, since all that it needs is here. A tree at work has changes that are not committed.
+        command
+            .arg("package")
+            .args(arguments)
+            .args(["--offline", "--allow-dirty", "--target-dir"])
+            .arg(folder.path());
+        let output = command.current_dir(at("")).stdin(Stdio::null()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && !said.contains("warning"), "{said}");
+        stdout(&output)
+    };
+    let listed = cargo(&["--list"]);
+    let listed: Vec<&str> = listed.lines().collect();
+    for file in [
+        "Cargo.lock",
+        "build.rs",
+        "src/main.rs",
+        "src/admin/page/page.css",
+        "config/geofold.toml",
+        "config/map-55.json",
+        "README.md",
+        "CHANGELOG.md",
+        "LICENSE-MIT",
+        "LICENSE-APACHE",
+        "docs/operations.md",
+        "dashboards/geofold.json",
+        "packaging/systemd/geofold.service",
+        "tests/vectors/cover.json",
+        "tests/fuzz/targets.rs",
+        "dev/stack",
+    ] {
+        assert!(listed.contains(&file), "{file} is not in the package");
+    }
+    let needless: Vec<&&str> = listed
+        .iter()
+        .filter(|file| {
+            [".ci/", "fuzz/", "target/"].iter().any(|folder| file.starts_with(folder))
+                || file.ends_with(".png")
+        })
+        .collect();
+    assert!(needless.is_empty(), "{needless:?}");
+    for file in listed.iter().filter(|file| !file.starts_with("Cargo.") && !file.starts_with(".cargo")) {
+        let bytes = std::fs::metadata(at(file)).unwrap().len();
+        assert!(bytes < 2 << 20, "{file} is of {bytes} bytes");
+    }
+    cargo(&["--no-verify"]);
+    let package = folder.path().join(concat!("package/geofold-", env!("CARGO_PKG_VERSION"), ".crate"));
+    let bytes = std::fs::metadata(&package).unwrap().len();
+    assert!(bytes < 4 << 20, "{bytes} bytes; the registry takes 10 MiB");
 }
 
 /// Whether a tool is here; with CI=true it has to be.
