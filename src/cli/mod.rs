@@ -25,6 +25,7 @@ mod signals;
 mod version;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -112,6 +113,20 @@ impl Failure {
     }
 }
 
+/// The error and its causes. Many an error tells its cause in its own sentence; that cause is not told again.
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut said = self.error.to_string();
+        for cause in self.error.chain().skip(1) {
+            let cause = cause.to_string();
+            if !said.contains(&cause) {
+                said = format!("{said}: {cause}");
+            }
+        }
+        f.write_str(&said)
+    }
+}
+
 impl<E: Into<anyhow::Error>> From<E> for Failure {
     fn from(error: E) -> Self {
         Self { error: error.into(), code: 1 }
@@ -140,7 +155,7 @@ pub fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("error: {:#}", failure.error);
+            eprintln!("error: {failure}");
             ExitCode::from(failure.code)
         }
     }
@@ -170,6 +185,14 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_cause_that_the_error_tells_itself_is_told_once() {
+        let cause = std::io::Error::other("no route to host");
+        let error =
+            anyhow::Error::new(cause).context("asking x: no route to host; look at urls").context("in vain");
+        assert_eq!(Failure::usage(error).to_string(), "in vain: asking x: no route to host; look at urls");
     }
 
     #[test]

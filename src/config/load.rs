@@ -24,7 +24,9 @@ use super::types::{Config, GroupProtocol};
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file can not be read.
-    #[error("reading the configuration {path}: {source}; check the path and its permissions")]
+    #[error(
+        "reading the configuration {path}: {source}; check the path (--config, GEOFOLD_CONFIG) and its permissions"
+    )]
     Read {
         /// The file.
         path: PathBuf,

@@ -129,9 +129,7 @@ pub enum SendError {
     #[error("the kafka producer can not be made: {0}; check the producer properties")]
     Client(KafkaError),
     /// No broker answers.
-    #[error(
-        "no answer from kafka at {servers:?}: {source}; check bootstrap.servers and the security settings"
-    )]
+    #[error("no answer from kafka at {servers:?}: {source}; look at kafka.brokers and the security settings")]
     Unreachable {
         /// `bootstrap.servers`.
         servers: String,
