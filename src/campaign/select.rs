@@ -55,7 +55,7 @@ pub enum SelectError {
     #[error(transparent)]
     Scan(#[from] ScanError),
     /// The indices could not be made up to date.
-    #[error("can not refresh {what}: {error}; the index privilege maintenance allows it")]
+    #[error("can not refresh {what}: {error}; {}", refresh_advice(error))]
     Refresh {
         /// Which.
         what: String,
@@ -71,6 +71,17 @@ pub enum SelectError {
     /// A file, or standard input, or a temporary file.
     #[error("can not take ids: {0}")]
     Io(#[from] io::Error),
+}
+
+/// What to do about a refresh that failed.
+fn refresh_advice(error: &CallError) -> &'static str {
+    match error {
+        CallError::Status { status: 401 | 403, .. } => "the index privilege maintenance allows it",
+        CallError::Status { status: 404, .. } => {
+            "`geofold shards create` makes what is missing; where a geoshard was retired, name a map without it"
+        }
+        _ => "try again when elasticsearch answers",
+    }
 }
 
 /// Takes the ids of a list. Blocks while it is read.
@@ -188,5 +199,22 @@ impl Selection {
                 location.locate(source.as_bytes()).is_ok_and(|at| old.locate(at) != new.locate(at))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_to_do_about_a_refresh_depends_on_what_elasticsearch_says() {
+        let said = |status: u16| {
+            let error =
+                CallError::Status { status, kind: String::new(), reason: "so".to_owned(), retry_after: None };
+            SelectError::Refresh { what: "2 indices".to_owned(), error }.to_string()
+        };
+        assert!(said(403).ends_with("the index privilege maintenance allows it"), "{}", said(403));
+        assert!(said(404).contains("geofold shards create"), "{}", said(404));
+        assert!(said(503).contains("try again"), "{}", said(503));
     }
 }
