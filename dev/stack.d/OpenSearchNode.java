@@ -1,4 +1,5 @@
 import java.nio.file.Path;
+import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import org.opensearch.Version;
@@ -13,8 +14,8 @@ import org.opensearch.plugins.PluginInfo;
  * Arguments: folder for its data, HTTP port, transport port. Ends on TERM.
  */
 public class OpenSearchNode extends Node {
-    private OpenSearchNode(Environment environment, List<PluginInfo> plugins) {
-        super(environment, plugins, false);
+    private OpenSearchNode(Environment environment) {
+        super(environment, modules(), false);
     }
 
     public static void main(String[] arguments) throws Exception {
@@ -32,7 +33,7 @@ public class OpenSearchNode extends Node {
             .build();
         Environment environment =
             InternalSettingsPreparer.prepareEnvironment(settings, Map.of(), Path.of(arguments[0], "config"), () -> "one");
-        Node node = new OpenSearchNode(environment, List.of(module("transport-netty4", "org.opensearch.transport.Netty4ModulePlugin")));
+        Node node = new OpenSearchNode(environment);
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
             try {
                 node.close();
@@ -44,8 +45,17 @@ public class OpenSearchNode extends Node {
         Thread.currentThread().join();
     }
 
-    /** A module that is on the class path already. */
-    private static PluginInfo module(String name, String type) {
-        return new PluginInfo(name, name, Version.CURRENT.toString(), Version.CURRENT, "21", type, null, List.of(), false);
+    /** The module that is on the class path already: as a class for OpenSearch 2, described for later ones. */
+    @SuppressWarnings("unchecked")
+    private static <T> Collection<T> modules() {
+        try {
+            Object module = Version.CURRENT.major < 3
+                ? Class.forName("org.opensearch.transport.Netty4Plugin")
+                : new PluginInfo("transport-netty4", "transport-netty4", Version.CURRENT.toString(), Version.CURRENT, "21",
+                    "org.opensearch.transport.Netty4ModulePlugin", null, List.of(), false);
+            return (Collection<T>) List.of(module);
+        } catch (ClassNotFoundException problem) {
+            throw new IllegalStateException(problem);
+        }
     }
 }
