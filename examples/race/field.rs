@@ -116,7 +116,12 @@ pub fn costs(stack: &Path, racer: u32) -> Result<[f64; 3]> {
 
 impl Field {
     /// Makes topic, indices and people, and starts a worker. `elasticsearch` is where the worker writes to.
-    pub fn prepare(options: &Options, elasticsearch: &str, partitions: i32, documents: usize) -> Result<Self> {
+    pub fn prepare(
+        options: &Options,
+        elasticsearch: &str,
+        partitions: i32,
+        documents: usize,
+    ) -> Result<Self> {
         let name = fresh_name("race")?;
         let topic = Topic::create(&options.kafka, &name, partitions)?;
         let counted = if options.tally {

@@ -71,7 +71,8 @@ async fn carry_out(elastic: &Arc<MemoryElastic>, desk: Desk, records: &[(i32, Re
         let write = decoder.decode(raw).unwrap();
         let map = desk.as_ref().unwrap().rules.map.clone();
         let (id, fold) = Fold::from_write(write, |at| map.locate(at).clone());
-        let mut entries = vec![Entry { id: id.clone(), fold: Arc::new(fold), carry: Carry::default(), fetched: None }];
+        let mut entries =
+            vec![Entry { id: id.clone(), fold: Arc::new(fold), carry: Carry::default(), fetched: None }];
         while !entries.is_empty() {
             let lease = Lease {
                 deadline: rounds.clock.now() + Duration::from_secs(5),

@@ -25,6 +25,18 @@ pub fn commit_with_answer<C: ConsumerContext>(
     native::commit_with_answer(consumer, offsets)
 }
 
+/// Keeps what is fetched of a partition back, in a queue that nobody polls: when it is full (`queued.max.messages.kbytes`),
+/// librdkafka fetches no more of it. Nothing is thrown away, unlike by a pause. `false`: there is no such partition.
+pub fn hold_back<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, partition: i32) -> bool {
+    native::let_through(consumer, topic, partition, false)
+}
+
+/// Lets come what was held back, and what follows. Also after a partition that was held back once is assigned again: librdkafka
+/// does not do it any more.
+pub fn let_through<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, partition: i32) -> bool {
+    native::let_through(consumer, topic, partition, true)
+}
+
 /// For the mock cluster inside a client: how long a new consumer group waits for more members. Does nothing if the client
 /// has none.
 pub(crate) fn set_initial_rebalance_delay<C: ClientContext>(client: &Client<C>, delay: Duration) {
@@ -110,9 +122,12 @@ pub fn topic_facts<C: ClientContext>(
 
 #[cfg(test)]
 mod tests {
-    use rdkafka::ClientConfig;
+    use std::ops::Range;
+
     use rdkafka::consumer::{BaseConsumer, Consumer};
     use rdkafka::mocking::MockCluster;
+    use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+    use rdkafka::{ClientConfig, Message, Offset};
 
     use super::*;
 
@@ -135,6 +150,46 @@ mod tests {
         }
         assert!(matches!(ask(""), Err(TopicFactsError::Other(_))));
         assert!(matches!(ask("a\0b"), Err(TopicFactsError::Other(_))));
+    }
+
+    #[test]
+    fn what_is_held_back_comes_when_it_is_let_through_also_after_another_assignment() {
+        const AT_ONCE: Duration = Duration::from_millis(300);
+        const PATIENCE: Duration = Duration::from_secs(30);
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("documents", 1, 1).unwrap();
+        let brokers = cluster.bootstrap_servers();
+        let producer: BaseProducer = ClientConfig::new().set("bootstrap.servers", &brokers).create().unwrap();
+        let produce = || {
+            for _ in 0..10 {
+                producer.send(BaseRecord::<(), str>::to("documents").payload("{}")).unwrap();
+            }
+            producer.flush(PATIENCE).unwrap();
+        };
+        let consumer = consumer(&brokers);
+        let assign = |offset| {
+            let mut list = TopicPartitionList::new();
+            list.add_partition_offset("documents", 0, Offset::Offset(offset)).unwrap();
+            consumer.assign(&list).unwrap();
+        };
+        let poll = |patience| consumer.poll(patience).map(|record| record.unwrap().offset());
+        let read = |offsets: Range<i64>| offsets.for_each(|offset| assert_eq!(poll(PATIENCE), Some(offset)));
+
+        produce();
+        assign(0);
+        read(0..10);
+        assert!(hold_back(&consumer, "documents", 0));
+        produce();
+        assert_eq!(poll(AT_ONCE), None);
+        assert!(let_through(&consumer, "documents", 0));
+        read(10..20);
+
+        assert!(hold_back(&consumer, "documents", 0));
+        consumer.unassign().unwrap();
+        assign(5);
+        assert_eq!(poll(AT_ONCE), None, "librdkafka leaves it to us");
+        assert!(let_through(&consumer, "documents", 0));
+        read(5..20);
     }
 
     #[test]

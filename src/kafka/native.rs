@@ -8,6 +8,10 @@
 //! no commit callback in librdkafka's configuration, so `commit_callback` is never called for it. Without the answer nobody
 //! knows what is committed.
 //!
+//! A partition's own queue: pausing throws away what was fetched, and a partition that is resumed waits up to a second. One
+//! whose queue nobody polls stops when that is full, and goes on as soon as it is polled again. rust-rdkafka only lets the way
+//! into that queue be opened, not closed again.
+//!
 //! A mock cluster's initial rebalance delay: tests and demo would wait three seconds for it, every time.
 //!
 //! What librdkafka hands out and the caller owns is held in [`Owned`]; everything else is borrowed from such a value and
@@ -50,6 +54,32 @@ pub(super) fn commit_with_answer<C: ConsumerContext>(
     let code =
         unsafe { sys::rd_kafka_commit_queue(rk, offsets.ptr(), queue.as_ptr(), None, std::ptr::null_mut()) };
     if code == NO_ERROR { Ok(()) } else { Err(KafkaError::ConsumerCommit(code.into())) }
+}
+
+/// Lets what is fetched of a partition come with the consumer's polls, or stay in the partition's own queue, where
+/// librdkafka's bounds hold it and nobody polls. `false`: librdkafka does not know the partition.
+///
+/// From the first call on, librdkafka leaves the partition to its caller: whoever is assigned it again has to call again.
+pub(super) fn let_through<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    topic: &str,
+    partition: i32,
+    through: bool,
+) -> bool {
+    let Ok(name) = CString::new(topic) else { return false };
+    let rk = consumer.client().native_ptr();
+    // SAFETY: `rk` is alive while `consumer` is borrowed, and the name is terminated; the references are owned here, and this
+    // is their function.
+    let (own, all) = unsafe {
+        let own = sys::rd_kafka_queue_get_partition(rk, name.as_ptr(), partition);
+        let all = sys::rd_kafka_queue_get_consumer(rk);
+        (Owned::new(own, sys::rd_kafka_queue_destroy), Owned::new(all, sys::rd_kafka_queue_destroy))
+    };
+    let (Some(own), Some(all)) = (own, all) else { return false };
+    let target = if through { all.as_ptr() } else { std::ptr::null_mut() };
+    // SAFETY: both are alive, or the target is null, which stands for no queue; librdkafka counts its own reference to it.
+    unsafe { sys::rd_kafka_queue_forward(own.as_ptr(), target) };
+    true
 }
 
 /// Sets `group.initial.rebalance.delay.ms` of the mock cluster that lives in a client, if one does.

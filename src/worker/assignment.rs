@@ -24,8 +24,25 @@ const QUEUE_RECORDS: usize = 1 << 20;
 /// and a task that is woken costs more than a record. They never wait for company: between two polls all are passed on.
 const PASSED_ON_AT_ONCE: usize = 128;
 
+/// Partitions that are held back instead of paused, at most. Each may fill a queue of its own inside librdkafka, and have its
+/// share of one more answer: these bounds are each partition's then, and not one for all.
+const HELD_AT_MOST: usize = 8;
+
+/// With a partition's bound below this, nothing is held back, but paused: of a partition that is held back comes yet what was on
+/// its way, a few MiB at most.
+const HELD_FROM_BYTES: usize = 16 << 20;
+
 /// After a cancelled task was told so, it has this long to let go; it only has to reach its next await.
 const CANCEL_GRACE: Duration = Duration::from_millis(500);
+
+/// How a partition is kept from being read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    /// What librdkafka has fetched waits there, and comes when it is let through.
+    Held,
+    /// librdkafka fetches nothing, has thrown away what it had, and needs up to a second to begin again.
+    Paused,
+}
 
 /// One partition of the assignment.
 #[derive(Debug)]
@@ -39,7 +56,8 @@ struct Owned {
     cancel: CancellationToken,
     /// Disconnected once the task has ended.
     ended: std_mpsc::Receiver<()>,
-    is_paused: bool,
+    /// `None` while it is read.
+    kept: Option<Kept>,
     /// Sent to the broker, perhaps not acknowledged yet.
     requested: Option<i64>,
     /// Acknowledged by the broker.
@@ -68,7 +86,7 @@ impl Owned {
         self.overflow.is_empty()
             && !self.records.is_closed()
             && *self.mode.borrow() == Mode::Run
-            && self.meter.may_read(limits, self.is_paused)
+            && self.meter.may_read(limits, self.kept.is_some())
     }
 }
 
@@ -84,13 +102,19 @@ pub struct Assignment {
     owned: HashMap<i32, Owned, ahash::RandomState>,
     /// Revoked while they were paused. librdkafka remembers that, so they come back paused.
     left_paused: HashSet<i32, ahash::RandomState>,
+    /// Held back at any time: librdkafka leaves it to us to let them through.
+    ever_held: HashSet<i32, ahash::RandomState>,
     /// Whether the worker is to end: what a rebalance still brings is not begun.
     draining: bool,
 }
 
-/// Partitions to pause and to resume.
+/// Partitions to stop reading, and to read again.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Flow {
+    /// To hold back.
+    pub hold_back: Vec<i32>,
+    /// To let through.
+    pub let_through: Vec<i32>,
     /// To pause.
     pub pause: Vec<i32>,
     /// To resume.
@@ -116,13 +140,15 @@ impl Assignment {
             cached_placements,
             owned: HashMap::default(),
             left_paused: HashSet::default(),
+            ever_held: HashSet::default(),
             draining: false,
         }
     }
 
     /// Starts a task for each partition. Nothing of an earlier assignment is kept: a placement cached then would make two
-    /// copies (protocol, "The owner's cache").
-    pub fn assign(&mut self, partitions: &[i32]) {
+    /// copies (protocol, "The owner's cache"). Gives those that librdkafka does not let through by itself.
+    #[must_use]
+    pub fn assign(&mut self, partitions: &[i32]) -> Vec<i32> {
         // Nothing comes twice without a revocation; if it did, the earlier task must be gone first.
         self.revoke(partitions, Duration::ZERO);
         let total = self.owned.len() + partitions.len();
@@ -159,7 +185,7 @@ impl Assignment {
                 mode,
                 cancel,
                 ended,
-                is_paused: self.left_paused.remove(&number),
+                kept: self.left_paused.remove(&number).then_some(Kept::Paused),
                 requested: None,
                 committed: None,
                 remembered: None,
@@ -168,6 +194,7 @@ impl Assignment {
             };
             self.owned.insert(number, owned);
         }
+        partitions.iter().copied().filter(|number| self.ever_held.contains(number)).collect()
     }
 
     /// Lets each partition finish its batch until `grace` is over, cancels what is still at work, and gives the offsets
@@ -192,7 +219,7 @@ impl Assignment {
             wait_for_end(&owned.ended, deadline);
             self.bench.metrics.drop_partition(number);
             self.bench.health.ready(&stopped_part(number));
-            if owned.is_paused {
+            if owned.kept == Some(Kept::Paused) {
                 self.left_paused.insert(number);
             }
             if let Some(watermark) = owned.published.watermark()
@@ -212,25 +239,39 @@ impl Assignment {
         let Some(owned) = self.owned.get_mut(&number) else { return true };
         owned.meter.enqueued(record.bytes());
         owned.overflow.push_back(record);
-        if owned.overflow.len() < PASSED_ON_AT_ONCE {
-            return owned.meter.may_read(self.limits, owned.is_paused);
+        if owned.overflow.len() >= PASSED_ON_AT_ONCE {
+            owned.pass_on();
         }
-        owned.pass_on();
-        owned.may_read(self.limits)
+        // What was on its way already when it was held back still comes, and there is nothing more to decide.
+        owned.kept.is_some() || owned.meter.may_read(self.limits, false)
     }
 
-    /// Moves on what had to wait, and says which partitions to pause or resume.
+    /// Moves on what had to wait, and says which partitions to read no more, or again.
     pub fn flow(&mut self) -> Flow {
         let mut flow = Flow::default();
+        let held_at_most = if self.limits.per_partition < HELD_FROM_BYTES { 0 } else { HELD_AT_MOST };
+        let mut held = self.owned.values().filter(|owned| owned.kept == Some(Kept::Held)).count();
         for (&number, owned) in &mut self.owned {
             owned.pass_on();
-            let may_read = owned.may_read(self.limits);
-            if may_read == owned.is_paused {
-                owned.is_paused = !may_read;
-                if may_read { flow.resume.push(number) } else { flow.pause.push(number) }
+            match (owned.kept, owned.may_read(self.limits)) {
+                (None, false) if held < held_at_most => {
+                    held += 1;
+                    self.ever_held.insert(number);
+                    owned.kept = Some(Kept::Held);
+                    flow.hold_back.push(number);
+                }
+                (None, false) => {
+                    owned.kept = Some(Kept::Paused);
+                    flow.pause.push(number);
+                }
+                (Some(kept), true) => {
+                    owned.kept = None;
+                    if kept == Kept::Held { flow.let_through.push(number) } else { flow.resume.push(number) }
+                }
+                (None, true) | (Some(_), false) => {}
             }
         }
-        let paused = self.owned.values().filter(|owned| owned.is_paused).count();
+        let paused = self.owned.values().filter(|owned| owned.kept.is_some()).count();
         self.bench.metrics.paused_partitions.set(level(paused));
         self.bench.metrics.held_bytes.set(level(self.budget.held()));
         let permits = self.permits.saturating_sub(self.bench.rounds.permits.available_permits());
@@ -322,7 +363,7 @@ impl Assignment {
     pub fn standings(&self) -> Vec<Standing> {
         let standing = |(&partition, owned): (&i32, &Owned)| Standing {
             partition,
-            paused: owned.is_paused,
+            paused: owned.kept.is_some(),
             watermark: owned.published.watermark(),
             committed: owned.committed,
             end: owned.end,

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use super::assignment::Assignment;
 use super::record::Record;
 use crate::admin::Health;
-use crate::kafka::commit_with_answer;
+use crate::kafka::{commit_with_answer, hold_back, let_through};
 use crate::telemetry::board::Board;
 use crate::telemetry::events::{
     CommitFailed, Numbers, OffsetsCommitted, PartitionsAssigned, PartitionsRevoked,
@@ -174,11 +174,13 @@ impl ConsumerContext for Context {
         }
     }
 
-    fn post_rebalance(&self, _consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+    fn post_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         if let Rebalance::Assign(list) = rebalance {
             let partitions = numbers(list);
             PartitionsAssigned { partitions: &partitions }.emit(&self.metrics);
-            self.assignment().assign(&partitions);
+            for partition in self.assignment().assign(&partitions) {
+                let_through(consumer, &self.topic, partition);
+            }
         }
     }
 
@@ -347,6 +349,14 @@ fn poll_some(consumer: &BaseConsumer<Context>, context: &Context) -> Result<(), 
 fn set_flow(consumer: &BaseConsumer<Context>, context: &Context) {
     let flow = context.assignment().flow();
     let report = |error: KafkaError| tracing::warn!(%error, "a partition could not be paused or resumed");
+    for &partition in &flow.hold_back {
+        tracing::debug!(partition, "held back");
+        hold_back(consumer, &context.topic, partition);
+    }
+    for &partition in &flow.let_through {
+        tracing::debug!(partition, "let through");
+        let_through(consumer, &context.topic, partition);
+    }
     if !flow.pause.is_empty() {
         tracing::debug!(partitions = %Numbers::of(&flow.pause), "paused");
         consumer.pause(&context.partitions(&flow.pause)).unwrap_or_else(report);

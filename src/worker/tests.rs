@@ -278,13 +278,23 @@ async fn a_slow_index_stops_fetching_and_held_bytes_stay_at_the_bound() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_partition_that_was_taken_while_paused_is_read_again_when_it_comes_back() {
+    taken_while_not_read(400, 2000, |memory| memory.per_partition = ByteSize::new(32 * 1024)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_that_was_taken_while_held_back_is_read_again_when_it_comes_back() {
+    // A partition's bound is the default, and large enough to hold back.
+    taken_while_not_read(200, 300_000, |memory| memory.total = ByteSize::mib(17)).await;
+}
+
+async fn taken_while_not_read(records: i32, bytes: usize, bound: impl Fn(&mut config::Memory)) {
     let mut world = World::new();
-    world.produce(1, 400, 2000);
+    world.produce(1, records, bytes);
     world.elastic.set_faults(|faults| faults.down = true);
     let mut config = world.config();
     // Every partition is revoked in a rebalance, and some come back.
     config.kafka.assignment = config::Assignment::Range;
-    config.memory.per_partition = ByteSize::new(32 * 1024);
+    bound(&mut config.memory);
     config.shutdown.revoke = Duration::from_millis(100);
     config.batch.deadline = Duration::from_secs(2);
     let first = world.start(&config);

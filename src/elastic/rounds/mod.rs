@@ -314,8 +314,8 @@ impl<I: Item> Part<I> {
 
 /// Cuts items into requests, in order and none of them empty.
 fn cut<I: Item>(items: Vec<I>, limits: &Limits) -> Vec<Vec<I>> {
-    let is_one = items.len() <= limits.max_operations
-        && items.iter().map(I::bytes).sum::<usize>() <= limits.max_bytes;
+    let is_one =
+        items.len() <= limits.max_operations && items.iter().map(I::bytes).sum::<usize>() <= limits.max_bytes;
     if is_one {
         return if items.is_empty() { Vec::new() } else { vec![items] };
     }
