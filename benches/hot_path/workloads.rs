@@ -21,6 +21,9 @@ use geofold::placement::{Known, Placement, PlacementCache};
 use geofold::position::{Epoch, Position};
 use geofold::random::Random;
 use geofold::retry::RetryPolicy;
+use geofold::tally::emitter::{Emitter, Names, Source};
+use geofold::tally::facets::{FacetLimits, FacetRules};
+use geofold::tally::version::History;
 use geofold::worker::ledger::Ledger;
 use geofold::worker::record::Record;
 use geofold::write::Fold;
@@ -36,6 +39,12 @@ const BATCH: usize = 2_000;
 
 /// Bytes of one request: the default.
 const REQUEST_BYTES: usize = 8 << 20;
+
+/// The first record of the whole way: above the positions that are known.
+const FIRST_OFFSET: i64 = 1_000_000_000;
+
+/// Between two commits, where anything is counted.
+const BATCHES_PER_COMMIT: usize = 5;
 
 /// What is to be measured.
 pub type Run = Box<dyn FnOnce()>;
@@ -54,17 +63,20 @@ impl fmt::Display for Workload {
     }
 }
 
-/// All of them: first the parts, then the whole.
+/// All of them: first the parts, then the whole, then the whole with counts: what these cost is the ratio of the two.
 pub const WORKLOADS: &[Workload] = &[
     Workload { name: "decode_and_locate", prepare: decode_and_locate },
     Workload { name: "dirty_set", prepare: dirty_set },
     Workload { name: "bulk_body", prepare: bulk_body },
     Workload { name: "bulk_answer", prepare: bulk_answer },
     Workload { name: "mget_answer", prepare: mget_answer },
-    Workload { name: "whole_in_place", prepare: |records| whole(records, Knows::Here) },
-    Workload { name: "whole_new", prepare: |records| whole(records, Knows::Nothing) },
-    Workload { name: "whole_moving", prepare: |records| whole(records, Knows::Elsewhere) },
+    Workload { name: "whole_in_place", prepare: |records| whole(records, Knows::Here, None) },
+    Workload { name: "whole_new", prepare: |records| whole(records, Knows::Nothing, None) },
+    Workload { name: "whole_moving", prepare: |records| whole(records, Knows::Elsewhere, None) },
     Workload { name: "whole_hot_keys", prepare: hot_keys },
+    Workload { name: "counted_in_place", prepare: |records| whole(records, Knows::Here, Some(counted())) },
+    Workload { name: "counted_new", prepare: |records| whole(records, Knows::Nothing, Some(counted())) },
+    Workload { name: "counted_moving", prepare: |records| whole(records, Knows::Elsewhere, Some(counted())) },
 ];
 
 /// A document of about 600 bytes, somewhere on the globe.
@@ -110,8 +122,8 @@ fn epoch() -> Epoch {
     Epoch::new(1).unwrap()
 }
 
-fn position(offset: usize) -> Position {
-    Position::new(epoch(), i64::try_from(offset).unwrap()).unwrap()
+fn position(offset: i64) -> Position {
+    Position::new(epoch(), offset).unwrap()
 }
 
 fn decoder() -> Decoder {
@@ -126,6 +138,12 @@ fn raw(record: &Record) -> RawRecord<'_> {
         value: record.value.clone(),
         op: record.op(),
     }
+}
+
+/// Tags, ages and geoshards.
+fn counted() -> FacetRules {
+    let limits = FacetLimits { max_value_bytes: 256, max_values: 100 };
+    FacetRules::new(true, [("tags", "tags"), ("age", "age")], limits)
 }
 
 fn decode_and_locate(count: usize) -> Run {
@@ -162,7 +180,7 @@ fn bulk_body(count: usize) -> Run {
         .map(|n| BulkOp::Index {
             index: Index::Geoshard(shard.clone()),
             id: DocId::from_key(Some(id(n).as_bytes())).unwrap(),
-            guard: Guard::External(position(n)),
+            guard: Guard::External(position(i64::try_from(n).unwrap())),
             source: document(n, &mut random).into(),
         })
         .collect();
@@ -220,19 +238,26 @@ struct Whole {
     rounds: Rounds,
     lease: Lease,
     now: Instant,
+    /// There if anything is counted.
+    emitter: Option<Emitter>,
+    batches: usize,
 }
 
 impl Whole {
-    fn new(cache: PlacementCache, map: Arc<GeoshardMap>) -> Self {
+    fn new(cache: PlacementCache, map: Arc<GeoshardMap>, tally: Option<FacetRules>) -> Self {
         let rules = Rules {
             map,
             location: LocationPath::default(),
             on_missing: OnMissing::DeadLetter,
             announce_all: false,
-            tally: None,
+            tally,
         };
         let clock = Arc::new(StandingClock);
         let now = clock.now();
+        let emitter = rules.tally.is_some().then(|| {
+            let source = Source { topic: "documents".into(), partition: 0, epoch: epoch() };
+            Emitter::new(source, Arc::new(Names::new()), Duration::from_secs(1), FIRST_OFFSET, now)
+        });
         let rounds = Rounds {
             elastic: Arc::new(NullElastic),
             permits: Arc::new(Semaphore::new(4)),
@@ -247,7 +272,8 @@ impl Whole {
         };
         let lease = Lease { deadline: now + Duration::from_secs(3_600), cancel: CancellationToken::new() };
         let ledger = Ledger::new(rules.clone(), epoch());
-        Self { decoder: decoder(), ledger, desk: Some(Desk::new(rules, cache)), rounds, lease, now }
+        let desk = Desk { committed: position(FIRST_OFFSET), ..Desk::new(rules, cache) };
+        Self { decoder: decoder(), ledger, desk: Some(desk), rounds, lease, now, emitter, batches: 0 }
     }
 
     fn take(&mut self, record: Record) {
@@ -260,11 +286,27 @@ impl Whole {
         let entries = self.ledger.hand_out(BATCH, REQUEST_BYTES);
         let desk = self.desk.take().unwrap();
         let finished = mover::run(desk, entries, &self.rounds, &self.lease).await.unwrap();
+        if let Some(emitter) = &mut self.emitter {
+            emitter.put(finished.edges, self.now);
+        }
         self.desk = Some(finished.desk);
         let settlement = self.ledger.settle(finished.settled);
         assert!(settlement.again.is_empty(), "{settlement:?}");
-        black_box(self.ledger.watermark());
+        let watermark = black_box(self.ledger.watermark());
+        self.batches += 1;
+        if self.batches.is_multiple_of(BATCHES_PER_COMMIT) {
+            self.commit(watermark.unwrap());
+        }
         settlement.indexed
+    }
+
+    /// An increment goes out, is acknowledged, and so is the commit.
+    fn commit(&mut self, watermark: i64) {
+        if let Some(emitter) = &mut self.emitter {
+            black_box(emitter.next(watermark, self.now));
+            emitter.acknowledged();
+            self.desk.as_mut().unwrap().committed = position(watermark);
+        }
     }
 
     /// All records, with a batch whenever one is full.
@@ -287,13 +329,12 @@ impl Whole {
     }
 }
 
-fn whole(count: usize, knows: Knows) -> Run {
+fn whole(count: usize, knows: Knows, tally: Option<FacetRules>) -> Run {
     let map = map();
     let mut cache = PlacementCache::new(NonZeroUsize::new(count.max(1)).unwrap());
-    // Offsets begin above the positions that are known.
     let mut records = records(count, count);
     for record in &mut records {
-        record.offset += 1_000_000_000;
+        record.offset += FIRST_OFFSET;
         let key = record.key.as_deref();
         let at: GeoPoint = LocationPath::default().locate(record.value.as_ref().unwrap()).unwrap();
         let here = map.locate(at);
@@ -302,11 +343,15 @@ fn whole(count: usize, knows: Knows) -> Run {
             Knows::Here => here,
             Knows::Elsewhere => map.shards().iter().find(|shard| *shard != here).unwrap(),
         };
-        let placement = Placement::new(position(1), Some(shard.clone()), []);
+        let mut placement = Placement::new(position(1), Some(shard.clone()), []);
+        if let Some(tally) = &tally {
+            let facets = tally.facets(record.value.as_ref().unwrap(), shard);
+            placement.versions = History::default().with(position(1), position(1), facets);
+        }
         let known = Known::new(placement, Stamp { seq_no: 1, primary_term: 1 });
         cache.put(DocId::from_key(key).unwrap(), known);
     }
-    let whole = Whole::new(cache, map);
+    let whole = Whole::new(cache, map, tally);
     Box::new(move || whole.run(records, count as u64))
 }
 
@@ -315,7 +360,7 @@ fn hot_keys(count: usize) -> Run {
     let documents = (count / 10).max(1);
     let records = records(count, documents);
     let cache = PlacementCache::new(NonZeroUsize::new(count.max(1)).unwrap());
-    let whole = Whole::new(cache, map());
+    let whole = Whole::new(cache, map(), None);
     Box::new(move || {
         let mut whole = whole;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
