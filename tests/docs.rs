@@ -250,13 +250,13 @@ fn a_list_of_contents_has_every_section() {
 
 #[test]
 fn a_dead_link_is_noticed_and_code_is_no_link() {
-    let page = "# A b, c: `d_e`!\n## A b\n## A b\n[x](#a-b-c-d_e) [y](#a-b-1) ![z](no.png)\n`[v](none.md)` [`w`](gone.md)\n\
+    let page = "# A b, c: `d_e`!\n## A b\n## A b\n[x](#a-b-c-d_e) [y](#a-b-1) ![z](no.svg)\n`[v](none.md)` [`w`](gone.md)\n\
                 ```sh\n[u](none.md)\n# no heading\n```\n[t](#no-heading) [s](https://x/y)\n[r]: README.md#geofold\n[q]: README.md#no\n";
     let dead = dead_links("docs.md", page);
     assert_eq!(
         dead,
         [
-            "docs.md:4: there is no no.png",
+            "docs.md:4: there is no no.svg",
             "docs.md:5: there is no gone.md",
             "docs.md:10: #no-heading is no heading there",
             "docs.md:12: README.md#no is no heading there",
