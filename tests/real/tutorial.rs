@@ -1,10 +1,10 @@
-//! docs/tutorial.md, command by command, as it stands there.
+//! docs/tutorial.md and the README's quick start, command by command, as they stand there.
 
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -15,59 +15,116 @@ use crate::support::{Stack, wait_for_or};
 /// The change of the map waits for two batch deadlines, twice.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// The shell blocks of a page, as one script that tells where it is.
-fn script(page: &str) -> String {
+/// Where a page's commands run: a folder with what they take for granted, on servers that are up already and stay up.
+struct Scene {
+    stack: Stack,
+    folder: tempfile::TempDir,
+    /// For names that no other run has used.
+    mark: String,
+    admin: String,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let scene = Self {
+            stack: Stack::get(),
+            folder: tempfile::tempdir().unwrap(),
+            mark: format!("{:x}", std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis()),
+            admin: format!("127.0.0.1:{port}"),
+        };
+        scene.program(
+            "dev/stack",
+            &format!(
+                "case $1 in up | down) ;; *) exec {} --dir \"$GEOFOLD_STACK_DIR\" \"$@\" ;; esac\n",
+                concat!(env!("CARGO_MANIFEST_DIR"), "/dev/stack")
+            ),
+        );
+        scene.program("bin/cargo", "");
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_geofold"), scene.at("bin/geofold")).unwrap();
+        scene
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    fn program(&self, path: &str, text: &str) {
+        fs::create_dir_all(self.at(path).parent().unwrap()).unwrap();
+        fs::write(self.at(path), format!("#!/bin/sh\n{text}")).unwrap();
+        fs::set_permissions(self.at(path), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// Runs a script, and gives what it printed.
+    fn run(self, script: &str, env: &[(&str, String)]) -> String {
+        let said = self.at("said");
+        let output = fs::File::create(&said).unwrap();
+        let mut bash = Command::new("bash")
+            .args(["-euo", "pipefail", "-c", &script.replace("127.0.0.1:9464", &self.admin)])
+            .current_dir(self.folder.path())
+            .env("PATH", format!("{}:{}", self.at("bin").display(), std::env::var("PATH").unwrap()))
+            .env("GEOFOLD_ADMIN__LISTEN", &self.admin)
+            .envs(env.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().unwrap())
+            .stderr(output)
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let ended = wait_for_or(PATIENCE, || bash.try_wait().unwrap());
+        // Its workers go with it, if it failed.
+        let _ = kill_process_group(Pid::from_raw(bash.id().try_into().unwrap()).unwrap(), Signal::KILL);
+        let _ = bash.wait();
+        let said = String::from_utf8_lossy(&fs::read(said).unwrap()).into_owned();
+        assert!(ended.is_some_and(|status| status.success()), "{ended:?}\n{said}");
+        drop(self.stack);
+        said
+    }
+}
+
+/// The shell blocks of a page, as one script that tells where it is; without those that have this in them.
+fn script(page: &str, without: Option<&str>) -> String {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).unwrap();
     let blocks = page.split("```sh\n").skip(1).filter_map(|rest| rest.split_once("\n```"));
+    let blocks = blocks.filter(|(block, _)| without.is_none_or(|what| !block.contains(what)));
     blocks.enumerate().map(|(number, (block, _))| format!("echo '--- block {number}'\n{block}\n")).collect()
 }
 
 #[test]
 fn from_one_index_to_geoshards_as_the_tutorial_says() {
-    let stack = Stack::get();
-    let folder = tempfile::tempdir().unwrap();
-    let at = |path: &str| folder.path().join(path);
-    fs::create_dir(at("bin")).unwrap();
-    fs::create_dir(at("dev")).unwrap();
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_geofold"), at("bin/geofold")).unwrap();
-    // The servers are up already, and stay up.
-    let shim = format!(
-        "#!/bin/sh\ncase $1 in up | down) ;; *) exec {} --dir \"$GEOFOLD_STACK_DIR\" \"$@\" ;; esac\n",
-        concat!(env!("CARGO_MANIFEST_DIR"), "/dev/stack")
-    );
-    fs::write(at("dev/stack"), shim).unwrap();
-    fs::set_permissions(at("dev/stack"), fs::Permissions::from_mode(0o755)).unwrap();
-
-    // Names that no other run has used.
-    let mark = format!("{:x}", std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis());
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/tutorial.md");
-    let script = script(&fs::read_to_string(page).unwrap())
+    let scene = Scene::new();
+    let mark = &scene.mark;
+    let script = script("docs/tutorial.md", None)
         .replace("people.py", "PROGRAM")
         .replace("people", &format!("people{mark}"))
         .replace("PROGRAM", "people.py")
-        .replace("places", &format!("places{mark}"))
-        .replace("127.0.0.1:9464", &format!("127.0.0.1:{port}"));
+        .replace("places", &format!("places{mark}"));
     assert!(script.matches("--- block").count() > 10, "{script}");
-
-    let said = at("said");
-    let output = fs::File::create(&said).unwrap();
-    let mut bash = Command::new("bash")
-        .args(["-euo", "pipefail", "-c", &script])
-        .current_dir(folder.path())
-        .env("PATH", format!("{}:{}", at("bin").display(), std::env::var("PATH").unwrap()))
-        .env("GEOFOLD_ADMIN__LISTEN", format!("127.0.0.1:{port}"))
-        .stdin(Stdio::null())
-        .stdout(output.try_clone().unwrap())
-        .stderr(output)
-        .process_group(0)
-        .spawn()
-        .unwrap();
-    let ended = wait_for_or(PATIENCE, || bash.try_wait().unwrap());
-    // Its workers go with it, if it failed.
-    let _ = kill_process_group(Pid::from_raw(bash.id().try_into().unwrap()).unwrap(), Signal::KILL);
-    let _ = bash.wait();
-    let said = String::from_utf8_lossy(&fs::read(said).unwrap()).into_owned();
-    assert!(ended.is_some_and(|status| status.success()), "{ended:?}\n{said}");
+    let said = scene.run(&script, &[]);
     assert!(said.contains("{\"count\":4999}"), "{said}");
-    drop(stack);
+}
+
+#[test]
+fn the_quick_start_as_the_readme_says() {
+    let scene = Scene::new();
+    fs::create_dir(scene.at("config")).unwrap();
+    for file in ["geofold.toml", "map-55.json", "example.ndjson"] {
+        let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(file);
+        fs::copy(sample, scene.at("config").join(file)).unwrap();
+    }
+    let name = format!("documents{}", scene.mark);
+    let script = script("README.md", Some("-- demo"))
+        .replace("create-topic documents ", &format!("create-topic {name} "));
+    assert!(script.matches("--- block").count() > 5 && script.contains(&name), "{script}");
+    // However slow this machine is: what it sleeps for has happened.
+    let slept = "sleep() { until curl -sf http://127.0.0.1:9464/metrics | \
+                 awk '/^geofold_records_done_total/ { done += $2 } END { exit done < 5 }'; do command sleep 0.2; done; }\n";
+    let env = ["KAFKA__TOPIC", "KAFKA__GROUP_ID", "ELASTICSEARCH__PREFIX"];
+    let env = env.map(|key| (format!("GEOFOLD_{key}"), name.clone()));
+    let env: Vec<(&str, String)> = env.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
+    let said = scene.run(&format!("{slept}{script}"), &env);
+    for id in ["ada", "bo", "dee"] {
+        assert!(said.contains(&format!("\"{id}\"")), "{id}: {said}");
+    }
+    assert!(!said.contains("\"cy\""), "{said}");
 }
