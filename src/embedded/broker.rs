@@ -1,7 +1,7 @@
 //! A Kafka broker inside this process: librdkafka's mock cluster, on loopback, in memory.
 //!
 //! It has consumer groups of both protocols, keeps the last 5 MiB of each partition, and forgets everything when it is
-//! dropped. Other processes on this machine can connect to it. What geofold asks of a broker, it is held to by the same
+//! dropped. Compressed batches are kept as they come. Other processes on this machine can connect to it. What geofold asks of a broker, it is held to by the same
 //! cases as a real one (`tests/contract/broker`). Known to be missing: transactions, tiers of offsets by time, compaction,
 //! security; of several partitions' ends only what a reader fetches.
 

@@ -14,6 +14,17 @@ use rdkafka::metadata::MetadataBroker;
 use rdkafka::types::RDKafkaErrorCode;
 use thiserror::Error;
 
+/// How a producer may compress what geofold can read.
+pub const CODECS: [&str; 4] = ["gzip", "snappy", "lz4", "zstd"];
+
+/// Those of [`CODECS`] that this build's librdkafka has. A topic with records of another one can not be read.
+pub fn codecs() -> Vec<&'static str> {
+    let native = rdkafka::ClientConfig::new().create_native_config();
+    let features = native.and_then(|native| native.get("builtin.features")).unwrap_or_default();
+    let built_in: Vec<&str> = features.split(',').map(str::trim).collect();
+    CODECS.into_iter().filter(|codec| built_in.contains(codec)).collect()
+}
+
 /// Commits `offsets` without waiting; the answer comes through the context's `commit_callback`, in a later `poll`.
 ///
 /// # Errors
@@ -133,6 +144,11 @@ mod tests {
 
     fn consumer(brokers: &str) -> BaseConsumer {
         ClientConfig::new().set("bootstrap.servers", brokers).set("group.id", "g").create().unwrap()
+    }
+
+    #[test]
+    fn every_codec_of_kafka_is_in_this_build() {
+        assert_eq!(codecs(), CODECS);
     }
 
     #[test]

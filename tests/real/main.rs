@@ -17,6 +17,7 @@ mod audit;
 mod bounded;
 mod campaigns;
 mod collector;
+mod compression;
 mod counters;
 mod cover;
 mod crashes;

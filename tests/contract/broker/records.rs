@@ -5,6 +5,7 @@ use std::time::Duration;
 use geofold::kafka::{TopicFactsError, topic_facts};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{Headers, Message};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::{Broker, PATIENCE, Sent};
@@ -12,6 +13,7 @@ use crate::broker_cases;
 
 broker_cases![
     key_value_tombstone_and_header_come_back_in_order,
+    records_of_every_codec_come_back,
     ends_and_beginnings_are_told,
     a_key_goes_where_the_java_clients_put_it,
     a_topic_is_described_and_a_missing_one_is_missing,
@@ -44,6 +46,30 @@ fn key_value_tombstone_and_header_come_back_in_order(broker: &Broker) {
         let header =
             header.map(|header| (header.key, header.value.map(|value| std::str::from_utf8(value).unwrap())));
         assert_eq!(header, sent.header.map(|(key, value)| (key, Some(value))));
+    }
+}
+
+fn records_of_every_codec_come_back(broker: &Broker) {
+    let topic = broker.create_topic(1);
+    let codecs = ["none", "gzip", "snappy", "lz4", "zstd"];
+    let value = |codec: &str, n: usize| format!("{{\"n\":{n},\"text\":\"{}\"}}", codec.repeat(100));
+    for codec in codecs {
+        let producer: BaseProducer =
+            broker.client().set("compression.codec", codec).set("linger.ms", "50").create().unwrap();
+        for n in 0..20 {
+            let (key, value) = (format!("{codec}-{n}"), value(codec, n));
+            producer
+                .send(BaseRecord::to(&topic).partition(0).key(&key).payload(&value))
+                .map_err(|(error, _)| error)
+                .unwrap();
+        }
+        producer.flush(PATIENCE).unwrap();
+    }
+    let reader = reader(broker, &topic);
+    for (codec, n) in codecs.into_iter().flat_map(|codec| (0..20).map(move |n| (codec, n))) {
+        let message = reader.poll(PATIENCE).unwrap().unwrap();
+        assert_eq!(message.key(), Some(format!("{codec}-{n}").as_bytes()));
+        assert_eq!(message.payload(), Some(value(codec, n).as_bytes()), "{codec} {n}");
     }
 }
 

@@ -54,6 +54,11 @@ impl Stack {
         );
     }
 
+    /// The folder of the services.
+    pub fn dir(&self) -> &std::path::Path {
+        &self.dir
+    }
+
     /// The servers' logs, whether they are there or not.
     pub fn logs(&self) -> [PathBuf; 2] {
         ["kafka/server.log", "elasticsearch/logs/geofold-stack.log"].map(|log| self.dir.join(log))
