@@ -15,8 +15,9 @@ use crate::indices::{self, Difference, IndicesError, Problem};
 use crate::meta::TopicFacts;
 use crate::position::Position;
 
-/// Major versions that geofold is tested with: of Elasticsearch, and 3 of OpenSearch, since there was no Elasticsearch 3.
-const KNOWN_VERSIONS: [&str; 3] = ["3", "8", "9"];
+/// Major versions that geofold is tested with: 8 and 9 of Elasticsearch, 2 and 3 of OpenSearch. There was no Elasticsearch 3,
+/// and an Elasticsearch 2 would refuse the first request that writes.
+const KNOWN_VERSIONS: [&str; 4] = ["2", "3", "8", "9"];
 /// Names that one finding lists before it counts the rest.
 const NAMES_SHOWN: usize = 3;
 
@@ -137,7 +138,7 @@ fn judge_version(answer: Result<AdminAnswer, CallError>) -> Finding {
     } else {
         Finding::warning(
             VERSION,
-            format_args!("{listed}; geofold is tested with Elasticsearch 8 and 9 and OpenSearch 3"),
+            format_args!("{listed}; geofold is tested with Elasticsearch 8 and 9 and OpenSearch 2 and 3"),
         )
     }
 }

@@ -2,9 +2,10 @@
 //! must answer. Each case states what it expects; the expectations were taken from Elasticsearch 8.19. The same for the
 //! embedded broker and a real Kafka, under `broker/`.
 //!
-//! The real servers are those at GEOFOLD_TEST_ELASTICSEARCH and GEOFOLD_TEST_KAFKA (`dev/stack`), and an OpenSearch 3 at
-//! GEOFOLD_TEST_OPENSEARCH (`dev/stack up --opensearch`); where one is not set, the summary says so. Arguments select cases
-//! by a part of their name: `cargo test --test contract -- versions`.
+//! The real servers are those at GEOFOLD_TEST_ELASTICSEARCH and GEOFOLD_TEST_KAFKA (`dev/stack`), and an OpenSearch at
+//! GEOFOLD_TEST_OPENSEARCH (`dev/stack up --opensearch`); where one is not set, the summary says so. `dev/servers` asks
+//! every version that geofold is held to. Arguments select cases by a part of their name:
+//! `cargo test --test contract -- versions`.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
@@ -73,13 +74,15 @@ async fn ask_all(arguments: &[String]) -> ExitCode {
     match std::env::var("GEOFOLD_TEST_OPENSEARCH") {
         Ok(url) => targets.push((Kind::OpenSearch, url)),
         Err(_) => {
-            println!("OpenSearch: not run, GEOFOLD_TEST_OPENSEARCH is not set; OpenSearch 3 needs a JDK 21")
+            println!("OpenSearch: not run, GEOFOLD_TEST_OPENSEARCH is not set; it needs a JDK 21")
         }
     }
     for (kind, url) in targets {
-        let ok = run_all(&cases, kind, &url).await;
+        let version = Server::new(kind, &url, "").ask_version().await;
+        let ok = run_all(&cases, kind, &url, &version).await;
         all_ok &= ok == cases.len();
-        summary.push_str(&format!(", {} {ok} ok", kind.name()));
+        let version = if kind == Kind::Standin { String::new() } else { format!(" {version}") };
+        summary.push_str(&format!(", {}{version} {ok} ok", kind.name()));
     }
     standin.stop().await;
     // Its clients wait, each on a thread of its own.
@@ -90,11 +93,12 @@ async fn ask_all(arguments: &[String]) -> ExitCode {
 }
 
 /// How many cases passed; each one that did not is named.
-async fn run_all(cases: &[&Case], kind: Kind, url: &str) -> usize {
+async fn run_all(cases: &[&Case], kind: Kind, url: &str, version: &str) -> usize {
     let target = kind.name();
     let passed: Vec<bool> = stream::iter(cases.iter().enumerate())
         .map(|(number, case)| async move {
-            let server = Server::new(kind, url, &format!("contract-{}-{number}", std::process::id()));
+            let server = Server::new(kind, url, &format!("contract-{}-{number}", std::process::id()))
+                .of_version(version);
             let outcome = AssertUnwindSafe((case.run)(&server)).catch_unwind().await;
             server.clean_up().await;
             let name = case.name.trim_start_matches("contract::");

@@ -29,7 +29,7 @@ impl Kind {
     }
 }
 
-/// What OpenSearch 3 calls by another name than Elasticsearch: Elasticsearch's word, then OpenSearch's.
+/// What OpenSearch calls by another name than Elasticsearch: Elasticsearch's word, then OpenSearch's.
 const OPENSEARCH_WORDS: [(&str, &str); 1] = [("document_parsing_exception", "mapper_parsing_exception")];
 
 pub struct Server {
@@ -37,6 +37,7 @@ pub struct Server {
     pub url: String,
     pub prefix: String,
     kind: Kind,
+    version: String,
 }
 
 /// What came back: status and body.
@@ -87,12 +88,30 @@ impl Answer {
 impl Server {
     pub fn new(kind: Kind, url: &str, prefix: &str) -> Self {
         let http = reqwest::Client::builder().timeout(LIMIT * 2).build().unwrap();
-        Self { http, url: url.trim_end_matches('/').to_owned(), prefix: prefix.to_owned(), kind }
+        let url = url.trim_end_matches('/').to_owned();
+        Self { http, url, prefix: prefix.to_owned(), kind, version: String::new() }
+    }
+
+    /// The version of its first node.
+    pub async fn ask_version(&self) -> String {
+        let nodes = self.ask("GET", "/_nodes/http?filter_path=nodes.*.version", Value::Null).await;
+        let node = nodes.body["nodes"].as_object().and_then(|nodes| nodes.values().next());
+        node.and_then(|node| node["version"].as_str()).unwrap_or_default().to_owned()
+    }
+
+    /// The same server, whose version is known.
+    pub fn of_version(self, version: &str) -> Self {
+        Self { version: version.to_owned(), ..self }
     }
 
     /// Where OpenSearch is truly another, a case asks, and says what geofold makes of it.
     pub fn is_opensearch(&self) -> bool {
         self.kind == Kind::OpenSearch
+    }
+
+    /// With which status a number is refused that does not fit 64 bits. OpenSearch 2 takes the fault upon itself.
+    pub fn status_of_a_number_that_is_too_large(&self) -> u16 {
+        if self.is_opensearch() && self.version.starts_with("2.") { 500 } else { 400 }
     }
 
     /// This server's word for what Elasticsearch calls so.
