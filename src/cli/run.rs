@@ -63,7 +63,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let clock = connect::clock();
     let metrics = Metrics::new().context("registering metrics")?;
     let health = Health::new(clock.clone(), metrics.clone(), MAX_POLL_SILENCE + config.shutdown.revoke);
-    let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);
+    let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?.observed_by(metrics.clone()));
     let rules = connect::rules(&config)?;
     let configured = MapsRecord::unwritten(rules.map.clone(), config.positions.epoch);
     let (watcher, maps) = Watcher::new(

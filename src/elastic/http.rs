@@ -22,7 +22,7 @@ use thiserror::Error;
 use url::Url;
 
 use super::encode::MAX_PREFIX_BYTES;
-use super::nodes::Nodes;
+use super::nodes::{Nodes, NodesObserver};
 use super::{
     AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer, Index, Method, decode,
     encode,
@@ -110,6 +110,7 @@ pub enum ConnectError {
 pub struct HttpElastic {
     targets: Vec<Target>,
     nodes: Mutex<Nodes>,
+    observer: Option<Arc<dyn NodesObserver>>,
     prefix: String,
     clock: Arc<dyn Clock>,
 }
@@ -154,9 +155,19 @@ impl HttpElastic {
         Ok(Self {
             nodes: Mutex::new(Nodes::new(targets.len())),
             targets,
+            observer: None,
             prefix: options.prefix.clone(),
             clock,
         })
+    }
+
+    /// Tells `observer` how many nodes answer: now, and whenever that changes.
+    #[must_use]
+    pub fn observed_by(mut self, observer: Arc<dyn NodesObserver>) -> Self {
+        let (up, down) = self.nodes().up_and_down();
+        observer.nodes(up, down);
+        self.observer = Some(observer);
+        self
     }
 
     /// What the names of all indices begin with.
@@ -175,17 +186,42 @@ impl HttpElastic {
     ) -> Result<Answer, CallError> {
         let node = self.nodes().pick(self.clock.now());
         let answer = self.targets[node].send(method, path, content_type, body, timeout).await;
-        let failed = match &answer {
-            Ok(answer) => matches!(answer.status, 502 | 503),
-            Err(CallError::Connection(_) | CallError::Timeout(_)) => true,
-            Err(_) => false,
+        let failure = match &answer {
+            Ok(answer) if matches!(answer.status, 502 | 503) => {
+                Some(format!("it answered {}", answer.status))
+            }
+            Err(error @ (CallError::Connection(_) | CallError::Timeout(_))) => Some(error.to_string()),
+            Ok(_) | Err(_) => None,
         };
-        if failed {
-            self.nodes().failed(node, self.clock.now());
-        } else {
-            self.nodes().succeeded(node);
-        }
+        self.note(node, failure);
         answer
+    }
+
+    /// Remembers how a node's request ended, and says so where that is news.
+    fn note(&self, node: usize, failure: Option<String>) {
+        let url = &self.targets[node].url;
+        let mut nodes = self.nodes();
+        let is_news = match failure {
+            None => {
+                let is_news = nodes.succeeded(node);
+                if is_news {
+                    tracing::info!(%url, "a node of elasticsearch answers again");
+                }
+                is_news
+            }
+            Some(failure) => {
+                let rest = nodes.failed(node, self.clock.now());
+                if let Some(rest) = rest {
+                    tracing::warn!(%url, ?rest, "a node of elasticsearch does not answer, and is passed over: {failure}");
+                }
+                rest.is_some()
+            }
+        };
+        if let Some(observer) = self.observer.as_ref().filter(|_| is_news) {
+            let (up, down) = nodes.up_and_down();
+            // Under the lock, so that nobody is told an older state last.
+            observer.nodes(up, down);
+        }
     }
 
     /// Like [`HttpElastic::send`]; a status other than success is an error.
@@ -436,171 +472,4 @@ fn credentials(auth: &Auth) -> Result<Option<Credentials>, ConnectError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use axum::Router;
-    use axum::extract::Request;
-    use axum::http::StatusCode;
-    use axum::response::{IntoResponse, Redirect, Response};
-    use axum::routing::{any, post};
-
-    use super::*;
-    use crate::clock::BootClock;
-    use crate::elastic::{Guard, Index};
-    use crate::ids::DocId;
-
-    const SOON: Duration = Duration::from_secs(5);
-
-    fn options(urls: &[&str]) -> HttpOptions {
-        HttpOptions {
-            urls: urls.iter().map(|url| url.parse().unwrap()).collect(),
-            auth: Auth::None,
-            ca_pem: None,
-            prefix: "p".to_owned(),
-            request_timeout: SOON,
-        }
-    }
-
-    fn client(options: &HttpOptions) -> HttpElastic {
-        HttpElastic::connect(options, Arc::new(BootClock)).unwrap()
-    }
-
-    fn ops() -> [BulkOp; 1] {
-        let id = DocId::from_key(Some(b"a")).unwrap();
-        [BulkOp::Index {
-            index: Index::Placements,
-            id,
-            guard: Guard::Absent,
-            source: Bytes::from_static(b"{}"),
-        }]
-    }
-
-    /// Serves until the test ends; gives its address.
-    async fn serve(router: Router) -> String {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        tokio::spawn(async move { axum::serve(listener, router).await });
-        url
-    }
-
-    async fn one_answer(answer: impl Fn() -> Response + Clone + Send + Sync + 'static) -> String {
-        serve(Router::new().fallback(any(move || std::future::ready(answer())))).await
-    }
-
-    #[tokio::test]
-    async fn a_bulk_goes_out_as_ndjson_with_credentials_and_comes_back_decoded() {
-        async fn bulk(request: Request) -> Response {
-            assert_eq!(request.headers()["content-type"], "application/x-ndjson");
-            assert_eq!(request.headers()["authorization"], "Basic dTpw");
-            assert!(request.uri().query().unwrap().contains("filter_path=errors,items.*.status"));
-            let body = axum::body::to_bytes(request.into_body(), 1_000).await.unwrap();
-            assert_eq!(body, "{\"create\":{\"_index\":\"p-placements\",\"_id\":\"a\"}}\n{}\n".as_bytes());
-            r#"{"errors":false,"items":[{"create":{"status":201,"_seq_no":0,"_primary_term":1}}]}"#
-                .into_response()
-        }
-        let url = serve(Router::new().route("/behind/_bulk", post(bulk))).await;
-        let mut options = options(&[&format!("{url}/behind")]);
-        options.auth = Auth::Basic { user: "u".to_owned(), password: "p".to_owned() };
-        let answers = client(&options).bulk(&ops(), SOON).await.unwrap();
-        assert_eq!(answers[0].status, 201);
-        assert!(answers[0].stamp.is_some());
-    }
-
-    #[tokio::test]
-    async fn a_status_is_an_error_with_its_reason_and_the_time_to_wait() {
-        let url = one_answer(|| {
-            (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "7")], "slow\ndown").into_response()
-        })
-        .await;
-        let error = client(&options(&[&url])).bulk(&ops(), SOON).await.unwrap_err();
-        let expected = CallError::Status {
-            status: 429,
-            kind: String::new(),
-            reason: "slow down".to_owned(),
-            retry_after: Some(Duration::from_secs(7)),
-        };
-        assert_eq!(error, expected);
-    }
-
-    #[tokio::test]
-    async fn an_admin_call_takes_any_status_as_an_answer() {
-        let url = one_answer(|| (StatusCode::NOT_FOUND, r#"{"found":false}"#).into_response()).await;
-        let call = AdminCall { method: Method::Get, path: "/p-meta/_doc/x".to_owned(), body: None };
-        let answer = client(&options(&[&url])).admin(call, SOON).await.unwrap();
-        assert_eq!((answer.status, &answer.body["found"]), (404, &Value::Bool(false)));
-    }
-
-    #[tokio::test]
-    async fn a_redirect_is_not_an_answer() {
-        let target = one_answer(|| "{}".into_response()).await;
-        let url = one_answer(move || Redirect::permanent(&target).into_response()).await;
-        let error = client(&options(&[&url])).bulk(&ops(), SOON).await.unwrap_err();
-        assert!(matches!(&error, CallError::Undecodable(text) if text.contains("redirects")), "{error}");
-    }
-
-    #[tokio::test]
-    async fn no_answer_in_time_and_no_connection_are_told_apart() {
-        let slow = serve(Router::new().fallback(any(|| async {
-            tokio::time::sleep(SOON).await;
-        })))
-        .await;
-        let limit = Duration::from_millis(50);
-        let error = client(&options(&[&slow])).bulk(&ops(), limit).await.unwrap_err();
-        assert_eq!(error, CallError::Timeout(limit));
-
-        let error = client(&options(&["http://127.0.0.1:1"])).bulk(&ops(), SOON).await.unwrap_err();
-        let CallError::Connection(text) = &error else { panic!("{error}") };
-        assert!(text.starts_with("http://127.0.0.1:1/: ") && text.contains("refused"), "{text}");
-    }
-
-    #[tokio::test]
-    async fn tls_to_a_server_without_it_is_explained() {
-        let url = one_answer(|| "{}".into_response()).await.replace("http:", "https:");
-        let error = client(&options(&[&url])).bulk(&ops(), SOON).await.unwrap_err();
-        assert!(error.to_string().contains("does not speak TLS"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn a_dead_node_is_passed_over_after_its_first_failure() {
-        static CALLS: AtomicUsize = AtomicUsize::new(0);
-        let alive = one_answer(|| {
-            CALLS.fetch_add(1, Ordering::Relaxed);
-            r#"{"errors":false,"items":[{"create":{"status":201}}]}"#.into_response()
-        })
-        .await;
-        let client = client(&options(&["http://127.0.0.1:1", &alive]));
-        assert!(client.bulk(&ops(), SOON).await.is_err());
-        for _ in 0..4 {
-            client.bulk(&ops(), SOON).await.unwrap();
-        }
-        assert_eq!(CALLS.load(Ordering::Relaxed), 4);
-    }
-
-    #[test]
-    fn options_that_can_not_work_are_refused_without_showing_a_secret() {
-        let refused = |options: &HttpOptions| {
-            let error = HttpElastic::connect(options, Arc::new(BootClock)).unwrap_err();
-            assert!(!error.to_string().contains("secret"), "{error}");
-            error
-        };
-        assert_eq!(refused(&options(&[])), ConnectError::NoUrl);
-        for url in ["http://me:secret@h:9200", "http://secret@h", "ftp://h", "http://h/?a=1"] {
-            assert!(matches!(refused(&options(&[url])), ConnectError::Url { .. }), "{url}");
-        }
-        let good = options(&["http://h:9200"]);
-        for prefix in ["", "P", "-p", "p/x", &"p".repeat(65)] {
-            let options = HttpOptions { prefix: prefix.to_owned(), ..good.clone() };
-            assert_eq!(refused(&options), ConnectError::Prefix(prefix.to_owned()));
-        }
-        let options = HttpOptions { auth: Auth::ApiKey("secret\n".to_owned()), ..good.clone() };
-        assert_eq!(refused(&options), ConnectError::ApiKey);
-        assert!(!format!("{options:?}").contains("secret"));
-        let options = HttpOptions { ca_pem: Some(b"secret".to_vec()), ..good.clone() };
-        assert!(matches!(refused(&options), ConnectError::Ca(_)));
-
-        let auth = Auth::Basic { user: "me".to_owned(), password: "secret".to_owned() };
-        let client = client(&HttpOptions { auth, ..good });
-        assert_eq!(format!("{client:?}"), r#"HttpElastic { urls: ["http://h:9200/"], prefix: "p", .. }"#);
-    }
-}
+mod tests;

@@ -1,8 +1,10 @@
 //! Which node to ask next: round robin, with a rest for nodes that do not answer. Pure: time is passed in.
 //!
 //! A node that fails rests for a second; each further failure without a success in between doubles that, up to half a
-//! minute. While others answer, a resting node is passed over; when all rest, the one whose rest ends first is asked, so
-//! that an outage of everything is noticed to be over as soon as retries allow.
+//! minute. While others answer, a resting node is passed over. After its rest it is on trial: one request is sent to it,
+//! and it is passed over until that is answered, so that a node that hangs holds one request up and not all of them. When
+//! all rest, the one whose rest ends first is asked, so that an outage of everything is noticed to be over as soon as
+//! retries allow.
 
 use std::time::Duration;
 
@@ -10,6 +12,14 @@ use crate::clock::Instant;
 
 const FIRST_REST: Duration = Duration::from_secs(1);
 const LONGEST_REST: Duration = Duration::from_secs(30);
+/// After this a trial counts for nothing: the request was given up by who sent it.
+const LONGEST_TRIAL: Duration = Duration::from_secs(60);
+
+/// Told how many nodes answer, each time that changes.
+pub trait NodesObserver: Send + Sync {
+    /// Nodes whose last request was answered (or that were not asked yet), and the others.
+    fn nodes(&self, up: usize, down: usize);
+}
 
 /// The nodes of one cluster, by number.
 #[derive(Debug)]
@@ -23,6 +33,8 @@ struct Node {
     /// In a row.
     failures: u32,
     rests_until: Option<Instant>,
+    /// It rests because one request is under way that will tell.
+    on_trial: bool,
 }
 
 impl Node {
@@ -45,24 +57,39 @@ impl Nodes {
         let picked =
             awake.or_else(|| in_turn.min_by_key(|&node| self.nodes[node].rests_until)).unwrap_or_default();
         self.next = (picked + 1) % count;
+        let node = &mut self.nodes[picked];
+        if node.failures > 0 && !node.rests(now) {
+            node.on_trial = true;
+            node.rests_until = Some(now + LONGEST_TRIAL);
+        }
         picked
     }
 
-    /// The node answered.
-    pub fn succeeded(&mut self, node: usize) {
-        self.nodes[node] = Node::default();
+    /// The node answered. Whether that is news: it had failed before.
+    pub fn succeeded(&mut self, node: usize) -> bool {
+        std::mem::take(&mut self.nodes[node]).failures > 0
     }
 
     /// The node did not answer. Requests that fail side by side are one failure: those that come back while the node
-    /// rests say nothing new.
-    pub fn failed(&mut self, node: usize, now: Instant) {
+    /// rests say nothing new. How long it rests, if it rests from now on.
+    pub fn failed(&mut self, node: usize, now: Instant) -> Option<Duration> {
         let node = &mut self.nodes[node];
-        if node.rests(now) {
-            return;
+        if node.rests(now) && !node.on_trial {
+            return None;
         }
         let rest = FIRST_REST.saturating_mul(2u32.saturating_pow(node.failures)).min(LONGEST_REST);
-        node.failures = node.failures.saturating_add(1);
-        node.rests_until = Some(now + rest);
+        *node = Node {
+            failures: node.failures.saturating_add(1),
+            rests_until: Some(now + rest),
+            on_trial: false,
+        };
+        Some(rest)
+    }
+
+    /// How many nodes answered last (or were not asked yet), and how many did not.
+    pub fn up_and_down(&self) -> (usize, usize) {
+        let down = self.nodes.iter().filter(|node| node.failures > 0).count();
+        (self.nodes.len() - down, down)
     }
 }
 
@@ -83,6 +110,26 @@ mod tests {
         let turns: Vec<_> = (0..3).map(|_| nodes.pick(at(999))).collect();
         assert_eq!(turns, [2, 0, 2]);
         assert_eq!((nodes.pick(at(1_000)), nodes.pick(at(1_000))), (0, 1));
+    }
+
+    #[test]
+    fn after_its_rest_a_node_gets_one_request_until_that_is_answered() {
+        let mut nodes = Nodes::new(2);
+        assert_eq!(nodes.failed(0, at(0)), Some(FIRST_REST));
+        assert_eq!(nodes.up_and_down(), (1, 1));
+        let mut turns = |now| (0..3).map(|_| nodes.pick(at(now))).collect::<Vec<_>>();
+        assert_eq!(turns(1_000), [0, 1, 1]);
+        // Given up by who sent it: nobody will ever say how it ended.
+        assert_eq!(turns(60_999), [1, 1, 1]);
+        assert_eq!(turns(61_000), [0, 1, 1]);
+        // The trial fails: the next rest is longer. What fails beside it says nothing new.
+        assert_eq!(nodes.failed(0, at(61_500)), Some(2 * FIRST_REST));
+        assert_eq!(nodes.failed(0, at(61_500)), None);
+        assert_eq!((0..2).map(|_| nodes.pick(at(63_499))).collect::<Vec<_>>(), [1, 1]);
+        assert_eq!(nodes.pick(at(63_500)), 0);
+        assert!(nodes.succeeded(0) && !nodes.succeeded(1));
+        assert_eq!(nodes.up_and_down(), (2, 0));
+        assert_eq!((0..3).map(|_| nodes.pick(at(63_501))).collect::<Vec<_>>(), [1, 0, 1]);
     }
 
     #[test]

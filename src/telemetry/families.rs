@@ -62,6 +62,17 @@ impl<L: Label> Counters<L> {
     }
 }
 
+/// Gauges that differ in one label.
+#[derive(Debug, Clone)]
+pub struct Gauges<L>(Children<L, IntGauge>);
+
+impl<L: Label> Gauges<L> {
+    /// The gauge of one label value.
+    pub fn of(&self, label: L) -> &IntGauge {
+        self.0.of(label)
+    }
+}
+
 /// Histograms that differ in one label.
 #[derive(Debug, Clone)]
 pub struct Histograms<L>(Children<L, Histogram>);
@@ -154,6 +165,11 @@ impl Register {
     pub fn counters<L: Label>(&mut self, name: &str, help: &str, label: &str) -> Result<Counters<L>> {
         let counters = self.counter_vec(name, help, &[label])?;
         Ok(Counters::new(|value: L| counters.with_label_values(&[value.as_str()])))
+    }
+
+    pub fn gauges<L: Label>(&mut self, name: &str, help: &str, label: &str) -> Result<Gauges<L>> {
+        let gauges = self.gauge_vec(name, help, &[label])?;
+        Ok(Gauges(Children::new(|value: L| gauges.with_label_values(&[value.as_str()]))))
     }
 
     pub fn gauge(&mut self, name: &str, help: &str) -> Result<IntGauge> {

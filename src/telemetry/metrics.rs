@@ -20,7 +20,7 @@ use prometheus::{
 };
 
 use super::audit::AuditMetrics;
-use super::families::{Counters, Histograms, Label, MetricInfo, Register, label};
+use super::families::{Counters, Gauges, Histograms, Label, MetricInfo, Register, label};
 use super::refeed::RefeedMetrics;
 use super::tally::TallyMetrics;
 
@@ -61,6 +61,16 @@ label! {
         Mget => "mget",
         /// Writes documents.
         Bulk => "bulk",
+    }
+}
+
+label! {
+    /// Whether a node of Elasticsearch answered last.
+    NodeState {
+        /// It did, or was not asked yet.
+        Up => "up",
+        /// It did not, and is passed over while others do.
+        Down => "down",
     }
 }
 
@@ -125,6 +135,8 @@ pub struct Metrics {
     pub elasticsearch_operations: Counters<RequestKind>,
     /// Bytes of request bodies sent.
     pub elasticsearch_bytes: Counters<RequestKind>,
+    /// The configured nodes, by whether they answer.
+    pub elasticsearch_nodes: Gauges<NodeState>,
     /// Requests that may be under way at once.
     pub elasticsearch_permits: IntGauge,
     /// Requests under way, with those that wait to be sent again.
@@ -309,6 +321,11 @@ impl Metrics {
                 "geofold_elasticsearch_bytes_total",
                 "Bytes of request bodies sent to Elasticsearch, before compression, by kind of request.",
                 "kind",
+            )?,
+            elasticsearch_nodes: r.gauges(
+                "geofold_elasticsearch_nodes",
+                "Nodes in elasticsearch.urls, by whether the last request to each was answered; those that are down are passed over while others are up.",
+                "state",
             )?,
             elasticsearch_permits: r.gauge(
                 "geofold_elasticsearch_permits",
@@ -663,8 +680,18 @@ mod tests {
             assert_eq!(name.ends_with("_total"), *kind == MetricType::Counter, "{name}");
             for label in labels {
                 assert!(
-                    ["partition", "outcome", "kind", "result", "reason", "version", "distribution", "defect"]
-                        .contains(&label.as_str()),
+                    [
+                        "partition",
+                        "outcome",
+                        "kind",
+                        "result",
+                        "reason",
+                        "version",
+                        "distribution",
+                        "defect",
+                        "state"
+                    ]
+                    .contains(&label.as_str()),
                     "{name} has the label {label}"
                 );
             }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::metrics::{Metrics, RequestKind as Kind, Success};
+use super::metrics::{Metrics, NodeState, RequestKind as Kind, Success, level};
+use crate::elastic::nodes::NodesObserver;
 use crate::elastic::rounds::{RequestKind, RoundsObserver};
 
 impl RoundsObserver for Metrics {
@@ -22,5 +23,12 @@ impl RoundsObserver for Metrics {
 
     fn waiting(&self, delta: i64) {
         self.elasticsearch_requests_waiting.add(delta);
+    }
+}
+
+impl NodesObserver for Metrics {
+    fn nodes(&self, up: usize, down: usize) {
+        self.elasticsearch_nodes.of(NodeState::Up).set(level(up));
+        self.elasticsearch_nodes.of(NodeState::Down).set(level(down));
     }
 }
