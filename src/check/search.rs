@@ -303,7 +303,10 @@ fn no_answer(about: &str, error: &CallError) -> Finding {
         CallError::Connection(_) | CallError::Timeout(_) => {
             Finding::unreachable(about, format_args!("{error}; look at elasticsearch.urls"))
         }
-        CallError::Status { status: 429 | 502 | 503 | 504, .. } => Finding::unreachable(about, error),
+        // Where keys come from may be down for a while, too.
+        CallError::Status { status: 429 | 502 | 503 | 504, .. } | CallError::Unsigned(_) => {
+            Finding::unreachable(about, error)
+        }
         CallError::Status { .. } | CallError::TooLarge { .. } | CallError::Undecodable(_) => {
             Finding::error(about, error)
         }
@@ -328,7 +331,7 @@ fn not_told(about: &str, answer: &Result<AdminAnswer, CallError>, privilege: &st
 
 fn not_known(reason: &str) -> String {
     format!(
-        "the credentials are missing or wrong: look at elasticsearch.username and password, or api_key ({reason})"
+        "the credentials are missing or wrong: look at elasticsearch.username and password, or api_key, or aws_region ({reason})"
     )
 }
 

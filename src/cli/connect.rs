@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 
 use super::Failure;
 use crate::clock::{BootClock, Clock};
 use crate::config::{Config, Credentials};
 use crate::decode::LocationPath;
 use crate::elastic::Elastic;
+use crate::elastic::aws::credentials::Source;
 use crate::elastic::http::{Auth, HttpElastic, HttpOptions};
 use crate::geoshard::{GeoshardMap, LiveMaps};
 use crate::indices::{self, Layout, Template, WantedIndex};
@@ -21,6 +22,13 @@ pub fn elasticsearch(config: &Config) -> Result<HttpElastic, Failure> {
     let elasticsearch = &config.elasticsearch;
     let auth = match elasticsearch.credentials() {
         None => Auth::None,
+        Some(Credentials::Aws { region, service }) => {
+            let source = Source::from_environment(|name| std::env::var(name).ok(), region)
+                .map_err(|error| anyhow!("elasticsearch.aws_region is set: {error}"))
+                .map_err(Failure::usage)?;
+            tracing::debug!("requests are signed for AWS, with keys from {}", source.name());
+            Auth::Aws { region: region.to_owned(), service: service.as_str(), source }
+        }
         Some(Credentials::Basic { username, password }) => {
             Auth::Basic { user: username.to_owned(), password: password.expose().to_owned() }
         }

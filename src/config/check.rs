@@ -15,7 +15,9 @@ use tracing_subscriber::EnvFilter;
 
 use super::byte_size::ByteSize;
 use super::properties::{self, Properties};
-use super::types::{Config, DeadLetterPolicy, Elasticsearch, GroupProtocol, Kafka, SaslMechanism};
+use super::types::{
+    AwsService, Config, DeadLetterPolicy, Elasticsearch, GroupProtocol, Kafka, SaslMechanism,
+};
 use crate::elastic::encode::MAX_PREFIX_BYTES;
 
 /// How much a [`Finding`] matters.
@@ -327,8 +329,26 @@ fn check_credentials(findings: &mut Findings, elasticsearch: &Elasticsearch) {
             findings.error(key, "is empty; check the variable or file that it comes from");
         }
     }
+    let has_region = elasticsearch.aws_region.is_some();
+    if has_region && (has_password || has_key || elasticsearch.username.is_some()) {
+        findings.error(
+            "elasticsearch.aws_region",
+            "requests are either signed for AWS or sent with a user name or an API key, not both; remove one",
+        );
+    }
+    if let Some(region) = &elasticsearch.aws_region {
+        let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        if region.is_empty() || !region.bytes().all(legal) {
+            findings.error(
+                "elasticsearch.aws_region",
+                format!("{region:?} is no region of AWS; write one as in the domain's address, for example \"eu-central-1\""),
+            );
+        }
+    } else if elasticsearch.aws_service != AwsService::Es {
+        findings.error("elasticsearch.aws_service", "has no effect without aws_region; set it");
+    }
     for url in &elasticsearch.urls {
-        if (has_password || has_key) && !url.uses_tls() && !url.is_loopback() {
+        if (has_password || has_key || has_region) && !url.uses_tls() && !url.is_loopback() {
             findings.warning(
                 "elasticsearch.urls",
                 format!("credentials travel to {url} without encryption; use https"),
@@ -521,6 +541,14 @@ mod tests {
             }),
             ("elasticsearch.password", "required", |c| c.elasticsearch.username = Some("u".into())),
             ("elasticsearch.username", "required", |c| c.elasticsearch.password = Some(Secret::new("p"))),
+            ("elasticsearch.aws_region", "not both", |c| {
+                c.elasticsearch.aws_region = Some("eu-central-1".into());
+                c.elasticsearch.api_key = Some(Secret::new("k"));
+            }),
+            ("elasticsearch.aws_region", "no region", |c| {
+                c.elasticsearch.aws_region = Some("Frankfurt".into());
+            }),
+            ("elasticsearch.aws_service", "aws_region", |c| c.elasticsearch.aws_service = AwsService::Aoss),
             ("elasticsearch.api_key", "empty", |c| c.elasticsearch.api_key = Some(Secret::new(""))),
             ("documents.location", "field names", |c| c.documents.location = "a..b".into()),
             ("documents.max_bytes", "zero", |c| c.documents.max_bytes = ByteSize::new(0)),

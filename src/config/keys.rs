@@ -113,6 +113,7 @@ fn with_every_key() -> Config {
     config.elasticsearch.password_file = path();
     config.elasticsearch.api_key = secret();
     config.elasticsearch.api_key_file = path();
+    config.elasticsearch.aws_region = Some(text());
     config.elasticsearch.ca_file = path();
     config.documents.on_missing = Some(OnMissing::Drop);
     config.geoshards.index_template = path();

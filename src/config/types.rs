@@ -244,6 +244,10 @@ pub struct Elasticsearch {
     pub api_key: Option<Secret>,
     /// File that holds the API key.
     pub api_key_file: Option<PathBuf>,
+    /// The region of a domain of Amazon OpenSearch Service, for which requests are signed.
+    pub aws_region: Option<String>,
+    /// The service that requests are signed for. Only with [`Elasticsearch::aws_region`].
+    pub aws_service: AwsService,
     /// Certificates of the authorities that may sign the server's certificate, PEM; the built-in ones if not given.
     pub ca_file: Option<PathBuf>,
     /// Start of every index name: `<prefix>-<geoshard>`, `<prefix>-placements`, `<prefix>-meta`.
@@ -271,6 +275,8 @@ impl Default for Elasticsearch {
             password_file: None,
             api_key: None,
             api_key_file: None,
+            aws_region: None,
+            aws_service: AwsService::Es,
             ca_file: None,
             prefix: "geofold".to_owned(),
             request_timeout: Duration::from_secs(20),
@@ -278,6 +284,26 @@ impl Default for Elasticsearch {
             request_max_operations: 2_000,
             request_max_bytes: ByteSize::mib(8),
             gc_deletes: Duration::from_secs(600),
+        }
+    }
+}
+
+/// Which of Amazon's services answers; a part of what is signed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AwsService {
+    /// Amazon OpenSearch Service: a domain.
+    Es,
+    /// Amazon OpenSearch Serverless: a collection.
+    Aoss,
+}
+
+impl AwsService {
+    /// Its name in a signature.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Es => "es",
+            Self::Aoss => "aoss",
         }
     }
 }
@@ -294,6 +320,13 @@ pub enum Credentials<'a> {
     },
     /// `Authorization: ApiKey …`, the `encoded` form that Elasticsearch gives out.
     ApiKey(&'a Secret),
+    /// A signature of AWS for each request, with keys of the environment.
+    Aws {
+        /// The region.
+        region: &'a str,
+        /// The service.
+        service: AwsService,
+    },
 }
 
 impl Elasticsearch {
@@ -301,6 +334,9 @@ impl Elasticsearch {
     pub fn credentials(&self) -> Option<Credentials<'_>> {
         if let Some(key) = &self.api_key {
             return Some(Credentials::ApiKey(key));
+        }
+        if let Some(region) = &self.aws_region {
+            return Some(Credentials::Aws { region, service: self.aws_service });
         }
         Some(Credentials::Basic { username: self.username.as_deref()?, password: self.password.as_ref()? })
     }

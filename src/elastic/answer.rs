@@ -117,7 +117,10 @@ pub fn judge_call(error: &CallError) -> CallVerdict {
     let (status, kind, retry_after) = match error {
         CallError::Status { status, kind, retry_after, .. } => (status, kind, retry_after),
         CallError::TooLarge { .. } => return CallVerdict::Split,
-        CallError::Connection(_) | CallError::Timeout(_) | CallError::Undecodable(_) => {
+        CallError::Connection(_)
+        | CallError::Timeout(_)
+        | CallError::Unsigned(_)
+        | CallError::Undecodable(_) => {
             return CallVerdict::Again { after: None };
         }
     };
@@ -142,6 +145,7 @@ impl CallError {
             Self::Status { status, .. } => status_label(*status),
             Self::Connection(_) => "connection",
             Self::Timeout(_) => "timeout",
+            Self::Unsigned(_) => "unsigned",
             Self::TooLarge { .. } => "too_large",
             Self::Undecodable(_) => "undecodable",
         }
@@ -299,6 +303,7 @@ mod tests {
             (status(302, ""),                                 again,                       "other"),
             (CallError::Connection(String::new()),            at_once.clone(),             "connection"),
             (CallError::Timeout(Duration::ZERO),              at_once.clone(),             "timeout"),
+            (CallError::Unsigned(String::new()),              at_once.clone(),             "unsigned"),
             (CallError::Undecodable(String::new()),           at_once,                     "undecodable"),
             (CallError::TooLarge { bytes: 2, most: 1 },       CallVerdict::Split,          "too_large"),
         ];

@@ -21,6 +21,7 @@ use serde_json::Value;
 use thiserror::Error;
 use url::Url;
 
+use super::aws::{self, Outgoing, Signer};
 use super::encode::MAX_PREFIX_BYTES;
 use super::nodes::{Nodes, NodesObserver};
 use super::{
@@ -49,6 +50,15 @@ pub enum Auth {
     },
     /// An API key: encoded, as Elasticsearch gives it out, or as `id:secret`.
     ApiKey(String),
+    /// Each request is signed, as Amazon OpenSearch Service wants it.
+    Aws {
+        /// The region of the domain.
+        region: String,
+        /// The service's name in a signature: `es`, `aoss`.
+        service: &'static str,
+        /// Where the keys come from.
+        source: aws::credentials::Source,
+    },
 }
 
 impl fmt::Debug for Auth {
@@ -57,6 +67,7 @@ impl fmt::Debug for Auth {
             Self::None => "None",
             Self::Basic { .. } => "Basic(redacted)",
             Self::ApiKey(_) => "ApiKey(redacted)",
+            Self::Aws { .. } => "Aws(redacted)",
         })
     }
 }
@@ -110,6 +121,7 @@ pub enum ConnectError {
 pub struct HttpElastic {
     targets: Vec<Target>,
     nodes: Mutex<Nodes>,
+    signer: Option<Signer>,
     observer: Option<Arc<dyn NodesObserver>>,
     prefix: String,
     clock: Arc<dyn Clock>,
@@ -147,6 +159,12 @@ impl HttpElastic {
         }
         check_prefix(&options.prefix)?;
         let credentials = credentials(&options.auth)?;
+        let signer = match &options.auth {
+            Auth::Aws { region, service, source } => {
+                Some(Signer::new(region.clone(), service, source.clone()).map_err(ConnectError::Client)?)
+            }
+            Auth::None | Auth::Basic { .. } | Auth::ApiKey(_) => None,
+        };
         let targets = options
             .urls
             .iter()
@@ -155,6 +173,7 @@ impl HttpElastic {
         Ok(Self {
             nodes: Mutex::new(Nodes::new(targets.len())),
             targets,
+            signer,
             observer: None,
             prefix: options.prefix.clone(),
             clock,
@@ -185,7 +204,26 @@ impl HttpElastic {
         timeout: Duration,
     ) -> Result<Answer, CallError> {
         let node = self.nodes().pick(self.clock.now());
-        let answer = self.targets[node].send(method, path, content_type, body, timeout).await;
+        let target = &self.targets[node];
+        let (headers, left) = match &self.signer {
+            None => (Target::headers(content_type), timeout),
+            Some(signer) => {
+                let began = self.clock.now();
+                let mut headers = Target::headers(content_type);
+                target.sign(signer, method, path, &mut headers, &body, timeout).await?;
+                // What it took to have keys is no longer there: nothing may be under way after its time.
+                (headers, timeout.saturating_sub(self.clock.now().since(began)))
+            }
+        };
+        if left.is_zero() {
+            return Err(CallError::Unsigned(format!("it took all of {timeout:?} to have keys")));
+        }
+        let mut answer = target.send(method, path, headers, body, left).await;
+        if let (Some(_), Ok(answer)) = (&self.signer, &mut answer)
+            && let Some((status, body)) = aws::explain(answer.status, &answer.body)
+        {
+            *answer = Answer { status, body, ..*answer };
+        }
         let failure = match &answer {
             Ok(answer) if matches!(answer.status, 502 | 503) => {
                 Some(format!("it answered {}", answer.status))
@@ -347,19 +385,47 @@ impl Target {
         Ok(Self { url, transport })
     }
 
-    async fn send(
-        &self,
-        method: HttpMethod,
-        path: &str,
-        content_type: &'static str,
-        body: Option<Bytes>,
-        timeout: Duration,
-    ) -> Result<Answer, CallError> {
+    fn headers(content_type: &'static str) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         // Answers are small or passed on at once: compressing them would cost the server more than it saves, and hide
         // their length.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        headers
+    }
+
+    /// Adds the signature of a request with these headers and this body, which the transport does not compress.
+    async fn sign(
+        &self,
+        signer: &Signer,
+        method: HttpMethod,
+        path: &str,
+        headers: &mut HeaderMap,
+        body: &Option<Bytes>,
+        timeout: Duration,
+    ) -> Result<(), CallError> {
+        // As the transport will make it.
+        let url = self.url.join(path.trim_start_matches('/'));
+        let url = &url.map_err(|error| CallError::Unsigned(error.to_string()))?;
+        let method = match method {
+            HttpMethod::Get => "GET",
+            HttpMethod::Put => "PUT",
+            HttpMethod::Post => "POST",
+            HttpMethod::Delete => "DELETE",
+            HttpMethod::Head => "HEAD",
+        };
+        let request = Outgoing { method, url, body: body.as_deref().unwrap_or_default() };
+        signer.sign(&request, headers, timeout).await.map_err(CallError::Unsigned)
+    }
+
+    async fn send(
+        &self,
+        method: HttpMethod,
+        path: &str,
+        headers: HeaderMap,
+        body: Option<Bytes>,
+        timeout: Duration,
+    ) -> Result<Answer, CallError> {
         let failure = |error| self.failure(&error, timeout);
         let response = self
             .transport
@@ -458,7 +524,7 @@ fn check_prefix(prefix: &str) -> Result<(), ConnectError> {
 
 fn credentials(auth: &Auth) -> Result<Option<Credentials>, ConnectError> {
     Ok(match auth {
-        Auth::None => None,
+        Auth::None | Auth::Aws { .. } => None,
         Auth::Basic { user, password } => Some(Credentials::Basic(user.clone(), password.clone())),
         // The crate panics on a key that can not be sent in a header.
         Auth::ApiKey(key) if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) => {

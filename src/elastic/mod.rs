@@ -6,12 +6,14 @@
 //! | `answer.rs` | pure classification: what a status means to the protocol, and whether to try again |
 //! | `encode.rs`, `decode.rs` | `_bulk` and `_mget` bodies and answers, as pure functions over bytes |
 //! | `http.rs` | the trait over HTTP, on the `elasticsearch` crate |
+//! | `aws.rs` | requests signed for Amazon OpenSearch Service, and where the keys come from |
 //! | `nodes.rs` | which node to ask next: round robin, with a rest for the dead |
 //! | `scan.rs` | reads all documents of some indices, a page at a time |
 //! | `scripted.rs` | the trait by script, for tests |
 //! | `rounds/` | sends a round of operations: cut by count and bytes, side by side, failed items again until the deadline |
 
 pub mod answer;
+pub mod aws;
 pub mod decode;
 pub mod encode;
 pub mod http;
@@ -211,6 +213,9 @@ pub enum CallError {
     /// No answer in time; the request may or may not have been carried out.
     #[error("elasticsearch did not answer within {0:?}")]
     Timeout(Duration),
+    /// Not sent: there are no credentials to sign it with.
+    #[error("the request to elasticsearch could not be signed: {0}")]
+    Unsigned(String),
     /// An answer that was not read because of its size. The same request would bring the same answer again; its halves
     /// bring smaller ones.
     #[error(
