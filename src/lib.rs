@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`position`], [`ids`], [`geo`], [`mod@write`], [`clock`] | the words that everything else is written in |
 //! | [`decode`] | from a Kafka record to a write |
+//! | [`registry`] | records in Avro, JSON Schema and Protobuf, by the schemas of a registry |
 //! | [`dirty_set`] | the folding queue with two-phase hand-out |
 //! | [`geoshard`], [`points`] | the map: ranges of S2's curve, each with an owner; planning it from points with a load |
 //! | [`placement`] | where a document is, and the owner's cache of that |
@@ -63,6 +64,7 @@ pub mod position;
 #[doc(hidden)]
 pub mod random;
 pub mod refeed;
+pub mod registry;
 pub mod retry;
 pub mod sabotage;
 pub mod search;

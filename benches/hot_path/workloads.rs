@@ -20,6 +20,7 @@ use geofold::mover::{self, Desk, OnMissing, Rules};
 use geofold::placement::{Known, Placement, PlacementCache};
 use geofold::position::{Epoch, Position};
 use geofold::random::Random;
+use geofold::registry::Schemas;
 use geofold::retry::RetryPolicy;
 use geofold::tally::emitter::{Emitter, Names, Source};
 use geofold::tally::facets::{FacetLimits, FacetRules};
@@ -150,7 +151,7 @@ fn decode_and_locate(count: usize) -> Run {
     let (records, decoder, map) = (records(count, count), decoder(), map());
     Box::new(move || {
         for record in records {
-            let write = decoder.decode(raw(&record)).unwrap();
+            let write = decoder.decode(raw(&record), &mut Schemas::new()).unwrap();
             black_box(Fold::from_write(write, |at| map.locate(at).clone()));
         }
     })
@@ -278,7 +279,7 @@ impl Whole {
 
     fn take(&mut self, record: Record) {
         black_box((record.bytes(), record.digest()));
-        self.ledger.take(self.decoder.decode(raw(&record)).unwrap(), self.now);
+        self.ledger.take(self.decoder.decode(raw(&record), &mut Schemas::new()).unwrap(), self.now);
     }
 
     /// One batch; gives the number of documents that came to their end.

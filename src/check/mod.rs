@@ -11,6 +11,7 @@
 //! | `distribution.rs` | asks what follows every change: memcached, webhooks |
 //! | `increments.rs` | asks Kafka how the topic of increments is kept |
 //! | `search.rs` | asks Elasticsearch |
+//! | `registry.rs` | asks the schema registry |
 //! | `source.rs` | asks the source of truth |
 //! | `maps.rs` | the configured map against the record of the maps in force |
 
@@ -19,6 +20,7 @@ mod counts;
 mod distribution;
 mod increments;
 mod maps;
+mod registry;
 mod search;
 mod source;
 
@@ -239,14 +241,15 @@ pub async fn check(target: &CheckTarget, elastic: &dyn Elastic) -> Report {
 }
 
 /// Looks at what a worker needs for none of its promises, so that it does not wait for it: memcached, webhooks, the database
-/// of counts. Changes nothing there.
+/// of counts, the source of truth, the schema registry. Changes nothing there.
 pub async fn look_beside(config: &Config) -> Vec<Finding> {
-    let (distribution, counts, source) = tokio::join!(
+    let (distribution, counts, source, registry) = tokio::join!(
         distribution::look(config, TIMEOUT),
         counts::look(config),
-        source::look_at_source(config)
+        source::look_at_source(config),
+        registry::look_at_registry(config)
     );
-    distribution.into_iter().chain(counts).chain(source).collect()
+    distribution.into_iter().chain(counts).chain(source).chain(registry).collect()
 }
 
 /// Remembers the topic as it is now in the meta index; `maps`: the record that the check found. If a new epoch begins with

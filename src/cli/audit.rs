@@ -108,10 +108,16 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
         };
     }
     if args.source {
+        if args.repair {
+            connect::plain_keys(&config, "a repair")?;
+        }
         return tokio::select! {
             ended = audit_source::run(&args, &config, &elastic) => ended,
             () = stop.cancelled() => Err(anyhow!("interrupted; what was asked for so far is in the topic").into()),
         };
+    }
+    if args.repair || args.adopt {
+        connect::plain_keys(&config, "a repair")?;
     }
     let location = LocationPath::new(&config.documents.location)
         .context("documents.location in the configuration")

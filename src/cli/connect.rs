@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow};
 
 use super::Failure;
 use crate::clock::{BootClock, Clock};
-use crate::config::{Config, Credentials};
+use crate::config::{Config, Credentials, KeyForm};
 use crate::decode::LocationPath;
 use crate::elastic::Elastic;
 use crate::elastic::aws::credentials::Source;
@@ -53,6 +53,19 @@ pub fn elasticsearch(config: &Config) -> Result<HttpElastic, Failure> {
     HttpElastic::connect(&options, clock())
         .context("preparing the Elasticsearch client")
         .map_err(Failure::usage)
+}
+
+/// For `what`, which writes into the topic: its records are keyed by plain ids. Where the topic's own keys are others, it would put
+/// records of a document into another partition, where another worker acts on it.
+pub fn plain_keys(config: &Config, what: &str) -> Result<(), Failure> {
+    if config.kafka.key == KeyForm::Text {
+        return Ok(());
+    }
+    Err(Failure::usage(anyhow!(
+        "{what} writes records whose keys are plain ids, and kafka.key is \"{}\": they would be in other partitions than the \
+         topic's own; it needs a topic with kafka.key = \"text\"",
+        config.kafka.key
+    )))
 }
 
 /// The map, the location's path and the policy for missing documents.

@@ -20,6 +20,7 @@ use crate::elastic::rounds::{self, Rounds, Unobserved};
 use crate::maps::MapsStore;
 use crate::mover::{Desk, Rules};
 use crate::placement::PlacementCache;
+use crate::registry::Registry;
 use crate::retry::RetryPolicy;
 use crate::worker::record::Record;
 
@@ -95,7 +96,15 @@ async fn prepare(config: &Config, elastic: Arc<dyn Elastic>) -> Result<DryRun, F
     let rules = Rules { map: stored.map_or(rules.map, |stored| stored.record.deciding().clone()), ..rules };
     let decoder =
         Decoder::new(rules.location.clone(), config.positions.epoch, config.documents.max_bytes.as_usize())
-            .in_envelope(config.kafka.envelope);
+            .in_envelope(config.kafka.envelope)
+            .in_forms(config.kafka.format, config.kafka.key.clone());
+    let registry = match config.reads_registry() {
+        true => Some(
+            Registry::open(&config.schema_registry, None)
+                .context("setting up the way to the schema registry")?,
+        ),
+        false => None,
+    };
     let rounds = Rounds {
         elastic,
         permits: Arc::new(Semaphore::new(config.elasticsearch.max_in_flight)),
@@ -111,7 +120,7 @@ async fn prepare(config: &Config, elastic: Arc<dyn Elastic>) -> Result<DryRun, F
     // The rehearsal remembers all that was read.
     let desk = Desk::new(rules, PlacementCache::new(std::num::NonZeroUsize::MIN));
     let stops = config.dead_letter.policy == DeadLetterPolicy::Stop;
-    Ok(DryRun::new(rounds, decoder, desk, stops, config.batch.deadline))
+    Ok(DryRun::new(rounds, decoder, desk, stops, config.batch.deadline).with_registry(registry))
 }
 
 async fn look_at_all(

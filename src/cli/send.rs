@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 
-use super::{ConfigArgs, Failure, output, signals};
+use super::{ConfigArgs, Failure, connect, output, signals};
 use crate::send::{LineRules, Op, SendOptions};
 
 /// Produce documents, deletes and patches from a file or standard input to the topic, keyed by document id.
@@ -65,6 +65,9 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub async fn send(args: SendArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
+    if args.topic.is_none() {
+        connect::plain_keys(&config, "geofold send")?;
+    }
     let stop = signals::stop_on_signal()?;
     let (input, input_bytes): (Box<dyn BufRead + Send>, Option<u64>) = match &args.file {
         Some(path) if path.as_os_str() != "-" => {

@@ -4,6 +4,7 @@ mod audit;
 mod campaigns;
 mod counts;
 mod distribution;
+mod registry;
 mod source;
 
 use std::fmt;
@@ -77,6 +78,7 @@ fn check(config: &Config, has_tls: bool) -> Vec<Finding> {
     audit::check(&mut findings, config);
     distribution::check(&mut findings, config);
     source::check(&mut findings, config);
+    registry::check(&mut findings, config);
     campaigns::check(&mut findings, config);
     check_edges(&mut findings, config);
     findings.0

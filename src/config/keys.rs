@@ -22,13 +22,15 @@ pub(super) const FREE: [&str; 4] = [LIBRDKAFKA[0], LIBRDKAFKA[1], "tally.facets"
 pub(super) const REQUIRED: [&str; 3] = ["kafka.brokers", "kafka.topic", "elasticsearch.urls"];
 
 /// Keys whose value may stand in a file that `<key>_file` names.
-pub(super) const SECRETS: [&str; 6] = [
+pub(super) const SECRETS: [&str; 8] = [
     "kafka.sasl_password",
     "elasticsearch.password",
     "elasticsearch.api_key",
     "source.password",
     "source.bearer_token",
     "database.password",
+    "schema_registry.password",
+    "schema_registry.bearer_token",
 ];
 
 /// All keys, each with a value of the type it is written in.
@@ -127,6 +129,12 @@ fn with_every_key() -> Config {
     config.source.ca_file = path();
     config.source.query = Some(text());
     config.source.probe_id = Some(text());
+    config.schema_registry.username = Some(text());
+    config.schema_registry.password = secret();
+    config.schema_registry.password_file = path();
+    config.schema_registry.bearer_token = secret();
+    config.schema_registry.bearer_token_file = path();
+    config.schema_registry.ca_file = path();
     config.dead_letter.topic = Some(text());
     config.distribution.memcached = Some(text());
     config.tally.topic = Some(text());

@@ -3,6 +3,7 @@
 //! - [`types`]: a type for each section, with its defaults; [`byte_size`], [`secret`], [`server_url`] are its values
 //! - [`counts`]: the sections of live counts; [`database_url`] is one of their values
 //! - [`source`]: the section of the source of truth
+//! - [`registry`]: the section of the schema registry, and the forms of keys and values
 //! - [`load`]: file and environment to [`Config`], refusing unknown keys; with `keys` (which there are) and `overlay`
 //!   (what the environment changes)
 //! - [`check`]: what is wrong between keys, all of it at once
@@ -39,6 +40,7 @@ mod keys;
 pub mod load;
 mod overlay;
 pub mod properties;
+pub mod registry;
 pub mod secret;
 pub mod server_url;
 mod show;
@@ -52,6 +54,7 @@ pub use counts::{Collector, Database, GEOSHARD_FACET, Tally};
 pub use database_url::DatabaseUrl;
 pub use load::{BadKey, ConfigError, Place};
 pub use properties::Properties;
+pub use registry::{Format, KeyForm, SchemaRegistry};
 pub use secret::Secret;
 pub use server_url::ServerUrl;
 pub use source::{Source, SourceKind, SourceUrl};

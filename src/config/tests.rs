@@ -96,6 +96,8 @@ fn the_keys_that_are_commented_out_in_the_repository_file_have_values_of_the_rig
         ("POSTGRES_PASSWORD", "d"),
         ("SOURCE_PASSWORD", "e"),
         ("SOURCE_TOKEN", "f"),
+        ("REGISTRY_PASSWORD", "g"),
+        ("REGISTRY_TOKEN", "h"),
     ];
     let config = load(&text, &variables).unwrap();
     assert_eq!(config.kafka.sasl_mechanism, Some(SaslMechanism::ScramSha512));

@@ -16,6 +16,7 @@ use super::byte_size::ByteSize;
 use super::campaigns::Campaigns;
 use super::counts::{Collector, Database, Tally};
 use super::properties::Properties;
+use super::registry::{Format, KeyForm, SchemaRegistry};
 use super::secret::Secret;
 use super::server_url::ServerUrl;
 use super::source::Source;
@@ -27,6 +28,8 @@ use crate::position::Epoch;
 pub struct Config {
     /// The topic, the consumer group, and the way to the brokers.
     pub kafka: Kafka,
+    /// Where the schemas of records are.
+    pub schema_registry: SchemaRegistry,
     /// The search server that holds the geoshards.
     pub elasticsearch: Elasticsearch,
     /// What a document looks like.
@@ -77,6 +80,10 @@ pub struct Kafka {
     pub brokers: Vec<String>,
     /// The topic of document writes, keyed by document id. Required in the file.
     pub topic: String,
+    /// How a record's value is written.
+    pub format: Format,
+    /// How a record's key holds the document's id.
+    pub key: KeyForm,
     /// What a record's value is.
     pub envelope: Envelope,
     /// The consumer group that all workers of one index share.
@@ -118,6 +125,8 @@ impl Default for Kafka {
         Self {
             brokers: vec!["127.0.0.1:9092".to_owned()],
             topic: "documents".to_owned(),
+            format: Format::Json,
+            key: KeyForm::Text,
             envelope: Envelope::Plain,
             group_id: "geofold".to_owned(),
             client_id: "geofold".to_owned(),
@@ -184,7 +193,7 @@ pub enum RemoteAssignor {
 pub enum Envelope {
     /// The document.
     Plain,
-    /// A change event of Debezium, in JSON.
+    /// A change event of Debezium.
     Debezium,
 }
 

@@ -1,9 +1,13 @@
 //! From a Kafka record to a [`Write`], or to the reason why it can not become one.
 //!
+//! Keys and values in other forms than an id and JSON become these first (`forms.rs`), by schemas that are at hand: what lacks one
+//! is [`Undecoded::Lacks`], and decoding it again with the schema is the caller's part.
+//!
 //! A document is read once, from one end to the other, to check its JSON and find its location; its bytes go on
 //! untouched and uncopied. Only line breaks between tokens are replaced, since a `_bulk` request is made of lines.
 
 mod debezium;
+mod forms;
 pub mod location;
 pub mod merge_patch;
 mod object;
@@ -15,13 +19,15 @@ use thiserror::Error;
 
 pub use self::debezium::BadEvent;
 use self::debezium::Change;
+pub use self::forms::BadKey;
 pub use self::location::{BadLocation, BadLocationPath, LocationPath};
 pub use self::object::BadObject;
 pub use self::point::BadForm;
-use crate::config::Envelope;
+use crate::config::{Envelope, Format, KeyForm};
 use crate::geo::GeoPoint;
 use crate::ids::{BadDocId, DocId};
 use crate::position::{Epoch, Position};
+use crate::registry::{self, Lacking, SchemaId, Schemas, Unreadable};
 use crate::write::{Body, Write};
 
 /// The record header that says what a record asks for.
@@ -55,6 +61,19 @@ pub struct Decoder {
     epoch: Epoch,
     max_bytes: usize,
     envelope: Envelope,
+    format: Format,
+    key: KeyForm,
+}
+
+/// Why a record is not decoded.
+#[derive(Debug, Error)]
+pub enum Undecoded {
+    /// It never will be.
+    #[error(transparent)]
+    Bad(#[from] BadRecord),
+    /// It may be, once the [`Schemas`] have this one.
+    #[error("the schema {0} is needed")]
+    Lacks(SchemaId),
 }
 
 /// What a record is to do, before its value is looked at.
@@ -81,6 +100,12 @@ pub enum BadRecord {
     /// The key is no document id.
     #[error(transparent)]
     Key(#[from] BadDocId),
+    /// The key holds no id in the configured form.
+    #[error(transparent)]
+    FormOfKey(BadKey),
+    /// The value should be in the wire format of a schema registry.
+    #[error("the value can not be read: {0}")]
+    Unreadable(Unreadable),
     /// The header has a value that is no operation. Holds it, cut if it is long.
     #[error("the header {OP_HEADER} is {0:?}; it may be index, delete, patch, touch or refeed")]
     Op(String),
@@ -139,6 +164,8 @@ impl BadRecord {
         match self {
             Self::Position { .. } => "bad_position",
             Self::Key(_) => "bad_key",
+            Self::FormOfKey(why) => why.reason(),
+            Self::Unreadable(why) => why.reason(),
             Self::Op(_) => "bad_op",
             Self::NoValue(_) => "no_value",
             Self::TooLarge { .. } => "too_large",
@@ -166,7 +193,7 @@ impl BadObject {
 impl Decoder {
     /// A decoder of documents whose location is at `path`, and whose values have `max_bytes` at most.
     pub fn new(path: LocationPath, epoch: Epoch, max_bytes: usize) -> Self {
-        Self { path, epoch, max_bytes, envelope: Envelope::Plain }
+        Self { path, epoch, max_bytes, envelope: Envelope::Plain, format: Format::Json, key: KeyForm::Text }
     }
 
     /// The same, for values that have their document in an envelope. Only for records without the header [`OP_HEADER`]: those
@@ -175,30 +202,81 @@ impl Decoder {
         Self { envelope, ..self }
     }
 
+    /// The same, for keys and values in these forms. A value of a record with the header [`OP_HEADER`] may also be JSON.
+    pub fn in_forms(self, format: Format, key: KeyForm) -> Self {
+        Self { format, key, ..self }
+    }
+
     /// Where documents have their location.
     pub fn path(&self) -> &LocationPath {
         &self.path
     }
 
-    /// What a record asks for.
-    pub fn decode(&self, record: RawRecord<'_>) -> Result<Write, BadRecord> {
+    /// What a record asks for. Without forms that need them, `schemas` are not looked at.
+    ///
+    /// # Errors
+    /// See [`Undecoded`].
+    pub fn decode(&self, record: RawRecord<'_>, schemas: &mut Schemas) -> Result<Write, Undecoded> {
         let RawRecord { partition, offset, key, value, op } = record;
         let position = Position::new(self.epoch, offset).ok_or(BadRecord::Position { partition, offset })?;
-        let id = DocId::from_key(key)?;
+        let id = match &self.key {
+            KeyForm::Text => DocId::from_key(key).map_err(BadRecord::from)?,
+            form => forms::id_of_key(form, key, schemas)?,
+        };
+        let value = match self.format {
+            Format::Json => value,
+            Format::Registry => self.json(value, op, schemas)?,
+        };
+        Ok(Write { id, position, body: self.body(value, op)? })
+    }
+
+    /// The value as JSON, if it matters to what the record asks for.
+    fn json(
+        &self,
+        value: Option<Bytes>,
+        op: Option<&[u8]>,
+        schemas: &mut Schemas,
+    ) -> Result<Option<Bytes>, Undecoded> {
+        let Some(framed) = value else { return Ok(None) };
+        // Tools write JSON beside the topic's own records.
+        let is_json = op.is_some() && !registry::is_framed(&framed);
+        let matters = matches!(Op::of(op, true), Ok(Op::Index | Op::Patch));
+        if is_json || !matters {
+            return Ok(Some(framed));
+        }
+        let max_bytes = self.max_value_bytes(op);
+        if framed.len() > max_bytes {
+            return Err(BadRecord::TooLarge { bytes: framed.len(), max_bytes }.into());
+        }
+        match forms::json_of(&framed, max_bytes, schemas) {
+            Ok(json) => Ok(Some(json)),
+            Err(Lacking::NotAsked(id)) => Err(Undecoded::Lacks(id)),
+            Err(Lacking::Refused(why)) => Err(BadRecord::Unreadable(why).into()),
+        }
+    }
+
+    /// An event has the row twice, and a schema perhaps: its own bound is a multiple of a document's.
+    fn max_value_bytes(&self, op: Option<&[u8]>) -> usize {
+        match (self.envelope, op) {
+            (Envelope::Debezium, None) => self.max_bytes.saturating_mul(EVENT_PER_DOCUMENT),
+            _ => self.max_bytes,
+        }
+    }
+
+    fn body(&self, value: Option<Bytes>, op: Option<&[u8]>) -> Result<Body, BadRecord> {
         let value = match (self.envelope, op, value) {
             (Envelope::Debezium, None, Some(event)) => self.row(&event)?,
             (_, _, value) => value,
         };
-        let body = match (Op::of(op, value.is_some())?, value) {
-            (Op::Delete, _) => Body::Delete,
-            (Op::Touch, _) => Body::Touch,
-            (Op::Refeed, _) => Body::Refeed,
-            (Op::Index, Some(value)) => self.index(value)?,
-            (Op::Patch, Some(value)) => self.patch(value)?,
-            (Op::Index, None) => return Err(BadRecord::NoValue("index")),
-            (Op::Patch, None) => return Err(BadRecord::NoValue("patch")),
-        };
-        Ok(Write { id, position, body })
+        match (Op::of(op, value.is_some())?, value) {
+            (Op::Delete, _) => Ok(Body::Delete),
+            (Op::Touch, _) => Ok(Body::Touch),
+            (Op::Refeed, _) => Ok(Body::Refeed),
+            (Op::Index, Some(value)) => self.index(value),
+            (Op::Patch, Some(value)) => self.patch(value),
+            (Op::Index, None) => Err(BadRecord::NoValue("index")),
+            (Op::Patch, None) => Err(BadRecord::NoValue("patch")),
+        }
     }
 
     /// A whole document, of a record or of the source of truth: on one line, and where it says it is.
@@ -221,8 +299,7 @@ impl Decoder {
 
     /// The row that a change event leaves; `None` if it is gone.
     fn row(&self, event: &[u8]) -> Result<Option<Bytes>, BadRecord> {
-        // An event has the row twice, and a schema perhaps: its own bound is a multiple of a document's.
-        let max_bytes = self.max_bytes.saturating_mul(EVENT_PER_DOCUMENT);
+        let max_bytes = self.max_value_bytes(None);
         if event.len() > max_bytes {
             return Err(BadRecord::TooLarge { bytes: event.len(), max_bytes });
         }
@@ -293,17 +370,29 @@ pub(crate) fn on_one_line(json: Bytes) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::registry::{Fetched, Kind, Schema};
     use crate::write::PatchMove;
 
     const NO_VALUE: Option<&'static str> = None;
+
+    /// What needs no schema.
+    fn plain(decoder: &Decoder, record: RawRecord<'_>) -> Result<Write, BadRecord> {
+        match decoder.decode(record, &mut Schemas::new()) {
+            Ok(write) => Ok(write),
+            Err(Undecoded::Bad(bad)) => Err(bad),
+            Err(lacks) => panic!("{lacks}"),
+        }
+    }
 
     fn decode(value: Option<impl Into<Bytes>>, op: Option<&str>) -> Result<Body, BadRecord> {
         let decoder = Decoder::new(LocationPath::new("location").unwrap(), Epoch::default(), 1_000);
         let value = value.map(Into::into);
         let record =
             RawRecord { partition: 3, offset: 7, key: Some(b"id"), value, op: op.map(str::as_bytes) };
-        let write = decoder.decode(record)?;
+        let write = plain(&decoder, record)?;
         assert_eq!((write.id.as_str(), write.position.offset()), ("id", 7));
         Ok(write.body)
     }
@@ -328,7 +417,7 @@ mod tests {
             let value = value.map(|value| Bytes::copy_from_slice(value.as_bytes()));
             let op = op.map(str::as_bytes);
             let record = RawRecord { partition: 3, offset: 7, key: Some(b"id"), value, op };
-            decoder.decode(record).map(|write| write.body).map_err(|bad| bad.reason())
+            plain(&decoder, record).map(|write| write.body).map_err(|bad| bad.reason())
         };
         let Ok(Body::Index { doc, at }) = decode(Some(r#"{"op":"u","after":{"location":"1,2"}}"#), None)
         else {
@@ -347,6 +436,66 @@ mod tests {
         };
         assert_eq!(decode(Some(&large(200)), None), Err("too_large"), "the row");
         assert_eq!(decode(Some(&large(500)), None), Err("too_large"), "the event");
+    }
+
+    /// By one schema of Avro, 1: an event whose row has a location.
+    fn by_registry(envelope: Envelope, value: &[u8], op: Option<&str>) -> Result<Body, Undecoded> {
+        const EVENT: &str = r#"{"type":"record","name":"E","fields":[
+            {"name":"location","type":"string"},{"name":"op","type":"string"},
+            {"name":"after","type":["null",{"type":"record","name":"R","fields":[{"name":"location","type":"string"}]}]}]}"#;
+        let id = SchemaId(1);
+        let fetched = Fetched { kind: Kind::Avro, text: EVENT.to_owned(), references: Vec::new() };
+        let mut schemas = Schemas::new();
+        schemas.learn(id, Ok(Arc::new(Schema::compile(id, &fetched).unwrap())));
+        let decoder = Decoder::new(LocationPath::new("location").unwrap(), Epoch::default(), 100)
+            .in_envelope(envelope)
+            .in_forms(Format::Registry, KeyForm::Text);
+        let (value, op) = (Some(Bytes::copy_from_slice(value)), op.map(str::as_bytes));
+        let record = RawRecord { partition: 3, offset: 7, key: Some(b"id"), value, op };
+        decoder.decode(record, &mut schemas).map(|write| write.body)
+    }
+
+    #[test]
+    fn values_are_read_by_their_schemas_and_their_rows_are_taken_out_after_that() {
+        let event = b"\0\0\0\0\x01\x061,2\x02u\x02\x063,4";
+        let json = |envelope, op: Option<&str>| match by_registry(envelope, event, op).unwrap() {
+            Body::Index { doc, .. } | Body::Patch { patch: doc, .. } => {
+                String::from_utf8(doc.to_vec()).unwrap()
+            }
+            other => panic!("{other:?}"),
+        };
+        let whole = r#"{"location":"1,2","op":"u","after":{"location":"3,4"}}"#;
+        assert_eq!(json(Envelope::Plain, None), whole);
+        assert_eq!(json(Envelope::Plain, Some("patch")), whole);
+        assert_eq!(json(Envelope::Debezium, None), r#"{"location":"3,4"}"#);
+        assert_eq!(json(Envelope::Debezium, Some("index")), whole, "a tool's record is plain");
+        let deleted = b"\0\0\0\0\x01\x061,2\x02d\0";
+        assert_eq!(by_registry(Envelope::Debezium, deleted, None).unwrap(), Body::Delete);
+        // JSON only where a header says that it comes from a tool.
+        let plain = br#"{"location":"1,2"}"#;
+        assert!(matches!(by_registry(Envelope::Plain, plain, Some("index")), Ok(Body::Index { .. })));
+        let refused = by_registry(Envelope::Plain, plain, None).unwrap_err();
+        assert!(
+            matches!(refused, Undecoded::Bad(BadRecord::Unreadable(Unreadable::NoFrame(_)))),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn a_schema_is_needed_only_where_the_value_matters() {
+        let unknown = b"\0\0\0\0\x02\x061,2";
+        for op in [None, Some("index"), Some("patch")] {
+            let lacks = by_registry(Envelope::Plain, unknown, op).unwrap_err();
+            assert!(matches!(lacks, Undecoded::Lacks(SchemaId(2))), "{op:?}: {lacks}");
+        }
+        for op in ["delete", "touch", "refeed"] {
+            assert!(by_registry(Envelope::Plain, unknown, Some(op)).is_ok(), "{op}");
+        }
+        let bad = by_registry(Envelope::Plain, unknown, Some("nonsense")).unwrap_err();
+        assert!(matches!(bad, Undecoded::Bad(BadRecord::Op(_))), "{bad}");
+        let large = [&unknown[..], &[0; 100]].concat();
+        let bad = by_registry(Envelope::Plain, &large, None).unwrap_err();
+        assert!(matches!(bad, Undecoded::Bad(BadRecord::TooLarge { bytes: 109, .. })), "{bad}");
     }
 
     #[test]
@@ -421,9 +570,9 @@ mod tests {
     fn a_bad_key_and_an_offset_out_of_range_are_bad_records() {
         let decoder = Decoder::new(LocationPath::new("location").unwrap(), Epoch::default(), 1_000);
         let record = RawRecord { partition: 0, offset: 0, key: None, value: None, op: None };
-        assert_eq!(decoder.decode(record.clone()).unwrap_err().reason(), "bad_key");
+        assert_eq!(plain(&decoder, record.clone()).unwrap_err().reason(), "bad_key");
         let record = RawRecord { offset: -1, key: Some(b"a"), ..record };
-        assert_eq!(decoder.decode(record).unwrap_err().reason(), "bad_position");
+        assert_eq!(plain(&decoder, record).unwrap_err().reason(), "bad_position");
     }
 
     #[test]

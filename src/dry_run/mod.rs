@@ -22,12 +22,13 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::rehearsal::Rehearsal;
 pub use self::step::{Does, Step, Sums};
-use crate::decode::{Decoder, RawRecord};
+use crate::decode::{Decoder, RawRecord, Undecoded};
 use crate::elastic::rounds::{GetOutcome, Halt, Lease, Rounds};
 use crate::elastic::{Get, Index};
 use crate::ids::DocId;
 use crate::mover::{self, Carry, Desk, Entry, Outcome, UNANSWERED};
 use crate::placement::Placement;
+use crate::registry::{Registry, SchemaId, Schemas, Trouble};
 use crate::worker::record::Record;
 use crate::write::Fold;
 
@@ -43,6 +44,8 @@ pub struct DryRun {
     rehearsal: Arc<Rehearsal>,
     rounds: Rounds,
     decoder: Decoder,
+    registry: Option<Registry>,
+    schemas: Schemas,
     /// There but while a batch runs, or after it was lost.
     desk: Desk,
     /// A dead letter stops its partition.
@@ -61,6 +64,9 @@ pub enum DryRunError {
     /// No answer.
     #[error("elasticsearch gave no usable answer within {0:?}; `geofold check` looks at what may be wrong")]
     Unanswered(Duration),
+    /// No schema, no record.
+    #[error("the schemas of records can not be had: {0}")]
+    Registry(#[from] Trouble),
 }
 
 /// A record that became an entry, and where it came from.
@@ -81,7 +87,14 @@ impl DryRun {
     ) -> Self {
         let rehearsal = Arc::new(Rehearsal::new(rounds.elastic.clone()));
         rounds.elastic = rehearsal.clone();
-        Self { rehearsal, rounds, decoder, desk, stops_at_bad, stopped: HashSet::new(), patience }
+        let (registry, schemas) = (None, Schemas::new());
+        let stopped = HashSet::new();
+        Self { rehearsal, rounds, decoder, registry, schemas, desk, stops_at_bad, stopped, patience }
+    }
+
+    /// The same, where records need schemas.
+    pub fn with_registry(self, registry: Option<Registry>) -> Self {
+        Self { registry, ..self }
     }
 
     /// Whether no more records should come: what is remembered has reached its bound.
@@ -99,7 +112,7 @@ impl DryRun {
         let mut batch: Vec<Candidate> = Vec::new();
         let mut ids: HashSet<DocId> = HashSet::new();
         for (partition, record) in records {
-            match self.candidate(partition, &record) {
+            match self.candidate(partition, &record).await? {
                 Err(step) => {
                     // In the order of the records, as far as one partition is concerned.
                     steps.extend(self.carry_out(std::mem::take(&mut batch)).await?);
@@ -120,9 +133,25 @@ impl DryRun {
         Ok(steps)
     }
 
-    fn candidate(&mut self, partition: i32, record: &Record) -> Result<Candidate, Step> {
+    async fn candidate(
+        &mut self,
+        partition: i32,
+        record: &Record,
+    ) -> Result<Result<Candidate, Step>, DryRunError> {
+        loop {
+            let lacking = match self.decoded(partition, record) {
+                Ok(candidate) => return Ok(candidate),
+                Err(lacking) => lacking,
+            };
+            let registry = self.registry.clone().ok_or_else(Trouble::not_configured)?;
+            self.schemas.learn(lacking, registry.schema(lacking).await?);
+        }
+    }
+
+    /// What becomes of a record, or the schema that it lacks.
+    fn decoded(&mut self, partition: i32, record: &Record) -> Result<Result<Candidate, Step>, SchemaId> {
         if self.stopped.contains(&partition) {
-            return Err(Step::unreached(partition, record));
+            return Ok(Err(Step::unreached(partition, record)));
         }
         let raw = RawRecord {
             partition,
@@ -131,16 +160,20 @@ impl DryRun {
             value: record.value.clone(),
             op: record.op(),
         };
-        let write = self.decoder.decode(raw).map_err(|bad| {
-            if self.stops_at_bad {
-                self.stopped.insert(partition);
+        let write = match self.decoder.decode(raw, &mut self.schemas) {
+            Ok(write) => write,
+            Err(Undecoded::Lacks(schema)) => return Err(schema),
+            Err(Undecoded::Bad(bad)) => {
+                if self.stops_at_bad {
+                    self.stopped.insert(partition);
+                }
+                return Ok(Err(Step::bad(partition, record, &bad, self.stops_at_bad)));
             }
-            Step::bad(partition, record, &bad, self.stops_at_bad)
-        })?;
+        };
         let map = self.desk.rules.map.clone();
         let (id, fold) = Fold::from_write(write, |at| map.locate(at).clone());
         let entry = Entry { id, fold: Arc::new(fold), carry: Carry::default(), fetched: None };
-        Ok(Candidate { partition, offset: record.offset, entry })
+        Ok(Ok(Candidate { partition, offset: record.offset, entry }))
     }
 
     /// One batch, as a worker would run it, again and again until each entry has come to an end.

@@ -68,7 +68,7 @@ async fn carry_out(elastic: &Arc<MemoryElastic>, desk: Desk, records: &[(i32, Re
             value: record.value.clone(),
             op: record.op(),
         };
-        let write = decoder.decode(raw).unwrap();
+        let write = decoder.decode(raw, &mut Schemas::new()).unwrap();
         let map = desk.as_ref().unwrap().rules.map.clone();
         let (id, fold) = Fold::from_write(write, |at| map.locate(at).clone());
         let mut entries =

@@ -13,6 +13,7 @@ use tracing::{debug, error, info, warn};
 use super::metrics::{Metrics, Rebalance, Success};
 use crate::ids::DocId;
 use crate::position::Position;
+use crate::registry::SchemaId;
 
 /// Partition numbers as a log line shows them: in order, neighbours as a range, and not without end.
 #[derive(Debug)]
@@ -113,6 +114,48 @@ impl PartitionStopped<'_> {
     pub fn emit(self, metrics: &Metrics) {
         metrics.partition_stopped(self.partition);
         error!(partition = self.partition, offset = self.offset, reason = %self.reason, "partition stopped");
+    }
+}
+
+/// A partition reads no further, since the schema registry does not say what a record is.
+pub struct SchemaAwaited<'a> {
+    /// Its number.
+    pub partition: i32,
+    /// Which schema.
+    pub id: SchemaId,
+    /// What the registry says, and what to do.
+    pub trouble: &'a dyn Display,
+}
+
+impl SchemaAwaited<'_> {
+    /// Logs it.
+    pub fn emit(self) {
+        warn!(
+            partition = self.partition,
+            schema = self.id.0,
+            trouble = %self.trouble,
+            "a record's schema can not be had; the partition waits, and asks again"
+        );
+    }
+}
+
+/// The schema registry has answered at last.
+#[derive(Debug)]
+pub struct SchemaCame {
+    /// The partition's number.
+    pub partition: i32,
+    /// Which schema.
+    pub id: SchemaId,
+}
+
+impl SchemaCame {
+    /// Logs it.
+    pub fn emit(self) {
+        info!(
+            partition = self.partition,
+            schema = self.id.0,
+            "the schema registry has answered; the partition goes on"
+        );
     }
 }
 

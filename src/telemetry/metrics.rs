@@ -22,6 +22,7 @@ use prometheus::{
 use super::audit::AuditMetrics;
 use super::families::{Counters, Gauges, Histograms, Label, MetricInfo, Register, label};
 use super::refeed::RefeedMetrics;
+use super::schemas::SchemaMetrics;
 use super::tally::TallyMetrics;
 
 label! {
@@ -170,6 +171,8 @@ pub struct Metrics {
     pub maps_age_seconds: Gauge,
     /// 1 if `/readyz` says ready.
     pub ready: IntGauge,
+    /// What the schema registry is asked.
+    pub schemas: SchemaMetrics,
     /// What the source of truth is asked.
     pub refeed: RefeedMetrics,
     /// Live counts.
@@ -389,6 +392,7 @@ impl Metrics {
                 "Age of what this worker knows of the record of the maps; nothing is sent above batch.deadline.",
             )?,
             ready: r.gauge("geofold_ready", "1 if this worker is ready, 0 if /readyz names what is missing.")?,
+            schemas: SchemaMetrics::new(&mut r)?,
             refeed: RefeedMetrics::new(&mut r)?,
             tally: TallyMetrics::new(&mut r)?,
             audit: AuditMetrics::new(&mut r)?,

@@ -25,6 +25,7 @@ pub mod reading;
 pub mod recent;
 pub mod refeed;
 mod requests;
+pub mod schemas;
 pub mod tally;
 
 pub use metrics::{Metrics, Outcome, PartitionMetrics};

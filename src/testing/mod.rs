@@ -1,8 +1,9 @@
 //! What several modules' tests share: a search server in memory, a clock that follows tokio's, a small map, a
-//! collector in memory, a source of truth over HTTP.
+//! collector in memory, a source of truth and a schema registry over HTTP.
 
 mod clock;
 mod elastic;
+mod registry;
 pub(crate) mod source;
 mod tally;
 
@@ -14,6 +15,7 @@ use crate::mover::{OnMissing, Rules};
 
 pub(crate) use clock::TokioClock;
 pub(crate) use elastic::MemoryElastic;
+pub(crate) use registry::TestRegistry;
 pub(crate) use tally::{Merger, recount};
 
 /// One geoshard for each face of S2's cube: `f0` around 0°/0°, `f1` around 0°/90°, `f2` around the north pole, and so on.

@@ -51,6 +51,7 @@ use crate::maps::MapsReader;
 use crate::meta::Memory;
 use crate::mover::Rules;
 use crate::refeed::{self, Feeder, OpenError, Source};
+use crate::registry::{self, Registry};
 use crate::retry::RetryPolicy;
 use crate::tally::topic::KafkaIncrements;
 use crate::telemetry::Metrics;
@@ -106,6 +107,9 @@ pub enum WorkerError {
     /// The source of truth can not be used as it is configured.
     #[error(transparent)]
     Source(#[from] OpenError),
+    /// The schema registry can not be used as it is configured.
+    #[error(transparent)]
+    Registry(#[from] registry::OpenError),
     /// The poll thread panicked.
     #[error("the poll thread ended unexpectedly; this is a defect in geofold, please report it with the log")]
     PollThread,
@@ -142,7 +146,12 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
     let distributing = distributor.clone().map(Distributing::start);
     let decoder =
         Decoder::new(rules.location.clone(), config.positions.epoch, config.documents.max_bytes.as_usize())
-            .in_envelope(config.kafka.envelope);
+            .in_envelope(config.kafka.envelope)
+            .in_forms(config.kafka.format, config.kafka.key.clone());
+    let registry = match config.reads_registry() {
+        true => Some(Registry::open(&config.schema_registry, Some(metrics.schemas.answers.clone()))?),
+        false => None,
+    };
     let feeding = CancellationToken::new();
     let refeed = match config.source.kind {
         None => None,
@@ -172,6 +181,7 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
             deadline: config.batch.deadline,
         },
         decoder,
+        registry,
         rules,
         maps,
         owner: owner(&config.kafka.client_id).into(),

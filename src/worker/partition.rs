@@ -7,6 +7,7 @@
 //! | `maps.rs` | by which maps it acts |
 //! | `letters.rs` | what goes to the dead-letter topic |
 //! | `refeed.rs` | what it asks the source of truth |
+//! | `schemas.rs` | a record that lacks a schema |
 //! | `distributions.rs` | what it asks the distributor for, and waits for |
 //! | `gates.rs` | what else must be done before an offset may be committed |
 //! | `tally.rs` | what is told whoever counts, and that it is told before |
@@ -17,6 +18,7 @@ pub mod gates;
 mod letters;
 mod maps;
 mod refeed;
+mod schemas;
 mod tally;
 mod turn;
 
@@ -36,6 +38,7 @@ use self::distributions::Distributions;
 use self::gates::Gates;
 use self::letters::Delivered;
 use self::maps::Confirming;
+use self::schemas::Asking;
 pub use self::tally::Counting;
 use self::tally::{Sending, Tally};
 pub use self::turn::TURNS_PER_REQUEST;
@@ -46,7 +49,7 @@ use super::record::Record;
 use crate::admin::Health;
 use crate::clock::{Clock, Instant};
 use crate::dead_letter::LetterBox;
-use crate::decode::{Decoder, RawRecord};
+use crate::decode::{Decoder, RawRecord, Undecoded};
 use crate::distribution::Distributor;
 use crate::elastic::rounds::{Halt, Lease, Rounds};
 use crate::maps::{MapsReader, MapsRecord};
@@ -55,6 +58,7 @@ use crate::mover::{self, Desk, Finished, Rules};
 use crate::placement::PlacementCache;
 use crate::position::{Epoch, Position};
 use crate::refeed::{Answered, Feeder};
+use crate::registry::{Registry, Schemas};
 use crate::retry::{Delays, RetryPolicy};
 use crate::sabotage::{self, Sabotage};
 use crate::telemetry::events::{
@@ -81,6 +85,8 @@ pub struct Bench {
     pub batching: Batching,
     /// From record to write.
     pub decoder: Decoder,
+    /// Where schemas are; `None` if no record needs one.
+    pub registry: Option<Registry>,
     /// How documents are placed; by which map, `maps` tells.
     pub rules: Rules,
     /// Which maps are in force.
@@ -256,6 +262,12 @@ struct Task {
     deliveries: FuturesUnordered<BoxFuture<'static, Delivered>>,
     /// What the letters under way hold.
     letter_bytes: usize,
+    /// The schemas of its records.
+    schemas: Schemas,
+    /// The record that was read last, and lacks a schema.
+    held_back: Option<Record>,
+    /// Asks for that schema.
+    asking: Asking,
     /// Where answers of the source come from.
     answers: mpsc::UnboundedReceiver<Answered>,
     /// Goes with each question.
@@ -309,6 +321,9 @@ impl Task {
             confirming: Fuse::terminated(),
             batch_size: 0,
             deliveries: FuturesUnordered::new(),
+            schemas: Schemas::new(),
+            held_back: None,
+            asking: Fuse::terminated(),
             answers,
             asked,
             delays: bench.retry.delays(),
@@ -355,7 +370,7 @@ impl Task {
             self.hurry_if_leaving(mode);
             self.start_batch(mode);
             self.send_increment(mode);
-            let takes_records = mode == Mode::Run && !self.stopped;
+            let takes_records = mode == Mode::Run && !self.stopped && self.held_back.is_none();
             let batch_due_at = if self.turn.is_waiting() { None } else { self.batch_due_at(mode) };
             let wake_at = [batch_due_at, self.increment_due_at(mode)].into_iter().flatten().min();
             tokio::select! {
@@ -368,6 +383,7 @@ impl Task {
                 () = self.turn.come() => {}
                 Some(delivered) = self.deliveries.next() => self.letter_delivered(&delivered),
                 Some(answered) = self.answers.recv() => self.source_answered(answered),
+                (id, looked) = &mut self.asking => self.schema_came(id, looked),
                 released = distributions::next(&mut self.distributions) => self.released(&released),
                 confirmed = &mut self.confirming => self.maps_confirmed(confirmed),
                 sent = &mut self.sending => self.increment_sent(sent),
@@ -403,7 +419,7 @@ impl Task {
     fn take_many(&mut self, record: Record) {
         self.take(record);
         for _ in 1..RECORDS_AT_ONCE {
-            if self.stopped {
+            if self.stopped || self.held_back.is_some() {
                 break;
             }
             match self.partition.records.try_recv() {
@@ -438,6 +454,12 @@ impl Task {
             self.note_gap();
         }
         self.metrics.record_in();
+        self.decode(record);
+    }
+
+    /// Takes in what a record asks for, or what is wrong with it; holds it back if neither can be said yet.
+    fn decode(&mut self, record: Record) {
+        let cost = record.bytes();
         let raw = RawRecord {
             partition: self.partition.number,
             offset: record.offset,
@@ -445,12 +467,13 @@ impl Task {
             value: record.value.clone(),
             op: record.op(),
         };
-        match self.partition.bench.decoder.decode(raw) {
+        match self.partition.bench.decoder.decode(raw, &mut self.schemas) {
             Ok(write) => {
                 self.ledger.take(write, self.partition.bench.clock.now());
                 self.send_rejected();
             }
-            Err(bad) => self.refuse(record, &bad),
+            Err(Undecoded::Bad(bad)) => self.refuse(record, &bad),
+            Err(Undecoded::Lacks(schema)) => return self.wait_for_schema(record, schema),
         }
         self.partition.meter.dequeued(cost);
         self.count_held();
@@ -632,7 +655,7 @@ impl Task {
         self.partition
             .meter
             .set_waits(age.is_some_and(|age| age > self.partition.bench.batching.max_dirty_age));
-        self.partition.meter.set_needs_records(self.ledger.only_parked());
+        self.partition.meter.set_needs_records(self.ledger.only_parked() && self.held_back.is_none());
     }
 
     fn update_gauges(&self) {
@@ -667,6 +690,7 @@ impl Task {
 
     /// What is queued would hold memory that other partitions need; the next owner reads it again.
     fn close_queue(&mut self) {
+        self.let_go_of_held_back();
         self.partition.records.close();
         while let Ok(record) = self.partition.records.try_recv() {
             self.partition.meter.dequeued(record.bytes());

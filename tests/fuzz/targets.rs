@@ -6,16 +6,18 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use geofold::config::{Config, Envelope};
-use geofold::decode::{Decoder, LocationPath, RawRecord, merge_patch};
+use geofold::decode::{BadRecord, Decoder, LocationPath, RawRecord, Undecoded, merge_patch};
 use geofold::elastic::decode as answers;
 use geofold::geo::GeoPoint;
 use geofold::geoshard::GeoshardMap;
 use geofold::ids::ShardId;
 use geofold::placement::Placement;
 use geofold::position::Epoch;
+use geofold::registry::{Fetched, Kind, Schema, SchemaId, Schemas};
 use geofold::send::{LineRules, parse_line};
 use geofold::write::{Body, Fold, Write};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -36,6 +38,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("line", line),
     ("placement", placement),
     ("event", event),
+    ("framed", framed),
+    ("schema", schema),
 ];
 
 const MAX_BYTES: usize = 1 << 16;
@@ -172,8 +176,8 @@ pub fn event(data: &[u8]) {
     let decoder =
         Decoder::new(path, Epoch::new(1).expect("a small number"), MAX_BYTES).in_envelope(Envelope::Debezium);
     let value = Some(Bytes::copy_from_slice(data));
-    let Ok(write) = decoder.decode(RawRecord { partition: 0, offset: 1, key: Some(b"id"), value, op: None })
-    else {
+    let record = RawRecord { partition: 0, offset: 1, key: Some(b"id"), value, op: None };
+    let Ok(write) = decoder.decode(record, &mut Schemas::new()) else {
         return;
     };
     let Body::Index { doc, at } = write.body else { return };
@@ -183,6 +187,56 @@ pub fn event(data: &[u8]) {
     assert_eq!(at, by_itself);
 }
 
+/// The first schemas of a registry: what they are written in, and their text.
+const SCHEMAS: [(Kind, &str); 2] = [
+    (
+        Kind::Avro,
+        r#"{"type":"record","name":"R","fields":[
+            {"name":"location","type":["null","string",{"type":"array","items":"double"}]},
+            {"name":"m","type":{"type":"map","values":{"type":"array","items":["null","bytes","boolean"]}}},
+            {"name":"d","type":{"type":"bytes","logicalType":"decimal","precision":9,"scale":2}},
+            {"name":"t","type":["null",{"type":"long","logicalType":"timestamp-micros"},{"type":"int","logicalType":"date"}]},
+            {"name":"e","type":{"type":"enum","name":"E","symbols":["A","B"]}}]}"#,
+    ),
+    (
+        Kind::Protobuf,
+        r#"syntax = "proto3"; import "google/protobuf/struct.proto"; import "google/protobuf/timestamp.proto";
+        message R {
+            message Inner { repeated R more = 1; map<string, Inner> by_name = 2; }
+            string location = 1; Inner inner = 2; google.protobuf.Value any = 3; google.protobuf.Timestamp at = 4;
+            repeated sint64 packed = 5; oneof one { bytes raw = 6; float f = 7; }
+        }"#,
+    ),
+];
+
+/// These schemas, ready to read by.
+static READY: LazyLock<Vec<Arc<Schema>>> = LazyLock::new(|| {
+    let compile = |(id, (kind, text)): (u32, &(Kind, &str))| {
+        let fetched = Fetched { kind: *kind, text: (*text).to_owned(), references: Vec::new() };
+        Arc::new(Schema::compile(SchemaId(id), &fetched).expect("a schema"))
+    };
+    (0..).zip(&SCHEMAS).map(compile).collect()
+});
+
+/// A value in the wire format: it is refused, or its JSON is valid and within its bound.
+pub fn framed(data: &[u8]) {
+    let Ok((id, head)) = geofold::registry::split(data) else { return };
+    let Some(schema) = usize::try_from(id.0).ok().and_then(|id| READY.get(id)) else { return };
+    if let Ok(json) = schema.json(&Bytes::copy_from_slice(data), head, MAX_BYTES) {
+        assert!(json.len() <= MAX_BYTES);
+        serde_json::from_slice::<serde::de::IgnoredAny>(&json).expect("JSON");
+    }
+}
+
+/// The text of a schema, behind a byte that says what it is written in: it is refused, or something can be read by it.
+pub fn schema(data: &[u8]) {
+    let Some((kind, text)) = data.split_first() else { return };
+    let kind = if kind % 2 == 0 { Kind::Avro } else { Kind::Protobuf };
+    let fetched = Fetched { kind, text: String::from_utf8_lossy(text).into_owned(), references: Vec::new() };
+    let Ok(schema) = Schema::compile(SchemaId(1), &fetched) else { return };
+    let _ = schema.json(&Bytes::copy_from_slice(data), 0, MAX_BYTES);
+}
+
 /// A record of the placements index.
 pub fn placement(data: &[u8]) {
     let Ok(placement) = Placement::from_json(data) else { return };
@@ -190,16 +244,14 @@ pub fn placement(data: &[u8]) {
     assert_eq!(again, placement);
 }
 
-fn decode(op: Option<&[u8]>, value: &[u8], offset: i64) -> Result<Write, geofold::decode::BadRecord> {
+fn decode(op: Option<&[u8]>, value: &[u8], offset: i64) -> Result<Write, BadRecord> {
     let path = LocationPath::new("location").expect("a plain path");
     let epoch = Epoch::new(1).expect("a small number");
     let value = Some(Bytes::copy_from_slice(value));
-    Decoder::new(path, epoch, MAX_BYTES).decode(RawRecord {
-        partition: 0,
-        offset,
-        key: Some(b"id"),
-        value,
-        op,
+    let record = RawRecord { partition: 0, offset, key: Some(b"id"), value, op };
+    Decoder::new(path, epoch, MAX_BYTES).decode(record, &mut Schemas::new()).map_err(|why| match why {
+        Undecoded::Bad(bad) => bad,
+        Undecoded::Lacks(id) => panic!("JSON needs no schema, and not {id}"),
     })
 }
 

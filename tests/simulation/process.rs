@@ -237,6 +237,7 @@ impl Process {
                 deadline: Duration::from_millis(DEADLINE),
             },
             decoder: Decoder::new(shared.location.clone(), epoch, 1 << 20),
+            registry: None,
             rules,
             maps,
             owner: name.to_string().into(),

@@ -103,6 +103,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
 }
 
 async fn runner(config: &Config, store: &Store) -> Result<Runner, Failure> {
+    connect::plain_keys(config, "a campaign")?;
     let retry = RetryPolicy { initial: config.retry.initial, max: config.retry.max };
     let properties = config.producer_properties().into_iter().collect();
     let topic = config.kafka.topic.clone();

@@ -1,6 +1,7 @@
 //! The partition task against a search server in memory, on tokio's paused time where nothing depends on the real one.
 
 mod refeed;
+mod schemas;
 mod tally;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::config::{Format, KeyForm};
 use crate::dead_letter::{Letter, Origin};
 use crate::decode::OP_HEADER;
 use crate::distribution::action::{Action, Failure};
@@ -173,7 +175,7 @@ impl Rig {
             follows,
             counts,
             action,
-            (OnMissing::DeadLetter, None),
+            (OnMissing::DeadLetter, None, None),
             None,
         )
     }
@@ -184,7 +186,7 @@ impl Rig {
         follows: bool,
         counts: Option<(FacetRules, Arc<Counting>)>,
         action: Option<Arc<dyn Action>>,
-        (on_missing, refeed): (OnMissing, Option<Feeder>),
+        (on_missing, refeed, registry): (OnMissing, Option<Feeder>, Option<Registry>),
         elastic: Option<Arc<MemoryElastic>>,
     ) -> Self {
         let (tally, counting) = counts.unzip();
@@ -213,6 +215,7 @@ impl Rig {
         let memory = Memory::new(rounds.clone(), "topic");
         let letters = Arc::new(KeptLetters { letters: Mutex::default(), open: watch::Sender::new(true) });
         let epoch = Epoch::new(1).unwrap();
+        let format = if registry.is_some() { Format::Registry } else { Format::Json };
         let (watcher, maps) = if follows {
             let configured = MapsRecord::unwritten(rules.map.clone(), epoch);
             let (watcher, maps) = Watcher::new(
@@ -233,7 +236,8 @@ impl Rig {
             partitions: i32::MAX,
             epoch,
             batching,
-            decoder: Decoder::new(rules.location.clone(), epoch, 1 << 20),
+            decoder: Decoder::new(rules.location.clone(), epoch, 1 << 20).in_forms(format, KeyForm::Text),
+            registry,
             maps,
             owner: "test".into(),
             rules,

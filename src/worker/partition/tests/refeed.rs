@@ -8,7 +8,7 @@ type Source = mpsc::UnboundedReceiver<Waiting>;
 
 fn fed(on_missing: OnMissing) -> (Rig, Source) {
     let (feeder, source) = Feeder::stand_in();
-    let rig = Rig::build_with(batching(), true, false, None, None, (on_missing, Some(feeder)), None);
+    let rig = Rig::build_with(batching(), true, false, None, None, (on_missing, Some(feeder), None), None);
     (rig, source)
 }
 
@@ -165,7 +165,7 @@ async fn who_comes_after_a_crash_writes_what_was_fetched_before_it() {
     let before = elastic.document("x");
 
     let (feeder, mut source) = Feeder::stand_in();
-    let fed = (OnMissing::Refeed, Some(feeder));
+    let fed = (OnMissing::Refeed, Some(feeder), None);
     let mut next = Rig::build_with(batching(), true, false, None, None, fed, Some(elastic));
     refeed(&next, 0, "x");
     next.until_watermark(1).await;

@@ -1,0 +1,164 @@
+//! One schema, and the JSON that it makes of a payload.
+
+use std::io;
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use super::avro::Avro;
+use super::protobuf::Protobuf;
+use super::{SchemaId, Unreadable};
+
+/// So much of what a library says of a payload or a schema is passed on.
+const SHOWN_CHARS: usize = 300;
+
+/// What a schema is written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Avro, <https://avro.apache.org/docs/1.12.0/specification/>.
+    Avro,
+    /// JSON Schema.
+    Json,
+    /// Protobuf, versions 2 and 3.
+    Protobuf,
+}
+
+/// A schema as the registry has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetched {
+    /// What it is written in.
+    pub kind: Kind,
+    /// Itself.
+    pub text: String,
+    /// All that it refers to, directly or not; what others refer to comes before them.
+    pub references: Vec<Reference>,
+}
+
+/// What a schema refers to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reference {
+    /// The name by which: of a type in Avro, of a file in Protobuf.
+    pub name: String,
+    /// The schema.
+    pub text: String,
+}
+
+/// A schema that payloads can be read by.
+#[derive(Debug)]
+pub struct Schema {
+    id: SchemaId,
+    form: Form,
+}
+
+#[derive(Debug)]
+enum Form {
+    Avro(Avro),
+    /// The payload is JSON already. It is not compared with the schema: that is the producer's part.
+    Json,
+    Protobuf(Protobuf),
+}
+
+/// Why a payload has no JSON.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// What is wrong with it.
+    Payload(String),
+    /// More than was allowed.
+    TooLarge,
+}
+
+impl Schema {
+    /// Reads what the registry has.
+    ///
+    /// # Errors
+    /// [`Unreadable::BadSchema`].
+    pub fn compile(id: SchemaId, fetched: &Fetched) -> Result<Self, Unreadable> {
+        let form = match fetched.kind {
+            Kind::Json => Ok(Form::Json),
+            Kind::Avro => Avro::compile(fetched).map(Form::Avro),
+            Kind::Protobuf => Protobuf::compile(fetched).map(Form::Protobuf),
+        };
+        match form {
+            Ok(form) => Ok(Self { id, form }),
+            Err(why) => Err(Unreadable::BadSchema { id, why: shortened(&why).into() }),
+        }
+    }
+
+    /// The JSON of what stands in `framed` behind its first `head` bytes, `max_bytes` at most. No copy where it is JSON already.
+    ///
+    /// # Errors
+    /// [`Unreadable::Payload`] and [`Unreadable::TooLarge`].
+    pub fn json(&self, framed: &Bytes, head: usize, max_bytes: usize) -> Result<Bytes, Unreadable> {
+        let payload = framed.get(head..).unwrap_or_default();
+        let read = match &self.form {
+            Form::Json => Ok(framed.slice(framed.len() - payload.len()..)),
+            Form::Avro(avro) => avro.json(payload, max_bytes),
+            Form::Protobuf(protobuf) => protobuf.json(payload, max_bytes),
+        };
+        match read {
+            Ok(json) if json.len() > max_bytes => Err(Unreadable::TooLarge(max_bytes)),
+            Ok(json) => Ok(json),
+            Err(Failure::TooLarge) => Err(Unreadable::TooLarge(max_bytes)),
+            Err(Failure::Payload(why)) => Err(Unreadable::Payload { id: self.id, why: shortened(&why) }),
+        }
+    }
+}
+
+/// `value` as JSON, as far as `max_bytes` reach: a short payload may be a long JSON, since names are in the schema.
+pub(super) fn written(value: &impl Serialize, max_bytes: usize) -> Result<Bytes, Failure> {
+    let mut out = Bounded { bytes: Vec::new(), max_bytes, is_full: false };
+    match serde_json::to_writer(&mut out, value) {
+        Ok(()) => Ok(out.bytes.into()),
+        Err(_) if out.is_full => Err(Failure::TooLarge),
+        Err(error) => Err(Failure::Payload(error.to_string())),
+    }
+}
+
+struct Bounded {
+    bytes: Vec<u8>,
+    max_bytes: usize,
+    is_full: bool,
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, more: &[u8]) -> io::Result<usize> {
+        if self.bytes.len().saturating_add(more.len()) > self.max_bytes {
+            self.is_full = true;
+            return Err(io::Error::other("no room"));
+        }
+        self.bytes.extend_from_slice(more);
+        Ok(more.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// On one line, and not without end.
+fn shortened(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(SHOWN_CHARS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_goes_on_without_a_copy_and_is_not_parsed() {
+        let fetched = Fetched { kind: Kind::Json, text: "{}".into(), references: Vec::new() };
+        let schema = Schema::compile(SchemaId(1), &fetched).unwrap();
+        let framed = Bytes::from_static(b"\0\0\0\0\x01{ \"n\": 1.10 }");
+        let json = schema.json(&framed, 5, 14).unwrap();
+        assert_eq!((&*json, json.as_ptr()), (&b"{ \"n\": 1.10 }"[..], framed[5..].as_ptr()));
+        assert_eq!(schema.json(&framed, 5, 12), Err(Unreadable::TooLarge(12)));
+        assert_eq!(schema.json(&framed.slice(..5), 5, 12).unwrap(), Bytes::new());
+    }
+
+    #[test]
+    fn json_is_written_up_to_its_bound_and_no_further() {
+        let long = vec!["x"; 1000];
+        assert_eq!(written(&long, 4001).unwrap().len(), 4001);
+        assert!(matches!(written(&long, 4000), Err(Failure::TooLarge)));
+    }
+}

@@ -1,0 +1,93 @@
+//! A record that lacks a schema: it waits, and all behind it, until the registry has said what it is.
+
+use std::sync::Arc;
+
+use futures::future::{BoxFuture, Fuse, FutureExt};
+
+use super::{Bench, Task};
+use crate::registry::{Looked, Registry, SchemaId};
+use crate::telemetry::events::{SchemaAwaited, SchemaCame};
+use crate::worker::record::Record;
+
+/// The question under way; done while none is.
+pub(super) type Asking = Fuse<BoxFuture<'static, (SchemaId, Looked)>>;
+
+impl Task {
+    /// Holds `record` back. Nothing is read before it: neither it nor what follows counts as read, so whoever owns the partition
+    /// next reads it again.
+    pub(super) fn wait_for_schema(&mut self, record: Record, id: SchemaId) {
+        let bench = self.partition.bench.clone();
+        let Some(registry) = bench.registry.clone() else {
+            return self.stop(
+                Some(record.offset),
+                "a record needs a schema, and this worker has no registry; set [schema_registry]",
+            );
+        };
+        self.held_back = Some(record);
+        self.asking = ask(bench, registry, self.partition.number, id).boxed().fuse();
+    }
+
+    /// Decodes the record that waited once more.
+    pub(super) fn schema_came(&mut self, id: SchemaId, looked: Looked) {
+        self.schemas.learn(id, looked);
+        if let Some(record) = self.held_back.take() {
+            self.decode(record);
+        }
+    }
+
+    /// It is not waited for any more.
+    pub(super) fn let_go_of_held_back(&mut self) {
+        self.asking = Fuse::terminated();
+        if let Some(record) = self.held_back.take() {
+            self.partition.meter.dequeued(record.bytes());
+        }
+    }
+}
+
+/// Asks until there is an answer. While there is none, the worker is not ready, and says why.
+async fn ask(bench: Arc<Bench>, registry: Registry, partition: i32, id: SchemaId) -> (SchemaId, Looked) {
+    let mut delays = bench.retry.delays();
+    let mut waiting = None;
+    loop {
+        match registry.schema(id).await {
+            Ok(looked) => {
+                if waiting.is_some() {
+                    SchemaCame { partition, id }.emit();
+                }
+                return (id, looked);
+            }
+            Err(trouble) => {
+                let waiting = waiting.get_or_insert_with(|| {
+                    SchemaAwaited { partition, id, trouble: &trouble }.emit();
+                    Waiting::new(bench.clone(), partition)
+                });
+                waiting.because(format!("waits for the schema {id}: {trouble}"));
+                tokio::time::sleep(delays.next(trouble.retry_after)).await;
+            }
+        }
+    }
+}
+
+/// Shows that a partition waits, until it is dropped: also where the partition goes to another worker meanwhile.
+struct Waiting {
+    bench: Arc<Bench>,
+    part: String,
+}
+
+impl Waiting {
+    fn new(bench: Arc<Bench>, partition: i32) -> Self {
+        bench.metrics.schemas.waiting.inc();
+        Self { bench, part: format!("schema registry (partition {partition})") }
+    }
+
+    fn because(&self, reason: String) {
+        self.bench.health.not_ready(self.part.clone(), reason);
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.bench.metrics.schemas.waiting.dec();
+        self.bench.health.ready(&self.part);
+    }
+}
