@@ -7,10 +7,13 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use geofold::config::follow::FOLLOWED;
+
 const HEAD: &str = "# Configuration
 
 Every key, as `config/geofold.toml` describes it. This page is made from that file, by
-`GEOFOLD_UPDATE=1 cargo test --test configuration`; the file is a better beginning for your own.
+`GEOFOLD_UPDATE=1 cargo test --test configuration`; the file is a better beginning for your own. A running worker
+follows the keys that say so.
 ";
 
 fn at(path: &str) -> PathBuf {
@@ -72,9 +75,11 @@ fn reference(file: &str) -> String {
         } else if let Some((name, value, has_default)) = key(line) {
             let variable = format!("GEOFOLD_{}__{}", section.to_uppercase(), name.to_uppercase());
             let what = if has_default { "" } else { ", for example" };
+            let path = format!("{section}.{name}");
+            let followed = if FOLLOWED.contains(&path.as_str()) { " · [followed](#reload)" } else { "" };
             write!(
                 text,
-                "\n### {section}.{name}\n\n`{name} = {value}`{what} · `{variable}`\n\n{}",
+                "\n### {path}\n\n`{name} = {value}`{what} · `{variable}`{followed}\n\n{}",
                 prose(&comment)
             )
             .unwrap();
@@ -104,6 +109,19 @@ fn the_reference_of_the_configuration_is_what_the_file_says() {
         there == text,
         "docs/configuration.md is not current: GEOFOLD_UPDATE=1 cargo test --test configuration"
     );
+}
+
+#[test]
+fn each_key_that_a_running_worker_follows_says_so_and_no_other() {
+    let page = std::fs::read_to_string(at("docs/configuration.md")).unwrap();
+    let mut marked: Vec<&str> = page
+        .split("\n### ")
+        .skip(1)
+        .filter(|section| section.contains("[followed]"))
+        .map(|section| section.lines().next().unwrap())
+        .collect();
+    marked.sort_unstable();
+    assert_eq!(marked, FOLLOWED);
 }
 
 #[test]

@@ -74,6 +74,7 @@ impl Pretence {
                 let map = map.clone();
                 move || map.clone()
             }),
+            limits: Arc::new(|| [("batch.max_documents".to_owned(), 2000.into())].into()),
             counts: counts.clone(),
             board: reader,
             recent: recent.clone(),

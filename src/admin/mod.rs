@@ -33,7 +33,7 @@ pub use cover::{CoverSource, LiveNow};
 pub use document_counts::DocumentCounts;
 pub use health::{Alive, Health};
 pub use server::{AdminError, serve};
-pub use status::{MapNow, ShownMap, StatusParts, StatusSource, Worker};
+pub use status::{LimitsNow, MapNow, ShownMap, StatusParts, StatusSource, Worker};
 
 use crate::telemetry::Metrics;
 

@@ -2,7 +2,7 @@
 //!
 //! Counters are since the worker's start; whoever reads the status twice has rates. Nothing here names a document.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 
@@ -43,6 +43,7 @@ pub struct StatusSource {
     metrics: Arc<Metrics>,
     health: Arc<Health>,
     map: MapNow,
+    limits: LimitsNow,
     counts: Arc<DocumentCounts>,
     board: BoardReader,
     recent: Recent,
@@ -51,6 +52,9 @@ pub struct StatusSource {
 
 /// Tells the map that places documents now.
 pub type MapNow = Arc<dyn Fn() -> Arc<GeoshardMap> + Send + Sync>;
+
+/// Tells the keys that are followed, with the values in force.
+pub type LimitsNow = Arc<dyn Fn() -> BTreeMap<String, toml::Value> + Send + Sync>;
 
 /// The map that the status is about, and its drawing once somebody has looked at it.
 #[derive(Debug)]
@@ -82,6 +86,8 @@ pub struct StatusParts {
     pub health: Arc<Health>,
     /// The geoshards; asked each time, since the map may be changed.
     pub map: MapNow,
+    /// What is followed of the configuration; asked each time.
+    pub limits: LimitsNow,
     /// Documents of each.
     pub counts: Arc<DocumentCounts>,
     /// Where partitions stand.
@@ -93,9 +99,9 @@ pub struct StatusParts {
 impl StatusSource {
     /// For a worker that starts now.
     pub fn new(parts: StatusParts) -> Arc<Self> {
-        let StatusParts { worker, clock, metrics, health, map, counts, board, recent } = parts;
+        let StatusParts { worker, clock, metrics, health, map, limits, counts, board, recent } = parts;
         let (started, shown) = (clock.now(), Mutex::new(ShownMap::new(map())));
-        Arc::new(Self { worker, clock, started, metrics, health, map, counts, board, recent, shown })
+        Arc::new(Self { worker, clock, started, metrics, health, map, limits, counts, board, recent, shown })
     }
 
     /// The map that places documents now.
@@ -142,6 +148,7 @@ impl StatusSource {
                 limit_bytes: self.metrics.held_bytes_limit.get(),
             },
             partitions,
+            limits: (self.limits)().into_iter().map(Limit::new).collect(),
             documents: Documents::new(&map, self.counts.look(), self.clock.now()),
             recent: self.recent.events(),
         }
@@ -225,10 +232,28 @@ pub struct Status {
     pub memory: Memory,
     /// The partitions owned now.
     pub partitions: Vec<Partition>,
+    /// What is followed of the configuration, with the values in force.
+    pub limits: Vec<Limit>,
     /// Documents of each geoshard.
     pub documents: Documents,
     /// The last warnings and errors, the newest first.
     pub recent: Vec<RecentEvent>,
+}
+
+/// A key of the configuration, and its value in force.
+#[derive(Debug, Clone, Serialize)]
+pub struct Limit {
+    /// As `section.key`.
+    pub key: String,
+    /// As it would be written, without quotation marks.
+    pub value: String,
+}
+
+impl Limit {
+    fn new((key, value): (String, toml::Value)) -> Self {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        Self { key, value }
+    }
 }
 
 /// A map's names.

@@ -213,9 +213,9 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// How long a scan waits after a page, so that all of them together keep to the rate.
+    /// How long a scan waits after a page, so that all of them together keep to the rate in force.
     fn pause(&self, hits: usize) -> Duration {
-        let of_one = self.options.rate.map(|rate| Duration::from_secs(1) / rate.get());
+        let of_one = self.options.rate.as_ref().map(|rate| Duration::from_secs(1) / rate.borrow().get());
         let hits = u32::try_from(hits.saturating_mul(self.options.scans)).unwrap_or(u32::MAX);
         of_one.unwrap_or_default().saturating_mul(hits)
     }

@@ -42,6 +42,7 @@ pub use mend::{Aim, Mended, Mender, Touches};
 pub use sample::{Looked, Sampled, at_most};
 use serde::{Serialize, Serializer};
 use thiserror::Error;
+use tokio::sync::watch;
 
 use crate::decode::LocationPath;
 use crate::elastic::scan::ScanError;
@@ -85,7 +86,7 @@ pub struct Options {
     /// How long one request may take.
     pub timeout: Duration,
     /// Copies and placements read per second, at most.
-    pub rate: Option<NonZeroU32>,
+    pub rate: Option<watch::Receiver<NonZeroU32>>,
     /// Placements of deleted documents go whose last write has a lower `_seq_no` than this (`sweep.rs`).
     pub sweep_below: Option<u64>,
 }

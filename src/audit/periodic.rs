@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::sweep::{self, Sweep, unix_now};
@@ -52,6 +53,8 @@ pub struct Periodic {
     pub location: LocationPath,
     /// Which maps are in force.
     pub maps: MapsReader,
+    /// Copies and placements read per second, at most.
+    pub rate: watch::Receiver<NonZeroU32>,
     /// Which partitions are owned.
     pub board: BoardReader,
     /// What it found.
@@ -171,7 +174,7 @@ impl Periodic {
                 folder: audit.temp_dir.clone().unwrap_or_else(std::env::temp_dir),
                 settle: SETTLE.min(self.every),
                 timeout: TIMEOUT,
-                rate: Some(audit.rate),
+                rate: Some(self.rate.clone()),
                 sweep_below,
             },
         };
@@ -258,7 +261,7 @@ mod tests {
     async fn it_is_for_the_owner_of_partition_0() {
         let standing =
             |partition| Standing { partition, paused: false, watermark: None, committed: None, end: None };
-        let (board, reader) = tokio::sync::watch::channel(vec![standing(1)]);
+        let (board, reader) = watch::channel(vec![standing(1)]);
         assert!(wait_until(reader.clone(), false).await);
         let owned = tokio::spawn(wait_until(reader.clone(), true));
         board.send_replace(vec![standing(1), standing(0)]);

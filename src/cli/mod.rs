@@ -32,7 +32,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
-use crate::config::Config;
+use crate::config::{Config, ConfigError, Finding};
 
 /// Keeps a geosharded Elasticsearch index exactly in step with a Kafka topic.
 ///
@@ -74,17 +74,23 @@ struct ConfigArgs {
 }
 
 impl ConfigArgs {
-    /// Reads the configuration and refuses one that has errors; warnings go to standard error.
-    fn load(&self) -> Result<Config, Failure> {
+    /// Reads the configuration, and says what is wrong with it.
+    fn read(&self) -> Result<(Config, Vec<Finding>), ConfigError> {
         let env: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
-        let config = Config::load(&self.config, &env).map_err(Failure::usage)?;
+        let config = Config::load(&self.config, &env)?;
         let findings = config.findings();
+        Ok((config, findings))
+    }
+
+    /// Reads the configuration and refuses one that has errors; warnings go to standard error.
+    fn load(&self) -> Result<Config, Failure> {
+        let (config, findings) = self.read().map_err(Failure::usage)?;
         for finding in &findings {
             eprintln!("{finding}");
         }
-        if findings.iter().any(crate::config::Finding::is_error) {
+        if findings.iter().any(Finding::is_error) {
             return Err(Failure::usage(anyhow::anyhow!(
                 "the configuration {} can not be used; see the lines above",
                 self.config.display()

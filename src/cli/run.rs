@@ -9,7 +9,8 @@ use clap::Args;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{ConfigArgs, Failure, connect, reload, signals};
+use super::reload::{self, Follower, InForce, Readers, Watched};
+use super::{ConfigArgs, Failure, connect, signals};
 use crate::admin::{
     self, AdminState, CoverSource, DocumentCounts, Health, StatusParts, StatusSource, Worker,
 };
@@ -32,8 +33,9 @@ const MAX_POLL_SILENCE: Duration = Duration::from_secs(30);
 ///
 /// It reads the topic's partitions that the group gives it until it is told to stop. SIGTERM or SIGINT: it writes what
 /// is dirty, commits, leaves the group, and exits with 0. A second signal exits at once (130), which loses nothing: the
-/// next owner reads again what was not committed. Kill -9 is as safe. SIGHUP: the configuration is read again; log.filter
-/// is followed at once, and what else has changed is named, since it needs a restart.
+/// next owner reads again what was not committed. Kill -9 is as safe. SIGHUP: the configuration is read again, as it
+/// is when the file changes, with reload.watch. Limits, rates and log.filter are followed; what else has changed is named,
+/// since it needs a restart.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     #[command(flatten)]
@@ -53,15 +55,27 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     }
     #[cfg(feature = "sabotage")]
     args.sabotage.into_iter().for_each(crate::sabotage::choose);
+    let file = Watched::new(reload::digest(&args.config.config).await);
     let config = args.config.load()?;
     let Logging { recent, filter } = start_logging(&config)?;
     let stop = signals::stop_on_signal()?;
-    tokio::spawn(reload::on_hang_up(args.config, config.clone(), filter, signals::hang_ups()?));
+    // From here on it is no reason to end.
+    let hang_ups = signals::hang_ups()?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "geofold starts");
     tracing::info!("configuration:\n{}", config.to_redacted_toml());
 
     let clock = connect::clock();
     let metrics = Metrics::new().context("registering metrics")?;
+    let (in_force, Readers { config: now, limits, source, audit_rate }) = InForce::new(&config)?;
+    let follower = Follower {
+        args: args.config,
+        running: config.clone(),
+        file,
+        filter,
+        in_force,
+        metrics: metrics.clone(),
+    };
+    tokio::spawn(follower.follow(hang_ups));
     let health = Health::new(clock.clone(), metrics.clone(), MAX_POLL_SILENCE + config.shutdown.revoke);
     let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?.observed_by(metrics.clone()));
     let rules = connect::rules(&config)?;
@@ -90,6 +104,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
             let maps = maps.clone();
             Arc::new(move || maps.record().deciding().clone())
         },
+        limits: Arc::new(move || now.borrow().followed()),
         counts: counts.clone(),
         board: board_reader.clone(),
         recent,
@@ -114,12 +129,24 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
             elastic: elastic.clone(),
             location: rules.location.clone(),
             maps: maps.clone(),
+            rate: audit_rate,
             board: board_reader,
             metrics: metrics.clone(),
         });
         let told = stop.clone();
-        let surroundings =
-            Surroundings { elastic, rules, maps, partitions, clock, metrics, health, board, stop };
+        let surroundings = Surroundings {
+            elastic,
+            rules,
+            maps,
+            limits,
+            source,
+            partitions,
+            clock,
+            metrics,
+            health,
+            board,
+            stop,
+        };
         // On this thread, which has nothing else to do; it ends with the worker at the latest.
         let auditing = async {
             if let Some(periodic) = periodic {

@@ -298,6 +298,9 @@ fn check_elasticsearch(findings: &mut Findings, elasticsearch: &Elasticsearch) {
             findings.error(key, "must be at least 1");
         }
     }
+    if elasticsearch.max_in_flight > MOST_IN_FLIGHT {
+        findings.error("elasticsearch.max_in_flight", format!("must be at most {MOST_IN_FLIGHT}"));
+    }
     if elasticsearch.request_timeout.is_zero() {
         findings.error("elasticsearch.request_timeout", "must be above zero");
     }
@@ -462,7 +465,16 @@ fn check_dead_letters(findings: &mut Findings, config: &Config) {
     }
 }
 
+/// More often, and looking would cost more than it tells.
+const LEAST_WATCH: Duration = Duration::from_millis(100);
+
+/// More requests side by side than any cluster takes; a number that was meant for another key.
+const MOST_IN_FLIGHT: usize = 10_000;
+
 fn check_edges(findings: &mut Findings, config: &Config) {
+    if config.reload.watch.is_some_and(|watch| watch < LEAST_WATCH) {
+        findings.error("reload.watch", "must be at least \"100ms\"; \"5s\" is usual");
+    }
     findings.open_address("admin.listen", config.admin.listen);
     if let Err(error) = EnvFilter::try_new(&config.log.filter) {
         findings.error("log.filter", format!("{error}; write \"info\" or \"info,geofold=debug\""));
@@ -497,6 +509,8 @@ mod tests {
         type Change = fn(&mut Config);
         let cases: &[(&str, &str, Change)] = &[
             ("kafka.brokers", "host:9092", |c| c.kafka.brokers.clear()),
+            ("reload.watch", "at least", |c| c.reload.watch = Some(Duration::ZERO)),
+            ("elasticsearch.max_in_flight", "at most", |c| c.elasticsearch.max_in_flight = 10_001),
             ("kafka.topic", "topic name", |c| c.kafka.topic = "^users.*".into()),
             ("kafka.group_id", "empty", |c| c.kafka.group_id.clear()),
             ("kafka.heartbeat_interval", "session_timeout", |c| c.kafka.heartbeat_interval = SECONDS(45)),

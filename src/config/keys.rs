@@ -145,6 +145,7 @@ fn with_every_key() -> Config {
     config.collector.notify_topic = Some(text());
     config.audit.every = Some(std::time::Duration::ZERO);
     config.audit.temp_dir = path();
+    config.reload.watch = Some(std::time::Duration::ZERO);
     config
 }
 

@@ -7,6 +7,7 @@
 //! - [`load`]: file and environment to [`Config`], refusing unknown keys; with `keys` (which there are) and `overlay`
 //!   (what the environment changes)
 //! - [`check`]: what is wrong between keys, all of it at once
+//! - [`follow`]: what a running worker follows when the file changes
 //! - [`properties`]: what librdkafka is given, and what it may not be given
 //! - `show`: the effective configuration, without secrets
 //!
@@ -36,6 +37,7 @@ pub mod campaigns;
 pub mod check;
 pub mod counts;
 pub mod database_url;
+pub mod follow;
 mod keys;
 pub mod load;
 mod overlay;

@@ -70,6 +70,8 @@ pub struct Config {
     pub admin: Admin,
     /// What the process logs.
     pub log: Log,
+    /// How a running worker follows this file.
+    pub reload: Reload,
 }
 
 /// `[kafka]`
@@ -676,6 +678,15 @@ impl Default for Log {
     fn default() -> Self {
         Self { format: LogFormat::Text, filter: "info".to_owned() }
     }
+}
+
+/// `[reload]`
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Reload {
+    /// Time between two looks at the file; it is not watched if not given. SIGHUP is always heard.
+    #[serde(with = "humantime_serde::option")]
+    pub watch: Option<Duration>,
 }
 
 /// The form of a log line.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::breaker::Breaker;
@@ -56,12 +56,10 @@ pub struct Feeder(mpsc::UnboundedSender<Waiting>);
 
 /// What a feeder needs.
 pub struct Surroundings {
-    /// The source.
-    pub source: Source,
+    /// The source; another one is asked from when on it is published.
+    pub source: watch::Receiver<Source>,
     /// What documents have to be like.
     pub decoder: Decoder,
-    /// Bytes of answers that may be held.
-    pub max_bytes: usize,
     /// Pauses between attempts.
     pub retry: RetryPolicy,
     /// Boot time.
@@ -84,9 +82,11 @@ type Requests = FuturesUnordered<BoxFuture<'static, (Vec<Waiting>, Vec<Answer>, 
 
 impl Feeder {
     /// Begins to work, until told to stop.
-    pub fn start(around: Surroundings, stop: CancellationToken) -> Self {
+    pub fn start(mut around: Surroundings, stop: CancellationToken) -> Self {
         let (questions, inbox) = mpsc::unbounded_channel();
+        let source = around.source.borrow_and_update().clone();
         let desk = Desk {
+            source,
             breaker: Breaker::new(around.retry),
             holding: Arc::default(),
             waiting: VecDeque::new(),
@@ -122,6 +122,8 @@ impl Waiting {
 }
 
 struct Desk {
+    /// The one that is asked now.
+    source: Source,
     around: Surroundings,
     breaker: Breaker,
     holding: Arc<Holding>,
@@ -145,6 +147,8 @@ impl Desk {
                 () = stop.cancelled() => return,
                 Some((asked, answers, took)) = self.requests.next() => self.answered(asked, answers, took),
                 () = holding.freed(), if !self.waiting.is_empty() => {}
+                // What is under way ends at the one before, and counts.
+                Ok(()) = self.around.source.changed() => self.source = self.around.source.borrow().clone(),
                 asked = inbox.recv() => match asked {
                     Some(asked) => {
                         self.waiting.push_back(asked);
@@ -166,10 +170,10 @@ impl Desk {
             self.waiting.push_back(first.remove());
         }
         self.waiting.retain(|waiting| !waiting.answers.is_closed());
-        let source = &self.around.source;
+        let source = &self.source;
         while !self.waiting.is_empty()
             && self.requests.len() < source.max_in_flight()
-            && self.holding.bytes() < self.around.max_bytes
+            && self.holding.bytes() < source.max_bytes()
             && self.breaker.may_ask(now)
         {
             let asked: Vec<Waiting> = self.waiting.drain(..source.batch().min(self.waiting.len())).collect();

@@ -114,6 +114,7 @@ struct Inner {
     permits: Semaphore,
     max_in_flight: usize,
     batch: usize,
+    max_bytes: usize,
     name: String,
     probe_id: DocId,
 }
@@ -148,7 +149,8 @@ impl Source {
         let probe_id = DocId::from_key(Some(probe_id.as_bytes())).map_err(|_| OpenError::Incomplete)?;
         let max_in_flight = source.max_in_flight.max(1);
         let permits = Semaphore::new(max_in_flight);
-        Ok(Self(Arc::new(Inner { way, permits, max_in_flight, batch, name: url.to_string(), probe_id })))
+        let (max_bytes, name) = (source.max_bytes.as_usize(), url.to_string());
+        Ok(Self(Arc::new(Inner { way, permits, max_in_flight, batch, max_bytes, name, probe_id })))
     }
 
     /// Where it is, without secrets.
@@ -164,6 +166,11 @@ impl Source {
     /// How many requests may be under way.
     pub fn max_in_flight(&self) -> usize {
         self.0.max_in_flight
+    }
+
+    /// Bytes of answers that may be held.
+    pub fn max_bytes(&self) -> usize {
+        self.0.max_bytes
     }
 
     /// What the source says of each id, in their order. It asks once, with as many requests as it takes, side by side within

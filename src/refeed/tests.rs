@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::*;
 use crate::admin::Health;
@@ -126,6 +126,8 @@ struct Fed {
     metrics: Arc<Metrics>,
     asked: mpsc::UnboundedSender<Answered>,
     answers: mpsc::UnboundedReceiver<Answered>,
+    sources: watch::Sender<Source>,
+    config: Config,
     _stop: tokio_util::sync::DropGuard,
 }
 
@@ -140,10 +142,10 @@ async fn fed(change: impl FnOnce(&mut Config)) -> Fed {
     let clock: Arc<dyn Clock> = Arc::new(BootClock);
     let health = Health::new(clock.clone(), metrics.clone(), Duration::from_secs(60));
     health.ready(Health::STARTUP);
+    let (sources, source) = watch::channel(Source::open(&config).unwrap());
     let around = Surroundings {
-        source: Source::open(&config).unwrap(),
+        source,
         decoder: Decoder::new(LocationPath::new("location").unwrap(), Epoch::default(), 1000),
-        max_bytes: config.source.max_bytes.as_usize(),
         retry: RetryPolicy { initial: Duration::from_millis(2), max: Duration::from_millis(20) },
         clock,
         metrics: metrics.clone(),
@@ -152,7 +154,7 @@ async fn fed(change: impl FnOnce(&mut Config)) -> Fed {
     let stop = tokio_util::sync::CancellationToken::new();
     let feeder = Feeder::start(around, stop.clone());
     let (asked, answers) = mpsc::unbounded_channel();
-    Fed { server, feeder, health, metrics, asked, answers, _stop: stop.drop_guard() }
+    Fed { server, feeder, health, metrics, asked, answers, sources, config, _stop: stop.drop_guard() }
 }
 
 impl Fed {
@@ -207,6 +209,20 @@ async fn a_document_that_always_fails_holds_up_no_other() {
         let answered = fed.answered().await;
         assert_eq!((answered.said, answered.question.id == id("bad")), (Said::Gone, false));
     }
+}
+
+#[tokio::test]
+async fn more_are_asked_for_at_once_from_when_on_the_source_says_so() {
+    let mut fed = fed(|_| ()).await;
+    for name in ["a", "b", "c"] {
+        fed.server.put(name, Reply::Hang);
+        fed.ask(name);
+    }
+    fed.until("the first", |fed| fed.server.asked() == ["a"]).await;
+    fed.config.source.max_in_flight = 2;
+    fed.sources.send_replace(Source::open(&fed.config).unwrap());
+    fed.until("the second", |fed| fed.server.asked() == ["a", "b"]).await;
+    assert_eq!(fed.metrics.refeed.requests_in_flight.get(), 2, "what was under way counts");
 }
 
 #[tokio::test]

@@ -65,17 +65,22 @@ pub struct FilterSwitch {
 }
 
 impl FilterSwitch {
-    /// From now on events are logged by this filter. `false`: the environment variable [`FILTER_VARIABLE`] still wins.
+    /// Whether the environment variable [`FILTER_VARIABLE`] has given the filter; it wins.
+    pub fn is_from_env(&self) -> bool {
+        self.is_from_env
+    }
+
+    /// From now on events are logged by this filter, unless the environment variable [`FILTER_VARIABLE`] wins.
     ///
     /// # Errors
     /// If it does not parse; the one before stays then.
-    pub fn set(&self, configured: &str) -> Result<bool, LoggingError> {
+    pub fn set(&self, configured: &str) -> Result<(), LoggingError> {
         let filter = choose_filter(None, configured)?;
-        if self.is_from_env {
-            return Ok(false);
+        if !self.is_from_env {
+            // It fails only when the subscriber is gone, which lives as long as the process.
+            let _ = self.handle.reload(filter);
         }
-        // The subscriber lives as long as the process.
-        Ok(self.handle.reload(filter).is_ok())
+        Ok(())
     }
 }
 

@@ -23,6 +23,7 @@ use super::audit::AuditMetrics;
 use super::families::{Counters, Gauges, Histograms, Label, MetricInfo, Register, label};
 use super::refeed::RefeedMetrics;
 use super::schemas::SchemaMetrics;
+use super::reload::ReloadMetrics;
 use super::tally::TallyMetrics;
 
 label! {
@@ -179,6 +180,8 @@ pub struct Metrics {
     pub tally: TallyMetrics,
     /// The worker's own audit.
     pub audit: AuditMetrics,
+    /// The configuration that is read again.
+    pub reload: ReloadMetrics,
 }
 
 /// The partitions that are assigned. There may be ten thousand, which come and go one by one: nothing here is counted anew
@@ -396,6 +399,7 @@ impl Metrics {
             refeed: RefeedMetrics::new(&mut r)?,
             tally: TallyMetrics::new(&mut r)?,
             audit: AuditMetrics::new(&mut r)?,
+            reload: ReloadMetrics::new(&mut r)?,
             registry: r.registry,
             catalogue: r.catalogue,
         }))

@@ -11,6 +11,7 @@
 //! | `logging.rs` | where log lines go, as text or JSON |
 //! | `recent.rs` | the last warnings and errors, for the status page |
 //! | `reading.rs` | what the metrics say now, for the status page |
+//! | `reload.rs` | what came of a configuration that was read again |
 //! | `audit.rs` | what the worker's own audit found |
 //! | `board.rs` | where each partition stands, for the status page |
 
@@ -24,6 +25,7 @@ pub mod metrics;
 pub mod reading;
 pub mod recent;
 pub mod refeed;
+pub mod reload;
 mod requests;
 pub mod schemas;
 pub mod tally;

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::budget::{Budget, Limits, Meter};
+use super::limits::{self, LimitsReader};
 use super::partition::{Bench, Mode, Partition, Published, stopped_part};
 use super::record::Record;
 use crate::telemetry::board::Standing;
@@ -96,8 +97,7 @@ pub struct Assignment {
     runtime: tokio::runtime::Handle,
     budget: Arc<Budget>,
     limits: Limits,
-    /// Requests to Elasticsearch that may be under way.
-    permits: usize,
+    followed: LimitsReader,
     cached_placements: usize,
     owned: HashMap<i32, Owned, ahash::RandomState>,
     /// Revoked while they were paused. librdkafka remembers that, so they come back paused.
@@ -130,13 +130,13 @@ impl Assignment {
         limits: Limits,
         cached_placements: usize,
     ) -> Self {
-        let permits = bench.rounds.permits.available_permits();
+        let followed = bench.limits.clone();
         Self {
             bench,
             runtime,
             budget,
             limits,
-            permits,
+            followed,
             cached_placements,
             owned: HashMap::default(),
             left_paused: HashSet::default(),
@@ -248,6 +248,10 @@ impl Assignment {
 
     /// Moves on what had to wait, and says which partitions to read no more, or again.
     pub fn flow(&mut self) -> Flow {
+        if let Some(newer) = limits::newer(&mut self.followed) {
+            self.limits = newer.memory;
+            self.bench.metrics.held_bytes_limit.set(level(newer.memory.total));
+        }
         let mut flow = Flow::default();
         let held_at_most = if self.limits.per_partition < HELD_FROM_BYTES { 0 } else { HELD_AT_MOST };
         let mut held = self.owned.values().filter(|owned| owned.kept == Some(Kept::Held)).count();
@@ -274,8 +278,9 @@ impl Assignment {
         let paused = self.owned.values().filter(|owned| owned.kept.is_some()).count();
         self.bench.metrics.paused_partitions.set(level(paused));
         self.bench.metrics.held_bytes.set(level(self.budget.held()));
-        let permits = self.permits.saturating_sub(self.bench.rounds.permits.available_permits());
-        self.bench.metrics.elasticsearch_permits_in_use.set(level(permits));
+        let free = level(self.bench.rounds.permits.available_permits());
+        let permits = self.bench.metrics.elasticsearch_permits.get();
+        self.bench.metrics.elasticsearch_permits_in_use.set(permits.saturating_sub(free).max(0));
         flow
     }
 

@@ -8,6 +8,7 @@
 //! | `assignment.rs` | the partitions owned now, as the poll thread sees them |
 //! | `partition.rs` | one task per partition: decode, fold, batch, settle, publish |
 //! | `ledger.rs` | what a partition owes, and the watermark that follows (pure) |
+//! | `limits.rs` | the limits in force, which are followed while it runs |
 //! | `budget.rs` | bytes held, and who must stop reading |
 //! | `distribution.rs` | the distributor that the configuration asks for |
 //! | `record.rs` | a record, owned |
@@ -20,6 +21,7 @@ pub mod budget;
 pub mod consumer;
 pub(crate) mod distribution;
 pub mod ledger;
+pub mod limits;
 pub mod partition;
 pub mod preflight;
 pub mod record;
@@ -32,25 +34,27 @@ use rdkafka::ClientConfig;
 use rdkafka::consumer::Consumer;
 use rdkafka::producer::FutureProducer;
 use thiserror::Error;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use self::assignment::Assignment;
-use self::budget::{Budget, Limits};
+use self::budget::Budget;
 use self::consumer::{ConsumerLost, Context, Pace, Signals, poll_until_told};
 use self::distribution::Distributing;
-use self::partition::{Batching, Bench, Counting, TURNS_PER_REQUEST};
+use self::limits::{LimitsReader, follow_permits};
+use self::partition::{Bench, Counting};
 use crate::admin::Health;
 use crate::clock::Clock;
 use crate::config::{Config, DeadLetterPolicy};
 use crate::dead_letter::{DeadLetters, LetterBox};
 use crate::decode::Decoder;
 use crate::elastic::Elastic;
-use crate::elastic::rounds::{self, Halt, Lease, Rounds};
+use crate::elastic::rounds::{Halt, Lease, Rounds};
 use crate::maps::MapsReader;
 use crate::meta::Memory;
 use crate::mover::Rules;
-use crate::refeed::{self, Feeder, OpenError, Source};
+use crate::refeed::{self, Feeder, Source};
 use crate::registry::{self, Registry};
 use crate::retry::RetryPolicy;
 use crate::tally::topic::KafkaIncrements;
@@ -65,6 +69,10 @@ pub struct Surroundings {
     pub rules: Rules,
     /// Which maps are in force.
     pub maps: MapsReader,
+    /// Which limits are in force.
+    pub limits: LimitsReader,
+    /// The source of truth as it is to be asked now, if there is one.
+    pub source: Option<watch::Receiver<Source>>,
     /// How many partitions the topic has, as the preflight found it.
     pub partitions: i32,
     /// Boot time.
@@ -104,9 +112,6 @@ pub enum WorkerError {
         /// Why, and what to do.
         reason: String,
     },
-    /// The source of truth can not be used as it is configured.
-    #[error(transparent)]
-    Source(#[from] OpenError),
     /// The schema registry can not be used as it is configured.
     #[error(transparent)]
     Registry(#[from] registry::OpenError),
@@ -120,21 +125,31 @@ pub enum WorkerError {
 /// # Errors
 /// See [`WorkerError`]. No offset moves past what is done in any case.
 pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), WorkerError> {
-    let Surroundings { elastic, mut rules, maps, partitions, clock, metrics, health, board, stop } =
-        surroundings;
+    let Surroundings {
+        elastic,
+        mut rules,
+        maps,
+        mut limits,
+        source,
+        partitions,
+        clock,
+        metrics,
+        health,
+        board,
+        stop,
+    } = surroundings;
     rules.tally = rules.tally.map(|tally| tally.counting_left_out(metrics.tally.values_left_out.clone()));
     let retry = RetryPolicy { initial: config.retry.initial, max: config.retry.max };
-    let permits = config.elasticsearch.max_in_flight;
-    metrics.elasticsearch_permits.set(crate::telemetry::metrics::level(permits));
-    metrics.held_bytes_limit.set(crate::telemetry::metrics::level(config.memory.total.as_usize()));
+    // What is published from now on is news to all that clone the reader.
+    let now = *limits.borrow_and_update();
+    metrics.held_bytes_limit.set(crate::telemetry::metrics::level(now.memory.total));
+    metrics.elasticsearch_permits.set(crate::telemetry::metrics::level(now.max_in_flight));
+    let permits = Arc::new(Semaphore::new(now.max_in_flight));
+    let turns = Arc::new(Semaphore::new(now.turns()));
     let rounds = Rounds {
         elastic,
-        permits: Arc::new(Semaphore::new(permits)),
-        limits: rounds::Limits {
-            max_operations: config.elasticsearch.request_max_operations,
-            max_bytes: config.elasticsearch.request_max_bytes.as_usize(),
-            request_timeout: config.elasticsearch.request_timeout,
-        },
+        permits: permits.clone(),
+        limits: now.requests,
         retry,
         clock: clock.clone(),
         observer: metrics.clone(),
@@ -153,40 +168,31 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
         false => None,
     };
     let feeding = CancellationToken::new();
-    let refeed = match config.source.kind {
-        None => None,
-        Some(_) => {
-            let around = refeed::Surroundings {
-                source: Source::open(config)?,
-                decoder: decoder.clone(),
-                max_bytes: config.source.max_bytes.as_usize(),
-                retry,
-                clock: clock.clone(),
-                metrics: metrics.clone(),
-                health: health.clone(),
-            };
-            Some(Feeder::start(around, feeding.clone()))
-        }
-    };
+    let refeed = source.map(|source| {
+        let around = refeed::Surroundings {
+            source,
+            decoder: decoder.clone(),
+            retry,
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+            health: health.clone(),
+        };
+        Feeder::start(around, feeding.clone())
+    });
     let _feeding = feeding.drop_guard();
     let bench = Arc::new(Bench {
         topic: config.kafka.topic.as_str().into(),
         epoch: config.positions.epoch,
         partitions,
-        batching: Batching {
-            max_documents: config.batch.max_documents,
-            max_bytes: config.batch.max_bytes.as_usize(),
-            linger: config.batch.linger,
-            max_dirty_age: config.batch.max_dirty_age,
-            deadline: config.batch.deadline,
-        },
+        batching: now.batching,
+        limits: limits.clone(),
         decoder,
         registry,
         rules,
         maps,
         owner: owner(&config.kafka.client_id).into(),
         rounds,
-        turns: Arc::new(Semaphore::new(permits.saturating_mul(TURNS_PER_REQUEST))),
+        turns: turns.clone(),
         memory: memory.clone(),
         refeed,
         distributor: distributor.clone(),
@@ -203,15 +209,13 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
         revoke: config.shutdown.revoke,
         drain: config.shutdown.drain,
     };
-    let limits = Limits {
-        total: config.memory.total.as_usize(),
-        per_partition: config.memory.per_partition.as_usize(),
-    };
+    let _following =
+        AbortOnDropHandle::new(tokio::spawn(follow_permits(now, limits, permits, turns, metrics.clone())));
     let assignment = Assignment::new(
         bench,
         tokio::runtime::Handle::current(),
         Budget::new(),
-        limits,
+        now.memory,
         config.memory.cached_placements,
     );
     let context = Context::new(&config.kafka.topic, assignment, pace, metrics);

@@ -45,13 +45,14 @@ pub use self::turn::TURNS_PER_REQUEST;
 use self::turn::Turn;
 use super::budget::Meter;
 use super::ledger::{Ledger, Settlement};
+use super::limits::{self, LimitsReader};
 use super::record::Record;
 use crate::admin::Health;
 use crate::clock::{Clock, Instant};
 use crate::dead_letter::LetterBox;
 use crate::decode::{Decoder, RawRecord, Undecoded};
 use crate::distribution::Distributor;
-use crate::elastic::rounds::{Halt, Lease, Rounds};
+use crate::elastic::rounds::{self, Halt, Lease, Rounds};
 use crate::maps::{MapsReader, MapsRecord};
 use crate::meta::Memory;
 use crate::mover::{self, Desk, Finished, Rules};
@@ -81,8 +82,10 @@ pub struct Bench {
     pub epoch: Epoch,
     /// How many partitions the topic had when the worker started.
     pub partitions: i32,
-    /// When and how much goes into a batch.
+    /// When and how much goes into a batch, as the worker began. Of the deadline alone that is always true.
     pub batching: Batching,
+    /// The limits in force.
+    pub limits: LimitsReader,
     /// From record to write.
     pub decoder: Decoder,
     /// Where schemas are; `None` if no record needs one.
@@ -120,7 +123,7 @@ pub struct Bench {
 }
 
 /// When and how much goes into a batch.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batching {
     /// Documents, at most.
     pub max_documents: usize,
@@ -249,6 +252,10 @@ struct Task {
     /// There while no batch is in flight.
     desk: Option<Desk>,
     batch: Batch,
+    /// As they were when the last batch ended, or later.
+    batching: Batching,
+    requests: rounds::Limits,
+    limits: LimitsReader,
     /// Nothing is handed out before it has come.
     turn: Turn,
     /// Wakes when the record of the maps was read again.
@@ -314,6 +321,9 @@ impl Task {
                 .map(|d| Distributions::new(d.subscribe(partition.number))),
             desk: Some(Desk::new(bench.rules.clone(), cache)),
             batch: Fuse::terminated(),
+            batching: bench.batching,
+            requests: bench.rounds.limits,
+            limits: bench.limits.clone(),
             turn: Turn::new(bench.turns.clone()),
             maps: bench.maps.clone(),
             acting: bench.maps.record(),
@@ -363,6 +373,7 @@ impl Task {
             self.forget_what_is_doubtful();
             self.publish();
             self.follow_maps();
+            self.follow_limits();
             let mode = *self.partition.mode.borrow_and_update();
             if self.has_ended(mode) {
                 return;
@@ -395,6 +406,15 @@ impl Task {
                 },
                 () = sleep_until(wake_at.unwrap_or_else(TokioInstant::now)), if wake_at.is_some() => {}
             }
+        }
+    }
+
+    /// Between two batches, acts by the limits in force. Not in the middle of one: what was handed out is sent as it was meant.
+    fn follow_limits(&mut self) {
+        if self.desk.is_some()
+            && let Some(limits) = limits::newer(&mut self.limits)
+        {
+            (self.batching, self.requests) = (limits.batching, limits.requests);
         }
     }
 
@@ -505,15 +525,15 @@ impl Task {
         let two_maps = self.acting.has_two() && !sabotage::is(Sabotage::InPlaceWithTwoMaps);
         desk.rules.announce_all =
             self.partition.bench.rules.announce_all || two_maps || (self.saw_gap && zombie_may_act);
-        let batching = self.partition.bench.batching;
-        let entries = self.ledger.hand_out(batching.max_documents, batching.max_bytes);
+        let entries = self.ledger.hand_out(self.batching.max_documents, self.batching.max_bytes);
         self.send_rejected();
         self.batch_size = u32::try_from(entries.len()).unwrap_or(u32::MAX);
         (self.not_before, self.again_at) = (None, None);
         let (bench, lease) = (self.partition.bench.clone(), self.lease());
+        let rounds = Rounds { limits: self.requests, ..bench.rounds.clone() };
         let batch = async move {
             let began = bench.clock.now();
-            let finished = mover::run(desk, entries, &bench.rounds, &lease).await?;
+            let finished = mover::run(desk, entries, &rounds, &lease).await?;
             drop(turn);
             Ok((finished, bench.clock.now().since(began)))
         };
@@ -526,7 +546,7 @@ impl Task {
         if self.desk.is_none() || mode == Mode::FinishBatch || !self.may_send() {
             return None;
         }
-        let batching = &self.partition.bench.batching;
+        let batching = &self.batching;
         let pending = self.ledger.pending();
         let at_once = (mode == Mode::Drain && (self.ledger.has_work() || self.has_clears()))
             || pending >= batching.max_documents
@@ -560,7 +580,7 @@ impl Task {
         }
         if !settlement.again.is_empty() {
             // Where others make progress, an entry that never will must not make each of their batches a small one.
-            let linger = if goes_on { self.partition.bench.batching.linger } else { Duration::ZERO };
+            let linger = if goes_on { self.batching.linger } else { Duration::ZERO };
             self.again_at = Some(TokioInstant::now() + linger);
         }
         self.send_undeliverable(settlement.undeliverable);
@@ -652,9 +672,7 @@ impl Task {
             self.partition.published.watermark.store(watermark, Ordering::Release);
         }
         let age = self.oldest_age();
-        self.partition
-            .meter
-            .set_waits(age.is_some_and(|age| age > self.partition.bench.batching.max_dirty_age));
+        self.partition.meter.set_waits(age.is_some_and(|age| age > self.batching.max_dirty_age));
         self.partition.meter.set_needs_records(self.ledger.only_parked() && self.held_back.is_none());
     }
 

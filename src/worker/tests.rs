@@ -10,6 +10,7 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::task::JoinHandle;
 
+use super::limits::Limits;
 use super::*;
 use crate::clock::BootClock;
 use crate::config::{self, ByteSize, GroupProtocol};
@@ -101,11 +102,13 @@ impl World {
             elastic: self.elastic.clone(),
             rules: Rules { tally: FacetRules::configured(&config.tally), ..rules() },
             maps: MapsReader::fixed(six_faces(), clock.clone()),
+            limits: watch::channel(Limits::of(config)).1,
+            source: None,
             partitions: PARTITIONS,
             clock,
             metrics: metrics.clone(),
             health: health.clone(),
-            board: tokio::sync::watch::channel(Vec::new()).0,
+            board: watch::channel(Vec::new()).0,
             stop: stop.clone(),
         };
         let config = config.clone();

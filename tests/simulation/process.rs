@@ -24,7 +24,8 @@ use geofold::mover::Rules;
 use geofold::position::Epoch;
 use geofold::retry::RetryPolicy;
 use geofold::telemetry::Metrics;
-use geofold::worker::budget::{Budget, Limits, Meter};
+use geofold::worker::budget::{self, Budget, Meter};
+use geofold::worker::limits::Limits;
 use geofold::worker::partition::{Batching, Bench, Mode, Partition, Published, TURNS_PER_REQUEST};
 use geofold::worker::record::Record;
 use rdkafka::message::{Header, OwnedHeaders};
@@ -167,7 +168,7 @@ pub struct Process {
     fatal: mpsc::UnboundedReceiver<Halt>,
     memory: Memory,
     task: JoinHandle<()>,
-    limits: Limits,
+    limits: budget::Limits,
     is_paused: bool,
 }
 
@@ -224,18 +225,24 @@ impl Process {
         };
         let (fatal_sender, fatal) = mpsc::unbounded_channel();
         let epoch = Epoch::default();
+        let batching = Batching {
+            max_documents,
+            max_bytes: 1 << 20,
+            linger: Duration::from_millis(linger),
+            max_dirty_age: Duration::from_millis(max_dirty_age),
+            deadline: Duration::from_millis(DEADLINE),
+        };
+        let memory_limits = budget::Limits { total: usize::MAX, per_partition: held };
+        let limits =
+            Limits { batching, requests: rounds.limits, max_in_flight: permits, memory: memory_limits };
         let bench = Bench {
             topic: TOPIC.into(),
             epoch,
             counting: world.scenario.counts().then(|| tally::counting(world, name)),
             partitions: i32::MAX,
-            batching: Batching {
-                max_documents,
-                max_bytes: 1 << 20,
-                linger: Duration::from_millis(linger),
-                max_dirty_age: Duration::from_millis(max_dirty_age),
-                deadline: Duration::from_millis(DEADLINE),
-            },
+            batching,
+            // They never change here.
+            limits: watch::channel(limits).1,
             decoder: Decoder::new(shared.location.clone(), epoch, 1 << 20),
             registry: None,
             rules,
@@ -290,7 +297,7 @@ impl Process {
             fatal,
             memory,
             task,
-            limits: Limits { total: usize::MAX, per_partition: held },
+            limits: memory_limits,
             is_paused: false,
         }
     }

@@ -39,7 +39,7 @@ pub fn render(status: &Status, drawing: &MapDrawing) -> String {
          <noscript><meta http-equiv=\"refresh\" content=\"10\"></noscript>\n\
          <title>{title} · geofold · {topic}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
          {header}<main>\n{tiles}{map}{partitions}\
-         <div class=\"pair\">\n{elasticsearch}{records}</div>\n{recent}</main>\n\
+         <div class=\"pair\">\n{elasticsearch}{records}</div>\n{recent}{limits}</main>\n\
          {FOOTER}<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
         topic = Text(&status.worker.topic),
         header = header(status),
@@ -49,6 +49,7 @@ pub fn render(status: &Status, drawing: &MapDrawing) -> String {
         elasticsearch = elasticsearch(status),
         records = records(status),
         recent = recent(status),
+        limits = limits(status),
     )
 }
 
@@ -289,6 +290,16 @@ fn records(status: &Status) -> String {
     )
 }
 
+fn limits(status: &Status) -> String {
+    let columns = [("Key", "key", "text"), ("Value", "value", "text")];
+    let rows = status.limits.iter().map(|limit| vec![limit.key.clone(), limit.value.clone()]);
+    format!(
+        "<section aria-labelledby=\"limits\">\n<h2 id=\"limits\">Limits in force \
+         <small>followed without a restart</small></h2>\n{}</section>\n",
+        table("limits", "What is followed of the configuration", &columns, rows)
+    )
+}
+
 fn recent(status: &Status) -> String {
     let columns = [
         ("Time", "time_ms", "time"),
@@ -379,6 +390,7 @@ pub(super) mod tests {
             health: Health::new(clock.clone(), metrics.clone(), Duration::from_secs(30)),
             metrics,
             map: Arc::new(move || map.clone()),
+            limits: Arc::new(|| [("batch.linger".to_owned(), "200ms".into())].into()),
             counts: DocumentCounts::new(clock),
             board: reader,
             recent: Recent::default(),

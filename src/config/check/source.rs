@@ -33,6 +33,9 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
     if source.max_in_flight == 0 {
         findings.error("source.max_in_flight", "must be at least 1");
     }
+    if source.max_in_flight > super::MOST_IN_FLIGHT {
+        findings.error("source.max_in_flight", format!("must be at most {}", super::MOST_IN_FLIGHT));
+    }
     if source.timeout.is_zero() {
         findings.error("source.timeout", "must be above zero");
     }
@@ -212,6 +215,7 @@ mod tests {
             }),
             ("source.batch", "1 to", postgres, |c| c.source.batch = 0),
             ("source.max_in_flight", "at least 1", http, |c| c.source.max_in_flight = 0),
+            ("source.max_in_flight", "at most", http, |c| c.source.max_in_flight = 10_001),
             ("source.timeout", "zero", http, |c| c.source.timeout = std::time::Duration::ZERO),
             ("documents.max_bytes", "source.max_bytes", http, |c| c.source.max_bytes = ByteSize::new(1)),
             ("source.probe_id", "no document's id", http, |c| c.source.probe_id = Some(String::new())),

@@ -70,6 +70,8 @@ struct Rig {
     permits: Arc<Semaphore>,
     /// For all batches.
     turns: Arc<Semaphore>,
+    /// Where limits are published.
+    limits: watch::Sender<limits::Limits>,
     /// Told when to look; see [`Rig::following`].
     watcher: Option<Watcher>,
 }
@@ -230,12 +232,19 @@ impl Rig {
         } else {
             (None, MapsReader::fixed(rules.map.clone(), clock.clone()))
         };
+        let (limits, followed) = watch::channel(limits::Limits {
+            batching,
+            requests: rounds.limits,
+            max_in_flight: 4,
+            memory: Limits { total: usize::MAX, per_partition: usize::MAX },
+        });
         let (fatal_sender, fatal) = mpsc::unbounded_channel();
         let bench = Bench {
             topic: "topic".into(),
             partitions: i32::MAX,
             epoch,
             batching,
+            limits: followed,
             decoder: Decoder::new(rules.location.clone(), epoch, 1 << 20).in_forms(format, KeyForm::Text),
             registry,
             maps,
@@ -290,6 +299,7 @@ impl Rig {
             watermark: None,
             permits,
             turns,
+            limits,
             watcher,
         }
     }
@@ -456,6 +466,49 @@ async fn a_full_batch_does_not_wait() {
         rig.index(offset, &format!("d{offset}"), 1, 1);
     }
     rig.until("a batch by bytes", |rig| rig.published.watermark() > Some(0)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_are_followed_without_a_record_that_would_wake_the_task() {
+    let linger = Duration::from_secs(3600);
+    let mut rig = Rig::with(Batching { linger, ..batching() }, true);
+    for offset in 0..5 {
+        rig.index(offset, &format!("d{offset}"), 1, 1);
+    }
+    rig.pass(Duration::from_secs(60)).await;
+    assert!(rig.elastic.ids().is_empty(), "they wait for company");
+    rig.limits.send_modify(|limits| limits.batching.max_documents = 2);
+    rig.until_watermark(4).await;
+    rig.pass(Duration::from_secs(60)).await;
+    assert_eq!(rig.published.watermark(), Some(4), "the fifth waits for one more");
+    rig.limits.send_modify(|limits| limits.batching.linger = Duration::from_millis(1));
+    rig.until_watermark(5).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_are_followed_between_two_batches_and_not_in_the_middle_of_one() {
+    let mut rig = Rig::with(Batching { max_documents: 3, ..batching() }, true);
+    let three = |rig: &Rig, from: i64| {
+        for offset in from..from + 3 {
+            rig.index(offset, &format!("d{offset}"), 1, 1);
+        }
+    };
+    // The first reads what is remembered of the partition, too.
+    three(&rig, 0);
+    rig.until_watermark(3).await;
+    let begun = rig.elastic.calls();
+    three(&rig, 3);
+    rig.until_watermark(6).await;
+    let of_a_batch = rig.elastic.calls() - begun;
+    let begun = rig.elastic.calls();
+    three(&rig, 6);
+    rig.until("its first call", |rig| rig.elastic.calls() > begun).await;
+    rig.limits.send_modify(|limits| limits.requests.max_operations = 1);
+    rig.until_watermark(9).await;
+    assert_eq!(rig.elastic.calls(), begun + of_a_batch, "it ends as it began");
+    three(&rig, 9);
+    rig.until_watermark(12).await;
+    assert_eq!(rig.elastic.calls(), begun + 4 * of_a_batch, "one operation in each request");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,202 @@
+//! The limits in force, which a running worker follows: partitions between two batches, the poll thread between two polls.
+//!
+//! They are published whole. Whoever acts by them has a copy of its own, and sees by one atomic load that there are newer
+//! ones: nothing that a record passes is locked.
+
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, watch};
+
+use super::budget;
+use super::partition::{Batching, TURNS_PER_REQUEST};
+use crate::config::Config;
+use crate::elastic::rounds;
+use crate::telemetry::Metrics;
+use crate::telemetry::metrics::level;
+
+/// How much a worker does at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// When and how much goes into a batch.
+    pub batching: Batching,
+    /// Bounds of one request of a batch.
+    pub requests: rounds::Limits,
+    /// Requests side by side.
+    pub max_in_flight: usize,
+    /// Bounds on held bytes.
+    pub memory: budget::Limits,
+}
+
+/// Tells the limits in force. Cheap to clone; a clone has seen what the original has.
+pub type LimitsReader = watch::Receiver<Limits>;
+
+impl Limits {
+    /// As configured.
+    pub fn of(config: &Config) -> Self {
+        let Config { batch, elasticsearch, memory, .. } = config;
+        Self {
+            batching: Batching {
+                max_documents: batch.max_documents,
+                max_bytes: batch.max_bytes.as_usize(),
+                linger: batch.linger,
+                max_dirty_age: batch.max_dirty_age,
+                deadline: batch.deadline,
+            },
+            requests: rounds::Limits {
+                max_operations: elasticsearch.request_max_operations,
+                max_bytes: elasticsearch.request_max_bytes.as_usize(),
+                request_timeout: elasticsearch.request_timeout,
+            },
+            max_in_flight: elasticsearch.max_in_flight,
+            memory: budget::Limits {
+                total: memory.total.as_usize(),
+                per_partition: memory.per_partition.as_usize(),
+            },
+        }
+    }
+
+    /// Turns of batches ([`TURNS_PER_REQUEST`]).
+    pub fn turns(&self) -> usize {
+        self.max_in_flight.saturating_mul(TURNS_PER_REQUEST)
+    }
+}
+
+/// The limits published since they were last looked at, if any. It locks nothing if there are none.
+pub fn newer(reader: &mut LimitsReader) -> Option<Limits> {
+    reader.has_changed().is_ok_and(|changed| changed).then(|| *reader.borrow_and_update())
+}
+
+/// Keeps the number of requests side by side, and of turns, as the limits say, until nobody publishes limits any more. They
+/// were made as it is `now`, which is what the reader has seen.
+pub async fn follow_permits(
+    now: Limits,
+    mut limits: LimitsReader,
+    permits: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
+) {
+    let mut permits = Permits::new(permits, now.max_in_flight);
+    let mut turns = Permits::new(turns, now.turns());
+    loop {
+        metrics.elasticsearch_permits.set(level(permits.there));
+        tokio::select! {
+            biased;
+            changed = limits.changed() => {
+                if changed.is_err() { return; }
+                let now = *limits.borrow_and_update();
+                permits.want(now.max_in_flight);
+                turns.want(now.turns());
+            }
+            () = permits.take_back() => {}
+            () = turns.take_back() => {}
+        }
+    }
+}
+
+/// Permits whose number changes while some of them are in use.
+struct Permits {
+    semaphore: Arc<Semaphore>,
+    /// In use or free.
+    there: usize,
+    wanted: usize,
+}
+
+impl Permits {
+    fn new(semaphore: Arc<Semaphore>, there: usize) -> Self {
+        Self { semaphore, there, wanted: there }
+    }
+
+    fn want(&mut self, wanted: usize) {
+        self.wanted = wanted;
+        let missing = wanted.saturating_sub(self.there);
+        self.semaphore.add_permits(missing);
+        self.there += missing;
+    }
+
+    /// Takes one out of use that is too many, once it is free. Never ends if none is.
+    async fn take_back(&mut self) {
+        if self.there > self.wanted
+            && let Ok(permit) = self.semaphore.acquire().await
+        {
+            permit.forget();
+            self.there -= 1;
+            return;
+        }
+        std::future::pending().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::ByteSize;
+
+    /// A configuration in which one thing was changed.
+    fn with(change: fn(&mut Config)) -> Limits {
+        let mut config = Config::default();
+        change(&mut config);
+        Limits::of(&config)
+    }
+
+    #[test]
+    fn each_limit_that_is_followed_is_among_them() {
+        let changes: [fn(&mut Config); 9] = [
+            |c| c.batch.max_documents = 7,
+            |c| c.batch.max_bytes = ByteSize::mib(7),
+            |c| c.batch.linger = Duration::from_millis(7),
+            |c| c.batch.max_dirty_age = Duration::from_secs(7),
+            |c| c.elasticsearch.max_in_flight = 7,
+            |c| c.elasticsearch.request_max_operations = 7,
+            |c| c.elasticsearch.request_max_bytes = ByteSize::mib(7),
+            |c| c.memory.total = ByteSize::mib(7),
+            |c| c.memory.per_partition = ByteSize::mib(7),
+        ];
+        let all: Vec<Limits> = changes.into_iter().map(with).chain([with(|_| ())]).collect();
+        for (n, one) in all.iter().enumerate() {
+            assert!(!all[..n].contains(one), "{n}");
+        }
+    }
+
+    #[test]
+    fn what_was_published_is_seen_once_by_each_reader() {
+        let (sender, mut one) = watch::channel(Limits::of(&Config::default()));
+        let mut other = one.clone();
+        assert_eq!(newer(&mut one), None);
+        let less = with(|c| c.batch.max_documents = 7);
+        sender.send_replace(less);
+        assert_eq!((newer(&mut one), newer(&mut one)), (Some(less), None));
+        assert_eq!(newer(&mut other.clone()), Some(less));
+        assert_eq!(newer(&mut other), Some(less));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn permits_in_use_are_taken_back_when_they_are_free_and_no_sooner() {
+        let in_flight = |max_in_flight| Limits { max_in_flight, ..Limits::of(&Config::default()) };
+        let (sender, reader) = watch::channel(in_flight(4));
+        let (permits, turns) = (Arc::new(Semaphore::new(4)), Arc::new(Semaphore::new(8)));
+        let metrics = Metrics::new().unwrap();
+        let following = follow_permits(in_flight(4), reader, permits.clone(), turns.clone(), metrics.clone());
+        let following = tokio::spawn(following);
+        let settle = || tokio::time::sleep(Duration::from_secs(1));
+        let held = permits.clone().acquire_many_owned(3).await.unwrap();
+        settle().await;
+        sender.send_replace(in_flight(1));
+        settle().await;
+        assert_eq!((permits.available_permits(), turns.available_permits()), (0, 2));
+        assert_eq!(metrics.elasticsearch_permits.get(), 3, "three are in use");
+        // More than now, before all that is too many has come back.
+        sender.send_replace(in_flight(2));
+        settle().await;
+        assert_eq!((permits.available_permits(), turns.available_permits()), (0, 4));
+        drop(held);
+        settle().await;
+        assert_eq!((permits.available_permits(), metrics.elasticsearch_permits.get()), (2, 2));
+        sender.send_replace(in_flight(6));
+        settle().await;
+        assert_eq!((permits.available_permits(), turns.available_permits()), (6, 12));
+        drop(sender);
+        assert!(following.await.is_ok());
+    }
+}
