@@ -27,7 +27,7 @@
 //! | [`refeed`] | documents fetched again from the source of truth |
 //! | [`indices`], [`check`] | the indices, and whether everything is as it must be |
 //! | [`config`] | one file, overridden by the environment |
-//! | [`telemetry`], [`admin`] | metrics, events, logs; HTTP and the status page |
+//! | [`telemetry`], [`admin`] | metrics, events, logs, traces; HTTP and the status page |
 //! | [`send`], [`search`] | lines to records; the documents in a circle |
 //! | [`embedded`], [`demo`] | stand-ins inside the process, and the demo on them |
 //! | [`cli`] | the command line |

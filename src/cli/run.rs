@@ -23,6 +23,7 @@ use crate::meta::TopicFacts;
 use crate::mover::Rules;
 use crate::telemetry::Metrics;
 use crate::telemetry::logging::{self, Logging};
+use crate::telemetry::traces::Traces;
 use crate::worker::{self, Surroundings, preflight};
 
 /// A poll thread that has not polled for this long is taken for hung by `/healthz`. It may wait as long as a revoked
@@ -61,6 +62,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let stop = signals::stop_on_signal()?;
     // From here on it is no reason to end.
     let hang_ups = signals::hang_ups()?;
+    let traces = Traces::from_env(&config.kafka.topic, &config.kafka.group_id).map_err(Failure::usage)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "geofold starts");
     tracing::info!("configuration:\n{}", config.to_redacted_toml());
 
@@ -143,6 +145,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
             partitions,
             clock,
             metrics,
+            traces: traces.clone(),
             health,
             board,
             stop,
@@ -163,6 +166,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     admin_stop.cancel();
     // The server only answers questions; how it ended changes nothing.
     let _ = admin_server.await;
+    traces.flush().await;
     if result.is_ok() {
         tracing::info!("geofold ends");
     }

@@ -9,6 +9,7 @@
 //! | `events.rs` | one type per event that an operator may need: its log line and its counters |
 //! | `requests.rs` | [`Metrics`] as the observer of requests to Elasticsearch |
 //! | `logging.rs` | where log lines go, as text or JSON |
+//! | `traces/` | traces for OpenTelemetry, with the feature `otel` |
 //! | `recent.rs` | the last warnings and errors, for the status page |
 //! | `reading.rs` | what the metrics say now, for the status page |
 //! | `reload.rs` | what came of a configuration that was read again |
@@ -29,6 +30,7 @@ pub mod reload;
 mod requests;
 pub mod schemas;
 pub mod tally;
+pub mod traces;
 
 pub use metrics::{Metrics, Outcome, PartitionMetrics};
 pub use recent::Recent;

@@ -60,6 +60,7 @@ use crate::retry::RetryPolicy;
 use crate::tally::topic::KafkaIncrements;
 use crate::telemetry::Metrics;
 use crate::telemetry::board::Board;
+use crate::telemetry::traces::Traces;
 
 /// Everything a worker needs that is not in its configuration.
 pub struct Surroundings {
@@ -79,6 +80,8 @@ pub struct Surroundings {
     pub clock: Arc<dyn Clock>,
     /// Counters.
     pub metrics: Arc<Metrics>,
+    /// Where spans go.
+    pub traces: Traces,
     /// Liveness and readiness.
     pub health: Arc<Health>,
     /// Where the poll thread says how partitions stand.
@@ -134,6 +137,7 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
         partitions,
         clock,
         metrics,
+        traces,
         health,
         board,
         stop,
@@ -199,6 +203,7 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
         dead_letters,
         counting: counting(config, retry, &metrics)?,
         retry,
+        traces,
         clock: clock.clone(),
         metrics: metrics.clone(),
         health: health.clone(),

@@ -67,6 +67,7 @@ use crate::telemetry::events::{
     RecordedDecisionFinished,
 };
 use crate::telemetry::metrics::{Lookup, Metrics, Outcome as Counted, PartitionMetrics};
+use crate::telemetry::traces::{PartitionTraces, Traces};
 
 /// Records taken from the queue in one go, before the batch in flight gets its turn again.
 const RECORDS_AT_ONCE: usize = 512;
@@ -112,6 +113,8 @@ pub struct Bench {
     pub counting: Option<Arc<Counting>>,
     /// Pause between attempts that made no progress.
     pub retry: RetryPolicy,
+    /// Where spans go.
+    pub traces: Traces,
     /// Boot time.
     pub clock: Arc<dyn Clock>,
     /// Counters.
@@ -302,6 +305,7 @@ struct Task {
     is_cache_doubtful: bool,
     /// Former owners may still act, until the deadline of a batch that they had begun.
     zombies_may_act: bool,
+    traces: PartitionTraces,
     metrics: PartitionMetrics,
 }
 
@@ -350,6 +354,7 @@ impl Task {
             last_turn: bench.clock.now(),
             is_cache_doubtful: false,
             zombies_may_act: true,
+            traces: bench.traces.partition(partition.number),
             metrics: partition.metrics.clone(),
             partition,
         };
@@ -489,6 +494,7 @@ impl Task {
         };
         match self.partition.bench.decoder.decode(raw, &mut self.schemas) {
             Ok(write) => {
+                self.traces.note(&write.id, &record);
                 self.ledger.take(write, self.partition.bench.clock.now());
                 self.send_rejected();
             }
@@ -531,6 +537,7 @@ impl Task {
         (self.not_before, self.again_at) = (None, None);
         let (bench, lease) = (self.partition.bench.clone(), self.lease());
         let rounds = Rounds { limits: self.requests, ..bench.rounds.clone() };
+        let rounds = self.traces.begin(&entries, rounds);
         let batch = async move {
             let began = bench.clock.now();
             let finished = mover::run(desk, entries, &rounds, &lease).await?;
@@ -566,6 +573,7 @@ impl Task {
             Err(halt) => return self.halt(halt),
         };
         let Finished { desk, settled, edges } = finished;
+        self.traces.end(&settled);
         self.put_edges(edges);
         self.count_lookups(&desk);
         self.desk = Some(desk);

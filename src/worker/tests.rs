@@ -107,6 +107,7 @@ impl World {
             partitions: PARTITIONS,
             clock,
             metrics: metrics.clone(),
+            traces: Traces::default(),
             health: health.clone(),
             board: watch::channel(Vec::new()).0,
             stop: stop.clone(),

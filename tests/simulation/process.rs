@@ -24,6 +24,7 @@ use geofold::mover::Rules;
 use geofold::position::Epoch;
 use geofold::retry::RetryPolicy;
 use geofold::telemetry::Metrics;
+use geofold::telemetry::traces::Traces;
 use geofold::worker::budget::{self, Budget, Meter};
 use geofold::worker::limits::Limits;
 use geofold::worker::partition::{Batching, Bench, Mode, Partition, Published, TURNS_PER_REQUEST};
@@ -255,6 +256,7 @@ impl Process {
             distributor: None,
             dead_letters: Some(Arc::new(Letters { world: world.clone(), process: name })),
             retry,
+            traces: Traces::default(),
             clock,
             metrics: metrics.clone(),
             health: health.clone(),

@@ -258,6 +258,7 @@ impl Rig {
             dead_letters: has_dead_letters.then(|| letters.clone() as Arc<dyn LetterBox>),
             counting,
             retry,
+            traces: Traces::default(),
             clock: clock.clone(),
             metrics: metrics.clone(),
             health: health.clone(),
