@@ -123,6 +123,9 @@ struct World {
     registry: SocketAddr,
 }
 
+/// Key, value, and the value of the header `geofold-op`.
+type Produced<'a> = (&'a [u8], Option<Vec<u8>>, Option<&'a str>);
+
 impl World {
     /// `kafka`: more keys of that section.
     fn new(kafka: &str) -> Self {
@@ -164,7 +167,7 @@ impl World {
         Worker(worker.stderr(log.try_clone().unwrap()).stdout(log).spawn().unwrap())
     }
 
-    fn produce(&self, records: &[(&[u8], Option<Vec<u8>>, Option<&str>)]) {
+    fn produce(&self, records: &[Produced<'_>]) {
         let mut client = ClientConfig::new();
         let producer: BaseProducer = client.set("bootstrap.servers", self.broker.address()).create().unwrap();
         for (key, value, op) in records {

@@ -22,8 +22,8 @@ use prometheus::{
 use super::audit::AuditMetrics;
 use super::families::{Counters, Gauges, Histograms, Label, MetricInfo, Register, label};
 use super::refeed::RefeedMetrics;
-use super::schemas::SchemaMetrics;
 use super::reload::ReloadMetrics;
+use super::schemas::SchemaMetrics;
 use super::tally::TallyMetrics;
 
 label! {
