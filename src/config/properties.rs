@@ -201,7 +201,7 @@ impl Config {
         all.set("fetch.max.bytes", "2097152");
         // By default it looks after a second whether a full queue has room again, and a partition that is resumed waits
         // for the request that is under way without it.
-        all.set("fetch.queue.backoff.ms", "10");
+        all.set("fetch.queue.backoff.ms", "20");
         all.set("fetch.wait.max.ms", "100");
         // The lag gauges live on it.
         all.set("statistics.interval.ms", "5000");
