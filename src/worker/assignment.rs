@@ -83,11 +83,13 @@ impl Owned {
         }
     }
 
+    /// Whether its task takes records.
+    fn is_at_work(&self) -> bool {
+        !self.records.is_closed() && *self.mode.borrow() == Mode::Run
+    }
+
     fn may_read(&self, limits: Limits) -> bool {
-        self.overflow.is_empty()
-            && !self.records.is_closed()
-            && *self.mode.borrow() == Mode::Run
-            && self.meter.may_read(limits, self.kept.is_some())
+        self.overflow.is_empty() && self.is_at_work() && self.meter.may_read(limits, self.kept.is_some())
     }
 }
 
@@ -258,7 +260,8 @@ impl Assignment {
         for (&number, owned) in &mut self.owned {
             owned.pass_on();
             match (owned.kept, owned.may_read(self.limits)) {
-                (None, false) if held < held_at_most => {
+                // One that is not at work will not be read again soon.
+                (None, false) if held < held_at_most && owned.is_at_work() => {
                     held += 1;
                     self.ever_held.insert(number);
                     owned.kept = Some(Kept::Held);
