@@ -192,7 +192,9 @@ fn defects_of_every_kind_are_found_exactly_and_mended_under_load_and_then_there_
             assert!(looked_at <= all && all < 10_000, "{report}");
         }
         let (_, report, found) = audit(&world, &["--sample", "50"]);
-        assert_eq!(report["sample"]["copies"]["looked_at"], 50, "{report}");
+        // One that moves away between being drawn and being looked at is not there any more.
+        let looked_at = report["sample"]["copies"]["looked_at"].as_u64().unwrap();
+        assert!((40..=50).contains(&looked_at), "{report}");
         assert!(found.iter().all(|(kind, ids)| ids.is_subset(&expected[kind])), "{found:?}");
 
         let (is_well, report, _) = audit(&world, &["--repair"]);
