@@ -66,7 +66,7 @@ pub fn measure(options: &Options) -> Result<Latency> {
     // What it can do with a backlog, once everybody is known.
     let nobody_is_last = |_: usize| false;
     let mut speed = 0.0;
-    for step in 1..=2 {
+    for step in 1..=3 {
         let (before, began) = (worker.done()?, Instant::now());
         let events = crowd.documents(step, nobody_is_last);
         events.iter().try_for_each(send)?;
@@ -75,12 +75,14 @@ pub fn measure(options: &Options) -> Result<Latency> {
         #[expect(clippy::cast_precision_loss, reason = "a count of documents")]
         let documents = events.len() as f64;
         speed = documents / began.elapsed().as_secs_f64();
+        // Once waited for, it is over.
+        worker.settle_in();
     }
 
     let load = speed / 2.0;
     let url = format!("{}/{name}-", options.elasticsearch);
     let until = Instant::now() + Duration::from_secs(options.latency_seconds);
-    let events = crowd.documents(3, nobody_is_last);
+    let events = crowd.documents(4, nobody_is_last);
     let mut milliseconds = thread::scope(|scope| {
         let probers: Vec<_> = (0..PROBERS)
             .map(|prober| {

@@ -30,9 +30,27 @@ pub fn peak_mebibytes(pid: u32) -> Result<f64> {
     Ok(kibibytes.context("/proc/PID/status has no VmHWM")? / 1024.0)
 }
 
+/// `batch.deadline` of a worker in a race: short, since it is waited for (see [`Worker::settle_in`]). Nothing else of the
+/// worker's configuration differs from the default but `elasticsearch.request_timeout`, which must be shorter.
+pub const DEADLINE: Duration = Duration::from_secs(12);
+
+/// See [`DEADLINE`].
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Operations that a worker sent to Elasticsearch, each attempt.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Operations {
+    /// Reads.
+    pub gets: u64,
+    /// Writes.
+    pub writes: u64,
+}
+
 /// `geofold run` as a child process.
 pub struct Worker {
     child: Child,
+    /// Since when it has been known to own all partitions.
+    assigned: Instant,
     partitions: i32,
     metrics: String,
     http: Client,
@@ -54,9 +72,30 @@ impl Worker {
             .spawn()
             .with_context(|| format!("starting {}", geofold.display()))?;
         let http = Client::builder().timeout(Duration::from_secs(10)).build()?;
-        let mut worker = Self { child, partitions, metrics: format!("http://{listen}/metrics"), http };
+        let metrics = format!("http://{listen}/metrics");
+        let mut worker = Self { child, assigned: Instant::now(), partitions, metrics, http };
         worker.wait_until_assigned()?;
+        worker.assigned = Instant::now();
         Ok(worker)
+    }
+
+    /// Waits until it works as it does all day. For one batch deadline after an assignment it writes more placements than it
+    /// has to, since the records of a transaction have gaps between them, and then it empties its cache once (protocol, "The
+    /// owner's cache").
+    pub fn settle_in(&self) {
+        const MARGIN: Duration = Duration::from_secs(1);
+        std::thread::sleep((DEADLINE + MARGIN).saturating_sub(self.assigned.elapsed()));
+    }
+
+    /// What it has sent to Elasticsearch so far.
+    pub fn operations(&self) -> Result<Operations> {
+        let text = self.metrics()?;
+        let count = |kind: &str| -> Result<u64> {
+            let name = format!("geofold_elasticsearch_operations_total{{kind=\"{kind}\"}} ");
+            let value = text.lines().find_map(|line| line.strip_prefix(&name));
+            Ok(value.map(str::parse).transpose()?.unwrap_or(0))
+        };
+        Ok(Operations { gets: count("mget")?, writes: count("bulk")? })
     }
 
     /// Stops it, and starts one that knows nothing.

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 
 use crate::latency::Latency;
+use crate::process::Operations;
 use crate::{Options, plot};
 
 const BEGIN: &str = "<!-- race -->";
@@ -90,6 +91,8 @@ pub struct Lap {
     pub speed: f64,
     /// CPU seconds per million events, of the racer, of Elasticsearch and of Kafka.
     pub cpu: [f64; 3],
+    /// Reads and writes of Elasticsearch per event, as far as the racer counts them.
+    pub operations: Option<[f64; 2]>,
 }
 
 impl Lap {
@@ -98,7 +101,25 @@ impl Lap {
     pub fn new(events: usize, took: Duration, before: [f64; 3], after: [f64; 3]) -> Self {
         let events = events as f64;
         let cpu = [0, 1, 2].map(|who| (after[who] - before[who]) / events * 1e6);
-        Self { speed: events / took.as_secs_f64(), cpu }
+        Self { speed: events / took.as_secs_f64(), cpu, operations: None }
+    }
+
+    /// With the operations counted before and after it.
+    #[expect(clippy::cast_precision_loss, reason = "a count of operations")]
+    pub fn with_operations(self, events: usize, before: Operations, after: Operations) -> Self {
+        let per_event = |before: u64, after: u64| (after - before) as f64 / events as f64;
+        let operations = [per_event(before.gets, after.gets), per_event(before.writes, after.writes)];
+        Self { operations: Some(operations), ..self }
+    }
+
+    /// Reads of Elasticsearch per event, if they were counted.
+    fn gets(&self) -> Option<f64> {
+        self.operations.map(|[gets, _]| gets)
+    }
+
+    /// Writes of Elasticsearch per event, if they were counted.
+    fn writes(&self) -> Option<f64> {
+        self.operations.map(|[_, writes]| writes)
     }
 }
 
@@ -109,7 +130,11 @@ impl fmt::Display for Lap {
         write!(
             f,
             "{speed:.0}/s; CPU s per million: {racer:.1}, elasticsearch {elasticsearch:.0}, kafka {kafka:.1}"
-        )
+        )?;
+        match self.operations {
+            Some([gets, writes]) => write!(f, "; {gets:.2} reads and {writes:.2} writes each"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -141,7 +166,7 @@ impl Report {
         let head = format!(
             "- Date: {}\n- Machine: {} cores ({}), {gibibytes:.0} GiB, shared by racers and servers\n\
              - Versions: geofold {}, {}\n- Command: `{}`\n\
-             - {} documents of about 600 bytes, 55 geoshards, {} partitions, one worker with default configuration\n",
+             - {} documents of about 600 bytes, 55 geoshards, {} partitions, one worker\n",
             &date[..10],
             std::thread::available_parallelism()?,
             model.map_or("unknown", |(_, model)| model),
@@ -196,24 +221,30 @@ impl Report {
         if !self.has_peer {
             text += "- The peer did not take part: no Go to build it with\n";
         }
-        text += "\n| workload | racer | events/s, median | lowest to highest | geofold in ratio to it | its CPU s per million | Elasticsearch's | Kafka's |\n|---|---|---:|---:|---:|---:|---:|---:|\n";
+        text += "\n| workload | racer | events/s, median | lowest to highest | geofold in ratio to it | its CPU s per million | Elasticsearch's | Kafka's | reads per event | writes |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|\n";
         for ((workload, racer), laps) in &self.laps {
             let speeds = || laps.iter().map(|lap| lap.speed);
             let (lowest, highest) = (speeds().fold(f64::INFINITY, f64::min), speeds().fold(0.0, f64::max));
             let cpu = |who: usize| median(laps.iter().map(|lap| lap.cpu[who]));
+            let operations = |of: fn(&Lap) -> Option<f64>| -> String {
+                let counted: Vec<f64> = laps.iter().filter_map(of).collect();
+                if counted.is_empty() { String::new() } else { format!("{:.2}", median(counted.into_iter())) }
+            };
             let ratio = match self.ratio(*workload, *racer) {
                 Some(ratio) if *racer != Racer::Geofold => format!("{ratio:.2}"),
                 _ => String::new(),
             };
             let _ = writeln!(
                 text,
-                "| {} | {} | {:.0} | {lowest:.0} to {highest:.0} | {ratio} | {:.1} | {:.0} | {:.1} |",
+                "| {} | {} | {:.0} | {lowest:.0} to {highest:.0} | {ratio} | {:.1} | {:.0} | {:.1} | {} | {} |",
                 workload.name(),
                 racer.name(),
                 median(speeds()),
                 cpu(0),
                 cpu(1),
                 cpu(2),
+                operations(Lap::gets),
+                operations(Lap::writes),
             );
         }
         if let Some(Latency { probes, load, p50, p99 }) = self.latency {
