@@ -1,7 +1,7 @@
 //! Finding a document's location: one pass that checks all of the JSON and keeps nothing but the location's text.
 //!
-//! Only the members along the path are entered; everything else is skipped by serde_json's own fast scanner, which
-//! checks syntax and builds no values.
+//! Only the members along the path are entered; everything else is skipped, by `plain.rs` or, where a document is unusual, by
+//! serde_json's own scanner, which checks syntax and builds no values.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 use serde_json::value::RawValue;
 
 use super::object::{BadObject, text};
+use super::plain;
 use super::point::{self, BadForm};
 use crate::geo::GeoPoint;
 use crate::write::PatchMove;
@@ -65,11 +66,18 @@ impl LocationPath {
 
     /// Where a whole document is. Checks the syntax of all of `document`, which must be an object.
     pub fn locate(&self, document: &[u8]) -> Result<GeoPoint, BadLocation> {
-        match self.find(text(document)?)? {
-            Found::Value(raw) if raw.get() == "null" => Err(BadLocation::Null),
-            Found::Value(raw) => Ok(point::parse(raw.get())?),
-            Found::Twice => Err(BadLocation::Twice),
-            Found::Nothing | Found::Blocked => Err(BadLocation::Missing),
+        let document = text(document)?;
+        let value = match plain::value_at(document, &self.0) {
+            Some(value) => value,
+            None => match self.find(document)? {
+                Found::Value(raw) => raw.get(),
+                Found::Twice => return Err(BadLocation::Twice),
+                Found::Nothing | Found::Blocked => return Err(BadLocation::Missing),
+            },
+        };
+        match value {
+            "null" => Err(BadLocation::Null),
+            value => Ok(point::parse(value)?),
         }
     }
 

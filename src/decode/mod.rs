@@ -11,6 +11,7 @@ mod forms;
 pub mod location;
 pub mod merge_patch;
 mod object;
+mod plain;
 mod point;
 
 use bytes::Bytes;

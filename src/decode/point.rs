@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 
 use super::object::{BadObject, Object, is_null, shown};
+use super::plain;
 use crate::geo::{BadPoint, GeoPoint};
 use crate::write::PatchMove;
 
@@ -59,11 +60,20 @@ impl From<serde_json::Error> for BadForm {
 /// The location that a document's value (the text of any JSON value) stands for.
 pub(super) fn parse(value: &str) -> Result<GeoPoint, BadForm> {
     match value.as_bytes().first() {
-        Some(b'{') => Parts::of_document(value)?.assembled()?.ok_or(BadForm::Partial),
+        Some(b'{') => match plain_point(value) {
+            Some(point) => Ok(point),
+            None => Parts::of_document(value)?.assembled()?.ok_or(BadForm::Partial),
+        },
         Some(b'[') => from_array(value),
         Some(b'"') => from_text(&serde_json::from_str::<String>(value)?),
         _ => Err(BadForm::Unknown),
     }
+}
+
+/// Of the form that nearly every location has. Whatever is wrong with it is found and told by [`Parts`].
+fn plain_point(value: &str) -> Option<GeoPoint> {
+    let (lat, lon) = plain::lat_lon(value)?;
+    GeoPoint::new(lat.parse().ok()?, lon.parse().ok()?).ok()
 }
 
 /// What a merge patch's value at the location (anything but null) does. A part that no document could make
