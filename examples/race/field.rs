@@ -286,7 +286,8 @@ impl Field {
         let began = Instant::now();
         self.topic.show()?;
         self.worker.wait_until_done(events.len() as u64, &before, outcomes)?;
-        let lap = Lap::new(events.len(), began.elapsed(), costs_before, costs(&self.stack, self.worker.pid())?);
+        let lap =
+            Lap::new(events.len(), began.elapsed(), costs_before, costs(&self.stack, self.worker.pid())?);
         Ok(lap.with_operations(events.len(), operations_before, self.worker.operations()?))
     }
 

@@ -84,6 +84,9 @@ struct Options {
     /// What the servers are, for the report.
     #[arg(long, default_value = "versions not given")]
     servers: String,
+    /// Who runs on which cores, for the report.
+    #[arg(long, default_value = "shared by racers and servers")]
+    layout: String,
     /// The command that started this, for the report.
     #[arg(long, default_value = "cargo run --release --example race")]
     command: String,

@@ -159,17 +159,20 @@ impl Report {
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         let cpus = fs::read_to_string("/proc/cpuinfo")?;
         let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        // Those of the machine: this process may not be let run on all of them.
+        let cores = cpus.lines().filter(|line| line.starts_with("processor")).count();
         let memory = fs::read_to_string("/proc/meminfo")?;
         let memory =
             memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
         let gibibytes = memory.context("/proc/meminfo has no MemTotal")?.parse::<f64>()? / 1024.0 / 1024.0;
         let head = format!(
-            "- Date: {}\n- Machine: {} cores ({}), {gibibytes:.0} GiB, shared by racers and servers\n\
+            "- Date: {}\n- Machine: {} cores ({}), {gibibytes:.0} GiB; {}\n\
              - Versions: geofold {}, {}\n- Command: `{}`\n\
              - {} documents of about 600 bytes, 55 geoshards, {} partitions, one worker\n",
             &date[..10],
-            std::thread::available_parallelism()?,
+            cores,
             model.map_or("unknown", |(_, model)| model),
+            options.layout,
             env!("CARGO_PKG_VERSION"),
             options.servers,
             options.command,
