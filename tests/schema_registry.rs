@@ -1,5 +1,5 @@
 //! Records by a schema registry, on the stand-ins, with the binary: Avro, JSON Schema and Protobuf become documents, a registry that
-//! is not there yet delays them, and what it does not know becomes a dead letter.
+//! is not there yet delays them, and what it does not know becomes a dead letter. With `GEOFOLD_TEST_REGISTRY` the registry is a real one.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
@@ -7,10 +7,11 @@ use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::extract::{Path as Id, State};
+use axum::extract::Path as Id;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
@@ -21,6 +22,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{Header, Headers, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{Message, Offset, TopicPartitionList};
+use reqwest::Url;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -30,71 +32,115 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// "user" and "hunter2".
 const AUTHORIZATION: &str = "Basic dXNlcjpodW50ZXIy";
 
-const AVRO: u8 = 1;
-const JSON: u8 = 2;
-const PROTOBUF: u8 = 3;
-const EVENT: u8 = 4;
-const KEY: u8 = 5;
-const UNKNOWN: u8 = 9;
+/// The address of a real registry, which then takes the place of the stand-in: `dev/stack up --registry` has one. It may hold what an
+/// earlier run of these tests has registered, and nothing else under the subjects below.
+const REAL: &str = "GEOFOLD_TEST_REGISTRY";
 
-fn schemas() -> HashMap<String, Value> {
+/// Where the stand-in has Confluent's interface: not at the root, as with Apicurio.
+const PATH: &str = "/apis/ccompat/v7";
+
+/// No registry gives this one so soon.
+const UNKNOWN: u32 = 1_000_000;
+
+/// Schemas by their subjects, as they are registered. What is referred to comes first.
+fn schemas() -> [(&'static str, Value); 7] {
+    let point = r#"{"type":"record","name":"Point","namespace":"geo","fields":[
+        {"name":"lat","type":"double"},{"name":"lon","type":"double"}]}"#;
     let avro = r#"{"type":"record","name":"Place","fields":[
         {"name":"location","type":"geo.Point"},
         {"name":"seen","type":{"type":"long","logicalType":"timestamp-millis"}}]}"#;
+    let json = r#"{"$schema":"http://json-schema.org/draft-07/schema#","type":"object"}"#;
+    let point_proto = "syntax = \"proto3\"; message Point { double lat = 1; double lon = 2; }";
+    let proto = r#"syntax = "proto3"; import "point.proto";
+        message Place { Point location = 1; int64 people = 2; string name = 3; }"#;
     let event = r#"{"type":"record","name":"Envelope","fields":[
         {"name":"before","type":["null",{"type":"record","name":"Value","fields":[
             {"name":"id","type":"int"},{"name":"location","type":"string"}]}]},
         {"name":"after","type":["null","Value"]},{"name":"op","type":"string"}]}"#;
-    let proto = r#"syntax = "proto3"; import "point.proto";
-        message Place { Point location = 1; int64 people = 2; string name = 3; }"#;
-    let refers = |name: &str| json!([{"name": name, "subject": name, "version": 1}]);
     let key = r#"{"type":"record","name":"Key","fields":[{"name":"id","type":"int"}]}"#;
-    HashMap::from([
-        (AVRO.to_string(), json!({"schema": avro, "references": refers("geo.Point")})),
-        (JSON.to_string(), json!({"schema": "{}", "schemaType": "JSON"})),
-        (
-            PROTOBUF.to_string(),
-            json!({"schema": proto, "schemaType": "PROTOBUF", "references": refers("point.proto")}),
-        ),
-        (EVENT.to_string(), json!({ "schema": event })),
-        (KEY.to_string(), json!({ "schema": key })),
-        (
-            "geo.Point".to_owned(),
-            json!({"schema": r#"{"type":"record","name":"Point","namespace":"geo","fields":[
-                {"name":"lat","type":"double"},{"name":"lon","type":"double"}]}"#}),
-        ),
-        (
-            "point.proto".to_owned(),
-            json!({"schema": "syntax = \"proto3\"; message Point { double lat = 1; double lon = 2; }"}),
-        ),
-    ])
+    let refers = |name: &str| json!([{"name": name, "subject": name, "version": 1}]);
+    [
+        ("geo.Point", json!({ "schema": point })),
+        ("avro", json!({"schema": avro, "references": refers("geo.Point")})),
+        ("json", json!({"schema": json, "schemaType": "JSON"})),
+        ("point.proto", json!({"schema": point_proto, "schemaType": "PROTOBUF"})),
+        ("protobuf", json!({"schema": proto, "schemaType": "PROTOBUF", "references": refers("point.proto")})),
+        ("event", json!({ "schema": event })),
+        ("key", json!({ "schema": key })),
+    ]
 }
 
-/// What a registry says to whoever it knows.
+/// The registry that the tests are to use, if they are told of one.
+fn real_registry() -> Option<Url> {
+    let address = std::env::var(REAL).ok()?;
+    Some(address.parse().unwrap_or_else(|error| panic!("{REAL} is {address:?}: {error}")))
+}
+
+/// The ids of the schemas, by their subjects. A real registry is given them, once in this process.
+fn ids() -> &'static HashMap<&'static str, u32> {
+    static IDS: OnceLock<HashMap<&'static str, u32>> = OnceLock::new();
+    IDS.get_or_init(|| match real_registry() {
+        Some(registry) => {
+            let http = reqwest::blocking::Client::new();
+            let register = |(subject, schema): (&'static str, Value)| {
+                let url = format!("{}/subjects/{subject}/versions", registry.as_str().trim_end_matches('/'));
+                let request = http.post(url).header("content-type", "application/vnd.schemaregistry.v1+json");
+                let answer = request.body(schema.to_string()).send().unwrap();
+                let (status, text) = (answer.status(), answer.text().unwrap());
+                assert!(status.is_success(), "registering {subject}: {status} {text}");
+                let answer: Value = serde_json::from_str(&text).unwrap();
+                (subject, answer["id"].as_u64().unwrap().try_into().unwrap())
+            };
+            schemas().into_iter().map(register).collect()
+        }
+        None => schemas().into_iter().zip(1..).map(|((subject, _), id)| (subject, id)).collect(),
+    })
+}
+
+/// From now on there is a registry: the real one, or one that answers whoever it knows.
 fn serve(runtime: &Runtime, at: SocketAddr) {
-    async fn answer(name: String, headers: HeaderMap, schemas: HashMap<String, Value>) -> Response {
+    let listener = runtime.block_on(tokio::net::TcpListener::bind(at)).unwrap();
+    match real_registry() {
+        Some(registry) => runtime.spawn(forward(listener, registry.socket_addrs(|| None).unwrap()[0])),
+        None => runtime.spawn(async move { axum::serve(listener, standin()).await.unwrap() }),
+    };
+}
+
+/// Passes on what comes, both ways.
+async fn forward(listener: tokio::net::TcpListener, to: SocketAddr) {
+    while let Ok((mut client, _)) = listener.accept().await {
+        tokio::spawn(async move {
+            let mut server = tokio::net::TcpStream::connect(to).await.unwrap();
+            // Either may break off.
+            let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+        });
+    }
+}
+
+fn standin() -> Router {
+    fn answer(headers: &HeaderMap, schema: Option<Value>) -> Response {
         if headers.get("authorization").is_none_or(|given| given != AUTHORIZATION) {
             return StatusCode::UNAUTHORIZED.into_response();
         }
-        match schemas.get(&name) {
+        match schema {
             Some(schema) => Json(schema).into_response(),
             None => (StatusCode::NOT_FOUND, Json(json!({"error_code": 40403}))).into_response(),
         }
     }
-    type Schemas = State<HashMap<String, Value>>;
+    async fn by_id(Id(id): Id<u32>, headers: HeaderMap) -> Response {
+        let is_asked_for = |subject: &str| ids().get(subject) == Some(&id);
+        let found = schemas().into_iter().find(|(subject, _)| is_asked_for(subject));
+        answer(&headers, found.map(|(_, schema)| schema))
+    }
+    async fn by_subject(Id(asked): Id<String>, headers: HeaderMap) -> Response {
+        let found = schemas().into_iter().find(|(subject, _)| *subject == asked);
+        answer(&headers, found.map(|(_, schema)| schema))
+    }
     let routes = Router::new()
         .route("/schemas/types", get(|| async { Json(json!(["AVRO", "JSON", "PROTOBUF"])) }))
-        .route(
-            "/schemas/ids/{id}",
-            get(|State(all): Schemas, Id(id): Id<String>, headers: HeaderMap| answer(id, headers, all)),
-        )
-        .route(
-            "/subjects/{subject}/versions/1",
-            get(|State(all): Schemas, Id(id): Id<String>, headers: HeaderMap| answer(id, headers, all)),
-        )
-        .with_state(schemas());
-    let listener = runtime.block_on(tokio::net::TcpListener::bind(at)).unwrap();
-    runtime.spawn(async move { axum::serve(listener, routes).await });
+        .route("/schemas/ids/{id}", get(by_id))
+        .route("/subjects/{subject}/versions/1", get(by_subject));
+    Router::new().nest(PATH, routes)
 }
 
 fn free_address() -> SocketAddr {
@@ -138,10 +184,11 @@ impl World {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("geofold.toml");
         let (admin, registry) = (free_address(), free_address());
+        let path = real_registry().map_or(PATH.to_owned(), |url| url.path().to_owned());
         let map = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
         let toml = format!(
             "[kafka]\nbrokers = [{:?}]\ntopic = \"documents\"\ngroup_id = \"g\"\n{kafka}\n\
-             [schema_registry]\nurls = [\"http://{registry}\"]\nusername = \"user\"\npassword = \"hunter2\"\n\
+             [schema_registry]\nurls = [\"http://{registry}{path}\"]\nusername = \"user\"\npassword = \"hunter2\"\n\
              [elasticsearch]\nurls = [{:?}]\nprefix = \"p\"\n[geoshards]\nmap = {map:?}\n\
              [dead_letter]\npolicy = \"topic\"\ntopic = \"dead\"\n[admin]\nlisten = \"{admin}\"\n\
              [retry]\ninitial = \"50ms\"\nmax = \"500ms\"\n",
@@ -259,8 +306,12 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-fn framed(schema: u8, payload: &[u8]) -> Option<Vec<u8>> {
-    Some([&[0, 0, 0, 0, schema][..], payload].concat())
+fn framed_by(id: u32, payload: &[u8]) -> Option<Vec<u8>> {
+    Some([&[0][..], &id.to_be_bytes(), payload].concat())
+}
+
+fn framed(schema: &str, payload: &[u8]) -> Option<Vec<u8>> {
+    framed_by(ids()[schema], payload)
 }
 
 fn point(lat: f64, lon: f64) -> Vec<u8> {
@@ -279,12 +330,12 @@ fn records_in_each_format_become_documents_once_the_registry_is_there() {
     // 2026-11-21T08:00:00Z
     let seen = [0x80, 0xb0, 0xf4, 0xd1, 0xbf, 0x68];
     world.produce(&[
-        (b"avro", framed(AVRO, &[point(52.5, 13.25), seen.to_vec()].concat()), None),
-        (b"json", framed(JSON, br#"{"location":[13.4,52.5],"n":1.10}"#), None),
-        (b"unknown", framed(UNKNOWN, b"anything"), None),
-        (b"protobuf", framed(PROTOBUF, &protobuf_place()), None),
+        (b"avro", framed("avro", &[point(52.5, 13.25), seen.to_vec()].concat()), None),
+        (b"json", framed("json", br#"{"location":[13.4,52.5],"n":1.10}"#), None),
+        (b"unknown", framed_by(UNKNOWN, b"anything"), None),
+        (b"protobuf", framed("protobuf", &protobuf_place()), None),
         (b"plain", Some(br#"{"location":[13.4,52.5]}"#.to_vec()), Some("index")),
-        (b"gone", framed(JSON, br#"{"location":[13.4,52.5]}"#), None),
+        (b"gone", framed("json", br#"{"location":[13.4,52.5]}"#), None),
         (b"gone", None, None),
     ]);
     let log = world.config.with_file_name("log");
@@ -301,7 +352,8 @@ fn records_in_each_format_become_documents_once_the_registry_is_there() {
     let reason = wait_for("a worker that waits for the registry", || {
         world.get("/readyz").filter(|(status, text)| *status == 503 && text.contains("schema registry"))
     });
-    assert!(reason.1.contains("waits for the schema 1"), "{reason:?}");
+    let waits = format!("waits for the schema {}:", ids()["avro"]);
+    assert!(reason.1.contains(&waits), "{reason:?}");
     assert_eq!(world.metric("geofold_schema_waiting_partitions"), Some(1.0));
     assert!(world.documents().is_empty());
 
@@ -323,7 +375,7 @@ fn records_in_each_format_become_documents_once_the_registry_is_there() {
     assert_eq!(documents["plain"], json!({"location": [13.4, 52.5]}));
     let (key, value, reason, has_own_headers) = world.dead_letter();
     assert_eq!((key, reason.as_str(), has_own_headers), (b"unknown".to_vec(), "unknown_schema", true));
-    assert_eq!(Some(value), framed(UNKNOWN, b"anything"));
+    assert_eq!(Some(value), framed_by(UNKNOWN, b"anything"));
     wait_for("a ready worker", || world.get("/readyz").filter(|(status, _)| *status == 200));
     assert_eq!(world.metric("geofold_schema_waiting_partitions"), Some(0.0));
     assert_eq!(world.metric("geofold_schema_answers_total{result=\"found\"}"), Some(3.0));
@@ -347,11 +399,11 @@ fn records_in_each_format_become_documents_once_the_registry_is_there() {
 fn debeziums_events_in_avro_are_keyed_by_a_field_of_an_avro_key() {
     let world = World::new("format = \"registry\"\nkey = \"registry:id\"\nenvelope = \"debezium\"");
     serve(&world.runtime, world.registry);
-    let key = |id: u8| framed(KEY, &[id << 1]).unwrap();
+    let key = |id: u8| framed("key", &[id << 1]).unwrap();
     let row = |id: u8, lat: u8| [&[2, id << 1, 8][..], &[b'0' + lat], b",13"].concat();
     let event = |before: Option<Vec<u8>>, after: Option<Vec<u8>>, op: u8| {
         let side = |row: Option<Vec<u8>>| row.unwrap_or_else(|| vec![0]);
-        framed(EVENT, &[side(before), side(after), vec![2, op]].concat())
+        framed("event", &[side(before), side(after), vec![2, op]].concat())
     };
     world.produce(&[
         (&key(7), event(None, Some(row(7, 1)), b'c'), None),
