@@ -184,6 +184,9 @@ mod tests {
             let error = id(form, key, &mut schemas).unwrap_err();
             assert!(error.starts_with("bad_key: ") && error.contains(words), "{error}");
         }
+        let as_long_as_allowed = [&b"\0\0\0\0\x01\x80\x80\x08"[..], &[b'x'; MAX_KEY_BYTES]].concat();
+        let error = id("registry", &as_long_as_allowed, &mut schemas).unwrap_err();
+        assert!(error.contains("65536 bytes that are allowed"), "two quotes too many: {error}");
         schemas.learn(SchemaId(4), Err(Unreadable::UnknownSchema(SchemaId(4))));
         let error = id("registry:id", b"\0\0\0\0\x04\x0e", &mut schemas).unwrap_err();
         assert!(error.starts_with("unknown_schema: "), "{error}");

@@ -3,6 +3,7 @@
 
 mod clock;
 mod elastic;
+mod http;
 mod registry;
 pub(crate) mod source;
 mod tally;

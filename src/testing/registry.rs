@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
-use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Json, Response};
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::response::{AppendHeaders, IntoResponse, Json, Response};
 use axum::routing::get;
 use serde_json::{Value, json};
-use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::http::{Served, lock, serve};
 use crate::config::SchemaRegistry;
 
 /// 200: it answers as it should.
@@ -23,44 +23,31 @@ struct Shared {
     versions: Mutex<HashMap<(String, String), Value>>,
     asked: Mutex<Vec<String>>,
     authorization: Mutex<Option<String>>,
+    /// Sent with each answer that is not as it should be.
+    header: Mutex<Option<(HeaderName, String)>>,
     status: AtomicU16,
 }
 
 /// It ends when it is dropped.
 pub(crate) struct TestRegistry {
-    address: std::net::SocketAddr,
+    served: Served,
     shared: Arc<Shared>,
-    _stop: DropGuard,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl TestRegistry {
     pub(crate) async fn start() -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared { status: AtomicU16::new(WELL), ..Shared::default() });
         let routes = Router::new()
             .route("/base/schemas/types", get(types))
             .route("/base/schemas/ids/{id}", get(schema))
             .route("/base/subjects/{subject}/versions/{version}", get(version))
             .with_state(shared.clone());
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
-        tokio::spawn(async move {
-            tokio::select! {
-                _ = axum::serve(listener, routes) => {}
-                () = stopped.cancelled() => {}
-            }
-        });
-        Self { address, shared, _stop: stop.drop_guard() }
+        Self { served: serve(routes).await, shared }
     }
 
     /// What leads to it.
     pub(crate) fn settings(&self) -> SchemaRegistry {
-        let url = format!("http://{}/base/", self.address).parse().unwrap();
+        let url = format!("http://{}/base/", self.served.address).parse().unwrap();
         SchemaRegistry { urls: vec![url], ..SchemaRegistry::default() }
     }
 
@@ -74,6 +61,7 @@ impl TestRegistry {
         self.put(id, json!({ "schema": schema }));
     }
 
+    /// A version of a subject, softly deleted since.
     pub(crate) fn put_version(&self, subject: &str, version: u32, sent: Value) {
         lock(&self.shared.versions).insert((subject.to_owned(), version.to_string()), sent);
     }
@@ -81,6 +69,12 @@ impl TestRegistry {
     /// From now on it answers all with this status.
     pub(crate) fn be(&self, status: u16) {
         self.shared.status.store(status, Ordering::Relaxed);
+    }
+
+    /// The same, with this header.
+    pub(crate) fn be_with(&self, status: u16, name: HeaderName, value: impl Into<String>) {
+        *lock(&self.shared.header) = Some((name, value.into()));
+        self.be(status);
     }
 
     /// And now it answers well.
@@ -107,7 +101,8 @@ fn instead(shared: &Shared, asked: String, headers: &HeaderMap) -> Option<Respon
         return Some(StatusCode::UNAUTHORIZED.into_response());
     }
     let status = shared.status.load(Ordering::Relaxed);
-    (status != WELL).then(|| StatusCode::from_u16(status).unwrap().into_response())
+    let header = lock(&shared.header).clone();
+    (status != WELL).then(|| (StatusCode::from_u16(status).unwrap(), AppendHeaders(header)).into_response())
 }
 
 fn found(sent: Option<Value>, code: i32) -> Response {
@@ -132,8 +127,14 @@ async fn schema(State(shared): State<Arc<Shared>>, Path(id): Path<String>, heade
 async fn version(
     State(shared): State<Arc<Shared>>,
     Path(at): Path<(String, String)>,
+    RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
-    let well = || found(lock(&shared.versions).get(&at).cloned(), 40_402);
+    let well = || {
+        let versions = lock(&shared.versions);
+        let has_subject = versions.keys().any(|(subject, _)| *subject == at.0);
+        let seen = versions.get(&at).filter(|_| query.as_deref() == Some("deleted=true"));
+        found(seen.cloned(), if has_subject { 40_402 } else { 40_401 })
+    };
     instead(&shared, format!("{} {}", at.0, at.1), &headers).unwrap_or_else(well)
 }

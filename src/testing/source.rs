@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -11,7 +11,8 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::{StreamExt, stream};
-use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::http::{Served, lock, serve};
 
 /// What is answered for an id; 404 for those of which nothing is said.
 #[derive(Debug, Clone, Copy)]
@@ -39,34 +40,19 @@ struct Shared {
 
 /// It ends when it is dropped.
 pub(crate) struct TestSource {
-    address: std::net::SocketAddr,
+    served: Served,
     shared: Arc<Shared>,
-    _stop: DropGuard,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl TestSource {
     pub(crate) async fn start() -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared::default());
         let routes = Router::new().route("/documents/{id}", get(answer)).with_state(shared.clone());
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
-        tokio::spawn(async move {
-            tokio::select! {
-                _ = axum::serve(listener, routes) => {}
-                () = stopped.cancelled() => {}
-            }
-        });
-        Self { address, shared, _stop: stop.drop_guard() }
+        Self { served: serve(routes).await, shared }
     }
 
     pub(crate) fn template(&self) -> String {
-        format!("http://{}/documents/{{id}}", self.address)
+        format!("http://{}/documents/{{id}}", self.served.address)
     }
 
     pub(crate) fn put(&self, id: &str, reply: Reply) {

@@ -1,3 +1,5 @@
+use bytes::Bytes;
+
 use super::*;
 use crate::testing::TestRegistry;
 
@@ -76,4 +78,24 @@ async fn what_one_reader_gave_up_another_gets() {
     first.abort();
     assert!(second.await.unwrap().unwrap().is_ok());
     assert!(registry.schema(SchemaId(1)).await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn who_asks_for_another_schema_at_the_same_time_gets_that_one() {
+    let server = TestRegistry::start().await;
+    server.put_avro(1, LONG);
+    server.put_avro(2, r#""string""#);
+    let registry = open(&server, 10);
+    let (one, two) = tokio::join!(registry.schema(SchemaId(1)), registry.schema(SchemaId(2)));
+    let again = (registry.schema(SchemaId(1)).await, registry.schema(SchemaId(2)).await);
+    let read = |looked: Result<Looked, Trouble>| {
+        let json = looked.unwrap().unwrap().json(&Bytes::from_static(&[6, b'a', b'b', b'c']), 0, 100);
+        json.map(|json| String::from_utf8(json.to_vec()).unwrap()).map_err(|_| ())
+    };
+    assert_eq!(
+        (read(one), read(two)),
+        (Err(()), Ok("\"abc\"".to_owned())),
+        "four bytes are more than a long needs"
+    );
+    assert_eq!((read(again.0), read(again.1)), (Err(()), Ok("\"abc\"".to_owned())));
 }
