@@ -4,6 +4,7 @@ mod audit;
 mod campaigns;
 mod counts;
 mod distribution;
+mod http;
 mod registry;
 mod source;
 
@@ -16,6 +17,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::byte_size::ByteSize;
 use super::properties::{self, Properties};
+use super::secret::Secret;
 use super::types::{
     AwsService, Config, DeadLetterPolicy, Elasticsearch, GroupProtocol, Kafka, SaslMechanism,
 };
@@ -113,6 +115,13 @@ impl Findings {
     fn fits(&mut self, low: (&str, ByteSize), high: (&str, ByteSize), why: &str) {
         if low.1 > high.1 {
             self.order(low.0, low.1, "at most", high.0, high.1, why);
+        }
+    }
+
+    /// A secret that is given has to be one.
+    fn not_empty(&mut self, key: impl Into<String>, secret: Option<&Secret>) {
+        if secret.is_some_and(|secret| secret.expose().is_empty()) {
+            self.error(key, "is empty; check the variable or file that it comes from");
         }
     }
 
@@ -243,9 +252,7 @@ fn check_security(findings: &mut Findings, kafka: &Kafka, has_tls: bool) {
             _ => {}
         }
     }
-    if kafka.sasl_password.as_ref().is_some_and(|password| password.expose().is_empty()) {
-        findings.error("kafka.sasl_password", "is empty; check the variable or file that it comes from");
-    }
+    findings.not_empty("kafka.sasl_password", kafka.sasl_password.as_ref());
     let in_the_clear = protocol.uses_sasl() && !protocol.uses_tls();
     if in_the_clear && !kafka.brokers.iter().all(|broker| is_loopback_broker(broker)) {
         findings.warning(
@@ -325,15 +332,8 @@ fn check_credentials(findings: &mut Findings, elasticsearch: &Elasticsearch) {
         (None, true) => findings.error("elasticsearch.username", "is required with password; set it"),
         _ => {}
     }
-    let secrets = [
-        ("elasticsearch.password", &elasticsearch.password),
-        ("elasticsearch.api_key", &elasticsearch.api_key),
-    ];
-    for (key, secret) in secrets {
-        if secret.as_ref().is_some_and(|secret| secret.expose().is_empty()) {
-            findings.error(key, "is empty; check the variable or file that it comes from");
-        }
-    }
+    findings.not_empty("elasticsearch.password", elasticsearch.password.as_ref());
+    findings.not_empty("elasticsearch.api_key", elasticsearch.api_key.as_ref());
     let has_region = elasticsearch.aws_region.is_some();
     if has_region && (has_password || has_key || elasticsearch.username.is_some()) {
         findings.error(

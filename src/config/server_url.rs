@@ -49,12 +49,17 @@ impl ServerUrl {
 
     /// Whether the server is on this machine, so that nobody can listen on the way.
     pub fn is_loopback(&self) -> bool {
-        match self.0.host() {
-            Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
-            Some(Host::Ipv4(address)) => address.is_loopback(),
-            Some(Host::Ipv6(address)) => address.is_loopback(),
-            None => false,
-        }
+        is_loopback(&self.0)
+    }
+}
+
+/// Whether an address leads to this machine.
+pub(super) fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
     }
 }
 

@@ -14,6 +14,7 @@ use url::Url;
 use super::byte_size::ByteSize;
 use super::database_url::{DatabaseUrl, PostgresUrl};
 use super::secret::{REDACTED, Secret};
+use super::server_url::is_loopback;
 
 /// What a template of an address has where the id goes.
 pub const ID_PLACE: &str = "{id}";
@@ -161,17 +162,11 @@ impl HttpTemplate {
         if !matches!(url.scheme(), "http" | "https") || url.host().is_none() || url.fragment().is_some() {
             return Err(BadSourceUrl::NotAnAddress);
         }
-        let is_loopback = match url.host() {
-            Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
-            Some(url::Host::Ipv4(address)) => address.is_loopback(),
-            Some(url::Host::Ipv6(address)) => address.is_loopback(),
-            None => false,
-        };
         Ok(Self {
             text: Secret::new(text),
             shown: shown(text),
             uses_tls: url.scheme() == "https",
-            is_loopback,
+            is_loopback: is_loopback(&url),
         })
     }
 

@@ -89,9 +89,7 @@ fn check_database(findings: &mut Findings, database: &Database) {
     if database.connections < 2 {
         findings.error("database.connections", "must be at least 2: one merges, one answers questions");
     }
-    if database.password.as_ref().is_some_and(|password| password.expose().is_empty()) {
-        findings.error("database.password", "is empty; check the variable or file that it comes from");
-    }
+    findings.not_empty("database.password", database.password.as_ref());
     match &database.url {
         DatabaseUrl::Sqlite(_) => {
             if database.password.is_some() {

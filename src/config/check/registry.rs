@@ -1,8 +1,7 @@
 //! What is wrong with `[schema_registry]`, and with the forms of keys and values.
 
-use reqwest::header::HeaderValue;
-
 use super::Findings;
+use super::http::Credentials;
 use crate::config::registry::{Format, KeyForm, SchemaRegistry};
 use crate::config::types::Config;
 
@@ -56,30 +55,15 @@ fn check_keys(findings: &mut Findings, config: &Config) {
 }
 
 fn check_credentials(findings: &mut Findings, registry: &SchemaRegistry) {
-    if registry.bearer_token.is_some() && (registry.username.is_some() || registry.password.is_some()) {
-        findings.error(
-            "schema_registry.bearer_token",
-            "give either a bearer token or username and password, not both",
-        );
-    } else if registry.username.is_some() != registry.password.is_some() {
-        findings
-            .error("schema_registry.username", "username and password go together; set both, or remove both");
-    }
-    let secrets = [
-        ("schema_registry.password", &registry.password),
-        ("schema_registry.bearer_token", &registry.bearer_token),
-    ];
-    for (key, secret) in secrets {
-        let Some(secret) = secret else { continue };
-        if secret.expose().is_empty() {
-            findings.error(key, "is empty; check the variable or file that it comes from");
-        } else if HeaderValue::try_from(secret.expose()).is_err() {
-            findings.error(key, "has characters that no header has");
-        }
-    }
-    let has_secrets = registry.password.is_some() || registry.bearer_token.is_some();
+    let credentials = Credentials {
+        section: "schema_registry",
+        username: registry.username.as_deref(),
+        password: registry.password.as_ref(),
+        bearer_token: registry.bearer_token.as_ref(),
+    };
+    credentials.check(findings);
     for url in &registry.urls {
-        if has_secrets && !url.uses_tls() && !url.is_loopback() {
+        if credentials.are_secret() && !url.uses_tls() && !url.is_loopback() {
             findings.warning(
                 "schema_registry.urls",
                 format!("{url}: credentials travel without encryption; use https"),

@@ -3,6 +3,7 @@
 use reqwest::header::{HeaderName, HeaderValue};
 
 use super::Findings;
+use super::http::Credentials;
 use crate::config::source::{Source, SourceKind, SourceUrl};
 use crate::config::types::{Config, OnMissing};
 use crate::ids::DocId;
@@ -26,7 +27,7 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
     };
     check_url(findings, source, kind);
     check_foreign(findings, source, kind);
-    check_credentials(findings, source);
+    check_credentials(findings, source, kind);
     if source.batch == 0 || source.batch > MAX_BATCH {
         findings.error("source.batch", format!("must be 1 to {MAX_BATCH}"));
     }
@@ -50,9 +51,17 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
     }
 }
 
+fn credentials(source: &Source) -> Credentials<'_> {
+    Credentials {
+        section: "source",
+        username: source.username.as_deref(),
+        password: source.password.as_ref(),
+        bearer_token: source.bearer_token.as_ref(),
+    }
+}
+
 fn check_url(findings: &mut Findings, source: &Source, kind: SourceKind) {
-    let has_secrets =
-        source.password.is_some() || source.bearer_token.is_some() || !source.headers.is_empty();
+    let has_secrets = credentials(source).are_secret() || !source.headers.is_empty();
     match (kind, &source.url) {
         (SourceKind::Http, None) => {
             findings.error("source.url", "is required; write \"https://host/documents/{id}\"");
@@ -121,23 +130,10 @@ fn check_foreign(findings: &mut Findings, source: &Source, kind: SourceKind) {
     }
 }
 
-fn check_credentials(findings: &mut Findings, source: &Source) {
-    let is_http = source.kind == Some(SourceKind::Http);
-    if is_http && source.bearer_token.is_some() && (source.username.is_some() || source.password.is_some()) {
-        findings
-            .error("source.bearer_token", "give either a bearer token or username and password, not both");
-    } else if is_http && source.username.is_some() != source.password.is_some() {
-        findings.error("source.username", "username and password go together; set both, or remove both");
-    }
-    for (key, secret) in
-        [("source.password", &source.password), ("source.bearer_token", &source.bearer_token)]
-    {
-        let Some(secret) = secret else { continue };
-        if secret.expose().is_empty() {
-            findings.error(key, "is empty; check the variable or file that it comes from");
-        } else if is_http && HeaderValue::try_from(secret.expose()).is_err() {
-            findings.error(key, "has characters that no header has");
-        }
+fn check_credentials(findings: &mut Findings, source: &Source, kind: SourceKind) {
+    match kind {
+        SourceKind::Http => credentials(source).check(findings),
+        SourceKind::Postgresql => findings.not_empty("source.password", source.password.as_ref()),
     }
     for (header, value) in &source.headers {
         // The value is not quoted: it may be a secret.
