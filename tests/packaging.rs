@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -287,6 +287,49 @@ fn the_package_is_made_without_a_warning_and_has_what_belongs_there() {
     let package = folder.path().join(concat!("package/geofold-", env!("CARGO_PKG_VERSION"), ".crate"));
     let bytes = std::fs::metadata(&package).unwrap().len();
     assert!(bytes < 4 << 20, "{bytes} bytes; the registry takes 10 MiB");
+}
+
+/// In a lock file: each package with its versions, and what geofold itself depends on.
+fn locked(file: &str) -> (BTreeMap<String, BTreeSet<String>>, BTreeSet<String>) {
+    let lock: toml::Table = read(file).parse().unwrap();
+    let (mut versions, mut of_geofold) = (BTreeMap::<_, BTreeSet<_>>::new(), BTreeSet::new());
+    for package in lock["package"].as_array().unwrap() {
+        let (name, version) = (package["name"].as_str().unwrap(), package["version"].as_str().unwrap());
+        versions.entry(name.to_owned()).or_default().insert(version.to_owned());
+        if name == "geofold" {
+            // A name, or a name and a version where there are two.
+            let names = package["dependencies"].as_array().unwrap().iter().map(|name| name.as_str().unwrap());
+            of_geofold = names.map(|name| name.split(' ').next().unwrap().to_owned()).collect();
+        }
+    }
+    (versions, of_geofold)
+}
+
+/// The fuzz targets are a package of their own, which cargo looks at only where somebody fuzzes.
+#[test]
+fn what_is_fuzzed_is_built_of_what_ships() {
+    if !at("fuzz/Cargo.lock").exists() {
+        return; // The published package is without it.
+    }
+    let mend = "cp Cargo.lock fuzz/ && cargo update --workspace --manifest-path fuzz/Cargo.toml";
+    let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
+    let (ships, _) = locked("Cargo.lock");
+    let (fuzzed, of_geofold) = locked("fuzz/Cargo.lock");
+    let needed = manifest["dependencies"]
+        .as_table()
+        .unwrap()
+        .iter()
+        .filter(|(_, how)| how.get("optional").and_then(toml::Value::as_bool) != Some(true));
+    let missing: Vec<&String> =
+        needed.map(|(name, _)| name).filter(|name| !of_geofold.contains(*name)).collect();
+    assert!(missing.is_empty(), "fuzz/Cargo.lock is without {missing:?}: {mend}");
+    for (name, versions) in &fuzzed {
+        let Some(ships) = ships.get(name) else { continue };
+        assert!(
+            versions.is_subset(ships),
+            "fuzz/Cargo.lock has {name} {versions:?}, and {ships:?} ship: {mend}"
+        );
+    }
 }
 
 /// Whether a tool is here; with CI=true it has to be.
