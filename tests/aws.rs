@@ -109,7 +109,7 @@ impl Gate {
         if credential != format!("{KEY}/{scope}") {
             return Err(format!("Credential should be scoped to {SCOPE}"));
         }
-        for name in ["host", "x-amz-date", "x-amz-content-sha256"] {
+        for name in ["host", "content-type", "x-amz-date", "x-amz-content-sha256"] {
             assert!(signed.split(';').any(|one| one == name), "{name} is not signed: {signed}");
         }
         if header("x-amz-security-token") != self.token {

@@ -7,14 +7,18 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use geofold::config::follow::FOLLOWED;
+use geofold::config::follow::{FOLLOWED_BY_ALL, FOLLOWED_BY_WORKERS};
 
 const HEAD: &str = "# Configuration
 
 Every key, as `config/geofold.toml` describes it. This page is made from that file, by
-`GEOFOLD_UPDATE=1 cargo test --test configuration`; the file is a better beginning for your own. A running worker
-follows the keys that say so.
+`GEOFOLD_UPDATE=1 cargo test --test configuration`; the file is a better beginning for your own. What says
+*followed* is followed without a restart when the file has changed: by workers alone, or by all that run on (workers, collectors,
+`campaign run` and `campaign watch`).
 ";
+
+const BY_WORKERS: &str = " · [followed](#reload) by workers";
+const BY_ALL: &str = " · [followed](#reload) by all";
 
 fn at(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -76,7 +80,11 @@ fn reference(file: &str) -> String {
             let variable = format!("GEOFOLD_{}__{}", section.to_uppercase(), name.to_uppercase());
             let what = if has_default { "" } else { ", for example" };
             let path = format!("{section}.{name}");
-            let followed = if FOLLOWED.contains(&path.as_str()) { " · [followed](#reload)" } else { "" };
+            let followed = match path.as_str() {
+                key if FOLLOWED_BY_WORKERS.contains(&key) => BY_WORKERS,
+                key if FOLLOWED_BY_ALL.contains(&key) => BY_ALL,
+                _ => "",
+            };
             write!(
                 text,
                 "\n### {path}\n\n`{name} = {value}`{what} · `{variable}`{followed}\n\n{}",
@@ -112,16 +120,14 @@ fn the_reference_of_the_configuration_is_what_the_file_says() {
 }
 
 #[test]
-fn each_key_that_a_running_worker_follows_says_so_and_no_other() {
+fn each_key_that_is_followed_says_by_whom_and_no_other_does() {
     let page = std::fs::read_to_string(at("docs/configuration.md")).unwrap();
-    let mut marked: Vec<&str> = page
-        .split("\n### ")
-        .skip(1)
-        .filter(|section| section.contains("[followed]"))
-        .map(|section| section.lines().next().unwrap())
-        .collect();
-    marked.sort_unstable();
-    assert_eq!(marked, FOLLOWED);
+    for (mark, keys) in [(BY_WORKERS, FOLLOWED_BY_WORKERS), (BY_ALL, FOLLOWED_BY_ALL)] {
+        let sections = page.split("\n### ").skip(1).filter(|section| section.contains(mark));
+        let mut marked: Vec<&str> = sections.map(|section| section.lines().next().unwrap()).collect();
+        marked.sort_unstable();
+        assert_eq!(marked, keys, "{mark}");
+    }
 }
 
 #[test]

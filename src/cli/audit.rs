@@ -99,7 +99,7 @@ pub(super) const PRINTED: u64 = 100;
 
 pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
-    let stop = signals::stop_on_signal()?;
+    let stop = signals::stop_on_signal_or_hang_up()?;
     let elastic = connect::elasticsearch(&config)?;
     if args.tally {
         return tokio::select! {

@@ -10,7 +10,7 @@ use clap::Args;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{ConfigArgs, Failure, connect, run, signals};
+use super::{ConfigArgs, Failure, connect, reload, signals};
 use crate::admin::{self, Health};
 use crate::config::Config;
 use crate::database::Database;
@@ -27,7 +27,8 @@ const MAX_SILENCE: Duration = Duration::from_secs(120);
 ///
 /// Workers with [tally] in their configuration send what changes in documents' tags and the like to a topic of increments.
 /// Collectors read it and keep the counts in a database, [database], each change exactly once. They take over from each
-/// other within seconds. SIGTERM or SIGINT: it steps down and exits with 0. Kill -9 is as safe.
+/// other within seconds. SIGTERM or SIGINT: it steps down and exits with 0. Kill -9 is as safe. SIGHUP: the configuration is
+/// read again, as it is when the file changes, with reload.watch; log.filter is followed.
 ///
 /// A record that is no increment, and increments that were deleted before they were merged, end it with an error (exit
 /// code 1) that says what to do: counts need every increment.
@@ -49,8 +50,8 @@ fn place(text: &str) -> anyhow::Result<(i32, i64)> {
 }
 
 pub async fn collect(args: CollectArgs) -> Result<ExitCode, Failure> {
-    let config = args.config.load()?;
-    run::start_logging(&config)?;
+    let metrics = CollectorMetrics::new().context("registering metrics")?;
+    let config = reload::begin(args.config, Some(metrics.reload.clone())).await?;
     let stop = signals::stop_on_signal()?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "geofold collect starts");
     tracing::info!("configuration:\n{}", config.to_redacted_toml());
@@ -59,7 +60,6 @@ pub async fn collect(args: CollectArgs) -> Result<ExitCode, Failure> {
             "[tally] counts nothing: workers with this configuration send no increments; set tally.facets or tally.geoshard"
         );
     }
-    let metrics = CollectorMetrics::new().context("registering metrics")?;
     let health = Health::with_gauge(connect::clock(), metrics.ready.clone(), MAX_SILENCE);
     let (latest, reader) = watch::channel(None);
     let admin_stop = CancellationToken::new();

@@ -42,7 +42,7 @@ pub struct DemoArgs {
 pub async fn demo(args: DemoArgs) -> Result<ExitCode, Failure> {
     let worker_arguments = worker_arguments(&args);
     let DemoArgs { docs, rate, seconds, seed, calm, port, .. } = args;
-    let stop = signals::stop_on_signal()?;
+    let stop = signals::stop_on_signal_or_hang_up()?;
     let options = DemoOptions { docs, rate, seconds, seed, calm, port, worker_arguments };
     let verdict = demo::run(options, stop).await?;
     output::line(&verdict)?;

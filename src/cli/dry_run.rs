@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::Args;
 use serde_json::json;
 use tokio::sync::{Semaphore, mpsc};
@@ -65,9 +65,13 @@ fn parse_from(text: &str) -> Result<reader::From, String> {
 
 pub async fn dry_run(args: DryRunArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
-    let stop = signals::stop_on_signal()?;
+    let stop = signals::stop_on_signal_or_hang_up()?;
     let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);
-    let mut run = prepare(&config, elastic).await?;
+    let prepared = tokio::select! {
+        prepared = prepare(&config, elastic) => prepared,
+        () = stop.cancelled() => Err(anyhow!("interrupted; nothing was read").into()),
+    };
+    let mut run = prepared?;
     let (sender, receiver) = mpsc::channel(AT_ONCE);
     let reading = {
         let (config, stop) = (config.clone(), stop.clone());

@@ -1,5 +1,6 @@
 //! The configuration is read again: at SIGHUP, and when the file has another content. What can be followed is; what else has
-//! changed is named, and waits for a restart. One that can not be used changes nothing.
+//! changed is named, and waits for a restart. One that can not be used changes nothing. Every command that runs on does so;
+//! workers follow more than the others.
 //!
 //! The file is looked at every so often rather than by the system's notices: a Kubernetes ConfigMap is changed by swapping a
 //! symbolic link two folders up, and there are file systems that notify nobody. What counts is its content, which has to be
@@ -15,12 +16,14 @@ use anyhow::{Context, anyhow};
 use tokio::signal::unix::Signal;
 use tokio::sync::watch;
 
-use super::ConfigArgs;
+use super::{ConfigArgs, Failure, run, signals};
+use crate::config::follow::{Process, is_followed};
 use crate::config::{Config, Finding};
+use crate::geoshard::GeoshardMap;
+use crate::maps::MapsReader;
 use crate::refeed::Source;
-use crate::telemetry::Metrics;
-use crate::telemetry::logging::FilterSwitch;
-use crate::telemetry::reload::Reloaded;
+use crate::telemetry::logging::{FilterSwitch, Logging};
+use crate::telemetry::reload::{ReloadMetrics, Reloaded};
 use crate::worker::limits::{Limits, LimitsReader};
 
 /// What is in force, for those who act by it.
@@ -45,7 +48,7 @@ pub struct Readers {
 }
 
 impl InForce {
-    /// As the worker begins.
+    /// As a worker begins.
     pub fn new(config: &Config) -> anyhow::Result<(Self, Readers)> {
         let source = config.source.kind.map(|_| Source::open(config)).transpose()?.map(watch::channel);
         let (source, source_reader) = source.unzip();
@@ -79,16 +82,38 @@ impl InForce {
 pub struct Follower {
     /// Where it is.
     pub args: ConfigArgs,
-    /// What the worker was started with.
+    /// What the process was started with.
     pub running: Config,
     /// What the file held then.
     pub file: Watched,
     /// Where the log's filter is set.
     pub filter: FilterSwitch,
+    /// What a worker follows besides.
+    pub worker: Option<OfWorker>,
+    /// Where it is counted, if anybody can see that.
+    pub metrics: Option<ReloadMetrics>,
+}
+
+/// What is asked of a configuration that a worker reads again, and who acts by it.
+pub struct OfWorker {
     /// Where it is published.
     pub in_force: InForce,
-    /// Where it is counted.
-    pub metrics: Arc<Metrics>,
+    /// Which maps may be configured.
+    pub maps: MapsReader,
+    /// What the file of the map held at the start.
+    pub map_file: Watched,
+}
+
+/// Begins a command that follows what all do: reads the configuration, sets the log up, and follows from then on.
+pub async fn begin(args: ConfigArgs, metrics: Option<ReloadMetrics>) -> Result<Config, Failure> {
+    // From here on it is no reason to end.
+    let hang_ups = signals::hang_ups()?;
+    let file = Watched::new(digest(&args.config).await);
+    let running = args.load()?;
+    let Logging { filter, .. } = run::start_logging(&running)?;
+    let follower = Follower { args, running: running.clone(), file, filter, worker: None, metrics };
+    tokio::spawn(follower.follow(hang_ups));
+    Ok(running)
 }
 
 /// A configuration that can be used.
@@ -108,12 +133,12 @@ impl Follower {
                 biased;
                 heard = hang_ups.recv() => {
                     if heard.is_none() { return; }
-                    self.file.is_used(digest(&self.args.config).await);
+                    self.look(true).await;
                     self.read_again();
                 }
                 () = next_look(self.running.reload.watch) => {
-                    if self.file.look(digest(&self.args.config).await) {
-                        tracing::info!("the configuration file has another content");
+                    if self.look(false).await {
+                        tracing::info!("the configuration's file, or the map's, has another content");
                         self.read_again();
                     }
                 }
@@ -121,17 +146,29 @@ impl Follower {
         }
     }
 
+    /// Looks at the files. Whether they should be read; if they are read in any case, their content is what is used.
+    async fn look(&mut self, in_any_case: bool) -> bool {
+        let mut is_new = self.file.look(digest(&self.args.config).await, in_any_case);
+        if let Some(worker) = &mut self.worker {
+            is_new |= worker.map_file.look(digest(&self.running.geoshards.map).await, in_any_case);
+        }
+        is_new
+    }
+
     fn read_again(&mut self) {
-        match self.read() {
+        let outcome = match self.read() {
             Ok(usable) => {
                 self.follow_it(usable);
-                self.metrics.reload.count(Reloaded::Followed);
+                Reloaded::Followed
             }
             Err(error) => {
                 let error = format!("{error:#}");
                 tracing::error!(error, "the configuration can not be used; the one in force stays");
-                self.metrics.reload.count(Reloaded::Refused);
+                Reloaded::Refused
             }
+        };
+        if let Some(metrics) = &self.metrics {
+            metrics.count(outcome);
         }
     }
 
@@ -139,14 +176,22 @@ impl Follower {
     fn read(&self) -> anyhow::Result<Usable> {
         let (read, findings) = self.args.read()?;
         refuse_errors(&findings, "")?;
-        let mut next = self.running.following(&read);
+        let process = match &self.worker {
+            Some(worker) => {
+                refuse_map(&read.geoshards.map, &worker.maps)?;
+                Process::Worker
+            }
+            None => Process::Other,
+        };
+        let mut next = self.running.following(&read, process);
         if self.filter.is_from_env() && next.log.filter != self.running.log.filter {
             tracing::warn!("log.filter has changed, but RUST_LOG is set, and wins");
             next.log.filter.clone_from(&self.running.log.filter);
         }
         // What waits for a restart is still as it was: together they may be what no file says.
         refuse_errors(&next.findings(), "together with the keys that wait for a restart: ")?;
-        let waiting = next.differs_in(&read).into_iter().filter(|key| key != "log.filter").collect();
+        // What workers alone follow is of no matter to the others.
+        let waiting = next.differs_in(&read).into_iter().filter(|key| !is_followed(key)).collect();
         let source = match next.source == self.running.source {
             true => None,
             false => Some(Source::open(&next).context("the source of truth")?),
@@ -162,11 +207,13 @@ impl Follower {
             tracing::error!(%error, "log.filter stays as it is");
         }
         self.running = next;
-        self.in_force.publish(Arc::new(self.running.clone()), source);
+        if let Some(worker) = &self.worker {
+            worker.in_force.publish(Arc::new(self.running.clone()), source);
+        }
         tracing::info!(followed, filter = self.running.log.filter, "the configuration was read again");
         if !waiting.is_empty() {
             let keys = waiting.join(", ");
-            tracing::warn!(keys, "these keys have changed; restart this worker to have it follow");
+            tracing::warn!(keys, "these keys have changed; they are followed after a restart");
         }
     }
 }
@@ -175,6 +222,22 @@ fn refuse_errors(findings: &[Finding], context: &str) -> anyhow::Result<()> {
     let errors: Vec<String> =
         findings.iter().filter(|finding| finding.is_error()).map(ToString::to_string).collect();
     if errors.is_empty() { Ok(()) } else { Err(anyhow!("{context}{}", errors.join("; "))) }
+}
+
+/// A map is changed for all workers at once, by a command: a file with another one than those in force is a mistake, and a
+/// worker would not start with it.
+fn refuse_map(path: &Path, maps: &MapsReader) -> anyhow::Result<()> {
+    let map = GeoshardMap::load(path).context("geoshards.map")?.fingerprint();
+    let record = maps.record();
+    if record.knows(&map) {
+        return Ok(());
+    }
+    Err(anyhow!(
+        "geoshards.map: {} holds the map {map}, and {} is in force: put that one back, change it by `geofold shards migrate \
+         --to FILE`, which workers follow without a file, and put the new one here when that has ended",
+        path.display(),
+        record.deciding().fingerprint()
+    ))
 }
 
 async fn next_look(every: Option<Duration>) {
@@ -207,14 +270,13 @@ impl Watched {
         Self { used, seen: used }
     }
 
-    /// It is read now, whatever was seen before.
-    fn is_used(&mut self, content: Option<u64>) {
-        *self = Self::new(content);
-    }
-
     /// Whether it should be read: it has another content than what was used, and had it at the last look already. A file that
-    /// is gone, or can not be read for now, changes nothing.
-    fn look(&mut self, content: Option<u64>) -> bool {
+    /// is gone, or can not be read for now, changes nothing. If it is read in any case, this is what is used.
+    fn look(&mut self, content: Option<u64>, in_any_case: bool) -> bool {
+        if in_any_case {
+            *self = Self::new(content);
+            return true;
+        }
         let has_settled = content.is_some() && content == self.seen;
         self.seen = content;
         let is_new = has_settled && content != self.used;
@@ -228,34 +290,55 @@ impl Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::SourceKind;
+
+    #[test]
+    fn what_is_published_reaches_whoever_acts_by_it() {
+        let mut config = Config::default();
+        config.source.kind = Some(SourceKind::Http);
+        config.source.url = Some("http://127.0.0.1:9/{id}".parse().unwrap());
+        let (in_force, mut readers) = InForce::new(&config).unwrap();
+        let source = readers.source.as_mut().unwrap();
+        config.audit.rate = NonZeroU32::MIN;
+        config.batch.max_documents = 7;
+        in_force.publish(Arc::new(config.clone()), Some(Source::open(&config).unwrap()));
+        assert_eq!(*readers.audit_rate.borrow(), NonZeroU32::MIN);
+        assert_eq!(*readers.limits.borrow(), Limits::of(&config));
+        assert_eq!(**readers.config.borrow(), config);
+        assert!(source.has_changed().unwrap());
+        // The limits of nothing have changed, so nobody has to look at them.
+        let _ = (readers.limits.borrow_and_update(), source.borrow_and_update());
+        in_force.publish(Arc::new(config), None);
+        assert!(!readers.limits.has_changed().unwrap() && !source.has_changed().unwrap());
+    }
 
     #[test]
     fn a_new_content_is_read_once_when_it_was_seen_twice() {
         let mut file = Watched::new(Some(1));
-        assert!(!file.look(Some(1)));
-        assert!(!file.look(Some(2)), "it may be half of it");
-        assert!(!file.look(Some(3)), "so it was");
-        assert!(file.look(Some(3)));
-        assert!(!file.look(Some(3)), "used, or refused: either way it is not read again");
-        assert!(!file.look(Some(1)));
-        assert!(file.look(Some(1)), "put back");
+        assert!(!file.look(Some(1), false));
+        assert!(!file.look(Some(2), false), "it may be half of it");
+        assert!(!file.look(Some(3), false), "so it was");
+        assert!(file.look(Some(3), false));
+        assert!(!file.look(Some(3), false), "used, or refused: either way it is not read again");
+        assert!(!file.look(Some(1), false));
+        assert!(file.look(Some(1), false), "put back");
     }
 
     #[test]
     fn a_file_that_is_not_there_for_a_moment_changes_nothing() {
         let mut file = Watched::new(Some(1));
-        assert!(!file.look(None) && !file.look(None));
-        assert!(!file.look(Some(1)) && !file.look(Some(1)));
+        assert!(!file.look(None, false) && !file.look(None, false));
+        assert!(!file.look(Some(1), false) && !file.look(Some(1), false));
         let mut file = Watched::new(None);
-        assert!(!file.look(Some(1)));
-        assert!(file.look(Some(1)));
+        assert!(!file.look(Some(1), false));
+        assert!(file.look(Some(1), false));
     }
 
     #[test]
     fn what_a_hang_up_has_read_is_not_read_again_by_looking() {
         let mut file = Watched::new(Some(1));
-        assert!(!file.look(Some(2)));
-        file.is_used(Some(2));
-        assert!(!file.look(Some(2)) && !file.look(Some(2)));
+        assert!(!file.look(Some(2), false));
+        assert!(file.look(Some(2), true));
+        assert!(!file.look(Some(2), false) && !file.look(Some(2), false));
     }
 }

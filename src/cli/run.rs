@@ -9,7 +9,7 @@ use clap::Args;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::reload::{self, Follower, InForce, Readers, Watched};
+use super::reload::{self, Follower, InForce, OfWorker, Readers, Watched};
 use super::{ConfigArgs, Failure, connect, signals};
 use crate::admin::{
     self, AdminState, CoverSource, DocumentCounts, Health, StatusParts, StatusSource, Worker,
@@ -36,7 +36,7 @@ const MAX_POLL_SILENCE: Duration = Duration::from_secs(30);
 /// is dirty, commits, leaves the group, and exits with 0. A second signal exits at once (130), which loses nothing: the
 /// next owner reads again what was not committed. Kill -9 is as safe. SIGHUP: the configuration is read again, as it
 /// is when the file changes, with reload.watch. Limits, rates and log.filter are followed; what else has changed is named,
-/// since it needs a restart.
+/// since it needs a restart. The map is changed by geofold shards migrate; another one in the file is refused.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     #[command(flatten)]
@@ -56,12 +56,13 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     }
     #[cfg(feature = "sabotage")]
     args.sabotage.into_iter().for_each(crate::sabotage::choose);
-    let file = Watched::new(reload::digest(&args.config.config).await);
-    let config = args.config.load()?;
-    let Logging { recent, filter } = start_logging(&config)?;
-    let stop = signals::stop_on_signal()?;
     // From here on it is no reason to end.
     let hang_ups = signals::hang_ups()?;
+    let file = Watched::new(reload::digest(&args.config.config).await);
+    let config = args.config.load()?;
+    let map_file = Watched::new(reload::digest(&config.geoshards.map).await);
+    let Logging { recent, filter } = start_logging(&config)?;
+    let stop = signals::stop_on_signal()?;
     let traces = Traces::from_env(&config.kafka.topic, &config.kafka.group_id).map_err(Failure::usage)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "geofold starts");
     tracing::info!("configuration:\n{}", config.to_redacted_toml());
@@ -69,15 +70,6 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let clock = connect::clock();
     let metrics = Metrics::new().context("registering metrics")?;
     let (in_force, Readers { config: now, limits, source, audit_rate }) = InForce::new(&config)?;
-    let follower = Follower {
-        args: args.config,
-        running: config.clone(),
-        file,
-        filter,
-        in_force,
-        metrics: metrics.clone(),
-    };
-    tokio::spawn(follower.follow(hang_ups));
     let health = Health::new(clock.clone(), metrics.clone(), MAX_POLL_SILENCE + config.shutdown.revoke);
     let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?.observed_by(metrics.clone()));
     let rules = connect::rules(&config)?;
@@ -90,6 +82,15 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         clock.clone(),
         metrics.clone(),
     );
+    let follower = Follower {
+        args: args.config,
+        running: config.clone(),
+        file,
+        filter,
+        worker: Some(OfWorker { in_force, maps: maps.clone(), map_file }),
+        metrics: Some(metrics.reload.clone()),
+    };
+    tokio::spawn(follower.follow(hang_ups));
     let counts = DocumentCounts::new(clock.clone());
     let (board, board_reader) = watch::channel(Vec::new());
     let status = StatusSource::new(StatusParts {

@@ -68,7 +68,7 @@ pub async fn send(args: SendArgs) -> Result<ExitCode, Failure> {
     if args.topic.is_none() {
         connect::plain_keys(&config, "geofold send")?;
     }
-    let stop = signals::stop_on_signal()?;
+    let stop = signals::stop_on_signal_or_hang_up()?;
     let (input, input_bytes): (Box<dyn BufRead + Send>, Option<u64>) = match &args.file {
         Some(path) if path.as_os_str() != "-" => {
             let file = File::open(path)

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT, as a token; SIGHUP, as it comes.
+//! SIGTERM and SIGINT, as a token; SIGHUP, as it comes, or as one more reason to stop.
 
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -11,6 +11,17 @@ const EXIT_AT_ONCE: i32 = 130;
 
 /// A token that the first SIGTERM or SIGINT cancels; the second ends the process.
 pub fn stop_on_signal() -> Result<CancellationToken, Failure> {
+    stop_on_signal_or(None)
+}
+
+/// The same for a command that reads its configuration once and comes to an end: SIGHUP says that its terminal is gone, and
+/// cancels the token, too. Unless whoever started it has it ignored, as `nohup` does.
+pub fn stop_on_signal_or_hang_up() -> Result<CancellationToken, Failure> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    stop_on_signal_or(if ignores_hang_ups(&status) { None } else { Some(hang_ups()?) })
+}
+
+fn stop_on_signal_or(mut hang_ups: Option<Signal>) -> Result<CancellationToken, Failure> {
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
     let stop = CancellationToken::new();
@@ -20,6 +31,11 @@ pub fn stop_on_signal() -> Result<CancellationToken, Failure> {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
+                () = next(&mut hang_ups) => {
+                    // The shell and the kernel may both tell of one hang-up: it is never the second signal.
+                    stopped.cancel();
+                    continue;
+                }
             }
             if stopped.is_cancelled() {
                 tracing::warn!("second signal: exiting at once");
@@ -34,4 +50,30 @@ pub fn stop_on_signal() -> Result<CancellationToken, Failure> {
 /// SIGHUP: each means to read the configuration again. It no longer ends the process.
 pub fn hang_ups() -> Result<Signal, Failure> {
     Ok(signal(SignalKind::hangup()).context("listening for SIGHUP")?)
+}
+
+async fn next(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// By `/proc/self/status`, which only Linux has: the signals that are ignored, as a mask whose lowest bit is SIGHUP.
+fn ignores_hang_ups(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whether_hang_ups_are_ignored_is_read_from_the_mask() {
+        let status = |mask: &str| format!("Name:\tgeofold\nSigBlk:\t0000000000000001\nSigIgn:\t{mask}\n");
+        assert!(ignores_hang_ups(&status("0000000000001001")));
+        assert!(!ignores_hang_ups(&status("0000000000001000")));
+        assert!(!ignores_hang_ups("") && !ignores_hang_ups(&status("?")));
+    }
 }

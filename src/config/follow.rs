@@ -1,4 +1,4 @@
-//! What a running worker follows when its configuration is read again, and what else has changed.
+//! What a running process follows when its configuration is read again, and what else has changed.
 
 use std::collections::BTreeMap;
 
@@ -6,48 +6,66 @@ use toml::Value;
 
 use super::types::Config;
 
-/// The keys that a running worker follows. The others wait for a restart: they say what the worker is (its topic, its
-/// indices, how positions are made), or others rely on them (`batch.deadline`: every worker of the group counts on it).
-pub const FOLLOWED: [&str; 15] = [
-    "audit.rate",
-    "batch.linger",
-    "batch.max_bytes",
-    "batch.max_dirty_age",
-    "batch.max_documents",
-    "elasticsearch.max_in_flight",
-    "elasticsearch.request_max_bytes",
-    "elasticsearch.request_max_operations",
-    "log.filter",
-    "memory.per_partition",
-    "memory.total",
-    "reload.watch",
-    "source.batch",
-    "source.max_bytes",
-    "source.max_in_flight",
-];
+/// A process that follows its configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Process {
+    /// `geofold run`.
+    Worker,
+    /// Another that runs on: a collector, `campaign run`, `campaign watch`.
+    Other,
+}
+
+/// Makes the lists of keys, and what takes their values over, of one table.
+macro_rules! followed {
+    (by workers: $($section:ident.$key:ident),+; by all: $($of_all:ident.$key_of_all:ident),+) => {
+        /// The keys that workers follow, and nobody else.
+        pub const FOLLOWED_BY_WORKERS: &[&str] = &[$(concat!(stringify!($section), ".", stringify!($key))),+];
+        /// The keys that every process follows that runs on.
+        pub const FOLLOWED_BY_ALL: &[&str] =
+            &[$(concat!(stringify!($of_all), ".", stringify!($key_of_all))),+];
+
+        impl Config {
+            /// This configuration with what such a process follows as it is in `read`.
+            pub fn following(&self, read: &Self, process: Process) -> Self {
+                let mut next = self.clone();
+                $(next.$of_all.$key_of_all.clone_from(&read.$of_all.$key_of_all);)+
+                if process == Process::Worker {
+                    $(next.$section.$key.clone_from(&read.$section.$key);)+
+                }
+                next
+            }
+        }
+    };
+}
+
+// The others wait for a restart: they say what a process is (its topic, its indices, how positions are made), or others
+// rely on them (`batch.deadline`: every worker of the group counts on it).
+followed! {
+    by workers:
+        audit.rate,
+        batch.linger,
+        batch.max_bytes,
+        batch.max_dirty_age,
+        batch.max_documents,
+        elasticsearch.max_in_flight,
+        elasticsearch.request_max_bytes,
+        elasticsearch.request_max_operations,
+        memory.per_partition,
+        memory.total,
+        source.batch,
+        source.max_bytes,
+        source.max_in_flight;
+    by all:
+        log.filter,
+        reload.watch
+}
+
+/// Whether any process follows this key.
+pub fn is_followed(key: &str) -> bool {
+    FOLLOWED_BY_WORKERS.contains(&key) || FOLLOWED_BY_ALL.contains(&key)
+}
 
 impl Config {
-    /// This configuration with what is followed as it is in `read`.
-    pub fn following(&self, read: &Self) -> Self {
-        let mut next = self.clone();
-        next.audit.rate = read.audit.rate;
-        next.batch.linger = read.batch.linger;
-        next.batch.max_bytes = read.batch.max_bytes;
-        next.batch.max_dirty_age = read.batch.max_dirty_age;
-        next.batch.max_documents = read.batch.max_documents;
-        next.elasticsearch.max_in_flight = read.elasticsearch.max_in_flight;
-        next.elasticsearch.request_max_bytes = read.elasticsearch.request_max_bytes;
-        next.elasticsearch.request_max_operations = read.elasticsearch.request_max_operations;
-        next.log.filter.clone_from(&read.log.filter);
-        next.memory.per_partition = read.memory.per_partition;
-        next.memory.total = read.memory.total;
-        next.reload.watch = read.reload.watch;
-        next.source.batch = read.source.batch;
-        next.source.max_bytes = read.source.max_bytes;
-        next.source.max_in_flight = read.source.max_in_flight;
-        next
-    }
-
     /// The keys whose values differ in `other`, as `section.key`, in order. Secrets that differ are not seen: they look the
     /// same.
     pub fn differs_in(&self, other: &Self) -> Vec<String> {
@@ -59,10 +77,10 @@ impl Config {
         differs
     }
 
-    /// What is followed, with the values in force. A key without a value is left out.
+    /// What a worker follows, with the values in force. A key without a value is left out.
     pub fn followed(&self) -> BTreeMap<String, Value> {
         let mut values = values(self);
-        values.retain(|key, _| FOLLOWED.contains(&key.as_str()));
+        values.retain(|key, _| is_followed(key));
         values
     }
 }
@@ -126,10 +144,14 @@ mod tests {
     #[test]
     fn what_is_followed_is_taken_over_and_nothing_else() {
         let (before, other) = (Config::default(), other());
-        let next = before.following(&other);
-        assert_eq!(before.differs_in(&next), FOLLOWED);
+        let next = before.following(&other, Process::Worker);
+        let mut all = [FOLLOWED_BY_WORKERS, FOLLOWED_BY_ALL].concat();
+        all.sort_unstable();
+        assert_eq!(before.differs_in(&next), all);
         assert_eq!(next.differs_in(&other), ["batch.deadline", "geoshards.map", "kafka.group_id"]);
-        assert_eq!(next.followed().keys().collect::<Vec<_>>(), FOLLOWED.iter().collect::<Vec<_>>());
+        assert_eq!(next.followed().keys().collect::<Vec<_>>(), all.iter().collect::<Vec<_>>());
+        let next = before.following(&other, Process::Other);
+        assert_eq!(before.differs_in(&next), FOLLOWED_BY_ALL);
     }
 
     #[test]

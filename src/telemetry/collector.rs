@@ -5,6 +5,7 @@ use std::sync::Arc;
 use prometheus::{Histogram, IntCounter, IntGauge, Registry, Result, TextEncoder};
 
 use super::families::{Counters, MetricInfo, Register, label};
+use super::reload::ReloadMetrics;
 
 label! {
     /// What became of an edge.
@@ -50,6 +51,8 @@ pub struct CollectorMetrics {
     pub notices_failed: IntCounter,
     /// 1 if `/readyz` says ready.
     pub ready: IntGauge,
+    /// Of a configuration that is read again.
+    pub reload: ReloadMetrics,
 }
 
 impl CollectorMetrics {
@@ -92,6 +95,7 @@ impl CollectorMetrics {
             "Versions of which no record came to the notify topic.",
         )?;
         let ready = to.gauge("geofold_ready", "1 if /readyz says ready.")?;
+        let reload = ReloadMetrics::new(&mut to)?;
         to.about_the_process()?;
         let Register { registry, catalogue } = to;
         Ok(Arc::new(Self {
@@ -110,6 +114,7 @@ impl CollectorMetrics {
             streams,
             notices_failed,
             ready,
+            reload,
         }))
     }
 

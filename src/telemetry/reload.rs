@@ -18,7 +18,7 @@ label! {
 }
 
 /// How often, and when, the configuration was read again.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ReloadMetrics {
     reloads: Counters<Reloaded>,
     followed_at: IntGauge,

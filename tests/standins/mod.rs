@@ -15,7 +15,8 @@ use tokio::runtime::Runtime;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 pub const TOPIC: &str = "t";
-const GEOFOLD: &str = env!("CARGO_BIN_EXE_geofold");
+pub const MAP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
+pub const GEOFOLD: &str = env!("CARGO_BIN_EXE_geofold");
 
 /// Asks until there is an answer.
 pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
@@ -53,13 +54,17 @@ impl Standins {
         world
     }
 
+    /// One more topic, of one partition.
+    pub fn create_topic(&self, name: &str) {
+        self.broker.create_topic(name, 1).unwrap();
+    }
+
     /// What a configuration for these servers says.
     pub fn config(&self, more: &str) -> String {
-        let map = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
         let (broker, url) = (self.broker.address(), self.standin.url());
         format!(
             "[kafka]\nbrokers = [{broker:?}]\ntopic = {TOPIC:?}\n[elasticsearch]\nurls = [{url:?}]\n[geoshards]\n\
-             map = {map:?}\n[admin]\nlisten = \"127.0.0.1:0\"\n[commit]\ninterval = \"200ms\"\n{more}"
+             map = {MAP:?}\n[admin]\nlisten = \"127.0.0.1:0\"\n[commit]\ninterval = \"200ms\"\n{more}"
         )
     }
 
@@ -85,7 +90,7 @@ impl Standins {
     }
 }
 
-/// `geofold run`; killed on drop.
+/// `geofold run`, or another command that runs on; killed on drop.
 pub struct Worker {
     child: Child,
     log: PathBuf,
@@ -93,6 +98,9 @@ pub struct Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", fs::read_to_string(&self.log).unwrap_or_default());
+        }
         // It may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -100,10 +108,19 @@ impl Drop for Worker {
 }
 
 impl Worker {
+    /// A worker whose HTTP server listens.
     pub fn start(folder: &Path, config: &Path, env: &[(&str, &str)]) -> Self {
+        let worker = Self::start_command(&["run"], folder, config, env);
+        worker.wait_for("admin server listens");
+        worker
+    }
+
+    /// Whatever runs on.
+    pub fn start_command(arguments: &[&str], folder: &Path, config: &Path, env: &[(&str, &str)]) -> Self {
         let log = folder.join("log");
         let child = Command::new(GEOFOLD)
-            .args(["run", "--config"])
+            .args(arguments)
+            .arg("--config")
             .arg(config)
             .env_remove("RUST_LOG")
             .envs(env.iter().copied())
@@ -112,9 +129,7 @@ impl Worker {
             .stderr(fs::File::create(&log).unwrap())
             .spawn()
             .unwrap();
-        let worker = Self { child, log };
-        worker.wait_for("admin server listens");
-        worker
+        Self { child, log }
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -123,11 +138,16 @@ impl Worker {
     }
 
     /// Tells it to stop, and waits until it did, with success.
-    pub fn stop(mut self) -> String {
+    pub fn stop(self) -> String {
+        self.stop_with(0)
+    }
+
+    /// The same with this exit code.
+    pub fn stop_with(mut self, code: i32) -> String {
         self.signal(Signal::TERM);
         let status = wait_for("the end of the worker", || self.child.try_wait().unwrap());
         let log = fs::read_to_string(&self.log).unwrap();
-        assert!(status.success(), "{status}\n{log}");
+        assert_eq!(status.code(), Some(code), "{status}\n{log}");
         log
     }
 

@@ -98,7 +98,7 @@ const MAX_NAME_BYTES: usize = 200;
 
 pub async fn create(args: CreateArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
-    let stop = signals::stop_on_signal()?;
+    let stop = signals::stop_on_signal_or_hang_up()?;
     let (selection, in_words) = which(&args, &config)?;
     let name = args.name.clone().unwrap_or_else(|| in_words.clone());
     if name.len() > MAX_NAME_BYTES || name.contains('\0') {

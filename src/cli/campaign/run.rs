@@ -18,7 +18,7 @@ use crate::campaign::select::Selection;
 use crate::campaign::store::{NewCampaign, Status, Store};
 use crate::campaign::watch::{Periodic, Watch};
 use crate::cli::audit::LONG;
-use crate::cli::run::start_logging;
+use crate::cli::reload;
 use crate::config::Config;
 use crate::config::campaigns::Which;
 use crate::retry::RetryPolicy;
@@ -32,7 +32,8 @@ const MEMORY: usize = 64 << 20;
 /// Work on a campaign until nothing is left of it. May run any number of times at once, on any machines.
 ///
 /// It needs [database] and Kafka. A database or a broker that is away is waited for. SIGTERM or SIGINT: the chunk at work is
-/// brought to its end, for shutdown.drain at most, then it ends. Killing it is as safe: when its lease is over (campaigns.lease)
+/// brought to its end, for shutdown.drain at most, then it ends. SIGHUP: the same at a terminal, which is gone then; elsewhere
+/// the configuration is read again, as it is when the file changes, with reload.watch, and log.filter is followed. Killing it is as safe: when its lease is over (campaigns.lease)
 /// its chunk is sent again by another. Exit code 0: the campaign is done, and nothing failed; 1: ids failed (`campaign status` shows
 /// them, `campaign retry` tries them again), it was cancelled, or this run was stopped or could not go on; 2: no such campaign.
 #[derive(Debug, Args)]
@@ -47,7 +48,8 @@ pub struct RunArgs {
 ///
 /// Run two of them for safety: however many there are, each period has one campaign, and all work on it. While the last
 /// campaign of a name is not over, none is added. The last five that are over are kept. SIGTERM or SIGINT: it ends like
-/// `campaign run`, with exit code 0.
+/// `campaign run`, with exit code 0. SIGHUP: the configuration is read again, as it is when the file changes, with
+/// reload.watch; log.filter is followed, and campaigns that were added wait for a restart.
 #[derive(Debug, Args)]
 pub struct WatchArgs {
     #[command(flatten)]
@@ -55,12 +57,11 @@ pub struct WatchArgs {
 }
 
 pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
-    let config = args.config.load()?;
     let is_terminal = stderr().is_terminal();
-    if !is_terminal {
-        start_logging(&config)?;
-    }
-    let stop = signals::stop_on_signal()?;
+    let (config, stop) = match is_terminal {
+        true => (args.config.load()?, signals::stop_on_signal_or_hang_up()?),
+        false => (reload::begin(args.config, None).await?, signals::stop_on_signal()?),
+    };
     let store = open(&config).await?;
     if store.status(args.id).await.map_err(refused)?.broken_off {
         let error = anyhow!(
@@ -163,8 +164,7 @@ fn in_short(status: &Status) -> String {
 }
 
 pub async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
-    let config = args.config.load()?;
-    start_logging(&config)?;
+    let config = reload::begin(args.config, None).await?;
     let stop = signals::stop_on_signal()?;
     let periodic: Result<Vec<Periodic>, Failure> = config
         .campaigns

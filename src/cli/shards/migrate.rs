@@ -58,7 +58,7 @@ pub async fn migrate(args: MigrateArgs) -> Result<ExitCode, Failure> {
     #[cfg(feature = "sabotage")]
     args.sabotage.into_iter().for_each(crate::sabotage::choose);
     let config = args.config.load()?;
-    let stop = signals::stop_on_signal()?;
+    let stop = signals::stop_on_signal_or_hang_up()?;
     let configured = connect::map(&config)?;
     let location = LocationPath::new(&config.documents.location)
         .context("documents.location in the configuration")
@@ -66,25 +66,22 @@ pub async fn migrate(args: MigrateArgs) -> Result<ExitCode, Failure> {
     let new = args.what.to.as_deref().map(GeoshardMap::load).transpose().map_err(Failure::usage)?;
     let target = CheckTarget::new(&config, &configured).map_err(Failure::usage)?;
     let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);
-    if new.is_some() {
-        let report = check::check(&target, &*elastic).await;
-        let wrong = |finding: &&check::Finding| finding.is_error() || finding.is_unreachable();
-        for finding in report.findings.iter().filter(wrong) {
-            output::line(finding)?;
-        }
-        if check::exit_code(&report.findings) != 0 {
-            return Err(anyhow::anyhow!(
-                "nothing was begun; mend what is said above, or look with geofold check"
-            )
-            .into());
-        }
-    }
     // A reader that went away is no reason to stop half-way.
     let tell: Tell = Arc::new(|line| drop(output::line(line)));
-    let migration =
-        Migration::connect(&config, elastic, connect::clock(), configured, location, args.touch_rate, tell)
-            .await?;
     let work = async {
+        if new.is_some() {
+            let report = check::check(&target, &*elastic).await;
+            let wrong = |finding: &&check::Finding| finding.is_error() || finding.is_unreachable();
+            for finding in report.findings.iter().filter(wrong) {
+                output::line(finding)?;
+            }
+            if check::exit_code(&report.findings) != 0 {
+                let said = "nothing was begun; mend what is said above, or look with geofold check";
+                return Err(anyhow::anyhow!(said).into());
+            }
+        }
+        let (clock, rate) = (connect::clock(), args.touch_rate);
+        let migration = Migration::connect(&config, elastic, clock, configured, location, rate, tell).await?;
         if args.what.status {
             output::line(migration.status().await?)?;
         } else if args.what.abort {

@@ -271,3 +271,17 @@ fn what_is_signed_is_not_logged() {
     assert_eq!(headers["x-amz-security-token"], "planted-token");
     assert!(headers.values().all(HeaderValue::is_sensitive));
 }
+
+#[test]
+fn a_signature_is_for_the_service_and_the_region_that_are_configured() {
+    let keys = aws_credential_types::Credentials::new("A", "B", None, None, "test");
+    for (region, service) in [("eu-central-1", "es"), ("us-east-1", "aoss")] {
+        let signer = Signer::new(region.into(), service, Source::Given(keys.clone())).unwrap();
+        let url = "https://search.example.com/_bulk".parse().unwrap();
+        let request = Outgoing { method: "POST", url: &url, body: b"{}" };
+        let mut headers = HeaderMap::new();
+        signer.sign_with(keys.clone(), &request, &mut headers, SystemTime::now()).unwrap();
+        let authorization = headers["authorization"].to_str().unwrap();
+        assert!(authorization.contains(&format!("/{region}/{service}/aws4_request")), "{authorization}");
+    }
+}

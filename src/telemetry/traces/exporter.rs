@@ -32,7 +32,7 @@ pub struct Traces(Option<Arc<Exporting>>);
 /// What the spans of all partitions need.
 #[derive(Debug)]
 pub(super) struct Exporting {
-    provider: SdkTracerProvider,
+    pub(super) provider: SdkTracerProvider,
     pub(super) tracer: SdkTracer,
     pub(super) topic: String,
     pub(super) group: String,

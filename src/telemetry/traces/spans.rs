@@ -245,3 +245,6 @@ impl RoundsObserver for Traced {
         self.inner.waiting(delta);
     }
 }
+
+#[cfg(test)]
+mod tests;
