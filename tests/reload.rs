@@ -23,7 +23,8 @@ const REFUSED_AT: &str = "geofold_config_reload_timestamp_seconds{outcome=\"refu
 fn write(config: &Path, filter: &str, more: &str) {
     // Port 9 discards; nobody listens there.
     let text = format!(
-        "[kafka]\nbrokers = [\"127.0.0.1:9\"]\ntopic = \"t\"\n[elasticsearch]\nurls = [\"http://127.0.0.1:9\"]\n\
+        "[kafka]\nbrokers = [\"127.0.0.1:9\"]\ntopic = \"t\"\n\
+         properties.\"statistics.interval.ms\" = \"50\"\n[elasticsearch]\nurls = [\"http://127.0.0.1:9\"]\n\
          [geoshards]\nmap = {MAP:?}\n[admin]\nlisten = \"127.0.0.1:0\"\n[log]\nfilter = \"{filter}\"\n{more}"
     );
     fs::write(config, text).unwrap();
@@ -67,6 +68,7 @@ fn the_filter_is_followed_other_keys_are_named_and_a_wrong_file_changes_nothing(
         "the filter is \"warn\" now: {log}"
     );
     assert_eq!((worker.metric(FOLLOWED), worker.metric(REFUSED)), (2.0, 2.0));
+    assert!(!log.contains("Client stats"), "of nobody's use while it waits for brokers: {log}");
 }
 
 #[test]

@@ -226,17 +226,27 @@ fn a_batch_has_so_many_links_and_no_more_and_what_is_left_is_sent_at_the_end() {
 }
 
 #[test]
-fn a_protocol_that_is_not_there_is_refused_before_anything_starts() {
+fn what_can_not_be_exported_to_is_refused_before_anything_starts() {
     let world = Standins::start();
     let config = world.write("geofold.toml", "");
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_geofold"))
-        .args(["run", "--config"])
-        .arg(&config)
-        .env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
-        .env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("OTEL_EXPORTER_OTLP_PROTOCOL is \"grpc\""), "{said}");
+    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://127.0.0.1:4317");
+    // No certificate is in the configuration's file.
+    let path = config.to_str().unwrap();
+    for (variable, expected) in [
+        (("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"), "OTEL_EXPORTER_OTLP_PROTOCOL is \"grpc\""),
+        (("OTEL_EXPORTER_OTLP_TIMEOUT", "5s"), "OTEL_EXPORTER_OTLP_TIMEOUT is \"5s\""),
+        (("OTEL_EXPORTER_OTLP_CERTIFICATE", path), "no PEM certificate is in it"),
+        (("OTEL_EXPORTER_OTLP_CERTIFICATE", "/no/such/file"), "/no/such/file"),
+        (("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"), "like \"http://collector:4318\""),
+    ] {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_geofold"))
+            .args(["run", "--config"])
+            .arg(&config)
+            .envs([endpoint, variable])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{variable:?} {said}");
+        assert!(said.contains(expected), "{variable:?} {said}");
+    }
 }

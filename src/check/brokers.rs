@@ -49,6 +49,8 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
     let mut config = client_config(&target.kafka);
     // A check must not bring a misspelt topic into being.
     config.set("allow.auto.create.topics", "false");
+    // Nobody counts by them here, and each would be a line of the log with thousands of characters.
+    config.set("statistics.interval.ms", "0");
     let client: BaseConsumer<Complaints> = match config.create_with_context(Complaints::default()) {
         Ok(client) => client,
         Err(error) => {

@@ -38,7 +38,12 @@ pub fn elasticsearch(config: &Config) -> Result<HttpElastic, Failure> {
         None => None,
         Some(path) => {
             let pem = std::fs::read(path)
-                .with_context(|| format!("reading elasticsearch.ca_file {}", path.display()))
+                .map_err(|error| {
+                    let path = path.display();
+                    anyhow!(
+                        "reading elasticsearch.ca_file {path}: {error}; check the path and its permissions"
+                    )
+                })
                 .map_err(Failure::usage)?;
             Some(pem)
         }

@@ -251,7 +251,10 @@ impl Loader<'_> {
             let key = path.split('[').next().unwrap_or_default();
             let place =
                 given.get(key).map_or_else(|| Place::File(self.file.to_owned()), |given| given.place.clone());
-            let problem = error.inner().message().trim().to_owned();
+            let mut problem = error.inner().message().trim().to_owned();
+            if problem.ends_with("expected a duration") {
+                problem.push_str(r#"; write it with a unit, like "200ms", "5s" or "10m""#);
+            }
             ConfigError::Keys(vec![BadKey { place, key: path, problem }])
         })
     }

@@ -19,7 +19,9 @@ pub enum BadServerUrl {
     #[error("the address holds a user name or password: give them with username and password, or api_key")]
     Credentials,
     /// Not an address, or not of a web server.
-    #[error("{0:?} is not the address of a server: write it like \"http://127.0.0.1:9200\"")]
+    #[error(
+        "{0:?} is not the address of a server: write it with http:// or https://, as in \"http://host:9200\""
+    )]
     NotAnAddress(String),
 }
 

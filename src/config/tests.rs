@@ -310,3 +310,11 @@ fn the_redacted_form_shows_every_section_and_only_what_is_in_force() {
     assert!(shown.contains("deadline = \"1m\"") && shown.contains("total = \"40MiB\""), "{shown}");
     assert!(!shown.contains("session_timeout"), "{shown}");
 }
+
+#[test]
+fn a_time_without_a_unit_is_refused_with_how_to_write_it() {
+    for value in ["5", "\"5\"", "true"] {
+        let error = complaint(&format!("batch.linger = {value}\n"), &[]);
+        assert!(error.contains("batch.linger") && error.contains("like \"200ms\""), "{error}");
+    }
+}

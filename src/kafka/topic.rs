@@ -68,6 +68,8 @@ impl Topic {
         blocking(move || {
             let topic = config.kafka.topic.clone();
             let consumer: BaseConsumer = client_config(&config.consumer_properties())
+                // Nobody counts by them here, and each would be a line of the log with thousands of characters.
+                .set("statistics.interval.ms", "0")
                 .create()
                 .map_err(|error| TopicError::Asking { doing: "make a kafka client", error })?;
             let properties = config.producer_properties().into_iter().collect();

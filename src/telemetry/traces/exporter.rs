@@ -126,22 +126,32 @@ fn resource() -> Resource {
 }
 
 fn http_client() -> Result<reqwest::Client, TracesError> {
-    let timeout = ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"]
-        .into_iter()
-        .find_map(|name| variable(name)?.trim().parse().ok())
-        .map_or(TIMEOUT, Duration::from_millis);
-    let mut client = reqwest::Client::builder().timeout(timeout);
+    let mut client = reqwest::Client::builder().timeout(timeout(&variable)?);
     let authorities = ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"];
     if let Some(path) = authorities.into_iter().find_map(variable) {
         let refused = |reason: String| TracesError::Certificate { path: path.clone(), reason };
         let pem = std::fs::read(&path).map_err(|error| refused(error.to_string()))?;
         let certificates =
             reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| refused(error.to_string()))?;
+        // A file without any is read as a bundle of none.
+        if certificates.is_empty() {
+            return Err(refused("no PEM certificate is in it".to_owned()));
+        }
         for certificate in certificates {
             client = client.add_root_certificate(certificate);
         }
     }
     client.build().map_err(|error| TracesError::Setup(error.to_string()))
+}
+
+/// For one attempt to export.
+fn timeout(variable: &dyn Fn(&str) -> Option<String>) -> Result<Duration, TracesError> {
+    let given = ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"]
+        .into_iter()
+        .find_map(|name| Some((name, variable(name)?)));
+    let Some((variable, value)) = given else { return Ok(TIMEOUT) };
+    let millis = value.trim().parse();
+    millis.map(Duration::from_millis).map_err(|_| TracesError::Timeout { variable, value })
 }
 
 /// Sends from the exporter's own thread, where no runtime is, on the worker's.
@@ -223,6 +233,18 @@ mod tests {
         assert!(wanted(&[("OTEL_TRACES_EXPORTER", "otlp")]).unwrap());
         assert!(!wanted(&[endpoint, ("OTEL_SDK_DISABLED", "True")]).unwrap());
         assert!(!wanted(&[endpoint, ("OTEL_TRACES_EXPORTER", "none")]).unwrap());
+    }
+
+    #[test]
+    fn a_time_is_a_number_of_milliseconds() {
+        let of = |value: &str| {
+            let value = value.to_owned();
+            timeout(&move |name| (name == "OTEL_EXPORTER_OTLP_TIMEOUT").then(|| value.clone()))
+        };
+        assert_eq!(of(" 2500 ").unwrap(), Duration::from_millis(2500));
+        let error = of("5s").unwrap_err().to_string();
+        assert!(error.contains("OTEL_EXPORTER_OTLP_TIMEOUT is \"5s\""), "{error}");
+        assert_eq!(timeout(&|_| None).unwrap(), TIMEOUT);
     }
 
     #[test]

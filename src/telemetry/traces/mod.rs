@@ -40,6 +40,14 @@ pub enum TracesError {
         /// What was given.
         value: String,
     },
+    /// A time that is none.
+    #[error("{variable} is {value:?}, which is no number of milliseconds; write for example 10000")]
+    Timeout {
+        /// Where it was given.
+        variable: &'static str,
+        /// What was given.
+        value: String,
+    },
     /// The file with the authorities' certificates can not be used.
     #[error("reading {path} (OTEL_EXPORTER_OTLP_CERTIFICATE): {reason}; name a PEM file")]
     Certificate {
@@ -49,6 +57,9 @@ pub enum TracesError {
         reason: String,
     },
     /// The exporter can not be made.
-    #[error("the exporter of traces can not be set up: {0}; check the OTEL_… variables")]
+    #[error(
+        "the exporter of traces can not be set up: {0}; check the OTEL_… variables: an endpoint is written like \
+         \"http://collector:4318\", with its scheme"
+    )]
     Setup(String),
 }
