@@ -122,6 +122,11 @@ pub fn audit(world: &World, args: &[&str]) -> (bool, Value, BTreeMap<String, BTr
     (output.status.success(), report, found)
 }
 
+/// How many documents a sample looked at, of copies and of placements.
+fn looked_at(report: &Value) -> [u64; 2] {
+    ["copies", "placements"].map(|of| report["sample"][of]["looked_at"].as_u64().unwrap())
+}
+
 #[test]
 fn defects_of_every_kind_are_found_exactly_and_mended_under_load_and_then_there_are_none() {
     let seed = seed("defects_of_every_kind");
@@ -144,6 +149,10 @@ fn defects_of_every_kind_are_found_exactly_and_mended_under_load_and_then_there_
     let (is_well, report, found) = audit(&world, &[]);
     assert!(is_well && found.is_empty(), "{report}");
     assert_eq!(report["copies"], count - EACH + 50);
+    // Nothing moves, and each document has one copy: a sample is of exactly as many as were asked for.
+    let (is_well, report, found) = audit(&world, &["--sample", "50"]);
+    assert!(is_well && found.is_empty(), "{report}");
+    assert_eq!(looked_at(&report), [50, 50], "{report}");
 
     let placements = world.placements();
     let mut expected: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -154,6 +163,12 @@ fn defects_of_every_kind_are_found_exactly_and_mended_under_load_and_then_there_
         expected.entry(kind.to_owned()).or_default().insert(id);
     }
     planter.carry_out();
+
+    // Still nothing moves. A document has one placement; of those with two copies, both may be drawn, and count as one.
+    let (_, report, found) = audit(&world, &["--sample", "50"]);
+    let [copies, of_placements] = looked_at(&report);
+    assert!(of_placements == 50 && (40..=50).contains(&copies), "{report}");
+    assert!(found.iter().all(|(kind, ids)| ids.is_subset(&expected[kind])), "{found:?}");
 
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -188,13 +203,13 @@ fn defects_of_every_kind_are_found_exactly_and_mended_under_load_and_then_there_
         let (is_well, report, found) = audit(&world, &["--sample", "10000"]);
         assert!(!is_well && found == expected, "{report}");
         for of in ["copies", "placements"] {
-            let [all, looked_at] = ["of", "looked_at"].map(|key| report["sample"][of][key].as_u64().unwrap());
-            assert!(looked_at <= all && all < 10_000, "{report}");
+            let [all, looked] = ["of", "looked_at"].map(|key| report["sample"][of][key].as_u64().unwrap());
+            assert!(looked <= all && all < 10_000, "{report}");
         }
         let (_, report, found) = audit(&world, &["--sample", "50"]);
-        // One that moves away between being drawn and being looked at is not there any more.
-        let looked_at = report["sample"]["copies"]["looked_at"].as_u64().unwrap();
-        assert!((40..=50).contains(&looked_at), "{report}");
+        // One that is moving has two copies as well; its placement is where it was.
+        let [copies, of_placements] = looked_at(&report);
+        assert!(of_placements == 50 && (40..=50).contains(&copies), "{report}");
         assert!(found.iter().all(|(kind, ids)| ids.is_subset(&expected[kind])), "{found:?}");
 
         let (is_well, report, _) = audit(&world, &["--repair"]);
