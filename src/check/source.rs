@@ -43,6 +43,9 @@ pub async fn look_at_source(config: &Config) -> Option<Finding> {
             ),
         ),
         Ok(Answer::Found(document)) => judge(config, &source, document),
+        Ok(Answer::Unusable { detail, .. }) if !is_named => {
+            Finding::warning(ABOUT, format_args!("{detail}; or set source.probe_id to an id that it takes"))
+        }
         Ok(Answer::Unusable { detail, .. }) => Finding::warning(ABOUT, detail),
     })
 }
@@ -89,11 +92,13 @@ mod tests {
         server.put("good", Reply::Document(r#"{"location":[1,2]}"#));
         server.put("bad", Reply::Document("{}"));
         server.put("down", Reply::Status(500));
+        server.put("odd", Reply::Status(400));
         for (probe_id, level, text) in [
             (None, Level::Ok, "source.probe_id"),
             (Some("good"), Level::Ok, "has the document"),
             (Some("bad"), Level::Error, "no location"),
             (Some("none"), Level::Warning, "no document with the id"),
+            (Some("odd"), Level::Warning, "400"),
             (Some("down"), Level::Unreachable, "500"),
         ] {
             let (found, message) = found(&server, probe_id).await;
@@ -103,5 +108,8 @@ mod tests {
         server.put(crate::refeed::UNLIKELY_ID, Reply::Document("{}"));
         let (level, message) = found(&server, None).await;
         assert!(level == Level::Error && message.contains("200"), "{message}");
+        server.put(crate::refeed::UNLIKELY_ID, Reply::Status(400));
+        let (level, message) = found(&server, None).await;
+        assert!(level == Level::Warning && message.contains("set source.probe_id"), "{message}");
     }
 }

@@ -1,4 +1,5 @@
-//! One GET for each document: 200 is the document, 404 and 410 say that it is gone, and all else says nothing.
+//! One GET for each document: 200 is the document, 404 and 410 say that it is gone, other refusals of this one request
+//! that there is no use in asking again, and all else says nothing.
 
 use std::time::Duration;
 
@@ -74,6 +75,15 @@ impl Http {
         match response.status() {
             StatusCode::OK => {}
             StatusCode::NOT_FOUND | StatusCode::GONE => return Answer::Gone,
+            status if is_about_the_id(status) => {
+                return Answer::Unusable {
+                    reason: "refused_by_source",
+                    detail: format!(
+                        "the source answered {status} for this id; if it does so for all, check source.url and what the \
+                         source expects"
+                    ),
+                };
+            }
             status => {
                 let retry_after = retry_after(response.headers());
                 return Answer::Failed(Failure { retry_after, ..Failure::new(refusal(status)) });
@@ -154,12 +164,22 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
+/// Whether a source refuses this document's request, and would again. What a client error says of the request's method,
+/// headers, rate or credentials is said of all requests alike: somebody mends that, and then each document is to be had.
+fn is_about_the_id(status: StatusCode) -> bool {
+    let is_about_all = matches!(
+        status.as_u16(),
+        401 | 402 | 403 | 405 | 406 | 407 | 408 | 411 | 415 | 417 | 421 | 423 | 425 | 426 | 428 | 429 | 431
+    );
+    status.is_client_error() && !is_about_all
+}
+
 fn refusal(status: StatusCode) -> String {
     let advice = match status.as_u16() {
         401 | 403 => "check source.username and source.password, source.bearer_token or source.headers",
         300..=399 => "redirections are not followed; put the final address into source.url",
         400..=499 if status != StatusCode::TOO_MANY_REQUESTS => {
-            "only 200, 404 and 410 say anything of a document; check source.url and what the source expects"
+            "that says nothing of a document; check source.url and what the source expects"
         }
         200..=299 => "only 200, 404 and 410 say anything of a document",
         _ => "it is tried again; if it lasts, see the source's log",
@@ -176,7 +196,7 @@ mod tests {
         for (status, advice) in [
             (204, "only 200"),
             (302, "redirections"),
-            (400, "source.url"),
+            (405, "source.url"),
             (401, "source.password"),
             (403, "source.headers"),
             (429, "tried again"),
@@ -185,6 +205,17 @@ mod tests {
         ] {
             let text = refusal(StatusCode::from_u16(status).unwrap());
             assert!(text.contains(advice), "{status}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_of_one_document_unless_it_is_of_the_way_of_asking() {
+        let is_about_the_id = |status: u16| is_about_the_id(StatusCode::from_u16(status).unwrap());
+        for status in [400, 409, 413, 414, 418, 422, 424, 451, 499] {
+            assert!(is_about_the_id(status), "{status}");
+        }
+        for status in [204, 302, 401, 402, 403, 405, 406, 407, 408, 415, 425, 429, 431, 500, 502, 503] {
+            assert!(!is_about_the_id(status), "{status}");
         }
     }
 

@@ -48,7 +48,7 @@ pub enum Answer {
     Found(Bytes),
     /// There is no such document.
     Gone,
-    /// The source can not give the document in a form that geofold could use, now or later.
+    /// The source can not give the document in a form that geofold could use, now or later, or refuses to.
     Unusable {
         /// One word, for a dead letter's headers and for metrics.
         reason: &'static str,

@@ -44,8 +44,9 @@ async fn each_id_has_its_own_answer() {
     server.put("gone", Reply::Status(410));
     server.put("huge", Reply::Huge);
     server.put("moved", Reply::Status(302));
+    server.put("odd", Reply::Status(422));
     let source = Source::open(&config(&server.template())).unwrap();
-    let ids = ["a/b", "missing", "gone", "down", "huge", "moved", ".."].map(id);
+    let ids = ["a/b", "missing", "gone", "down", "huge", "moved", "..", "odd"].map(id);
     let answers = source.fetch(&ids).await;
     assert_eq!(answers[0], Answer::Found(Bytes::from_static(br#"{"n":1.10}"#)));
     assert_eq!(answers[1..3], [Answer::Gone, Answer::Gone]);
@@ -53,6 +54,13 @@ async fn each_id_has_its_own_answer() {
     assert!(matches!(answers[4], Answer::Unusable { reason: "too_large", .. }), "{:?}", answers[4]);
     assert!(failure(&answers[5]).to_string().contains("redirections"), "{:?}", answers[5]);
     assert!(matches!(answers[6], Answer::Unusable { reason: "unfetchable_id", .. }), "{:?}", answers[6]);
+    let refused = Answer::Unusable {
+        reason: "refused_by_source",
+        detail: "the source answered 422 Unprocessable Entity for this id; if it does so for all, check source.url and \
+                 what the source expects"
+            .to_owned(),
+    };
+    assert_eq!(answers[7], refused);
 }
 
 #[tokio::test]
@@ -208,6 +216,33 @@ async fn a_document_that_always_fails_holds_up_no_other() {
     for _ in 0..20 {
         let answered = fed.answered().await;
         assert_eq!((answered.said, answered.question.id == id("bad")), (Said::Gone, false));
+    }
+}
+
+#[tokio::test]
+async fn a_document_that_the_source_refuses_is_asked_for_once_and_credentials_that_it_refuses_until_they_are_taken()
+ {
+    let mut fed = fed(|_| ()).await;
+    fed.server.put("odd", Reply::Status(400));
+    fed.ask("odd");
+    match fed.answered().await.said {
+        Said::Unusable(refusal) => assert_eq!(refusal.reason, "refused_by_source", "{refusal:?}"),
+        said => panic!("{said:?}"),
+    }
+    assert_eq!(fed.server.asked(), ["odd"]);
+    assert_eq!(fed.metrics.refeed.answers.of(Asked::Unusable).get(), 1);
+    assert_eq!(fed.metrics.refeed.answers.of(Asked::Failed).get(), 0);
+
+    for status in [401, 403, 407, 408, 429] {
+        fed.server.put("a", Reply::Status(status));
+        let failed = fed.metrics.refeed.answers.of(Asked::Failed).get();
+        fed.ask("a");
+        fed.until("it is asked again", |fed| {
+            fed.metrics.refeed.answers.of(Asked::Failed).get() >= failed + 2
+        })
+        .await;
+        fed.server.put("a", Reply::Document(DOCUMENT));
+        assert_eq!(fed.answered().await.said, Said::Document(DOCUMENT.into()), "{status}");
     }
 }
 
