@@ -3,13 +3,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
+mod wait;
+
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// For what takes seconds on an idle machine.
-const PATIENCE: Duration = Duration::from_secs(180);
+use wait::wait_for;
 
 fn start(arguments: &[&str]) -> Child {
     Command::new(env!("CARGO_BIN_EXE_geofold"))
@@ -40,17 +41,6 @@ fn number(verdict: &str, what: &str) -> u64 {
 fn truth(verdict: &str) -> &str {
     let line = verdict.lines().find_map(|line| line.trim_start().strip_prefix("truth")).unwrap();
     line.split_whitespace().next().unwrap()
-}
-
-fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// Processes whose parent is this one; where they are, `/proc/PID/stat` says so in its fourth field.

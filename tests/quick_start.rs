@@ -3,17 +3,19 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
+mod wait;
+
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use geofold::embedded::broker::EmbeddedBroker;
 use geofold::embedded::elasticsearch::{Standin, StandinOptions};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+use wait::wait_for;
 
 fn geofold(config: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_geofold"));
@@ -22,17 +24,6 @@ fn geofold(config: &Path, arguments: &[&str]) -> Output {
 
 fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
-fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 #[test]

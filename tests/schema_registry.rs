@@ -3,12 +3,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
+mod wait;
+
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Path as Id;
@@ -27,7 +29,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+use wait::{PATIENCE, wait_for};
 
 /// "user" and "hunter2".
 const AUTHORIZATION: &str = "Basic dXNlcjpodW50ZXIy";
@@ -145,17 +147,6 @@ fn standin() -> Router {
 
 fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
-fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Everything that a worker needs, and its configuration.

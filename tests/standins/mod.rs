@@ -1,9 +1,12 @@
 //! The embedded broker, the stand-in for Elasticsearch, and a real worker process on them.
 
+#[path = "../wait/mod.rs"]
+mod wait;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use geofold::embedded::broker::EmbeddedBroker;
 use geofold::embedded::elasticsearch::{Standin, StandinOptions};
@@ -13,22 +16,12 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Runtime;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+use wait::PATIENCE;
+pub use wait::wait_for;
+
 pub const TOPIC: &str = "t";
 pub const MAP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
 pub const GEOFOLD: &str = env!("CARGO_BIN_EXE_geofold");
-
-/// Asks until there is an answer.
-pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(Instant::now() < until, "never came: {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
 
 /// Servers, with a topic of one partition and all indices.
 pub struct Standins {
