@@ -69,6 +69,11 @@ fn the_filter_is_followed_other_keys_are_named_and_a_wrong_file_changes_nothing(
     );
     assert_eq!((worker.metric(FOLLOWED), worker.metric(REFUSED)), (2.0, 2.0));
     assert!(!log.contains("Client stats"), "of nobody's use while it waits for brokers: {log}");
+
+    fs::remove_file(&config).unwrap();
+    worker.signal(Signal::HUP);
+    let log = worker.wait_for("reading the configuration");
+    assert_eq!(log.matches("No such file").count(), 1, "a cause is told once: {log}");
 }
 
 #[test]

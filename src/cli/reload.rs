@@ -162,7 +162,7 @@ impl Follower {
                 Reloaded::Followed
             }
             Err(error) => {
-                let error = format!("{error:#}");
+                let error = Failure::from(error).to_string();
                 tracing::error!(error, "the configuration can not be used; the one in force stays");
                 Reloaded::Refused
             }
