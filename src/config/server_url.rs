@@ -141,6 +141,7 @@ mod tests {
             ("http://127.8.0.1:9200", true),
             ("http://[::1]:9200", true),
             ("http://localhost", true),
+            ("http://registry.localhost", true),
             ("http://10.0.0.1", false),
             ("http://localhost.example.com", false),
         ] {
