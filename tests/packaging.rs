@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -41,7 +42,8 @@ fn values<'a>(text: &'a str, key: &str) -> Vec<&'a str> {
 fn block(text: &str, head: &str) -> String {
     let (before, rest) = text.split_once(&format!("{head}\n")).unwrap();
     let depth = |line: &str| line.len() - line.trim_start().len();
-    let outer = depth(before.lines().last().unwrap_or_default());
+    let start = before.rsplit('\n').next().unwrap_or_default();
+    let outer = depth(&format!("{start}{head}"));
     let lines = rest.lines().take_while(|line| line.is_empty() || depth(line) > outer);
     lines.map(|line| line.trim_start()).collect::<Vec<_>>().join("\n")
 }
@@ -227,6 +229,193 @@ fn the_image_is_built_by_the_rust_that_the_crate_asks_for_and_runs_without_right
     assert!(check.ends_with("CMD [\"geofold\", \"health\"]"), "{check}");
     let map = config_in_kubernetes(&BTreeMap::new()).geoshards.map;
     assert!(image.contains(&format!(" {}\n", map.display())), "{} is in the image", map.display());
+}
+
+/// `HOST:PORT` of a variable: what it is for, and where a container finds it.
+fn addresses(value: &str) -> Vec<(String, String)> {
+    let parts = value.split([',', '/', '@']).filter_map(|part| part.split_once(':'));
+    let parts = parts.filter(|(_, port)| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()));
+    parts.map(|(host, port)| (host.to_owned(), port.to_owned())).collect()
+}
+
+#[test]
+fn what_the_compose_file_tells_workers_is_where_its_services_listen() {
+    let services: BTreeMap<String, String> = services().into_iter().collect();
+    let variables = compose_variables();
+    let mut found = Vec::new();
+    for (host, port) in variables.values().flat_map(|value| addresses(value)) {
+        if host == "0.0.0.0" {
+            continue;
+        }
+        let service = services.get(&host).unwrap_or_else(|| panic!("{host}:{port} is no service"));
+        // Within the network Kafka says another port than the one that is open to this machine.
+        let listens = if host == "kafka" {
+            service.contains(&format!("INTERNAL://:{port},"))
+                && service.contains(&format!("INTERNAL://kafka:{port}"))
+        } else {
+            service.contains(&format!(":{port}\""))
+        };
+        assert!(listens, "{host}:{port}: {service}");
+        found.push(host);
+    }
+    found.sort();
+    assert_eq!(found, ["elasticsearch", "kafka", "memcached", "postgres"]);
+
+    let config = Config::load(&at("config/geofold.toml"), &variables).unwrap();
+    for (service, port) in [
+        ("worker-1", config.admin.listen.port()),
+        ("worker-2", config.admin.listen.port()),
+        ("collector", config.collector.listen.port()),
+    ] {
+        assert!(services[service].contains(&format!(":{port}\"")), "{service} does not open {port}");
+    }
+    let user = config.database.url.to_string();
+    assert!(services["postgres"].contains("POSTGRES_USER: geofold") && user.contains("geofold@"), "{user}");
+}
+
+#[test]
+fn the_image_and_the_compose_file_call_commands_that_there_are_and_find_the_configuration() {
+    let (image, compose) = (read("Dockerfile"), read(COMPOSE));
+    let file = values(&image, "ENV GEOFOLD_CONFIG=")[0];
+    let folder = Path::new(file).parent().unwrap().display();
+    assert!(compose.contains(&format!("- ./config:{folder}:ro")), "{folder}");
+    for manifest in [WORKER, COLLECTOR] {
+        assert!(read(manifest).contains(&format!("mountPath: {folder},")), "{manifest}");
+    }
+    assert_eq!(values(&image, "ENTRYPOINT "), ["[\"geofold\"]"]);
+
+    let words = |list: &str| -> Vec<String> {
+        let list = list.trim_matches(['[', ']']).split(',');
+        list.map(|word| word.trim().trim_matches('"').to_owned()).collect()
+    };
+    let mut commands: Vec<Vec<String>> = values(&image, "CMD ").into_iter().map(words).collect();
+    for (service, said) in services().into_iter().filter(|(_, said)| said.contains("<<: *")) {
+        commands.extend(values(&said, "command: ").into_iter().map(words));
+        for test in values(&said, "test: ") {
+            let mut test = words(test);
+            assert_eq!(test.drain(..2).collect::<Vec<_>>(), ["CMD", "geofold"], "{service}");
+            commands.push(test);
+        }
+    }
+    for unit in UNITS {
+        let line = read(unit);
+        let start = values(&line, "ExecStart=/usr/bin/geofold ")[0];
+        commands.push(start.split(' ').map(str::to_owned).collect());
+    }
+    for manifest in [WORKER, COLLECTOR] {
+        commands.extend(values(&read(manifest), "args: ").into_iter().map(words));
+    }
+    assert!(commands.len() >= 8, "{commands:?}");
+    for command in commands {
+        let mut arguments: Vec<&str> = command.iter().map(String::as_str).collect();
+        arguments.push("--help");
+        let output = geofold(&arguments);
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// The health check of the image, with what the compose file gives it: both servers listen on all addresses there.
+#[test]
+fn the_health_check_of_a_container_hears_who_listens_on_all_addresses() {
+    for (key, arguments) in [("ADMIN", &["health"][..]), ("COLLECTOR", &["health", "--collector"])] {
+        let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 4096];
+            let length = stream.read(&mut request).unwrap();
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok").unwrap();
+            String::from_utf8_lossy(&request[..length]).into_owned()
+        });
+        let ask = || {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_geofold"));
+            command
+                .args(arguments)
+                .envs(compose_variables())
+                .env("GEOFOLD_CONFIG", at("config/geofold.toml"));
+            command.env(format!("GEOFOLD_{key}__LISTEN"), format!("0.0.0.0:{port}"));
+            command.stdin(Stdio::null()).output().unwrap()
+        };
+        assert_eq!(stdout(&ask()).trim(), "ok", "{arguments:?}");
+        let asked = server.join().unwrap();
+        assert!(asked.starts_with("GET /healthz "), "{asked}");
+        assert_eq!(ask().status.code(), Some(1), "nobody answers any more");
+    }
+}
+
+/// The first stage of the image, as far as it goes without a container engine: from what `.dockerignore` leaves over, cargo
+/// finds all of the crate that the build needs, and every file that is copied is there.
+#[test]
+fn the_image_is_built_of_what_dockerignore_leaves_over() {
+    if at("Cargo.toml.orig").exists() {
+        return; // This is the package, which has no .dockerignore.
+    }
+    let ignored = read(".dockerignore");
+    let ignored: Vec<&str> = ignored.lines().map(|line| line.strip_prefix('/').unwrap()).collect();
+    let context = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(at("")).unwrap() {
+        let name = entry.unwrap().file_name();
+        if !ignored.contains(&name.to_str().unwrap()) {
+            std::os::unix::fs::symlink(at(name.to_str().unwrap()), context.path().join(name)).unwrap();
+        }
+    }
+    for heavy in ["target", ".git"] {
+        assert!(!context.path().join(heavy).exists(), "{heavy} is sent to the engine");
+    }
+    let image = read("Dockerfile");
+    for copied in values(&image, "COPY ").into_iter().filter(|copied| !copied.starts_with("--from=")) {
+        let from = copied.split(' ').next().unwrap();
+        assert!(context.path().join(from).exists(), "COPY {from}");
+    }
+    // Manifest, lock file, and the source of every target.
+    let built = image.lines().find_map(|line| line.trim().strip_prefix("cargo build ")).unwrap();
+    assert!(built.contains("--locked --features tls --bin geofold"), "{built}");
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--no-deps", "--locked", "--offline", "--features", "tls"])
+        .current_dir(context.path())
+        .output()
+        .unwrap();
+    let crate_: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    for target in crate_["packages"][0]["targets"].as_array().unwrap() {
+        let path = target["src_path"].as_str().unwrap();
+        assert!(Path::new(path).exists(), "{path}");
+    }
+    // The binary is taken from where that profile puts it.
+    let mut words = built.split(' ');
+    let profile = match words.next().unwrap() {
+        "--profile" => words.next().unwrap(),
+        release => release.strip_prefix("--").unwrap(),
+    };
+    assert!(image.contains(&format!("cp target/{profile}/geofold /usr/local/bin/geofold")), "{profile}");
+    let manifest = read("Cargo.toml");
+    assert!(profile == "release" || manifest.contains(&format!("[profile.{profile}]")), "{profile}");
+}
+
+/// The libraries that the binary asks for are those that the image's second stage has.
+#[test]
+fn the_image_has_the_libraries_that_the_binary_asks_for() {
+    let Ok(output) = Command::new("ldd").arg(env!("CARGO_BIN_EXE_geofold")).output() else { return };
+    let image = read("Dockerfile");
+    let (_, runtime) = image.split_once("FROM debian:").unwrap();
+    assert!(runtime.contains(" libssl3 "), "the binary is built with --features tls");
+    let asked = stdout(&output);
+    assert!(asked.contains("libc.so.6"), "{asked}");
+    for library in asked.lines().filter_map(|line| line.split_whitespace().next()) {
+        let name = library.rsplit('/').next().unwrap().split(".so").next().unwrap();
+        let package = match name {
+            // Of every Debian.
+            "libc" | "libm" | "libdl" | "libpthread" | "librt" | "libgcc_s" | "linux-vdso" | "linux-gate" => {
+                continue;
+            }
+            loader if loader.starts_with("ld-linux") => continue,
+            "libz" => "zlib1g",
+            "libssl" | "libcrypto" => "libssl3",
+            "libzstd" => "libzstd1",
+            other => panic!("{other}: which package has it?"),
+        };
+        let is_there = runtime.split_whitespace().any(|word| word == package);
+        assert!(is_there, "{library} is not in the image: {package}");
+    }
 }
 
 /// What `cargo publish` would send: made, listed, and thrown away.
