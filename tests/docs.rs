@@ -228,6 +228,63 @@ fn every_link_leads_somewhere() {
     assert!(dead.is_empty(), "{}", dead.join("\n"));
 }
 
+/// What is wrong with the fences of a document: what is to be run has to be found as such.
+fn unseen_blocks(name: &str, page: &str) -> Vec<String> {
+    let (mut unseen, mut open): (Vec<String>, Option<&str>) = (Vec::new(), None);
+    for (number, line) in page.lines().enumerate() {
+        let (bare, number) = (line.trim(), number + 1);
+        match open {
+            None if bare.starts_with("~~~") => unseen.push(format!("{name}:{number}: a fence is of ```")),
+            None if bare.starts_with("```") => {
+                let language = bare.trim_start_matches('`');
+                if !["", "sh", "json", "properties", "text", "toml"].contains(&language) {
+                    unseen.push(format!("{name}:{number}: {language} is not known: commands are sh"));
+                }
+                open = Some(language);
+            }
+            Some(_) if bare == "```" => open = None,
+            Some("" | "text") => {
+                let is_command =
+                    ["$ ", "geofold ", "cargo ", "dev/", "curl ", "docker", "kubectl ", "systemctl "];
+                if is_command.iter().any(|start| bare.starts_with(start)) {
+                    unseen.push(format!("{name}:{number}: a command in a block that is not sh"));
+                }
+            }
+            _ => {}
+        }
+    }
+    unseen
+}
+
+/// Documents anywhere but in `src`, where they are for who reads the code.
+fn all_pages(folder: &Path, into: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() {
+            if !name.starts_with('.') && !["target", "src"].contains(&name.as_str()) {
+                all_pages(&path, into);
+            }
+        } else if name.ends_with(".md") {
+            into.insert(path.strip_prefix(root()).unwrap().display().to_string());
+        }
+    }
+}
+
+#[test]
+fn no_document_and_no_block_of_commands_goes_unseen() {
+    let documents = documents();
+    let mut pages = BTreeSet::new();
+    all_pages(root(), &mut pages);
+    let unknown: Vec<&String> = pages.iter().filter(|page| !documents.contains_key(*page)).collect();
+    assert!(unknown.is_empty(), "in none of FOLDERS: {unknown:?}");
+    let unseen: Vec<String> = documents.iter().flat_map(|(name, page)| unseen_blocks(name, page)).collect();
+    assert!(unseen.is_empty(), "{}", unseen.join("\n"));
+    let page = "```sh\ngeofold run\n```\n```zsh\nls\n```\n```\n$ ls\na\n```\n~~~sh\n";
+    let lines: Vec<String> = unseen_blocks("x", page);
+    assert_eq!(lines.iter().map(|line| &line[..4]).collect::<Vec<_>>(), ["x:4:", "x:8:", "x:11"]);
+}
+
 #[test]
 fn a_list_of_contents_has_every_section() {
     let mut lists = 0;
