@@ -59,8 +59,8 @@ struct Options {
     /// A Redpanda Connect; without one, the peer does not take part.
     #[arg(long)]
     peer: Option<PathBuf>,
-    /// Documents.
-    #[arg(long, default_value_t = 200_000)]
+    /// Documents; not more than placements are cached.
+    #[arg(long, default_value_t = 150_000)]
     documents: usize,
     /// Rounds of each workload; best an even number.
     #[arg(long, default_value_t = 6)]
@@ -159,7 +159,7 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
             let mut racers = [Racer::Raw, Racer::Geofold];
             racers.rotate_left(round % 2);
             for racer in racers {
-                let lap = field.in_place(racer, workload == Workload::Cold)?;
+                let lap = field.in_place(racer, round, workload == Workload::Cold)?;
                 report.add(round, workload, racer, lap);
             }
             if let Some(peer) = peer.as_mut().filter(|_| workload == Workload::InPlace) {
@@ -198,7 +198,8 @@ fn without_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
         let mut field = Field::prepare(options, nothing.url(), options.partitions, records)?;
         field.first_documents()?;
         for round in 0..=options.rounds {
-            report.add(round, Workload::NullSink, Racer::Geofold, field.in_place(Racer::Geofold, false)?);
+            let lap = field.in_place(Racer::Geofold, round, false)?;
+            report.add(round, Workload::NullSink, Racer::Geofold, lap);
             let lap = field.consumed(options, records)?;
             report.add(round, Workload::NullSink, Racer::Consumer, lap);
         }
@@ -208,7 +209,7 @@ fn without_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
             let mut field = Field::prepare(options, nothing.url(), count, records)?;
             field.first_documents()?;
             for round in 0..=options.rounds {
-                report.add(round, workload, Racer::Geofold, field.in_place(Racer::Geofold, false)?);
+                report.add(round, workload, Racer::Geofold, field.in_place(Racer::Geofold, round, false)?);
             }
         }
     }
