@@ -3,8 +3,8 @@
 //! Keys and values in other forms than an id and JSON become these first (`forms.rs`), by schemas that are at hand: what lacks one
 //! is [`Undecoded::Lacks`], and decoding it again with the schema is the caller's part.
 //!
-//! A document is read once, from one end to the other, to check its JSON and find its location; its bytes go on
-//! untouched and uncopied. Only line breaks between tokens are replaced, since a `_bulk` request is made of lines.
+//! A document is read once, from one end to the other, to check its JSON and find its location (an unusual one again, by
+//! serde_json: see `plain.rs`); its bytes go on untouched and uncopied. Only line breaks between tokens are replaced, since a `_bulk` request is made of lines.
 
 mod debezium;
 mod forms;
