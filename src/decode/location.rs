@@ -93,7 +93,8 @@ impl LocationPath {
         }
     }
 
-    fn find<'de>(&self, document: &'de str) -> Result<Found<'de>, serde_json::Error> {
+    /// What serde_json finds at the path, in any document.
+    pub(super) fn find<'de>(&self, document: &'de str) -> Result<Found<'de>, serde_json::Error> {
         let mut found = Found::Nothing;
         let mut deserializer = serde_json::Deserializer::from_str(document);
         Descent { path: &self.0, found: &mut found }.deserialize(&mut deserializer)?;
@@ -116,7 +117,7 @@ impl fmt::Display for LocationPath {
 }
 
 /// What stands at the path.
-enum Found<'de> {
+pub(super) enum Found<'de> {
     Nothing,
     Value(&'de RawValue),
     /// A parent along the path is null, a scalar or an array.
