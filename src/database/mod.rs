@@ -16,7 +16,8 @@ mod migrate;
 pub(crate) mod tests;
 
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use futures::TryStreamExt as _;
 use sqlx::pool::PoolConnection;
@@ -30,11 +31,15 @@ pub use self::error::{DatabaseError, Failure};
 pub use self::migrate::{Migrations, Step};
 use crate::config::counts::Database as Config;
 use crate::config::database_url::{DatabaseUrl, PostgresUrl, SslMode};
+use crate::retry::RetryPolicy;
 
 /// Rows in one statement, at most: a large change is made in several, each of which ends in a time that can be told.
 const ROWS_PER_STATEMENT: usize = 5_000;
 /// How much longer than the server an answer is waited for: the server gives up first, and says so.
 const GRACE: Duration = Duration::from_secs(2);
+/// Between attempts to open a file of SQLite that others open, too.
+const REOPEN: RetryPolicy =
+    RetryPolicy { initial: Duration::from_millis(20), max: Duration::from_millis(200) };
 /// The first of the two numbers of every advisory lock: "geof".
 const LOCK_CLASS: i32 = 0x6765_6f66;
 
@@ -117,19 +122,7 @@ impl Database {
         let name = config.url.to_string();
         let pool = match &config.url {
             DatabaseUrl::Postgres(url) => Pool::Postgres(open_postgres(config, url, &name).await?),
-            DatabaseUrl::Sqlite(path) => {
-                let options = SqliteConnectOptions::new()
-                    .filename(path)
-                    .create_if_missing(true)
-                    .journal_mode(SqliteJournalMode::Wal)
-                    .synchronous(SqliteSynchronous::Full)
-                    .busy_timeout(config.timeout);
-                let pool = SqlitePoolOptions::new()
-                    .max_connections(config.connections)
-                    .acquire_timeout(config.timeout);
-                let pool = pool.connect_with(options).await;
-                Pool::Sqlite(pool.map_err(|error| DatabaseError::new(&name, "connecting", error))?)
-            }
+            DatabaseUrl::Sqlite(path) => Pool::Sqlite(open_sqlite(config, path, &name).await?),
         };
         Ok(Self { pool, name, timeout: config.timeout })
     }
@@ -192,6 +185,31 @@ impl Database {
         };
         // What is not closed by then ends with the process.
         let _ = tokio::time::timeout(GRACE, close).await;
+    }
+}
+
+/// Several processes may open a file at once. Where one of them makes it, or the last one closes it, SQLite refuses the others
+/// without waiting for as long as it was told to; so it is asked again for as long as that.
+async fn open_sqlite(config: &Config, path: &Path, name: &str) -> Result<SqlitePool, DatabaseError> {
+    let options = SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .busy_timeout(config.timeout);
+    let began = Instant::now();
+    let mut delays = REOPEN.delays();
+    loop {
+        let pool =
+            SqlitePoolOptions::new().max_connections(config.connections).acquire_timeout(config.timeout);
+        let error = match pool.connect_with(options.clone()).await {
+            Ok(pool) => return Ok(pool),
+            Err(error) => DatabaseError::new(name, "connecting", error),
+        };
+        if !error.is_passing() || began.elapsed() >= config.timeout {
+            return Err(error);
+        }
+        tokio::time::sleep(delays.next(None)).await;
     }
 }
 

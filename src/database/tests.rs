@@ -218,3 +218,25 @@ async fn a_client_that_freezes_in_a_transaction_loses_its_lock() {
     let error = frozen.execute("SELECT 1", &[]).await.unwrap_err();
     assert!(error.is_passing(), "{error}");
 }
+
+#[tokio::test]
+async fn a_file_that_another_is_about_to_write_is_opened_when_that_is_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("test.db");
+    let other = SqliteConnectOptions::new().filename(&path).create_if_missing(true);
+    let mut other = sqlx::SqliteConnection::connect_with(&other).await.unwrap();
+    for sql in ["CREATE TABLE other (n bigint)", "BEGIN IMMEDIATE"] {
+        sqlx::raw_sql(sql).execute(&mut other).await.unwrap();
+    }
+    // It writes no log ahead yet, and to change that is what SQLite refuses without waiting.
+    let config = Config { url: DatabaseUrl::Sqlite(path), ..Config::default() };
+    let brief = Config { timeout: Duration::from_millis(100), ..config.clone() };
+    let refused = Database::open(&brief).await.unwrap_err();
+    assert!(refused.is_passing() && refused.to_string().contains("locked"), "{refused}");
+    let over = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        sqlx::raw_sql("COMMIT").execute(&mut other).await.unwrap();
+    };
+    let (opened, ()) = tokio::join!(Database::open(&config), over);
+    opened.unwrap().migrate(&MAKE).await.unwrap();
+}

@@ -1,7 +1,7 @@
 //! Campaigns: nothing of a list is lost whoever dies, the selections find what they say, and periodic ones are made once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -36,12 +36,13 @@ fn postgres(password_file: &Path) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// A `geofold campaign …` that runs. Killed on drop.
-struct Process(Child);
+/// A `geofold campaign …` that runs, and its log. Killed on drop.
+struct Process(Child, PathBuf);
 
 impl Process {
     fn start(world: &World, number: u64, args: &[&str]) -> Self {
-        let log = std::fs::File::create(world.dir().join(format!("campaign-{number}.log"))).unwrap();
+        let path = world.dir().join(format!("campaign-{number}.log"));
+        let log = std::fs::File::create(&path).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_geofold"))
             .arg("campaign")
             .args(args)
@@ -52,7 +53,11 @@ impl Process {
             .stderr(log)
             .spawn()
             .unwrap();
-        Self(child)
+        Self(child, path)
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.1).unwrap()
     }
 
     fn is_running(&mut self) -> bool {
@@ -234,7 +239,7 @@ fn of_a_periodic_campaign_each_period_has_one_however_many_watch() {
         let id = watcher.0.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
         let status = wait_for("a watcher that ends", PATIENCE, || watcher.0.try_wait().unwrap());
-        assert!(status.success(), "{status}");
+        assert!(status.success(), "{status}: {}", watcher.log());
     }
     worker.stop();
 }
