@@ -18,6 +18,14 @@ impl Instant {
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
+
+    /// The first of the moments after this that lie `apart` from each other, counted from the clock's zero: the same for
+    /// everybody who asks. This itself if they are not apart at all.
+    pub fn next_of(self, apart: Duration) -> Self {
+        let Some(past) = self.0.as_nanos().checked_rem(apart.as_nanos()) else { return self };
+        let past = u64::try_from(past).map_or(Duration::ZERO, Duration::from_nanos);
+        self + apart.saturating_sub(past)
+    }
 }
 
 impl Add<Duration> for Instant {
@@ -50,5 +58,21 @@ impl Clock for BootClock {
             u64::try_from(time.tv_sec).unwrap_or_default(),
             u32::try_from(time.tv_nsec).unwrap_or_default(),
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_moment_comes_after_now_and_is_the_same_for_all_before_it() {
+        let at = |millis| Instant::from_start(Duration::from_millis(millis));
+        let next = |millis, apart| at(millis).next_of(Duration::from_millis(apart));
+        assert_eq!([0, 1, 199].map(|now| next(now, 200)), [at(200); 3]);
+        assert_eq!([200, 201, 399].map(|now| next(now, 200)), [at(400); 3]);
+        assert_eq!(next(7, 0), at(7));
+        let late = Instant::from_start(Duration::MAX);
+        assert_eq!(late.next_of(Duration::from_nanos(1)), late);
     }
 }

@@ -432,7 +432,7 @@ pub struct Batch {
     pub max_documents: usize,
     /// Bytes of folded writes in one batch, at most.
     pub max_bytes: ByteSize,
-    /// How long the first dirty document waits for others.
+    /// How long a dirty document waits for others at most; all partitions send at the same moments, so far apart.
     #[serde(with = "humantime_serde")]
     pub linger: Duration,
     /// A document is written at least this often, however hot it is.

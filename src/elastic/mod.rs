@@ -10,7 +10,7 @@
 //! | `nodes.rs` | which node to ask next: round robin, with a rest for the dead |
 //! | `scan.rs` | reads all documents of some indices, a page at a time |
 //! | `scripted.rs` | the trait by script, for tests |
-//! | `rounds/` | sends a round of operations: cut by count and bytes, side by side, failed items again until the deadline |
+//! | `rounds/` | sends a round of operations: cut by count and bytes, side by side, small ones of several partitions together, failed items again until the deadline |
 
 pub mod answer;
 pub mod aws;

@@ -81,7 +81,7 @@ impl ReadPlacements {
         for entry in entries {
             // Whoever asks for a document to be placed again may know of a copy that the cached placement does not name.
             let may_be_cached = entry.fold.touched_at.is_none();
-            match desk.cache.get(&entry.id).filter(|_| may_be_cached).cloned() {
+            match desk.cache.get(&entry.id).filter(|_| may_be_cached) {
                 Some(placement) => known.push((entry, placement)),
                 None => unknown.push(entry),
             }
@@ -114,7 +114,7 @@ impl ReadPlacements {
                 GetOutcome::Found(found) => match Placement::from_json(&found.source) {
                     Ok(placement) => {
                         let known = Known::new(placement, found.stamp);
-                        self.tray.desk.cache.put(entry.id.clone(), known.clone());
+                        self.tray.desk.cache.put(&entry.id, known.clone());
                         add(entry, Some(known), true);
                     }
                     Err(error) => {
@@ -330,7 +330,7 @@ impl Announce {
             match answer {
                 BulkOutcome::Done { stamp: Some(stamp) } => {
                     let known = Known::new(placement, stamp);
-                    tray.desk.cache.put(entry.id.clone(), known.clone());
+                    tray.desk.cache.put(&entry.id, known.clone());
                     placed.push(Placed { entry, known, task });
                 }
                 // Perhaps our own, executed by a request whose answer was lost: the fresh read will tell, and resume.
@@ -376,7 +376,7 @@ impl Announce {
         for (clear, answer) in clears.into_iter().zip(answers) {
             match answer {
                 BulkOutcome::Done { stamp: Some(stamp) } => {
-                    tray.desk.cache.put(clear.id, Known::new(clear.placement, stamp));
+                    tray.desk.cache.put(&clear.id, Known::new(clear.placement, stamp));
                 }
                 // A clear may fail or never happen; but what is cached may be out of date now.
                 _ => tray.desk.cache.forget(&clear.id),
@@ -578,7 +578,7 @@ impl CleanUp {
             match answer {
                 BulkOutcome::Done { stamp: Some(stamp) } => {
                     let known = Known::new(placement, stamp);
-                    tray.desk.cache.put(entry.id.clone(), known);
+                    tray.desk.cache.put(&entry.id, known);
                     let carry = Carry { refusal: Some(refusal), ..Carry::default() };
                     // The next attempt sweeps the other copies and hands the dead letter over.
                     tray.settle(entry, again_outcome(SET_BACK, carry), Touched::default());
@@ -598,21 +598,21 @@ impl Tray {
     /// What was fetched is where it belongs; the record need not carry it any more.
     fn written(&mut self, id: DocId, mut known: Known) {
         known.placement.fetched = None;
-        self.desk.clears.push(Clear {
-            id: id.clone(),
-            placement: known.placement.clone(),
-            stamp: known.stamp,
-        });
-        self.desk.cache.put(id, known);
+        self.clear_with_the_next_bulk(id, known.placement.clone(), known);
     }
 
     /// Step 7: the leftovers are gone; the record shall say so with the next bulk.
     fn swept(&mut self, id: DocId, mut known: Known) {
         known.placement.fetched = None;
-        let cleared = Placement { leftovers: Default::default(), ..known.placement.clone() };
-        self.desk.clears.push(Clear { id: id.clone(), placement: cleared, stamp: known.stamp });
         known.swept = true;
-        self.desk.cache.put(id, known);
+        let cleared = Placement { leftovers: Default::default(), ..known.placement.clone() };
+        self.clear_with_the_next_bulk(id, cleared, known);
+    }
+
+    fn clear_with_the_next_bulk(&mut self, id: DocId, placement: Placement, known: Known) {
+        let stamp = known.stamp;
+        self.desk.cache.put(&id, known);
+        self.desk.clears.push(Clear { id, placement, stamp });
     }
 }
 

@@ -10,7 +10,6 @@ mod asking;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
 use self::asking::{Asking, Kept};
 use super::budget::RECORD_OVERHEAD_BYTES;
@@ -327,9 +326,9 @@ impl Ledger {
         [first(self.dirty.pending()), first(self.dirty.in_flight())].into_iter().flatten().min()
     }
 
-    /// For how long the oldest document that was not handed out yet is dirty.
-    pub fn pending_age(&self, now: Instant) -> Option<Duration> {
-        self.dirty.pending().next().map(|entry| now.since(entry.value.since))
+    /// Since when the oldest document that was not handed out yet is dirty.
+    pub fn pending_since(&self) -> Option<Instant> {
+        self.dirty.pending().next().map(|entry| entry.value.since)
     }
 
     /// The offset after the last record read.

@@ -50,7 +50,7 @@ use crate::config::{Config, DeadLetterPolicy};
 use crate::dead_letter::{DeadLetters, LetterBox};
 use crate::decode::Decoder;
 use crate::elastic::Elastic;
-use crate::elastic::rounds::{Halt, Lease, Rounds};
+use crate::elastic::rounds::{Company, Halt, Lease, Rounds};
 use crate::maps::MapsReader;
 use crate::meta::Memory;
 use crate::mover::Rules;
@@ -151,6 +151,7 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
     let permits = Arc::new(Semaphore::new(now.max_in_flight));
     let turns = Arc::new(Semaphore::new(now.turns()));
     let rounds = Rounds {
+        company: Some(Company::new(elastic.clone(), permits.clone(), clock.clone())),
         elastic,
         permits: permits.clone(),
         limits: now.requests,

@@ -132,7 +132,7 @@ pub struct Batching {
     pub max_documents: usize,
     /// Bytes of folds, about.
     pub max_bytes: usize,
-    /// How long a document may wait for company.
+    /// How long a document may wait for company. All partitions send at the same moments, so far apart.
     pub linger: Duration,
     /// A partition whose oldest document is dirty for longer than this stops reading until it is written.
     pub max_dirty_age: Duration,
@@ -561,8 +561,9 @@ impl Task {
             // Nothing comes that the clears could ride on.
             || (pending == 0 && self.has_clears() && self.partition.records.is_empty());
         let now = TokioInstant::now();
-        let lingered =
-            self.ledger.pending_age(self.now()).map(|age| now + batching.linger.saturating_sub(age));
+        // All partitions leave at the same moments, so that what is little goes together (`elastic::rounds::Company`).
+        let leaves_at = |since: Instant| now + since.next_of(batching.linger).since(self.now());
+        let lingered = self.ledger.pending_since().map(leaves_at);
         let due = [at_once.then_some(now), lingered, self.again_at].into_iter().flatten().min()?;
         Some(self.not_before.map_or(due, |not_before| due.max(not_before)))
     }

@@ -15,7 +15,8 @@ use geofold::admin::Health;
 use geofold::clock::Clock;
 use geofold::dead_letter::{Letter, LetterBox};
 use geofold::decode::{Decoder, LocationPath, OP_HEADER};
-use geofold::elastic::rounds::{self, Halt, Lease, Rounds, Unobserved};
+use geofold::elastic::Elastic;
+use geofold::elastic::rounds::{self, Company, Halt, Lease, Rounds, Unobserved};
 use geofold::geoshard::GeoshardMap;
 use geofold::ids::ShardId;
 use geofold::maps::{Floor, MapsReader, MapsRecord, Watcher};
@@ -194,9 +195,12 @@ impl Process {
             initial: Duration::from_millis(retry_initial),
             max: Duration::from_millis(retry_max),
         };
+        let elastic: Arc<dyn Elastic> = Arc::new(Wire { world: world.clone(), process: name });
+        let requests = Arc::new(Semaphore::new(permits));
         let rounds = Rounds {
-            elastic: Arc::new(Wire { world: world.clone(), process: name }),
-            permits: Arc::new(Semaphore::new(permits)),
+            company: Some(Company::new(elastic.clone(), requests.clone(), clock.clone())),
+            elastic,
+            permits: requests,
             limits: rounds::Limits {
                 max_operations,
                 max_bytes: 1 << 20,

@@ -1,12 +1,14 @@
 //! What `_bulk` and `_mget` have in common, and how they differ: all that the sending of a round needs to know of either.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use super::{BulkOutcome, GetOutcome, RequestKind};
+use super::{BulkOutcome, Company, GetOutcome, RequestKind, Rounds};
 use crate::elastic::answer::{BulkVerdict, GetVerdict, judge_bulk, judge_get};
-use crate::elastic::{BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer, ItemError, encode};
+use crate::elastic::{BulkAnswer, BulkOp, CallError, Get, GetAnswer, ItemError, encode};
 use crate::sabotage::{self, Sabotage};
 
 /// What an answer to one item leaves to do.
@@ -24,8 +26,11 @@ pub(super) trait Item: Send + Sync + Sized {
     const UNANSWERED: Self::Outcome;
 
     fn bytes(&self) -> usize;
+    /// With whom they go, if not on their own.
+    fn company<'a>(rounds: &'a Rounds, items: &[Self]) -> Option<&'a Arc<Company>>;
     fn send<'a>(
-        elastic: &'a dyn Elastic,
+        rounds: &'a Rounds,
+        company: Option<&'a Arc<Company>>,
         items: &'a [Self],
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<Self::Answer>, CallError>>;
@@ -45,12 +50,20 @@ impl Item for BulkOp {
         encode::bulk_op_bytes(self)
     }
 
+    fn company<'a>(rounds: &'a Rounds, items: &[Self]) -> Option<&'a Arc<Company>> {
+        rounds.company.as_ref().filter(|_| Company::suits(items, &rounds.limits))
+    }
+
     fn send<'a>(
-        elastic: &'a dyn Elastic,
+        rounds: &'a Rounds,
+        company: Option<&'a Arc<Company>>,
         items: &'a [Self],
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>> {
-        elastic.bulk(items, timeout)
+        match company {
+            Some(company) => company.bulk(items, &rounds.limits, timeout).boxed(),
+            None => rounds.elastic.bulk(items, timeout),
+        }
     }
 
     fn judge(&self, answer: BulkAnswer) -> Verdict<BulkOutcome> {
@@ -84,12 +97,17 @@ impl Item for Get {
         encode::mget_get_bytes(self)
     }
 
+    fn company<'a>(_: &'a Rounds, _: &[Self]) -> Option<&'a Arc<Company>> {
+        None
+    }
+
     fn send<'a>(
-        elastic: &'a dyn Elastic,
+        rounds: &'a Rounds,
+        _: Option<&'a Arc<Company>>,
         items: &'a [Self],
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<GetAnswer>, CallError>> {
-        elastic.mget(items, timeout)
+        rounds.elastic.mget(items, timeout)
     }
 
     fn judge(&self, answer: GetAnswer) -> Verdict<GetOutcome> {

@@ -205,6 +205,7 @@ impl Rig {
         let rounds = Rounds {
             elastic: elastic.clone(),
             permits: permits.clone(),
+            company: None,
             limits: rounds::Limits {
                 max_operations: 1000,
                 max_bytes: 1 << 20,
@@ -438,17 +439,21 @@ async fn records_become_documents_in_their_geoshards_and_the_watermark_follows()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_document_waits_for_company_no_longer_than_the_linger() {
+async fn a_document_leaves_at_the_next_of_the_moments_that_all_partitions_have() {
+    let began = TokioInstant::now();
     let mut rig = Rig::start();
-    rig.index(0, "a", 1, 1);
+    rig.index(0, "a", 1, 0);
     rig.until_watermark(1).await;
-    let calls = rig.elastic.calls();
-    let sent_at = TokioInstant::now();
-    rig.index(1, "a", 1, 2);
-    tokio::time::sleep(Duration::from_millis(190)).await;
-    assert_eq!(rig.elastic.calls(), calls, "too early");
-    rig.until_watermark(2).await;
-    assert!(sent_at.elapsed() < Duration::from_millis(250), "{:?}", sent_at.elapsed());
+    for (offset, (comes_at, leaves_at)) in (1..).zip([(250, 400), (410, 600), (790, 800), (801, 1_000)]) {
+        sleep_until(began + Duration::from_millis(comes_at)).await;
+        let calls = rig.elastic.calls();
+        rig.index(offset, "a", 1, offset);
+        sleep_until(began + Duration::from_millis(leaves_at - 2)).await;
+        assert_eq!(rig.elastic.calls(), calls, "too early");
+        rig.until_watermark(offset + 1).await;
+        let left_at = began.elapsed();
+        assert!(left_at < Duration::from_millis(leaves_at + 50), "{left_at:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -911,8 +916,8 @@ async fn a_task_that_panics_stops_its_partition_for_all_to_see() {
 
 #[tokio::test(start_paused = true)]
 async fn gauges_keep_up_while_records_never_pause() {
-    let mut rig =
-        Rig::with(Batching { max_documents: 10_000, linger: Duration::from_secs(30), ..batching() }, true);
+    let (max_bytes, linger) = (1 << 24, Duration::from_secs(30));
+    let mut rig = Rig::with(Batching { max_documents: 10_000, max_bytes, linger, ..batching() }, true);
     for offset in 0..4000 {
         rig.index(offset, &format!("d{offset}"), 1, 1);
         if offset % 10 == 0 {

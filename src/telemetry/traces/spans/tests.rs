@@ -79,6 +79,7 @@ fn rounds() -> Rounds {
     Rounds {
         elastic: MemoryElastic::for_map(&six_faces()),
         permits: Arc::new(Semaphore::new(1)),
+        company: None,
         limits: Limits { max_operations: 1, max_bytes: 1, request_timeout: max },
         retry: RetryPolicy { initial, max },
         clock: Arc::new(BootClock),
