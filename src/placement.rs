@@ -3,17 +3,16 @@
 //! A placement names every geoshard that may hold a copy of its document (INV-1). It is written only by
 //! compare-and-set against the record that was read, so each known placement carries the [`Stamp`] of its state.
 
-use std::fmt;
-use std::num::NonZeroUsize;
+mod cache;
 
 use bytes::Bytes;
-use lru::LruCache;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
+pub use self::cache::PlacementCache;
 use crate::elastic::Stamp;
-use crate::ids::{DocId, ShardId};
+use crate::ids::ShardId;
 use crate::position::Position;
 use crate::tally::facets::Facets;
 use crate::tally::version::History;
@@ -185,66 +184,6 @@ impl Known {
     }
 }
 
-/// Placements that this owner read or wrote since its partition was assigned; the least recently used go first.
-///
-/// One that survived into a later assignment would make two copies: the cache lives and dies with the partition task.
-#[derive(Clone)]
-pub struct PlacementCache {
-    known: LruCache<DocId, Known, ahash::RandomState>,
-}
-
-impl PlacementCache {
-    /// An empty cache that holds at most `capacity` placements.
-    pub fn new(capacity: NonZeroUsize) -> Self {
-        // Unbounded, then bounded by hand: the crate's own constructor allocates the whole capacity at once.
-        let mut known = LruCache::unbounded_with_hasher(ahash::RandomState::new());
-        known.resize(capacity);
-        Self { known }
-    }
-
-    /// Changes the capacity, dropping what is too much.
-    pub fn resize(&mut self, capacity: NonZeroUsize) {
-        self.known.resize(capacity);
-    }
-
-    /// The placement of `id`, if known.
-    pub fn get(&mut self, id: &DocId) -> Option<&Known> {
-        self.known.get(id)
-    }
-
-    /// Takes note of a placement that was just read or written.
-    pub fn put(&mut self, id: DocId, known: Known) {
-        self.known.put(id, known);
-    }
-
-    /// Forgets the placement of `id`: the next entry reads it.
-    pub fn forget(&mut self, id: &DocId) {
-        self.known.pop(id);
-    }
-
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        self.known.clear();
-    }
-
-    /// How many placements are known.
-    pub fn len(&self) -> usize {
-        self.known.len()
-    }
-
-    /// Whether none is known.
-    pub fn is_empty(&self) -> bool {
-        self.known.is_empty()
-    }
-}
-
-impl fmt::Debug for PlacementCache {
-    /// All that is known, most recently used first: two caches that look alike behave alike.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.known.iter()).finish()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -289,20 +228,5 @@ mod tests {
             [shard("c"), shard("a"), shard("b"), shard("c")],
         );
         assert_eq!(placement.leftovers.as_slice(), [shard("b"), shard("c")]);
-    }
-
-    #[test]
-    fn the_cache_keeps_what_was_used_last() {
-        let stamp = Stamp { seq_no: 0, primary_term: 1 };
-        let known = Known::new(Placement::new(Position::from_version(1), None, []), stamp);
-        let ids: Vec<DocId> = ["a", "b", "c"].map(|id| DocId::from_key(Some(id.as_bytes())).unwrap()).into();
-        let mut cache = PlacementCache::new(NonZeroUsize::new(2).unwrap());
-        cache.put(ids[0].clone(), known.clone());
-        cache.put(ids[1].clone(), known.clone());
-        assert!(cache.get(&ids[0]).is_some());
-        cache.put(ids[2].clone(), known);
-        assert!(cache.get(&ids[1]).is_none());
-        assert!(cache.get(&ids[0]).is_some());
-        assert_eq!(cache.len(), 2);
     }
 }

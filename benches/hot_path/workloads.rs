@@ -262,6 +262,7 @@ impl Whole {
         let rounds = Rounds {
             elastic: Arc::new(NullElastic),
             permits: Arc::new(Semaphore::new(4)),
+            company: None,
             limits: Limits {
                 max_operations: BATCH,
                 max_bytes: REQUEST_BYTES,
@@ -350,7 +351,7 @@ fn whole(count: usize, knows: Knows, tally: Option<FacetRules>) -> Run {
             placement.versions = History::default().with(position(1), position(1), facets);
         }
         let known = Known::new(placement, Stamp { seq_no: 1, primary_term: 1 });
-        cache.put(DocId::from_key(key).unwrap(), known);
+        cache.put(&DocId::from_key(key).unwrap(), known);
     }
     let whole = Whole::new(cache, map, tally);
     Box::new(move || whole.run(records, count as u64))
