@@ -155,13 +155,13 @@ fn a_file_that_is_swapped_as_kubernetes_does_is_followed_without_a_signal() {
     let worker = Worker::start(world.folder.path(), &at("geofold.toml"), &[]);
     assert_eq!(worker.limit("elasticsearch.request_max_operations"), "2000");
 
-    put("..2", "[memory]\nper_partition = \"32MiB\"\n");
+    put("..2", "[memory]\nper_partition = \"20MiB\"\n");
     worker.wait_for_metric(FOLLOWED, 1.0);
-    assert_eq!(worker.limit("memory.per_partition"), "32MiB");
+    assert_eq!(worker.limit("memory.per_partition"), "20MiB");
 
     put("..3", "[batch]\nlinger = \"1h\"\n");
     worker.wait_for_metric(REFUSED, 1.0);
-    assert_eq!(worker.limit("memory.per_partition"), "32MiB");
+    assert_eq!(worker.limit("memory.per_partition"), "20MiB");
     assert_eq!(worker.limit("batch.linger"), "200ms");
 
     put("..4", "[batch]\nlinger = \"100ms\"\n");

@@ -32,6 +32,20 @@ impl Properties {
         self.0.insert(key.to_owned(), value.into());
     }
 
+    /// Takes these over. Where librdkafka has two names for a setting, none stays under the other one.
+    fn extend(&mut self, others: &Properties) {
+        const ALIASES: [(&str, &str); 2] = [
+            ("fetch.message.max.bytes", "max.partition.fetch.bytes"),
+            ("compression.codec", "compression.type"),
+        ];
+        for (name, alias) in ALIASES {
+            if others.get(alias).is_some() {
+                self.0.remove(name);
+            }
+        }
+        self.0.extend(others.clone());
+    }
+
     /// Names and values as they may be shown.
     fn redacted(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (key.as_str(), if is_secret(key) { REDACTED } else { value }))
@@ -193,19 +207,22 @@ impl Config {
     pub fn consumer_properties(&self) -> Properties {
         let kafka = &self.kafka;
         let mut all = Properties::default();
-        // librdkafka fetches ahead of the poll thread: 64 MiB and 100,000 records by default, which would double
-        // what `[memory]` allows. What it holds is thrown away when a partition is paused, so little is better.
-        all.set("queued.min.messages", "20000");
-        all.set("queued.max.messages.kbytes", "2048");
-        // One answer of a broker: 50 MiB by default, and several times that once it is decompressed.
+        // librdkafka fetches ahead of the poll thread: for each partition 64 MiB and 100,000 records by default, and each of
+        // them takes half a KiB besides; `[memory]` allows less. What it holds is thrown away when a partition is paused,
+        // so little is better (docs/performance.md, "Memory").
+        all.set("queued.min.messages", "2000");
+        all.set("queued.max.messages.kbytes", "256");
+        // One answer of a broker, and what is of one partition in it: 50 MiB and 1 MiB by default, and several times that
+        // once it is decompressed. A batch of records that is larger comes nevertheless.
         all.set("fetch.max.bytes", "2097152");
+        all.set("fetch.message.max.bytes", "131072");
         // By default it looks after a second whether a full queue has room again, and a partition that is resumed waits
         // for the request that is under way without it.
-        all.set("fetch.queue.backoff.ms", "20");
+        all.set("fetch.queue.backoff.ms", "5");
         all.set("fetch.wait.max.ms", "100");
         // The lag gauges live on it.
         all.set("statistics.interval.ms", "5000");
-        all.0.extend(kafka.properties.clone());
+        all.extend(&kafka.properties);
         set_connection(&mut all, kafka);
         all.set("group.id", &kafka.group_id);
         all.set("enable.auto.commit", "false");
@@ -245,7 +262,7 @@ impl Config {
         // A dead letter may be a record that was too large for geofold, and it carries headers on top: let the
         // broker decide what is too large. librdkafka's own limit (1 MB) would hold the partition up.
         all.set("message.max.bytes", "100000000");
-        all.0.extend(self.kafka.producer_properties.clone());
+        all.extend(&self.kafka.producer_properties);
         set_connection(&mut all, &self.kafka);
         all.set("acks", "all");
         all.set("enable.idempotence", "true");
@@ -342,6 +359,10 @@ mod tests {
         let producer = config.producer_properties();
         assert_eq!(producer.get("acks"), Some("all"));
         assert_eq!(producer.get("compression.codec"), Some("zstd"));
+        config.kafka.properties = properties(&[("max.partition.fetch.bytes", "7")]);
+        config.kafka.producer_properties = properties(&[("compression.type", "none")]);
+        assert_eq!(config.consumer_properties().get("fetch.message.max.bytes"), None, "it has two names");
+        assert_eq!(config.producer_properties().get("compression.codec"), None, "it has two names");
     }
 
     #[test]
@@ -371,6 +392,7 @@ mod tests {
             "queued.min.messages",
             "queued.max.messages.kbytes",
             "fetch.max.bytes",
+            "fetch.message.max.bytes",
             "fetch.queue.backoff.ms",
             "fetch.wait.max.ms",
             "statistics.interval.ms",

@@ -470,7 +470,7 @@ pub struct Memory {
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { total: ByteSize::mib(40), per_partition: ByteSize::mib(16), cached_placements: 200_000 }
+        Self { total: ByteSize::mib(24), per_partition: ByteSize::mib(16), cached_placements: 200_000 }
     }
 }
 
