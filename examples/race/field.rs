@@ -204,6 +204,21 @@ impl Field {
         Ok(lap)
     }
 
+    /// Everybody takes so many steps, one after the other.
+    pub fn steps(&mut self, steps: usize) -> Result<Lap> {
+        for _ in 0..steps {
+            self.crowd.take_a_step()?;
+            let events = self.everybody();
+            self.topic.produce(&events, &mut self.versions, None)?;
+        }
+        let lap = self.lap_of_what_was_produced(steps * self.crowd.people.len(), &["indexed", "folded"])?;
+        match lap.operations {
+            // Where one partition is far ahead of the others, somebody may come again before the first write is sent.
+            Some([_, writes]) if writes > 0.95 => Ok(lap),
+            _ => bail!("a write for nearly each event was meant, and it was: {lap}"),
+        }
+    }
+
     /// Many writes of a few people.
     pub fn hot_keys(&mut self) -> Result<Lap> {
         self.crowd.take_a_step()?;
@@ -280,16 +295,19 @@ impl Field {
     /// One lap of geofold: from the moment when its backlog can be seen to the last document written.
     fn lap_of_geofold(&mut self, events: &[Event], outcomes: &[&str]) -> Result<Lap> {
         self.topic.produce(events, &mut self.versions, None)?;
+        self.lap_of_what_was_produced(events.len(), outcomes)
+    }
+
+    fn lap_of_what_was_produced(&mut self, events: usize, outcomes: &[&str]) -> Result<Lap> {
         self.settle()?;
         let before = self.worker.done()?;
         let operations_before = self.worker.operations()?;
         let costs_before = costs(&self.stack, self.worker.pid())?;
         let began = Instant::now();
         self.topic.show()?;
-        self.worker.wait_until_done(events.len() as u64, &before, outcomes)?;
-        let lap =
-            Lap::new(events.len(), began.elapsed(), costs_before, costs(&self.stack, self.worker.pid())?);
-        Ok(lap.with_operations(events.len(), operations_before, self.worker.operations()?))
+        self.worker.wait_until_done(events as u64, &before, outcomes)?;
+        let lap = Lap::new(events, began.elapsed(), costs_before, costs(&self.stack, self.worker.pid())?);
+        Ok(lap.with_operations(events, operations_before, self.worker.operations()?))
     }
 
     fn lap_of_loader(&mut self, errands: Vec<loader::Errand>, documents: usize) -> Result<Lap> {

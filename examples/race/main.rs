@@ -37,8 +37,10 @@ use crate::field::Field;
 use crate::peer::Peer;
 use crate::report::{Racer, Report, Workload};
 
-/// Records of a round against an Elasticsearch that does nothing: seconds, and not more than placements are cached.
-const SINK_RECORDS: usize = 150_000;
+/// People in a race without Elasticsearch: not more than placements are cached.
+const SINK_PEOPLE: usize = 150_000;
+/// Records of a round with a null sink: seconds, so that how it begins and ends does not matter.
+const SINK_RECORDS: usize = 1_200_000;
 
 /// Race geofold against a raw _bulk loader, a peer and the naive flow. Variables GEOFOLD_SECTION__KEY change the worker's
 /// configuration.
@@ -63,14 +65,17 @@ struct Options {
     #[arg(long, default_value_t = 150_000)]
     documents: usize,
     /// Rounds of each workload; best an even number.
-    #[arg(long, default_value_t = 6)]
+    #[arg(long, default_value_t = 4)]
     rounds: usize,
     /// Records of the workloads without Elasticsearch, and of the backlog.
     #[arg(long, default_value_t = 5_000_000)]
     backlog: usize,
-    /// Seconds over which the latency is looked at.
+    /// Seconds over which the latency is looked at, at each load.
     #[arg(long, default_value_t = 60)]
     latency_seconds: u64,
+    /// The refresh job's interval while the latency is looked at.
+    #[arg(long, default_value = "400ms")]
+    refresh_interval: String,
     /// Partitions of the topic.
     #[arg(long, default_value_t = 8)]
     partitions: i32,
@@ -115,7 +120,7 @@ fn main() -> Result<()> {
         with_elasticsearch(&options, &mut report)?;
     }
     if options.runs("latency") {
-        report.latency = Some(latency::measure(&options)?);
+        report.latency = latency::measure(&options)?;
     }
     if options.runs("null-sink") || options.runs("partitions") || options.runs("backlog") {
         without_elasticsearch(&options, &mut report)?;
@@ -193,20 +198,20 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
 /// geofold against an Elasticsearch that does nothing, beside a consumer that does nothing.
 fn without_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
     let nothing = null::NullElasticsearch::start(&options.elasticsearch)?;
-    let records = options.backlog.min(SINK_RECORDS);
+    let people = SINK_PEOPLE.min(options.backlog / 4).max(1);
+    let steps = options.backlog.min(SINK_RECORDS) / people;
     if options.runs("null-sink") {
-        let mut field = Field::prepare(options, nothing.url(), options.partitions, records)?;
+        let mut field = Field::prepare(options, nothing.url(), options.partitions, people)?;
         field.first_documents()?;
         for round in 0..=options.rounds {
-            let lap = field.in_place(Racer::Geofold, round, false)?;
-            report.add(round, Workload::NullSink, Racer::Geofold, lap);
-            let lap = field.consumed(options, records)?;
+            report.add(round, Workload::NullSink, Racer::Geofold, field.steps(steps)?);
+            let lap = field.consumed(options, steps * people)?;
             report.add(round, Workload::NullSink, Racer::Consumer, lap);
         }
     }
     if options.runs("partitions") {
         for (count, workload) in [(1, Workload::OnePartition), (64, Workload::ManyPartitions)] {
-            let mut field = Field::prepare(options, nothing.url(), count, records)?;
+            let mut field = Field::prepare(options, nothing.url(), count, people)?;
             field.first_documents()?;
             for round in 0..=options.rounds {
                 report.add(round, workload, Racer::Geofold, field.in_place(Racer::Geofold, round, false)?);

@@ -46,6 +46,8 @@ pub struct Topic {
     producer: ThreadedProducer<Deliveries>,
     /// Whose record is the last of its partition.
     last: Vec<usize>,
+    /// Whether there is something that nobody sees yet.
+    is_open: bool,
 }
 
 /// Makes a topic.
@@ -79,7 +81,7 @@ impl Topic {
             .set("queue.buffering.max.kbytes", "2000000");
         let producer: ThreadedProducer<Deliveries> = config.create_with_context(Deliveries::default())?;
         producer.init_transactions(PATIENCE).context("preparing transactions")?;
-        Ok(Self { name: name.to_owned(), producer, last: Vec::new() })
+        Ok(Self { name: name.to_owned(), producer, last: Vec::new(), is_open: false })
     }
 
     /// Whether somebody's record is the last of its partition. Their next one must not be the first of the next round:
@@ -96,7 +98,9 @@ impl Topic {
         versions: &mut [Position],
         prefix: Option<&str>,
     ) -> Result<()> {
-        self.producer.begin_transaction()?;
+        if !std::mem::replace(&mut self.is_open, true) {
+            self.producer.begin_transaction()?;
+        }
         for event in events {
             let mut record = BaseRecord::<str, str, usize>::with_opaque_to(&self.name, event.number)
                 .key(event.id.as_str());
@@ -140,7 +144,8 @@ impl Topic {
     }
 
     /// Lets everybody see what was produced.
-    pub fn show(&self) -> Result<()> {
+    pub fn show(&mut self) -> Result<()> {
+        self.is_open = false;
         self.producer.commit_transaction(PATIENCE).context("committing a round")
     }
 }
