@@ -37,8 +37,9 @@ use crate::field::Field;
 use crate::peer::Peer;
 use crate::report::{Racer, Report, Workload};
 
-/// People in a race without Elasticsearch: not more than placements are cached.
-const SINK_PEOPLE: usize = 150_000;
+/// People in a race without Elasticsearch: so many that nobody comes again before the first document was sent, where one partition
+/// is far ahead of the others.
+const SINK_PEOPLE: usize = 400_000;
 /// Records of a round with a null sink: seconds, so that how it begins and ends does not matter.
 const SINK_RECORDS: usize = 1_200_000;
 
@@ -198,7 +199,7 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
 /// geofold against an Elasticsearch that does nothing, beside a consumer that does nothing.
 fn without_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
     let nothing = null::NullElasticsearch::start(&options.elasticsearch)?;
-    let people = SINK_PEOPLE.min(options.backlog / 4).max(1);
+    let people = SINK_PEOPLE.min(options.backlog).max(1);
     let steps = options.backlog.min(SINK_RECORDS) / people;
     if options.runs("null-sink") {
         let mut field = Field::prepare(options, nothing.url(), options.partitions, people)?;

@@ -31,7 +31,8 @@ pub fn peak_mebibytes(pid: u32) -> Result<f64> {
 }
 
 /// `batch.deadline` of a worker in a race: short, since it is waited for (see [`Worker::settle_in`]). Nothing else of the
-/// worker's configuration differs from the default but `elasticsearch.request_timeout`, which must be shorter.
+/// worker's configuration differs from the default but `elasticsearch.request_timeout`, which must be shorter, and
+/// `memory.cached_placements` where there are more people than it keeps by default.
 pub const DEADLINE: Duration = Duration::from_secs(12);
 
 /// See [`DEADLINE`].

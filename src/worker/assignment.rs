@@ -257,9 +257,14 @@ impl Assignment {
         let mut flow = Flow::default();
         let held_at_most = if self.limits.per_partition < HELD_FROM_BYTES { 0 } else { HELD_AT_MOST };
         let mut held = self.owned.values().filter(|owned| owned.kept == Some(Kept::Held)).count();
+        // Half of a partition's share: then at the bound of the worker either one has enough, or half of all is under way already.
+        // With less, a partition with little to write would take the turn of one with much.
+        let enough = self.limits.total / (2 * self.owned.len().max(1));
         for (&number, owned) in &mut self.owned {
             owned.pass_on();
-            match (owned.kept, owned.may_read(self.limits)) {
+            let may_read = owned.may_read(self.limits);
+            owned.meter.set_at_bound((!may_read && owned.overflow.is_empty()).then_some(enough));
+            match (owned.kept, may_read) {
                 // One that is not at work will not be read again soon.
                 (None, false) if held < held_at_most && owned.is_at_work() => {
                     held += 1;

@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
+use tokio::sync::Notify;
+
 /// What one record costs besides key and value. By a heap profile of a worker at its bound (2026-11-22): its fold 190 bytes, its
 /// place in the dirty set 250 to 400 by how full that is, handles and id 100.
 pub const RECORD_OVERHEAD_BYTES: usize = 600;
@@ -45,6 +47,8 @@ pub struct Meter {
     folded: AtomicUsize,
     waits: AtomicBool,
     needs_records: AtomicBool,
+    enough: AtomicUsize,
+    came_to_bound: Notify,
 }
 
 impl Meter {
@@ -56,6 +60,8 @@ impl Meter {
             folded: AtomicUsize::new(0),
             waits: AtomicBool::new(false),
             needs_records: AtomicBool::new(false),
+            enough: AtomicUsize::new(usize::MAX),
+            came_to_bound: Notify::new(),
         }
     }
 
@@ -89,6 +95,25 @@ impl Meter {
     /// All that is left is parked: only new records can help, whatever the bounds say (protocol, step 1).
     pub fn set_needs_records(&self, needs: bool) {
         self.needs_records.store(needs, Relaxed);
+    }
+
+    /// Told by the poll thread: nothing is read for the partition before something is written, its own or others', so it should
+    /// not wait for more once its folds hold `enough` bytes. `None` once it is read again.
+    pub fn set_at_bound(&self, enough: Option<usize>) {
+        let enough = enough.unwrap_or(usize::MAX);
+        if self.enough.swap(enough, Relaxed) > enough {
+            self.came_to_bound.notify_one();
+        }
+    }
+
+    /// Whether the partition should not wait for more before it writes; see [`Meter::set_at_bound`].
+    pub fn is_enough(&self, bytes: usize) -> bool {
+        bytes >= self.enough.load(Relaxed)
+    }
+
+    /// Ends when the partition comes to a bound, or if it did so since this was last waited for.
+    pub async fn came_to_bound(&self) {
+        self.came_to_bound.notified().await;
     }
 
     /// Bytes held by this partition.

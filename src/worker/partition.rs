@@ -404,6 +404,7 @@ impl Task {
                 confirmed = &mut self.confirming => self.maps_confirmed(confirmed),
                 sent = &mut self.sending => self.increment_sent(sent),
                 () = self.maps.read_again() => {}
+                () = self.partition.meter.came_to_bound() => {}
                 _ = gauges.tick() => self.update_gauges(),
                 record = self.partition.records.recv(), if takes_records => match record {
                     Some(record) => self.take_many(record),
@@ -558,6 +559,8 @@ impl Task {
         let at_once = (mode == Mode::Drain && (self.ledger.has_work() || self.has_clears()))
             || pending >= batching.max_documents
             || (pending > 0 && self.ledger.bytes() >= batching.max_bytes)
+            // Nothing comes that they could wait for: without this, as much as `memory.total` would be written per linger.
+            || (pending > 0 && self.partition.meter.is_enough(self.ledger.bytes()))
             // Nothing comes that the clears could ride on.
             || (pending == 0 && self.has_clears() && self.partition.records.is_empty());
         let now = TokioInstant::now();

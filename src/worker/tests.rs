@@ -281,6 +281,26 @@ async fn a_slow_index_stops_fetching_and_held_bytes_stay_at_the_bound() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_the_bound_of_memory_a_worker_writes_without_waiting_for_more() {
+    let mut world = World::new();
+    world.produce(1, 400, 2000);
+    let mut config = world.config();
+    // All partitions together come to the bound, and none has a whole batch then.
+    config.memory.total = ByteSize::new(64 * 1024);
+    config.memory.per_partition = config.memory.total;
+    config.batch.max_bytes = config.memory.total;
+    (config.batch.linger, config.batch.max_dirty_age) =
+        (Duration::from_secs(3600), Duration::from_secs(7200));
+    let worker = world.start(&config);
+    until("most is committed", || world.committed().values().sum::<i64>() > 200).await;
+    worker.stop().await.unwrap();
+    // The last ones are too few to come to the bound.
+    let patient = world.start(&world.config());
+    world.until_done().await;
+    patient.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_partition_that_was_taken_while_paused_is_read_again_when_it_comes_back() {
     taken_while_not_read(400, 2000, |memory| memory.per_partition = ByteSize::new(32 * 1024)).await;
 }

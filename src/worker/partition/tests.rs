@@ -646,6 +646,27 @@ async fn letters_under_way_count_as_held_bytes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn at_the_bound_of_memory_nobody_waits_for_records_that_do_not_come() {
+    const LINGER: Duration = Duration::from_secs(3600);
+    let mut rig = Rig::with(Batching { linger: LINGER, max_dirty_age: 2 * LINGER, ..batching() }, true);
+    for offset in [0, 1] {
+        rig.index(offset, "a", 1, offset);
+        rig.until("it was read", |rig| rig.counts()["in"] == offset + 1).await;
+        tokio::time::sleep(LINGER / 10).await;
+        assert_eq!(rig.published.watermark().unwrap_or(0), offset, "it waits for others");
+        rig.meter.set_at_bound(Some(rig.meter.held() + 1));
+        tokio::time::sleep(LINGER / 10).await;
+        assert_eq!(rig.published.watermark().unwrap_or(0), offset, "others have more");
+        let told = TokioInstant::now();
+        rig.meter.set_at_bound(Some(rig.meter.held()));
+        rig.until_watermark(offset + 1).await;
+        // Long before it looks after its gauges.
+        assert!(told.elapsed() < Duration::from_millis(50), "{:?}", told.elapsed());
+        rig.meter.set_at_bound(None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn refused_and_spoiled_documents_become_letters_that_say_which_step_refused_them() {
     let mut rig = Rig::start();
     rig.elastic.set_faults(|faults| faults.refused_ids = ["bad".to_owned()].into());
