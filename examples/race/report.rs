@@ -147,6 +147,8 @@ pub struct Report {
     has_peer: bool,
     /// The most memory that the worker held in the race.
     pub peak_mebibytes: Option<f64>,
+    /// That of the job, while it was looked at how long it takes until a write is found.
+    refresh_interval: String,
     /// How long until a write is found.
     pub latency: Vec<Latency>,
     /// Records of a backlog, and the most memory of a worker that came to it.
@@ -185,6 +187,7 @@ impl Report {
             laps: BTreeMap::new(),
             has_peer: options.peer.is_some(),
             peak_mebibytes: None,
+            refresh_interval: options.refresh_interval.clone(),
             latency: Vec::new(),
             backlog: None,
         })
@@ -268,10 +271,11 @@ impl Report {
         if self.latency.is_empty() {
             return String::new();
         }
-        let mut text = String::from(
-            "\nFrom a record's sending to its document being found, with a refresh job of 400 ms:\n\n\
+        let mut text = format!(
+            "\nFrom a record's sending to its document being found, with a refresh job of {}:\n\n\
              | of what the worker can do | records/s | probes | half within, ms | 99 % within, ms | after the last record it worked for, s |\n\
              |---:|---:|---:|---:|---:|---:|\n",
+            self.refresh_interval
         );
         for Latency { share, load, probes, p50, p99, rest } in &self.latency {
             let _ = writeln!(text, "| {share:.2} | {load:.0} | {probes} | {p50:.0} | {p99:.0} | {rest:.1} |");

@@ -122,9 +122,7 @@ impl PlacementCache {
         }
         let kept: Vec<u32> = self.numbers().take(resized.capacity).collect();
         for number in kept.into_iter().rev() {
-            let mut entry = self.entries.remove(number as usize);
-            (entry.newer, entry.older) = (NONE, NONE);
-            resized.insert(entry);
+            resized.insert(self.entries.remove(number as usize));
         }
         resized.names = std::mem::take(&mut self.names);
         *self = resized;
