@@ -66,10 +66,9 @@ impl LocationPath {
 
     /// Where a whole document is. Checks the syntax of all of `document`, which must be an object.
     pub fn locate(&self, document: &[u8]) -> Result<GeoPoint, BadLocation> {
-        let document = text(document)?;
-        let value = match plain::value_at(document, &self.0) {
+        let value = match plain::value_at(document, &self.0)? {
             Some(value) => value,
-            None => match self.find(document)? {
+            None => match self.find(text(document)?)? {
                 Found::Value(raw) => raw.get(),
                 Found::Twice => return Err(BadLocation::Twice),
                 Found::Nothing | Found::Blocked => return Err(BadLocation::Missing),
