@@ -25,6 +25,15 @@ pub fn codecs() -> Vec<&'static str> {
     CODECS.into_iter().filter(|codec| built_in.contains(codec)).collect()
 }
 
+/// For the beginning of `main`: keeps OpenSSL, if it is built in, from cleaning up when the process exits.
+///
+/// It would do so while threads that spoke TLS, librdkafka's and the runtime's, may still be ending; such a thread then uses what
+/// was just freed, and the process dies of SIGSEGV after all its work was done (tests/security, `leaving`).
+pub fn keep_openssl_to_the_end() {
+    #[cfg(feature = "tls")]
+    openssl_sys::init(); // OPENSSL_INIT_NO_ATEXIT
+}
+
 /// Commits `offsets` without waiting; the answer comes through the context's `commit_callback`, in a later `poll`.
 ///
 /// # Errors

@@ -10,6 +10,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
+mod leaving;
 mod support;
 #[expect(dead_code, reason = "the tests in tests/real need more of it")]
 #[path = "../real/support/worker.rs"]

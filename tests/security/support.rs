@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -183,16 +183,29 @@ impl World {
 
     /// Runs a subcommand; its exit code, and all that it printed.
     pub fn geofold(&self, settings: &Settings, args: &[&str]) -> (i32, String) {
+        let (status, text) = self.geofold_with(settings, args, &[]);
+        let code = status.code().unwrap_or_else(|| panic!("geofold {args:?} ended by {status}: {text}"));
+        (code, text)
+    }
+
+    /// Runs a subcommand with more environment variables; how it ended, and all that it printed.
+    pub fn geofold_with(
+        &self,
+        settings: &Settings,
+        args: &[&str],
+        env: &[(&str, &Path)],
+    ) -> (ExitStatus, String) {
         let Output { status, stdout, stderr } = Command::new(GEOFOLD)
             .args(args)
             .arg("--config")
             .arg(self.config(settings))
+            .envs(env.iter().copied())
             .stdin(Stdio::null())
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
         self.printed(&text);
-        (status.code().unwrap(), text)
+        (status, text)
     }
 
     /// Runs a subcommand that must succeed.
