@@ -1,0 +1,200 @@
+//! How a partition goes: revoked, stopped, cancelled, halted.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_revoked_partition_finishes_its_batch_and_starts_none() {
+    let mut rig = Rig::with(Batching { max_documents: 2, ..batching() }, true);
+    for offset in 0..5 {
+        rig.index(offset, &format!("d{offset}"), 1, 1);
+    }
+    rig.until("the batch has begun", |rig| rig.elastic.calls() >= 2).await;
+    rig.mode.send(Mode::FinishBatch).unwrap();
+    rig.until_ended().await;
+    assert_eq!(rig.published.watermark(), Some(2));
+    assert_eq!(rig.elastic.ids().len(), 2);
+    assert_eq!(rig.counts()["in_flight"], 3);
+    rig.metrics.drop_partition(0);
+    assert_eq!(rig.counts()["handed_over"], 3);
+    drop(rig.meter);
+    drop(rig.records);
+    assert_eq!(rig.budget.held(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopping_worker_writes_all_that_is_dirty() {
+    let linger = Duration::from_secs(3600);
+    let mut rig = Rig::with(Batching { max_documents: 3, linger, ..batching() }, true);
+    for offset in 0..8 {
+        rig.index(offset, &format!("d{offset}"), 1, 1);
+    }
+    rig.until("all were read", |rig| rig.counts()["in"] == 8).await;
+    rig.mode.send(Mode::Drain).unwrap();
+    rig.until_ended().await;
+    assert_eq!(rig.published.watermark(), Some(8));
+    assert_eq!(rig.elastic.ids().len(), 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_partition_ends_at_once_and_never_asked_elasticsearch() {
+    for mode in [Mode::Drain, Mode::FinishBatch] {
+        let mut rig = Rig::start();
+        rig.pass(Duration::from_secs(1)).await;
+        rig.mode.send(mode).unwrap();
+        rig.until_ended().await;
+        assert_eq!((rig.elastic.calls(), rig.published.watermark()), (0, None));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_waits_for_its_first_look_at_the_meta_index_lets_go_at_once() {
+    for mode in [Mode::Drain, Mode::FinishBatch] {
+        let mut rig = Rig::start();
+        rig.elastic.set_faults(|faults| faults.down = true);
+        rig.index(0, "a", 1, 1);
+        rig.pass(Duration::from_secs(1)).await;
+        let told_at = TokioInstant::now();
+        rig.mode.send(mode).unwrap();
+        rig.until_ended().await;
+        assert!(told_at.elapsed() < Duration::from_millis(50), "{:?}", told_at.elapsed());
+        assert_eq!(rig.published.watermark(), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_partition_sends_nothing_more() {
+    let mut rig = Rig::start();
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+    rig.elastic.set_faults(|faults| faults.delay = Duration::from_secs(5));
+    let calls = rig.elastic.calls();
+    rig.index(1, "b", 1, 1);
+    rig.until("a request is under way", |rig| rig.elastic.calls() > calls).await;
+    rig.cancel.cancel();
+    rig.until_ended().await;
+    let calls = rig.elastic.calls();
+    rig.pass(Duration::from_secs(60)).await;
+    assert_eq!((rig.elastic.calls(), rig.elastic.document("b")), (calls, None));
+    assert_eq!(rig.published.watermark(), Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_partition_drains_what_came_before() {
+    let linger = Duration::from_secs(3600);
+    let mut rig = Rig::with(Batching { linger, ..batching() }, false);
+    rig.index(0, "a", 1, 1);
+    rig.bad(1, "b");
+    rig.until("it was read", |rig| rig.counts()["in"] == 2).await;
+    rig.mode.send(Mode::Drain).unwrap();
+    rig.until_ended().await;
+    assert_eq!((rig.published.watermark(), rig.elastic.ids().len()), (Some(1), 1));
+}
+
+/// On real time: a loop that spins would keep paused time from going on.
+#[tokio::test]
+async fn waiting_for_letters_while_finishing_does_not_spin() {
+    for mode in [Mode::FinishBatch, Mode::Drain] {
+        let linger = Duration::from_millis(1);
+        let mut rig = Rig::with(Batching { linger, max_documents: 1, ..batching() }, true);
+        rig.letters.open.send_replace(false);
+        rig.bad(0, "a");
+        rig.until("the letter is under way", |rig| rig.counts()["in"] == 1).await;
+        if mode == Mode::FinishBatch {
+            rig.elastic.set_faults(|faults| faults.delay = Duration::from_millis(200));
+            rig.index(1, "b", 1, 1);
+            rig.index(2, "c", 1, 1);
+            rig.until("all were read", |rig| rig.counts()["in"] == 3).await;
+        }
+        rig.mode.send(mode).unwrap();
+        rig.until("nothing but the letter is left", |rig| rig.counts()["in_flight"] <= 2).await;
+        let asked = rig.clock.asked();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let asked = rig.clock.asked() - asked;
+        assert!(asked < 200, "{asked} looks at the clock in 300 ms");
+        assert!(!rig.task.is_finished(), "the letter may still arrive in time");
+        rig.letters.open.send_replace(true);
+        rig.until_ended().await;
+        assert_eq!(rig.published.watermark(), Some(if mode == Mode::FinishBatch { 2 } else { 1 }));
+    }
+}
+
+/// On real time, as above.
+#[tokio::test]
+async fn a_halted_partition_does_not_spin() {
+    let mut rig = Rig::with(Batching { linger: Duration::from_millis(1), ..batching() }, true);
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+    rig.elastic.set_faults(|faults| faults.unauthorized = true);
+    rig.index(1, "b", 1, 1);
+    rig.until("the batch is under way", |rig| rig.counts()["in"] == 2).await;
+    rig.index(2, "c", 1, 1);
+    assert!(rig.fatal.recv().await.is_some());
+    let asked = rig.clock.asked();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let asked = rig.clock.asked() - asked;
+    assert!(asked < 200, "{asked} looks at the clock in 300 ms");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_panics_stops_its_partition_for_all_to_see() {
+    let mut rig = Rig::start();
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+    rig.elastic.set_faults(|faults| faults.panics = true);
+    rig.index(1, "b", 1, 1);
+    rig.until_ended().await;
+    assert!(rig.health.missing()[&stopped_part(0)].contains("defect"));
+    assert!(rig.records.is_closed());
+    assert_eq!((rig.published.watermark(), rig.meter.held()), (Some(1), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_is_stopped_at_its_first_record_holds_no_permit() {
+    let mut rig = Rig::following();
+    let lease =
+        Lease { deadline: rig.clock.now() + Duration::from_secs(60), cancel: CancellationToken::new() };
+    rig.memory.remember_watermarks(Epoch::new(1).unwrap(), &[(0, 100)], &lease).await.unwrap();
+    rig.set_maps(&unwritten().begin(two_halves()).unwrap()).await;
+    rig.look().await;
+    rig.elastic.set_faults(|faults| faults.down = true);
+    rig.pass(Duration::from_secs(1)).await;
+    rig.index(99, "a", 1, 1);
+    rig.elastic.set_faults(|faults| {
+        faults.down = false;
+        faults.delay = Duration::from_secs(3);
+    });
+    rig.until("it is stopped", |rig| rig.health.missing().contains_key(&stopped_part(0))).await;
+    rig.until("it holds nothing", |rig| rig.permits.available_permits() == 4).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_is_revoked_while_it_waits_for_its_turn_ends_at_once_and_writes_nothing() {
+    let mut rig = Rig::start();
+    let _others_at_work = rig.turns.clone().acquire_many_owned(2).await.unwrap();
+    rig.index(0, "a", 1, 1);
+    rig.pass(Duration::from_secs(5)).await;
+    rig.mode.send(Mode::FinishBatch).unwrap();
+    rig.until("it has ended", |rig| rig.task.is_finished()).await;
+    assert!(rig.elastic.copies("a").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_goes_runs_what_it_owes_at_once_and_is_given_the_time_for_it() {
+    let endpoint = Endpoint::new(true);
+    let mut rig = Rig::distributing(&endpoint);
+    rig.index(0, "a", 0, 1);
+    rig.until_watermark(1).await;
+    for (offset, mode) in [(1, Mode::Drain)] {
+        rig.index(offset, "a", 0, offset + 1);
+        rig.pass(Duration::from_millis(250)).await;
+        let before = tokio::time::Instant::now();
+        rig.mode.send(mode).unwrap();
+        rig.until_ended().await;
+        assert!(
+            before.elapsed() < Duration::from_millis(200),
+            "it waited for company: {:?}",
+            before.elapsed()
+        );
+        assert_eq!(rig.published.watermark(), Some(offset + 1));
+    }
+}

@@ -1,0 +1,120 @@
+//! Geoshard maps that change under a running partition.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_sent_before_the_maps_are_known_nor_once_what_is_known_is_old() {
+    let mut rig = Rig::following();
+    rig.index(0, "a", 1, 1);
+    rig.pass(Duration::from_secs(5)).await;
+    assert_eq!(rig.elastic.ids().len(), 0, "nothing is known yet");
+    assert_eq!(rig.counts()["in"], 0, "nor is it known where a record points to");
+    rig.look().await;
+    rig.until_watermark(1).await;
+    rig.pass(Duration::from_secs(61)).await;
+    rig.index(1, "a", 1, 2);
+    rig.pass(Duration::from_secs(5)).await;
+    assert_eq!(rig.published.watermark(), Some(1), "what is known is too old");
+    rig.look().await;
+    rig.until_watermark(2).await;
+    assert_eq!(rig.confirmed().await, None, "without a record there is nothing to confirm");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_confirms_what_it_acts_by_before_it_sends_anything_and_when_it_has_nothing_to_do() {
+    let mut rig = Rig::following();
+    let announced = unwritten().begin(two_halves()).unwrap();
+    rig.set_maps(&announced).await;
+    rig.look().await;
+    rig.pass(Duration::from_secs(1)).await;
+    assert_eq!(rig.confirmed().await, Some(1), "an idle partition");
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+
+    let moving = announced.activate(Epoch::new(1).unwrap(), Floor::new()).unwrap();
+    rig.set_maps(&moving).await;
+    rig.pass(Duration::from_secs(1)).await;
+    assert_eq!(rig.confirmed().await, Some(1), "not before it is known");
+    rig.elastic.set_faults(|faults| faults.meta_is_blocked = true);
+    rig.look().await;
+    rig.index(1, "a", 1, 2);
+    rig.pass(Duration::from_secs(30)).await;
+    assert_eq!(shards(&rig.elastic.copies("a")), ["f0"], "not confirmed yet");
+    rig.elastic.set_faults(|faults| faults.meta_is_blocked = false);
+    rig.until_watermark(2).await;
+    assert_eq!(rig.confirmed().await, Some(2));
+    assert_eq!(shards(&rig.elastic.copies("a")), ["f3"], "the new map decides");
+}
+
+/// A confirmation holds a permit. Whoever waits for another permit meanwhile, and forgets it, waits for ever.
+#[tokio::test(start_paused = true)]
+async fn a_confirmation_under_way_does_not_keep_the_first_record_waiting() {
+    let mut rig = Rig::following();
+    let _others_at_work = rig.permits.clone().acquire_many_owned(3).await.unwrap();
+    rig.set_maps(&unwritten().begin(two_halves()).unwrap()).await;
+    rig.look().await;
+    rig.elastic.set_faults(|faults| faults.delay = Duration::from_secs(3));
+    rig.pass(Duration::from_secs(1)).await;
+    assert_eq!(rig.permits.available_permits(), 0, "it is under way");
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+    assert_eq!(rig.confirmed().await, Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_two_maps_are_live_every_entry_writes_its_placement_and_moves_are_seen_before_old_copies_go() {
+    let mut rig = Rig::following();
+    rig.look().await;
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+    assert_eq!(placements_written(&mut rig, 1, "a").await, 0, "in place");
+    rig.set_maps(&unwritten().begin(two_halves()).unwrap()).await;
+    rig.look().await;
+    assert_eq!(placements_written(&mut rig, 2, "a").await, 1);
+    assert_eq!(rig.elastic.refreshes(), 0, "nothing has moved");
+    rig.index(3, "a", 91, 4);
+    rig.until("both copies", |rig| rig.elastic.copies("a").len() == 2).await;
+    let both_since = TokioInstant::now();
+    rig.until_watermark(4).await;
+    assert_eq!(rig.elastic.refreshes(), 1);
+    assert!(both_since.elapsed() >= Duration::from_secs(1), "{:?}", both_since.elapsed());
+    assert_eq!(shards(&rig.elastic.copies("a")), ["f1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn old_copies_stay_while_new_ones_can_not_be_made_visible() {
+    let mut rig = Rig::following();
+    rig.set_maps(&unwritten().begin(two_halves()).unwrap()).await;
+    rig.look().await;
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+    rig.elastic.set_faults(|faults| faults.refreshes_fail = true);
+    rig.index(1, "a", 91, 2);
+    for _ in 0..5 {
+        rig.pass(Duration::from_secs(30)).await;
+        rig.look().await;
+    }
+    assert_eq!(shards(&rig.elastic.copies("a")), ["f0", "f1"]);
+    assert_eq!(rig.published.watermark(), Some(1));
+    rig.elastic.set_faults(|faults| faults.refreshes_fail = false);
+    rig.until_watermark(2).await;
+    assert_eq!(shards(&rig.elastic.copies("a")), ["f1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_still_holds_what_was_done_before_the_map_changed_sends_nothing() {
+    let mut rig = Rig::following();
+    rig.look().await;
+    rig.index(7, "a", 1, 1);
+    rig.until_watermark(8).await;
+    let announced = unwritten().begin(two_halves()).unwrap();
+    let moving = announced.activate(Epoch::new(1).unwrap(), Floor::from([(0, 10)])).unwrap();
+    rig.set_maps(&moving).await;
+    rig.index(8, "a", 1, 2);
+    rig.look().await;
+    rig.pass(Duration::from_secs(30)).await;
+    assert_eq!(rig.elastic.document("a"), Some(document(1, 1)));
+    assert_eq!(rig.published.watermark(), Some(8));
+    let reasons = rig.health.missing();
+    assert!(reasons[&stopped_part(0)].contains("the map was changed"), "{reasons:?}");
+}

@@ -1,0 +1,55 @@
+//! What earlier owners of the partition may still do, and what of the placements is believed.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn after_a_gap_every_placement_is_written_until_no_zombie_can_act_any_more() {
+    let mut rig = Rig::start();
+    assert_eq!(placements_written(&mut rig, 0, "a").await, 1, "a new document");
+    assert_eq!(placements_written(&mut rig, 1, "a").await, 0, "in place");
+    // Compaction took 2 to 6.
+    assert_eq!(placements_written(&mut rig, 7, "a").await, 1, "a zombie may act on what was taken");
+    rig.pass(Duration::from_secs(61)).await;
+    assert_eq!(placements_written(&mut rig, 8, "a").await, 0, "in place again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_cached_before_a_suspension_is_not_believed() {
+    let mut rig = Rig::start();
+    rig.index(0, "a", 10, 0);
+    rig.until_watermark(1).await;
+    let reads = rig.elastic.placement_reads();
+    rig.clock.suspend(Duration::from_secs(3600));
+    rig.index(1, "a", 10, 1);
+    rig.until_watermark(2).await;
+    assert_eq!(rig.elastic.placement_reads(), reads + 1, "read again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_cached_while_zombies_could_act_is_read_again_once_and_only_once() {
+    let mut rig = Rig::start();
+    rig.index(0, "a", 10, 0);
+    rig.until_watermark(1).await;
+    let mut reads = Vec::new();
+    for (offset, later) in [(1, 30), (2, 31), (3, 61), (4, 1)] {
+        rig.pass(Duration::from_secs(later)).await;
+        let before = rig.elastic.placement_reads();
+        rig.index(offset, "a", 10, offset);
+        rig.until_watermark(offset + 1).await;
+        reads.push(rig.elastic.placement_reads() - before);
+    }
+    assert_eq!(reads, [0, 1, 0, 0], "after a batch deadline it is read again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drained_partition_leaves_no_placement_with_leftovers_that_are_gone() {
+    let mut rig = Rig::start();
+    rig.index(0, "a", 0, 0);
+    rig.until_watermark(1).await;
+    rig.index(1, "a", 90, 1);
+    rig.until("the move is read", |rig| rig.counts()["in"] == 2).await;
+    rig.mode.send(Mode::Drain).unwrap();
+    rig.until_ended().await;
+    assert_eq!(shards(&rig.elastic.copies("a")), ["f1"]);
+    assert!(!rig.elastic.placement("a").contains("leftovers"), "{}", rig.elastic.placement("a"));
+}

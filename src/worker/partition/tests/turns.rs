@@ -1,0 +1,148 @@
+//! When a batch is written: at once, later, or after others.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_document_leaves_at_the_next_of_the_moments_that_all_partitions_have() {
+    let began = TokioInstant::now();
+    let mut rig = Rig::start();
+    rig.index(0, "a", 1, 0);
+    rig.until_watermark(1).await;
+    for (offset, (comes_at, leaves_at)) in (1..).zip([(250, 400), (410, 600), (790, 800), (801, 1_000)]) {
+        sleep_until(began + Duration::from_millis(comes_at)).await;
+        let calls = rig.elastic.calls();
+        rig.index(offset, "a", 1, offset);
+        sleep_until(began + Duration::from_millis(leaves_at - 2)).await;
+        assert_eq!(rig.elastic.calls(), calls, "too early");
+        rig.until_watermark(offset + 1).await;
+        let left_at = began.elapsed();
+        assert!(left_at < Duration::from_millis(leaves_at + 50), "{left_at:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_batch_does_not_wait() {
+    let linger = Duration::from_secs(3600);
+    let mut rig = Rig::with(Batching { max_documents: 3, linger, ..batching() }, true);
+    for offset in 0..7 {
+        rig.index(offset, &format!("d{offset}"), 1, 1);
+    }
+    rig.until_watermark(6).await;
+    rig.pass(Duration::from_secs(60)).await;
+    assert_eq!(rig.published.watermark(), Some(6), "the seventh waits for company");
+
+    let mut rig = Rig::with(Batching { max_bytes: 2000, linger, ..batching() }, true);
+    for offset in 0..7 {
+        rig.index(offset, &format!("d{offset}"), 1, 1);
+    }
+    rig.until("a batch by bytes", |rig| rig.published.watermark() > Some(0)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_are_followed_without_a_record_that_would_wake_the_task() {
+    let linger = Duration::from_secs(3600);
+    let mut rig = Rig::with(Batching { linger, ..batching() }, true);
+    for offset in 0..5 {
+        rig.index(offset, &format!("d{offset}"), 1, 1);
+    }
+    rig.pass(Duration::from_secs(60)).await;
+    assert!(rig.elastic.ids().is_empty(), "they wait for company");
+    rig.limits.send_modify(|limits| limits.batching.max_documents = 2);
+    rig.until_watermark(4).await;
+    rig.pass(Duration::from_secs(60)).await;
+    assert_eq!(rig.published.watermark(), Some(4), "the fifth waits for one more");
+    rig.limits.send_modify(|limits| limits.batching.linger = Duration::from_millis(1));
+    rig.until_watermark(5).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_are_followed_between_two_batches_and_not_in_the_middle_of_one() {
+    let mut rig = Rig::with(Batching { max_documents: 3, ..batching() }, true);
+    let three = |rig: &Rig, from: i64| {
+        for offset in from..from + 3 {
+            rig.index(offset, &format!("d{offset}"), 1, 1);
+        }
+    };
+    // The first reads what is remembered of the partition, too.
+    three(&rig, 0);
+    rig.until_watermark(3).await;
+    let begun = rig.elastic.calls();
+    three(&rig, 3);
+    rig.until_watermark(6).await;
+    let of_a_batch = rig.elastic.calls() - begun;
+    let begun = rig.elastic.calls();
+    three(&rig, 6);
+    rig.until("its first call", |rig| rig.elastic.calls() > begun).await;
+    rig.limits.send_modify(|limits| limits.requests.max_operations = 1);
+    rig.until_watermark(9).await;
+    assert_eq!(rig.elastic.calls(), begun + of_a_batch, "it ends as it began");
+    three(&rig, 9);
+    rig.until_watermark(12).await;
+    assert_eq!(rig.elastic.calls(), begun + 4 * of_a_batch, "one operation in each request");
+}
+
+#[tokio::test(start_paused = true)]
+async fn leftovers_are_cleared_even_if_nothing_comes_that_the_clears_could_ride_on() {
+    let mut rig = Rig::start();
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+    let calls = rig.elastic.calls();
+    rig.index(1, "a", 91, 2);
+    rig.until_watermark(2).await;
+    // Write-ahead, write, delete; and then the clear.
+    rig.until("the clear", |rig| rig.elastic.calls() == calls + 4).await;
+    rig.pass(Duration::from_secs(5)).await;
+    assert_eq!(rig.elastic.calls(), calls + 4, "and once only");
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_bound_of_memory_nobody_waits_for_records_that_do_not_come() {
+    const LINGER: Duration = Duration::from_secs(3600);
+    let mut rig = Rig::with(Batching { linger: LINGER, max_dirty_age: 2 * LINGER, ..batching() }, true);
+    for offset in [0, 1] {
+        rig.index(offset, "a", 1, offset);
+        rig.until("it was read", |rig| rig.counts()["in"] == offset + 1).await;
+        tokio::time::sleep(LINGER / 10).await;
+        assert_eq!(rig.published.watermark().unwrap_or(0), offset, "it waits for others");
+        rig.meter.set_at_bound(Some(rig.meter.held() + 1));
+        tokio::time::sleep(LINGER / 10).await;
+        assert_eq!(rig.published.watermark().unwrap_or(0), offset, "others have more");
+        let told = TokioInstant::now();
+        rig.meter.set_at_bound(Some(rig.meter.held()));
+        rig.until_watermark(offset + 1).await;
+        // Long before it looks after its gauges.
+        assert!(told.elapsed() < Duration::from_millis(50), "{:?}", told.elapsed());
+        rig.meter.set_at_bound(None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn gauges_keep_up_while_records_never_pause() {
+    let (max_bytes, linger) = (1 << 24, Duration::from_secs(30));
+    let mut rig = Rig::with(Batching { max_documents: 10_000, max_bytes, linger, ..batching() }, true);
+    for offset in 0..4000 {
+        rig.index(offset, &format!("d{offset}"), 1, 1);
+        if offset % 10 == 0 {
+            rig.pass(Duration::from_millis(50)).await;
+        }
+    }
+    let text = rig.metrics.render().unwrap();
+    let dirty =
+        text.lines().find_map(|line| line.strip_prefix("geofold_dirty_ids{partition=\"0\"} ")).unwrap();
+    assert!(dirty.parse::<i64>().unwrap() > 1000, "{dirty}");
+}
+
+/// Otherwise some hundred partitions with a slow server wait for one another until all their batches have ended, for ever.
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_waits_for_its_turn_has_all_of_its_time_when_that_comes() {
+    let mut rig = Rig::start();
+    let others_at_work = rig.turns.clone().acquire_many_owned(2).await.unwrap();
+    rig.index(0, "a", 1, 1);
+    rig.pass(3 * batching().deadline).await;
+    assert!(rig.elastic.copies("a").is_empty(), "it has not begun");
+    rig.index(1, "a", 1, 2);
+    drop(others_at_work);
+    rig.until_watermark(2).await;
+    assert_eq!(rig.turns.available_permits(), 2, "given back");
+    assert_eq!(shards(&rig.elastic.copies("a")).len(), 1);
+}
