@@ -29,16 +29,17 @@ pub(super) fn value_at<'a>(document: &'a [u8], path: &str) -> Result<Option<&'a 
     if has_control {
         return Ok(None);
     }
+    find(document, path.as_bytes()).map(text).transpose()
+}
+
+/// The value at `path` in an object that has no control characters. Checks the syntax of all of it.
+fn find<'a>(document: &'a [u8], path: &[u8]) -> Option<&'a [u8]> {
     let mut scanner = Scanner { text: document, at: 0 };
     let mut found = None;
     scanner.skip_spaces();
-    let is_object = scanner
-        .object(MAX_DEPTH, |scanner, key, depth| scanner.member(key, path.as_bytes(), depth, &mut found));
+    scanner.object(MAX_DEPTH, |scanner, key, depth| scanner.member(key, path, depth, &mut found))?;
     scanner.skip_spaces();
-    match found.filter(|_| is_object.is_some() && scanner.at == document.len()) {
-        Some(value) => Ok(Some(text(value)?)),
-        None => Ok(None),
-    }
+    found.filter(|_| scanner.at == document.len())
 }
 
 /// The texts of latitude and longitude in `{"lat": …, "lon": …}`, if both are numbers and there is nothing else. `object` must
