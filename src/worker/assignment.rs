@@ -257,9 +257,7 @@ impl Assignment {
         let mut flow = Flow::default();
         let held_at_most = if self.limits.per_partition < HELD_FROM_BYTES { 0 } else { HELD_AT_MOST };
         let mut held = self.owned.values().filter(|owned| owned.kept == Some(Kept::Held)).count();
-        // Half of a partition's share: then at the bound of the worker either one has enough, or half of all is under way already.
-        // With less, a partition with little to write would take the turn of one with much.
-        let enough = self.limits.total / (2 * self.owned.len().max(1));
+        let enough = self.limits.enough(self.owned.len());
         for (&number, owned) in &mut self.owned {
             owned.pass_on();
             let may_read = owned.may_read(self.limits);

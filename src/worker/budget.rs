@@ -21,6 +21,15 @@ pub struct Limits {
     pub per_partition: usize,
 }
 
+impl Limits {
+    /// With so much, one of `partitions` does not wait for more when the worker has come to its bound: half of its share. Then either
+    /// one has enough, or half of all is under way already. With less, a partition with little to write would take the turn of one
+    /// with much.
+    pub fn enough(self, partitions: usize) -> usize {
+        self.total / (2 * partitions.max(1))
+    }
+}
+
 /// Bytes held by all partitions.
 #[derive(Debug, Default)]
 pub struct Budget {
@@ -170,6 +179,20 @@ mod tests {
         drop(a);
         assert_eq!(budget.held(), 410);
         assert!(b.may_read(LIMITS, true));
+    }
+
+    #[test]
+    fn at_the_bound_one_has_enough_unless_half_is_under_way() {
+        for partitions in 1..=LIMITS.total / 2 {
+            let enough = LIMITS.enough(partitions);
+            let none_has_enough = partitions * (enough - 1);
+            assert!(none_has_enough < LIMITS.total / 2, "{partitions} partitions: they could all wait");
+            assert!(
+                partitions * (enough + 1) > LIMITS.total / 2,
+                "{partitions} partitions: {enough} is too little"
+            );
+        }
+        assert_eq!(LIMITS.enough(0), LIMITS.enough(1));
     }
 
     #[test]

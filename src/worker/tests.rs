@@ -40,6 +40,7 @@ struct Running {
     task: JoinHandle<Result<(), WorkerError>>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
+    limits: watch::Sender<Limits>,
 }
 
 impl World {
@@ -98,11 +99,12 @@ impl World {
         let metrics = Metrics::new().unwrap();
         let health = Health::new(clock.clone(), metrics.clone(), PATIENCE);
         let stop = CancellationToken::new();
+        let (limits, followed) = watch::channel(Limits::of(config));
         let surroundings = Surroundings {
             elastic: self.elastic.clone(),
             rules: Rules { tally: FacetRules::configured(&config.tally), ..rules() },
             maps: MapsReader::fixed(six_faces(), clock.clone()),
-            limits: watch::channel(Limits::of(config)).1,
+            limits: followed,
             source: None,
             partitions: PARTITIONS,
             clock,
@@ -114,7 +116,7 @@ impl World {
         };
         let config = config.clone();
         let task = tokio::spawn(async move { run(&config, surroundings).await });
-        Running { stop, task, metrics, health }
+        Running { stop, task, metrics, health, limits }
     }
 
     /// What the group has committed.
@@ -277,6 +279,26 @@ async fn a_slow_index_stops_fetching_and_held_bytes_stay_at_the_bound() {
     assert!(most <= 80 * 1024, "{most} bytes were held, and the bound was {bound}");
     world.until_done().await;
     until("all is given back", || worker.metrics.held_bytes.get() == 0 && worker.paused() == 0).await;
+    worker.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bound_of_memory_that_is_raised_lets_a_worker_read_on() {
+    let mut world = World::new();
+    world.produce(1, 1000, 2000);
+    world.elastic.set_faults(|faults| faults.down = true);
+    let mut config = world.config();
+    config.memory.total = ByteSize::new(64 * 1024);
+    config.memory.per_partition = config.memory.total;
+    let worker = world.start(&config);
+    until("all are paused", || worker.paused() == i64::from(PARTITIONS)).await;
+
+    config.memory.total = ByteSize::mib(16);
+    config.memory.per_partition = config.memory.total;
+    worker.limits.send(Limits::of(&config)).unwrap();
+    until("it reads on, with nothing written", || worker.metrics.held_bytes.get() > 256 * 1024).await;
+    world.elastic.set_faults(|faults| faults.down = false);
+    world.until_done().await;
     worker.stop().await.unwrap();
 }
 
