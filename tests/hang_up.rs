@@ -102,6 +102,13 @@ fn config(folder: &Path) -> (PathBuf, TcpListener) {
     (path, deaf)
 }
 
+/// Starts what follows with hang-ups as they are from the beginning, also if these tests were started with `nohup`.
+fn env_without_nohup() -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP", GEOFOLD]);
+    command
+}
+
 fn geofold(command: &mut Command, arguments: &[&str], config: &Path) {
     command.args(arguments).env("GEOFOLD_CONFIG", config).env_remove("RUST_LOG");
 }
@@ -111,7 +118,7 @@ fn a_terminal_that_closes_stops_a_command_in_good_order() {
     for arguments in COMMANDS {
         let folder = tempfile::tempdir().unwrap();
         let (config, _deaf) = config(folder.path());
-        let mut command = Command::new(GEOFOLD);
+        let mut command = env_without_nohup();
         geofold(&mut command, arguments, &config);
         let process = Process::start(command, folder.path());
         process.wait_until_caught(Signal::HUP);
