@@ -297,6 +297,7 @@ mod tests {
             r#"{"\u006cocation":1}"#,
             r#"{"location":1,"\u006cocation":2}"#,
             r#"{"location":1,"a\":2}"#,
+            r#"{"location\:1}"#,
             &deep,
         ] {
             assert_eq!(value_at(document.as_bytes(), "location").unwrap(), None, "{document}");
