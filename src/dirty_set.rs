@@ -19,7 +19,7 @@
 //! arrival whatever the scores say, because what is in flight always arrived before what is pending under the same
 //! key.
 //!
-//! The behaviour is that of Ick (the Ruby gem `redis-ick`, 0.1.4), to the letter (`tests/ick_vectors.rs`
+//! The behaviour is that of Ick (the Ruby gem `redis-ick`, 0.1.4), to the letter (`tests/it/ick_vectors.rs`
 //! replays recordings of the original), without its Redis artefacts. Ours besides are the values, `withdraw`, the
 //! lowest scores and the count of distinct keys.
 //!

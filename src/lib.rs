@@ -17,6 +17,7 @@
 //! | [`elastic`], [`retry`] | Elasticsearch behind one trait; rounds, retries, nodes |
 //! | [`maps`], [`migrate`] | which maps are in force, known to every worker; changing them while writes go on |
 //! | [`worker`], [`dead_letter`], [`meta`] | the member of the consumer group |
+//! | [`claims`] | who may write for a partition |
 //! | [`database`] | PostgreSQL or SQLite behind one small seam: transactions, migrations |
 //! | [`tally`] | live counts of what documents say, by increments |
 //! | [`dry_run`] | what a worker would do with the topic's records, without doing it |
@@ -28,14 +29,19 @@
 //! | [`indices`], [`check`] | the indices, and whether everything is as it must be |
 //! | [`config`] | one file, overridden by the environment |
 //! | [`telemetry`], [`admin`] | metrics, events, logs, traces; HTTP and the status page |
+//! | [`supervisor`] | background tasks, and what happens when one is lost |
 //! | [`send`], [`search`] | lines to records; the documents in a circle |
 //! | [`embedded`], [`demo`] | stand-ins inside the process, and the demo on them |
 //! | [`cli`] | the command line |
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 pub mod admin;
 pub mod audit;
 pub mod campaign;
+mod causes;
 pub mod check;
+pub mod claims;
 pub mod cli;
 pub mod clock;
 pub mod config;
@@ -48,6 +54,7 @@ pub mod distribution;
 pub mod dry_run;
 pub mod elastic;
 pub mod embedded;
+mod fnv;
 pub mod geo;
 pub mod geoshard;
 pub mod ids;
@@ -69,6 +76,7 @@ pub mod retry;
 pub mod sabotage;
 pub mod search;
 pub mod send;
+pub mod supervisor;
 pub mod tally;
 pub mod telemetry;
 #[cfg(test)]

@@ -11,7 +11,6 @@ use thiserror::Error;
 use crate::elastic::rounds::{BulkOutcome, GetOutcome, Halt, Lease, Rounds};
 use crate::elastic::{BulkOp, Get, Guard, Index};
 use crate::ids::DocId;
-use crate::maps::store::{Confirmation, confirm_op};
 use crate::position::{Epoch, Position};
 
 /// The topic as it was when its positions were first written.
@@ -53,7 +52,7 @@ pub enum EpochNeeded {
     },
     /// The topic was deleted and created again.
     #[error(
-        "the topic was created anew (its id was {remembered}, now it is {found}), so offsets start over: raise positions.epoch above {epoch}"
+        "the topic was created anew (its id was {remembered}, now it is {found}), so offsets start over: stop all workers, set the group's offsets to the beginning, and raise positions.epoch above {epoch}"
     )]
     AnotherTopic {
         /// Remembered topic id.
@@ -65,7 +64,7 @@ pub enum EpochNeeded {
     },
     /// Partitions were added: keys are in other partitions now.
     #[error(
-        "the topic has {found} partitions and had {remembered}, so keys changed partition: raise positions.epoch above {epoch}"
+        "the topic has {found} partitions and had {remembered}, so keys changed partition: stop all workers, and raise positions.epoch above {epoch}"
     )]
     OtherPartitions {
         /// Remembered number.
@@ -205,16 +204,6 @@ impl Memory {
             Some(write_op(self.watermark_key(partition), version, &Watermark { epoch, offset }))
         });
         self.write(ops.collect(), lease).await
-    }
-
-    /// Tells that `partition`'s owner acts by a generation of the record of the maps.
-    pub async fn confirm(
-        &self,
-        partition: i32,
-        confirmation: &Confirmation,
-        lease: &Lease,
-    ) -> Result<(), MemoryError> {
-        self.write(vec![confirm_op(&self.topic, partition, confirmation)], lease).await
     }
 
     async fn read<T: for<'de> Deserialize<'de>>(

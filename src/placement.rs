@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 pub use self::cache::PlacementCache;
 use crate::elastic::Stamp;
 use crate::ids::ShardId;
-use crate::position::Position;
+use crate::position::{Epoch, Position};
 use crate::tally::facets::Facets;
 use crate::tally::version::History;
 
@@ -36,6 +36,8 @@ pub struct Placement {
     /// The document as it was decided at `pos`, while it may not be in `shard` yet: only where nobody could make it again, for
     /// it comes from the source of truth, which may say something else when asked again (protocol, "Refeed").
     pub fetched: Option<Bytes>,
+    /// The partition of the record at `pos`. `None` where no record decided (adopted, repaired), or an earlier geofold did.
+    pub partition: Option<i32>,
     /// What the document contributes to the counts, by positions up to `pos` (docs/tally.md). Empty if nothing is counted.
     pub versions: History,
 }
@@ -58,6 +60,8 @@ struct Record {
     #[serde(default)]
     fetched: Option<Box<RawValue>>,
     #[serde(default)]
+    partition: Option<i32>,
+    #[serde(default)]
     versions: History,
 }
 
@@ -75,6 +79,8 @@ struct Written<'a> {
     refused: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     fetched: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partition: Option<i32>,
     #[serde(skip_serializing_if = "History::is_empty")]
     versions: &'a History,
 }
@@ -98,6 +104,7 @@ impl TryFrom<Record> for Placement {
             shard: record.shard,
             leftovers: record.leftovers.into_iter().collect(),
             refused: record.refused,
+            partition: record.partition,
             versions: record.versions,
         })
     }
@@ -105,23 +112,36 @@ impl TryFrom<Record> for Placement {
 
 impl Serialize for Placement {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { pos, shard, leftovers, refused, fetched, versions } = self;
+        let Self { pos, shard, leftovers, refused, fetched, partition, versions } = self;
         // It was checked when it was fetched.
         let fetched = fetched.as_ref().and_then(|document| serde_json::from_slice(document).ok());
         let (shard, deleted) = (shard.as_ref(), shard.is_none());
-        Written { pos: *pos, shard, leftovers, deleted, refused: *refused, fetched, versions }
+        let (pos, refused, partition) = (*pos, *refused, *partition);
+        Written { pos, shard, leftovers, deleted, refused, fetched, partition, versions }
             .serialize(serializer)
     }
 }
 
 impl Placement {
-    /// A placement whose leftovers are `may_hold` without `shard` itself, sorted, each once; it has no history of facets.
+    /// A placement whose leftovers are `may_hold` without `shard` itself, sorted, each once; it names no partition, and
+    /// has no history of facets.
     pub fn new(pos: Position, shard: Option<ShardId>, may_hold: impl IntoIterator<Item = ShardId>) -> Self {
         let mut leftovers: Leftovers =
             may_hold.into_iter().filter(|other| Some(other) != shard.as_ref()).collect();
         leftovers.sort_unstable();
         leftovers.dedup();
-        Self { pos, shard, leftovers, refused: false, fetched: None, versions: History::default() }
+        let (refused, fetched, partition) = (false, None, None);
+        Self { pos, shard, leftovers, refused, fetched, partition, versions: History::default() }
+    }
+
+    /// The same, by a record of `partition`.
+    pub fn by_partition(self, partition: Option<i32>) -> Self {
+        Self { partition, ..self }
+    }
+
+    /// The partition that the document's records of `epoch` are in, if it is known.
+    pub fn partition_in(&self, epoch: Epoch) -> Option<i32> {
+        self.partition.filter(|_| self.pos.epoch() == epoch)
     }
 
     /// The same with this history.
@@ -199,6 +219,7 @@ mod tests {
             Placement::new(pos, Some(shard("a")), []),
             Placement::new(pos, None, [shard("b"), shard("a")]),
             Placement { refused: true, ..Placement::new(pos, Some(shard("a")), [shard("b")]) },
+            Placement::new(pos, Some(shard("a")), []).by_partition(Some(7)),
             Placement::new(pos, Some(shard("a")), []).with_fetched(Some(r#"{"n":1.10,"a":[]}"#.into())),
             Placement::new(pos, None, []).with_history(History::default().with(pos, pos, Facets::default())),
         ] {

@@ -1,6 +1,19 @@
 //! SplitMix64: numbers that look random and are the same everywhere for the same seed. For simulations, and for faults and
 //! delays that a test can replay; never for secrets.
 
+/// The seed of a randomized test: `GEOFOLD_SEED`, to replay it or, in dev/soak, to try another one; otherwise always the same, so
+/// that a check of a change says the same thing twice.
+///
+/// # Panics
+///
+/// If `GEOFOLD_SEED` is no number.
+pub fn seed_of_test() -> u64 {
+    match std::env::var("GEOFOLD_SEED") {
+        Ok(seed) => seed.parse().unwrap_or_else(|_| panic!("GEOFOLD_SEED={seed} is no number")),
+        Err(_) => 1,
+    }
+}
+
 /// A sequence of numbers.
 #[derive(Debug, Clone)]
 pub struct Random(u64);

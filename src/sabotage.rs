@@ -14,6 +14,7 @@
 //!   zombie and an owner within the same few milliseconds, which a demo can not promise;
 //! - the tests of `worker/partition` and `migrate/`, where a map is changed: [`Sabotage::InPlaceWithTwoMaps`],
 //!   [`Sabotage::DeleteBeforeSeen`], [`Sabotage::ActivateUnconfirmed`];
+//! - the tests of `worker/partition`, where a claim is lost: [`Sabotage::ClaimIsNotAsked`];
 //! - [`Sabotage::CacheSurvivesAssignment`] neither: an owner announces all it writes until a batch deadline has passed since
 //!   its assignment, if offsets are missing since what was remembered, and mends its cache by that. To show it takes a
 //!   partition that comes back to a worker after longer. The model finds the same by a weakening of its own.
@@ -32,6 +33,8 @@ pub enum Sabotage {
     InPlaceOverItsOwnRecord,
     /// An entry below the recorded position is called done instead of parked (step 1).
     StaleIsDone,
+    /// Positions of two partitions are compared like those of one (step 1).
+    PartitionsAreComparable,
     /// A new document is written without a placement (INV-1).
     NoWriteAhead,
     /// The document is written beside its placement, in the same round (INV-1).
@@ -48,6 +51,11 @@ pub enum Sabotage {
     WrittenIsDone,
     /// A refused document of which no copy is found is recorded as deleted ("A refused document").
     RefusedIsDeleted,
+    /// A document stays where its placement was set back to, also if what moves it was folded with a patch that mends it
+    /// (step 2).
+    RefusedStays,
+    /// At an equal position, a document is written where that says although it belongs elsewhere (step 1).
+    MisplacedIsResumed,
     /// A document of which no copy is found is recorded as deleted ("on_missing").
     MissingIsDeleted,
     /// Finishing a lost record's decision, leftovers are swept although the document was not written.
@@ -72,6 +80,8 @@ pub enum Sabotage {
     DeleteBeforeSeen,
     /// A new map decides before every partition has confirmed that it is known ("Changing the map").
     ActivateUnconfirmed,
+    /// A batch begins whether or not the partition's claim was confirmed ("Claims").
+    ClaimIsNotAsked,
     /// Of two folded writes the later one's content is lost.
     LoseAFold,
     /// A placement does not carry what was fetched for it, and whoever resumes asks the source again ("Refeed").

@@ -93,7 +93,12 @@ pub struct Fold {
     pub steps: Steps,
     /// How many records it holds.
     pub records: u32,
+    /// Positions of its records after the first, in order; no more than [`MAX_SEPARABLE`].
+    pub later: Vec<Position>,
 }
+
+/// A fold of up to so many records is taken apart again where Elasticsearch refuses it.
+pub const MAX_SEPARABLE: usize = 32;
 
 /// What a fold asks for.
 #[derive(Debug, Clone, PartialEq)]
@@ -203,6 +208,7 @@ impl Fold {
             targets: target.into_iter().collect(),
             steps: Steps::default(),
             records: 1,
+            later: Vec::new(),
         };
         (id, fold)
     }
@@ -235,10 +241,20 @@ impl Fold {
             Ok(()) => {
                 self.located_at = self.located_at.max(newer.located_at);
                 self.records = self.records.saturating_add(newer.records);
+                let room = MAX_SEPARABLE.saturating_sub(self.later.len() + 1);
+                self.later.extend(std::iter::once(newer.first).chain(newer.later).take(room));
                 Ok(())
             }
             Err(why) => Err(Box::new(Rejected { fold: newer, why })),
         }
+    }
+
+    /// The offsets of its records, oldest first, if there are several and not too many to be read again.
+    pub fn separable(&self) -> Option<Vec<i64>> {
+        let offsets: Vec<i64> =
+            std::iter::once(&self.first).chain(&self.later).map(|at| at.offset()).collect();
+        let is_complete = usize::try_from(self.records).is_ok_and(|records| records == offsets.len());
+        (is_complete && offsets.len() > 1).then_some(offsets)
     }
 
     /// Heap memory that it holds, about, in bytes.
@@ -251,7 +267,8 @@ impl Fold {
             }
             Content::Delete | Content::Touch | Content::Refeed => 0,
         };
-        targets + content + self.steps.bytes()
+        let later = self.later.capacity() * size_of::<Position>();
+        targets + content + later + self.steps.bytes()
     }
 }
 
@@ -414,6 +431,18 @@ mod tests {
         assert_eq!(fold.content, Content::Index { doc, at: GeoPoint::new(-1.0, 2.0).unwrap() });
         assert_eq!(fold.targets.to_vec(), [target("north"), Target::Unclear]);
         assert_eq!((fold.first, fold.last, fold.records), (position(0), position(1), 2));
+    }
+
+    #[test]
+    fn a_fold_knows_the_offsets_of_its_records_as_long_as_they_are_few() {
+        let patches = |count: usize| fold((0..count).map(|_| patch(r#"{"a":1}"#)));
+        assert_eq!(patches(1).separable(), None, "there is nothing to take apart");
+        assert_eq!(patches(3).separable(), Some(vec![0, 1, 2]));
+        assert_eq!(patches(MAX_SEPARABLE).separable().map(|offsets| offsets.len()), Some(MAX_SEPARABLE));
+        assert_eq!(patches(MAX_SEPARABLE + 1).separable(), None);
+        let mut rejecting = fold([index(r#"{"location":{"lat":1,"lon":2}}"#), patch(r#"{"a":1}"#)]);
+        rejecting.absorb(one(patch(r#"{"location":{"lat":null}}"#), 5), &path()).unwrap_err();
+        assert_eq!(rejecting.separable(), Some(vec![0, 1]), "what was rejected is not part of it");
     }
 
     #[test]

@@ -263,6 +263,7 @@ impl Whole {
             elastic: Arc::new(NullElastic),
             permits: Arc::new(Semaphore::new(4)),
             company: None,
+            server: Arc::default(),
             limits: Limits {
                 max_operations: BATCH,
                 max_bytes: REQUEST_BYTES,
@@ -285,14 +286,14 @@ impl Whole {
 
     /// One batch; gives the number of documents that came to their end.
     async fn batch(&mut self) -> u64 {
-        let entries = self.ledger.hand_out(BATCH, REQUEST_BYTES);
+        let entries = self.ledger.hand_out(BATCH, REQUEST_BYTES, self.now);
         let desk = self.desk.take().unwrap();
         let finished = mover::run(desk, entries, &self.rounds, &self.lease).await.unwrap();
         if let Some(emitter) = &mut self.emitter {
             emitter.put(finished.edges, self.now);
         }
         self.desk = Some(finished.desk);
-        let settlement = self.ledger.settle(finished.settled);
+        let settlement = self.ledger.settle(finished.settled, self.now);
         assert!(settlement.again.is_empty(), "{settlement:?}");
         let watermark = black_box(self.ledger.watermark());
         self.batches += 1;

@@ -22,6 +22,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
+use crate::supervisor::Supervisor;
+
 /// Connections open at once; further ones wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 64;
 /// For a request's headers; between two requests of a connection too.
@@ -56,6 +58,7 @@ pub async fn serve(
     listen: SocketAddr,
     routes: Router,
     shutdown: CancellationToken,
+    supervisor: &Supervisor,
 ) -> Result<(SocketAddr, JoinHandle<()>), AdminError> {
     let failed = |source| AdminError::Listen { listen, source };
     let listener = TcpListener::bind(listen).await.map_err(failed)?;
@@ -63,7 +66,8 @@ pub async fn serve(
     let routes =
         routes.fallback(|| async { (StatusCode::NOT_FOUND, "no such path; / lists what there is\n") });
     info!(address = %bound, "admin server listens");
-    Ok((bound, tokio::spawn(accept_all(listener, routes, shutdown))))
+    let serving = accept_all(listener, routes, shutdown.clone());
+    Ok((bound, supervisor.spawn("admin server", shutdown, serving)))
 }
 
 async fn accept_all(listener: TcpListener, routes: Router, shutdown: CancellationToken) {
@@ -164,7 +168,9 @@ mod tests {
             let state =
                 AdminState { metrics, health: health.clone(), status: StatusSource::new(parts), cover };
             let (address, ended) =
-                serve("127.0.0.1:0".parse().unwrap(), routes(state), shutdown.clone()).await.unwrap();
+                serve("127.0.0.1:0".parse().unwrap(), routes(state), shutdown.clone(), &Supervisor::new().0)
+                    .await
+                    .unwrap();
             Self { address, clock, health, maps, shutdown, ended, client: Client::new() }
         }
 
@@ -332,7 +338,9 @@ mod tests {
     #[tokio::test]
     async fn an_address_that_is_taken_is_named_in_the_error() {
         let server = Server::start().await;
-        let error = serve(server.address, Router::new(), CancellationToken::new()).await.unwrap_err();
+        let error = serve(server.address, Router::new(), CancellationToken::new(), &Supervisor::new().0)
+            .await
+            .unwrap_err();
         assert!(error.to_string().contains(&server.address.to_string()), "{error}");
     }
 }

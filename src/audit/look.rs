@@ -9,13 +9,16 @@ use serde::{Deserialize, Serialize};
 use super::defect::{Copy, Placed, Sight};
 use super::gather::Suspect;
 use super::{Audit, AuditError};
+use crate::elastic::slices::{SliceSize, mget_in_slices};
 use crate::elastic::{Get, GetAnswer, Index};
 use crate::ids::{DocId, ShardId};
 use crate::placement::Placement;
 use crate::position::Position;
 
-/// Documents read with one request: their content comes as well.
+/// Documents read with one request, at most: their content comes as well.
 const AT_ONCE: usize = 200;
+/// What each of the first documents may have; after that, the sizes of those that came decide.
+const USUAL_BYTES: usize = 256 << 10;
 
 impl Audit<'_> {
     /// What is stored of each suspect now. A document that moves meanwhile may be seen half-way: that is what the next look
@@ -63,10 +66,11 @@ impl Audit<'_> {
     async fn read(&self, gets: &[Get]) -> Result<Vec<GetAnswer>, AuditError> {
         let doing = "read documents that look wrong";
         let mut answers = Vec::with_capacity(gets.len());
-        for chunk in gets.chunks(AT_ONCE) {
-            let chunk = self.elastic.mget(chunk, self.options.timeout).await;
-            answers.extend(chunk.map_err(|error| AuditError::Call { doing, error })?);
-        }
+        let mut size = SliceSize::new(AT_ONCE, USUAL_BYTES);
+        let timeout = self.options.timeout;
+        mget_in_slices(self.elastic, gets, timeout, &mut size, |_, answer| answers.push(answer))
+            .await
+            .map_err(|error| AuditError::Call { doing, error })?;
         for answer in &answers {
             if let GetAnswer::Failed(error) = answer
                 && error.kind != "index_not_found_exception"

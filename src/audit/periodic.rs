@@ -130,7 +130,7 @@ impl Periodic {
 
     async fn audit(&self) -> Result<Report, AuditError> {
         let Config { elasticsearch, kafka, positions, placements, audit, .. } = &self.config;
-        let topic = TopicTouches::connect(&self.config, TOUCHES).await;
+        let topic = TopicTouches::connect(&self.config, self.elastic.clone(), TOUCHES).await;
         let topic = topic.map_err(|error| AuditError::Log(error.to_string()))?;
         let of = (kafka.topic.as_str(), positions.epoch);
         let keep = placements.keep_deleted;

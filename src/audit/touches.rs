@@ -1,6 +1,7 @@
 //! The way of touches into the topic, and what the topic tells: the real thing behind [`Touches`] and [`Log`].
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
@@ -8,6 +9,7 @@ use futures::future::{BoxFuture, FutureExt};
 use super::sweep::Log;
 use super::{AuditError, Touches};
 use crate::config::Config;
+use crate::elastic::Elastic;
 use crate::ids::DocId;
 use crate::kafka::topic::{Topic, TopicError};
 use crate::maps::Floor;
@@ -22,8 +24,13 @@ pub(crate) struct TopicTouches {
 }
 
 impl TopicTouches {
-    pub(crate) async fn connect(config: &Config, rate: NonZeroU32) -> Result<Self, TopicError> {
-        Ok(Self { topic: Topic::connect(config).await?, rate })
+    /// `elastic` has the placements, which name the partitions of documents.
+    pub(crate) async fn connect(
+        config: &Config,
+        elastic: Arc<dyn Elastic>,
+        rate: NonZeroU32,
+    ) -> Result<Self, TopicError> {
+        Ok(Self { topic: Topic::connect(config, elastic).await?, rate })
     }
 
     /// The first position that some record still to come may have: the end of what is committed, where that is least. Not even
@@ -38,7 +45,8 @@ impl TopicTouches {
     async fn ask(&self, op: Op, ids: Vec<DocId>) -> Result<(), AuditError> {
         let share = Duration::from_secs(1) / self.rate.get();
         let pause = share.saturating_mul(u32::try_from(ids.len()).unwrap_or(u32::MAX));
-        self.topic.ask(op, ids).await;
+        let asked = self.topic.ask(op, ids).await;
+        asked.map_err(|error| AuditError::Touch(error.to_string()))?;
         self.topic.flush().await.map_err(|error| AuditError::Touch(error.to_string()))?;
         tokio::time::sleep(pause).await;
         Ok(())

@@ -17,6 +17,7 @@ use serde_json::Value;
 use super::sweep::Log;
 use super::{AuditError, MOST_LOOKS, Touches};
 use crate::elastic::scan::{Scan, ScanOptions, draw};
+use crate::elastic::slices::{SliceSize, mget_in_slices};
 use crate::elastic::{Elastic, Get, GetAnswer, Index};
 use crate::ids::DocId;
 use crate::placement::Placement;
@@ -25,6 +26,8 @@ use crate::retry::RetryPolicy;
 
 /// Documents that are fetched and read at once: a document may be as large as `documents.max_bytes`, and is held twice.
 const AT_ONCE: usize = 100;
+/// What each of the first documents of a request may have; after that, the sizes of those that came decide.
+const USUAL_BYTES: usize = 256 << 10;
 /// Placements on a page of a scan; of each, only the geoshard is asked for.
 const PAGE: usize = 5_000;
 /// Suspects, at most: an index that differs in more of its documents wants a campaign, not a list.
@@ -396,8 +399,11 @@ impl Comparing<'_> {
         if gets.is_empty() {
             return Ok(Vec::new());
         }
-        let answers = self.elastic.mget(gets, self.timeout).await;
-        let answers = answers.map_err(|error| AuditError::Call { doing, error })?;
+        let mut answers = Vec::with_capacity(gets.len());
+        let mut size = SliceSize::new(AT_ONCE, USUAL_BYTES);
+        mget_in_slices(self.elastic, gets, self.timeout, &mut size, |_, answer| answers.push(answer))
+            .await
+            .map_err(|error| AuditError::Call { doing, error })?;
         for answer in &answers {
             if let GetAnswer::Failed(error) = answer {
                 return Err(AuditError::Item { doing, reason: error.to_string() });

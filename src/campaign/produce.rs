@@ -15,7 +15,7 @@ use super::Action;
 use super::store::Failed;
 use crate::ids::DocId;
 use crate::retry::RetryPolicy;
-use crate::send::{OP_HEADER, SendError, check_topic, settings};
+use crate::send::{Destination, Destinations, OP_HEADER, SendError, check_topic, settings};
 
 /// While librdkafka's queue is full.
 const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(10);
@@ -23,6 +23,10 @@ const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(10);
 const SHORTEST_SLEEP: Duration = Duration::from_millis(2);
 /// So long a sleep, at most, until the rate is looked at again.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// Why an id fails.
+const UNKNOWN_PARTITION: &str =
+    "its partition is not known: kafka.partitioner is \"custom\", and its placement names none";
 
 /// Nothing can be produced, now or later.
 #[derive(Debug, Error)]
@@ -33,6 +37,7 @@ pub struct ProduceError(KafkaError);
 pub struct Producing {
     producer: FutureProducer<DefaultClientContext>,
     topic: String,
+    destinations: Destinations,
     retry: RetryPolicy,
 }
 
@@ -74,15 +79,16 @@ impl Producing {
     ///
     /// # Errors
     /// If the settings are not taken, no broker answers, or there is no such topic.
-    pub fn connect(
+    pub(crate) fn connect(
         properties: &BTreeMap<String, String>,
         topic: &str,
+        destinations: Destinations,
         retry: RetryPolicy,
     ) -> Result<Self, SendError> {
         let producer: FutureProducer<DefaultClientContext> =
             settings(properties).create().map_err(SendError::Client)?;
         check_topic(producer.client(), topic, properties)?;
-        Ok(Self { producer, topic: topic.to_owned(), retry })
+        Ok(Self { producer, topic: topic.to_owned(), destinations, retry })
     }
 
     /// Produces a record for each id and waits until each is acknowledged, however often it takes; gives those that can not
@@ -98,11 +104,19 @@ impl Producing {
     ) -> Result<Vec<Failed>, ProduceError> {
         let mut failed = Vec::new();
         let fail = |id: &[u8], reason: String| Failed { id: id.to_vec(), reason };
-        let mut open: Vec<(&[u8], DocId)> = Vec::with_capacity(ids.len());
+        let mut checked: Vec<(&[u8], DocId)> = Vec::with_capacity(ids.len());
         for id in ids {
             match DocId::from_key(Some(id)) {
-                Ok(checked) => open.push((id, checked)),
+                Ok(key) => checked.push((id, key)),
                 Err(bad) => failed.push(fail(id, bad.to_string())),
+            }
+        }
+        let keys: Vec<DocId> = checked.iter().map(|(_, key)| key.clone()).collect();
+        let mut open = Vec::with_capacity(keys.len());
+        for ((id, key), to) in checked.into_iter().zip(self.destinations_of(&keys).await) {
+            match to {
+                Destination::Unknown => failed.push(fail(id, UNKNOWN_PARTITION.to_owned())),
+                to => open.push((id, key, to.partition())),
             }
         }
         let mut pace = Pace::new();
@@ -110,29 +124,29 @@ impl Producing {
         loop {
             let mut under_way = Vec::with_capacity(open.len());
             let mut refused = Vec::new();
-            for (id, key) in open {
+            for (id, key, to) in open {
                 pace.wait(rate).await;
-                match self.send(action, &key).await {
-                    Ok(delivery) => under_way.push((id, key, delivery)),
-                    Err(error) => refused.push((id, key, error)),
+                match self.send(action, &key, to).await {
+                    Ok(delivery) => under_way.push((id, key, to, delivery)),
+                    Err(error) => refused.push((id, key, to, error)),
                 }
             }
-            for (id, key, delivery) in under_way {
+            for (id, key, to, delivery) in under_way {
                 match delivery.await {
                     Ok(Ok(_)) => {}
-                    Ok(Err((error, _))) => refused.push((id, key, error)),
+                    Ok(Err((error, _))) => refused.push((id, key, to, error)),
                     // The producer is gone, and nobody knows.
-                    Err(_) => refused.push((id, key, KafkaError::Canceled)),
+                    Err(_) => refused.push((id, key, to, KafkaError::Canceled)),
                 }
             }
             open = Vec::new();
             let mut passing = None;
-            for (id, key, error) in refused {
+            for (id, key, to, error) in refused {
                 match blame(&error) {
                     Blame::Everything => return Err(ProduceError(error)),
                     Blame::Record => failed.push(fail(id, error.to_string())),
                     Blame::Nobody => {
-                        open.push((id, key));
+                        open.push((id, key, to));
                         passing = Some(error);
                     }
                 }
@@ -148,15 +162,32 @@ impl Producing {
         }
     }
 
+    /// Which partitions records of these documents go to, however often it takes to find out.
+    async fn destinations_of(&self, keys: &[DocId]) -> Vec<Destination> {
+        let mut delays = self.retry.delays();
+        loop {
+            match self.destinations.of(keys).await {
+                Ok(destinations) => return destinations,
+                Err(error) => {
+                    let delay = delays.next(None);
+                    tracing::warn!(%error, ?delay, "the campaign waits");
+                    tokio::time::sleep(delay).await;
+                }
+            }
+        }
+    }
+
     async fn send(
         &self,
         action: Action,
         key: &DocId,
+        to: Option<i32>,
     ) -> Result<rdkafka::producer::DeliveryFuture, KafkaError> {
         let headers = OwnedHeaders::new_with_capacity(1)
             .insert(Header { key: OP_HEADER, value: Some(action.as_str()) });
         let mut record: FutureRecord<'_, str, [u8]> =
             FutureRecord::to(&self.topic).key(key.as_str()).headers(headers);
+        record.partition = to;
         loop {
             match self.producer.send_result(record) {
                 Ok(delivery) => return Ok(delivery),

@@ -10,15 +10,19 @@
 //! | `counts.rs` | asks the database of counts |
 //! | `distribution.rs` | asks what follows every change: memcached, webhooks |
 //! | `increments.rs` | asks Kafka how the topic of increments is kept |
+//! | `keys.rs` | asks Kafka whether keys are where `kafka.partitioner` puts them |
 //! | `search.rs` | asks Elasticsearch |
 //! | `registry.rs` | asks the schema registry |
 //! | `source.rs` | asks the source of truth |
+//! | `claims.rs` | the configuration against the deadlines by which workers may still act |
 //! | `maps.rs` | the configured map against the record of the maps in force |
 
 mod brokers;
+mod claims;
 mod counts;
 mod distribution;
 mod increments;
+mod keys;
 mod maps;
 mod registry;
 mod search;
@@ -237,19 +241,23 @@ pub async fn check(target: &CheckTarget, elastic: &dyn Elastic) -> Report {
     // A meta index that is not there is found out above.
     let is_silent = findings.iter().any(|finding| finding.is_unreachable() || finding.is_error());
     findings.extend(unread.filter(|_| !is_silent));
+    if let (Some(topic), false) = (&topic, is_silent) {
+        findings.push(claims::look(target, elastic, topic.partitions).await);
+    }
     Report { findings, topic, maps: stored }
 }
 
 /// Looks at what a worker needs for none of its promises, so that it does not wait for it: memcached, webhooks, the database
-/// of counts, the source of truth, the schema registry. Changes nothing there.
+/// of counts, the source of truth, the schema registry, where keys are. Changes nothing there.
 pub async fn look_beside(config: &Config) -> Vec<Finding> {
-    let (distribution, counts, source, registry) = tokio::join!(
+    let (distribution, counts, source, registry, keys) = tokio::join!(
         distribution::look(config, TIMEOUT),
         counts::look(config),
         source::look_at_source(config),
-        registry::look_at_registry(config)
+        registry::look_at_registry(config),
+        keys::look(config, TIMEOUT)
     );
-    distribution.into_iter().chain(counts).chain(source).chain(registry).collect()
+    distribution.into_iter().chain(counts).chain(source).chain(registry).chain(keys).collect()
 }
 
 /// Remembers the topic as it is now in the meta index; `maps`: the record that the check found. If a new epoch begins with

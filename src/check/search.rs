@@ -24,6 +24,7 @@ const NAMES_SHOWN: usize = 3;
 const CLUSTER: &str = "elasticsearch";
 const VERSION: &str = "elasticsearch version";
 const AUTO_CREATE: &str = "action.auto_create_index";
+const NO_MASTER_BLOCK: &str = "cluster.no_master_block";
 const INDICES: &str = "indices";
 const WRITE: &str = "right to write";
 const MEMORY: &str = "what is remembered";
@@ -40,7 +41,9 @@ pub(super) struct SearchSide {
 pub(super) async fn look(target: &CheckTarget, elastic: &dyn Elastic) -> SearchSide {
     let ask = Asker { elastic, timeout: target.timeout };
     let mut side = SearchSide::default();
-    let health = judge_health(ask.get("/_cluster/health").await);
+    let health = ask.get("/_cluster/health").await;
+    let nodes = health.as_ref().ok().and_then(|answer| answer.body["number_of_nodes"].as_u64());
+    let health = judge_health(health);
     let goes_on = !health.is_error() && !health.is_unreachable();
     side.findings.push(health);
     if !goes_on {
@@ -50,6 +53,10 @@ pub(super) async fn look(target: &CheckTarget, elastic: &dyn Elastic) -> SearchS
     let settings =
         ask.get("/_cluster/settings?include_defaults=true&filter_path=*.action.auto_create_index").await;
     side.findings.push(judge_auto_create(settings, target));
+
+    let settings =
+        ask.get("/_cluster/settings?include_defaults=true&filter_path=*.cluster.no_master_block").await;
+    side.findings.extend(judge_no_master_block(settings, nodes));
 
     let found = match indices::find(elastic, &target.prefix, target.timeout).await {
         Ok(found) => found,
@@ -149,16 +156,42 @@ fn judge_auto_create(answer: Result<AdminAnswer, CallError>, target: &CheckTarge
         other => return not_told(AUTO_CREATE, other, "monitor"),
     };
     let layers = ["transient", "persistent", "defaults"];
-    let rule =
-        layers.iter().find_map(|layer| body[layer]["action"]["auto_create_index"].as_str()).unwrap_or("true");
+    let rule = layers.iter().find_map(|layer| body[layer]["action"]["auto_create_index"].as_str());
+    let Some(rule) = rule else {
+        return Finding::warning(
+            AUTO_CREATE,
+            "not known: this server does not show it; see that it creates no index of the prefix by itself",
+        );
+    };
     if target.indices.iter().any(|index| creates(rule, &index.name)) {
         let advice = format!(
-            "is {rule:?}: a delete into an index that is gone would create it, with a guessed mapping; set it to \"-{}-*,*\" (PUT /_cluster/settings)",
+            "is {rule:?}: a write to an index that is gone would create it with a guessed mapping, and with an index.gc_deletes of 60s, which is too short for batch.deadline; set it to \"-{}-*,*\" (PUT /_cluster/settings)",
             target.prefix
         );
-        return Finding::warning(AUTO_CREATE, advice);
+        return Finding::error(AUTO_CREATE, advice);
     }
     Finding::ok(AUTO_CREATE, format_args!("is {rule:?}"))
+}
+
+/// A node that is cut off from its master answers reads by what it had then, unless they are blocked. `None` for a single
+/// node, and where the setting cannot be read: some hosts do not show it.
+fn judge_no_master_block(answer: Result<AdminAnswer, CallError>, nodes: Option<u64>) -> Option<Finding> {
+    let Ok(AdminAnswer { status: 200, body }) = answer else { return None };
+    let layers = ["transient", "persistent", "defaults"];
+    let block = layers.iter().find_map(|layer| body[layer]["cluster"]["no_master_block"].as_str())?;
+    if nodes.is_none_or(|nodes| nodes < 2) {
+        return None;
+    }
+    Some(match block {
+        "all" => Finding::ok(NO_MASTER_BLOCK, "is \"all\""),
+        other => Finding::warning(
+            NO_MASTER_BLOCK,
+            format_args!(
+                "is {other:?}: a node that is cut off from its master still answers reads, and a patch may be applied to an \
+                 old copy; set it to \"all\" (PUT /_cluster/settings)"
+            ),
+        ),
+    })
 }
 
 /// Whether Elasticsearch would create the index `name` by itself: the first pattern that fits decides, none means no.
@@ -450,13 +483,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unknown_version_a_red_cluster_and_index_creation_are_warnings() {
+    async fn an_unknown_version_and_a_red_cluster_are_warnings() {
         let red = server(|line| (line == "GET /_cluster/health").then(|| (200, json!({"status": "red"}))));
         assert_eq!(bad(&red).await, one(CLUSTER, Level::Warning));
         for nodes in [json!({"nodes": {"a": {"version": "7.17.0"}, "b": {"version": "8.1.0"}}}), json!({})] {
             let old = server(move |line| line.starts_with("GET /_nodes").then(|| (200, nodes.clone())));
             assert_eq!(bad(&old).await, one(VERSION, Level::Warning));
         }
+    }
+
+    #[tokio::test]
+    async fn index_creation_is_an_error_and_only_a_warning_where_the_server_does_not_tell() {
         let open = server(|line| {
             let on = json!({
                 "persistent": {"action": {"auto_create_index": "true"}},
@@ -464,7 +501,34 @@ mod tests {
             });
             line.starts_with("GET /_cluster/settings").then_some((200, on))
         });
-        assert_eq!(bad(&open).await, one(AUTO_CREATE, Level::Warning));
+        assert_eq!(bad(&open).await, one(AUTO_CREATE, Level::Error));
+        for (status, body) in [(200, json!({})), refusal(403, "security_exception")] {
+            let silent = server(move |line| {
+                line.starts_with("GET /_cluster/settings").then(|| (status, body.clone()))
+            });
+            assert_eq!(bad(&silent).await, one(AUTO_CREATE, Level::Warning));
+        }
+    }
+
+    #[tokio::test]
+    async fn reads_of_a_node_without_a_master_are_a_warning_where_there_are_several_nodes() {
+        for (nodes, block, expected) in [
+            (1, "write", Vec::new()),
+            (3, "all", Vec::new()),
+            (3, "write", one(NO_MASTER_BLOCK, Level::Warning)),
+            (3, "metadata_write", one(NO_MASTER_BLOCK, Level::Warning)),
+        ] {
+            let cluster = server(move |line| {
+                let health = json!({"status": "green", "number_of_nodes": nodes});
+                let settings = json!({"defaults": {"cluster": {"no_master_block": block}}});
+                match line {
+                    "GET /_cluster/health" => Some((200, health)),
+                    line if line.ends_with("no_master_block") => Some((200, settings)),
+                    _ => None,
+                }
+            });
+            assert_eq!(bad(&cluster).await, expected, "{nodes} nodes, {block}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::Finding;
+use super::{Finding, Level};
 use crate::config::Config;
 use crate::decode::{Decoder, LocationPath};
 use crate::refeed::{Answer, Source};
@@ -26,11 +26,11 @@ pub async fn look_at_source(config: &Config) -> Option<Finding> {
             ABOUT,
             format_args!("{} answers; set source.probe_id to see a document", source.name()),
         ),
-        Ok(Answer::Gone) => Finding::warning(
+        Ok(Answer::Gone) => Finding::error(
             ABOUT,
             format_args!(
                 "{} answers, and has no document with the id in source.probe_id: see that source.url or source.query ask \
-                 for the right thing",
+                 for the right thing, and that the document exists; until then it is not believed that any other is gone",
                 source.name()
             ),
         ),
@@ -42,11 +42,24 @@ pub async fn look_at_source(config: &Config) -> Option<Finding> {
                 source.name()
             ),
         ),
-        Ok(Answer::Found(document)) => judge(config, &source, document),
+        Ok(Answer::Found(document)) => match judge(config, &source, document) {
+            good if good.level == Level::Ok && source.has_everything().await => Finding::error(
+                ABOUT,
+                format_args!(
+                    "{} has the document of source.probe_id, and one for an id that nobody should have: what is gone would \
+                     never be found out",
+                    source.name()
+                ),
+            ),
+            finding => finding,
+        },
         Ok(Answer::Unusable { detail, .. }) if !is_named => {
             Finding::warning(ABOUT, format_args!("{detail}; or set source.probe_id to an id that it takes"))
         }
-        Ok(Answer::Unusable { detail, .. }) => Finding::warning(ABOUT, detail),
+        Ok(Answer::Unusable { detail, .. }) => Finding::error(
+            ABOUT,
+            format_args!("{detail} (this was the id in source.probe_id, which has to be that of a document)"),
+        ),
     })
 }
 
@@ -71,16 +84,15 @@ fn judge(config: &Config, source: &Source, document: Bytes) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Level;
     use super::*;
     use crate::config::{SourceKind, SourceUrl};
     use crate::testing::source::{Reply, TestSource};
 
-    async fn found(server: &TestSource, probe_id: Option<&str>) -> (Level, String) {
+    async fn found(url: String, probe_id: &str) -> (Level, String) {
         let mut config = Config::default();
         config.source.kind = Some(SourceKind::Http);
-        config.source.url = Some(server.template().parse::<SourceUrl>().unwrap());
-        config.source.probe_id = probe_id.map(str::to_owned);
+        config.source.url = Some(url.parse::<SourceUrl>().unwrap());
+        config.source.probe_id = Some(probe_id.to_owned());
         let finding = look_at_source(&config).await.unwrap();
         (finding.level, finding.message)
     }
@@ -94,22 +106,21 @@ mod tests {
         server.put("down", Reply::Status(500));
         server.put("odd", Reply::Status(400));
         for (probe_id, level, text) in [
-            (None, Level::Ok, "source.probe_id"),
-            (Some("good"), Level::Ok, "has the document"),
-            (Some("bad"), Level::Error, "no location"),
-            (Some("none"), Level::Warning, "no document with the id"),
-            (Some("odd"), Level::Warning, "400"),
-            (Some("down"), Level::Unreachable, "500"),
+            ("good", Level::Ok, "has the document"),
+            ("bad", Level::Error, "no location"),
+            ("none", Level::Error, "no document with the id"),
+            ("odd", Level::Error, "400"),
+            ("down", Level::Unreachable, "500"),
         ] {
-            let (found, message) = found(&server, probe_id).await;
+            let (found, message) = found(server.template(), probe_id).await;
             assert_eq!(found, level, "{probe_id:?}: {message}");
             assert!(message.contains(text), "{probe_id:?}: {message}");
         }
         server.put(crate::refeed::UNLIKELY_ID, Reply::Document("{}"));
-        let (level, message) = found(&server, None).await;
-        assert!(level == Level::Error && message.contains("200"), "{message}");
-        server.put(crate::refeed::UNLIKELY_ID, Reply::Status(400));
-        let (level, message) = found(&server, None).await;
-        assert!(level == Level::Warning && message.contains("set source.probe_id"), "{message}");
+        let (level, message) = found(server.template(), "good").await;
+        assert!(level == Level::Error && message.contains("nobody should have"), "{message}");
+        let elsewhere = server.template().replace("documents", "document");
+        let (level, message) = found(elsewhere, "good").await;
+        assert!(level == Level::Error && message.contains("source.url"), "a wrong path passes: {message}");
     }
 }

@@ -5,6 +5,7 @@ use std::io::{BufWriter, Write};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -100,10 +101,10 @@ pub(super) const PRINTED: u64 = 100;
 pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let stop = signals::stop_on_signal_or_hang_up()?;
-    let elastic = connect::elasticsearch(&config)?;
+    let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);
     if args.tally {
         return tokio::select! {
-            ended = audit_counts::run(&config, &elastic, args.repair, args.json) => ended,
+            ended = audit_counts::run(&config, &*elastic, args.repair, args.json) => ended,
             () = stop.cancelled() => Err(anyhow!("interrupted; nothing was changed").into()),
         };
     }
@@ -123,18 +124,21 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
         .context("documents.location in the configuration")
         .map_err(Failure::usage)?;
     let work = async {
-        let maps = connect::live_maps(&config, &elastic).await?;
+        let maps = connect::live_maps(&config, &*elastic).await?;
         let timeout = config.elasticsearch.request_timeout.max(LONG);
         let epoch = config.positions.epoch;
         let needs_topic = args.repair || args.adopt || args.sweep;
-        let topic =
-            if needs_topic { Some(TopicTouches::connect(&config, args.touch_rate).await?) } else { None };
+        let topic = if needs_topic {
+            Some(TopicTouches::connect(&config, elastic.clone(), args.touch_rate).await?)
+        } else {
+            None
+        };
         let sweep_below = match topic.as_ref().filter(|_| args.sweep) {
             None => None,
-            Some(topic) => sweepable(&config, &elastic, topic, timeout).await?,
+            Some(topic) => sweepable(&config, &*elastic, topic, timeout).await?,
         };
         let audit = Audit {
-            elastic: &elastic,
+            elastic: &*elastic,
             prefix: &config.elasticsearch.prefix,
             maps: &maps,
             location: &location,
@@ -159,7 +163,7 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
                     Aim::Repair { next }
                 };
                 let has_source = config.source.kind.is_some();
-                Some(Mender { elastic: &elastic, touches, aim, has_source, timeout })
+                Some(Mender { elastic: &*elastic, touches, aim, has_source, timeout })
             }
             _ => None,
         };

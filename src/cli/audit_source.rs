@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 
@@ -21,7 +22,7 @@ use crate::retry::RetryPolicy;
 const MOST_IDS: usize = 1_000_000;
 
 /// Compares documents with the source of truth, and asks for refeeds of those that differ if that is wanted.
-pub async fn run(args: &AuditArgs, config: &Config, elastic: &dyn Elastic) -> Result<ExitCode, Failure> {
+pub async fn run(args: &AuditArgs, config: &Config, elastic: &Arc<dyn Elastic>) -> Result<ExitCode, Failure> {
     let source = Source::open(config).map_err(|error| match error {
         OpenError::None | OpenError::Incomplete => Failure::usage(error),
         error => error.into(),
@@ -31,9 +32,9 @@ pub async fn run(args: &AuditArgs, config: &Config, elastic: &dyn Elastic) -> Re
         (None, Some(size)) => Which::Sample(usize::from(size), a_seed()),
         (None, None) => Which::All,
     };
-    let topic = TopicTouches::connect(config, args.touch_rate).await?;
+    let topic = TopicTouches::connect(config, elastic.clone(), args.touch_rate).await?;
     let comparing = Comparing {
-        elastic,
+        elastic: &**elastic,
         prefix: &config.elasticsearch.prefix,
         truth: &source,
         log: &topic,

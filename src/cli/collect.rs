@@ -15,6 +15,7 @@ use crate::admin::{self, Health};
 use crate::config::Config;
 use crate::database::Database;
 use crate::retry::RetryPolicy;
+use crate::supervisor::Supervisor;
 use crate::tally::collect::http::{self, CloudState};
 use crate::tally::collect::store::Store;
 use crate::tally::collect::{Allowances, Collector, DATABASE, Notifier};
@@ -51,7 +52,8 @@ fn place(text: &str) -> anyhow::Result<(i32, i64)> {
 
 pub async fn collect(args: CollectArgs) -> Result<ExitCode, Failure> {
     let metrics = CollectorMetrics::new().context("registering metrics")?;
-    let config = reload::begin(args.config, Some(metrics.reload.clone())).await?;
+    let (supervisor, mut lost) = Supervisor::new();
+    let config = reload::begin(args.config, Some(metrics.reload.clone()), &supervisor).await?;
     let stop = signals::stop_on_signal()?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "geofold collect starts");
     tracing::info!("configuration:\n{}", config.to_redacted_toml());
@@ -65,13 +67,15 @@ pub async fn collect(args: CollectArgs) -> Result<ExitCode, Failure> {
     let admin_stop = CancellationToken::new();
     let state =
         CloudState::new(reader, config.collector.top, metrics.clone(), health.clone(), admin_stop.clone());
-    let (_, server) = admin::serve(config.collector.listen, http::routes(state), admin_stop.clone()).await?;
+    let (_, server) =
+        admin::serve(config.collector.listen, http::routes(state), admin_stop.clone(), &supervisor).await?;
 
     let allowances =
         Allowances { skip: args.skip.into_iter().collect::<BTreeSet<_>>(), accept_loss: args.accept_loss };
-    let result: Result<(), Failure> = async {
+    let told = stop.clone();
+    let work = async {
         let Some(database) = open(&config, &health, &stop).await? else { return Ok(()) };
-        let notifier = Notifier::start(&config, metrics.clone())
+        let notifier = Notifier::start(&config, metrics.clone(), &supervisor)
             .map_err(|error| anyhow!("the kafka producer can not be made: {error}; check [kafka]"))
             .map_err(Failure::usage)?;
         let store = Store::new(database.clone(), config.collector.top, config.collector.keep_versions);
@@ -87,8 +91,9 @@ pub async fn collect(args: CollectArgs) -> Result<ExitCode, Failure> {
         let result = collector.run(&config).await;
         database.close().await;
         Ok(result?)
-    }
-    .await;
+    };
+    let result: Result<(), Failure> =
+        lost.or_else_stop(&told, work).await.unwrap_or_else(|lost| Err(lost.into()));
     admin_stop.cancel();
     // The server only answers questions; how it ended changes nothing.
     let _ = server.await;

@@ -113,6 +113,7 @@ async fn prepare(config: &Config, elastic: Arc<dyn Elastic>) -> Result<DryRun, F
         elastic,
         permits: Arc::new(Semaphore::new(config.elasticsearch.max_in_flight)),
         company: None,
+        server: Arc::default(),
         limits: rounds::Limits {
             max_operations: config.elasticsearch.request_max_operations,
             max_bytes: config.elasticsearch.request_max_bytes.as_usize(),

@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use tokio::signal::unix::Signal;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::{ConfigArgs, Failure, run, signals};
 use crate::config::follow::{Process, is_followed};
@@ -22,6 +23,7 @@ use crate::config::{Config, Finding};
 use crate::geoshard::GeoshardMap;
 use crate::maps::MapsReader;
 use crate::refeed::Source;
+use crate::supervisor::Supervisor;
 use crate::telemetry::logging::{FilterSwitch, Logging};
 use crate::telemetry::reload::{ReloadMetrics, Reloaded};
 use crate::worker::limits::{Limits, LimitsReader};
@@ -105,14 +107,18 @@ pub struct OfWorker {
 }
 
 /// Begins a command that follows what all do: reads the configuration, sets the log up, and follows from then on.
-pub async fn begin(args: ConfigArgs, metrics: Option<ReloadMetrics>) -> Result<Config, Failure> {
+pub async fn begin(
+    args: ConfigArgs,
+    metrics: Option<ReloadMetrics>,
+    supervisor: &Supervisor,
+) -> Result<Config, Failure> {
     // From here on it is no reason to end.
     let hang_ups = signals::hang_ups()?;
     let file = Watched::new(digest(&args.config).await);
     let running = args.load()?;
     let Logging { filter, .. } = run::start_logging(&running)?;
     let follower = Follower { args, running: running.clone(), file, filter, worker: None, metrics };
-    tokio::spawn(follower.follow(hang_ups));
+    follower.start(hang_ups, supervisor);
     Ok(running)
 }
 
@@ -127,7 +133,12 @@ struct Usable {
 
 impl Follower {
     /// Follows for as long as the process runs.
-    pub async fn follow(mut self, mut hang_ups: Signal) {
+    pub fn start(self, hang_ups: Signal, supervisor: &Supervisor) {
+        // Nothing tells it to end.
+        supervisor.spawn("configuration reload", CancellationToken::new(), self.follow(hang_ups));
+    }
+
+    async fn follow(mut self, mut hang_ups: Signal) {
         loop {
             tokio::select! {
                 biased;
@@ -297,6 +308,7 @@ mod tests {
         let mut config = Config::default();
         config.source.kind = Some(SourceKind::Http);
         config.source.url = Some("http://127.0.0.1:9/{id}".parse().unwrap());
+        config.source.probe_id = Some("a".to_owned());
         let (in_force, mut readers) = InForce::new(&config).unwrap();
         let source = readers.source.as_mut().unwrap();
         config.audit.rate = NonZeroU32::MIN;

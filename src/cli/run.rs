@@ -21,6 +21,7 @@ use crate::elastic::Elastic;
 use crate::maps::{MapsRecord, Watcher};
 use crate::meta::TopicFacts;
 use crate::mover::Rules;
+use crate::supervisor::Supervisor;
 use crate::telemetry::Metrics;
 use crate::telemetry::logging::{self, Logging};
 use crate::telemetry::traces::Traces;
@@ -90,7 +91,8 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         worker: Some(OfWorker { in_force, maps: maps.clone(), map_file }),
         metrics: Some(metrics.reload.clone()),
     };
-    tokio::spawn(follower.follow(hang_ups));
+    let (supervisor, mut lost) = Supervisor::new();
+    follower.start(hang_ups, &supervisor);
     let counts = DocumentCounts::new(clock.clone());
     let (board, board_reader) = watch::channel(Vec::new());
     let status = StatusSource::new(StatusParts {
@@ -118,14 +120,15 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let admin_stop = CancellationToken::new();
     let state = AdminState { metrics: metrics.clone(), health: health.clone(), status, cover };
     let (_, admin_server) =
-        admin::serve(config.admin.listen, admin::routes(state), admin_stop.clone()).await?;
+        admin::serve(config.admin.listen, admin::routes(state), admin_stop.clone(), &supervisor).await?;
     let prefix = config.elasticsearch.prefix.clone();
-    tokio::spawn(counts.keep_counting(elastic.clone(), prefix, admin_stop.clone()));
+    let counting = counts.keep_counting(elastic.clone(), prefix, admin_stop.clone());
+    supervisor.spawn("document counts", admin_stop.clone(), counting);
 
-    let result: Result<(), Failure> = async {
+    let told_to_stop = stop.clone();
+    let work = async {
         let Some(topic) = may_join(&config, &rules, &*elastic, &health, &stop).await? else { return Ok(()) };
-        tokio::spawn(watcher.run(admin_stop.clone()));
-        let partitions = topic.partitions;
+        supervisor.spawn("map watcher", admin_stop.clone(), watcher.run(admin_stop.clone()));
         let periodic = config.audit.every.map(|every| Periodic {
             config: config.clone(),
             every,
@@ -143,13 +146,14 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
             maps,
             limits,
             source,
-            partitions,
+            topic,
             clock,
             metrics,
             traces: traces.clone(),
             health,
             board,
             stop,
+            supervisor,
         };
         // On this thread, which has nothing else to do; it ends with the worker at the latest.
         let auditing = async {
@@ -162,8 +166,9 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
             ended = worker::run(&config, surroundings) => Ok(ended?),
             () = auditing => Ok(()),
         }
-    }
-    .await;
+    };
+    let result: Result<(), Failure> =
+        lost.or_else_stop(&told_to_stop, work).await.unwrap_or_else(|lost| Err(lost.into()));
     admin_stop.cancel();
     // The server only answers questions; how it ended changes nothing.
     let _ = admin_server.await;

@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 
 use super::{ConfigArgs, Failure, connect, output, signals};
+use crate::config::Partitioner;
 use crate::send::{LineRules, Op, SendOptions};
 
 /// Produce documents, deletes and patches from a file or standard input to the topic, keyed by document id.
@@ -67,6 +68,12 @@ pub async fn send(args: SendArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     if args.topic.is_none() {
         connect::plain_keys(&config, "geofold send")?;
+        if config.kafka.partitioner == Partitioner::Custom {
+            return Err(Failure::usage(anyhow!(
+                "kafka.partitioner is \"custom\", so that geofold send does not know into which partition a key belongs; send with the \
+                 producer that does"
+            )));
+        }
     }
     let stop = signals::stop_on_signal_or_hang_up()?;
     let (input, input_bytes): (Box<dyn BufRead + Send>, Option<u64>) = match &args.file {
@@ -81,7 +88,7 @@ pub async fn send(args: SendArgs) -> Result<ExitCode, Failure> {
         _ => (Box::new(BufReader::with_capacity(1 << 20, stdin())), None),
     };
     let options = SendOptions {
-        properties: config.producer_properties().into_iter().collect(),
+        properties: config.topic_producer_properties().into_iter().collect(),
         topic: args.topic.unwrap_or_else(|| config.kafka.topic.clone()),
         rules: LineRules { id_field: args.id_field, op: args.op.map(Op::from) },
         rate: args.rate,

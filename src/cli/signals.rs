@@ -26,6 +26,7 @@ fn stop_on_signal_or(mut hang_ups: Option<Signal>) -> Result<CancellationToken, 
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
     let stop = CancellationToken::new();
     let stopped = stop.clone();
+    #[expect(clippy::disallowed_methods, reason = "it only waits, and nothing in it panics")]
     tokio::spawn(async move {
         loop {
             tokio::select! {

@@ -388,19 +388,15 @@ fn check_times(findings: &mut Findings, config: &Config) {
     let request_timeout = ("elasticsearch.request_timeout", config.elasticsearch.request_timeout);
     let deadline = ("batch.deadline", config.batch.deadline);
     findings.below(request_timeout, deadline, "a batch has to outlive its requests to retry one");
-    findings.below(
-        deadline,
-        ("elasticsearch.gc_deletes", config.elasticsearch.gc_deletes),
-        "a late write could bring a deleted document back after Elasticsearch forgot the delete's version",
-    );
-    // Another gc_deletes is refused above.
-    if config.elasticsearch.gc_deletes < config.batch.deadline.saturating_mul(2)
-        && config.elasticsearch.gc_deletes > config.batch.deadline
-    {
-        findings.warning(
+    if config.elasticsearch.gc_deletes < config.batch.deadline.saturating_mul(2) {
+        findings.order(
+            deadline.0,
+            format_duration(deadline.1),
+            "at most half of",
             "elasticsearch.gc_deletes",
-            "is less than twice batch.deadline: a worker that takes over a partition with a long backlog could bring a deleted \
-             document back",
+            format_duration(config.elasticsearch.gc_deletes),
+            "a worker that has lost a partition may send for two deadlines, and could bring a deleted document back after \
+             Elasticsearch forgot the delete's version",
         );
     }
     findings.below(
@@ -575,7 +571,7 @@ mod tests {
             ("batch.max_documents", "at least 1", |c| c.batch.max_documents = 0),
             ("batch.max_bytes", "memory.per_partition", |c| c.batch.max_bytes = ByteSize::mib(17)),
             ("batch.linger", "batch.max_dirty_age", |c| c.batch.linger = SECONDS(10)),
-            ("batch.deadline", "gc_deletes", |c| c.elasticsearch.gc_deletes = SECONDS(60)),
+            ("batch.deadline", "gc_deletes", |c| c.elasticsearch.gc_deletes = SECONDS(119)),
             ("elasticsearch.request_timeout", "batch.deadline", |c| c.batch.deadline = SECONDS(20)),
             ("elasticsearch.request_timeout", "shutdown.drain", |c| c.shutdown.drain = SECONDS(19)),
             ("memory.per_partition", "memory.total", |c| c.memory.total = ByteSize::mib(15)),
@@ -616,7 +612,6 @@ mod tests {
                 c.elasticsearch.api_key = Some(Secret::new("k"));
             }),
             ("elasticsearch.ca_file", |c| c.elasticsearch.ca_file = Some("ca.pem".into())),
-            ("elasticsearch.gc_deletes", |c| c.elasticsearch.gc_deletes = Duration::from_secs(119)),
             ("elasticsearch.request_max_bytes", |c| c.elasticsearch.request_max_bytes = ByteSize::mib(101)),
             ("dead_letter.topic", |c| c.dead_letter.topic = Some("bad".into())),
             ("admin.listen", |c| c.admin.listen = "0.0.0.0:9464".parse().unwrap()),

@@ -124,6 +124,9 @@ use Owner::{Fixed, Key};
 const COMMITS: Owner = Fixed("geofold commits an offset only when everything below it is durable");
 const PASSWORD: Owner = Key("kafka.sasl_password or kafka.sasl_password_file");
 const CA: Owner = Key("kafka.ssl_ca_file");
+const CHECKED: Owner = Fixed(
+    "certificates and host names of brokers are always checked; for certificates of a private authority set kafka.ssl_ca_file",
+);
 
 /// Settings that neither client may be given.
 const OWNED_BY_BOTH: &[(&str, Owner)] = &[
@@ -139,6 +142,8 @@ const OWNED_BY_BOTH: &[(&str, Owner)] = &[
     ("ssl.ca.location", CA),
     ("ssl.ca.pem", CA),
     ("ssl_ca", CA),
+    ("enable.ssl.certificate.verification", CHECKED),
+    ("ssl.endpoint.identification.algorithm", CHECKED),
     ("enabled_events", Fixed("the client library depends on its events")),
 ];
 
@@ -172,7 +177,7 @@ const OWNED_BY_PRODUCER: &[(&str, Owner)] = &[
         Fixed("a dead letter must be on every in-sync replica before its offset passes"),
     ),
     ("enable.idempotence", Fixed("a dead letter must be there once, and in order")),
-    ("partitioner", Fixed("keys must land where the Java client puts them")),
+    ("partitioner", Key("kafka.partitioner")),
     ("transactional.id", Fixed("dead letters are not produced in transactions")),
     (
         "delivery.report.only.error",
@@ -271,6 +276,15 @@ impl Config {
     }
 }
 
+impl Config {
+    /// The same for what geofold writes into the topic of documents: keys go where the other producers put them.
+    pub fn topic_producer_properties(&self) -> Properties {
+        let mut all = self.producer_properties();
+        all.set("partitioner", self.kafka.partitioner.of_librdkafka());
+        all
+    }
+}
+
 /// The way to the brokers, the same for both clients.
 fn set_connection(all: &mut Properties, kafka: &Kafka) {
     all.set("bootstrap.servers", kafka.brokers.join(","));
@@ -282,10 +296,12 @@ fn set_connection(all: &mut Properties, kafka: &Kafka) {
         SecurityProtocol::SaslSsl => "sasl_ssl",
     };
     all.set("security.protocol", protocol);
-    if let Some(file) = &kafka.ssl_ca_file
-        && kafka.security_protocol.uses_tls()
-    {
-        all.set("ssl.ca.location", file.to_string_lossy());
+    if kafka.security_protocol.uses_tls() {
+        all.set("enable.ssl.certificate.verification", "true");
+        all.set("ssl.endpoint.identification.algorithm", "https");
+        if let Some(file) = &kafka.ssl_ca_file {
+            all.set("ssl.ca.location", file.to_string_lossy());
+        }
     }
     if !kafka.security_protocol.uses_sasl() {
         return;
@@ -415,6 +431,29 @@ mod tests {
         assert!(refusal_for_producer("bootstrap.servers").unwrap().contains("kafka.brokers"));
         assert_eq!(refusal_for_consumer("ssl.key.password"), None, "needed for client certificates");
         assert_eq!(refusal_for_producer("linger.ms"), None);
+    }
+
+    #[test]
+    fn no_setting_leaves_certificates_or_host_names_unchecked() {
+        let unchecked = [
+            ("enable.ssl.certificate.verification", "false"),
+            ("ssl.endpoint.identification.algorithm", "none"),
+        ];
+        let mut config = Config::default();
+        config.kafka.security_protocol = SecurityProtocol::Ssl;
+        config.kafka.properties = properties(&unchecked);
+        config.kafka.producer_properties = properties(&unchecked);
+        let errors = config.findings().into_iter().filter(crate::config::Finding::is_error);
+        let keys: Vec<String> = errors.map(|finding| finding.key).collect();
+        for (key, _) in unchecked {
+            for section in ["kafka.properties", "kafka.producer_properties"] {
+                assert!(keys.contains(&format!("{section}.{key}")), "{keys:?}");
+            }
+        }
+        for all in [config.consumer_properties(), config.producer_properties()] {
+            assert_eq!(all.get("enable.ssl.certificate.verification"), Some("true"));
+            assert_eq!(all.get("ssl.endpoint.identification.algorithm"), Some("https"));
+        }
     }
 
     #[test]

@@ -53,7 +53,8 @@ pub struct Source {
     pub timeout: Duration,
     /// Fetched documents that one worker holds until they are written; and, once more, those on their way.
     pub max_bytes: ByteSize,
-    /// The id that `geofold check` asks for; one that should not be there, if not given.
+    /// The id of a document that exists. That another one is gone is believed only if this one is found. Required with
+    /// [`SourceKind::Http`].
     pub probe_id: Option<String>,
 }
 

@@ -88,6 +88,8 @@ pub struct Kafka {
     pub key: KeyForm,
     /// What a record's value is.
     pub envelope: Envelope,
+    /// Where producers put a key.
+    pub partitioner: Partitioner,
     /// The consumer group that all workers of one index share.
     pub group_id: String,
     /// The name by which brokers log this client.
@@ -130,6 +132,7 @@ impl Default for Kafka {
             format: Format::Json,
             key: KeyForm::Text,
             envelope: Envelope::Plain,
+            partitioner: Partitioner::Murmur2,
             group_id: "geofold".to_owned(),
             client_id: "geofold".to_owned(),
             group_protocol: GroupProtocol::Classic,
@@ -187,6 +190,20 @@ pub enum RemoteAssignor {
     Uniform,
     /// Contiguous ranges of partitions.
     Range,
+}
+
+/// Where those who write to the topic put a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Partitioner {
+    /// As Java's clients.
+    Murmur2,
+    /// As librdkafka, unless it is told otherwise.
+    Crc32,
+    /// As Sarama.
+    Fnv1a,
+    /// By a rule of their own.
+    Custom,
 }
 
 /// What a record's value is, if it has no header `geofold-op`.
@@ -484,11 +501,18 @@ pub struct Retry {
     /// Longest wait between two attempts.
     #[serde(with = "humantime_serde")]
     pub max: Duration,
+    /// Elasticsearch answers 401 or 403 for so long, and the worker stops.
+    #[serde(with = "humantime_serde")]
+    pub unauthorized: Duration,
 }
 
 impl Default for Retry {
     fn default() -> Self {
-        Self { initial: Duration::from_millis(100), max: Duration::from_secs(10) }
+        Self {
+            initial: Duration::from_millis(100),
+            max: Duration::from_secs(10),
+            unauthorized: Duration::from_secs(30),
+        }
     }
 }
 
@@ -515,11 +539,14 @@ pub struct DeadLetter {
     pub policy: DeadLetterPolicy,
     /// The topic for it. Required with [`DeadLetterPolicy::Topic`].
     pub topic: Option<String>,
+    /// A geoshard that refuses so many different documents alike, and takes none in between, is taken for the one at fault;
+    /// 0: never.
+    pub most_alike: usize,
 }
 
 impl Default for DeadLetter {
     fn default() -> Self {
-        Self { policy: DeadLetterPolicy::Stop, topic: None }
+        Self { policy: DeadLetterPolicy::Stop, topic: None, most_alike: 50 }
     }
 }
 

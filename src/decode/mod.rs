@@ -358,8 +358,8 @@ impl Op {
     }
 }
 
-/// A valid JSON text without raw line breaks: there they can only be white space between tokens. Copies only if there
-/// are some.
+/// A valid JSON text without raw line breaks: in such a text they can only be white space between tokens. Copies only if
+/// there are some.
 pub(crate) fn on_one_line(json: Bytes) -> Bytes {
     let Some(first) = memchr2(b'\n', b'\r', &json) else { return json };
     let mut line = Vec::from(json);

@@ -6,6 +6,7 @@
 //! not whole hundred-thousandths of a degree.
 
 use super::cities::{CITIES, City};
+use crate::fnv::fnv1a;
 use crate::geo::GeoPoint;
 use crate::random::Random;
 
@@ -190,14 +191,11 @@ impl People {
 
     /// One number for the whole truth (FNV-1a, 64 bits): the same events give the same.
     pub fn digest(&self) -> u64 {
-        let mut digest = 0xcbf2_9ce4_8422_2325_u64;
-        for (name, state) in self.truth() {
+        let lines = self.truth().map(|(name, state)| {
             let line = state.map_or_else(|| format!("{name} left"), |state| state.document(&name));
-            for byte in line.bytes().chain([b'\n']) {
-                digest = (digest ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-            }
-        }
-        digest
+            line + "\n"
+        });
+        fnv1a(lines.flat_map(String::into_bytes))
     }
 
     fn wake_up(&mut self, who: usize) -> Event {

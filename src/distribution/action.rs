@@ -5,16 +5,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt};
-use rdkafka::producer::{FutureProducer, FutureRecord};
-use rdkafka::util::Timeout;
+use rdkafka::ClientConfig;
+use rdkafka::error::KafkaError;
 use reqwest::header::{CONTENT_TYPE, HeaderMap};
 use reqwest::{Certificate, Method, StatusCode};
 use serde::Serialize;
 use url::Url;
 
 use super::scheduler::{Group, Span};
+use crate::causes::with_causes;
 use crate::elastic::{CallError, Elastic, Index};
 use crate::ids::ShardId;
+use crate::kafka::resilient_producer::{Message, ResilientProducer};
 
 /// Why a run did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,26 +164,34 @@ impl Action for Webhook {
     }
 }
 
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-}
-
 fn judge(status: StatusCode) -> Result<(), Failure> {
     if status.is_success() {
         return Ok(());
     }
+    // While a service is deployed, what stands before it answers 404.
     let passes = !status.is_client_error()
-        || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS);
+        || matches!(
+            status,
+            StatusCode::NOT_FOUND | StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS
+        );
     Err(Failure { reason: format!("the endpoint answered {status}"), for_good: !passes })
 }
 
 /// Writes the notice to a topic, keyed by the geoshard.
 pub struct Topic {
-    /// The way to the brokers.
-    pub producer: FutureProducer,
-    /// Where to.
-    pub topic: String,
+    producer: ResilientProducer,
+    topic: String,
+}
+
+impl Topic {
+    /// To `topic`, through a producer with these settings.
+    ///
+    /// # Errors
+    /// If librdkafka refuses the settings.
+    pub fn new(settings: ClientConfig, topic: &str) -> Result<Self, KafkaError> {
+        let producer = ResilientProducer::new(settings, "distributions")?;
+        Ok(Self { producer, topic: topic.to_owned() })
+    }
 }
 
 impl Action for Topic {
@@ -192,11 +202,15 @@ impl Action for Topic {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<(), Failure>> {
         async move {
-            let record = FutureRecord::to(&self.topic).key(shard.as_str()).payload(&notice[..]);
-            let delivery = self.producer.send(record, Timeout::After(timeout));
-            match tokio::time::timeout(timeout, delivery).await {
-                Ok(Ok(_)) => Ok(()),
-                Ok(Err((error, _))) => Err(Failure::passing(error.to_string())),
+            let message = Message {
+                topic: &self.topic,
+                key: Some(shard.as_str().as_bytes()),
+                value: Some(notice),
+                headers: None,
+            };
+            match tokio::time::timeout(timeout, self.producer.send(&message)).await {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(undelivered)) => Err(Failure::passing(undelivered.to_string())),
                 Err(_) => Err(Failure::passing(format!("kafka did not acknowledge it within {timeout:?}"))),
             }
         }
@@ -215,7 +229,7 @@ mod tests {
             (204, None),
             (301, Some(false)),
             (400, Some(true)),
-            (404, Some(true)),
+            (404, Some(false)),
             (408, Some(false)),
             (410, Some(true)),
             (429, Some(false)),

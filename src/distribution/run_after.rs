@@ -12,7 +12,7 @@
 //!
 //! A generation is a random number, drawn when the record is made. A record that was lost (evicted, wiped, a memcached
 //! that was started again) and made anew begins another generation, in which no earlier mark and no earlier token means
-//! anything. No clock is looked at anywhere. `tests/run_after.rs` explores all of it, and every rule taken away.
+//! anything. No clock is looked at anywhere. `tests/it/run_after.rs` explores all of it, and every rule taken away.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};

@@ -8,9 +8,10 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
+use crate::elastic::condition::Condition;
 use crate::elastic::{
-    AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Found, Get, GetAnswer, Guard, Index,
-    ItemError, Method, Stamp,
+    AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Found, Get, GetAnswer, Index, ItemError,
+    Method, Stamp,
 };
 use crate::ids::DocId;
 
@@ -52,16 +53,6 @@ impl Remembered {
             Some(source) => {
                 GetAnswer::Found(Found { version: self.version, stamp: self.stamp, source: source.clone() })
             }
-        }
-    }
-
-    /// Whether Elasticsearch would carry out a write under this condition.
-    fn allows(&self, guard: Guard) -> bool {
-        match guard {
-            Guard::External(at) => self.version < at.version(),
-            Guard::ExternalOrEqual(at) => self.version <= at.version(),
-            Guard::Absent => self.source.is_none(),
-            Guard::Unchanged(stamp) => self.source.is_some() && self.stamp == stamp,
         }
     }
 }
@@ -131,25 +122,16 @@ impl Memory {
     fn carry_out(&mut self, op: &BulkOp) -> BulkAnswer {
         let (index, id) = op.address();
         let before = self.now(index, id);
-        let (may, version, source) = match op {
-            BulkOp::Index { guard, source, .. } => {
-                let version = match guard {
-                    Guard::External(at) | Guard::ExternalOrEqual(at) => at.version(),
-                    // Elasticsearch counts on by itself.
-                    Guard::Absent | Guard::Unchanged(_) => before.version + 1,
-                };
-                (before.allows(*guard), version, Some(source.clone()))
-            }
-            BulkOp::Delete { version, .. } => {
-                (before.allows(Guard::External(*version)), version.version(), None)
-            }
-            BulkOp::Remove { stamp, .. } => {
-                (before.allows(Guard::Unchanged(*stamp)), before.version + 1, None)
-            }
-        };
-        if !may {
+        let condition = Condition::from(op);
+        let known = (before.version > 0).then_some(before.version);
+        let version = condition.version_after(known);
+        if !condition.allows(known, before.source.as_ref().map(|_| before.stamp)) {
             return conflict(&before, version);
         }
+        let source = match op {
+            BulkOp::Index { source, .. } => Some(source.clone()),
+            BulkOp::Delete { .. } | BulkOp::Remove { .. } => None,
+        };
         let status = match (&source, &before.source) {
             (None, None) => 404,
             (Some(_), None) => 201,

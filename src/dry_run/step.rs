@@ -159,6 +159,9 @@ fn explain(
         Outcome::Done(Done::Dropped) => {
             (Does::Nothing, "the document is nowhere, and documents.on_missing is \"drop\"".to_owned())
         }
+        Outcome::Done(Done::NothingToPlace) => {
+            (Does::Nothing, "the document is nowhere: there is nothing to place".to_owned())
+        }
         Outcome::DeadLetter(refusal) => {
             let does = if stops_at_bad { Does::Stop } else { Does::DeadLetter };
             (does, format!("{}: {}", refusal.reason, refusal.detail))

@@ -71,9 +71,27 @@ const NOT_THE_DOCUMENT: &[&str] = &[
     "validation_exception",
     // 400: two requests created the index at once.
     "resource_already_exists_exception",
+    // 400: somebody made routing required in the mapping.
+    "routing_missing_exception",
     "process_cluster_event_timeout_exception",
     "snapshot_in_progress_exception",
 ];
+
+/// How reasons of an `illegal_argument_exception` (400) begin that blame the index: they have no type of their own. Only
+/// beginnings, since what follows may quote a document.
+const NOT_THE_DOCUMENT_REASONS: &[&str] = &[
+    "pipeline with id [",
+    "no write index is defined for alias [",
+    // Elasticsearch's and Lucene's limit of documents in one shard.
+    "Number of documents in ",
+    "number of documents in ",
+];
+
+fn blames_the_index(error: &ItemError) -> bool {
+    NOT_THE_DOCUMENT.contains(&error.kind.as_str())
+        || (error.kind == "illegal_argument_exception"
+            && NOT_THE_DOCUMENT_REASONS.iter().any(|beginning| error.reason.starts_with(beginning)))
+}
 
 /// Judges one item of a bulk answer.
 pub fn judge_bulk(op: &BulkOp, answer: BulkAnswer) -> BulkVerdict {
@@ -90,7 +108,7 @@ pub fn judge_bulk(op: &BulkOp, answer: BulkAnswer) -> BulkVerdict {
             }),
         };
     };
-    if NOT_THE_DOCUMENT.contains(&error.kind.as_str()) {
+    if blames_the_index(&error) {
         return BulkVerdict::Again(*error);
     }
     match status {
@@ -250,6 +268,7 @@ mod tests {
             (failed(429, "cluster_block_exception"),              "again",       "again"),
             (failed(400, "index_closed_exception"),               "again",       "again"),
             (failed(400, "validation_exception"),                 "again",       "again"),
+            (failed(400, "routing_missing_exception"),            "again",       "again"),
             (failed(400, "document_parsing_exception"),           "refused",     "refused"),
             (failed(400, "strict_dynamic_mapping_exception"),     "refused",     "refused"),
             (failed(400, "illegal_argument_exception"),           "refused",     "refused"),
@@ -258,6 +277,34 @@ mod tests {
         for (answer, to_index, to_delete) in table {
             assert_eq!(name(judge_bulk(&index(), answer.clone())), to_index, "{answer:?}");
             assert_eq!(name(judge_bulk(&delete(), answer.clone())), to_delete, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_that_blames_the_index_in_its_reason_is_no_document_s_fault() {
+        for (kind, reason, verdict) in [
+            ("illegal_argument_exception", "pipeline with id [geo] does not exist", "again"),
+            (
+                "illegal_argument_exception",
+                "no write index is defined for alias [g-s01]. The write index",
+                "again",
+            ),
+            (
+                "illegal_argument_exception",
+                "Number of documents in the index can't exceed [2147483519]",
+                "again",
+            ),
+            (
+                "illegal_argument_exception",
+                "number of documents in the index cannot exceed 2147483519",
+                "again",
+            ),
+            ("illegal_argument_exception", "field [pipeline with id [] is not valid", "refused"),
+            ("document_parsing_exception", "pipeline with id [geo] does not exist", "refused"),
+        ] {
+            let error = ItemError { status: 400, kind: kind.to_owned(), reason: reason.to_owned() };
+            let answer = BulkAnswer { status: 400, stamp: None, error: Some(Box::new(error)) };
+            assert_eq!(name(judge_bulk(&index(), answer)), verdict, "{reason}");
         }
     }
 

@@ -14,6 +14,7 @@ use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::{BulkAnswer, CallError, Found, GetAnswer, ItemError, Stamp};
+use crate::decode::on_one_line;
 
 /// Longest `reason` that is kept of an error, in bytes: reasons may quote documents, and thousands may fail at once.
 const MAX_REASON_BYTES: usize = 300;
@@ -230,7 +231,9 @@ impl GetSlot<'_> {
                     .to_owned(),
             });
         };
-        GetAnswer::Found(Found { version, stamp, source: Bytes::copy_from_slice(source.get().as_bytes()) })
+        // As it is written back: a line break would end the operation (an adopted document may be pretty-printed).
+        let source = on_one_line(Bytes::copy_from_slice(source.get().as_bytes()));
+        GetAnswer::Found(Found { version, stamp, source })
     }
 }
 
@@ -418,6 +421,17 @@ mod tests {
         let GetAnswer::Failed(error) = &answers[2] else { panic!("{:?}", answers[2]) };
         assert_eq!((error.status, error.kind.as_str()), (0, "index_not_found_exception"));
         assert!(matches!(&answers[3], GetAnswer::Failed(error) if error.reason.contains("_source")));
+    }
+
+    #[test]
+    fn a_pretty_printed_source_is_read_as_one_line() {
+        let source = "{\r\n  \"text\" : \"a\\nb\",\n  \"n\": 1.10\n}";
+        let body = format!(
+            r#"{{"docs":[{{"found":true,"_version":1,"_seq_no":0,"_primary_term":1,"_source":{source}}}]}}"#
+        );
+        let answers = mget_answer(body.as_bytes(), 1).unwrap();
+        let [GetAnswer::Found(found)] = answers.as_slice() else { panic!("{answers:?}") };
+        assert_eq!(found.source, r#"{    "text" : "a\nb",   "n": 1.10 }"#);
     }
 
     #[test]

@@ -77,7 +77,7 @@ pub fn bulk_body(ops: &[BulkOp], prefix: &str) -> Bytes {
 ///
 /// `timeout` is the client's; the server gets four fifths of it (as `timeout`, its wait for a primary), so that it gives
 /// up first and says so. The answer is filtered down to what `decode.rs` reads; sequence numbers are asked for only if
-/// a placement is written, since only placements are ever compared and set.
+/// a placement is written, or a claim, since nothing else is compared and set again.
 pub fn bulk_path(ops: &[BulkOp], timeout: Duration) -> String {
     let stamps = if ops.iter().any(wants_stamp) { ",items.*._seq_no,items.*._primary_term" } else { "" };
     format!(
@@ -98,7 +98,13 @@ pub fn mget_get_bytes(get: &Get) -> usize {
 }
 
 fn wants_stamp(op: &BulkOp) -> bool {
-    matches!(op, BulkOp::Index { index: Index::Placements, .. })
+    match op {
+        BulkOp::Index { index: Index::Placements, .. } => true,
+        BulkOp::Index { index: Index::Meta, guard, .. } => {
+            matches!(guard, Guard::Absent | Guard::Unchanged(_))
+        }
+        _ => false,
+    }
 }
 
 fn op_bytes(op: &BulkOp, prefix: usize) -> usize {

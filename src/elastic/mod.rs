@@ -9,11 +9,13 @@
 //! | `aws.rs` | requests signed for Amazon OpenSearch Service, and where the keys come from |
 //! | `nodes.rs` | which node to ask next: round robin, with a rest for the dead |
 //! | `scan.rs` | reads all documents of some indices, a page at a time |
+//! | `slices.rs` | reads documents of unknown size, so many at a time that their answer can be read |
 //! | `scripted.rs` | the trait by script, for tests |
 //! | `rounds/` | sends a round of operations: cut by count and bytes, side by side, small ones of several partitions together, failed items again until the deadline |
 
 pub mod answer;
 pub mod aws;
+pub mod condition;
 pub mod decode;
 pub mod encode;
 pub mod http;
@@ -22,6 +24,7 @@ pub mod rounds;
 pub mod scan;
 #[cfg(test)]
 pub(crate) mod scripted;
+pub mod slices;
 
 use std::fmt;
 use std::time::Duration;
@@ -149,7 +152,7 @@ pub struct Found {
     pub version: u64,
     /// For compare-and-set.
     pub stamp: Stamp,
-    /// `_source`, byte for byte.
+    /// `_source`, byte for byte but for line breaks between tokens, which are spaces: it may be written back as it is.
     pub source: Bytes,
 }
 

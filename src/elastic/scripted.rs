@@ -20,6 +20,8 @@ pub(crate) struct Scripted {
     pub(crate) bulk: Box<BulkScript>,
     pub(crate) get: Box<GetScript>,
     pub(crate) broken: Option<CallError>,
+    /// An `_mget` whose documents have more bytes fails as too large.
+    pub(crate) largest_answer: Option<usize>,
     /// `METHOD /path` of each admin call, `bulk` and `mget`, in order of arrival.
     pub(crate) calls: Mutex<Vec<String>>,
 }
@@ -33,6 +35,7 @@ impl Default for Scripted {
             bulk: Box::new(move |ops| ops.iter().map(done).collect()),
             get: Box::new(|_| GetAnswer::Missing),
             broken: None,
+            largest_answer: None,
             calls: Mutex::default(),
         }
     }
@@ -49,7 +52,17 @@ impl Elastic for Scripted {
     fn mget<'a>(&'a self, gets: &'a [Get], _: Duration) -> BoxFuture<'a, Result<Vec<GetAnswer>, CallError>> {
         async move {
             self.asked("mget".to_owned())?;
-            Ok(gets.iter().map(&self.get).collect())
+            let answers: Vec<GetAnswer> = gets.iter().map(&self.get).collect();
+            let bytes = answers.iter().map(|answer| match answer {
+                GetAnswer::Found(found) => found.source.len(),
+                GetAnswer::Missing | GetAnswer::Failed(_) => 0,
+            });
+            match (bytes.sum::<usize>(), self.largest_answer) {
+                (bytes, Some(most)) if bytes > most => {
+                    Err(CallError::TooLarge { bytes: bytes as u64, most: most as u64 })
+                }
+                _ => Ok(answers),
+            }
         }
         .boxed()
     }

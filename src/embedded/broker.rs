@@ -34,6 +34,8 @@ pub enum Call {
     Fetch,
     /// A producer sends records.
     Produce,
+    /// An idempotent producer asks for its id.
+    InitProducer,
     /// A client looks for its group's coordinator.
     FindCoordinator,
 }
@@ -44,6 +46,7 @@ impl From<Call> for RDKafkaApiKey {
             Call::Commit => Self::OffsetCommit,
             Call::Fetch => Self::Fetch,
             Call::Produce => Self::Produce,
+            Call::InitProducer => Self::InitProducerId,
             Call::FindCoordinator => Self::FindCoordinator,
         }
     }

@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::cell::{self, END_OF_GLOBE, FIRST_LEAF};
+use crate::fnv::fnv1a;
 use crate::geo::GeoPoint;
 use crate::ids::ShardId;
 
@@ -212,10 +213,7 @@ impl GeoshardMap {
     /// Tells this map from every other: its version, and a hash (64-bit FNV-1a) of all that it says. The same on every
     /// machine.
     pub fn fingerprint(&self) -> String {
-        let hash = self.to_json().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        format!("{}-{hash:016x}", self.version)
+        format!("{}-{:016x}", self.version, fnv1a(self.to_json().bytes()))
     }
 
     /// What its makers call it.

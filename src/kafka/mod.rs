@@ -1,7 +1,9 @@
-//! What geofold needs of Kafka beyond rust-rdkafka: a topic's id and number of partitions before it is worked on, and
-//! commits whose answer comes back.
+//! What geofold needs of Kafka beyond rust-rdkafka: a topic's id and number of partitions before it is worked on,
+//! commits whose answer comes back, and a producer that survives a fatal error of its client.
 
 mod native;
+pub mod partitioner;
+pub(crate) mod resilient_producer;
 pub(crate) mod topic;
 
 use std::time::{Duration, Instant};

@@ -12,6 +12,8 @@
 //! whose queue nobody polls stops when that is full, and goes on as soon as it is polled again. rust-rdkafka only lets the way
 //! into that queue be opened, not closed again.
 //!
+//! The partition that a producer's partitioner chooses for a key, without producing anything.
+//!
 //! A mock cluster's initial rebalance delay: tests and demo would wait three seconds for it, every time.
 //!
 //! What librdkafka hands out and the caller owns is held in [`Owned`]; everything else is borrowed from such a value and
@@ -31,6 +33,7 @@ use rdkafka::types::RDKafkaErrorCode;
 use rdkafka_sys as sys;
 
 use super::{TopicFactsError, TopicFactsFound};
+use crate::config::Partitioner;
 
 /// How much longer than the request itself its answer is waited for; librdkafka gives up first.
 const GRACE: Duration = Duration::from_secs(1);
@@ -91,6 +94,22 @@ pub(super) fn set_initial_rebalance_delay<C: ClientContext>(client: &Client<C>, 
         // SAFETY: the cluster is alive; librdkafka hands the change to the cluster's own thread.
         unsafe { sys::rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, delay_ms) };
     }
+}
+
+/// The partition that librdkafka's partitioner chooses for `key` among `partitions`; `None` if there is none, or no such
+/// partitioner.
+pub(super) fn partition_of(partitioner: Partitioner, key: &[u8], partitions: i32) -> Option<i32> {
+    let choose = match partitioner {
+        Partitioner::Murmur2 => sys::rd_kafka_msg_partitioner_murmur2,
+        Partitioner::Crc32 => sys::rd_kafka_msg_partitioner_consistent,
+        Partitioner::Fnv1a => sys::rd_kafka_msg_partitioner_fnv1a,
+        Partitioner::Custom => return None,
+    };
+    let null = std::ptr::null_mut();
+    // SAFETY: the key is as long as said and alive, and there is a partition. None of the three looks at the topic or at the
+    // opaque pointers.
+    (partitions > 0)
+        .then(|| unsafe { choose(std::ptr::null(), key.as_ptr().cast(), key.len(), partitions, null, null) })
 }
 
 /// Describes `topic`, asking `broker`; answers or fails after `timeout` and a second at the latest.

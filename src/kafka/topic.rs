@@ -13,9 +13,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{TopicFactsError, topic_facts};
 use crate::config::Config;
+use crate::elastic::Elastic;
 use crate::ids::DocId;
 use crate::maps::Floor;
-use crate::send::{Op, SendError, SendRecord, TopicProducer};
+use crate::send::{Destination, Destinations, Op, SendError, SendRecord, TopicProducer, Unreadable};
 use crate::worker::client_config;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -38,6 +39,20 @@ pub enum TopicError {
     /// Touches can not be produced.
     #[error("touches can not be produced: {0}")]
     Producer(#[from] SendError),
+    /// The partitions of documents are not known.
+    #[error(transparent)]
+    Placements(#[from] Unreadable),
+    /// A document's partition is not known.
+    #[error(
+        "the partition of {0:?} is not known: kafka.partitioner is \"custom\", and its placement names none; write the document again"
+    )]
+    UnknownPartition(String),
+    /// The producer has a fatal error. This process produces nothing any more, even after the cause is mended.
+    #[error("touches cannot be produced any more: {reason}; mend that, and run the same command again")]
+    ProducerLost {
+        /// In librdkafka's words.
+        reason: String,
+    },
     /// Some touches did not get into the topic.
     #[error("{missing} touches were not delivered: {reason}; run the same command again")]
     NotDelivered {
@@ -58,12 +73,15 @@ struct Inner {
     producer: TopicProducer,
     topic: String,
     partitions: i32,
+    destinations: Destinations,
     /// Touches that the producer was given.
     touches: AtomicU64,
 }
 
 impl Topic {
-    pub(crate) async fn connect(config: &Config) -> Result<Self, TopicError> {
+    /// `elastic` has the placements, which name the partitions of documents.
+    pub(crate) async fn connect(config: &Config, elastic: Arc<dyn Elastic>) -> Result<Self, TopicError> {
+        let destinations = Destinations::new(config, elastic);
         let config = config.clone();
         blocking(move || {
             let topic = config.kafka.topic.clone();
@@ -72,10 +90,11 @@ impl Topic {
                 .set("statistics.interval.ms", "0")
                 .create()
                 .map_err(|error| TopicError::Asking { doing: "make a kafka client", error })?;
-            let properties = config.producer_properties().into_iter().collect();
+            let properties = config.topic_producer_properties().into_iter().collect();
             let producer = TopicProducer::connect(&properties, &topic)?;
             let partitions = topic_facts(consumer.client(), &topic, TIMEOUT)?.partitions;
-            Ok(Self(Arc::new(Inner { consumer, producer, topic, partitions, touches: AtomicU64::new(0) })))
+            let touches = AtomicU64::new(0);
+            Ok(Self(Arc::new(Inner { consumer, producer, topic, partitions, destinations, touches })))
         })
         .await
     }
@@ -110,18 +129,25 @@ impl Topic {
         .await
     }
 
-    /// Produces a touch, or what else has no value, for each document; they are in the topic after [`Topic::flush`].
-    pub(crate) async fn ask(&self, op: Op, ids: Vec<DocId>) {
+    /// Produces a touch, or what else has no value, for each document, into the partition of its other records; they are in the
+    /// topic after [`Topic::flush`].
+    pub(crate) async fn ask(&self, op: Op, ids: Vec<DocId>) -> Result<(), TopicError> {
+        let destinations = self.0.destinations.of(&ids).await?;
+        let unknown = destinations.iter().position(|to| *to == Destination::Unknown);
+        if let Some(id) = unknown.and_then(|place| ids.get(place)) {
+            return Err(TopicError::UnknownPartition(id.to_string()));
+        }
         let topic = self.clone();
         blocking(move || {
             let stop = CancellationToken::new();
             topic.0.touches.fetch_add(ids.len() as u64, Ordering::Relaxed);
-            for id in &ids {
+            for (id, to) in ids.iter().zip(destinations) {
                 let record = SendRecord { key: Cow::Borrowed(id.as_str()), value: None, op: Some(op) };
-                topic.0.producer.produce(&record, 0, &stop);
+                topic.0.producer.produce(&record, to.partition(), 0, &stop);
             }
         })
         .await;
+        Ok(())
     }
 
     /// Waits until all touches are in the topic.
@@ -133,6 +159,9 @@ impl Topic {
             let missing = topic.0.touches.load(Ordering::Relaxed).saturating_sub(producer.delivered());
             if missing == 0 {
                 return Ok(());
+            }
+            if let Some(reason) = producer.fatal_error() {
+                return Err(TopicError::ProducerLost { reason });
             }
             // The next look finds again what these were about.
             topic.0.touches.fetch_sub(missing, Ordering::Relaxed);
@@ -169,4 +198,29 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work)
         .await
         .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::types::RDKafkaRespErr;
+
+    use super::*;
+    use crate::embedded::broker::{Call, EmbeddedBroker};
+    use crate::testing::{MemoryElastic, six_faces};
+
+    #[tokio::test]
+    async fn a_producer_with_a_fatal_error_is_not_waited_for() {
+        let broker = EmbeddedBroker::start().unwrap();
+        broker.create_topic("t", 1).unwrap();
+        let fatal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED;
+        broker.fail_next(Call::InitProducer, &[fatal]).unwrap();
+        let mut config = Config::default();
+        config.kafka.brokers = vec![broker.address().to_owned()];
+        config.kafka.topic = "t".to_owned();
+        let topic = Topic::connect(&config, MemoryElastic::for_map(&six_faces())).await.unwrap();
+        topic.ask(Op::Touch, vec![DocId::from_key(Some(b"a")).unwrap()]).await.unwrap();
+        let error = topic.flush().await.unwrap_err();
+        assert!(matches!(error, TopicError::ProducerLost { .. }), "{error}");
+        assert!(!crate::migrate::MigrateError::Topic(error).may_pass(), "it is tried for ever");
+    }
 }

@@ -3,7 +3,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `record.rs` | the record of the maps in force, and what may follow what; pure |
-//! | `store.rs` | the record and the partitions' confirmations, in the meta index |
+//! | `store.rs` | the record, in the meta index |
 //! | `watch.rs` | what this process knows of the record, and since when |
 //!
 //! `migrate/` takes the record from step to step; here is what workers need to follow it.
@@ -13,5 +13,5 @@ pub mod store;
 pub mod watch;
 
 pub use record::{BadStep, Floor, MapsRecord, MapsState, Stage};
-pub use store::{Confirmation, MapsStore, StoreError, Stored};
+pub use store::{MapsStore, StoreError, Stored};
 pub use watch::{MapsReader, Watcher};

@@ -1,7 +1,7 @@
-//! Where the record and the confirmations are kept: documents of the index `<prefix>-meta`.
+//! Where the record is kept: a document of the index `<prefix>-meta`. That a partition's owner acts by it is in the partition's
+//! [`Claim`].
 //!
-//! The record is written by compare-and-set only, so that of two who change it one finds out. A confirmation has its
-//! generation as its version: a later one is never overwritten by an earlier one.
+//! The record is written by compare-and-set only, so that of two who change it one finds out.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::record::MapsRecord;
+use crate::claims::{Claim, claim_key};
 use crate::elastic::{BulkOp, CallError, Elastic, Get, GetAnswer, Guard, Index, Stamp};
 use crate::ids::DocId;
-use crate::position::Position;
 
 /// The record as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,18 +22,7 @@ pub struct Stored {
     pub stamp: Stamp,
 }
 
-/// That the owner of a partition acts by a generation of the record.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Confirmation {
-    /// Which generation.
-    pub generation: u64,
-    /// Who, for people.
-    pub owner: String,
-    /// Its `batch.deadline`, in milliseconds.
-    pub deadline_ms: u64,
-}
-
-/// The record or a confirmation could not be read or written.
+/// The record or a claim could not be read or written.
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// No usable answer.
@@ -62,7 +51,7 @@ pub enum StoreError {
     Conflict,
 }
 
-/// The record and the confirmations of one topic.
+/// The record of one topic, and the claims of its partitions.
 pub struct MapsStore<'a> {
     elastic: &'a dyn Elastic,
     topic: &'a str,
@@ -87,12 +76,11 @@ impl<'a> MapsStore<'a> {
         self.put(record_key(self.topic), guard, record).await
     }
 
-    /// The confirmations of partitions `0..partitions`.
-    pub async fn confirmations(&self, partitions: i32) -> Result<Vec<Option<Confirmation>>, StoreError> {
-        let keys: Vec<DocId> =
-            (0..partitions).map(|partition| confirmation_key(self.topic, partition)).collect();
+    /// The claims of partitions `0..partitions`: each says by which generation its owner acts.
+    pub async fn claims(&self, partitions: i32) -> Result<Vec<Option<Claim>>, StoreError> {
+        let keys: Vec<DocId> = (0..partitions).map(|partition| claim_key(self.topic, partition)).collect();
         let found = self.get(&keys).await?;
-        Ok(found.into_iter().map(|found| found.map(|(confirmation, _)| confirmation)).collect())
+        Ok(found.into_iter().map(|found| found.map(|(claim, _)| claim)).collect())
     }
 
     async fn get<T: for<'de> Deserialize<'de>>(
@@ -135,12 +123,6 @@ impl<'a> MapsStore<'a> {
     }
 }
 
-/// The operation that writes a confirmation. A conflict: a later one is there.
-pub fn confirm_op(topic: &str, partition: i32, confirmation: &Confirmation) -> BulkOp {
-    let version = Position::from_version(confirmation.generation);
-    write_op(confirmation_key(topic, partition), Guard::ExternalOrEqual(version), confirmation)
-}
-
 fn write_op(id: DocId, guard: Guard, value: &impl Serialize) -> BulkOp {
     // Serializing strings, numbers and maps into a Vec can not fail.
     let source = serde_json::to_vec(value).unwrap_or_default().into();
@@ -150,11 +132,6 @@ fn write_op(id: DocId, guard: Guard, value: &impl Serialize) -> BulkOp {
 /// `_id` of the record of `topic`.
 pub fn record_key(topic: &str) -> DocId {
     key(format!("maps/{topic}"))
-}
-
-/// `_id` of a partition's confirmation. No topic's name has a slash in it.
-pub fn confirmation_key(topic: &str, partition: i32) -> DocId {
-    key(format!("maps/{topic}/{partition}"))
 }
 
 fn key(text: String) -> DocId {
@@ -191,22 +168,5 @@ mod tests {
         assert!(matches!(store.write(&next, Some(first.stamp)).await, Err(StoreError::Conflict)));
         assert_eq!(store.read().await.unwrap().unwrap().record, next);
         assert_eq!(MapsStore::new(&*elastic, "other", SOON).read().await.unwrap(), None);
-    }
-
-    #[tokio::test]
-    async fn a_later_confirmation_is_not_overwritten_by_an_earlier_one() {
-        let elastic = MemoryElastic::for_map(&six_faces());
-        let store = MapsStore::new(&*elastic, "topic", SOON);
-        let confirm = async |generation: u64, owner: &str| {
-            let confirmation = Confirmation { generation, owner: owner.to_owned(), deadline_ms: 5 };
-            elastic.bulk(&[confirm_op("topic", 1, &confirmation)], SOON).await.unwrap()[0].status
-        };
-        assert_eq!(confirm(2, "a").await, 201);
-        assert_eq!(confirm(1, "b").await, 409);
-        assert_eq!(confirm(2, "c").await, 200, "another owner of the same generation");
-        let found = store.confirmations(3).await.unwrap();
-        let owners: Vec<_> =
-            found.iter().map(|found| found.as_ref().map(|found| found.owner.as_str())).collect();
-        assert_eq!(owners, [None, Some("c"), None]);
     }
 }

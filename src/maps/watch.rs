@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::record::MapsRecord;
 use super::store::{MapsStore, StoreError, Stored};
 use crate::clock::{Clock, Instant};
-use crate::elastic::Elastic;
+use crate::elastic::{CallError, Elastic};
 use crate::geoshard::{GeoshardMap, LiveMaps};
 use crate::position::Epoch;
 use crate::telemetry::Metrics;
@@ -22,6 +22,8 @@ use crate::telemetry::metrics::level;
 
 /// How often the record is read.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// How often while credentials are refused: each attempt counts where accounts are locked.
+const INTERVAL_WHILE_REFUSED: Duration = Duration::from_secs(10);
 /// How long one read may take, at most.
 const LONGEST_READ: Duration = Duration::from_secs(10);
 
@@ -122,19 +124,21 @@ impl Watcher {
     /// Reads until told to stop.
     pub async fn run(self, stop: CancellationToken) {
         loop {
-            self.look().await;
+            let is_refused = self.look().await;
+            let interval = if is_refused { INTERVAL_WHILE_REFUSED } else { INTERVAL };
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(INTERVAL) => {}
+                () = tokio::time::sleep(interval) => {}
             }
         }
     }
 
-    /// Reads once.
-    pub async fn look(&self) {
+    /// Reads once. Gives whether the credentials are refused.
+    pub async fn look(&self) -> bool {
         let asked = self.clock.now();
         let read = MapsStore::new(&*self.elastic, &self.topic, self.timeout).read().await;
+        let is_refused = matches!(read, Err(StoreError::Call(CallError::Status { status: 401 | 403, .. })));
         match self.judge(read) {
             Ok(record) => {
                 self.metrics.maps_generation.set(level(record.generation));
@@ -153,6 +157,7 @@ impl Watcher {
             At::Never | At::Always => Duration::ZERO,
         };
         self.metrics.maps_age_seconds.set(age.as_secs_f64());
+        is_refused
     }
 
     /// What is known after this read. A record never goes back, nor away.
@@ -222,6 +227,21 @@ mod tests {
         assert!(!rig.reader.is_fresh() && rig.reader.live().is_none());
         rig.watcher.look().await;
         assert_eq!(rig.reader.live(), Some(LiveMaps::One(six_faces())));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_credentials_are_refused_few_attempts_are_made() {
+        let rig = Rig::new();
+        rig.elastic.set_faults(|faults| faults.unauthorized = true);
+        let stop = CancellationToken::new();
+        let watching = tokio::spawn(rig.watcher.run(stop.clone()));
+        tokio::time::sleep(Duration::from_secs(29)).await;
+        assert_eq!(rig.elastic.calls(), 3);
+        rig.elastic.set_faults(|faults| faults.unauthorized = false);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert!(rig.reader.is_fresh() && rig.elastic.calls() > 5);
+        stop.cancel();
+        watching.await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

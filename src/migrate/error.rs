@@ -108,6 +108,8 @@ impl MigrateError {
             Self::Topic(error) => {
                 matches!(error, TopicError::Asking { .. } | TopicError::NotDelivered { .. })
             }
+            // In halves already, down to a single document.
+            Self::Call { error: CallError::TooLarge { .. }, .. } => false,
             Self::Call { .. } => true,
             _ => false,
         }

@@ -25,6 +25,7 @@ pub use crate::kafka::topic::TopicError;
 pub use error::MigrateError;
 pub use status::Status;
 
+use crate::claims::Claim;
 use crate::clock::{Clock, Instant};
 use crate::config::Config;
 use crate::decode::LocationPath;
@@ -33,7 +34,7 @@ use crate::geoshard::GeoshardMap;
 use crate::ids::ShardId;
 use crate::indices::{self, WantedIndex};
 use crate::kafka::topic::Topic;
-use crate::maps::{Confirmation, Floor, MapsRecord, MapsState, MapsStore, Stage, StoreError, Stored};
+use crate::maps::{Floor, MapsRecord, MapsState, MapsStore, Stage, StoreError, Stored};
 use crate::meta::TopicFacts;
 use crate::sabotage::{self, Sabotage};
 
@@ -90,7 +91,7 @@ impl Migration {
         touch_rate: NonZeroU32,
         tell: Tell,
     ) -> Result<Self, MigrateError> {
-        let topic = Topic::connect(config).await?;
+        let topic = Topic::connect(config, elastic.clone()).await?;
         Ok(Self { config: config.clone(), elastic, clock, topic, location, configured, touch_rate, tell })
     }
 
@@ -219,9 +220,9 @@ impl Migration {
     async fn everybody_acts_by(&self, seen: &Seen) -> Result<(), MigrateError> {
         let generation = seen.stored.record.generation;
         let mut saying = Saying::default();
-        let confirmations = loop {
-            let confirmations = match self.store().confirmations(self.topic.partitions()).await {
-                Ok(confirmations) => confirmations,
+        let claims = loop {
+            let claims = match self.store().claims(self.topic.partitions()).await {
+                Ok(claims) => claims,
                 Err(error @ StoreError::Call(_)) => {
                     saying.say(self, || error.to_string());
                     self.pause(seen).await?;
@@ -229,22 +230,21 @@ impl Migration {
                 }
                 Err(error) => return Err(error.into()),
             };
-            let is_behind = |found: &Option<Confirmation>| {
-                found.as_ref().is_none_or(|confirmation| confirmation.generation < generation)
-            };
-            let behind: Vec<String> = confirmations
+            let is_behind =
+                |found: &Option<Claim>| found.as_ref().is_none_or(|claim| claim.generation < generation);
+            let behind: Vec<String> = claims
                 .iter()
                 .enumerate()
                 .filter(|(_, found)| is_behind(found))
                 .map(|(partition, found)| unconfirmed(partition, found.as_ref()))
                 .collect();
             if behind.is_empty() {
-                break confirmations;
+                break claims;
             }
             saying.say(self, || format!("not confirmed yet: {}", some_of(&behind)));
             self.pause(seen).await?;
         };
-        let theirs = confirmations.iter().flatten().map(|found| Duration::from_millis(found.deadline_ms));
+        let theirs = claims.iter().flatten().map(Claim::deadline);
         let deadline = theirs.fold(self.config.batch.deadline, Duration::max);
         let grace = deadline * 2 + MARGIN;
         self.say(format!(
@@ -366,12 +366,12 @@ impl Saying {
 }
 
 /// A partition whose owner has not confirmed, and what is known of that owner.
-fn unconfirmed(partition: usize, found: Option<&Confirmation>) -> String {
+fn unconfirmed(partition: usize, found: Option<&Claim>) -> String {
     match found {
         None => format!(
             "partition {partition} (nobody ever did; is there a worker of this version that owns it?)"
         ),
-        Some(Confirmation { generation, owner, .. }) => {
+        Some(Claim { generation, owner, .. }) => {
             format!("partition {partition} (its owner at generation {generation} was {owner})")
         }
     }

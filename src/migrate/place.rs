@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use super::{MigrateError, Migration, SAY, Seen};
 use crate::clock::Instant;
+use crate::decode::LocationPath;
 use crate::elastic::scan::{Hit, Scan, ScanOptions};
-use crate::elastic::{Get, GetAnswer, Index};
+use crate::elastic::slices::{SliceSize, mget_in_slices};
+use crate::elastic::{Elastic, Get, GetAnswer, Index, ItemError};
 use crate::geoshard::GeoshardMap;
 use crate::ids::{DocId, ShardId};
 use crate::send::Op;
@@ -65,6 +67,7 @@ impl Migration {
         shards.dedup();
         self.refresh(&shards).await?;
         let mut round = Round::default();
+        let mut size = SliceSize::new(PAGE, self.config.documents.max_bytes.as_usize());
         for shard in &shards {
             let options = ScanOptions {
                 page: PAGE,
@@ -80,10 +83,13 @@ impl Migration {
                     break;
                 }
                 round.read += page.len() as u64;
-                let misplaced = self.really_misplaced(shard, map, page, &mut round).await?;
+                let placing = Placing { elastic: &*self.elastic, location: &self.location, map, shard };
+                let (misplaced, unplaceable) =
+                    placing.really_misplaced(page, self.timeout(), &mut size).await?;
+                round.unplaceable += unplaceable;
                 round.misplaced += misplaced.len() as u64;
                 round.example = round.example.or_else(|| misplaced.first().cloned());
-                self.touch(misplaced).await;
+                self.touch(misplaced).await?;
                 let now = self.clock.now();
                 if round.said.is_some_and(|said| now.since(said) >= SAY) {
                     self.say(format!("{} documents read, {} touched", round.read, round.misplaced));
@@ -98,53 +104,103 @@ impl Migration {
         Ok(round)
     }
 
-    /// Of a page of `shard`, the documents that `map` places elsewhere, now.
-    async fn really_misplaced(
-        &self,
-        shard: &ShardId,
-        map: &GeoshardMap,
-        page: Vec<Hit>,
-        round: &mut Round,
-    ) -> Result<Vec<DocId>, MigrateError> {
-        let is_placed = |source: &[u8]| self.location.locate(source).ok().map(|at| map.locate(at) == shard);
-        let suspects: Vec<DocId> = page
-            .into_iter()
-            .filter(|hit| is_placed(hit.source.to_string().as_bytes()) != Some(true))
-            .map(|hit| hit.id)
-            .collect();
-        if suspects.is_empty() {
-            return Ok(suspects);
-        }
-        let get = |id: &DocId| Get { index: Index::Geoshard(shard.clone()), id: id.clone() };
-        let gets: Vec<Get> = suspects.iter().map(get).collect();
-        let doing = "read documents that are to move";
-        let answers = self.elastic.mget(&gets, self.timeout()).await;
-        let answers = answers.map_err(|error| MigrateError::Call { doing, error })?;
-        let mut misplaced = Vec::new();
-        for (id, answer) in suspects.into_iter().zip(answers) {
-            match answer {
-                GetAnswer::Missing => {}
-                GetAnswer::Failed(error) => {
-                    let (doing, reason) = (doing.to_owned(), error.to_string());
-                    return Err(MigrateError::Refused { doing, status: error.status, reason });
-                }
-                GetAnswer::Found(found) => match is_placed(&found.source) {
-                    Some(true) => {}
-                    Some(false) => misplaced.push(id),
-                    None => round.unplaceable += 1,
-                },
-            }
-        }
-        Ok(misplaced)
-    }
-
     /// Touches documents no faster than the rate allows.
-    async fn touch(&self, ids: Vec<DocId>) {
+    async fn touch(&self, ids: Vec<DocId>) -> Result<(), MigrateError> {
         let share = Duration::from_secs(1) / self.touch_rate.get();
         let pause = share.saturating_mul(u32::try_from(ids.len()).unwrap_or(u32::MAX));
         if !ids.is_empty() {
-            self.topic.ask(Op::Touch, ids).await;
+            self.topic.ask(Op::Touch, ids).await?;
             tokio::time::sleep(pause).await;
         }
+        Ok(())
+    }
+}
+
+/// Where the documents of one geoshard belong.
+struct Placing<'a> {
+    elastic: &'a dyn Elastic,
+    location: &'a LocationPath,
+    map: &'a GeoshardMap,
+    /// Where they are.
+    shard: &'a ShardId,
+}
+
+impl Placing<'_> {
+    /// Whether a document belongs where it is; `None` if its location cannot be read.
+    fn is_placed(&self, source: &[u8]) -> Option<bool> {
+        self.location.locate(source).ok().map(|at| self.map.locate(at) == self.shard)
+    }
+
+    /// Of a page, the documents that the map places elsewhere, now; and how many have no location. Whole documents are read,
+    /// so they are read in slices.
+    async fn really_misplaced(
+        &self,
+        page: Vec<Hit>,
+        timeout: Duration,
+        size: &mut SliceSize,
+    ) -> Result<(Vec<DocId>, u64), MigrateError> {
+        let gets: Vec<Get> = page
+            .into_iter()
+            .filter(|hit| self.is_placed(hit.source.to_string().as_bytes()) != Some(true))
+            .map(|hit| Get { index: Index::Geoshard(self.shard.clone()), id: hit.id })
+            .collect();
+        let (mut misplaced, mut unplaceable) = (Vec::new(), 0);
+        let mut failed: Option<ItemError> = None;
+        let read = mget_in_slices(self.elastic, &gets, timeout, size, |place, answer| match answer {
+            GetAnswer::Missing => {}
+            GetAnswer::Failed(error) => {
+                failed.get_or_insert(error);
+            }
+            GetAnswer::Found(found) => match (self.is_placed(&found.source), gets.get(place)) {
+                (Some(false), Some(get)) => misplaced.push(get.id.clone()),
+                (None, _) => unplaceable += 1,
+                _ => {}
+            },
+        });
+        let doing = "read documents that are to move";
+        read.await.map_err(|error| MigrateError::Call { doing, error })?;
+        if let Some(error) = failed {
+            let (doing, reason) = (doing.to_owned(), error.to_string());
+            return Err(MigrateError::Refused { doing, status: error.status, reason });
+        }
+        Ok((misplaced, unplaceable))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use serde_json::json;
+
+    use super::*;
+    use crate::elastic::scripted::Scripted;
+    use crate::elastic::{Found, Stamp};
+
+    #[tokio::test]
+    async fn a_page_of_large_documents_is_read_although_one_answer_would_be_too_large() {
+        let shard = |id| ShardId::new(id).unwrap();
+        let ranges = vec![(0, shard("here")), (1 << 61 | 1, shard("there")), (2 << 61 | 1, shard("here"))];
+        let map = GeoshardMap::new(1, "halves", ranges).unwrap();
+        let there = shard("there");
+        let elsewhere = json!({"location": {"lat": 0.0, "lon": 0.0}});
+        let get = move |_: &Get| {
+            let large = json!({"location": {"lat": 0.0, "lon": 0.0}, "text": "x".repeat(10_000)});
+            let source = Bytes::from(large.to_string());
+            GetAnswer::Found(Found { version: 1, stamp: Stamp { seq_no: 1, primary_term: 1 }, source })
+        };
+        let elastic = Scripted { get: Box::new(get), largest_answer: Some(1 << 20), ..Scripted::default() };
+        let hit = |n: usize| Hit {
+            index: String::new(),
+            id: DocId::from_key(Some(n.to_string().as_bytes())).unwrap(),
+            version: 1,
+            source: elsewhere.clone(),
+        };
+        let page: Vec<Hit> = (0..PAGE).map(hit).collect();
+        let ids: Vec<DocId> = page.iter().map(|hit| hit.id.clone()).collect();
+        let location = LocationPath::new("location").unwrap();
+        let placing = Placing { elastic: &elastic, location: &location, map: &map, shard: &there };
+        let mut size = SliceSize::new(PAGE, 1 << 10);
+        let found = placing.really_misplaced(page, Duration::ZERO, &mut size).await.unwrap();
+        assert_eq!(found, (ids, 0));
     }
 }

@@ -11,12 +11,13 @@ use serde_json::Value;
 
 use super::{MigrateError, Migration};
 use crate::elastic::scan::{Scan, ScanOptions};
-use crate::elastic::{AdminCall, BulkOp, Get, GetAnswer, Guard, Index, Method};
+use crate::elastic::{AdminCall, BulkAnswer, BulkOp, Get, GetAnswer, Guard, Index, ItemError, Method};
 use crate::ids::{DocId, ShardId};
 use crate::maps::{BadStep, MapsState};
 use crate::placement::Placement;
 
 const PAGE: usize = 1000;
+const CONFLICT: u16 = 409;
 
 impl Migration {
     /// Deletes the empty indices that the last change left. Gives their names.
@@ -128,9 +129,12 @@ impl Migration {
             }
         }
         if !ops.is_empty() {
-            // What was in conflict is found by the next look.
             let answers = self.elastic.bulk(&ops, timeout).await;
-            answers.map_err(|error| MigrateError::Call { doing, error })?;
+            let answers = answers.map_err(|error| MigrateError::Call { doing, error })?;
+            if let Some(error) = refusal(answers) {
+                let (doing, reason) = (doing.to_owned(), error.to_string());
+                return Err(MigrateError::Refused { doing, status: error.status, reason });
+            }
         }
         Ok(ops.len() as u64)
     }
@@ -145,5 +149,29 @@ impl Migration {
         }
         let (status, reason) = (answer.status, crate::indices::reason(&answer));
         Err(MigrateError::Refused { doing, status, reason })
+    }
+}
+
+/// The first refusal among the answers. What was in conflict is found by the next look; what was refused would be found by each,
+/// without an end.
+fn refusal(answers: Vec<BulkAnswer>) -> Option<Box<ItemError>> {
+    answers.into_iter().filter_map(|answer| answer.error).find(|error| error.status != CONFLICT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_clear_ends_the_loop_and_a_conflict_does_not() {
+        let answer = |status: u16| {
+            let error = ItemError { status, kind: "kind".to_owned(), reason: "reason".to_owned() };
+            BulkAnswer { status, stamp: None, error: (status >= 400).then(|| Box::new(error)) }
+        };
+        let refused = |statuses: &[u16]| refusal(statuses.iter().copied().map(answer).collect());
+        assert_eq!(refused(&[200, 409, 201]), None);
+        for status in [400, 403, 429] {
+            assert_eq!(refused(&[200, 409, status]).map(|error| error.status), Some(status));
+        }
     }
 }

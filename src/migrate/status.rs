@@ -51,15 +51,15 @@ impl Migration {
                 });
             }
         }
-        let confirmations = self.store().confirmations(self.topic.partitions()).await?;
-        let behind: Vec<String> = confirmations
+        let claims = self.store().claims(self.topic.partitions()).await?;
+        let behind: Vec<String> = claims
             .iter()
             .enumerate()
             .filter(|(_, found)| found.as_ref().is_none_or(|found| found.generation < record.generation))
             .map(|(partition, found)| unconfirmed(partition, found.as_ref()))
             .collect();
         lines.push(if behind.is_empty() {
-            format!("all {} partitions have confirmed", confirmations.len())
+            format!("all {} partitions have confirmed", claims.len())
         } else {
             format!("not confirmed yet: {}", some_of(&behind))
         });

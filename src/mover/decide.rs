@@ -28,14 +28,22 @@ pub(super) enum Relation {
     FinishRecorded,
     /// This very entry was decided before: resume, decide nothing.
     Resume,
+    /// Recorded by a record of another partition, in the same epoch: positions of the two have no order.
+    OtherPartition(i32),
     /// To be decided.
     Decide,
 }
 
 /// Compares the entry with the placement (protocol, step 1).
-pub(super) fn relate(entry: &Entry, known: Option<&Known>) -> Relation {
+pub(super) fn relate(partition: Option<i32>, entry: &Entry, known: Option<&Known>) -> Relation {
     let Some(known) = known else { return Relation::Decide };
     let recorded = known.placement.pos;
+    if let (Some(ours), Some(theirs)) = (partition, known.placement.partition_in(entry.fold.last.epoch()))
+        && ours != theirs
+        && !sabotage::is(Sabotage::PartitionsAreComparable)
+    {
+        return Relation::OtherPartition(theirs);
+    }
     if recorded < entry.fold.last {
         Relation::Decide
     } else if recorded == entry.fold.last {
@@ -49,8 +57,9 @@ pub(super) fn relate(entry: &Entry, known: Option<&Known>) -> Relation {
 }
 
 /// The geoshards whose copies must be read before the entry can be decided (protocol, step 4). Empty if none.
-pub(super) fn copies_needed(rules: &Rules, entry: &Entry, known: Option<&Known>) -> Vec<ShardId> {
+pub(super) fn copies_needed(desk: &Desk, entry: &Entry, known: Option<&Known>) -> Vec<ShardId> {
     let Some(known) = known else { return Vec::new() };
+    let rules = &desk.rules;
     let placement = &known.placement;
     let content_needs_copy = match entry.fold.content {
         Content::Patch { over, .. } => over == Base::Stored,
@@ -60,15 +69,22 @@ pub(super) fn copies_needed(rules: &Rules, entry: &Entry, known: Option<&Known>)
     // What was decided at the refeed's position or later knows what the source said; no copy is as new otherwise.
     let content_needs_copy =
         content_needs_copy || refed_at(rules, &entry.fold).is_some_and(|refed_at| placement.pos >= refed_at);
-    let needs_copy = match relate(entry, Some(known)) {
-        Relation::Behind(_) => false,
-        Relation::Resume if placement.refused => true,
+    let needs_copy = match relate(desk.partition, entry, Some(known)) {
+        Relation::Behind(_) | Relation::OtherPartition(_) => false,
+        Relation::Resume if placement.refused || is_decided_otherwise(rules, entry, placement) => true,
         _ => content_needs_copy && placement.shard.is_some(),
     };
     if !needs_copy {
         return Vec::new();
     }
     placement.shard.iter().chain(known.unswept()).cloned().collect()
+}
+
+/// Whether, at an equal position, another geoshard is recorded than the fold's whole document belongs to: see
+/// [`Decision::corrected_target`], which then asks whether the recorded decision was carried out.
+fn is_decided_otherwise(rules: &Rules, entry: &Entry, placement: &Placement) -> bool {
+    let Content::Index { at, .. } = entry.fold.content else { return false };
+    !rules.announce_all && placement.shard.as_ref().is_some_and(|shard| *shard != rules.locate(at))
 }
 
 /// The refeed that the fold's content rests on; or the delete, if patches came after it and what is missing is fetched.
@@ -113,6 +129,8 @@ impl Copy {
 pub(super) enum Plan {
     /// Nothing more in this batch.
     Settle(Outcome),
+    /// A dead letter, and nothing that concerns the placement: it is another partition's.
+    Reject(Refusal),
     /// One document write and nothing else.
     InPlace { known: Known, task: Task },
     /// Write ahead, then carry out.
@@ -154,6 +172,16 @@ pub(super) fn refused_history(desk: &Desk, known: &Known, pos: Position) -> Hist
     history(desk, Some(known), pos, |_| before)
 }
 
+/// A placement that is decided by this entry: at its position, and naming the partition of its records.
+pub(super) fn new_placement(
+    desk: &Desk,
+    entry: &Entry,
+    shard: Option<ShardId>,
+    may_hold: impl IntoIterator<Item = ShardId>,
+) -> Placement {
+    Placement::new(entry.fold.last, shard, may_hold).by_partition(desk.partition)
+}
+
 /// Decides one entry. `fresh`: the placement was read in this batch, not taken from the cache. `copy`: the newest copy among
 /// [`copies_needed`].
 pub(super) fn decide(
@@ -163,7 +191,7 @@ pub(super) fn decide(
     fresh: bool,
     copy: Option<Copy>,
 ) -> Plan {
-    let relation = relate(entry, known.as_ref());
+    let relation = relate(desk.partition, entry, known.as_ref());
     let recorded = known.as_ref().and_then(|known| Copy::recorded(&known.placement));
     let copy = match (copy, recorded) {
         (Some(copy), Some(recorded)) if copy.version < recorded.version => Some(recorded),
@@ -175,9 +203,21 @@ pub(super) fn decide(
             Plan::Settle(Outcome::Done(Done::AlreadyApplied))
         }
         (Relation::Behind(until), _) => Plan::Settle(Outcome::Parked { until }),
+        (Relation::OtherPartition(theirs), _) => Plan::Reject(in_two_partitions(desk.partition, theirs)),
         (Relation::Resume, Some(known)) => decision.resume(known, copy),
         (Relation::FinishRecorded, Some(known)) => decision.finish_recorded(known, copy),
         (_, known) => decision.anew(known, copy),
+    }
+}
+
+fn in_two_partitions(ours: Option<i32>, theirs: i32) -> Refusal {
+    let ours = ours.unwrap_or_default();
+    Refusal {
+        reason: "key_in_two_partitions",
+        detail: format!(
+            "the key has records in partition {theirs} and in partition {ours}, which have no order between them: let all who write \
+             to the topic use one partitioner, the one that kafka.partitioner names, and write the document again"
+        ),
     }
 }
 
@@ -287,7 +327,7 @@ impl Decision<'_> {
         };
         Plan::WriteAhead {
             guard,
-            placement: Placement::new(fold.last, target, may_hold)
+            placement: new_placement(self.desk, self.entry, target, may_hold)
                 .with_fetched(fetched)
                 .with_history(versions),
             task: Task { write, sweep_at: fold.last, then },
@@ -375,7 +415,11 @@ impl Decision<'_> {
                 known,
                 task: Task { write: None, sweep_at, then: Outcome::Done(Done::AlreadyApplied) },
             },
-            Ok(Wanted::Document(document, _)) => {
+            Ok(Wanted::Document(document, made)) => {
+                if let Some(target) = self.corrected_target(&known.placement, copy.as_ref(), &document, made)
+                {
+                    return self.correct(known, target, document);
+                }
                 let moved = !known.placement.leftovers.is_empty();
                 let then = Outcome::Done(Done::Indexed { moved });
                 Plan::CarryOut { known, task: Task { write: Some(document), sweep_at, then } }
@@ -384,7 +428,7 @@ impl Decision<'_> {
             Ok(Wanted::Gone(then)) => {
                 let may_hold: Vec<ShardId> = known.placement.may_hold().cloned().collect();
                 let versions = self.history(Some(&known), |_| Facets::default());
-                let placement = Placement::new(self.entry.fold.last, None, may_hold).with_history(versions);
+                let placement = new_placement(self.desk, self.entry, None, may_hold).with_history(versions);
                 Plan::WriteAhead {
                     guard: Guard::Unchanged(known.stamp),
                     placement,
@@ -392,6 +436,46 @@ impl Decision<'_> {
                 }
             }
             Err(refusal) => self.refuse(Some(known), copy, refusal),
+        }
+    }
+
+    /// Where the document belongs, if another geoshard is recorded at the entry's position, and no copy is there yet. Under one
+    /// map all workers decide alike at a position, unless Elasticsearch refuses a document that a patch mends: one worker folds
+    /// both, another has given up the refused record and has only the patch.
+    fn corrected_target(
+        &self,
+        placement: &Placement,
+        copy: Option<&Copy>,
+        document: &[u8],
+        made: Made,
+    ) -> Option<ShardId> {
+        let Fold { content, last, .. } = &*self.entry.fold;
+        let recorded = placement.shard.as_ref()?;
+        let is_written = copy.is_some_and(|copy| copy.shard == *recorded && copy.version >= *last);
+        if self.rules.announce_all
+            || made != Made::Logged
+            || is_written
+            || sabotage::is(Sabotage::MisplacedIsResumed)
+        {
+            return None;
+        }
+        let target = match content {
+            Content::Index { at, .. } => self.rules.locate(*at),
+            _ => self.rules.locate_document(document).ok()?,
+        };
+        (target != *recorded).then_some(target)
+    }
+
+    /// Records another geoshard at the entry's own position, and writes the document there.
+    fn correct(&self, known: Known, target: ShardId, document: Bytes) -> Plan {
+        let position = self.entry.fold.last;
+        let may_hold: Vec<ShardId> = known.placement.may_hold().cloned().collect();
+        let versions = self.history(Some(&known), |rules| self.facets(rules, &document, &target));
+        let then = Outcome::Done(Done::Indexed { moved: true });
+        Plan::WriteAhead {
+            guard: Guard::Unchanged(known.stamp),
+            placement: new_placement(self.desk, self.entry, Some(target), may_hold).with_history(versions),
+            task: Task { write: Some(document), sweep_at: position, then },
         }
     }
 
@@ -436,7 +520,7 @@ impl Decision<'_> {
         let versions = refused_history(self.desk, &known, self.entry.fold.last);
         Plan::WriteAhead {
             guard: Guard::Unchanged(known.stamp),
-            placement: Placement::new(self.entry.fold.last, Some(copy.shard.clone()), may_hold)
+            placement: new_placement(self.desk, self.entry, Some(copy.shard.clone()), may_hold)
                 .after_refusal()
                 .with_fetched(copy.is_recorded.then(|| copy.source.clone()))
                 .with_history(versions),
@@ -585,6 +669,8 @@ impl Decision<'_> {
         if made != Made::Fetched
             && let Some(known) = known
             && let Some(stays) = &known.placement.shard
+            // A placement that was set back says where the last good copy is, not where a record has put the document.
+            && (!known.placement.refused || sabotage::is(Sabotage::RefusedStays))
             && fold.located_at.max(fold.touched_at) <= Some(known.placement.pos)
             && !sabotage::is(Sabotage::OldRecordsDecide)
             && !sabotage::is(Sabotage::DecideAgainAtEqualPosition)
@@ -600,6 +686,9 @@ impl Decision<'_> {
     /// Step 3: the one case in which nothing needs to be written ahead.
     fn is_in_place(&self, placement: &Placement, target: &ShardId) -> bool {
         !self.rules.announce_all
+            // Otherwise a record in another partition would not be noticed.
+            && (self.desk.partition.is_none()
+                || placement.partition_in(self.entry.fold.last.epoch()) == self.desk.partition)
             && placement.leftovers.is_empty()
             && placement.fetched.is_none()
             // There may be no copy: whoever is refused next must say so again.
@@ -691,14 +780,17 @@ impl Decision<'_> {
     }
 
     fn missing_outcome(&self) -> Outcome {
+        // No write is lost: whoever asked for the document to be placed did not know that it is gone.
+        if self.entry.fold.content == Content::Touch {
+            return Outcome::Done(Done::NothingToPlace);
+        }
         // The source of truth says so too: then it is no write that is lost.
         if matches!(self.rules.on_missing, OnMissing::Drop | OnMissing::Refeed) {
             return Outcome::Done(Done::Dropped);
         }
-        let what = if self.entry.fold.content == Content::Touch { "touch" } else { "patch" };
         Outcome::DeadLetter(Refusal {
             reason: "missing_document",
-            detail: format!("a {what} of a document that is not in the index"),
+            detail: "a patch of a document that is not in the index".to_owned(),
         })
     }
 }

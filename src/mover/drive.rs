@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{CleanUp, Desk, Entry, Finished, ReadPlacements};
+use super::{CleanUp, Desk, Entry, Finished, ReadDocuments, ReadPlacements};
 use crate::elastic::rounds::{BulkOutcome, Halt, Lease, Rounds};
 use crate::sabotage::{self, Sabotage};
 
@@ -10,15 +10,25 @@ use crate::sabotage::{self, Sabotage};
 /// only when the searches have ended that asked the new index too early to see the new copy.
 const SEARCH_TIME: Duration = Duration::from_secs(1);
 
-/// Carries out a batch, four rounds at most. Once the lease has ended nothing more is sent, and entries that were not
-/// done come back as [`super::Outcome::Again`].
+/// Carries out a batch: in one slice, unless its patches have more copies to read than [`Desk::max_copy_bytes`]. Once the
+/// lease has ended nothing more is sent, and entries that were not done come back as [`super::Outcome::Again`].
 ///
 /// # Errors
 /// If Elasticsearch refuses the credentials. The desk is lost then, which is harmless: nothing may go on.
 pub async fn run(desk: Desk, entries: Vec<Entry>, rounds: &Rounds, lease: &Lease) -> Result<Finished, Halt> {
     let batch = ReadPlacements::begin(desk, entries);
     let answers = rounds.mget(batch.gets(), lease).await?;
-    let batch = batch.answered(answers);
+    let mut slice = batch.answered(answers);
+    loop {
+        let rest = slice.cut();
+        let finished = run_slice(slice, rounds, lease).await?;
+        let Some(rest) = rest else { return Ok(finished) };
+        slice = finished.go_on(rest);
+    }
+}
+
+/// The rounds after the placements were read.
+async fn run_slice(batch: ReadDocuments, rounds: &Rounds, lease: &Lease) -> Result<Finished, Halt> {
     let answers = rounds.mget(batch.gets(), lease).await?;
     let batch = batch.answered(answers);
     let answers = rounds.bulk(batch.ops(), lease).await?;

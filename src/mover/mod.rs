@@ -29,7 +29,9 @@ use crate::position::Position;
 use crate::write::Fold;
 
 pub use drive::run;
-pub use rounds::{Announce, CleanUp, Examine, Finished, ReadDocuments, ReadPlacements, WriteDocuments};
+pub use rounds::{
+    Announce, CleanUp, Examine, Finished, ReadDocuments, ReadPlacements, Unread, WriteDocuments,
+};
 pub use rules::{OnMissing, Rules};
 
 /// What the dirty set hands out for one document.
@@ -130,6 +132,10 @@ pub enum Outcome {
 /// The reason of an [`Outcome::Again`] whose placement was set back after a refusal.
 pub const SET_BACK: &str = "set_back";
 
+/// The reason of an [`Outcome::Again`] whose fold was refused in place: its placement knows none of its records, so they may be tried one
+/// by one. Only where [`Desk::separates`] says so.
+pub const REFUSED_FOLD: &str = "refused_fold";
+
 /// The reason of an [`Outcome::Again`] that waits until more of its partition is committed.
 pub const HISTORY_FULL: &str = "history_full";
 
@@ -154,6 +160,8 @@ pub enum Done {
     AlreadyApplied,
     /// Nothing to change, and the configuration says to drop it (`on_missing = "drop"`).
     Dropped,
+    /// A touch of a document that is not there: nothing to place.
+    NothingToPlace,
 }
 
 /// An entry with its outcome.
@@ -209,8 +217,40 @@ pub struct Desk {
     pub max_versions: usize,
     /// Two maps are live, and readers ask the indices of both: what moved must be seen before it is deleted elsewhere.
     pub two_maps: bool,
+    /// The partition whose records are worked on; `None`: none is recorded or compared.
+    pub partition: Option<i32>,
+    /// Whether the records of a refused fold can be read again.
+    pub separates: bool,
+    /// Bytes of copies that one slice of a batch may read, about. A batch whose patches need more goes through its rounds slice by slice,
+    /// so that it does not hold the copies of all its documents at once.
+    pub max_copy_bytes: usize,
+    /// What a copy is expected to take.
+    pub copy_size: CopySize,
     /// How many placements were found in the cache, and how many had to be read, since the assignment.
     pub lookups: Lookups,
+}
+
+/// Running mean of the sizes of copies that were read, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopySize(usize);
+
+impl Default for CopySize {
+    /// More than most documents have: too small a first slice costs little.
+    fn default() -> Self {
+        Self(64 << 10)
+    }
+}
+
+impl CopySize {
+    /// A copy of `bytes` was read.
+    fn saw(&mut self, bytes: usize) {
+        self.0 = (self.0.saturating_mul(15).saturating_add(bytes) / 16).max(1);
+    }
+
+    /// What `copies` are expected to take.
+    fn of(self, copies: usize) -> usize {
+        self.0.saturating_mul(copies)
+    }
 }
 
 /// Counts of placement lookups.
@@ -232,6 +272,10 @@ impl Desk {
             committed: Position::from_version(0),
             max_versions: MAX_VERSIONS,
             two_maps: false,
+            partition: None,
+            separates: false,
+            max_copy_bytes: usize::MAX,
+            copy_size: CopySize::default(),
             lookups: Lookups::default(),
         }
     }

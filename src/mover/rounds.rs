@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::decide::{Copy, Plan, Task, again_outcome, copies_needed, decide, refused_history};
+use super::decide::{Copy, Plan, Task, again_outcome, copies_needed, decide, new_placement, refused_history};
 use super::{
-    Carry, Clear, Desk, Done, Entry, Outcome, Refusal, SET_BACK, Said, Settled, Touched, UNANSWERED,
+    Carry, Clear, Desk, Done, Entry, Outcome, REFUSED_FOLD, Refusal, SET_BACK, Said, Settled, Touched,
+    UNANSWERED,
 };
 use crate::elastic::rounds::{BulkOutcome, GetOutcome};
 use crate::elastic::{BulkOp, Get, Guard, Index};
@@ -99,23 +100,22 @@ impl ReadPlacements {
     /// Takes one answer per get, in order.
     pub fn answered(mut self, answers: Vec<GetOutcome>) -> ReadDocuments {
         let mut readings: Vec<Reading> = Vec::with_capacity(self.known.len() + self.unknown.len());
-        let rules = self.tray.desk.rules.clone();
-        let mut add = |entry: Entry, known: Option<Known>, fresh| {
-            let shards = copies_needed(&rules, &entry, known.as_ref());
+        let add = |readings: &mut Vec<Reading>, desk: &Desk, entry: Entry, known: Option<Known>, fresh| {
+            let shards = copies_needed(desk, &entry, known.as_ref());
             readings.push(Reading { entry, known, fresh, shards });
         };
         for (entry, known) in self.known {
-            add(entry, Some(known), false);
+            add(&mut readings, &self.tray.desk, entry, Some(known), false);
         }
         for (entry, answer) in self.unknown.into_iter().zip(answers) {
             match answer {
                 GetOutcome::Unanswered => self.tray.unanswered(entry),
-                GetOutcome::Missing => add(entry, None, true),
+                GetOutcome::Missing => add(&mut readings, &self.tray.desk, entry, None, true),
                 GetOutcome::Found(found) => match Placement::from_json(&found.source) {
                     Ok(placement) => {
                         let known = Known::new(placement, found.stamp);
                         self.tray.desk.cache.put(&entry.id, known.clone());
-                        add(entry, Some(known), true);
+                        add(&mut readings, &self.tray.desk, entry, Some(known), true);
                     }
                     Err(error) => {
                         tracing::error!(
@@ -140,7 +140,28 @@ pub struct ReadDocuments {
     readings: Vec<Reading>,
 }
 
+/// Entries of a batch that are left for its next slice.
+#[derive(Debug, Clone)]
+pub struct Unread(Vec<Reading>);
+
 impl ReadDocuments {
+    /// Keeps the entries that need no copy, and as many others as have copies of about [`Desk::max_copy_bytes`] together, at least one.
+    /// Gives the rest, if there is any, for [`Finished::go_on`].
+    #[must_use]
+    pub fn cut(&mut self) -> Option<Unread> {
+        let Desk { copy_size, max_copy_bytes, .. } = self.tray.desk;
+        let mut copies = 0;
+        let fits = |reading: &Reading| {
+            let is_first = copies == 0;
+            copies += reading.shards.len();
+            reading.shards.is_empty() || is_first || copy_size.of(copies) <= max_copy_bytes
+        };
+        let (now, later) = std::mem::take(&mut self.readings).into_iter().partition(fits);
+        self.readings = now;
+        let later: Vec<Reading> = later;
+        (!later.is_empty()).then_some(Unread(later))
+    }
+
     /// The copies to read.
     pub fn gets(&self) -> Vec<Get> {
         self.readings
@@ -157,12 +178,18 @@ impl ReadDocuments {
     /// Takes one answer per get, in order, and decides every entry.
     pub fn answered(self, answers: Vec<GetOutcome>) -> Announce {
         let Self { mut tray, readings } = self;
+        let mut copy_size = tray.desk.copy_size;
         let mut answers = answers.into_iter();
         let mut announced =
             Announced { in_place: Vec::with_capacity(readings.len()), ..Announced::default() };
         for reading in readings {
             let Reading { entry, known, fresh, shards } = reading;
-            let copies = shards.into_iter().zip(answers.by_ref());
+            let answers = answers.by_ref().inspect(|answer| {
+                if let GetOutcome::Found(found) = answer {
+                    copy_size.saw(found.source.len());
+                }
+            });
+            let copies = shards.into_iter().zip(answers);
             let Some(copy) = newest_copy(copies) else {
                 tray.unanswered(entry);
                 continue;
@@ -183,6 +210,9 @@ impl ReadDocuments {
                     tray.settle(entry, Outcome::Fetch, Touched::default());
                 }
                 Plan::Settle(outcome) => tray.done(entry, outcome, &before, touched),
+                Plan::Reject(refusal) => {
+                    tray.settle(entry, Outcome::DeadLetter(refusal), Touched::default());
+                }
                 Plan::InPlace { known, task } => announced.in_place.push(Placed { entry, known, task }),
                 Plan::WriteAhead { guard, placement, task } => {
                     announced.ahead.push(Ahead { entry, guard, placement, task, before });
@@ -190,6 +220,7 @@ impl ReadDocuments {
                 Plan::CarryOut { known, task } => announced.ready.push(Placed { entry, known, task }),
             }
         }
+        tray.desk.copy_size = copy_size;
         let rewritten: HashSet<&DocId> = announced.ahead.iter().map(|ahead| &ahead.entry.id).collect();
         let mut clears = std::mem::take(&mut tray.desk.clears);
         clears.retain(|clear| !rewritten.contains(&clear.id));
@@ -360,6 +391,14 @@ impl Announce {
                     refused.push((placed, Refusal::by_elasticsearch(&error)));
                     continue;
                 }
+                BulkOutcome::Refused(error)
+                    if tray.desk.separates && placed.entry.fold.separable().is_some() =>
+                {
+                    let refusal = Some(Refusal::by_elasticsearch(&error));
+                    let again = again_outcome(REFUSED_FOLD, Carry { refusal, ..Carry::default() });
+                    tray.settle(placed.entry, again, Touched::default());
+                    continue;
+                }
                 BulkOutcome::Refused(error) => Outcome::DeadLetter(Refusal::by_elasticsearch(&error)),
                 BulkOutcome::Unanswered => {
                     tray.unanswered(placed.entry);
@@ -483,8 +522,8 @@ impl Examine {
                 None if sabotage::is(Sabotage::RefusedIsDeleted) => None,
                 None => known.placement.shard.clone(),
             };
-            let placement = Placement::new(entry.fold.last, stays_in, shards).after_refusal();
-            let placement = placement.with_history(versions);
+            let placement =
+                new_placement(&tray.desk, &entry, stays_in, shards).after_refusal().with_history(versions);
             set_backs.push(SetBack { entry, refusal, guard: Guard::Unchanged(known.stamp), placement });
         }
         CleanUp::new(tray, written, set_backs)
@@ -627,6 +666,14 @@ pub struct Finished {
     /// where each takes the place of one at its position. None if nothing is counted. One that changes nothing is there to
     /// take another's place. An edge may be at or above the watermark, and belongs into an increment once it is below.
     pub edges: Vec<Change>,
+}
+
+impl Finished {
+    /// The batch's next slice; what was settled before is settled with it.
+    pub fn go_on(self, Unread(readings): Unread) -> ReadDocuments {
+        let Self { desk, settled, edges } = self;
+        ReadDocuments { tray: Tray { desk, settled, edges }, readings }
+    }
 }
 
 impl Entry {

@@ -50,6 +50,7 @@ struct Entry {
     pos: Position,
     stamp: Stamp,
     shard: Option<ShardId>,
+    partition: Option<i32>,
     rare: Option<Box<Rare>>,
     /// Its neighbours in the order of use.
     newer: u32,
@@ -76,7 +77,8 @@ impl Rare {
 impl Entry {
     fn known(&self) -> Known {
         let (pos, shard) = (self.pos, self.shard.clone());
-        let mut known = Known::new(Placement::new(pos, shard, []), self.stamp);
+        let placement = Placement::new(pos, shard, []).by_partition(self.partition);
+        let mut known = Known::new(placement, self.stamp);
         if let Some(rare) = &self.rare {
             let Rare { leftovers, refused, fetched, versions, swept } = (**rare).clone();
             known.placement = Placement { leftovers, refused, fetched, versions, ..known.placement };
@@ -87,9 +89,9 @@ impl Entry {
 
     fn set(&mut self, known: Known) {
         let Known { placement, stamp, swept } = known;
-        let Placement { pos, shard, leftovers, refused, fetched, versions } = placement;
+        let Placement { pos, shard, leftovers, refused, fetched, partition, versions } = placement;
         let rare = Rare { leftovers, refused, fetched, versions, swept };
-        (self.pos, self.stamp, self.shard) = (pos, stamp, shard);
+        (self.pos, self.stamp, self.shard, self.partition) = (pos, stamp, shard, partition);
         match &mut self.rare {
             place if rare.is_nothing() => *place = None,
             Some(place) => **place = rare,
@@ -111,6 +113,11 @@ impl PlacementCache {
             oldest: NONE,
             names: HashSet::default(),
         }
+    }
+
+    /// How many placements it holds at most.
+    pub fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// Changes the capacity; what is too much goes, and its memory with it.
@@ -149,7 +156,8 @@ impl PlacementCache {
         }
         let id = SmallVec::from_slice(id.as_str().as_bytes());
         let Known { placement: Placement { pos, .. }, stamp, .. } = known;
-        let mut entry = Entry { id, pos, stamp, shard: None, rare: None, newer: NONE, older: NONE };
+        let (shard, partition, rare) = (None, None, None);
+        let mut entry = Entry { id, pos, stamp, shard, partition, rare, newer: NONE, older: NONE };
         entry.set(known);
         self.insert(entry);
     }
@@ -271,7 +279,7 @@ mod tests {
             0 => Placement::new(pos, None, [shard(1)]),
             1 => Placement::new(pos, Some(shard(number % 3)), [shard(7), shard(8)]).after_refusal(),
             2 => Placement::new(pos, Some(shard(number % 3)), []).with_fetched(Some("{}".into())),
-            _ => Placement::new(pos, Some(shard(number % 3)), []),
+            _ => Placement::new(pos, Some(shard(number % 3)), []).by_partition(Some(7)),
         };
         if number.is_multiple_of(11) {
             placement = placement.with_history(History::default().with(pos, pos, Facets::default()));
@@ -337,8 +345,8 @@ mod tests {
 
     /// docs/performance.md counts on it.
     #[test]
-    fn an_entry_takes_104_bytes_and_placements_of_a_geoshard_share_its_name() {
-        assert_eq!(size_of::<Entry>(), 104);
+    fn an_entry_takes_112_bytes_and_placements_of_a_geoshard_share_its_name() {
+        assert_eq!(size_of::<Entry>(), 112);
         let mut cache = PlacementCache::new(NonZeroUsize::new(10).unwrap());
         for number in [3, 13] {
             cache.put(&id(number), known(18));

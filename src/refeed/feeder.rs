@@ -22,6 +22,7 @@ use crate::ids::DocId;
 use crate::mover::{Refusal, Said};
 use crate::position::Position;
 use crate::retry::{Delays, RetryPolicy};
+use crate::supervisor::Supervisor;
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::level;
 use crate::telemetry::refeed::Asked;
@@ -82,7 +83,7 @@ type Requests = FuturesUnordered<BoxFuture<'static, (Vec<Waiting>, Vec<Answer>, 
 
 impl Feeder {
     /// Begins to work, until told to stop.
-    pub fn start(mut around: Surroundings, stop: CancellationToken) -> Self {
+    pub fn start(mut around: Surroundings, stop: CancellationToken, supervisor: &Supervisor) -> Self {
         let (questions, inbox) = mpsc::unbounded_channel();
         let source = around.source.borrow_and_update().clone();
         let desk = Desk {
@@ -95,7 +96,7 @@ impl Feeder {
             requests: Requests::new(),
             around,
         };
-        tokio::spawn(desk.work(inbox, stop));
+        supervisor.spawn("source fetcher", stop.clone(), desk.work(inbox, stop));
         Self(questions)
     }
 
@@ -157,7 +158,8 @@ impl Desk {
                             self.waiting.push_back(asked);
                         }
                     }
-                    None => return,
+                    // Nobody is left who could ask.
+                    None => return stop.cancelled().await,
                 },
                 () = tokio::time::sleep(wake_in.unwrap_or_default()), if wake_in.is_some() => {}
             }

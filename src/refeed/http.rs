@@ -1,4 +1,4 @@
-//! One GET for each document: 200 is the document, 404 and 410 say that it is gone, other refusals of this one request
+//! One GET for each document: 200 is the document, 404 and 410 say that it is gone (see `gone.rs`), other refusals of this one request
 //! that there is no use in asking again, and all else says nothing.
 
 use std::time::Duration;
@@ -7,7 +7,8 @@ use bytes::{Bytes, BytesMut};
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Certificate, Response, StatusCode};
 
-use super::{Answer, Failure, OpenError, with_causes};
+use super::{Answer, Failure, OpenError};
+use crate::causes::with_causes;
 use crate::config::Source;
 use crate::config::source::HttpTemplate;
 use crate::ids::DocId;

@@ -6,6 +6,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `mod.rs` | the source, whichever kind it is; what it may answer |
+//! | `gone.rs` | when it is believed that a document is gone |
 //! | `http.rs` | one GET for each document |
 //! | `postgres.rs` | many documents with one query |
 //! | `feeder.rs` | a worker's questions, and their answers |
@@ -14,6 +15,7 @@
 
 mod breaker;
 mod feeder;
+mod gone;
 mod held;
 mod http;
 mod postgres;
@@ -32,14 +34,17 @@ use tokio::sync::Semaphore;
 #[cfg(test)]
 pub(crate) use self::feeder::Waiting;
 pub use self::feeder::{Answered, Feeder, Question, Surroundings};
+use self::gone::GoneGuard;
 pub use self::held::Held;
 use self::http::Http;
 use self::postgres::Postgres;
 use crate::config::{Config, SourceKind, SourceUrl};
 use crate::ids::DocId;
 
-/// The id that a probe asks for, if none is configured: no document should have it.
+/// The id that a probe of a database asks for, if none is configured: no document should have it.
 pub(crate) const UNLIKELY_ID: &str = "geofold-check-there-is-no-such-document";
+
+const CLOSED: &str = "the source was closed";
 
 /// What the source of truth says of one document.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,7 +121,9 @@ struct Inner {
     batch: usize,
     max_bytes: usize,
     name: String,
-    probe_id: DocId,
+    /// Of a document that exists; always there for a web server.
+    probe_id: Option<DocId>,
+    gone: GoneGuard,
 }
 
 #[derive(Debug)]
@@ -145,12 +152,24 @@ impl Source {
             }
             _ => return Err(OpenError::Incomplete),
         };
-        let probe_id = source.probe_id.as_deref().unwrap_or(UNLIKELY_ID);
-        let probe_id = DocId::from_key(Some(probe_id.as_bytes())).map_err(|_| OpenError::Incomplete)?;
+        let probe_id = source.probe_id.as_ref().map(|id| DocId::from_key(Some(id.as_bytes())));
+        let probe_id = probe_id.transpose().map_err(|_| OpenError::Incomplete)?;
+        if probe_id.is_none() && kind == SourceKind::Http {
+            return Err(OpenError::Incomplete);
+        }
         let max_in_flight = source.max_in_flight.max(1);
         let permits = Semaphore::new(max_in_flight);
         let (max_bytes, name) = (source.max_bytes.as_usize(), url.to_string());
-        Ok(Self(Arc::new(Inner { way, permits, max_in_flight, batch, max_bytes, name, probe_id })))
+        Ok(Self(Arc::new(Inner {
+            way,
+            permits,
+            max_in_flight,
+            batch,
+            max_bytes,
+            name,
+            probe_id,
+            gone: GoneGuard::default(),
+        })))
     }
 
     /// Where it is, without secrets.
@@ -181,23 +200,46 @@ impl Source {
         answers.into_iter().flatten().collect()
     }
 
-    /// Asks for the configured id, or for one that should not be there: whether the source answers at all.
+    /// Asks for the configured id, which should be there, or for one that should not: whether the source answers at all.
     ///
     /// # Errors
     /// If it does not, with what to do.
     pub async fn probe(&self) -> Result<Answer, Failure> {
-        match self.fetch(std::slice::from_ref(&self.0.probe_id)).await.pop() {
-            Some(Answer::Failed(failure)) => Err(failure),
-            Some(answer) => Ok(answer),
-            None => Err(Failure::new("the source gave no answer")),
+        let Ok(_permit) = self.0.permits.acquire().await else { return Err(Failure::new(CLOSED)) };
+        let unlikely = DocId::from_key(Some(UNLIKELY_ID.as_bytes())).ok();
+        match self.0.probe_id.as_ref().or(unlikely.as_ref()) {
+            Some(id) => match self.ask_for(id).await {
+                Answer::Failed(failure) => Err(failure),
+                answer => Ok(answer),
+            },
+            None => Err(Failure::new("there is no id to ask for")),
         }
+    }
+
+    /// Whether the source has a document even for an id that nobody should have.
+    pub async fn has_everything(&self) -> bool {
+        let Ok(_permit) = self.0.permits.acquire().await else { return false };
+        match DocId::from_key(Some(UNLIKELY_ID.as_bytes())) {
+            Ok(id) => matches!(self.ask_for(&id).await, Answer::Found(_)),
+            Err(_) => false,
+        }
+    }
+
+    /// One document. The caller holds a permit.
+    async fn ask_for(&self, id: &DocId) -> Answer {
+        let answer = match &self.0.way {
+            Way::Http(http) => Some(http.get(id).await),
+            Way::Postgres(postgres) => postgres.select(std::slice::from_ref(id)).await.pop(),
+        };
+        answer.unwrap_or_else(|| Answer::Failed(Failure::new("the source gave no answer")))
     }
 
     async fn request(&self, ids: &[DocId]) -> Vec<Answer> {
         let Ok(_permit) = self.0.permits.acquire().await else {
-            return vec![Answer::Failed(Failure::new("the source was closed")); ids.len()];
+            return vec![Answer::Failed(Failure::new(CLOSED)); ids.len()];
         };
-        match &self.0.way {
+        let before = self.0.gone.before();
+        let answers = match &self.0.way {
             Way::Http(http) => {
                 let mut answers = Vec::with_capacity(ids.len());
                 for id in ids {
@@ -206,12 +248,10 @@ impl Source {
                 answers
             }
             Way::Postgres(postgres) => postgres.select(ids).await,
+        };
+        match &self.0.probe_id {
+            Some(probe_id) => self.0.gone.check(before, answers, || self.ask_for(probe_id)).await,
+            None => answers,
         }
     }
-}
-
-/// An error with all of its causes, on one line.
-pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

@@ -12,6 +12,7 @@ use crate::decode::{Decoder, LocationPath};
 use crate::mover::Said;
 use crate::position::{Epoch, Position};
 use crate::retry::RetryPolicy;
+use crate::supervisor::Supervisor;
 use crate::telemetry::Metrics;
 use crate::telemetry::refeed::Asked;
 use crate::testing::source::{Reply, TestSource};
@@ -20,10 +21,20 @@ fn id(text: &str) -> DocId {
     DocId::from_key(Some(text.as_bytes())).unwrap()
 }
 
+/// Every server of these tests has it.
+const PROBE: &str = "probe";
+
+async fn start() -> TestSource {
+    let server = TestSource::start().await;
+    server.put(PROBE, Reply::Document("{}"));
+    server
+}
+
 fn config(url: &str) -> Config {
     let mut config = Config::default();
     config.source.kind = Some(SourceKind::Http);
     config.source.url = Some(url.parse().unwrap());
+    config.source.probe_id = Some(PROBE.to_owned());
     config.source.timeout = Duration::from_secs(5);
     config.documents.max_bytes = crate::config::ByteSize::new(1000);
     config
@@ -38,7 +49,7 @@ fn failure(answer: &Answer) -> &Failure {
 
 #[tokio::test]
 async fn each_id_has_its_own_answer() {
-    let server = TestSource::start().await;
+    let server = start().await;
     server.put("a/b", Reply::Document(r#"{"n":1.10}"#));
     server.put("down", Reply::Status(500));
     server.put("gone", Reply::Status(410));
@@ -65,7 +76,7 @@ async fn each_id_has_its_own_answer() {
 
 #[tokio::test]
 async fn a_source_that_hangs_or_is_not_there_is_a_failure_without_address_and_secrets() {
-    let server = TestSource::start().await;
+    let server = start().await;
     server.put("x", Reply::Hang);
     server.put("y", Reply::HangInBody);
     let mut config = config(&format!("{}?key=hunter2", server.template()));
@@ -82,7 +93,7 @@ async fn a_source_that_hangs_or_is_not_there_is_a_failure_without_address_and_se
 
 #[tokio::test]
 async fn credentials_and_headers_go_with_each_request_and_a_retry_after_comes_back() {
-    let server = TestSource::start().await;
+    let server = start().await;
     server.expect_header("authorization", "Bearer t");
     server.expect_header("x-api-key", "k");
     server.put("a", Reply::Document("{}"));
@@ -93,19 +104,19 @@ async fn credentials_and_headers_go_with_each_request_and_a_retry_after_comes_ba
     config.source.bearer_token = Some(Secret::new("t"));
     config.source.headers.insert("x-api-key".to_owned(), Secret::new("k"));
     let source = Source::open(&config).unwrap();
-    assert_eq!(source.probe().await, Ok(Answer::Gone));
+    assert_eq!(source.probe().await, Ok(Answer::Found(Bytes::from_static(b"{}"))));
     let answers = source.fetch(&[id("a"), id("later")]).await;
     assert_eq!(answers[0], Answer::Found(Bytes::from_static(b"{}")));
     assert_eq!(failure(&answers[1]).retry_after, Some(Duration::from_secs(7)));
     server.expect_header("authorization", "Basic dTpw");
     config.source.bearer_token = None;
     (config.source.username, config.source.password) = (Some("u".to_owned()), Some(Secret::new("p")));
-    assert_eq!(Source::open(&config).unwrap().probe().await, Ok(Answer::Gone));
+    assert_eq!(Source::open(&config).unwrap().probe().await, Ok(Answer::Found(Bytes::from_static(b"{}"))));
 }
 
 #[tokio::test]
 async fn no_more_requests_are_under_way_than_the_source_may_be_asked() {
-    let server = TestSource::start().await;
+    let server = start().await;
     let mut config = config(&server.template());
     config.source.max_in_flight = 2;
     let source = Arc::new(Source::open(&config).unwrap());
@@ -122,6 +133,8 @@ fn without_a_source_that_can_be_asked_there_is_none() {
     config.source.ca_file = Some("/there/is/no/such/file.pem".into());
     let error = Source::open(&config).unwrap_err().to_string();
     assert!(error.contains("source.ca_file /there/is"), "{error}");
+    (config.source.ca_file, config.source.probe_id) = (None, None);
+    assert!(matches!(Source::open(&config), Err(OpenError::Incomplete)), "a 404 cannot be checked");
     config.source.kind = Some(SourceKind::Postgresql);
     assert!(matches!(Source::open(&config), Err(OpenError::Incomplete)));
 }
@@ -142,7 +155,7 @@ struct Fed {
 const DOCUMENT: &str = r#"{"location":[1,2]}"#;
 
 async fn fed(change: impl FnOnce(&mut Config)) -> Fed {
-    let server = TestSource::start().await;
+    let server = start().await;
     let mut config = config(&server.template());
     config.source.max_in_flight = 1;
     change(&mut config);
@@ -160,7 +173,7 @@ async fn fed(change: impl FnOnce(&mut Config)) -> Fed {
         health: health.clone(),
     };
     let stop = tokio_util::sync::CancellationToken::new();
-    let feeder = Feeder::start(around, stop.clone());
+    let feeder = Feeder::start(around, stop.clone(), &Supervisor::new().0);
     let (asked, answers) = mpsc::unbounded_channel();
     Fed { server, feeder, health, metrics, asked, answers, sources, config, _stop: stop.drop_guard() }
 }
@@ -303,4 +316,33 @@ async fn what_a_partition_asked_for_that_is_gone_is_not_asked_any_more() {
     fed.until("nothing waits", |fed| fed.metrics.refeed.waiting.get() == 0).await;
     fed.ask("b");
     fed.answered().await;
+}
+
+#[tokio::test]
+async fn a_server_that_answers_404_for_everything_deletes_nothing() {
+    let mut fed = fed(|config| config.source.max_in_flight = 4).await;
+    let documents = (0..30).map(|n| format!("d{n}"));
+    documents.clone().for_each(|name| fed.server.put(&name, Reply::Document(DOCUMENT)));
+    // An ingress without a server behind it.
+    fed.server.put(PROBE, Reply::Status(404));
+    documents.clone().for_each(|name| fed.server.put(&name, Reply::Status(404)));
+    documents.clone().for_each(|name| fed.ask(&name));
+    fed.until("an open breaker", |fed| fed.metrics.refeed.breaker_open.get() == 1).await;
+    fed.until("it shows", |fed| fed.health.missing().contains_key("source")).await;
+    let shown = fed.health.missing()["source"].clone();
+    assert!(shown.contains("source.probe_id"), "{shown}");
+    // All come back, but for one that is gone indeed.
+    documents.clone().skip(1).for_each(|name| fed.server.put(&name, Reply::Document(DOCUMENT)));
+    fed.server.put(PROBE, Reply::Document(DOCUMENT));
+    let mut gone = 0;
+    for _ in 0..30 {
+        let Answered { question, said, .. } = fed.answered().await;
+        if question.id == id("d0") {
+            assert_eq!(said, Said::Gone);
+            gone += 1;
+        } else {
+            assert_eq!(said, Said::Document(DOCUMENT.into()), "{:?}", question.id);
+        }
+    }
+    assert_eq!((gone, fed.metrics.refeed.answers.of(Asked::Gone).get()), (1, 1));
 }

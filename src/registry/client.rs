@@ -15,8 +15,8 @@ use url::Url;
 
 use super::schema::{Fetched, Kind, Reference};
 use super::{SchemaId, Trouble, Unreadable};
+use crate::causes::with_causes;
 use crate::config::{SchemaRegistry, Secret};
-use crate::refeed::with_causes;
 
 /// Bytes of one answer.
 const MAX_ANSWER: usize = 4 << 20;

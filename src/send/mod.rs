@@ -3,10 +3,12 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `mod.rs` | options, summary, errors; the run over all lines |
+//! | `destination.rs` | which partition geofold's own records of a document have to go to |
 //! | `line.rs` | the forms of a line, parsed to a record; pure |
 //! | `producer.rs` | the Kafka side: settings that the promises need, deliveries counted |
 //! | `pace.rs` | an even rate |
 
+mod destination;
 mod line;
 mod pace;
 mod producer;
@@ -26,6 +28,8 @@ use tracing::{info, warn};
 pub use line::{LineError, LineProblem, LineRules, OP_HEADER, Op, SendRecord, UnknownOp, parse_line};
 pub use producer::DeliveryFailure;
 
+pub use destination::Unreadable;
+pub(crate) use destination::{Destination, Destinations};
 use pace::Pace;
 pub(crate) use producer::{TopicProducer, check_topic, settings};
 
@@ -41,8 +45,8 @@ const LOGGED_BAD_LINES: u64 = 10;
 /// What to send, and where. Not `Debug`, since the properties may hold a password.
 #[derive(Clone)]
 pub struct SendOptions {
-    /// Settings for librdkafka's producer, with `bootstrap.servers`. Partitioner, acknowledgements and idempotence are
-    /// not theirs to choose.
+    /// Settings for librdkafka's producer, with `bootstrap.servers` and `partitioner` (murmur2 without it). Acknowledgements and
+    /// idempotence are not theirs to choose.
     pub properties: BTreeMap<String, String>,
     /// The topic; it must exist.
     pub topic: String,
@@ -296,7 +300,7 @@ impl Run<'_> {
         if let Some(pace) = &mut self.pace {
             pace.wait(self.start.elapsed());
         }
-        if !self.producer.produce(record, self.summary.lines, self.stop) {
+        if !self.producer.produce(record, None, self.summary.lines, self.stop) {
             self.summary.lines -= 1;
             return Err(Halt::Interrupted);
         }
@@ -410,6 +414,21 @@ mod tests {
         let broker = MockCluster::new(1).unwrap();
         broker.create_topic("people", PARTITIONS, 1).unwrap();
         broker
+    }
+
+    #[tokio::test]
+    async fn records_land_where_the_configured_partitioner_puts_them() {
+        let broker = broker();
+        let mut options = options(&broker);
+        options.properties.insert("partitioner".to_owned(), "consistent_random".to_owned());
+        let lines: Vec<String> = (0..50).map(|n| format!("{{\"id\":\"user-{n}\"}}")).collect();
+        send_text(options, lines.join("\n")).await.unwrap();
+        let seen = read(&broker, 50);
+        assert_eq!(seen.len(), 50);
+        for record in &seen {
+            let partition = crate::config::Partitioner::Crc32.partition_of(record.key.as_bytes(), PARTITIONS);
+            assert_eq!(Some(record.partition), partition, "{record:?}");
+        }
     }
 
     fn options(broker: &Broker) -> SendOptions {

@@ -1,7 +1,7 @@
 //! The Kafka side of `geofold send`: settings that geofold's promises need, deliveries counted as they come.
 //!
-//! A document's key must keep it in one partition, whoever wrote it: so the partitioner is that of the Java clients. A
-//! later write must not overtake an earlier one that is sent again: so the producer is idempotent.
+//! A document's key must keep it in one partition, whoever wrote it: so the partitioner is that of the other producers
+//! (`kafka.partitioner`), and a record may name its partition. A later write must not overtake an earlier one that is sent again: so the producer is idempotent.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,15 +20,15 @@ use tokio_util::sync::CancellationToken;
 use super::{OP_HEADER, SendError, SendRecord};
 
 /// May be overridden: good throughput, and no more than 64 MiB held for a broker that is slower than the input.
-const DEFAULTS: [(&str, &str); 4] = [
+const DEFAULTS: [(&str, &str); 5] = [
+    ("partitioner", "murmur2_random"),
     ("client.id", "geofold-send"),
     ("compression.type", "lz4"),
     ("linger.ms", "20"),
     ("queue.buffering.max.kbytes", "65536"),
 ];
 /// May not.
-const REQUIRED: [(&str, &str); 3] =
-    [("partitioner", "murmur2_random"), ("acks", "all"), ("enable.idempotence", "true")];
+const REQUIRED: [(&str, &str); 2] = [("acks", "all"), ("enable.idempotence", "true")];
 
 const METADATA_TIMEOUT: Duration = Duration::from_secs(10);
 /// A broker that creates topics by itself says "unknown" the first time.
@@ -102,12 +102,19 @@ impl TopicProducer {
         Ok(Self { producer, topic: topic.to_owned() })
     }
 
-    /// Hands the record to the client; waits while its queue is full. `false`: `stop` came first, the record was not
+    /// Hands the record to the client, for `partition` if one is given, else where its key belongs; waits while its queue is full. `false`: `stop` came first, the record was not
     /// taken. A record that the client refuses counts as refused.
-    pub fn produce(&self, record: &SendRecord<'_>, line: u64, stop: &CancellationToken) -> bool {
+    pub fn produce(
+        &self,
+        record: &SendRecord<'_>,
+        partition: Option<i32>,
+        line: u64,
+        stop: &CancellationToken,
+    ) -> bool {
         let opaque = usize::try_from(line).unwrap_or(usize::MAX);
         let mut message =
             BaseRecord::<str, str, usize>::with_opaque_to(&self.topic, opaque).key(record.key.as_ref());
+        message.partition = partition;
         message.payload = record.value;
         message.headers = record.op.map(|op| {
             OwnedHeaders::new_with_capacity(1).insert(Header { key: OP_HEADER, value: Some(op.as_str()) })

@@ -1,21 +1,16 @@
 //! The topic of increments, as a worker sees it.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt};
 use rdkafka::ClientConfig;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::producer::{FutureProducer, FutureRecord, Producer};
-use rdkafka::util::Timeout;
+use rdkafka::error::KafkaError;
 
 use super::emitter::Outgoing;
+use crate::kafka::resilient_producer::{Message, ResilientProducer, Undelivered, Verdict};
 use crate::retry::RetryPolicy;
 use crate::telemetry::Metrics;
 use crate::telemetry::events::{IncrementAcknowledged, IncrementFailed};
-
-/// How long an increment may wait for room in the producer's queue before that counts as a failure.
-const ROOM: Duration = Duration::from_secs(5);
 
 /// Where increments are handed in. One implementation produces to Kafka; a test keeps them.
 pub trait IncrementTopic: Send + Sync {
@@ -35,8 +30,7 @@ pub struct TooLarge;
 /// Sends to Kafka.
 pub struct KafkaIncrements {
     topic: Arc<str>,
-    settings: ClientConfig,
-    producer: Mutex<FutureProducer>,
+    producer: ResilientProducer,
     retry: RetryPolicy,
     metrics: Arc<Metrics>,
 }
@@ -52,45 +46,31 @@ impl KafkaIncrements {
         retry: RetryPolicy,
         metrics: Arc<Metrics>,
     ) -> Result<Self, KafkaError> {
-        let producer = Mutex::new(settings.create()?);
-        Ok(Self { topic: topic.into(), settings, producer, retry, metrics })
+        let producer = ResilientProducer::new(settings, "increments")?;
+        Ok(Self { topic: topic.into(), producer, retry, metrics })
     }
 
     async fn send_until_acknowledged(&self, partition: i32, increment: &Outgoing) -> Result<(), TooLarge> {
         let mut delays = self.retry.delays();
+        let message = Message {
+            topic: &self.topic,
+            key: Some(increment.key.as_bytes()),
+            value: Some(&increment.value),
+            headers: None,
+        };
         loop {
-            let record = FutureRecord::to(&self.topic).key(&increment.key).payload(&*increment.value);
-            let error = match self.producer().send(record, Timeout::After(ROOM)).await {
-                Ok(_) => {
-                    IncrementAcknowledged { partition, edges: increment.edges, bytes: increment.value.len() }
-                        .emit(&self.metrics);
-                    return Ok(());
-                }
-                Err((error, _)) => error,
+            let Err(Undelivered { verdict, error }) = self.producer.send(&message).await else {
+                IncrementAcknowledged { partition, edges: increment.edges, bytes: increment.value.len() }
+                    .emit(&self.metrics);
+                return Ok(());
             };
-            if matches!(
-                error.rdkafka_error_code(),
-                Some(RDKafkaErrorCode::MessageSizeTooLarge | RDKafkaErrorCode::MessageBatchTooLarge)
-            ) {
+            if verdict == Verdict::TooLarge {
                 return Err(TooLarge);
             }
             let delay = delays.next(None);
             IncrementFailed { partition, topic: &self.topic, error: &error, delay }.emit(&self.metrics);
             tokio::time::sleep(delay).await;
         }
-    }
-
-    /// The producer; another one if the last one is lost: after a fatal error librdkafka sends nothing any more.
-    fn producer(&self) -> FutureProducer {
-        let mut producer = self.producer.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((code, reason)) = producer.client().fatal_error() {
-            tracing::warn!(%code, reason, "the producer of increments is lost; another one takes over");
-            match self.settings.create() {
-                Ok(another) => *producer = another,
-                Err(error) => tracing::warn!(%error, "another producer of increments can not be made yet"),
-            }
-        }
-        producer.clone()
     }
 }
 
@@ -102,9 +82,11 @@ impl IncrementTopic for KafkaIncrements {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use bytes::Bytes;
     use rdkafka::consumer::{BaseConsumer, Consumer};
-    use rdkafka::message::Message;
+    use rdkafka::message::Message as _;
     use rdkafka::types::RDKafkaRespErr;
 
     use super::*;

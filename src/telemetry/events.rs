@@ -11,6 +11,7 @@ use std::time::Duration;
 use tracing::{debug, error, info, warn};
 
 use super::metrics::{Metrics, Rebalance, Success};
+use crate::elastic::{Index, ItemError};
 use crate::ids::DocId;
 use crate::position::Position;
 use crate::registry::SchemaId;
@@ -114,6 +115,20 @@ impl PartitionStopped<'_> {
     pub fn emit(self, metrics: &Metrics) {
         metrics.partition_stopped(self.partition);
         error!(partition = self.partition, offset = self.offset, reason = %self.reason, "partition stopped");
+    }
+}
+
+/// A partition that had stopped is at work again.
+pub struct PartitionGoesOn {
+    /// Its number.
+    pub partition: i32,
+}
+
+impl PartitionGoesOn {
+    /// Logs and counts it.
+    pub fn emit(self, metrics: &Metrics) {
+        metrics.partition_goes_on(self.partition);
+        info!(partition = self.partition, "partition goes on");
     }
 }
 
@@ -396,6 +411,60 @@ impl GapWhileCounting {
             partition,
             "offsets are missing (compaction, or transactions): if a worker died before it told what it had counted of such a              record, counts stay wrong; if one died here, recount with geofold audit --tally"
         );
+    }
+}
+
+/// Elasticsearch answers 401 or 403, or no longer does.
+#[derive(Debug)]
+pub struct CredentialsRefused<'a> {
+    /// What it answered; `None`: a request was not refused.
+    pub reason: Option<&'a str>,
+}
+
+impl CredentialsRefused<'_> {
+    /// Logs it.
+    pub fn emit(self) {
+        match self.reason {
+            Some(reason) => warn!(
+                reason,
+                "elasticsearch refuses geofold's credentials; nothing is sent but one request at a time, and the worker stops if it \
+                 lasts for retry.unauthorized"
+            ),
+            None => info!("elasticsearch takes geofold's credentials again"),
+        }
+    }
+}
+
+/// An index refuses one document after the other alike, so that it and not they are at fault; or has taken one again.
+#[derive(Debug)]
+pub struct IndexRefuses<'a> {
+    /// Which.
+    pub index: &'a Index,
+    /// Such as this; `None`: it has taken one.
+    pub error: Option<&'a ItemError>,
+}
+
+impl IndexRefuses<'_> {
+    /// Logs and counts it.
+    pub fn emit(self, metrics: &Metrics) {
+        let index = self.index.suffix();
+        match self.error {
+            Some(error) => {
+                metrics.refusing_indices.inc();
+                error!(
+                    index,
+                    kind = error.kind,
+                    status = error.status,
+                    "an index refuses every document; they are tried again and are no dead letters: look at its mapping, its \
+                     pipelines and its number of documents"
+                );
+                debug!(index, %error, "an index refuses every document");
+            }
+            None => {
+                metrics.refusing_indices.dec();
+                info!(index, "an index takes documents again");
+            }
+        }
     }
 }
 

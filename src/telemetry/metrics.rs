@@ -41,6 +41,8 @@ label! {
         DeadLettered => "dead_lettered",
         /// Its document is not there and `on_missing` is `drop`, or the source of truth does not have it either.
         Dropped => "dropped",
+        /// A touch of a document that is not there.
+        NothingToPlace => "nothing_to_place",
         /// Given up when the partition was revoked; the next owner reads it again.
         HandedOver => "handed_over",
     }
@@ -139,6 +141,8 @@ pub struct Metrics {
     pub elasticsearch_bytes: Counters<RequestKind>,
     /// The configured nodes, by whether they answer.
     pub elasticsearch_nodes: Gauges<NodeState>,
+    /// Indices that refuse every document.
+    pub refusing_indices: IntGauge,
     /// Requests that may be under way at once.
     pub elasticsearch_permits: IntGauge,
     /// Requests under way, with those that wait to be sent again.
@@ -333,6 +337,11 @@ impl Metrics {
                 "Nodes in elasticsearch.urls, by whether the last request to each was answered; those that are down are passed over while others are up.",
                 "state",
             )?,
+            refusing_indices: r.gauge(
+                "geofold_refusing_indices",
+                "Indices that refused one document after the other alike and took none in between; their documents are tried \
+                 again.",
+            )?,
             elasticsearch_permits: r.gauge(
                 "geofold_elasticsearch_permits",
                 "Requests to Elasticsearch that may be under way at once.",
@@ -451,6 +460,11 @@ impl Metrics {
                 owned.stopped.insert(partition);
             }
         });
+    }
+
+    /// An owned partition that had stopped is at work again.
+    pub(super) fn partition_goes_on(&self, partition: i32) {
+        self.change_owned(|owned| owned.stopped.remove(&partition));
     }
 
     fn change_owned<T>(&self, change: impl FnOnce(&mut Owned) -> T) -> T {

@@ -27,7 +27,7 @@ pub mod reading;
 pub mod recent;
 pub mod refeed;
 pub mod reload;
-mod requests;
+pub mod requests;
 pub mod schemas;
 pub mod tally;
 pub mod traces;

@@ -144,7 +144,7 @@ mod tests {
         assert_eq!((partitions[0].in_flight, partitions[0].parked), (3, 1));
         assert_eq!(metrics.read_records(), 10);
         let outcomes = metrics.read_outcomes();
-        assert_eq!((outcomes[0], outcomes[6]), (("indexed", 4), ("handed_over", 3)));
+        assert_eq!((outcomes[0], outcomes[7]), (("indexed", 4), ("handed_over", 3)));
         assert!(!metrics.render().unwrap().contains("geofold_records_in_flight{partition=\"3\"}"));
     }
 

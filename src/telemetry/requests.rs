@@ -1,10 +1,14 @@
 //! What the sender of rounds tells, as metrics.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::events::{CredentialsRefused, IndexRefuses};
 use super::metrics::{Metrics, NodeState, RequestKind as Kind, Success, level};
+use crate::admin::Health;
 use crate::elastic::nodes::NodesObserver;
-use crate::elastic::rounds::{RequestKind, RoundsObserver};
+use crate::elastic::rounds::{RequestKind, RoundsObserver, ServerObserver};
+use crate::elastic::{Index, ItemError};
 
 impl RoundsObserver for Metrics {
     fn request(&self, kind: RequestKind, items: usize, bytes: usize, took: Duration, ok: bool) {
@@ -23,6 +27,34 @@ impl RoundsObserver for Metrics {
 
     fn waiting(&self, delta: i64) {
         self.elasticsearch_requests_waiting.add(delta);
+    }
+}
+
+/// Shows how Elasticsearch stands in log, metrics and readiness.
+pub struct ServerEvents {
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Readiness.
+    pub health: Arc<Health>,
+}
+
+impl ServerObserver for ServerEvents {
+    fn credentials_refused(&self, reason: Option<&str>) {
+        match reason {
+            Some(reason) => self.health.not_ready("elasticsearch", reason),
+            None => self.health.ready("elasticsearch"),
+        }
+        CredentialsRefused { reason }.emit();
+    }
+
+    fn index_at_fault(&self, index: &Index, error: Option<&ItemError>) {
+        let part = format!("index {}", index.suffix());
+        match error {
+            // Without the reason, which may quote a document.
+            Some(error) => self.health.not_ready(part, format!("it refuses every document ({})", error.kind)),
+            None => self.health.ready(&part),
+        }
+        IndexRefuses { index, error }.emit(&self.metrics);
     }
 }
 

@@ -9,9 +9,10 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
+use crate::elastic::condition::Condition;
 use crate::elastic::{
-    AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Found, Get, GetAnswer, Guard, Index,
-    ItemError, Stamp,
+    AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Found, Get, GetAnswer, Index, ItemError,
+    Stamp,
 };
 use crate::geoshard::GeoshardMap;
 use crate::ids::ShardId;
@@ -29,6 +30,8 @@ pub(crate) struct Faults {
     pub lost_replies: usize,
     /// Every call is answered with 401.
     pub unauthorized: bool,
+    /// Geoshards that take no document.
+    pub refusing_shards: BTreeSet<ShardId>,
     /// The meta index takes no writes.
     pub meta_is_blocked: bool,
     /// No refresh succeeds.
@@ -39,6 +42,8 @@ pub(crate) struct Faults {
     pub delay: Duration,
     /// Documents with these ids are refused for good in every geoshard.
     pub refused_ids: BTreeSet<String>,
+    /// Documents that contain this text are refused for good in every geoshard.
+    pub refused_text: Option<&'static str>,
 }
 
 #[derive(Debug, Clone)]
@@ -230,40 +235,30 @@ impl Store {
         if self.faults.meta_is_blocked && *index == Index::Meta {
             return failed(429, "cluster_block_exception");
         }
-        let is_refused = self.faults.refused_ids.contains(id.as_str());
+        let refuses = |shard: &ShardId| self.faults.refusing_shards.contains(shard);
+        let has_refused_text = |source: &Bytes| {
+            self.faults.refused_text.is_some_and(|text| String::from_utf8_lossy(source).contains(text))
+        };
+        let is_refused = self.faults.refused_ids.contains(id.as_str())
+            || matches!(index, Index::Geoshard(shard) if refuses(shard))
+            || matches!(op, BulkOp::Index { source, .. } if has_refused_text(source));
         let Some(docs) = self.indices.get_mut(index) else {
             return failed(404, "index_not_found_exception");
         };
         let known = docs.get(id.as_str());
         let known_version = known.map(|doc| doc.version);
         let was_there = known.is_some_and(|doc| doc.source.is_some());
-        let (version, source) = match op {
+        let source = match op {
             BulkOp::Index { .. } if is_document && is_refused => {
                 return failed(400, "document_parsing_exception");
             }
-            BulkOp::Index { guard, source, .. } => {
-                let next = known_version.unwrap_or(0) + 1;
-                let version = match *guard {
-                    Guard::External(at) => (known_version < Some(at.version())).then_some(at.version()),
-                    Guard::ExternalOrEqual(at) => {
-                        (known_version <= Some(at.version())).then_some(at.version())
-                    }
-                    Guard::Absent => (!was_there).then_some(next),
-                    Guard::Unchanged(stamp) => {
-                        (was_there && known.map(|doc| doc.seq_no) == Some(stamp.seq_no)).then_some(next)
-                    }
-                };
-                (version, Some(source.clone()))
-            }
-            BulkOp::Delete { version, .. } => {
-                ((known_version < Some(version.version())).then_some(version.version()), None)
-            }
-            BulkOp::Remove { stamp, .. } => {
-                let is_unchanged = was_there && known.map(|doc| doc.seq_no) == Some(stamp.seq_no);
-                (is_unchanged.then(|| known_version.unwrap_or(0) + 1), None)
-            }
+            BulkOp::Index { source, .. } => Some(source.clone()),
+            BulkOp::Delete { .. } | BulkOp::Remove { .. } => None,
         };
-        let Some(version) = version else { return failed(409, "version_conflict_engine_exception") };
+        let live = known.filter(|_| was_there).map(|doc| Stamp { seq_no: doc.seq_no, primary_term: 1 });
+        let Some(version) = Condition::from(op).next_version(known_version, live) else {
+            return failed(409, "version_conflict_engine_exception");
+        };
         let status = match (&source, was_there) {
             (None, false) => 404,
             (Some(_), false) => 201,
@@ -272,7 +267,7 @@ impl Store {
         let seq_no = self.next_seq_no;
         self.next_seq_no += 1;
         docs.insert(id.as_str().to_owned(), Doc { version, seq_no, source });
-        let stamp = (*index == Index::Placements).then_some(Stamp { seq_no, primary_term: 1 });
+        let stamp = (!is_document).then_some(Stamp { seq_no, primary_term: 1 });
         BulkAnswer { status, stamp, error: None }
     }
 }

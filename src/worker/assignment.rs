@@ -2,7 +2,6 @@
 //! committed. Only the poll thread touches it, in and between the consumer's callbacks.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::mpsc as std_mpsc;
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::budget::{Budget, Limits, Meter};
+use super::budget::{Budget, CacheShare, Limits, Meter};
 use super::limits::{self, LimitsReader};
 use super::partition::{Bench, Mode, Partition, Published, stopped_part};
 use super::record::Record;
@@ -100,7 +99,7 @@ pub struct Assignment {
     budget: Arc<Budget>,
     limits: Limits,
     followed: LimitsReader,
-    cached_placements: usize,
+    pub(super) cache_share: Arc<CacheShare>,
     owned: HashMap<i32, Owned, ahash::RandomState>,
     /// Revoked while they were paused. librdkafka remembers that, so they come back paused.
     left_paused: HashSet<i32, ahash::RandomState>,
@@ -139,7 +138,7 @@ impl Assignment {
             budget,
             limits,
             followed,
-            cached_placements,
+            cache_share: CacheShare::new(cached_placements),
             owned: HashMap::default(),
             left_paused: HashSet::default(),
             ever_held: HashSet::default(),
@@ -153,8 +152,7 @@ impl Assignment {
     pub fn assign(&mut self, partitions: &[i32]) -> Vec<i32> {
         // Nothing comes twice without a revocation; if it did, the earlier task must be gone first.
         self.revoke(partitions, Duration::ZERO);
-        let total = self.owned.len() + partitions.len();
-        let share = NonZeroUsize::new(self.cached_placements / total.max(1)).unwrap_or(NonZeroUsize::MIN);
+        self.cache_share.set_partitions(self.owned.len() + partitions.len());
         let begin_with = if self.draining { Mode::Drain } else { Mode::Run };
         for &number in partitions {
             let (records, records_receiver) = mpsc::channel(QUEUE_RECORDS);
@@ -172,9 +170,10 @@ impl Assignment {
                 cancel: cancel.clone(),
                 meter: meter.clone(),
                 published: published.clone(),
-                cached_placements: share,
+                cache_share: self.cache_share.clone(),
                 metrics: metrics.clone(),
             };
+            #[expect(clippy::disallowed_methods, reason = "a panic stops the partition (Partition::run)")]
             self.runtime.spawn(async move {
                 partition.run().await;
                 drop(ended_sender);
@@ -204,6 +203,7 @@ impl Assignment {
     pub fn revoke(&mut self, partitions: &[i32], grace: Duration) -> Vec<(i32, i64)> {
         let revoked: Vec<(i32, Owned)> =
             partitions.iter().filter_map(|&number| Some((number, self.owned.remove(&number)?))).collect();
+        self.cache_share.set_partitions(self.owned.len());
         for (_, owned) in &revoked {
             // A task that has ended does not listen any more.
             let _ = owned.mode.send(Mode::FinishBatch);

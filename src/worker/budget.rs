@@ -3,6 +3,7 @@
 //! Every record costs its bytes from the moment the poll thread owns it until its fold is done. Partition tasks and the
 //! poll thread meet in a few atomics, one set per partition; no lock is shared.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
@@ -27,6 +28,32 @@ impl Limits {
     /// with much.
     pub fn enough(self, partitions: usize) -> usize {
         self.total / (2 * partitions.max(1))
+    }
+}
+
+/// How many placements each partition of the worker may cache: all have the same share of `memory.cached_placements`. Partitions come
+/// and go one by one (cooperative assignment), so each task looks again between two batches.
+#[derive(Debug)]
+pub struct CacheShare {
+    total: usize,
+    partitions: AtomicUsize,
+}
+
+impl CacheShare {
+    /// `total` placements for all partitions together.
+    pub fn new(total: usize) -> Arc<Self> {
+        Arc::new(Self { total, partitions: AtomicUsize::new(1) })
+    }
+
+    /// The worker owns so many partitions now.
+    pub fn set_partitions(&self, partitions: usize) {
+        self.partitions.store(partitions, Relaxed);
+    }
+
+    /// What one partition may cache, at least one placement.
+    pub fn of_one(&self) -> NonZeroUsize {
+        let share = self.total / self.partitions.load(Relaxed).max(1);
+        NonZeroUsize::new(share).unwrap_or(NonZeroUsize::MIN)
     }
 }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdkafka::producer::FutureProducer;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +16,9 @@ use crate::distribution::last_runs::LastRuns;
 use crate::distribution::memcached::Memcached;
 use crate::distribution::{Distributor, Job, Surroundings};
 use crate::elastic::Elastic;
+use crate::fnv::fnv1a;
 use crate::retry::RetryPolicy;
+use crate::supervisor::Supervisor;
 use crate::telemetry::Metrics;
 
 /// How long what has no gate may still run when the worker ends.
@@ -75,10 +76,9 @@ fn action(
     Ok(match (job.kind, &job.url, &job.topic) {
         (JobKind::Webhook, Some(url), _) => Arc::new(webhook(job, url)?),
         (JobKind::Topic, _, Some(topic)) => {
-            let producer: FutureProducer = client_config(&config.producer_properties())
-                .create()
+            let topic = Topic::new(client_config(&config.producer_properties()), topic)
                 .map_err(|error| WorkerError::Client { client: "producer for distributions", error })?;
-            Arc::new(Topic { producer, topic: topic.clone() })
+            Arc::new(topic)
         }
         // What is required with the other kinds has been checked.
         _ => Arc::new(Refresh(elastic.clone())),
@@ -116,11 +116,7 @@ pub fn webhook(job: &DistributionJob, url: &ServerUrl) -> Result<Webhook, Worker
 /// count for the new one, so the goal is in it.
 fn store_key(config: &Config, job: &DistributionJob) -> String {
     let goal = [job.url.as_ref().map(|url| url.as_url().as_str()), job.topic.as_deref()];
-    // FNV-1a: the same in every build.
-    let fingerprint =
-        goal.into_iter().flatten().flat_map(str::bytes).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+    let fingerprint = fnv1a(goal.into_iter().flatten().flat_map(str::bytes));
     let namespace = &config.distribution.namespace;
     format!("{namespace}:{}:{}:{fingerprint:08x}:", config.elasticsearch.prefix, job.name)
 }
@@ -133,9 +129,9 @@ pub(super) struct Distributing {
 }
 
 impl Distributing {
-    pub(super) fn start(distributor: Arc<Distributor>) -> Self {
+    pub(super) fn start(distributor: Arc<Distributor>, supervisor: &Supervisor) -> Self {
         let stop = CancellationToken::new();
-        let task = tokio::spawn(distributor.clone().run(stop.clone()));
+        let task = supervisor.spawn("distributor", stop.clone(), distributor.clone().run(stop.clone()));
         Self { distributor, stop, task }
     }
 

@@ -3,16 +3,21 @@
 //! Pure: records and outcomes go in with the time, entries to work on and letters to deliver come out. One ledger per
 //! assignment; nothing of it survives a revocation, since the next owner reads the same records again.
 //!
-//! *Invariant (INV-3):* [`Ledger::watermark`] is never above the first record of anything that is pending, in flight,
+//! *Invariant (INV-3):* [`Ledger::watermark`] is never above the first record of anything that is pending, in flight, apart,
 //! parked, waiting for the source of truth, or on its way to the dead-letter topic.
 
+mod apart;
 mod asking;
+mod separate;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use self::apart::Apart;
 use self::asking::{Asking, Kept};
+pub use self::separate::Reread;
 use super::budget::RECORD_OVERHEAD_BYTES;
+use super::record::Record;
 use crate::clock::Instant;
 use crate::dirty_set::DirtySet;
 use crate::distribution::scheduler::Change;
@@ -54,6 +59,8 @@ pub struct Undeliverable {
     pub refusal: Refusal,
     /// The step that refused it: `fold` or `write`.
     pub stage: &'static str,
+    /// The record, if it is only one, and was read from the topic again.
+    pub record: Option<Arc<Record>>,
 }
 
 impl Undeliverable {
@@ -76,6 +83,8 @@ pub struct Settlement {
     pub already_applied: u64,
     /// See [`Done::Dropped`].
     pub dropped: u64,
+    /// See [`Done::NothingToPlace`].
+    pub nothing_to_place: u64,
     /// Records that went into a fold with a newer one.
     pub folded: u64,
     /// Entries that wait for their document's next record now, each with the position it waits for.
@@ -114,6 +123,12 @@ pub struct Ledger {
     /// a key into two partitions, that of the other one may be recorded, and two documents wait for the same number.
     parked_until: BTreeSet<(Position, DocId)>,
     carries: HashMap<DocId, Carry, ahash::RandomState>,
+    /// What came back from a batch, and not for want of an answer. Its documents are not in `dirty`.
+    apart: HashMap<DocId, Apart, ahash::RandomState>,
+    /// When each of those is due again that is not in a batch.
+    due: BTreeSet<(Instant, DocId)>,
+    /// Records to be read again.
+    rereads: Vec<Reread>,
     asking: HashMap<DocId, Asking, ahash::RandomState>,
     questions: Vec<Question>,
     /// Answers of the source.
@@ -136,6 +151,9 @@ impl Ledger {
             parked: HashMap::default(),
             parked_until: BTreeSet::new(),
             carries: HashMap::default(),
+            apart: HashMap::default(),
+            due: BTreeSet::new(),
+            rereads: Vec::new(),
             asking: HashMap::default(),
             questions: Vec::new(),
             kept: HashMap::default(),
@@ -163,7 +181,13 @@ impl Ledger {
         let bytes = held_bytes(&id, &fold);
         let dirty = Dirty { fold: Arc::new(fold), since: now, bytes };
         self.bytes += bytes;
-        let dirty = if self.asking.is_empty() { Some(dirty) } else { self.take_while_asking(&id, dirty) };
+        let mut dirty = Some(dirty);
+        if !self.asking.is_empty() {
+            dirty = dirty.and_then(|dirty| self.take_while_asking(&id, dirty));
+        }
+        if !self.apart.is_empty() {
+            dirty = dirty.and_then(|dirty| self.take_while_apart(&id, offset, dirty));
+        }
         match dirty {
             Some(dirty) if self.parked.is_empty() => self.add(id, offset, dirty),
             Some(dirty) => self.take_while_parked(id, offset, dirty),
@@ -200,11 +224,14 @@ impl Ledger {
         }
     }
 
-    /// Hands out the entries that are dirty for the longest time: those of earlier batches that are not done, and new ones
-    /// up to `max_documents` and about `max_bytes` in all, but at least one.
-    pub fn hand_out(&mut self, max_documents: usize, max_bytes: usize) -> Vec<Entry> {
+    /// Hands out the entries that are dirty for the longest time: those of earlier batches that are not done and are due `now`, and new
+    /// ones up to `max_documents` and about `max_bytes` in all, but at least one.
+    pub fn hand_out(&mut self, max_documents: usize, max_bytes: usize, now: Instant) -> Vec<Entry> {
+        let mut entries =
+            if self.due.is_empty() { Vec::new() } else { self.hand_out_apart(max_documents, now) };
         let held: usize = self.dirty.in_flight().map(|entry| entry.value.bytes).sum();
-        let mut budget = max_bytes.saturating_sub(held);
+        let held_apart: usize = entries.iter().map(|entry| held_bytes(&entry.id, &entry.fold)).sum();
+        let mut budget = max_bytes.saturating_sub(held + held_apart);
         let affordable = self
             .dirty
             .pending()
@@ -216,22 +243,22 @@ impl Ledger {
             })
             .count()
             .max(1);
-        let n = (self.dirty.in_flight_len() + affordable).min(max_documents.max(1));
+        let room = max_documents.max(1) - entries.len();
+        let n = (self.dirty.in_flight_len() + affordable).min(room);
         let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
         let (carries, kept) = (&self.carries, &self.kept);
-        self.dirty
-            .reserve(n, false, |id, older, newer| merge.merge(id, older, newer))
-            .map(|entry| Entry {
-                id: entry.key.clone(),
-                fold: entry.value.fold.clone(),
-                carry: carries.get(entry.key).cloned().unwrap_or_default(),
-                fetched: kept.get(entry.key).map(|kept| Box::new(kept.fetched.clone())),
-            })
-            .collect()
+        let handed_out = self.dirty.reserve(n, false, |id, older, newer| merge.merge(id, older, newer));
+        entries.extend(handed_out.map(|entry| Entry {
+            id: entry.key.clone(),
+            fold: entry.value.fold.clone(),
+            carry: carries.get(entry.key).cloned().unwrap_or_default(),
+            fetched: kept.get(entry.key).map(|kept| Box::new(kept.fetched.clone())),
+        }));
+        entries
     }
 
     /// Takes the outcomes of a batch.
-    pub fn settle(&mut self, settled: Vec<Settled>) -> Settlement {
+    pub fn settle(&mut self, settled: Vec<Settled>, now: Instant) -> Settlement {
         let mut sum = Settlement::default();
         for Settled { entry, outcome, touched } in settled {
             // There are seldom any, and each look would hash the id.
@@ -261,7 +288,14 @@ impl Ledger {
                     if reason == mover::SET_BACK {
                         sum.set_back.push((id.clone(), fold.last));
                     }
-                    if carry != Carry::default() {
+                    if reason == mover::REFUSED_FOLD {
+                        self.separate(id, &fold, carry.refusal, now);
+                        continue;
+                    }
+                    let was_answered = reason != mover::UNANSWERED;
+                    if was_answered || carry.refusal.is_some() || self.apart.contains_key(&id) {
+                        self.put_apart(id, fold.first.offset(), carry, was_answered, now);
+                    } else if carry != Carry::default() {
                         self.carries.insert(id, carry);
                     }
                     continue;
@@ -274,10 +308,11 @@ impl Ledger {
                     continue;
                 }
                 Outcome::DeadLetter(refusal) => {
+                    let record = self.single_record(&id);
                     self.commit(&id);
                     self.letter_sent(fold.first.offset());
                     let fold = Arc::unwrap_or_clone(fold);
-                    sum.undeliverable.push(Undeliverable { id, fold, refusal, stage: "write" });
+                    sum.undeliverable.push(Undeliverable { id, fold, refusal, stage: "write", record });
                     continue;
                 }
                 Outcome::Done(Done::Indexed { moved }) => {
@@ -287,6 +322,7 @@ impl Ledger {
                 Outcome::Done(Done::Deleted) => sum.deleted += 1,
                 Outcome::Done(Done::AlreadyApplied) => sum.already_applied += 1,
                 Outcome::Done(Done::Dropped) => sum.dropped += 1,
+                Outcome::Done(Done::NothingToPlace) => sum.nothing_to_place += 1,
             }
             sum.folded += u64::from(fold.records) - 1;
             self.commit(&id);
@@ -314,16 +350,24 @@ impl Ledger {
         };
         let letters = self.letters.first_key_value().map(|(offset, _)| *offset);
         let rejected = self.rejected.iter().map(|letter| letter.fold.first.offset()).min();
-        let oldest_owed =
-            [dirty, parked, self.lowest_asking(), letters, rejected].into_iter().flatten().min();
+        let oldest_owed = [dirty, parked, self.lowest_apart(), self.lowest_asking(), letters, rejected]
+            .into_iter()
+            .flatten()
+            .min();
         oldest_owed.or(self.next_offset)
     }
 
-    /// Since when the oldest document that can be worked on is dirty. Parked ones wait for a record, not for us.
+    /// Since when the oldest document is dirty that waits for nothing but its batch, or for an answer: reading waits for it. Parked ones
+    /// wait for a record. What is apart may never settle, and holds only the watermark.
     pub fn oldest_since(&self) -> Option<Instant> {
         let first =
             |mut entries: crate::dirty_set::Entries<'_, DocId, Dirty>| entries.next().map(|e| e.value.since);
         [first(self.dirty.pending()), first(self.dirty.in_flight())].into_iter().flatten().min()
+    }
+
+    /// Since when the oldest document that can be worked on is dirty, what is apart included: for people.
+    pub fn oldest_owed_since(&self) -> Option<Instant> {
+        self.apart.values().map(|apart| apart.dirty.since).chain(self.oldest_since()).min()
     }
 
     /// Since when the oldest document that was not handed out yet is dirty.
@@ -343,7 +387,12 @@ impl Ledger {
 
     /// Documents that were handed out and are not done.
     pub fn in_flight(&self) -> usize {
-        self.dirty.in_flight_len()
+        self.dirty.in_flight_len() + self.apart.len()
+    }
+
+    /// Whether an entry of an earlier batch waits for nothing but an answer.
+    pub fn has_unanswered(&self) -> bool {
+        self.dirty.in_flight_len() > 0
     }
 
     /// Documents that wait for their next record.
@@ -353,7 +402,7 @@ impl Ledger {
 
     /// Documents that are dirty in any way.
     pub fn documents(&self) -> usize {
-        self.dirty.len() + self.parked.len() + self.asking.len()
+        self.dirty.len() + self.apart.len() + self.parked.len() + self.asking.len()
     }
 
     /// Bytes that all folds hold.
@@ -363,15 +412,21 @@ impl Ledger {
 
     /// Whether anything is dirty that can be worked on.
     pub fn has_work(&self) -> bool {
-        !self.dirty.is_empty()
+        !(self.dirty.is_empty() && self.apart.is_empty())
+    }
+
+    /// Whether any of that may be handed out `now`.
+    pub fn has_due_work(&self, now: Instant) -> bool {
+        !self.dirty.is_empty() || self.next_retry().is_some_and(|due| due <= now)
     }
 
     /// Whether all that is left is parked, or waits for a commit that has to pass what is parked: nothing but new records can
     /// help.
     pub fn only_parked(&self) -> bool {
         let awaits_commit = |id: &DocId| self.carries.get(id).is_some_and(|carry| carry.awaits_commit);
-        let is_stuck =
-            self.dirty.pending_len() == 0 && self.dirty.in_flight().all(|entry| awaits_commit(entry.key));
+        let is_stuck = self.dirty.pending_len() == 0
+            && self.dirty.in_flight().all(|entry| awaits_commit(entry.key))
+            && self.apart.values().all(|apart| apart.carry.awaits_commit);
         let nothing_comes = self.letters.is_empty() && self.rejected.is_empty() && self.asking.is_empty();
         is_stuck && nothing_comes && !self.parked.is_empty()
     }
@@ -391,9 +446,7 @@ impl Ledger {
     }
 
     fn park(&mut self, id: DocId, until: Position) {
-        let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
-        let withdrawn = self.dirty.withdraw(&id, |id, older, newer| merge.merge(id, older, newer));
-        let Some((score, dirty)) = withdrawn else { return };
+        let Some((score, dirty)) = self.withdraw(&id) else { return };
         if dirty.fold.last >= until {
             return self.add(id, score, dirty);
         }
@@ -426,6 +479,9 @@ impl Ledger {
     }
 
     fn commit(&mut self, id: &DocId) {
+        if !self.apart.is_empty() && self.commit_apart(id) {
+            return;
+        }
         if let Some(done) = self.dirty.commit_one(id) {
             self.bytes -= done.bytes;
         }
@@ -471,7 +527,13 @@ impl Merge<'_> {
         if let Err(rejected) = fold.absorb(Arc::unwrap_or_clone(newer.fold), &self.rules.location) {
             let refusal = Refusal { reason: rejected.reason(), detail: rejected.to_string() };
             let stage = rejected.stage();
-            self.rejected.push(Undeliverable { id: id.clone(), fold: rejected.fold, refusal, stage });
+            self.rejected.push(Undeliverable {
+                id: id.clone(),
+                fold: rejected.fold,
+                refusal,
+                stage,
+                record: None,
+            });
         }
         older.bytes = held_bytes(id, &older.fold);
         *self.bytes += older.bytes;

@@ -12,6 +12,7 @@
 //! | `budget.rs` | bytes held, and who must stop reading |
 //! | `distribution.rs` | the distributor that the configuration asks for |
 //! | `record.rs` | a record, owned |
+//! | `topic_watch.rs` | whether the topic is still the one that positions are of |
 //!
 //! Records go one way, poll thread → partition task → mover → Elasticsearch; the only way back is the watermark, and
 //! pause and resume.
@@ -25,14 +26,16 @@ pub mod limits;
 pub mod partition;
 pub mod preflight;
 pub mod record;
+pub mod reread;
+pub mod topic_watch;
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::consumer::Consumer;
-use rdkafka::producer::FutureProducer;
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -44,22 +47,27 @@ use self::consumer::{ConsumerLost, Context, Pace, Signals, poll_until_told};
 use self::distribution::Distributing;
 use self::limits::{LimitsReader, follow_permits};
 use self::partition::{Bench, Counting};
+use self::reread::KafkaReread;
+use self::topic_watch::{Brokers, TopicWatch};
 use crate::admin::Health;
+use crate::claims::Keeper;
 use crate::clock::Clock;
 use crate::config::{Config, DeadLetterPolicy};
 use crate::dead_letter::{DeadLetters, LetterBox};
 use crate::decode::Decoder;
 use crate::elastic::Elastic;
-use crate::elastic::rounds::{Company, Halt, Lease, Rounds};
+use crate::elastic::rounds::{Company, Halt, Lease, Rounds, ServerLimits, ServerState};
 use crate::maps::MapsReader;
-use crate::meta::Memory;
+use crate::meta::{Memory, TopicFacts};
 use crate::mover::Rules;
 use crate::refeed::{self, Feeder, Source};
 use crate::registry::{self, Registry};
 use crate::retry::RetryPolicy;
+use crate::supervisor::Supervisor;
 use crate::tally::topic::KafkaIncrements;
 use crate::telemetry::Metrics;
 use crate::telemetry::board::Board;
+use crate::telemetry::requests::ServerEvents;
 use crate::telemetry::traces::Traces;
 
 /// Everything a worker needs that is not in its configuration.
@@ -74,8 +82,8 @@ pub struct Surroundings {
     pub limits: LimitsReader,
     /// The source of truth as it is to be asked now, if there is one.
     pub source: Option<watch::Receiver<Source>>,
-    /// How many partitions the topic has, as the preflight found it.
-    pub partitions: i32,
+    /// The topic as the preflight found it.
+    pub topic: TopicFacts,
     /// Boot time.
     pub clock: Arc<dyn Clock>,
     /// Counters.
@@ -88,6 +96,8 @@ pub struct Surroundings {
     pub board: Board,
     /// Told once: drain, then leave the group.
     pub stop: CancellationToken,
+    /// Watches the worker's background tasks. Whoever has it tells the worker to stop when one is lost.
+    pub supervisor: Supervisor,
 }
 
 /// Why a worker ended other than by being told to.
@@ -134,13 +144,14 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
         maps,
         mut limits,
         source,
-        partitions,
+        topic,
         clock,
         metrics,
         traces,
         health,
         board,
         stop,
+        supervisor,
     } = surroundings;
     rules.tally = rules.tally.map(|tally| tally.counting_left_out(metrics.tally.values_left_out.clone()));
     let retry = RetryPolicy { initial: config.retry.initial, max: config.retry.max };
@@ -154,6 +165,7 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
         company: Some(Company::new(elastic.clone(), permits.clone(), clock.clone())),
         elastic,
         permits: permits.clone(),
+        server: server_state(config, &metrics, &health),
         limits: now.requests,
         retry,
         clock: clock.clone(),
@@ -163,7 +175,7 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
     let (fatal, mut halted) = mpsc::unbounded_channel();
     let dead_letters = dead_letters(config, retry)?;
     let distributor = distribution::build(config, &rounds.elastic, dead_letters.clone(), &clock, &metrics)?;
-    let distributing = distributor.clone().map(Distributing::start);
+    let distributing = distributor.clone().map(|distributor| Distributing::start(distributor, &supervisor));
     let decoder =
         Decoder::new(rules.location.clone(), config.positions.epoch, config.documents.max_bytes.as_usize())
             .in_envelope(config.kafka.envelope)
@@ -182,25 +194,44 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
             metrics: metrics.clone(),
             health: health.clone(),
         };
-        Feeder::start(around, feeding.clone())
+        Feeder::start(around, feeding.clone(), &supervisor)
     });
     let _feeding = feeding.drop_guard();
+    let (keeper, claims) = Keeper::new(
+        rounds.elastic.clone(),
+        &config.kafka.topic,
+        owner(&config.kafka.client_id).into(),
+        config.batch.deadline,
+        clock.clone(),
+        RandomState::new().hash_one(std::process::id()),
+    );
+    // Nothing tells it to end: it goes with the worker.
+    let never = CancellationToken::new();
+    let keeping = supervisor.spawn("claims", never.clone(), keeper.run(never));
+    let _keeping = AbortOnDropHandle::new(keeping);
+    let (topic_watch, topic_reader) = TopicWatch::new(topic.clone(), clock.clone());
+    // It ends when it has found a difference, and all partitions have stopped.
+    let looking = supervisor.spawn_until_done("topic watch", topic_watch.run(brokers(config)?));
+    let _looking = AbortOnDropHandle::new(looking);
     let bench = Arc::new(Bench {
         topic: config.kafka.topic.as_str().into(),
         epoch: config.positions.epoch,
-        partitions,
+        partitions: topic.partitions,
+        partitioner: config.kafka.partitioner,
+        topic_reader,
         batching: now.batching,
         limits: limits.clone(),
         decoder,
         registry,
         rules,
         maps,
-        owner: owner(&config.kafka.client_id).into(),
+        claims,
         rounds,
         turns: turns.clone(),
         memory: memory.clone(),
         refeed,
         distributor: distributor.clone(),
+        reread: Some(Arc::new(KafkaReread::new(config))),
         dead_letters,
         counting: counting(config, retry, &metrics)?,
         retry,
@@ -215,8 +246,9 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
         revoke: config.shutdown.revoke,
         drain: config.shutdown.drain,
     };
-    let _following =
-        AbortOnDropHandle::new(tokio::spawn(follow_permits(now, limits, permits, turns, metrics.clone())));
+    let following = follow_permits(now, limits, permits, turns, metrics.clone());
+    // It ends when nobody publishes limits any more.
+    let _following = AbortOnDropHandle::new(supervisor.spawn_until_done("request permits", following));
     let assignment = Assignment::new(
         bench,
         tokio::runtime::Handle::current(),
@@ -235,7 +267,8 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
     let signals = Arc::new(Signals { drain: AtomicBool::new(false), abort: AtomicBool::new(false) });
     let _abort = AbortOnDrop(signals.clone());
     let (remember, to_remember) = mpsc::unbounded_channel();
-    let remembering = tokio::spawn(remember_commits(memory, config.clone(), clock, to_remember));
+    let remembering = remember_commits(memory, config.clone(), clock, to_remember);
+    let remembering = supervisor.spawn_until_done("committed offsets", remembering);
     let polling = {
         let (signals, health) = (signals.clone(), health.clone());
         tokio::task::spawn_blocking(move || poll_until_told(consumer, &signals, &health, &remember, &board))
@@ -282,6 +315,13 @@ impl Drop for AbortOnDrop {
     }
 }
 
+fn server_state(config: &Config, metrics: &Arc<Metrics>, health: &Arc<Health>) -> Arc<ServerState> {
+    let limits =
+        ServerLimits { unauthorized: config.retry.unauthorized, refusals: config.dead_letter.most_alike };
+    let events = ServerEvents { metrics: metrics.clone(), health: health.clone() };
+    Arc::new(ServerState::new(limits, Arc::new(events)))
+}
+
 /// librdkafka's configuration from plain settings.
 pub fn client_config(properties: &crate::config::Properties) -> ClientConfig {
     let mut client = ClientConfig::new();
@@ -289,6 +329,14 @@ pub fn client_config(properties: &crate::config::Properties) -> ClientConfig {
         client.set(key, value);
     }
     client
+}
+
+/// Who describes the topic while the worker runs.
+fn brokers(config: &Config) -> Result<Brokers, WorkerError> {
+    let mut client = client_config(&config.consumer_properties());
+    client.set("allow.auto.create.topics", "false").set("statistics.interval.ms", "0");
+    let consumer = client.create().map_err(|error| WorkerError::Client { client: "consumer", error })?;
+    Ok(Brokers::new(consumer, &config.kafka.topic))
 }
 
 /// Who this worker is, for people: client, machine, process.
@@ -302,10 +350,9 @@ fn dead_letters(config: &Config, retry: RetryPolicy) -> Result<Option<Arc<dyn Le
     else {
         return Ok(None);
     };
-    let producer: FutureProducer = client_config(&config.producer_properties())
-        .create()
+    let letters = DeadLetters::new(client_config(&config.producer_properties()), topic, retry)
         .map_err(|error| WorkerError::Client { client: "producer for dead letters", error })?;
-    Ok(Some(Arc::new(DeadLetters::new(producer, topic, retry))))
+    Ok(Some(Arc::new(letters)))
 }
 
 fn counting(

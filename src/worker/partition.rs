@@ -4,25 +4,30 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `first.rs` | where reading may start |
+//! | `keys.rs` | whether its keys are where `kafka.partitioner` puts them |
 //! | `maps.rs` | by which maps it acts |
+//! | `claim.rs` | that it is still this worker's, and what earlier owners may still do |
 //! | `letters.rs` | what goes to the dead-letter topic |
 //! | `refeed.rs` | what it asks the source of truth |
+//! | `reread.rs` | records of a refused fold, which are tried one by one |
 //! | `schemas.rs` | a record that lacks a schema |
 //! | `distributions.rs` | what it asks the distributor for, and waits for |
 //! | `gates.rs` | what else must be done before an offset may be committed |
 //! | `tally.rs` | what is told whoever counts, and that it is told before |
 
+mod claim;
 mod distributions;
 mod first;
 pub mod gates;
+mod keys;
 mod letters;
 mod maps;
 mod refeed;
+mod reread;
 mod schemas;
 mod tally;
 mod turn;
 
-use std::num::NonZeroUsize;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -34,25 +39,30 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant as TokioInstant, MissedTickBehavior, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use self::claim::Ownership;
 use self::distributions::Distributions;
 use self::gates::Gates;
 use self::letters::Delivered;
-use self::maps::Confirming;
 use self::schemas::Asking;
 pub use self::tally::Counting;
 use self::tally::{Sending, Tally};
 pub use self::turn::TURNS_PER_REQUEST;
 use self::turn::Turn;
-use super::budget::Meter;
+use super::budget::{CacheShare, Meter};
 use super::ledger::{Ledger, Settlement};
 use super::limits::{self, LimitsReader};
 use super::record::Record;
+use super::reread::Reread;
+use super::topic_watch::TopicReader;
 use crate::admin::Health;
+use crate::claims::{Claimed, Claims};
 use crate::clock::{Clock, Instant};
+use crate::config::Partitioner;
 use crate::dead_letter::LetterBox;
 use crate::decode::{Decoder, RawRecord, Undecoded};
 use crate::distribution::Distributor;
 use crate::elastic::rounds::{self, Halt, Lease, Rounds};
+use crate::kafka::partitioner::Sample;
 use crate::maps::{MapsReader, MapsRecord};
 use crate::meta::Memory;
 use crate::mover::{self, Desk, Finished, Rules};
@@ -83,6 +93,10 @@ pub struct Bench {
     pub epoch: Epoch,
     /// How many partitions the topic had when the worker started.
     pub partitions: i32,
+    /// Where producers put a key.
+    pub partitioner: Partitioner,
+    /// Whether it is still that topic.
+    pub topic_reader: TopicReader,
     /// When and how much goes into a batch, as the worker began. Of the deadline alone that is always true.
     pub batching: Batching,
     /// The limits in force.
@@ -95,8 +109,8 @@ pub struct Bench {
     pub rules: Rules,
     /// Which maps are in force.
     pub maps: MapsReader,
-    /// Who this worker is, for people.
-    pub owner: Arc<str>,
+    /// Claims partitions.
+    pub claims: Claims,
     /// The way to Elasticsearch.
     pub rounds: Rounds,
     /// How many batches may be under way at once.
@@ -107,6 +121,8 @@ pub struct Bench {
     pub refeed: Option<Feeder>,
     /// What must follow a change of a geoshard, if anything is configured.
     pub distributor: Option<Arc<Distributor>>,
+    /// Where records of refused folds are read again; `None`: such a fold is a dead letter as one.
+    pub reread: Option<Arc<dyn Reread>>,
     /// The way to the dead-letter topic; `None` stops a partition at its first bad record.
     pub dead_letters: Option<Arc<dyn LetterBox>>,
     /// Where changes of the counts go; `None` if nothing is counted.
@@ -217,7 +233,7 @@ pub struct Partition {
     /// What the poll thread may know.
     pub published: Arc<Published>,
     /// How many placements it may cache.
-    pub cached_placements: NonZeroUsize,
+    pub cache_share: Arc<CacheShare>,
     /// Its counters.
     pub metrics: PartitionMetrics,
 }
@@ -265,11 +281,13 @@ struct Task {
     maps: MapsReader,
     /// The record that the task acts by.
     acting: Arc<MapsRecord>,
-    /// The generation that is known to be acted by.
-    confirmed: u64,
-    confirming: Confirming,
+    /// The partition's claim, which also tells by which maps the task acts.
+    claim: Claimed,
+    ownership: Ownership,
     batch_size: u32,
     deliveries: FuturesUnordered<BoxFuture<'static, Delivered>>,
+    /// Records of refused folds that are read again.
+    rereading: FuturesUnordered<BoxFuture<'static, reread::Came>>,
     /// What the letters under way hold.
     letter_bytes: usize,
     /// The schemas of its records.
@@ -293,18 +311,22 @@ struct Task {
     /// Committed when the partition was assigned, as far as is known.
     committed_before: Position,
     stopped: bool,
+    /// Wakes when the topic was looked at again.
+    topic: TopicReader,
+    /// Positions of what is dirty may mean nothing any more: nothing is sent or published.
+    frozen: bool,
     /// When the partition was assigned.
     assigned_at: Instant,
     /// Offsets are missing between what was committed and what was read: taken by compaction, or transaction markers.
     saw_gap: bool,
+    /// The first keys that were read, until they are enough.
+    sample: Option<Sample>,
     /// Offset and digest of the last record read.
     last_read: Option<(i64, u64)>,
     /// When the loop last turned. Once there was a record, it turns at least with every tick of the gauges.
     last_turn: Instant,
     /// What the cache holds may be out of date beyond what versions mend.
     is_cache_doubtful: bool,
-    /// Former owners may still act, until the deadline of a batch that they had begun.
-    zombies_may_act: bool,
     traces: PartitionTraces,
     metrics: PartitionMetrics,
 }
@@ -312,7 +334,7 @@ struct Task {
 impl Task {
     fn new(partition: Partition) -> Self {
         let bench = &partition.bench;
-        let cache = PlacementCache::new(partition.cached_placements);
+        let cache = PlacementCache::new(partition.cache_share.of_one());
         let (asked, answers) = mpsc::unbounded_channel();
         #[cfg(feature = "sabotage")]
         let cache = sabotage::kept::take(partition.number).unwrap_or(cache);
@@ -323,7 +345,7 @@ impl Task {
                 .distributor
                 .as_ref()
                 .map(|d| Distributions::new(d.subscribe(partition.number))),
-            desk: Some(Desk::new(bench.rules.clone(), cache)),
+            desk: Some(Desk { partition: Some(partition.number), ..Desk::new(bench.rules.clone(), cache) }),
             batch: Fuse::terminated(),
             batching: bench.batching,
             requests: bench.rounds.limits,
@@ -331,10 +353,11 @@ impl Task {
             turn: Turn::new(bench.turns.clone()),
             maps: bench.maps.clone(),
             acting: bench.maps.record(),
-            confirmed: 0,
-            confirming: Fuse::terminated(),
+            claim: bench.claims.claim(partition.number, bench.maps.record().generation),
+            ownership: Ownership::default(),
             batch_size: 0,
             deliveries: FuturesUnordered::new(),
+            rereading: FuturesUnordered::new(),
             schemas: Schemas::new(),
             held_back: None,
             asking: Fuse::terminated(),
@@ -348,12 +371,14 @@ impl Task {
             sending: Fuse::terminated(),
             committed_before: Position::from_version(0),
             stopped: false,
+            topic: bench.topic_reader.clone(),
+            frozen: false,
             assigned_at: bench.clock.now(),
             saw_gap: false,
+            sample: Some(Sample::default()),
             last_read: None,
             last_turn: bench.clock.now(),
             is_cache_doubtful: false,
-            zombies_may_act: true,
             traces: bench.traces.partition(partition.number),
             metrics: partition.metrics.clone(),
             partition,
@@ -366,6 +391,8 @@ impl Task {
     async fn run(&mut self) {
         let Some(first) = self.first_record().await else { return };
         if !self.may_start_at(first.offset).await {
+            // The partition may be stopped for long, and other partitions need the memory.
+            self.partition.meter.dequeued(first.bytes());
             return self.wait_to_be_dismissed().await;
         }
         self.count_from(first.offset);
@@ -375,10 +402,13 @@ impl Task {
         let mut gauges = tokio::time::interval(GAUGE_INTERVAL);
         gauges.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            self.follow_claim();
+            self.follow_topic();
             self.forget_what_is_doubtful();
             self.publish();
             self.follow_maps();
             self.follow_limits();
+            self.follow_cache_share();
             let mode = *self.partition.mode.borrow_and_update();
             if self.has_ended(mode) {
                 return;
@@ -398,12 +428,14 @@ impl Task {
                 finished = &mut self.batch => self.finish_batch(finished),
                 () = self.turn.come() => {}
                 Some(delivered) = self.deliveries.next() => self.letter_delivered(&delivered),
+                Some(came) = self.rereading.next() => self.records_came(came),
                 Some(answered) = self.answers.recv() => self.source_answered(answered),
                 (id, looked) = &mut self.asking => self.schema_came(id, looked),
                 released = distributions::next(&mut self.distributions) => self.released(&released),
-                confirmed = &mut self.confirming => self.maps_confirmed(confirmed),
+                () = self.claim.changed() => {}
                 sent = &mut self.sending => self.increment_sent(sent),
                 () = self.maps.read_again() => {}
+                () = self.topic.looked() => {}
                 () = self.partition.meter.came_to_bound() => {}
                 _ = gauges.tick() => self.update_gauges(),
                 record = self.partition.records.recv(), if takes_records => match record {
@@ -424,6 +456,16 @@ impl Task {
         }
     }
 
+    /// Between two batches, keeps the cache to the partition's share of what the worker may cache.
+    fn follow_cache_share(&mut self) {
+        let share = self.partition.cache_share.of_one();
+        if let Some(desk) = &mut self.desk
+            && desk.cache.capacity() != share.get()
+        {
+            desk.cache.resize(share);
+        }
+    }
+
     fn has_ended(&self, mode: Mode) -> bool {
         let is_quiet = self.batch.is_terminated()
             && self.deliveries.is_empty()
@@ -433,7 +475,10 @@ impl Task {
             Mode::Run => false,
             Mode::FinishBatch => is_quiet,
             // What is parked waits for records that a stopping worker will not read.
-            Mode::Drain => is_quiet && (self.is_halted() || !(self.ledger.has_work() || self.has_clears())),
+            Mode::Drain => {
+                let can_do_no_more = self.is_halted() || self.ownership.is_lost || self.frozen;
+                is_quiet && (can_do_no_more || !(self.ledger.has_work() || self.has_clears()))
+            }
         }
     }
 
@@ -474,6 +519,10 @@ impl Task {
                 self.partition.bench.epoch
             );
             return self.stop(Some(offset), &reason);
+        }
+        if let Some(other) = self.other_partitioner(record.key.as_deref()) {
+            self.partition.meter.dequeued(cost);
+            return self.stop(Some(record.offset), &other.to_string());
         }
         self.last_read = read;
         if self.ledger.next_offset().is_some_and(|next| record.offset > next) {
@@ -526,13 +575,14 @@ impl Task {
         }
         desk.lookups = mover::Lookups::default();
         desk.committed = self.committed();
-        // An earlier owner's batch may still act on a record that compaction has taken from this one's sight; once a batch
-        // deadline has passed it can send no more.
-        let zombie_may_act = self.now().since(self.assigned_at) <= self.partition.bench.batching.deadline;
+        desk.separates = self.partition.bench.reread.is_some();
+        desk.max_copy_bytes = self.batching.max_bytes;
+        // An earlier owner may still act on a record that compaction has taken from this one's sight.
+        let zombie_may_act = self.ownership.zombies_may_act(self.now());
         let two_maps = self.acting.has_two() && !sabotage::is(Sabotage::InPlaceWithTwoMaps);
         desk.rules.announce_all =
             self.partition.bench.rules.announce_all || two_maps || (self.saw_gap && zombie_may_act);
-        let entries = self.ledger.hand_out(self.batching.max_documents, self.batching.max_bytes);
+        let entries = self.ledger.hand_out(self.batching.max_documents, self.batching.max_bytes, self.now());
         self.send_rejected();
         self.batch_size = u32::try_from(entries.len()).unwrap_or(u32::MAX);
         (self.not_before, self.again_at) = (None, None);
@@ -551,12 +601,12 @@ impl Task {
     /// When the next batch may start, as far as is known now; `None` while only an event can tell.
     fn batch_due_at(&self, mode: Mode) -> Option<TokioInstant> {
         // No desk: a batch is in flight, or the worker is halted.
-        if self.desk.is_none() || mode == Mode::FinishBatch || !self.may_send() {
+        if self.desk.is_none() || mode == Mode::FinishBatch || self.frozen || !self.may_send() {
             return None;
         }
         let batching = &self.batching;
         let pending = self.ledger.pending();
-        let at_once = (mode == Mode::Drain && (self.ledger.has_work() || self.has_clears()))
+        let at_once = (mode == Mode::Drain && (self.ledger.has_due_work(self.now()) || self.has_clears()))
             || pending >= batching.max_documents
             || (pending > 0 && self.ledger.bytes() >= batching.max_bytes)
             // Nothing comes that they could wait for: without this, as much as `memory.total` would be written per linger.
@@ -567,7 +617,12 @@ impl Task {
         // All partitions leave at the same moments, so that what is little goes together (`elastic::rounds::Company`).
         let leaves_at = |since: Instant| now + since.next_of(batching.linger).since(self.now());
         let lingered = self.ledger.pending_since().map(leaves_at);
-        let due = [at_once.then_some(now), lingered, self.again_at].into_iter().flatten().min()?;
+        let unanswered = self.again_at.filter(|_| self.ledger.has_unanswered());
+        let retried = self.ledger.next_retry().map(|due| {
+            let due = now + due.since(self.now());
+            self.again_at.map_or(due, |again_at| due.max(again_at))
+        });
+        let due = [at_once.then_some(now), lingered, unanswered, retried].into_iter().flatten().min()?;
         Some(self.not_before.map_or(due, |not_before| due.max(not_before)))
     }
 
@@ -581,22 +636,24 @@ impl Task {
         self.put_edges(edges);
         self.count_lookups(&desk);
         self.desk = Some(desk);
-        let settlement = self.ledger.settle(settled);
+        let settlement = self.ledger.settle(settled, self.now());
         self.distribute(&settlement.changes);
         self.count(&settlement, took);
         let goes_on = settlement.again.is_empty() || settlement.made_progress();
         if goes_on {
             self.delays = self.partition.bench.retry.delays();
-        } else {
-            self.not_before = Some(TokioInstant::now() + self.delays.next(None));
         }
         if !settlement.again.is_empty() {
-            // Where others make progress, an entry that never will must not make each of their batches a small one.
-            let linger = if goes_on { self.batching.linger } else { Duration::ZERO };
-            self.again_at = Some(TokioInstant::now() + linger);
+            // If other entries make progress, wait a linger before retrying, so that one stuck entry does not shrink every batch.
+            let pause = if goes_on { self.batching.linger } else { self.delays.next(None) };
+            self.again_at = Some(TokioInstant::now() + pause);
+            // Without answers nothing else would go through either.
+            let is_unanswered = settlement.again.contains_key(mover::UNANSWERED);
+            self.not_before = self.again_at.filter(|_| is_unanswered && !goes_on);
         }
         self.send_undeliverable(settlement.undeliverable);
         self.ask_source();
+        self.read_again();
         self.count_held();
     }
 
@@ -617,6 +674,7 @@ impl Task {
             (Counted::Deleted, settlement.deleted),
             (Counted::AlreadyApplied, settlement.already_applied),
             (Counted::Dropped, settlement.dropped),
+            (Counted::NothingToPlace, settlement.nothing_to_place),
             (Counted::Folded, settlement.folded),
         ] {
             self.metrics.record_done(outcome, documents);
@@ -643,38 +701,10 @@ impl Task {
             .emit(all);
     }
 
-    /// Empties the cache where a placement in it may be older than the tombstones that make late writes harmless, so that a
-    /// write in place would not be refused any more (protocol, "The owner's cache").
-    fn forget_what_is_doubtful(&mut self) {
-        let now = self.now();
-        let deadline = self.partition.bench.batching.deadline;
-        // A process that was stopped or a machine that slept may have lost its partitions without knowing yet.
-        let silence = now.since(self.last_turn);
-        self.last_turn = now;
-        if silence > deadline {
-            tracing::warn!(
-                partition = self.partition.number,
-                ?silence,
-                "the worker was suspended; cached placements are dropped"
-            );
-            self.is_cache_doubtful = true;
-        }
-        // A zombie may have acted on records that this owner has not reached, and may not reach before they are forgotten.
-        if self.zombies_may_act && now.since(self.assigned_at) > deadline {
-            self.zombies_may_act = false;
-            self.is_cache_doubtful = true;
-        }
-        // While a batch is in flight it has the desk; its own deadline keeps it from sending more.
-        if self.is_cache_doubtful
-            && let Some(desk) = &mut self.desk
-        {
-            desk.cache.clear();
-            desk.clears.clear();
-            self.is_cache_doubtful = false;
-        }
-    }
-
     fn publish(&self) {
+        if self.frozen {
+            return;
+        }
         let open = self.ledger.watermark().and_then(|done| self.gates.hold_back(done));
         if let Some(watermark) = open.map(|open| self.let_through(open)) {
             debug_assert!(
@@ -683,7 +713,7 @@ impl Task {
             );
             self.partition.published.watermark.store(watermark, Ordering::Release);
         }
-        let age = self.oldest_age();
+        let age = self.ledger.oldest_since().map(|since| self.now().since(since));
         self.partition.meter.set_waits(age.is_some_and(|age| age > self.batching.max_dirty_age));
         self.partition.meter.set_needs_records(self.ledger.only_parked() && self.held_back.is_none());
     }
@@ -703,6 +733,17 @@ impl Task {
         self.partition.bench.health.not_ready(stopped_part(self.partition.number), reason);
         PartitionStopped { partition: self.partition.number, offset, reason: &reason }
             .emit(&self.partition.bench.metrics);
+    }
+
+    /// Stops for good if the topic is another one by now, or has other partitions: neither what was read nor what is
+    /// committed has the meaning that it had.
+    fn follow_topic(&mut self) {
+        if !self.frozen
+            && let Some(difference) = self.topic.difference()
+        {
+            self.frozen = true;
+            self.stop(None, &difference.to_string());
+        }
     }
 
     /// The whole worker must stop.
@@ -735,7 +776,7 @@ impl Task {
     }
 
     fn oldest_age(&self) -> Option<Duration> {
-        self.ledger.oldest_since().map(|since| self.now().since(since))
+        self.ledger.oldest_owed_since().map(|since| self.now().since(since))
     }
 
     fn now(&self) -> Instant {

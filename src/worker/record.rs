@@ -11,7 +11,7 @@ use super::budget::RECORD_OVERHEAD_BYTES;
 use crate::decode::OP_HEADER;
 
 /// One Kafka record.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Record {
     /// Its offset.
     pub offset: i64,
@@ -21,6 +21,12 @@ pub struct Record {
     pub value: Option<Bytes>,
     /// All its headers, if it has any.
     pub headers: Option<OwnedHeaders>,
+}
+
+impl PartialEq for Record {
+    fn eq(&self, other: &Self) -> bool {
+        self.offset == other.offset && self.digest() == other.digest()
+    }
 }
 
 impl Record {

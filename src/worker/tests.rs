@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rdkafka::consumer::BaseConsumer;
-use rdkafka::message::Message;
+use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
@@ -14,9 +14,12 @@ use super::limits::Limits;
 use super::*;
 use crate::clock::BootClock;
 use crate::config::{self, ByteSize, GroupProtocol};
+use crate::position::Epoch;
+use crate::supervisor::LostTasks;
 use crate::tally::facets::FacetRules;
 use crate::tally::increment::Increment;
 use crate::testing::{MemoryElastic, Merger, recount, rules, six_faces};
+use crate::worker::reread::Reread;
 
 const TOPIC: &str = "documents";
 const PARTITIONS: i32 = 4;
@@ -30,6 +33,8 @@ struct World {
     /// Asks for the group's offsets, and is no member of it.
     group: BaseConsumer,
     elastic: Arc<MemoryElastic>,
+    /// As many the topic had when workers started, as far as they know.
+    partitions: i32,
     ends: BTreeMap<i32, i64>,
     wanted: BTreeMap<String, String>,
 }
@@ -41,6 +46,8 @@ struct Running {
     metrics: Arc<Metrics>,
     health: Arc<Health>,
     limits: watch::Sender<Limits>,
+    supervisor: Supervisor,
+    lost: LostTasks,
 }
 
 impl World {
@@ -52,7 +59,15 @@ impl World {
         let producer: BaseProducer = client.create().unwrap();
         let group = client.set("group.id", Config::default().kafka.group_id).create().unwrap();
         let elastic = MemoryElastic::for_map(&six_faces());
-        Self { broker, producer, group, elastic, ends: BTreeMap::new(), wanted: BTreeMap::new() }
+        Self {
+            broker,
+            producer,
+            group,
+            elastic,
+            partitions: PARTITIONS,
+            ends: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+        }
     }
 
     fn config(&self) -> Config {
@@ -100,23 +115,30 @@ impl World {
         let health = Health::new(clock.clone(), metrics.clone(), PATIENCE);
         let stop = CancellationToken::new();
         let (limits, followed) = watch::channel(Limits::of(config));
+        let (supervisor, lost) = Supervisor::new();
         let surroundings = Surroundings {
             elastic: self.elastic.clone(),
             rules: Rules { tally: FacetRules::configured(&config.tally), ..rules() },
             maps: MapsReader::fixed(six_faces(), clock.clone()),
             limits: followed,
             source: None,
-            partitions: PARTITIONS,
+            topic: TopicFacts {
+                epoch: Epoch::default(),
+                topic_id: None,
+                partitions: self.partitions,
+                map: None,
+            },
             clock,
             metrics: metrics.clone(),
             traces: Traces::default(),
             health: health.clone(),
             board: watch::channel(Vec::new()).0,
             stop: stop.clone(),
+            supervisor: supervisor.clone(),
         };
         let config = config.clone();
         let task = tokio::spawn(async move { run(&config, surroundings).await });
-        Running { stop, task, metrics, health, limits }
+        Running { stop, task, metrics, health, limits, supervisor, lost }
     }
 
     /// What the group has committed.
@@ -156,9 +178,11 @@ impl Running {
         self.gauge("geofold_paused_partitions")
     }
 
-    async fn stop(self) -> Result<(), WorkerError> {
+    async fn stop(mut self) -> Result<(), WorkerError> {
         self.stop.cancel();
-        tokio::time::timeout(PATIENCE, self.task).await.expect("it ends").unwrap()
+        let ended = tokio::time::timeout(PATIENCE, self.task).await.expect("it ends").unwrap();
+        assert_eq!(self.lost.reported(), None, "it was told to stop");
+        ended
     }
 }
 
@@ -210,6 +234,65 @@ async fn what_is_in_the_topic_is_in_the_index_and_committed() {
     let told_at = std::time::Instant::now();
     worker.stop().await.unwrap();
     assert!(told_at.elapsed() < world.config().shutdown.drain, "{:?}", told_at.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_records_of_a_refused_fold_are_read_again_and_only_the_bad_one_is_a_dead_letter() {
+    let world = World::new();
+    world.broker.create_topic("dead", 1, 1).unwrap();
+    let mut config = world.config();
+    config.dead_letter.policy = DeadLetterPolicy::Topic;
+    config.dead_letter.topic = Some("dead".to_owned());
+    let produce = |id: &str, value: &str, op: &str| {
+        let headers = OwnedHeaders::new().insert(Header { key: crate::decode::OP_HEADER, value: Some(op) });
+        let record = BaseRecord::to(TOPIC).key(id).payload(value).headers(headers).partition(0);
+        world.producer.send(record).map_err(|(error, _)| error).unwrap();
+        world.producer.flush(PATIENCE).unwrap();
+    };
+    produce("a", r#"{"location":[13.4,52.5]}"#, "index");
+    let worker = world.start(&config);
+    until("it is committed", || world.committed().get(&0) == Some(&1)).await;
+
+    world.elastic.set_faults(|faults| faults.refused_text = Some("bad"));
+    // While another document is written, all patches come, and are one fold.
+    world.elastic.set_faults(|faults| faults.delay = Duration::from_secs(1));
+    let calls = world.elastic.calls();
+    produce("other", r#"{"location":[1,1]}"#, "index");
+    until("the other is being written", || world.elastic.calls() > calls).await;
+    for patch in [r#"{"p":1}"#, r#"{"q":"bad"}"#, r#"{"r":3}"#] {
+        produce("a", patch, "patch");
+    }
+    world.elastic.set_faults(|faults| faults.delay = Duration::ZERO);
+    until("all is committed", || world.committed().get(&0) == Some(&5)).await;
+    let document = world.elastic.document("a");
+    assert_eq!(document.as_deref(), Some(r#"{"location":[13.4,52.5],"p":1,"r":3}"#));
+    let metrics = worker.metrics.render().unwrap();
+    assert!(metrics.contains("reason=\"refused_fold\"} 1\n"), "the patches were one fold\n{metrics}");
+
+    let mut dead = TopicPartitionList::new();
+    dead.add_partition_offset("dead", 0, Offset::Beginning).unwrap();
+    world.group.assign(&dead).unwrap();
+    let letter = world.group.poll(PATIENCE).unwrap().unwrap();
+    assert_eq!(letter.payload(), Some(br#"{"q":"bad"}"#.as_slice()));
+    let header = |key: &str| {
+        let headers = letter.headers().unwrap();
+        let value = headers.iter().find(|header| header.key == key).unwrap().value.unwrap();
+        String::from_utf8(value.to_vec()).unwrap()
+    };
+    assert_eq!((header("geofold-op"), header("geofold-error-offset")), ("patch".to_owned(), "3".to_owned()));
+    assert_eq!(header("geofold-error-first-offset"), "3");
+    worker.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn single_records_are_read_again_and_what_is_not_there_is_left_out() {
+    let mut world = World::new();
+    world.produce(1, 40, 10);
+    let reread = KafkaReread::new(&world.config());
+    let records = reread.read(2, vec![0, 3, 4, 9, 99]).await.unwrap();
+    let offsets: Vec<i64> = records.iter().map(|record| record.offset).collect();
+    assert_eq!(offsets, [0, 3, 4, 9], "the partition has ten");
+    assert_eq!(records[1].key.as_deref(), Some(b"p2-3".as_slice()));
 }
 
 /// Workers come and go while records do.
@@ -389,11 +472,13 @@ async fn a_worker_that_can_not_drain_leaves_at_its_deadline_and_the_next_one_doe
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refused_credentials_end_the_worker_and_no_offset_moves() {
+async fn credentials_that_stay_refused_end_the_worker_and_no_offset_moves() {
     let mut world = World::new();
     world.produce(1, 40, 0);
     world.elastic.set_faults(|faults| faults.unauthorized = true);
-    let worker = world.start(&world.config());
+    let mut config = world.config();
+    config.retry.unauthorized = Duration::from_millis(300);
+    let worker = world.start(&config);
     let ended = tokio::time::timeout(PATIENCE, worker.task).await.expect("it ends by itself").unwrap();
     assert!(matches!(ended, Err(WorkerError::Halt(_))), "{ended:?}");
     assert!(worker.health.missing().contains_key("elasticsearch"));
@@ -543,4 +628,39 @@ async fn nothing_is_committed_while_the_topic_of_increments_takes_none() {
     world.until_done().await;
     worker.stop().await.unwrap();
     world.assert_counted(&config);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partitions_that_were_added_since_the_start_stop_all_of_them() {
+    let mut world = World::new();
+    world.partitions = PARTITIONS - 1;
+    world.produce(1, 40, 0);
+    let worker = world.start(&world.config());
+    let stopped = || worker.health.missing();
+    until("all partitions stop", || {
+        (0..PARTITIONS).all(|n| stopped().contains_key(&partition::stopped_part(n)))
+    })
+    .await;
+    assert!(stopped()[&partition::stopped_part(0)].contains("has 4 partitions and had 3"));
+    assert_eq!((world.committed(), world.elastic.ids().len()), (BTreeMap::new(), 0));
+    worker.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_background_task_that_panics_ends_the_worker_in_good_order() {
+    let mut world = World::new();
+    world.produce(0, 40, 0);
+    let mut worker = world.start(&world.config());
+    world.until_done().await;
+    world.produce(1, 40, 0);
+    worker.supervisor.spawn("fake", worker.stop.clone(), async { panic!("for the test") });
+    let work = async { worker.task.await.unwrap() };
+    let ended = tokio::time::timeout(PATIENCE, worker.lost.or_else_stop(&worker.stop, work)).await;
+    let lost = ended.expect("it ends").unwrap_err();
+    assert_eq!((lost.task, lost.how.as_str()), ("fake", "panicked: for the test"));
+    assert!(worker.health.missing().contains_key("shutdown"), "not ready any more");
+    // It has left the group: another one goes on with what is not committed.
+    let next = world.start(&world.config());
+    world.until_done().await;
+    next.stop().await.unwrap();
 }

@@ -103,7 +103,7 @@ fn world(options: &Options, template: PathBuf, database: Option<&OwnDatabase>) -
         ("kafka.properties", "\"fetch.wait.max.ms\" = 100".to_owned()),
     ];
     let config = config.into_iter().chain(tally::config(database)).collect();
-    let world = World::new(WorldOptions { partitions: options.partitions, config });
+    let world = World::alone(WorldOptions { partitions: options.partitions, config });
     tally::prepare(&world);
     world
 }

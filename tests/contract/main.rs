@@ -17,6 +17,8 @@ mod reads;
 mod searches;
 mod server;
 mod versions;
+#[path = "../wait.rs"]
+mod wait;
 
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;

@@ -1,12 +1,16 @@
 //! Reads by id: realtime, byte for byte, and never "missing" where it is not known.
 
+use geofold::elastic::{BulkOp, Elastic, Get, GetAnswer, Guard, Index};
+use geofold::ids::{DocId, ShardId};
+use geofold::position::Position;
 use serde_json::{Value, json};
 
-use crate::server::{NO_INDEX, Server};
+use crate::server::{LIMIT, NO_INDEX, Server};
 
 crate::cases![
     a_document_is_read_before_any_refresh_and_after_its_delete_is_missing,
     a_source_comes_back_byte_for_byte,
+    a_pretty_printed_document_is_read_and_written_back_as_one_line,
     an_mget_answers_each_slot_by_itself_and_in_order,
     a_slot_of_a_missing_or_closed_index_holds_an_error,
     an_mget_that_asks_for_nothing_is_refused,
@@ -49,6 +53,26 @@ async fn a_source_comes_back_byte_for_byte(server: &Server) {
         let expected = format!(r#""_source":{source}}}]}}"#);
         assert!(answer.text.ends_with(&expected), "{} does not end with {expected}", answer.text);
     }
+}
+
+/// As somebody who wrote past geofold may have stored it, before it is adopted. A `_bulk` takes one of the two line breaks.
+async fn a_pretty_printed_document_is_read_and_written_back_as_one_line(server: &Server) {
+    server.create("a", json!({})).await;
+    let pretty = "{\r  \"text\": \"a\\nb\",\r  \"n\": 1.10\r}";
+    server.bulk(&[r#"{"index":{"_index":"$a","_id":"x"}}"#, pretty]).await;
+    let elastic = server.elastic();
+    let (id, index) = (DocId::from_key(Some(b"x")).unwrap(), Index::Geoshard(ShardId::new("a").unwrap()));
+    let gets = [Get { index: index.clone(), id: id.clone() }];
+    let answers = elastic.mget(&gets, LIMIT).await.unwrap();
+    let [GetAnswer::Found(found)] = answers.as_slice() else { panic!("{answers:?}") };
+    let source = found.source.clone();
+    assert_eq!(source, pretty.replace('\r', " "));
+    let guard = Guard::External(Position::from_version(7));
+    let answers = elastic.bulk(&[BulkOp::Index { index, id, guard, source: source.clone() }], LIMIT).await;
+    assert_eq!(answers.unwrap()[0].status, 200);
+    let answers = elastic.mget(&gets, LIMIT).await.unwrap();
+    let [GetAnswer::Found(found)] = answers.as_slice() else { panic!("{answers:?}") };
+    assert_eq!((found.version, &found.source), (7, &source));
 }
 
 async fn an_mget_answers_each_slot_by_itself_and_in_order(server: &Server) {

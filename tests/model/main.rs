@@ -36,7 +36,9 @@ use geofold::mover::OnMissing;
 use geofold::sabotage::Sabotage;
 use stateright::{Checker, HasDiscoveries, Model};
 
-use self::record::Record::{self, Bad, Delete, Index, Move, Part, Patch, Refeed, Tag, Tagged, Touch};
+use self::record::Record::{
+    self, Bad, Delete, Heal, Index, Move, Part, Patch, Refeed, Spoil, Tag, Tagged, Touch,
+};
 use self::record::scripts;
 use self::world::{Setting, Weakening, World};
 
@@ -136,7 +138,7 @@ fn compacted(length: usize, alphabet: &[Record], setting: &Setting) -> Vec<Setti
 /// Scripts with a record that Elasticsearch refuses.
 fn refused(length: usize, alphabet: &[Record], setting: &Setting) -> Vec<Setting> {
     let mut worlds = worlds(length, alphabet, setting);
-    worlds.retain(|world| world.script.iter().any(|record| matches!(record, Bad(_))));
+    worlds.retain(|world| world.script.iter().any(|record| matches!(record, Bad(_) | Spoil(_))));
     worlds
 }
 
@@ -196,6 +198,9 @@ fn elasticsearch_refuses_documents() {
     holds("3 records, 2 workers, refused", &refused(3, &few, &Setting::default()));
     let patched = [Index(0), Bad(0), Bad(1), Patch, Move(1)];
     holds("2 records, 2 workers, refused and patched", &refused(2, &patched, &Setting::default()));
+    // One map: while two are live, what a refused record leaves misplaced is found by the scan, and touched.
+    let healed = [Index(0), Bad(1), Spoil(1), Heal];
+    holds("3 records, 2 workers, refused and healed", &refused(3, &healed, &Setting::default()));
 }
 
 #[test]
@@ -348,6 +353,19 @@ fn tombstones_are_forgotten_while_the_owner_is_behind() {
     holds("3 records of 2 kinds, 2 workers, forgotten, 1 loss", &worlds(3, &[Index(0), Delete], &late));
     let three = Setting { workers: 3, ..forgetting };
     holds("3 records of 2 kinds, 3 workers, forgotten", &worlds(3, &[Index(0), Delete], &three));
+}
+
+/// A zombie does not know, for as long as it takes: it is its claim that it loses.
+#[test]
+fn tombstones_are_forgotten_two_deadlines_after_they_were_made() {
+    let timed = Setting { timed: true, ..Setting::default() };
+    let few = [Index(0), Index(1), Delete, Patch];
+    holds("3 records of 4 kinds, 2 workers, timed", &worlds(3, &few, &timed));
+    if is_large() {
+        let more = [Index(0), Index(1), Index(2), Delete, Patch, Move(1), Touch];
+        holds("3 records of 7 kinds, 2 workers, timed", &worlds(3, &more, &timed));
+        holds("4 records of 2 kinds, 2 workers, timed", &worlds(4, &[Index(0), Delete], &timed));
+    }
 }
 
 fn counting() -> Setting {

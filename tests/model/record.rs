@@ -33,10 +33,14 @@ pub enum Record {
     Tagged(usize),
     /// The document, whole, and such that Elasticsearch refuses it.
     Bad(usize),
+    /// A patch that moves the document, and makes it such that Elasticsearch refuses it.
+    Spoil(usize),
     /// The document is gone.
     Delete,
     /// A patch that does not mention the location.
     Patch,
+    /// A patch that makes a refused document acceptable.
+    Heal,
     /// A patch that tags the document.
     Tag,
     /// A patch that moves the document.
@@ -55,7 +59,9 @@ impl fmt::Debug for Record {
             Self::Index(place) => write!(f, "index {}", SHARDS[*place]),
             Self::Tagged(place) => write!(f, "tagged {}", SHARDS[*place]),
             Self::Bad(place) => write!(f, "bad {}", SHARDS[*place]),
+            Self::Heal => f.write_str("heal"),
             Self::Tag => f.write_str("tag"),
+            Self::Spoil(place) => write!(f, "spoil {}", SHARDS[*place]),
             Self::Delete => f.write_str("delete"),
             Self::Patch => f.write_str("patch"),
             Self::Move(place) => write!(f, "move {}", SHARDS[*place]),
@@ -69,8 +75,14 @@ impl fmt::Debug for Record {
 impl Record {
     fn place(self) -> Option<usize> {
         match self {
-            Self::Index(place) | Self::Tagged(place) | Self::Bad(place) | Self::Move(place) => Some(place),
-            Self::Delete | Self::Patch | Self::Tag | Self::Part | Self::Touch | Self::Refeed => None,
+            Self::Index(place)
+            | Self::Tagged(place)
+            | Self::Bad(place)
+            | Self::Spoil(place)
+            | Self::Move(place) => Some(place),
+            Self::Delete | Self::Patch | Self::Heal | Self::Tag | Self::Part | Self::Touch | Self::Refeed => {
+                None
+            }
         }
     }
 
@@ -99,8 +111,10 @@ impl Record {
             Self::Bad(place) => whole(place, json!(UNACCEPTABLE)),
             Self::Delete => Body::Delete,
             Self::Patch => patch(json!({field: 1})),
+            Self::Heal => patch(json!({"n": offset})),
             Self::Tag => patch(json!({"tag": TAG, field: 1})),
             Self::Move(place) => patch(json!({"location": location(place), field: 1})),
+            Self::Spoil(place) => patch(json!({"location": location(place), "n": UNACCEPTABLE})),
             Self::Part => patch(json!({"location": {"lat": 2}, field: 1})),
             Self::Touch => Body::Touch,
             Self::Refeed => Body::Refeed,

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 use bytes::Bytes;
+use geofold::elastic::condition::Condition;
 use geofold::elastic::rounds::{BulkOutcome, GetOutcome};
 use geofold::elastic::{BulkOp, Found, Get, Guard, Index, ItemError, Stamp};
 use geofold::invariants::View;
@@ -22,6 +23,14 @@ pub struct Slot {
     pub version: u8,
     /// 0: no copy. Else the number of its content, and one more.
     pub content: u8,
+}
+
+impl Slot {
+    /// Whether a write of this external version is carried out.
+    fn is_below(self, version: u8) -> bool {
+        let known = (self.version > 0).then_some(self.version);
+        Condition::External(version).allows(known, (self.content != 0).then_some(()))
+    }
 }
 
 /// All that is stored of the document.
@@ -213,15 +222,14 @@ impl Store {
                 Slot { version, content } => Reply::Copy { version, content },
             },
             Op::Place(condition, placement) => {
-                let holds = match condition {
-                    If::Absent => self.placement == 0,
-                    If::Unchanged(stamp) => self.placement != 0 && self.stamp == stamp,
-                    If::Newer => {
-                        let pos = |number| names.placement(number).pos;
-                        self.placement == 0 || pos(self.placement) < pos(placement)
-                    }
+                let pos = |number| names.placement(number).pos;
+                let live = (self.placement != 0).then_some(self.stamp);
+                let condition = match condition {
+                    If::Absent => Condition::Absent,
+                    If::Unchanged(stamp) => Condition::Unchanged(stamp),
+                    If::Newer => Condition::External(pos(placement)),
                 };
-                if !holds {
+                if !condition.allows(live.map(|_| pos(self.placement)), live) {
                     return Reply::Conflict;
                 }
                 self.placement = placement;
@@ -240,7 +248,7 @@ impl Store {
             Op::Put { content, .. } if names.is_unacceptable(content) => Reply::Refused,
             Op::Put { shard, version, content } => {
                 let slot = &mut self.copies[usize::from(shard)];
-                if slot.version >= version {
+                if !slot.is_below(version) {
                     return Reply::Conflict;
                 }
                 *slot = Slot { version, content };
@@ -248,7 +256,7 @@ impl Store {
             }
             Op::Delete { shard, version } => {
                 let slot = &mut self.copies[usize::from(shard)];
-                if slot.version >= version && !delete_anything {
+                if !slot.is_below(version) && !delete_anything {
                     return Reply::Conflict;
                 }
                 let was_there = slot.content != 0;
@@ -263,6 +271,11 @@ impl Store {
         let placement = (self.placement != 0).then(|| names.placement(self.placement))?;
         let is_empty = self.copies.iter().all(|copy| copy.content == 0);
         (placement.shard.is_none() && !placement.refused && is_empty).then_some(self.stamp)
+    }
+
+    /// A geoshard forgets its tombstone.
+    pub fn forget_tombstone(&mut self, shard: u8) {
+        self.copies[usize::from(shard)] = Slot::default();
     }
 
     /// Forgets every tombstone; whether there was one.

@@ -4,7 +4,7 @@
 use geofold::mover::OnMissing;
 use geofold::sabotage::Sabotage;
 
-use super::record::Record::{self, Bad, Delete, Index, Move, Patch, Refeed, Tag, Tagged, Touch};
+use super::record::Record::{self, Bad, Delete, Heal, Index, Move, Patch, Refeed, Tag, Tagged, Touch};
 use super::world::{Setting, Weakening};
 use super::{ALL, Explored, WHOLE, compacted, explore, refused, worlds};
 
@@ -54,6 +54,22 @@ fn every_rule_around_the_code_is_needed() {
                 3,
                 &[Index(0), Delete],
                 &Setting { forgets: true, ..around(Weakening::CacheOutlivesZombies) },
+            ),
+        ),
+        (
+            "a batch that begins although the claim is lost",
+            worlds(
+                3,
+                &[Index(0), Index(1)],
+                &Setting { timed: true, ..around(Weakening::LostClaimsAreUsed) },
+            ),
+        ),
+        (
+            "what was cached while zombies could act is used for longer than a deadline",
+            worlds(
+                3,
+                &[Index(0), Index(1)],
+                &Setting { timed: true, ..around(Weakening::CacheIsEmptiedOnce) },
             ),
         ),
         ("one owner not knowing the other map", worlds(3, &[Index(0), Patch], &one_map)),
@@ -108,6 +124,8 @@ fn every_rule_of_the_code_is_needed() {
         ("nothing found is believed at the second look", plain(3, &moves, SecondLookIsBelieved)),
         ("what is missing is recorded as deleted", refused(3, &bad, &code(MissingIsDeleted))),
         ("what is refused is recorded as deleted", refused(3, &bad, &code(RefusedIsDeleted))),
+        ("a refused placement stays", refused(3, &[Index(0), Bad(1), Heal], &code(RefusedStays))),
+        ("what is misplaced is resumed", refused(3, &[Index(0), Bad(1), Heal], &code(MisplacedIsResumed))),
         ("committing above what is in flight", plain(2, &moves, CommitAboveFailed)),
         ("committing above what is parked", plain(3, &moves, CommitAboveParked)),
         ("what has to start over is called done", plain(3, &moves, ForgetOnFailure)),

@@ -4,13 +4,15 @@
 //! in a state of the world a worker is a number, and nearly all steps are one look-up. Two workers that look alike
 //! (`Debug`) are the same worker.
 
+use std::time::Duration;
+
 use ahash::AHashMap;
 use geofold::clock::Instant;
 use geofold::elastic::rounds::{BulkOutcome, GetOutcome};
 use geofold::elastic::{BulkOp, Get};
 use geofold::mover::{
-    Announce, CleanUp, Desk, Examine, Finished, Lookups, ReadDocuments, ReadPlacements, Rules, Said,
-    WriteDocuments,
+    Announce, CleanUp, CopySize, Desk, Examine, Finished, Lookups, ReadDocuments, ReadPlacements, Rules,
+    Said, WriteDocuments,
 };
 use geofold::placement::PlacementCache;
 use geofold::position::{Epoch, Position};
@@ -22,6 +24,9 @@ use geofold::write::Write;
 use super::collector::Edges;
 use super::record::{answers, position};
 use super::store::{Names, Op, Reply, outcome};
+
+/// Time does not pass: whatever may be tried again is due.
+const NOW: Instant = Instant::from_start(Duration::ZERO);
 
 /// A batch at one of its rounds.
 #[derive(Debug, Clone)]
@@ -277,7 +282,7 @@ impl Worker {
                 for _ in 0..records {
                     self.read(log);
                 }
-                let entries = self.ledger.hand_out(10, usize::MAX);
+                let entries = self.ledger.hand_out(10, usize::MAX, NOW);
                 self.rejected();
                 let mut desk = self.desk.take().expect("no batch is under way");
                 desk.lookups = Lookups::default();
@@ -331,7 +336,7 @@ impl Worker {
         match &log[usize::from(offset)] {
             Some(write) => {
                 self.undone |= 1 << offset;
-                self.ledger.take(write.clone(), Instant::from_start(Default::default()));
+                self.ledger.take(write.clone(), NOW);
             }
             None => self.ledger.read_up_to(i64::from(self.read_to)),
         }
@@ -368,6 +373,7 @@ impl Worker {
     fn finish(&mut self, finished: Finished) -> Report {
         let Finished { mut desk, settled, edges } = finished;
         desk.lookups = Lookups::default();
+        desk.copy_size = CopySize::default();
         // Not to tell apart what does not differ: it is set with every batch.
         desk.committed = Position::from_version(0);
         self.desk = Some(desk);
@@ -388,11 +394,14 @@ impl Worker {
             if matches!(settled.outcome, Outcome::Done(_) | Outcome::DeadLetter(_)) {
                 (first..=last).for_each(|offset| self.undone &= !(1 << offset));
             }
-            if matches!(settled.outcome, Outcome::Done(Done::Dropped) | Outcome::DeadLetter(_)) {
+            if matches!(
+                settled.outcome,
+                Outcome::Done(Done::Dropped | Done::NothingToPlace) | Outcome::DeadLetter(_)
+            ) {
                 report.gave_up_before = u8::try_from(last + 1).unwrap();
             }
         }
-        let settlement = self.ledger.settle(settled);
+        let settlement = self.ledger.settle(settled, NOW);
         report.finished_recorded = !settlement.finished_recorded.is_empty();
         // One document: a question that comes after another is asked in its place.
         self.question = self.ledger.take_questions().pop().or(self.question.take());

@@ -18,7 +18,7 @@ use serde_json::Value;
 use stateright::{Model, Property};
 
 use super::collector::{Collector, Counted, Sent};
-use super::record::{Record, answers, belongs, facet_rules, naive, position, rules};
+use super::record::{Record, answers, belongs, facet_rules, naive, number_of, position, rules};
 use super::store::{Names, Op, Reply, Store};
 use super::worker::{Call, Event, Report, Workers};
 
@@ -50,6 +50,9 @@ pub struct Setting {
     pub sweeps: bool,
     /// Tombstones are forgotten once no zombie can act any more (`gc_deletes`), however far behind the owner is.
     pub forgets: bool,
+    /// Batch deadlines pass after the takeover. A batch ends within one, a zombie begins none after one, since its claim is lost, and
+    /// a tombstone is forgotten after two.
+    pub timed: bool,
     pub weakening: Weakening,
 }
 
@@ -68,6 +71,7 @@ impl Default for Setting {
             max_versions: MAX_VERSIONS,
             sweeps: false,
             forgets: false,
+            timed: false,
             weakening: Weakening::None,
         }
     }
@@ -87,6 +91,10 @@ pub enum Weakening {
     TombstonesAreForgotten,
     /// What the owner has cached while zombies could act stays in its cache.
     CacheOutlivesZombies,
+    /// The owner empties its cache when zombies do not act any more, but not before.
+    CacheIsEmptiedOnce,
+    /// Whoever has lost its claim begins batches all the same.
+    LostClaimsAreUsed,
     /// Clears are never sent: harmless.
     ClearsAreLost,
     /// Two maps are live, and workers that know only one write in place.
@@ -122,6 +130,25 @@ struct Sweep {
     seen: Option<u8>,
 }
 
+/// Batch deadlines that have passed since the takeover, as far as anything depends on them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+struct Time {
+    now: u8,
+    /// When the batch of each worker began that is under way.
+    began: [u8; WORKERS],
+    /// When each geoshard's tombstone was made.
+    buried: [u8; 3],
+    /// The owner empties its cache before its next batch.
+    empties: bool,
+}
+
+impl Time {
+    /// When nobody can act any more on what was before the takeover.
+    const ZOMBIES_END: u8 = 2;
+    /// Nothing depends on what comes later.
+    const END: u8 = 4;
+}
+
 /// What is wrong, by number; 0 is nothing.
 const BROKEN: [&str; 14] = [
     "",
@@ -155,6 +182,7 @@ pub struct State {
     /// An increment that nobody waits for any more; it may get there at any time, and again.
     late_increment: Option<Sent>,
     sweep: Sweep,
+    time: Time,
     broken: u8,
 }
 
@@ -193,6 +221,10 @@ pub enum Step {
     ZombiesEnd,
     /// Tombstones are forgotten.
     Forget,
+    /// A batch deadline passes.
+    Tick,
+    /// A geoshard forgets its tombstone, two deadlines after it was made.
+    Expire { shard: u8 },
     /// The sweep notes how far placements and partitions are.
     Mark,
     /// `keep_deleted` passes: what zombies had under way is over, and they know that they are.
@@ -287,7 +319,10 @@ impl World {
 
     /// Content that is refused depends on how records were folded; the invariants do not.
     fn refuses(&self) -> bool {
-        self.setting.script.iter().any(|record| matches!(record, Record::Bad(_) | Record::Part))
+        self.setting
+            .script
+            .iter()
+            .any(|record| matches!(record, Record::Bad(_) | Record::Spoil(_) | Record::Part))
     }
 
     fn is_delete_at(&self, position: Position) -> bool {
@@ -300,6 +335,11 @@ impl World {
         let before = state.store;
         let delete_anything = self.setting.weakening == Weakening::Code(Sabotage::DeleteWithoutVersion);
         let reply = state.store.carry_out(op, &tables.names, delete_anything);
+        if let (true, Op::Delete { shard, .. }, Reply::Done | Reply::NotFound) =
+            (self.setting.timed, op, reply)
+        {
+            state.time.buried[usize::from(shard)] = state.time.now;
+        }
         if state.store != before {
             state.broken = self.judge(tables, before, state.store);
         }
@@ -343,8 +383,15 @@ impl World {
         let view = store.view(&tables.names);
         let is_placed = view.placement.as_ref().is_some_and(|placement| placement.shard.is_some());
         let judged = if self.refuses() {
-            // Known limits: what is left of a refused document depends on who folded what. It is never lost from sight.
-            if is_placed || view.copies.is_empty() { 0 } else { 6 }
+            // Known limits: what is left of a refused document depends on who folded what. It is never lost from sight, and
+            // where its placement says that it is, it belongs.
+            if !is_placed && !view.copies.is_empty() {
+                6
+            } else if self.is_misplaced(&tables.names, store) {
+                8
+            } else {
+                0
+            }
         } else if inv_5_at_rest_there_is_one_copy(&view).is_err() {
             6
         } else {
@@ -354,13 +401,9 @@ impl World {
                 let content = tables.names.content(store.copies[n].content);
                 serde_json::from_slice::<Value>(content).unwrap()
             });
-            let belongs = content.as_ref().map(belongs);
             if !expected.contains(&content) {
                 7
-            } else if let (Some(copy), Some([old, new])) = (copy, belongs)
-                && copy != old
-                && (!self.setting.two_maps || copy != new)
-            {
+            } else if self.is_misplaced(&tables.names, store) {
                 8
             } else {
                 0
@@ -368,6 +411,21 @@ impl World {
         };
         tables.judged_at_rest.insert(store, judged);
         judged
+    }
+
+    /// Whether the copy in the geoshard of its placement belongs elsewhere by every live map.
+    fn is_misplaced(&self, names: &Names, store: Store) -> bool {
+        let placement = store.view(names).placement;
+        let Some(shard) = placement.and_then(|placement| placement.shard.as_ref().map(number_of)) else {
+            return false;
+        };
+        let copy = store.copies[usize::from(shard)];
+        if copy.content == 0 {
+            return false;
+        }
+        let content = serde_json::from_slice(names.content(copy.content)).unwrap();
+        let [old, new] = belongs(&content);
+        usize::from(shard) != old && !(self.setting.two_maps && usize::from(shard) == new)
     }
 
     /// Everything that follows a step.
@@ -486,6 +544,33 @@ impl World {
             _ => state.committed,
         };
         state.workers[usize::from(state.owner)] = tables.workers.assigned(class, from, cache_of);
+    }
+
+    /// What may happen next where deadlines pass.
+    fn timed_actions(&self, tables: &Tables, state: &State, steps: &mut Vec<Step>) {
+        let Time { now, began, buried, .. } = state.time;
+        let known = |worker: u8| tables.workers.get(state.workers[usize::from(worker)]);
+        let is_late = |worker: &u8| !known(*worker).is_idle && began[usize::from(*worker)] < now;
+        let late = (0..=state.owner).filter(is_late);
+        steps.extend(late.clone().map(|worker| Step::Deadline { worker }));
+        if state.owner + 1 == self.setting.workers && now < Time::END && late.count() == 0 {
+            steps.push(Step::Tick);
+        }
+        for shard in 0..3 {
+            let n = usize::from(shard);
+            let is_tombstone = state.store.copies[n].version != 0 && state.store.copies[n].content == 0;
+            if is_tombstone && now >= buried[n] + 2 {
+                steps.push(Step::Expire { shard });
+            }
+        }
+    }
+
+    /// Whether a worker's claim allows it to begin a batch: a lost one was confirmed just before the takeover, at the latest.
+    fn may_begin(&self, state: &State, worker: u8) -> bool {
+        !self.setting.timed
+            || worker == state.owner
+            || state.time.now == 0
+            || self.setting.weakening == Weakening::LostClaimsAreUsed
     }
 
     /// What the sweep may do next (protocol, "Deleted documents").
@@ -641,6 +726,7 @@ impl Model for World {
             counted: Counted::default(),
             late_increment: None,
             sweep: Sweep::default(),
+            time: Time::default(),
             broken: 0,
         };
         let maps: &[bool] = if self.setting.two_maps { &[false, true] } else { &[false] };
@@ -661,6 +747,9 @@ impl Model for World {
         if self.setting.sweeps {
             self.sweep_actions(&tables, state, steps);
         }
+        if self.setting.timed {
+            self.timed_actions(&tables, state, steps);
+        }
         for worker in state.sweep.gone..=state.owner {
             let known = tables.workers.get(state.workers[usize::from(worker)]);
             if self.setting.tally && known.watermark.is_some_and(|watermark| watermark > known.acknowledged) {
@@ -675,6 +764,9 @@ impl Model for World {
             if known.is_asking {
                 let answers = u8::try_from(answers().len()).unwrap();
                 steps.extend((0..answers).map(|answer| Step::Fetched { worker, answer }));
+            }
+            if known.is_idle && !self.may_begin(state, worker) {
+                continue;
             }
             if known.is_idle {
                 for records in 0..=self.records() - known.read_to {
@@ -740,9 +832,14 @@ impl Model for World {
         let tables = &mut *self.tables();
         match step {
             Step::Begin { worker, records } => {
+                state.time.began[usize::from(worker)] = state.time.now;
+                if worker == state.owner && std::mem::take(&mut state.time.empties) {
+                    self.event(tables, &mut state, worker, Event::ForgetCached);
+                }
                 self.event(tables, &mut state, worker, Event::Begin { records });
                 let known = tables.workers.get(state.workers[usize::from(worker)]);
-                if known.calls.len() == 1 {
+                // Where deadlines pass, it matters when.
+                if known.calls.len() == 1 && !self.setting.timed {
                     self.call(tables, &mut state, worker, 0);
                 }
             }
@@ -765,13 +862,14 @@ impl Model for World {
                 let known = tables.workers.get(state.workers[usize::from(worker)]);
                 let open = known.calls.iter().filter(|call| call.reply.is_none() && !call.op.is_read());
                 let open: Vec<Op> = open.map(|call| call.op).collect();
-                for op in open {
+                // Where deadlines pass, requests do not outlive them.
+                for op in open.into_iter().filter(|_| !self.setting.timed) {
                     if !state.push_late(op) {
                         return None;
                     }
                 }
                 self.event(tables, &mut state, worker, Event::Deadline);
-                state.deadlines -= 1;
+                state.deadlines -= u8::from(!self.setting.timed);
             }
             Step::Fetched { worker, answer } => {
                 self.event(tables, &mut state, worker, Event::Fetched { answer });
@@ -823,6 +921,18 @@ impl Model for World {
                 if self.setting.weakening != Weakening::CacheOutlivesZombies {
                     self.event(tables, &mut state, last.owner, Event::ForgetCached);
                 }
+            }
+            Step::Tick => {
+                state.time.now += 1;
+                let is_end = state.time.now == Time::ZOMBIES_END;
+                state.time.empties |= match self.setting.weakening {
+                    Weakening::CacheOutlivesZombies => false,
+                    Weakening::CacheIsEmptiedOnce => is_end,
+                    _ => state.time.now <= Time::ZOMBIES_END,
+                };
+            }
+            Step::Expire { shard } => {
+                state.store.forget_tombstone(shard);
             }
             Step::Forget => {
                 if !state.store.forget_tombstones() {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::audit::audit;
 use crate::support::{CITIES, Event, Truth, World, WorldOptions};
 
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(300);
 const DOCUMENTS: usize = 300;
 
 fn document(n: usize) -> Value {

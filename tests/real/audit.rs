@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{CITIES, Event, Random, Truth, World, WorldOptions, seed, wait_for};
 
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// Documents with each kind of defect.
 const EACH: usize = 100;
 

@@ -4,10 +4,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::support::{CITIES, Event, Truth, World, WorldOptions};
+use crate::support::{CITIES, Event, Faults, Proxy, Truth, World, WorldOptions, wait_for};
 
-const PATIENCE: Duration = Duration::from_secs(150);
+const PATIENCE: Duration = Duration::from_secs(300);
 const MIB: f64 = 1_048_576.0;
+
+/// As good as dead: every connection breaks before anything was passed on.
+const DEAD: Faults = Faults { resets: 100, ..Faults::NONE };
 
 #[test]
 fn a_backlog_beyond_memory_and_a_dead_elasticsearch_move_neither_memory_nor_the_group() {
@@ -40,16 +43,21 @@ fn a_backlog_beyond_memory_and_a_dead_elasticsearch_move_neither_memory_nor_the_
         .collect();
     events.iter().for_each(|event| truth.apply(event));
 
-    let worker = world.worker();
+    let proxy = Proxy::start(&world.stack.elasticsearch, 1);
+    let worker = world.worker_behind(&proxy);
     worker.wait_until_assigned(4);
     let rebalances = worker.metric("geofold_rebalances_total", "");
     let resident_at_first = worker.metric("process_resident_memory_bytes", "");
     world.send(&events[..1_000]);
-    world.stack.tell("stop", "elasticsearch");
-    let stopped = Instant::now();
+    proxy.set(DEAD);
     world.send(&events[1_000..]);
+    wait_for("all partitions to be paused", PATIENCE, || {
+        (worker.metric("geofold_paused_partitions", "") == 4.0).then_some(())
+    });
+    let paused = Instant::now();
     let (mut held, mut resident) = (0.0_f64, 0.0_f64);
-    while stopped.elapsed() < Duration::from_secs(30) {
+    // Longer than session and poll interval: a poll thread that waits would be out of its group.
+    while paused.elapsed() < Duration::from_secs(10) {
         held = held.max(worker.metric("geofold_held_bytes", ""));
         resident = resident.max(worker.metric("process_resident_memory_bytes", ""));
         std::thread::sleep(Duration::from_millis(200));
@@ -60,8 +68,9 @@ fn a_backlog_beyond_memory_and_a_dead_elasticsearch_move_neither_memory_nor_the_
         "nothing is fetched that can not be held"
     );
     assert_eq!(worker.get("/healthz").map(|(status, _)| status), Some(200));
-    assert!(worker.metric("geofold_elasticsearch_retries_total", "") > 0.0);
-    world.stack.tell("start", "elasticsearch");
+    // Whichever request came first: a batch's, or the claim of a partition.
+    wait_for("a request that fails", PATIENCE, || (proxy.faults_done() > 0).then_some(()));
+    proxy.set(Faults::NONE);
     world.wait_until_committed(PATIENCE);
     held = held.max(worker.metric("geofold_held_bytes", ""));
     resident = resident.max(worker.metric("process_resident_memory_bytes", ""));
@@ -100,12 +109,13 @@ fn a_worker_that_starts_before_elasticsearch_waits_and_then_works() {
         .collect();
     events.iter().for_each(|event| truth.apply(event));
     world.send(&events);
-    world.stack.tell("stop", "elasticsearch");
-    let mut worker = world.worker();
-    std::thread::sleep(Duration::from_secs(8));
+    let proxy = Proxy::start(&world.stack.elasticsearch, 1);
+    proxy.set(DEAD);
+    let mut worker = world.worker_behind(&proxy);
+    wait_for("requests that fail", PATIENCE, || (proxy.faults_done() >= 5).then_some(()));
     assert!(worker.is_running(), "{}", worker.log());
     assert!(world.offsets().iter().all(|(committed, _)| *committed == 0));
-    world.stack.tell("start", "elasticsearch");
+    proxy.set(Faults::NONE);
     worker.wait_until_ready();
     world.wait_until_committed(PATIENCE);
     worker.stop();

@@ -9,31 +9,23 @@ use rdkafka::Message;
 use rdkafka::message::Headers;
 use serde_json::{Value, json};
 
+use crate::support::postgres::OwnDatabase;
 use crate::support::{CITIES, Event, Random, World, WorldOptions, seed, text, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 const CHUNK: u64 = 100;
 
-/// A database of PostgreSQL that no other test uses, as lines of the configuration; its password is in a file.
-fn postgres(password_file: &Path) -> Vec<(&'static str, String)> {
-    let url =
-        std::env::var("GEOFOLD_TEST_POSTGRES").expect("a stack with PostgreSQL: dev/stack up --postgresql");
-    let password = std::env::var("GEOFOLD_TEST_POSTGRES_PASSWORD").unwrap();
-    let name = format!("c{:x}", std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos());
-    let (server, _) = url.rsplit_once('/').unwrap();
-    std::fs::write(password_file, &password).unwrap();
-    tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let options: sqlx::postgres::PgConnectOptions = url.parse().unwrap();
-        let options = options.password(&password);
-        let mut admin = <sqlx::PgConnection as sqlx::Connection>::connect_with(&options).await.unwrap();
-        let create = sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}"));
-        sqlx::raw_sql(create).execute(&mut admin).await.unwrap();
-    });
-    vec![
-        ("database", format!("url = \"{server}/{name}\"")),
-        ("database", format!("password_file = {:?}", password_file.display().to_string())),
-        ("database", "connections = 2".to_owned()),
-    ]
+/// A database that no other test uses, as lines of the configuration: of PostgreSQL, if the stack has one, with the password in a
+/// file; otherwise SQLite's, in this folder.
+fn database(folder: &Path) -> Vec<(&'static str, String)> {
+    let line = |line: String| ("database", line);
+    let Some(own) = OwnDatabase::new() else {
+        return vec![line(format!("url = \"sqlite:{}\"", folder.join("campaigns.db").display()))];
+    };
+    let password_file = folder.join("password");
+    std::fs::write(&password_file, &own.password).unwrap();
+    let password_file = format!("password_file = {:?}", password_file.display().to_string());
+    vec![line(format!("url = {:?}", own.url)), line(password_file), line("connections = 2".to_owned())]
 }
 
 /// A `geofold campaign …` that runs, and its log. Killed on drop.
@@ -96,11 +88,11 @@ fn runners_killed_at_random_send_every_id_and_repeat_only_what_was_at_work() {
     const IDS: u64 = 100_000;
     const RUNNERS: u64 = 8;
     let folder = tempfile::TempDir::new().unwrap();
-    let mut config = postgres(&folder.path().join("password"));
+    let mut config = database(folder.path());
     config.push(("campaigns", "lease = \"3s\"".to_owned()));
     config.push(("campaigns", format!("chunk = {CHUNK}")));
     config.push(("retry", "max = \"1s\"".to_owned()));
-    let world = World::without_indices(WorldOptions { config, ..WorldOptions::default() });
+    let world = World::new(WorldOptions { config, ..WorldOptions::default() });
     let mut random = Random::new(seed("runners_killed_at_random_send_every_id"));
     let list = world.dir().join("ids");
     let wanted: BTreeSet<String> = (0..IDS).map(|number| format!("id-{number:06}")).collect();

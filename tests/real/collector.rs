@@ -21,7 +21,7 @@ use tokio::runtime::Runtime;
 use crate::support::postgres::OwnDatabase;
 use crate::support::{Random, Stack, seed, wait_for};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 const PARTITIONS: i32 = 3;
 
 /// A topic of increments and a database of PostgreSQL that no other test uses.
@@ -44,7 +44,7 @@ struct Collector {
 
 impl Rig {
     fn new() -> Self {
-        let stack = Stack::get();
+        let stack = Stack::alone();
         let own = OwnDatabase::new().expect("a stack with PostgreSQL: dev/stack up --postgresql");
         let name = format!("t{:x}", std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos());
         let (dir, runtime) = (TempDir::new().unwrap(), Runtime::new().unwrap());

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::support::{CITIES, Event, Truth, World, WorldOptions};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// By Kafka's numbers, which stand in a batch's attributes.
 const CODECS: [&str; 5] = ["none", "gzip", "snappy", "lz4", "zstd"];
 /// Of each codec.

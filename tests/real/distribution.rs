@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::support::{CITIES, Event, World, WorldOptions, text, wait_for};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A webhook's endpoint, which ends with the test's process.
 struct Endpoint {
@@ -336,7 +336,7 @@ fn no_distribution_is_missing_whatever_becomes_of_the_memcached_that_two_workers
     let memcached = std::env::var("GEOFOLD_TEST_MEMCACHED")
         .expect("GEOFOLD_TEST_MEMCACHED is not set: run dev/test, or dev/stack up --memcached");
     let endpoint = Endpoint::start(200);
-    let world = World::new(WorldOptions {
+    let world = World::alone(WorldOptions {
         partitions: 4,
         config: vec![
             endpoint.job("200ms"),

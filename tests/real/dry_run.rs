@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{CITIES, Event, Random, Truth, World, WorldOptions, seed};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 const DOCUMENTS: usize = 60;
 
 fn document(place: usize, n: usize) -> Value {

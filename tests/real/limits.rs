@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::support::{CITIES, Event, Proxy, Random, Raw, Truth, Worker, World, WorldOptions, wait_for};
 
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(300);
 const MIB: f64 = 1_048_576.0;
 
 fn size(name: &str, default: usize) -> usize {
@@ -47,7 +47,7 @@ fn a_backlog_of_distinct_documents_and_a_dead_elasticsearch_stop_fetching_and_ta
     const BEYOND_AT_WORK: f64 = 160.0;
     let records = size("GEOFOLD_LIMITS_RECORDS", 200_000);
     let bound_mib = 32;
-    let world = World::new(WorldOptions {
+    let world = World::alone(WorldOptions {
         partitions: PARTITIONS,
         config: vec![
             ("memory", format!("total = \"{bound_mib}MiB\"")),

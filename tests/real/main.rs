@@ -34,7 +34,7 @@ mod prometheus;
 mod quick_start;
 mod refeed;
 #[expect(dead_code, reason = "not all of what the fast tests compare with is needed here")]
-#[path = "../cover/reference.rs"]
+#[path = "../it/cover/reference.rs"]
 mod reference;
 mod rewind;
 mod starvation;
@@ -43,4 +43,7 @@ mod stop;
 mod support;
 mod sweep;
 mod tally;
+mod topic_changes;
 mod tutorial;
+#[path = "../wait.rs"]
+mod wait;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::{Random, Truth, World, WorldOptions, random_events, seed};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 fn come_and_go(test: &str, protocol: &[&str]) {
     let seed = seed(test);

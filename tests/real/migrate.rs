@@ -1,6 +1,6 @@
-//! The map is changed while writes go on: `tests/migrate` on real services.
+//! The map is changed while writes go on: `tests/it/migrate` on real services.
 
-#[path = "../migrate/scenario.rs"]
+#[path = "../it/migrate/scenario.rs"]
 #[expect(dead_code, reason = "the stand-ins have more to show with it")]
 mod scenario;
 

@@ -8,7 +8,7 @@ use crate::support::{
     CITIES, Event, Faults, Proxy, Random, Truth, World, WorldOptions, random_events, seed, wait_for,
 };
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 fn short_session() -> Vec<(&'static str, String)> {
     vec![

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::{Faults, Proxy, Random, Truth, World, WorldOptions, random_events, seed, wait_for};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 fn impatient() -> WorldOptions {
     WorldOptions {
@@ -20,7 +20,7 @@ fn impatient() -> WorldOptions {
 /// Sends 3,000 events in two halves, with `trouble` while the first is worked on, and compares.
 fn through(test: &str, trouble: impl FnOnce(&World)) {
     let seed = seed(test);
-    let world = World::new(impatient());
+    let world = World::alone(impatient());
     let mut truth = Truth::new();
     let events = random_events(&mut Random::new(seed), 3_000, 300);
     events.iter().for_each(|event| truth.apply(event));

@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 use crate::support::{Random, Raw, Truth, World, WorldOptions, seed, wait_for};
 
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 fn quick_to_take_over() -> Vec<(&'static str, String)> {
     vec![
@@ -214,6 +214,7 @@ fn a_source_that_is_down_slows_only_what_needs_it_and_a_worker_killed_meanwhile_
     let mut config = quick_to_take_over();
     config.push(("source", "kind = \"http\"".to_owned()));
     config.push(("source", format!("url = \"http://{}/{{id}}\"", web.address)));
+    config.push(("source", "probe_id = \"p0\"".to_owned()));
     let world = World::new(WorldOptions { partitions: 2, config });
     let mut random = Random::new(seed("a_source_that_is_down"));
     let mut expected = BTreeMap::new();

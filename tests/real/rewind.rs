@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::support::{CITIES, Event, Truth, World, WorldOptions, wait_for};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 #[test]
 fn a_rewound_group_is_refused_until_the_epoch_is_raised() {

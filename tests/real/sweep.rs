@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{CITIES, Event, Truth, Worker, World, WorldOptions, wait_for};
 
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 fn write(n: usize, round: usize) -> Event {
     let (lat, lon) = CITIES[(n + round) % CITIES.len()];

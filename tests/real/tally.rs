@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Random, Worker, World, WorldOptions, random_events, seed, text, wait_for_or};
 
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The binary under test.
 const GEOFOLD: &str = env!("CARGO_BIN_EXE_geofold");

@@ -28,7 +28,7 @@ impl Scene {
     fn new() -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let scene = Self {
-            stack: Stack::get(),
+            stack: Stack::alone(),
             folder: tempfile::tempdir().unwrap(),
             mark: format!("{:x}", std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis()),
             admin: format!("127.0.0.1:{port}"),

@@ -79,6 +79,7 @@ fn an_api_key_that_is_withdrawn_stops_the_worker() {
     let mut settings = world.settings();
     world.succeeds(&settings, &["shards", "create"]);
     world.with_api_key(&mut settings, privileges_of_a_worker(&world));
+    settings.insert(("retry", "unauthorized"), quoted("2s"));
     let mut worker = world.worker(&settings);
     worker.wait_until_ready();
     world.ask("DELETE", "/_security/api_key", Some(json!({ "name": world.name })));
@@ -90,6 +91,28 @@ fn an_api_key_that_is_withdrawn_stops_the_worker() {
     let log = worker.log();
     assert!(log.contains("elasticsearch refuses this worker"), "{log}");
     world.printed(&log);
+}
+
+#[test]
+fn dead_letters_go_on_once_a_permission_that_was_withdrawn_is_there_again() {
+    let world = World::new();
+    world.allow("scram-user");
+    let settings = world.settings();
+    world.succeeds(&settings, &["shards", "create"]);
+    let worker = world.worker(&settings);
+    worker.wait_until_ready();
+    world.forbid_writing("scram-user");
+    world.produce("bad", "no JSON");
+    let patience = std::time::Duration::from_secs(120);
+    // Without a permission to write anywhere, the error of the next client is fatal.
+    wait_for("a client that is lost for good", patience, || {
+        worker.log().contains("ClusterAuthorizationFailed").then_some(())
+    });
+    world.allow_dead_letters("scram-user");
+    wait_for("the dead letter", patience, || {
+        (worker.metric("geofold_records_done_total", "outcome=\"dead_lettered\"") == 1.0).then_some(())
+    });
+    world.printed(&worker.log_once_stopped());
 }
 
 #[test]

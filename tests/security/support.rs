@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -87,6 +88,18 @@ impl World {
             world.secret(&from_env(&format!("GEOFOLD_TEST_{user}_PASSWORD")));
         }
         world
+    }
+
+    /// Produces a record by the listener that asks for no permission.
+    pub fn produce(&self, key: &str, value: &str) {
+        let mut client = ClientConfig::new();
+        client.set("bootstrap.servers", &self.plain_kafka);
+        let producer: BaseProducer = client.create().unwrap();
+        producer
+            .send(BaseRecord::to(&self.name).key(key).payload(value))
+            .map_err(|(error, _)| error)
+            .unwrap();
+        producer.flush(Duration::from_secs(60)).unwrap();
     }
 
     fn create_topic(&self, topic: &str, partitions: i32) {
@@ -294,8 +307,23 @@ impl World {
             self.acls(&[&["--add", "--allow-principal", &principal], args].concat());
         };
         add(&["--operation", "read", "--operation", "write", "--topic", &self.name]);
-        add(&["--operation", "write", "--topic", &self.dead_letter_topic()]);
+        self.allow_dead_letters(user);
         add(&["--operation", "read", "--group", &self.name]);
+    }
+
+    pub fn allow_dead_letters(&self, user: &str) {
+        let (principal, topic) = (format!("User:{user}"), self.dead_letter_topic());
+        self.acls(&["--add", "--allow-principal", &principal, "--operation", "write", "--topic", &topic]);
+    }
+
+    /// Takes back every permission to write.
+    pub fn forbid_writing(&self, user: &str) {
+        let principal = format!("User:{user}");
+        for topic in [&self.name, &self.dead_letter_topic()] {
+            let which =
+                ["--force", "--allow-principal", &principal, "--operation", "write", "--topic", topic];
+            self.acls(&[&["--remove"][..], &which].concat());
+        }
     }
 
     /// Nothing that was printed holds a secret.

@@ -52,9 +52,9 @@ pub fn commit(world: &World, committed: i64, is_there: &[bool]) {
                 && !record.is_bad
                 && usize::try_from(*offset).is_ok_and(|offset| is_there[offset])
         });
-        let Some((offset, _)) = below.last() else { continue };
-        // A patch of what was refused before may be dropped, and nothing shows that.
-        if scenario.kind == Kind::Refusing && scenario.on_missing == OnMissing::Drop {
+        let Some((offset, record)) = below.last() else { continue };
+        // What was refused before is not there: a touch of it has nothing to place, a patch may be dropped, and nothing shows that.
+        if scenario.kind == Kind::Refusing && (record.is_touch() || scenario.on_missing == OnMissing::Drop) {
             continue;
         }
         let is_letter = world.state().deliveries.iter().any(|letter| letter.covers(offset));
@@ -168,9 +168,8 @@ fn letters(world: &World) {
 /// Whether a record can become a dead letter, by any folding.
 fn may_be_refused(scenario: &Scenario, offset: i64) -> bool {
     let Some((_, record)) = numbered(scenario).find(|(number, _)| *number == offset) else { return false };
-    let needs_document = record.is_patch() || record.is_touch();
     let document = document_id(record.document);
-    record.is_bad || (needs_document && truth(scenario, &document, offset - 1).is_none())
+    record.is_bad || (record.is_patch() && truth(scenario, &document, offset - 1).is_none())
 }
 
 /// Whether a record has to become a dead letter: it can not be decoded, or it is the last patch of a document that is not

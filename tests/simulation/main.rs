@@ -15,7 +15,7 @@
 //! | `sabotages.rs` | the rules of the protocol broken on purpose: each must be found |
 //! | `command.rs` | arguments |
 //!
-//! `dev/simulate` runs it; without arguments it is a test: fixed seeds, sabotages, and fresh seeds for a while.
+//! `dev/simulate` runs it; without arguments it is a test: fixed seeds and sabotages.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 #![expect(clippy::cast_possible_truncation, reason = "random numbers below a handful")]
@@ -33,7 +33,7 @@ mod tally;
 mod world;
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use geofold::random::Random;
 use geofold::sabotage;
@@ -49,9 +49,6 @@ const FIXED: u64 = 1_000;
 
 /// Seeds that are run twice, to see that they are the same run.
 const REPEATED: u64 = 100;
-
-/// How long fresh seeds are tried, unless GEOFOLD_SIMULATION_SECONDS says otherwise.
-const FRESH_SECONDS: u64 = 5;
 
 fn main() -> ExitCode {
     let command = match Command::parse(std::env::args().skip(1)) {
@@ -132,13 +129,12 @@ fn fresh_seeds() -> impl Iterator<Item = u64> {
 /// The checks that are wanted, one after the other.
 fn test(shared: &Shared, filters: &[String]) -> bool {
     type Check = fn(&Shared) -> bool;
-    let checks: [(&str, Check); 4] = [
+    let checks: [(&str, Check); 3] = [
         ("whatever_goes_wrong_the_index_is_what_the_records_say", |shared| {
             many(shared, Seeds::Range(0..fixed()))
         }),
         ("a_seed_is_one_history", repeatable),
         ("every_sabotage_is_found", sabotages_are_found),
-        ("fresh_seeds_hold_as_well", |shared| many(shared, Seeds::For(fresh_time()))),
     ];
     let is_wanted =
         |name: &str| filters.is_empty() || filters.iter().any(|part| name.contains(part.as_str()));
@@ -154,10 +150,6 @@ fn test(shared: &Shared, filters: &[String]) -> bool {
 
 fn fixed() -> u64 {
     number_from("GEOFOLD_SIMULATION_SEEDS").unwrap_or(FIXED)
-}
-
-fn fresh_time() -> Duration {
-    Duration::from_secs(number_from("GEOFOLD_SIMULATION_SECONDS").unwrap_or(FRESH_SECONDS))
 }
 
 fn number_from(variable: &str) -> Option<u64> {

@@ -1,7 +1,6 @@
 //! A worker's process as far as one partition is concerned: the real partition task, and in place of poll thread and
 //! Kafka what feeds it, commits for it, stops it and kills it.
 
-use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +11,9 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use geofold::admin::Health;
+use geofold::claims::{Claims, Keeper};
 use geofold::clock::Clock;
+use geofold::config::Partitioner;
 use geofold::dead_letter::{Letter, LetterBox};
 use geofold::decode::{Decoder, LocationPath, OP_HEADER};
 use geofold::elastic::Elastic;
@@ -26,10 +27,11 @@ use geofold::position::Epoch;
 use geofold::retry::RetryPolicy;
 use geofold::telemetry::Metrics;
 use geofold::telemetry::traces::Traces;
-use geofold::worker::budget::{self, Budget, Meter};
+use geofold::worker::budget::{self, Budget, CacheShare, Meter};
 use geofold::worker::limits::Limits;
 use geofold::worker::partition::{Batching, Bench, Mode, Partition, Published, TURNS_PER_REQUEST};
 use geofold::worker::record::Record;
+use geofold::worker::topic_watch::TopicReader;
 use rdkafka::message::{Header, OwnedHeaders};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
@@ -201,6 +203,7 @@ impl Process {
             company: Some(Company::new(elastic.clone(), requests.clone(), clock.clone())),
             elastic,
             permits: requests,
+            server: Arc::default(),
             limits: rounds::Limits {
                 max_operations,
                 max_bytes: 1 << 20,
@@ -228,6 +231,21 @@ impl Process {
         } else {
             MapsReader::fixed(shared.map.clone(), clock.clone())
         };
+        let claims = if world.scenario.kind == Kind::TwoMaps {
+            let (keeper, claims) = Keeper::new(
+                rounds.elastic.clone(),
+                TOPIC,
+                name.to_string().into(),
+                Duration::from_millis(DEADLINE),
+                clock.clone(),
+                name as u64,
+            );
+            let keep = keeper.run(cancel.clone());
+            tokio::spawn(Stoppable { freezer: freezer.clone(), work: keep.boxed() });
+            claims
+        } else {
+            Claims::unchecked(clock.clone(), Duration::from_millis(DEADLINE))
+        };
         let (fatal_sender, fatal) = mpsc::unbounded_channel();
         let epoch = Epoch::default();
         let batching = Batching {
@@ -245,6 +263,8 @@ impl Process {
             epoch,
             counting: world.scenario.counts().then(|| tally::counting(world, name)),
             partitions: i32::MAX,
+            partitioner: Partitioner::Custom,
+            topic_reader: TopicReader::fixed(),
             batching,
             // They never change here.
             limits: watch::channel(limits).1,
@@ -252,12 +272,13 @@ impl Process {
             registry: None,
             rules,
             maps,
-            owner: name.to_string().into(),
+            claims,
             rounds,
             turns: Arc::new(Semaphore::new(permits * TURNS_PER_REQUEST)),
             memory: memory.clone(),
             refeed: None,
             distributor: None,
+            reread: None,
             dead_letters: Some(Arc::new(Letters { world: world.clone(), process: name })),
             retry,
             traces: Traces::default(),
@@ -278,7 +299,7 @@ impl Process {
             cancel: cancel.clone(),
             meter: meter.clone(),
             published: published.clone(),
-            cached_placements: NonZeroUsize::new(cached_placements).unwrap_or(NonZeroUsize::MIN),
+            cache_share: CacheShare::new(cached_placements),
             // One for all: what is counted is not looked at.
             metrics: metrics.partition(0),
         };
@@ -408,8 +429,12 @@ impl Process {
     /// What must hold of a process at any time. One that has lost its partition may find that others have gone further.
     pub fn check(&mut self, is_owner: bool) {
         let panic = crate::run::last_panic();
+        // A zombie that was slow with its first claim may take the owner's, which gets it back once the zombie is silent: if not,
+        // the run is stuck.
+        let is_claimed_away = |reason: &str| reason.starts_with("another worker has claimed it");
         if (is_owner || panic.is_some())
             && let Some((part, reason)) = self.health.missing().into_iter().next()
+            && !(panic.is_none() && is_claimed_away(&reason))
         {
             let panic = panic.unwrap_or_default();
             self.world.fail("stopped", None, format!("process {}: {part}: {reason} {panic}", self.name));

@@ -59,8 +59,8 @@ impl Item for BulkOp {
         match world.write(by, self) {
             Ok(written) => {
                 let stamp = Stamp { seq_no: written.seq_no, primary_term: written.primary_term };
-                // The real client asks for stamps of placements only.
-                let stamp = (*self.index() == Index::Placements).then_some(stamp);
+                // The real client asks for no stamps of documents.
+                let stamp = (!matches!(self.index(), Index::Geoshard(_))).then_some(stamp);
                 BulkAnswer { status: written.status(), stamp, error: None }
             }
             Err(EsError { status, kind, reason, .. }) => {

@@ -12,13 +12,16 @@ use crate::scenario::Scenario;
 pub const SEEDS: u64 = 30_000;
 
 /// What the runs are not asked to find, and who finds it instead.
-const ELSEWHERE: [(Sabotage, &str); 18] = [
+const ELSEWHERE: &[(Sabotage, &str)] = &[
+    (Sabotage::PartitionsAreComparable, "the mover's tests: there is one partition here"),
     (Sabotage::InPlaceDespiteTargets, "model and histories; here only by chance, once in thousands of seeds"),
     (Sabotage::InPlaceOverItsOwnRecord, "the mover's counterexamples: the other rules make up for it"),
     (Sabotage::OldRecordsDecide, "the mover's counterexamples: the other rules make up for it"),
     (Sabotage::IgnoreNewerLeftover, "the mover's counterexamples: the other rules make up for it"),
     (Sabotage::WrittenIsDone, "the model; not seen here in 2,000 seeds"),
     (Sabotage::RefusedIsDeleted, "the model; not seen here in 2,000 seeds"),
+    (Sabotage::RefusedStays, "the model; no patch mends a refused document here"),
+    (Sabotage::MisplacedIsResumed, "the model; no patch mends a refused document here"),
     (Sabotage::MissingIsDeleted, "the model; not seen here in 2,000 seeds"),
     (Sabotage::SecondLookIsBelieved, "the model; not tried here for long"),
     (Sabotage::FinishingSweepsAnyway, "the model; not seen here in 1,000 seeds"),
@@ -28,6 +31,7 @@ const ELSEWHERE: [(Sabotage, &str); 18] = [
     ),
     (Sabotage::DeleteBeforeSeen, "the partition task's tests: nobody searches here"),
     (Sabotage::ActivateUnconfirmed, "the tests of the change of the map, which is not run here"),
+    (Sabotage::ClaimIsNotAsked, "the partition task's tests; the model, by a weakening of its own"),
     (Sabotage::InPlaceDespiteFacets, "the model; not tried here for long"),
     (Sabotage::InPlaceHasNoEdges, "the model: the other rules make up for it here"),
     (

@@ -260,11 +260,9 @@ impl World {
             BulkOp::Index { index, id, guard, source } => {
                 let condition = match *guard {
                     Guard::External(at) => Condition::External(external(at)),
-                    Guard::ExternalOrEqual(at) => Condition::ExternalGte(external(at)),
+                    Guard::ExternalOrEqual(at) => Condition::ExternalOrEqual(external(at)),
                     Guard::Absent => Condition::Absent,
-                    Guard::Unchanged(stamp) => {
-                        Condition::Unchanged { seq_no: stamp.seq_no, primary_term: stamp.primary_term }
-                    }
+                    Guard::Unchanged(stamp) => Condition::Unchanged(stamp),
                 };
                 self.store.write(&index.name(PREFIX), id.as_str(), condition, Content::Source(source))
             }

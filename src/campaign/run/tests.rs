@@ -1,6 +1,7 @@
 //! A runner on a broker inside the process, and a SQLite.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use rdkafka::ClientConfig;
@@ -12,8 +13,15 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::*;
 use crate::campaign::chunk;
 use crate::campaign::store::NewCampaign;
+use crate::config::Config;
 use crate::database::tests::{Fresh, each};
+use crate::elastic::{BulkOp, Elastic, Guard, Index};
 use crate::embedded::broker::EmbeddedBroker;
+use crate::ids::{DocId, ShardId};
+use crate::placement::Placement;
+use crate::position::{Epoch, Position};
+use crate::send::Destinations;
+use crate::testing::{MemoryElastic, six_faces};
 
 const TOPIC: &str = "documents";
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -21,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Rig {
     broker: EmbeddedBroker,
     store: Store,
+    /// Of the placements.
+    elastic: Arc<MemoryElastic>,
     _fresh: Fresh,
 }
 
@@ -31,7 +41,7 @@ impl Rig {
         store.prepare().await.unwrap();
         let broker = EmbeddedBroker::start().unwrap();
         broker.create_topic(TOPIC, 2).unwrap();
-        Self { broker, store, _fresh: fresh }
+        Self { broker, store, elastic: MemoryElastic::for_map(&six_faces()), _fresh: fresh }
     }
 
     async fn runner(&self, lease: Duration) -> Runner {
@@ -40,7 +50,9 @@ impl Rig {
             ("message.timeout.ms".to_owned(), "1000".to_owned()),
         ]);
         let retry = RetryPolicy { initial: Duration::from_millis(10), max: Duration::from_millis(100) };
-        let connecting = tokio::task::spawn_blocking(move || Producing::connect(&properties, TOPIC, retry));
+        let destinations = Destinations::new(&Config::default(), self.elastic.clone());
+        let connecting = move || Producing::connect(&properties, TOPIC, destinations, retry);
+        let connecting = tokio::task::spawn_blocking(connecting);
         let producing = connecting.await.unwrap().unwrap();
         let patience = Patience { lease, drain: Duration::ZERO, retry };
         Runner::new(self.store.clone(), producing, TOPIC, patience)
@@ -115,6 +127,29 @@ async fn a_runner_sends_a_record_for_each_id_and_keeps_those_that_can_not_be_sen
     let status = rig.store.status(id).await.unwrap();
     assert_eq!((status.produced, status.failed), (3, 1));
     assert!(rig.store.failed(id, 9).await.unwrap()[0].reason.contains("600 bytes"));
+}
+
+#[tokio::test]
+async fn a_record_goes_to_the_partition_that_the_placement_names() {
+    let rig = Rig::new().await;
+    let ids: Vec<String> = (0..8).map(|n| format!("d{n}")).collect();
+    let pos = Position::new(Epoch::new(1).unwrap(), 5).unwrap();
+    let placements = ids.iter().map(|id| BulkOp::Index {
+        index: Index::Placements,
+        id: DocId::from_key(Some(id.as_bytes())).unwrap(),
+        guard: Guard::Absent,
+        source: Placement::new(pos, Some(ShardId::new("f0").unwrap()), []).by_partition(Some(1)).to_json(),
+    });
+    rig.elastic.bulk(&placements.collect::<Vec<_>>(), PATIENCE).await.unwrap();
+    let chunk: Vec<&[u8]> = ids.iter().map(String::as_bytes).collect();
+    let id = rig.campaign(TOPIC, None, &[&chunk]).await;
+    let runner = rig.runner(PATIENCE).await;
+    assert_eq!(runner.run(id, &CancellationToken::new()).await.unwrap(), Ended::Over(State::Done));
+    assert_eq!(rig.keys(), ids);
+    let group: BaseConsumer =
+        ClientConfig::new().set("bootstrap.servers", rig.broker.address()).create().unwrap();
+    let ends = [0, 1].map(|partition| group.fetch_watermarks(TOPIC, partition, PATIENCE).unwrap().1);
+    assert_eq!(ends, [0, 8]);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::random::Random;
+use crate::random::{Random, seed_of_test};
 
 fn count(count: usize) -> i64 {
     i64::try_from(count).unwrap()
@@ -27,11 +27,8 @@ struct Model {
 
 #[tokio::test]
 async fn whatever_runners_and_people_do_no_token_is_lost_or_held_twice() {
-    let seed = std::env::var("GEOFOLD_CAMPAIGN_SEED").map_or_else(
-        |_| u64::from(std::process::id()) ^ 0x5eed,
-        |seed| seed.parse().expect("GEOFOLD_CAMPAIGN_SEED is a number"),
-    );
-    println!("GEOFOLD_CAMPAIGN_SEED={seed}");
+    let seed = seed_of_test();
+    println!("GEOFOLD_SEED={seed}");
     for (_fresh, store) in stores().await {
         for round in 0..5 {
             let mut random = Random::new(seed.wrapping_add(round));

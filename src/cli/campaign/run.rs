@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, stderr};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -22,6 +23,8 @@ use crate::cli::reload;
 use crate::config::Config;
 use crate::config::campaigns::Which;
 use crate::retry::RetryPolicy;
+use crate::send::Destinations;
+use crate::supervisor::Supervisor;
 
 /// Between two looks at how far it is.
 const BAR_INTERVAL: Duration = Duration::from_secs(1);
@@ -31,7 +34,7 @@ const MEMORY: usize = 64 << 20;
 
 /// Work on a campaign until nothing is left of it. May run any number of times at once, on any machines.
 ///
-/// It needs [database] and Kafka. A database or a broker that is away is waited for. SIGTERM or SIGINT: the chunk at work is
+/// It needs [database], Kafka, and Elasticsearch, which knows the partitions of documents. What of them is away is waited for. SIGTERM or SIGINT: the chunk at work is
 /// brought to its end, for shutdown.drain at most, then it ends. SIGHUP: the same at a terminal, which is gone then; elsewhere
 /// the configuration is read again, as it is when the file changes, with reload.watch, and log.filter is followed. Killing it is as safe: when its lease is over (campaigns.lease)
 /// its chunk is sent again by another. Exit code 0: the campaign is done, and nothing failed; 1: ids failed (`campaign status` shows
@@ -58,9 +61,10 @@ pub struct WatchArgs {
 
 pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let is_terminal = stderr().is_terminal();
+    let (supervisor, mut lost) = Supervisor::new();
     let (config, stop) = match is_terminal {
         true => (args.config.load()?, signals::stop_on_signal_or_hang_up()?),
-        false => (reload::begin(args.config, None).await?, signals::stop_on_signal()?),
+        false => (reload::begin(args.config, None, &supervisor).await?, signals::stop_on_signal()?),
     };
     let store = open(&config).await?;
     if store.status(args.id).await.map_err(refused)?.broken_off {
@@ -72,14 +76,17 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     }
     let runner = runner(&config, &store).await?;
     let bar = if is_terminal { Some(bar()) } else { None };
-    let ended = tokio::select! {
-        ended = runner.run(args.id, &stop) => ended,
-        never = show_progress(&store, args.id, bar.as_ref()) => match never {},
+    let work = async {
+        tokio::select! {
+            ended = runner.run(args.id, &stop) => ended,
+            never = show_progress(&store, args.id, bar.as_ref()) => match never {},
+        }
     };
+    let ended = lost.or_else_stop(&stop, work).await;
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    let ended = match ended {
+    let ended = match ended? {
         Err(error @ RunError::OtherTopic { .. }) => return Err(Failure::usage(error)),
         ended => ended?,
     };
@@ -106,9 +113,11 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
 async fn runner(config: &Config, store: &Store) -> Result<Runner, Failure> {
     connect::plain_keys(config, "a campaign")?;
     let retry = RetryPolicy { initial: config.retry.initial, max: config.retry.max };
-    let properties = config.producer_properties().into_iter().collect();
+    let properties = config.topic_producer_properties().into_iter().collect();
     let topic = config.kafka.topic.clone();
-    let connecting = tokio::task::spawn_blocking(move || Producing::connect(&properties, &topic, retry));
+    let destinations = Destinations::new(config, Arc::new(connect::elasticsearch(config)?));
+    let connecting =
+        tokio::task::spawn_blocking(move || Producing::connect(&properties, &topic, destinations, retry));
     let producing = connecting.await.context("connecting to kafka")??;
     let patience = Patience { lease: config.campaigns.lease, drain: config.shutdown.drain, retry };
     Ok(Runner::new(store.clone(), producing, &config.kafka.topic, patience))
@@ -164,7 +173,8 @@ fn in_short(status: &Status) -> String {
 }
 
 pub async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
-    let config = reload::begin(args.config, None).await?;
+    let (supervisor, mut lost) = Supervisor::new();
+    let config = reload::begin(args.config, None, &supervisor).await?;
     let stop = signals::stop_on_signal()?;
     let periodic: Result<Vec<Periodic>, Failure> = config
         .campaigns
@@ -207,7 +217,8 @@ pub async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
         retry: RetryPolicy { initial: config.retry.initial, max: config.retry.max },
     };
     tracing::info!(runner = runner.name(), campaigns = periodic.len(), "geofold campaign watch begins");
-    try_join_all(periodic.iter().map(|periodic| watch.run(periodic, &stop))).await?;
+    let watching = try_join_all(periodic.iter().map(|periodic| watch.run(periodic, &stop)));
+    lost.or_else_stop(&stop, watching).await??;
     store.close().await;
     tracing::info!("geofold campaign watch ends");
     Ok(ExitCode::SUCCESS)

@@ -46,6 +46,13 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
         ("source.max_bytes", source.max_bytes),
         "the largest document has to fit into what may be fetched",
     );
+    if kind == SourceKind::Http && source.probe_id.is_none() {
+        findings.error(
+            "source.probe_id",
+            "is required with kind = \"http\": set it to the id of a document that exists; a 404 for another one is believed \
+             only while this one is found",
+        );
+    }
     if let Some(Err(bad)) = source.probe_id.as_ref().map(|id| DocId::from_key(Some(id.as_bytes()))) {
         findings.error("source.probe_id", format!("is no document's id: {bad}"));
     }
@@ -162,6 +169,7 @@ mod tests {
     fn http(config: &mut Config) {
         config.source.kind = Some(SourceKind::Http);
         config.source.url = Some("https://host/{id}".parse().unwrap());
+        config.source.probe_id = Some("a".to_owned());
     }
 
     fn postgres(config: &mut Config) {
@@ -214,6 +222,7 @@ mod tests {
             ("source.max_in_flight", "at most", http, |c| c.source.max_in_flight = 10_001),
             ("source.timeout", "zero", http, |c| c.source.timeout = std::time::Duration::ZERO),
             ("documents.max_bytes", "source.max_bytes", http, |c| c.source.max_bytes = ByteSize::new(1)),
+            ("source.probe_id", "exists", http, |c| c.source.probe_id = None),
             ("source.probe_id", "no document's id", http, |c| c.source.probe_id = Some(String::new())),
         ];
         for (key, text, base, change) in cases {

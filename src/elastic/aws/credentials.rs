@@ -13,6 +13,8 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 use url::Url;
 
+use crate::causes::with_causes;
+
 /// Keys are fetched again this long before they end.
 const BEFORE_THE_END: Duration = Duration::from_secs(300);
 /// How long after an attempt that failed the next one is made, while the keys at hand are good.
@@ -265,16 +267,7 @@ fn read(file: &std::path::Path) -> Result<String, String> {
 
 /// The body of a successful answer. Errors name neither address nor body, either of which may hold a token.
 async fn answer(request: reqwest::RequestBuilder) -> Result<String, String> {
-    let causes = |error: reqwest::Error| {
-        let error = error.without_url();
-        let mut text = error.to_string();
-        let mut cause = std::error::Error::source(&error);
-        while let Some(error) = cause {
-            text.push_str(&format!(": {error}"));
-            cause = error.source();
-        }
-        text
-    };
+    let causes = |error: reqwest::Error| with_causes(&error.without_url());
     let mut response = request.send().await.map_err(causes)?;
     let status = response.status();
     let mut body = Vec::new();

@@ -1,4 +1,4 @@
-//! Keys from services that this process plays, and what refusals mean. That signatures are right is seen in `tests/aws.rs`.
+//! Keys from services that this process plays, and what refusals mean. That signatures are right is seen in `tests/it/aws.rs`.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

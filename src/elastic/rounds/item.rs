@@ -1,14 +1,16 @@
 //! What `_bulk` and `_mget` have in common, and how they differ: all that the sending of a round needs to know of either.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use super::{BulkOutcome, Company, GetOutcome, RequestKind, Rounds};
+use super::refusals::RefusedItem;
+use super::{BulkOutcome, Company, GetOutcome, RequestKind, Rounds, ServerState};
 use crate::elastic::answer::{BulkVerdict, GetVerdict, judge_bulk, judge_get};
-use crate::elastic::{BulkAnswer, BulkOp, CallError, Get, GetAnswer, ItemError, encode};
+use crate::elastic::{BulkAnswer, BulkOp, CallError, Get, GetAnswer, Index, ItemError, encode};
 use crate::sabotage::{self, Sabotage};
 
 /// What an answer to one item leaves to do.
@@ -26,6 +28,7 @@ pub(super) trait Item: Send + Sync + Sized {
     const UNANSWERED: Self::Outcome;
 
     fn bytes(&self) -> usize;
+    fn index(&self) -> &Index;
     /// With whom they go, if not on their own.
     fn company<'a>(rounds: &'a Rounds, items: &[Self]) -> Option<&'a Arc<Company>>;
     fn send<'a>(
@@ -35,9 +38,13 @@ pub(super) trait Item: Send + Sync + Sized {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<Self::Answer>, CallError>>;
     fn judge(&self, answer: Self::Answer) -> Verdict<Self::Outcome>;
+    /// The error of an outcome that is a refusal.
+    fn error_of(outcome: Self::Outcome) -> Option<ItemError>;
+    /// Places of items that the answer refuses although the fault is their index's.
+    fn not_the_documents(items: &[Self], answers: &[Self::Answer], server: &ServerState) -> BTreeSet<usize>;
     /// The outcome of an item whose request, of it alone, was refused as too large or invalid; `None` if it can only be
     /// tried again.
-    fn refused(error: &CallError) -> Option<Self::Outcome>;
+    fn refused(&self, error: &CallError, server: &ServerState) -> Option<Self::Outcome>;
 }
 
 impl Item for BulkOp {
@@ -48,6 +55,10 @@ impl Item for BulkOp {
 
     fn bytes(&self) -> usize {
         encode::bulk_op_bytes(self)
+    }
+
+    fn index(&self) -> &Index {
+        self.address().0
     }
 
     fn company<'a>(rounds: &'a Rounds, items: &[Self]) -> Option<&'a Arc<Company>> {
@@ -78,12 +89,47 @@ impl Item for BulkOp {
         })
     }
 
-    fn refused(error: &CallError) -> Option<BulkOutcome> {
+    fn error_of(outcome: BulkOutcome) -> Option<ItemError> {
+        match outcome {
+            BulkOutcome::Refused(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    fn not_the_documents(ops: &[Self], answers: &[BulkAnswer], server: &ServerState) -> BTreeSet<usize> {
+        let may_refuse = |answer: &BulkAnswer| {
+            answer.error.is_some() && matches!(answer.status, 400..=499) && answer.status != 409
+        };
+        if !server.refusals.is_watching() && !answers.iter().any(may_refuse) {
+            return BTreeSet::new();
+        }
+        // Deletes are carried out even where no document is taken.
+        fn taken<'a>((op, answer): (&'a BulkOp, &BulkAnswer)) -> Option<&'a Index> {
+            match op {
+                BulkOp::Index { index, .. } if matches!(answer.status, 200..=299) => Some(index),
+                _ => None,
+            }
+        }
+        let took = ops.iter().zip(answers).filter_map(taken).collect();
+        let pairs = ops.iter().zip(answers).enumerate().filter(|(_, (_, answer))| may_refuse(answer));
+        let refused = pairs.filter_map(|(place, (op, answer))| {
+            let BulkVerdict::Refused(error) = judge_bulk(op, answer.clone()) else { return None };
+            let (index, id) = op.address();
+            Some(RefusedItem { place, index, id, error })
+        });
+        server.not_the_documents(&took, refused.collect())
+    }
+
+    fn refused(&self, error: &CallError, server: &ServerState) -> Option<BulkOutcome> {
         let CallError::Status { status, kind, reason, .. } = error else {
             return None;
         };
         let kind = if kind.is_empty() { "request_refused".to_owned() } else { kind.clone() };
-        Some(BulkOutcome::Refused(ItemError { status: *status, kind, reason: reason.clone() }))
+        let error = ItemError { status: *status, kind, reason: reason.clone() };
+        let (index, id) = self.address();
+        let refused = RefusedItem { place: 0, index, id, error: error.clone() };
+        let is_believed = server.not_the_documents(&BTreeSet::new(), vec![refused]).is_empty();
+        is_believed.then_some(BulkOutcome::Refused(error))
     }
 }
 
@@ -95,6 +141,10 @@ impl Item for Get {
 
     fn bytes(&self) -> usize {
         encode::mget_get_bytes(self)
+    }
+
+    fn index(&self) -> &Index {
+        &self.index
     }
 
     fn company<'a>(_: &'a Rounds, _: &[Self]) -> Option<&'a Arc<Company>> {
@@ -119,7 +169,15 @@ impl Item for Get {
         })
     }
 
-    fn refused(_: &CallError) -> Option<GetOutcome> {
+    fn error_of(_: GetOutcome) -> Option<ItemError> {
+        None
+    }
+
+    fn not_the_documents(_: &[Self], _: &[GetAnswer], _: &ServerState) -> BTreeSet<usize> {
+        BTreeSet::new()
+    }
+
+    fn refused(&self, _: &CallError, _: &ServerState) -> Option<GetOutcome> {
         None
     }
 }

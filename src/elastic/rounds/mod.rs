@@ -7,11 +7,18 @@
 //! Only the items that deserve it are sent again, with backoff and without a limit in number, until the
 //! [`Lease`] ends. Once it has, nothing more is sent; an item without an answer is then `Unanswered`, which says nothing
 //! about whether it was carried out.
+//!
+//! While credentials are refused (`credentials.rs`) one request at a time is sent; while an index refuses everything
+//! (`refusals.rs`), its items are sent again.
 
 mod company;
+mod credentials;
 mod item;
 mod observer;
+mod refusals;
+mod server;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +31,8 @@ use tracing::warn;
 pub use self::company::Company;
 use self::item::{Item, Verdict};
 use self::observer::Waiting;
-pub use self::observer::{RequestKind, RoundsObserver, Unobserved};
+pub use self::observer::{RequestKind, RoundsObserver, ServerObserver, Unobserved};
+pub use self::server::{ServerLimits, ServerState};
 use super::answer::{CallVerdict, judge_call};
 use super::{BulkOp, CallError, Elastic, Found, Get, Index, ItemError, Stamp};
 use crate::clock::{Clock, Instant};
@@ -90,9 +98,9 @@ pub enum GetOutcome {
 /// Why the worker must stop instead of trying again.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Halt {
-    /// 401 or 403. Trying again would lock accounts and help nobody.
+    /// 401 or 403, for as long as is waited for. Trying on would lock accounts and help nobody.
     #[error(
-        "elasticsearch refuses geofold's credentials ({0}); check elasticsearch.username, password or api_key, and the privileges on the indices"
+        "elasticsearch goes on refusing geofold's credentials ({0}); check elasticsearch.username, password or api_key, and the privileges on the indices"
     )]
     Unauthorized(String),
 }
@@ -106,6 +114,8 @@ pub struct Rounds {
     pub permits: Arc<Semaphore>,
     /// Where small writes wait for those of others; `None`: each goes on its own.
     pub company: Option<Arc<Company>>,
+    /// What all that send know of the server together.
+    pub server: Arc<ServerState>,
     /// Bounds of one request.
     pub limits: Limits,
     /// Delays between attempts.
@@ -131,13 +141,17 @@ impl Rounds {
     /// nothing is sent with it that Elasticsearch would have to work off.
     pub async fn refresh(&self, indices: &[Index], lease: &Lease) -> bool {
         let mut delays = self.retry.delays();
-        while let Some(left) = lease.time_left(self.clock.now()) {
+        loop {
+            // A refresh needs a privilege of its own, so its answer says nothing of the credentials.
+            let Some(probe) = self.enter(lease).await else { return false };
+            let Some(left) = lease.time_left(self.clock.now()) else { return false };
             let timeout = left.min(self.limits.request_timeout);
             let answer = tokio::select! {
                 biased;
                 answer = self.elastic.refresh(indices, timeout) => answer,
                 () = lease.cancel.cancelled() => return false,
             };
+            drop(probe);
             let Err(error) = answer else { return true };
             warn!(
                 %error,
@@ -146,7 +160,6 @@ impl Rounds {
             );
             self.pause(delays.next(None), lease).await;
         }
-        false
     }
 
     async fn round<I: Item>(&self, items: Vec<I>, lease: &Lease) -> Result<Vec<I::Outcome>, Halt> {
@@ -185,27 +198,50 @@ impl Rounds {
         lease: &Lease,
     ) -> Result<Option<(Part<I>, Part<I>)>, Halt> {
         let mut delays = self.retry.delays();
+        // While credentials are refused: that this is the request that tries, and how often it did.
+        let mut probe: Option<SemaphorePermit<'_>> = None;
+        let mut refused = 0;
         for attempt in 1_u32.. {
+            if probe.is_none() {
+                match self.enter(lease).await {
+                    Some(permit) => probe = permit,
+                    None => return Ok(None),
+                }
+            }
+            // Others that hold all permits may wait for this one.
+            let company = company.filter(|_| probe.is_none());
             let Some(answers) = self.send(&part.items, company, lease).await else {
                 return Ok(None);
             };
+            let mut unauthorized = None;
             let (label, reason, after) = match answers {
                 Ok(answers) => {
-                    let Some(failure) = part.settle(answers, outcomes, &*self.observer)? else {
+                    let indices = part.indices_to_watch(&self.server, probe.is_some());
+                    let left = part.settle(answers, outcomes, self);
+                    if let Some(indices) = indices.filter(|_| left.unauthorized.is_none()) {
+                        self.server.authorized(&indices, self.clock.now(), probe.take().is_some());
+                        refused = 0;
+                    }
+                    let Some(failure) = left.error else {
                         return Ok(None);
                     };
+                    unauthorized = left.unauthorized.map(Some);
                     (failure.label(), failure.to_string(), None)
                 }
                 Err(error) => {
                     let after = match judge_call(&error) {
-                        CallVerdict::Unauthorized => return Err(Halt::Unauthorized(error.to_string())),
+                        CallVerdict::Unauthorized => {
+                            unauthorized = Some(None);
+                            None
+                        }
                         CallVerdict::Split if part.items.len() > 1 => {
                             self.observer.retry(error.label(), part.items.len());
                             warn!(reason = error.label(), %error, items = part.items.len(), "request halved");
                             return Ok(Some(part.halve()));
                         }
                         CallVerdict::Split => {
-                            if let Some(refused) = I::refused(&error) {
+                            let item = part.items.first();
+                            if let Some(refused) = item.and_then(|item| item.refused(&error, &self.server)) {
                                 part.set(outcomes, refused);
                                 return Ok(None);
                             }
@@ -217,7 +253,15 @@ impl Rounds {
                     (error.label(), error.to_string(), after)
                 }
             };
-            let delay = delays.next(after);
+            let delay = match unauthorized {
+                None => delays.next(after),
+                Some(what) => {
+                    self.server.unauthorized(what, self.clock.now(), &reason)?;
+                    probe = probe.or_else(|| self.server.credentials.try_probe());
+                    refused += 1;
+                    self.server.credentials.pause(refused - 1)
+                }
+            };
             warn!(
                 reason = label,
                 error = reason,
@@ -229,6 +273,21 @@ impl Rounds {
             self.pause(delay, lease).await;
         }
         Ok(None)
+    }
+
+    /// Waits until a request may be sent; `None` if the lease ends first. While credentials are refused, gives the permit of the
+    /// one request that tries.
+    async fn enter(&self, lease: &Lease) -> Option<Option<SemaphorePermit<'_>>> {
+        if !self.server.credentials.is_closed() {
+            return Some(None);
+        }
+        let left = lease.time_left(self.clock.now())?;
+        tokio::select! {
+            biased;
+            permit = self.server.credentials.enter() => Some(permit),
+            () = lease.cancel.cancelled() => None,
+            () = tokio::time::sleep(left) => None,
+        }
     }
 
     /// One attempt; `None` if the lease has ended, or was cancelled meanwhile.
@@ -292,29 +351,51 @@ struct Part<I> {
     slots: Vec<usize>,
 }
 
+/// Why items have to be sent again.
+struct Left {
+    /// One of the reasons, if any are left; that of an item that got 401 or 403 first.
+    error: Option<ItemError>,
+    /// The index of such an item.
+    unauthorized: Option<Index>,
+}
+
 impl<I: Item> Part<I> {
-    /// Records what is settled and keeps what has to be sent again; gives one of the reasons, if there is any left.
-    fn settle(
-        &mut self,
-        answers: Vec<I::Answer>,
-        outcomes: &mut [I::Outcome],
-        observer: &dyn RoundsObserver,
-    ) -> Result<Option<ItemError>, Halt> {
-        let mut first = None;
+    /// Records what is settled and keeps what has to be sent again.
+    fn settle(&mut self, answers: Vec<I::Answer>, outcomes: &mut [I::Outcome], rounds: &Rounds) -> Left {
+        let mut left = Left { error: None, unauthorized: None };
+        let not_the_documents = I::not_the_documents(&self.items, &answers, &rounds.server);
         let (items, slots) = (std::mem::take(&mut self.items), std::mem::take(&mut self.slots));
-        for ((item, slot), answer) in items.into_iter().zip(slots).zip(answers) {
-            match item.judge(answer) {
-                Verdict::Settled(outcome) => outcomes[slot] = outcome,
-                Verdict::Unauthorized(error) => return Err(Halt::Unauthorized(error.to_string())),
-                Verdict::Again(error) => {
-                    observer.retry(error.label(), 1);
-                    first.get_or_insert(error);
-                    self.items.push(item);
-                    self.slots.push(slot);
+        let each = items.into_iter().zip(slots).zip(answers).enumerate();
+        for (place, ((item, slot), answer)) in each {
+            let error = match item.judge(answer) {
+                Verdict::Settled(outcome) if !not_the_documents.contains(&place) => {
+                    outcomes[slot] = outcome;
+                    continue;
                 }
+                Verdict::Settled(outcome) => I::error_of(outcome),
+                Verdict::Unauthorized(error) => {
+                    if left.unauthorized.is_none() {
+                        left.unauthorized = Some(item.index().clone());
+                        left.error = None;
+                    }
+                    Some(error)
+                }
+                Verdict::Again(error) => Some(error),
+            };
+            if let Some(error) = error {
+                rounds.observer.retry(error.label(), 1);
+                left.error.get_or_insert(error);
             }
+            self.items.push(item);
+            self.slots.push(slot);
         }
-        Ok(first)
+        left
+    }
+
+    /// The indices of the items, if it matters that nothing of them is refused.
+    fn indices_to_watch(&self, server: &ServerState, is_probe: bool) -> Option<BTreeSet<Index>> {
+        let matters = is_probe || server.credentials.is_watching();
+        matters.then(|| self.items.iter().map(|item| item.index().clone()).collect())
     }
 
     fn set(&self, outcomes: &mut [I::Outcome], outcome: I::Outcome) {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::elastic::{Index, ItemError};
+
 /// The kind of a request, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RequestKind {
@@ -21,6 +23,15 @@ pub trait RoundsObserver: Send + Sync {
     fn waiting(&self, delta: i64);
 }
 
+/// Is told how the server stands; its calls must be quick.
+pub trait ServerObserver: Send + Sync {
+    /// Credentials are refused, for this reason, and nothing is sent but one request at a time; `None`: no more.
+    fn credentials_refused(&self, reason: Option<&str>);
+    /// An index refuses whatever it is given, such as with this error, which is not put down to the documents; `None`: it has
+    /// taken one.
+    fn index_at_fault(&self, index: &Index, error: Option<&ItemError>);
+}
+
 /// Looks away.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unobserved;
@@ -29,6 +40,11 @@ impl RoundsObserver for Unobserved {
     fn request(&self, _: RequestKind, _: usize, _: usize, _: Duration, _: bool) {}
     fn retry(&self, _: &'static str, _: usize) {}
     fn waiting(&self, _: i64) {}
+}
+
+impl ServerObserver for Unobserved {
+    fn credentials_refused(&self, _: Option<&str>) {}
+    fn index_at_fault(&self, _: &Index, _: Option<&ItemError>) {}
 }
 
 /// Counts one waiting request for as long as it lives, also if the wait is dropped.

@@ -130,6 +130,7 @@ fn bench(script: impl Fn(usize, &[String]) -> Reply + Send + Sync + 'static) -> 
         elastic: elastic.clone(),
         permits: Arc::new(Semaphore::new(1)),
         company: None,
+        server: Arc::default(),
         limits: Limits { max_operations: 4, max_bytes: 1 << 20, request_timeout: Duration::from_secs(10) },
         retry: RetryPolicy { initial: Duration::from_millis(100), max: Duration::from_secs(1) },
         clock: Arc::new(TestClock(start)),
@@ -291,12 +292,127 @@ async fn a_cancelled_lease_abandons_requests_and_ends_waits_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refused_credentials_halt_the_round() {
+async fn credentials_that_stay_refused_halt_the_round_after_a_few_attempts() {
     let whole = bench(|_, _| status(401, None));
-    assert!(matches!(whole.rounds.bulk(ops("ab"), &lease(60)).await, Err(Halt::Unauthorized(_))));
-    let single = bench(|_, _| Ok(vec![item(201), item(403)]));
+    let halted = whole.rounds.bulk(ops("ab"), &lease(60)).await;
+    assert!(matches!(halted, Err(Halt::Unauthorized(_))), "{halted:?}");
+    let seconds: Vec<u64> = whole.elastic.times().iter().map(Duration::as_secs).collect();
+    assert_eq!(seconds, [0, 2, 6, 14, 30]);
+
+    let single = bench(|call, ids| match call {
+        0 => Ok(vec![item(201), item(403)]),
+        _ => all(ids, 403),
+    });
     assert!(matches!(single.rounds.bulk(ops("ab"), &lease(60)).await, Err(Halt::Unauthorized(_))));
-    assert_eq!(single.elastic.calls(), ["ab"]);
+    assert_eq!(single.elastic.calls(), ["ab", "b", "b", "b", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_shorter_does_not_hide_that_it_lasts() {
+    let bench = bench(|_, _| status(401, None));
+    let mut ended = Ok(Vec::new());
+    for n in 1..=7 {
+        ended = bench.rounds.bulk(ops("a"), &lease(5 * n)).await;
+        if ended.is_err() {
+            break;
+        }
+    }
+    assert!(matches!(ended, Err(Halt::Unauthorized(_))), "{ended:?}");
+    assert!(bench.elastic.start.elapsed() >= Duration::from_secs(30));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_single_refusal_of_credentials_is_tried_again_and_says_so() {
+    for first in [401, 403] {
+        for of_an_item in [true, false] {
+            let told = Arc::new(Told::default());
+            let mut bench = bench(move |call, ids| match call {
+                0 if of_an_item => Ok(vec![item(201), item(first)]),
+                0 => status(first, None),
+                _ => all(ids, 200),
+            });
+            bench.rounds.server = Arc::new(ServerState::new(ServerLimits::default(), told.clone()));
+            assert_eq!(bench.rounds.bulk(ops("ab"), &lease(60)).await.unwrap(), [DONE, DONE]);
+            assert_eq!(bench.elastic.calls(), if of_an_item { ["ab", "b"] } else { ["ab", "ab"] });
+            assert_eq!(*told.0.lock().unwrap(), ["credentials refused", "credentials taken"]);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_credentials_are_refused_one_request_at_a_time_tries() {
+    let start = tokio::time::Instant::now();
+    let mut bench = bench_with_company(move |_, ids| {
+        if start.elapsed() < Duration::from_secs(10) { status(401, None) } else { all(ids, 200) }
+    });
+    bench.rounds.permits = Arc::new(Semaphore::new(4));
+    let lease = lease(60);
+    // The first goes with company; those that go on their own come later and hold every permit.
+    let large = ["abcdefghijk", "bcdefghijkl", "cdefghijklm", "defghijklmn"];
+    let larges = large.map(|ids| bench.bulk_at(1_000, ids, &lease));
+    let (small, large) = tokio::join!(bench.bulk_at(0, "a", &lease), futures::future::join_all(larges));
+    assert!(small == [DONE] && large.iter().flatten().all(|outcome| *outcome == DONE));
+    let times = bench.elastic.times();
+    let early: Vec<u64> = times.iter().map(Duration::as_secs).filter(|seconds| *seconds < 14).collect();
+    assert_eq!(early, [0, 2, 6], "{times:?}");
+    assert_eq!(times.len(), 8);
+}
+
+/// Notes what it is told of the server.
+#[derive(Default)]
+struct Told(Mutex<Vec<&'static str>>);
+
+impl ServerObserver for Told {
+    fn credentials_refused(&self, reason: Option<&str>) {
+        let text = if reason.is_some() { "credentials refused" } else { "credentials taken" };
+        self.0.lock().unwrap().push(text);
+    }
+    fn index_at_fault(&self, _: &Index, error: Option<&ItemError>) {
+        self.0.lock().unwrap().push(if error.is_some() { "index refuses" } else { "index takes" });
+    }
+}
+
+fn bench_that_believes_two_refusals(
+    script: impl Fn(usize, &[String]) -> Reply + Send + Sync + 'static,
+) -> (Bench, Arc<Told>) {
+    let (mut bench, told) = (bench(script), Arc::new(Told::default()));
+    let limits = ServerLimits { refusals: 3, ..ServerLimits::default() };
+    bench.rounds.server = Arc::new(ServerState::new(limits, told.clone()));
+    (bench, told)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_index_that_refuses_one_document_after_the_other_is_asked_again_until_it_takes_one() {
+    let start = tokio::time::Instant::now();
+    let (bench, told) = bench_that_believes_two_refusals(move |_, ids| {
+        all(ids, if start.elapsed() < Duration::from_secs(20) { 400 } else { 200 })
+    });
+    let outcomes = bench.rounds.bulk(ops("abcd"), &lease(60)).await.unwrap();
+    let refused = |outcome: &BulkOutcome| matches!(outcome, BulkOutcome::Refused(_));
+    assert_eq!(outcomes.iter().filter(|outcome| refused(outcome)).count(), 2, "{outcomes:?}");
+    assert_eq!(outcomes[2..], [DONE, DONE]);
+    assert_eq!(*told.0.lock().unwrap(), ["index refuses", "index takes"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_one_operation_that_are_refused_count_as_well() {
+    let (bench, told) = bench_that_believes_two_refusals(|_, _| status(413, None));
+    for id in ["a", "b"] {
+        let outcome = bench.rounds.bulk(ops(id), &lease(60)).await.unwrap();
+        assert!(matches!(outcome[..], [BulkOutcome::Refused(_)]), "{outcome:?}");
+    }
+    assert_eq!(bench.rounds.bulk(ops("c"), &lease(60)).await.unwrap(), [BulkOutcome::Unanswered]);
+    assert_eq!(*told.0.lock().unwrap(), ["index refuses"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_index_takes_makes_the_refusals_beside_it_the_documents_own() {
+    let (bench, told) = bench_that_believes_two_refusals(|_, ids| {
+        Ok(ids.iter().map(|id| item(if id == "d" { 200 } else { 400 })).collect())
+    });
+    let outcomes = bench.rounds.bulk(ops("abcd"), &lease(60)).await.unwrap();
+    assert!(outcomes[..3].iter().all(|outcome| matches!(outcome, BulkOutcome::Refused(_))), "{outcomes:?}");
+    assert!(told.0.lock().unwrap().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

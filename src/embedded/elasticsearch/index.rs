@@ -18,6 +18,7 @@ use super::error::EsError;
 use super::geo::Point;
 use super::mapping;
 use crate::clock::Instant;
+use crate::elastic::Stamp;
 
 /// A state of a document.
 #[derive(Debug)]
@@ -37,24 +38,7 @@ pub struct Doc {
 }
 
 /// Under which condition a write is carried out, and how the document's version goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Condition {
-    /// None; the version counts up.
-    Any,
-    /// `op_type=create`: only if there is no document.
-    Absent,
-    /// `version_type=external`: only over a lower version.
-    External(i64),
-    /// `version_type=external_gte`: only over a lower or equal version.
-    ExternalGte(i64),
-    /// `if_seq_no` and `if_primary_term`: only over exactly this state.
-    Unchanged {
-        /// `_seq_no` that the document must have.
-        seq_no: u64,
-        /// `_primary_term` that the document must have.
-        primary_term: u64,
-    },
-}
+pub type Condition = crate::elastic::condition::Condition<i64, Stamp>;
 
 /// What a write left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -230,20 +214,22 @@ impl Index {
         let doc = self.docs.get(id);
         let remembered = self.tombstones.get(id).filter(|tombstone| self.is_remembered(tombstone, now));
         let current = doc.map(|doc| doc.version).or(remembered.map(|tombstone| tombstone.version));
-        match (condition, current) {
-            (Condition::Absent, Some(current)) if doc.is_some() => {
+        let live = doc.map(|doc| Stamp { seq_no: doc.seq_no, primary_term: doc.primary_term });
+        if let Some(version) = condition.next_version(current, live) {
+            return Ok(version);
+        }
+        let current = current.unwrap_or(0);
+        match condition {
+            Condition::Any | Condition::Absent => {
                 conflict(format!("document already exists (current version [{current}])"))
             }
-            (Condition::External(new), Some(current)) if current >= new => conflict(format!(
+            Condition::External(new) => conflict(format!(
                 "current version [{current}] is higher or equal to the one provided [{new}]"
             )),
-            (Condition::ExternalGte(new), Some(current)) if current > new => {
+            Condition::ExternalOrEqual(new) => {
                 conflict(format!("current version [{current}] is higher than the one provided [{new}]"))
             }
-            (Condition::External(new) | Condition::ExternalGte(new), _) => Ok(new),
-            (Condition::Unchanged { seq_no, primary_term }, _)
-                if doc.is_none_or(|doc| (doc.seq_no, doc.primary_term) != (seq_no, primary_term)) =>
-            {
+            Condition::Unchanged(Stamp { seq_no, primary_term }) => {
                 let found = doc.map_or_else(
                     || "but no document was found".to_owned(),
                     |doc| {
@@ -252,9 +238,6 @@ impl Index {
                     },
                 );
                 conflict(format!("required seqNo [{seq_no}], primary term [{primary_term}]. {found}"))
-            }
-            (Condition::Any | Condition::Absent | Condition::Unchanged { .. }, current) => {
-                Ok(current.map_or(1, |current| current.saturating_add(1)))
             }
         }
     }

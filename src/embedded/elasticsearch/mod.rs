@@ -129,6 +129,7 @@ impl Standin {
             late: TaskTracker::new(),
             shutdown: shutdown.clone(),
         });
+        #[expect(clippy::disallowed_methods, reason = "a stand-in for tests and the demo")]
         let ended = tokio::spawn(run(listener, shared.clone(), shutdown.clone()));
         Ok(Self { addr, shared, shutdown, ended: Some(ended) })
     }

@@ -143,7 +143,7 @@ impl Store {
         condition: Condition,
         content: Content<'_>,
     ) -> Result<Shared, EsError> {
-        let is_external = matches!(condition, Condition::External(_) | Condition::ExternalGte(_));
+        let is_external = matches!(condition, Condition::External(_) | Condition::ExternalOrEqual(_));
         if matches!(content, Content::Nothing) && !is_external {
             return Err(EsError::no_such_index(index));
         }

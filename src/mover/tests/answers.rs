@@ -147,7 +147,8 @@ fn reading_the_document() {
     stays[1].2 = "indexed";
     assert_rows(&store, &entry([patch(text, 5)]), Round::ReadDocuments, stays);
     let store = Store::with(placed(5, Some("b"), &["a"]), &[]);
-    assert_rows(&store, &entry([patch(text, 5)]), Round::ReadDocuments, rows(true));
+    let moves = r#"{"location":{"lat":1,"lon":90},"p":1}"#;
+    assert_rows(&store, &entry([patch(moves, 5)]), Round::ReadDocuments, rows(true));
 }
 
 #[test]

@@ -67,6 +67,52 @@ pub(super) fn a_fold_over_the_record_that_the_placement_was_written_for_is_not_i
     assert_eq!(at_rest(&store), "2 a [] | a@2");
 }
 
+/// Found by the model: the placement was set back to where the last good copy is, and a patch mends what was refused before
+/// that is tried again.
+#[test]
+pub(super) fn a_mended_document_goes_where_its_refused_record_had_put_it() {
+    let mut store = in_a();
+    let (refused, mend) = (unacceptable(B, 2), patch(r#"{"n":3}"#, 3));
+    let mut owner = Owner::new();
+    assert_eq!(in_short_of(&owner.work(&mut store, entry([refused.clone()]))), "again: set_back");
+    assert_eq!(store.x(), "2! a [b] | a@1");
+    assert_eq!(in_short_of(&owner.work_out(&mut store, entry([refused, mend]))), "moved");
+    assert_eq!(at_rest(&store), "3 b [a] | b@3");
+}
+
+/// Found by the model: one worker has given up the refused record and has only the patch, the other folds both.
+#[test]
+pub(super) fn a_decision_about_another_document_at_the_same_position_is_corrected() {
+    let (refused, mend) = (|| unacceptable(B, 2), || patch(r#"{"n":3}"#, 3));
+    let given_up = || {
+        let (mut store, mut zombie) = (in_a(), Owner::new());
+        let outcome = zombie.work_out(&mut store, entry([refused()]));
+        assert_eq!(in_short_of(&outcome), "dead letter: refused_by_elasticsearch");
+        (store, zombie)
+    };
+    // Recorded by who has the patch alone, and not carried out.
+    let (mut store, mut zombie) = given_up();
+    zombie.begin(entry([mend()])).up_to(Round::WriteDocuments, &mut store);
+    assert_eq!(store.x(), "3 a [] | a@2");
+    assert_eq!(in_short_of(&Owner::new().work_out(&mut store, entry([refused(), mend()]))), "moved");
+    zombie.finish(&mut store);
+    assert_eq!(at_rest(&store), "3 b [a] | b@3");
+    // Recorded by who folded both.
+    let (mut store, mut zombie) = given_up();
+    let mut owner = Owner::new();
+    owner.begin(entry([refused(), mend()])).up_to(Round::WriteDocuments, &mut store);
+    assert_eq!(store.x(), "3 b [a] | a@2");
+    assert_eq!(in_short_of(&zombie.work_out(&mut store, entry([mend()]))), "moved");
+    owner.finish(&mut store);
+    assert_eq!(at_rest(&store), "3 a [b] | a@3");
+    // Carried out: it stands.
+    let (mut store, mut zombie) = given_up();
+    zombie.work_out(&mut store, entry([mend()]));
+    let outcome = Owner::new().work_out(&mut store, entry([refused(), mend()]));
+    assert_eq!(in_short_of(&outcome), "already applied");
+    assert_eq!(at_rest(&store), "3 a [] | a@3");
+}
+
 #[test]
 fn an_entry_behind_the_recorded_position_waits_so_that_no_patch_is_lost() {
     let mut store = in_a();
@@ -573,12 +619,12 @@ fn what_is_done_about_a_missing_document_is_configured() {
     use OnMissing::{Create, DeadLetter, Drop};
     for (on_missing, write, outcome, left) in [
         (DeadLetter, whole(), dead, nothing),
-        (DeadLetter, touch(5), dead, nothing),
+        (DeadLetter, touch(5), "nothing to place", nothing),
         (Drop, whole(), "dropped", nothing),
-        (Drop, touch(5), "dropped", nothing),
+        (Drop, touch(5), "nothing to place", nothing),
         (Create, whole(), "indexed", "5 b [] | b@5"),
         (Create, part(), unplaced, nothing),
-        (Create, touch(5), dead, nothing),
+        (Create, touch(5), "nothing to place", nothing),
     ] {
         let mut store = Store::default();
         let done = Owner::by(Rules { on_missing, ..rules() }).work_out(&mut store, entry([write.clone()]));

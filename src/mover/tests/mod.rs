@@ -6,14 +6,18 @@
 //! | `store.rs` | the Elasticsearch in memory |
 //! | `answers.rs` | every answer at every round: what follows, and what must not |
 //! | `counterexamples.rs` | every weakening that the protocol names, as the history that it would break |
+//! | `partitions.rs` | one key in two partitions |
 //! | `refeed.rs` | documents from the source of truth |
 //! | `tally.rs` | what is recorded of facets, and which edges an entry that is done leaves |
+//! | `slices.rs` | batches whose patches have many bytes to read |
 //! | `histories.rs` | random logs, crashes, zombies and lost replies, judged by the invariants |
 
 mod answers;
 mod counterexamples;
 mod histories;
+mod partitions;
 mod refeed;
+mod slices;
 mod store;
 mod tally;
 
@@ -391,7 +395,7 @@ fn in_short(calls: &[Call]) -> Vec<String> {
     calls.iter().map(call_in_short).collect()
 }
 
-/// `indexed`, `moved`, `deleted`, `already applied`, `dropped`, `parked until 5`, `again: …`, `dead letter: …`.
+/// `indexed`, `moved`, `deleted`, `already applied`, `dropped`, `nothing to place`, `parked until 5`, `again: …`, `dead letter: …`.
 fn outcome_in_short(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Done(Done::Indexed { moved: false }) => "indexed".to_owned(),
@@ -399,6 +403,7 @@ fn outcome_in_short(outcome: &Outcome) -> String {
         Outcome::Done(Done::Deleted) => "deleted".to_owned(),
         Outcome::Done(Done::AlreadyApplied) => "already applied".to_owned(),
         Outcome::Done(Done::Dropped) => "dropped".to_owned(),
+        Outcome::Done(Done::NothingToPlace) => "nothing to place".to_owned(),
         Outcome::DeadLetter(refusal) => format!("dead letter: {}", refusal.reason),
         Outcome::Fetch => "fetch".to_owned(),
         Outcome::Parked { until } => format!("parked until {}", until.offset()),

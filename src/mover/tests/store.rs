@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+use crate::elastic::condition::Condition;
 use crate::elastic::rounds::{BulkOutcome, GetOutcome};
 use crate::elastic::{BulkOp, Found, Get, Guard, Index, ItemError, Stamp};
 use crate::ids::{DocId, ShardId};
@@ -87,19 +88,8 @@ impl Store {
                     return BulkOutcome::Refused(refusal());
                 }
                 let slot = self.slots.get(&(index.clone(), id.clone()));
-                let live = slot.filter(|slot| slot.source.is_some());
-                let next = slot.map_or(1, |slot| slot.version + 1);
-                let version = match guard {
-                    Guard::External(p) => {
-                        slot.is_none_or(|slot| slot.version < p.version()).then_some(p.version())
-                    }
-                    Guard::ExternalOrEqual(p) => {
-                        slot.is_none_or(|slot| slot.version <= p.version()).then_some(p.version())
-                    }
-                    Guard::Absent => live.is_none().then_some(next),
-                    Guard::Unchanged(stamp) => live.is_some_and(|slot| slot.stamp == *stamp).then_some(next),
-                };
-                match version {
+                let live = slot.filter(|slot| slot.source.is_some()).map(|slot| slot.stamp);
+                match Condition::from(guard).next_version(slot.map(|slot| slot.version), live) {
                     Some(version) => self.put(index, id, version, Some(source.clone())),
                     None => BulkOutcome::Conflict,
                 }
@@ -108,7 +98,9 @@ impl Store {
                 let slot = self.slots.get(&(index.clone(), id.clone()));
                 // The real one is left without a version on its way into the request, which this store does not see.
                 let is_guarded = !sabotage::is(Sabotage::DeleteWithoutVersion);
-                if is_guarded && slot.is_some_and(|slot| slot.version >= version.version()) {
+                let condition = Condition::from(op);
+                if is_guarded && !condition.allows(slot.map(|slot| slot.version), slot.map(|slot| slot.stamp))
+                {
                     return BulkOutcome::Conflict;
                 }
                 let was_there = slot.is_some_and(|slot| slot.source.is_some());

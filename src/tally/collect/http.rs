@@ -212,6 +212,7 @@ mod tests {
     use super::*;
     use crate::admin;
     use crate::clock::BootClock;
+    use crate::supervisor::Supervisor;
     use crate::tally::collect::cloud::{Board, Cloud};
 
     struct Server {
@@ -240,8 +241,14 @@ mod tests {
                 Health::with_gauge(Arc::new(BootClock), metrics.ready.clone(), Duration::from_secs(60));
             let stop = CancellationToken::new();
             let state = CloudState::new(reader, 3, metrics.clone(), health.clone(), stop.clone());
-            let (address, ended) =
-                admin::serve("127.0.0.1:0".parse().unwrap(), routes(state), stop.clone()).await.unwrap();
+            let (address, ended) = admin::serve(
+                "127.0.0.1:0".parse().unwrap(),
+                routes(state),
+                stop.clone(),
+                &Supervisor::new().0,
+            )
+            .await
+            .unwrap();
             Self { address, latest, metrics, health, stop, ended }
         }
 

@@ -1,23 +1,20 @@
 //! A record about each version, for those who want to know when counts changed.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
-use rdkafka::producer::{FutureProducer, FutureRecord};
-use rdkafka::util::Timeout;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::store::Version;
 use crate::config::Config;
+use crate::kafka::resilient_producer::{Message, ResilientProducer};
+use crate::supervisor::Supervisor;
 use crate::telemetry::collector::CollectorMetrics;
 
 /// Versions that wait to be told. More are left out: whoever listens wants the latest.
 const WAITING: usize = 64;
-/// How long one record may take.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// The key of all records, so that they keep their order.
 const KEY: &str = "version";
 
@@ -50,12 +47,17 @@ impl Notifier {
     ///
     /// # Errors
     /// If librdkafka refuses the settings.
-    pub fn start(config: &Config, metrics: Arc<CollectorMetrics>) -> Result<Option<Self>, KafkaError> {
+    pub fn start(
+        config: &Config,
+        metrics: Arc<CollectorMetrics>,
+        supervisor: &Supervisor,
+    ) -> Result<Option<Self>, KafkaError> {
         let Some(topic) = config.collector.notify_topic.clone() else { return Ok(None) };
         let client: ClientConfig = config.producer_properties().into_iter().collect();
-        let producer: FutureProducer = client.create()?;
+        let producer = ResilientProducer::new(client, "notices of versions")?;
         let (versions, waiting) = mpsc::channel(WAITING);
-        tokio::spawn(tell_all(producer, topic, waiting, metrics.clone()));
+        let telling = tell_all(producer, topic, waiting, metrics.clone());
+        supervisor.spawn_until_done("notices of versions", telling);
         Ok(Some(Self { versions, metrics }))
     }
 
@@ -68,7 +70,7 @@ impl Notifier {
 }
 
 async fn tell_all(
-    producer: FutureProducer,
+    producer: ResilientProducer,
     topic: String,
     mut versions: mpsc::Receiver<Arc<Version>>,
     metrics: Arc<CollectorMetrics>,
@@ -76,8 +78,9 @@ async fn tell_all(
     while let Some(version) = versions.recv().await {
         // Plain texts and numbers can not fail to be written.
         let notice = serde_json::to_vec(&Notice::from(&*version)).unwrap_or_default();
-        let record = FutureRecord::to(&topic).key(KEY).payload(&notice);
-        if let Err((error, _)) = producer.send(record, Timeout::After(PATIENCE)).await {
+        let message =
+            Message { topic: &topic, key: Some(KEY.as_bytes()), value: Some(&notice), headers: None };
+        if let Err(error) = producer.send(&message).await {
             metrics.notices_failed.inc();
             tracing::warn!(%error, topic, version = version.number, "a version was not told of");
         }

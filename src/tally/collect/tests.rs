@@ -17,6 +17,7 @@ use crate::database::{Database, Lock};
 use crate::embedded::broker::EmbeddedBroker;
 use crate::position::Position;
 use crate::random::Random;
+use crate::supervisor::Supervisor;
 use crate::tally::increment::{Delta, Edge, Increment};
 use crate::tally::recount::Counts;
 
@@ -287,7 +288,7 @@ impl Rig {
             metrics: metrics.clone(),
             health,
             latest,
-            notifier: Notifier::start(&self.config, metrics.clone()).unwrap(),
+            notifier: Notifier::start(&self.config, metrics.clone(), &Supervisor::new().0).unwrap(),
             stop: stop.clone(),
         };
         let config = self.config.clone();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::random::Random;
+use crate::random::{Random, seed_of_test};
 use crate::tally::facets::Facets;
 use crate::tally::increment::{Delta, Increment};
 use crate::testing::Merger;
@@ -157,11 +157,8 @@ fn names_of_increments_do_not_come_again() {
 /// for a while; increments arrive once or more often, some late. Merged by position, they are the sum of all edges.
 #[test]
 fn whatever_crashes_and_comes_twice_the_merged_counts_are_those_of_a_recount() {
-    let seed = match std::env::var("GEOFOLD_SEED") {
-        Ok(seed) => seed.parse().unwrap(),
-        Err(_) => u64::from(std::time::UNIX_EPOCH.elapsed().unwrap().subsec_nanos()),
-    };
-    println!("seed {seed}");
+    let seed = seed_of_test();
+    println!("GEOFOLD_SEED={seed}");
     let mut random = Random::new(seed);
     let (mut crashes, mut zombies) = (0, 0);
     for round in 0..200 {

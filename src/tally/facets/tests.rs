@@ -4,7 +4,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::*;
 use crate::decode::merge_patch;
-use crate::random::Random;
+use crate::random::{Random, seed_of_test};
 
 const LIMITS: FacetLimits = FacetLimits { max_value_bytes: 8, max_values: 3 };
 
@@ -92,7 +92,7 @@ fn what_is_too_long_too_many_or_not_storable_is_left_out_and_counted() {
 fn what_is_no_json_gives_the_same_again_and_no_panic() {
     let rules = rules(&[("a", "a"), ("b", "b.c")]);
     let shard = ShardId::new("3").unwrap();
-    let seed = seed();
+    let seed = seed_of_test();
     let mut random = Random::new(seed);
     const PARTS: &[&str] =
         &["{", "}", "[", "]", "\"", "\\", ":", ",", "\"a\"", "\"b\":{\"c\":", "1e4", " ", "é"];
@@ -135,15 +135,6 @@ fn facets_read_back_are_in_order_and_without_empty_ones() {
 }
 
 const PATHS: &[(&str, &str)] = &[("a", "a"), ("ab", "a.b"), ("b", "b"), ("bac", "b.a.c"), ("z", "z")];
-
-/// Another one each time; `GEOFOLD_SEED` replays one.
-fn seed() -> u64 {
-    if let Ok(seed) = std::env::var("GEOFOLD_SEED") {
-        return seed.parse().unwrap();
-    }
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    u64::from(now.subsec_nanos())
-}
 
 fn pick<'a, T>(random: &mut Random, choices: &'a [T]) -> &'a T {
     &choices[usize::try_from(random.below(choices.len() as u64)).unwrap()]
@@ -211,8 +202,8 @@ fn written_otherwise(text: &str) -> String {
 
 #[test]
 fn facets_are_those_that_a_tree_of_the_document_has() {
-    let (seed, rules) = (seed(), rules(PATHS));
-    println!("seed {seed}");
+    let (seed, rules) = (seed_of_test(), rules(PATHS));
+    println!("GEOFOLD_SEED={seed}");
     let mut random = Random::new(seed);
     let mut counted = 0;
     for _ in 0..20_000 {
@@ -231,8 +222,8 @@ fn facets_are_those_that_a_tree_of_the_document_has() {
 
 #[test]
 fn a_patch_that_touches_no_facet_changes_none_and_one_that_changes_some_touches() {
-    let (seed, rules) = (seed(), rules(PATHS));
-    println!("seed {seed}");
+    let (seed, rules) = (seed_of_test(), rules(PATHS));
+    println!("GEOFOLD_SEED={seed}");
     let mut random = Random::new(seed);
     let (mut untouched, mut changed) = (0, 0);
     for _ in 0..20_000 {

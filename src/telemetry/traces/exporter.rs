@@ -170,6 +170,7 @@ impl HttpClient for Client {
         'a: 'b,
         Self: 'b,
     {
+        #[expect(clippy::disallowed_methods, reason = "its handle is awaited")]
         let sending = self.runtime.spawn(send(self.http.clone(), request));
         Box::pin(async move { sending.await? })
     }

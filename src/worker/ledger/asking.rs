@@ -52,9 +52,7 @@ impl Ledger {
     pub(super) fn ask(&mut self, entry: Entry) {
         let Entry { id, fold, carry, .. } = entry;
         self.forget_answer(&id);
-        let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
-        let withdrawn = self.dirty.withdraw(&id, |id, older, newer| merge.merge(id, older, newer));
-        let Some((score, dirty)) = withdrawn else { return };
+        let Some((score, dirty)) = self.withdraw(&id) else { return };
         if dirty.fold.whole_at > Some(fold.last) {
             return self.add(id, score, dirty);
         }

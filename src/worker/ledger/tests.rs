@@ -9,6 +9,7 @@ use super::*;
 use crate::testing::rules;
 use crate::write::{Body, PatchMove};
 
+const NOW: Instant = at(1);
 const LATER: Instant = at(5);
 
 const fn at(secs: u64) -> Instant {
@@ -63,11 +64,31 @@ fn settle(ledger: &mut Ledger, entries: Vec<Entry>, outcome: &Outcome) -> Settle
         outcome: outcome.clone(),
         touched: Touched::default(),
     });
-    ledger.settle(settled.collect())
+    ledger.settle(settled.collect(), NOW)
 }
 
-fn again() -> Outcome {
-    Outcome::Again { reason: "test", carry: Carry::default() }
+fn unanswered() -> Outcome {
+    Outcome::Again { reason: mover::UNANSWERED, carry: Carry::default() }
+}
+
+fn unreadable() -> Outcome {
+    Outcome::Again { reason: "unreadable_placement", carry: Carry::default() }
+}
+
+/// The placement was set back after Elasticsearch had refused the document.
+fn set_back() -> Outcome {
+    let refusal = Some(Refusal { reason: "test", detail: String::new() });
+    Outcome::Again { reason: mover::SET_BACK, carry: Carry { refusal, ..Carry::default() } }
+}
+
+/// A fold of several records was refused in place.
+fn refused_fold() -> Outcome {
+    let Outcome::Again { carry, .. } = set_back() else { unreachable!() };
+    Outcome::Again { reason: mover::REFUSED_FOLD, carry }
+}
+
+fn record(doc_id: &str, offset: i64) -> Record {
+    Record { offset, key: Some(doc_id.to_owned().into()), value: None, headers: None }
 }
 
 fn refused() -> Outcome {
@@ -86,7 +107,7 @@ fn the_watermark_stays_at_the_first_record_that_is_not_done() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 10), ("b", 11), ("c", 12)]);
     assert_eq!(ledger.watermark(), Some(10));
-    let mut batch = ledger.hand_out(10, usize::MAX);
+    let mut batch = ledger.hand_out(10, usize::MAX, NOW);
     let rest = batch.split_off(1);
     settle(&mut ledger, rest, &DONE);
     assert_eq!(ledger.watermark(), Some(10), "a is in flight");
@@ -99,12 +120,12 @@ fn the_watermark_stays_at_the_first_record_that_is_not_done() {
 fn what_is_dirtied_again_while_in_flight_holds_the_watermark_at_its_new_record() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 10)]);
-    let batch = ledger.hand_out(10, usize::MAX);
+    let batch = ledger.hand_out(10, usize::MAX, NOW);
     take(&mut ledger, &[("a", 11)]);
     let settlement = settle(&mut ledger, batch, &DONE);
     assert_eq!((settlement.deleted, settlement.folded), (1, 0));
     assert_eq!(ledger.watermark(), Some(11));
-    let batch = ledger.hand_out(10, usize::MAX);
+    let batch = ledger.hand_out(10, usize::MAX, NOW);
     assert_eq!((batch[0].fold.first, batch[0].fold.last), (position(11), position(11)));
 }
 
@@ -112,7 +133,7 @@ fn what_is_dirtied_again_while_in_flight_holds_the_watermark_at_its_new_record()
 fn a_hot_document_keeps_the_score_of_its_first_record_and_its_place_in_the_queue() {
     let mut ledger = ledger();
     take(&mut ledger, &[("hot", 10), ("b", 11), ("hot", 12), ("c", 13), ("hot", 14)]);
-    let batch = ledger.hand_out(1, usize::MAX);
+    let batch = ledger.hand_out(1, usize::MAX, NOW);
     assert_eq!(ids(&batch), ["hot"]);
     let settlement = settle(&mut ledger, batch, &DONE);
     assert_eq!((settlement.deleted, settlement.folded), (1, 2));
@@ -125,7 +146,7 @@ fn a_document_is_as_old_as_its_first_record() {
     ledger.take(delete("a", 10), at(1));
     ledger.take(delete("a", 11), at(4));
     assert_eq!(ledger.pending_since(), Some(at(1)));
-    ledger.hand_out(1, usize::MAX);
+    ledger.hand_out(1, usize::MAX, NOW);
     ledger.take(delete("a", 12), at(4));
     assert_eq!(ledger.oldest_since(), Some(at(1)));
     assert_eq!(ledger.pending_since(), Some(at(4)));
@@ -137,7 +158,7 @@ fn a_batch_has_so_many_documents_and_about_so_many_bytes_but_at_least_one() {
     take(&mut ledger, &[("a", 1), ("b", 2), ("c", 3), ("d", 4)]);
     let each = ledger.bytes() / 4;
     let mut size = |documents, bytes| {
-        let batch = ledger.hand_out(documents, bytes);
+        let batch = ledger.hand_out(documents, bytes, NOW);
         let size = batch.len();
         settle(&mut ledger, batch, &Outcome::Parked { until: position(100) });
         let parked: Vec<_> = ledger.parked.keys().cloned().collect();
@@ -156,40 +177,202 @@ fn what_comes_back_counts_in_the_next_batch() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 1), ("b", 2), ("c", 3), ("d", 4), ("e", 5)]);
     let each = ledger.bytes() / 5;
-    let batch = ledger.hand_out(2, usize::MAX);
-    settle(&mut ledger, batch, &again());
-    assert_eq!(ids(&ledger.hand_out(3, usize::MAX)), ["a", "b", "c"]);
-    assert_eq!(ids(&ledger.hand_out(9, 4 * each)), ["a", "b", "c", "d"]);
-    assert_eq!(ids(&ledger.hand_out(9, 4 * each)), ["a", "b", "c", "d", "e"], "one more always fits");
+    let batch = ledger.hand_out(2, usize::MAX, NOW);
+    settle(&mut ledger, batch, &unanswered());
+    assert_eq!(ids(&ledger.hand_out(3, usize::MAX, NOW)), ["a", "b", "c"]);
+    assert_eq!(ids(&ledger.hand_out(9, 4 * each, NOW)), ["a", "b", "c", "d"]);
+    assert_eq!(ids(&ledger.hand_out(9, 4 * each, NOW)), ["a", "b", "c", "d", "e"], "one more always fits");
 }
 
 #[test]
 fn an_entry_that_comes_back_brings_what_it_knows_to_the_next_batch_once() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 1)]);
-    let batch = ledger.hand_out(1, usize::MAX);
+    let batch = ledger.hand_out(1, usize::MAX, NOW);
     assert_eq!(batch[0].carry, Carry::default());
     let carry = Carry { finish_recorded: true, ..Carry::default() };
     let settlement = settle(&mut ledger, batch, &Outcome::Again { reason: "test", carry: carry.clone() });
     assert_eq!(settlement.again, BTreeMap::from([("test", 1)]));
-    let batch = ledger.hand_out(1, usize::MAX);
+    let batch = ledger.hand_out(1, usize::MAX, NOW);
     assert_eq!(batch[0].carry, carry);
-    settle(&mut ledger, batch, &again());
-    assert_eq!(ledger.hand_out(1, usize::MAX)[0].carry, Carry::default());
+    settle(&mut ledger, batch, &unreadable());
+    assert_eq!(ledger.hand_out(1, usize::MAX, NOW)[0].carry, Carry::default());
+}
+
+#[test]
+fn an_entry_that_comes_back_for_another_reason_than_time_holds_the_watermark_and_not_the_reading() {
+    let mut ledger = ledger();
+    take(&mut ledger, &[("a", 1)]);
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    settle(&mut ledger, batch, &unanswered());
+    assert_eq!(ledger.oldest_since(), Some(at(1)), "it waits for an answer");
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    settle(&mut ledger, batch, &unreadable());
+    ledger.take(delete("b", 2), at(4));
+    assert_eq!((ledger.oldest_since(), ledger.oldest_owed_since()), (Some(at(4)), Some(at(1))));
+    assert_eq!((ledger.watermark(), ledger.documents()), (Some(1), 2));
+    assert!(ledger.has_work());
+}
+
+#[test]
+fn an_entry_that_comes_back_again_and_again_is_retried_after_growing_pauses() {
+    let mut ledger = ledger();
+    take(&mut ledger, &[("a", 1)]);
+    let mut tries = Vec::new();
+    for second in 1..=1_000 {
+        let batch = ledger.hand_out(9, usize::MAX, at(second));
+        if batch.is_empty() {
+            assert!(!ledger.has_due_work(at(second)) && ledger.has_work());
+            continue;
+        }
+        tries.push(second);
+        let settled = batch.into_iter().map(|entry| Settled {
+            entry,
+            outcome: unreadable(),
+            touched: Touched::default(),
+        });
+        ledger.settle(settled.collect(), at(second));
+    }
+    let pauses: Vec<u64> = tries.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(pauses.is_sorted() && pauses.starts_with(&[1, 1]), "{pauses:?}");
+    assert_eq!(pauses.last(), Some(&30));
+    assert_eq!(ledger.next_retry(), tries.last().map(|last| at(last + 30)));
+    assert_eq!(ledger.bytes(), held_bytes(&id("a"), &Fold::from_write(delete("a", 1), |_| unreachable!()).1));
+}
+
+#[test]
+fn entries_that_come_back_take_half_of_a_batch_at_most() {
+    let mut ledger = ledger();
+    take(&mut ledger, &[("a", 1), ("b", 2), ("c", 3), ("d", 4)]);
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    settle(&mut ledger, batch, &unreadable());
+    take(&mut ledger, &[("e", 5), ("f", 6), ("g", 7)]);
+    assert_eq!(ids(&ledger.hand_out(4, usize::MAX, NOW)), ["a", "b", "e", "f"]);
+}
+
+#[test]
+fn what_comes_for_a_document_that_came_back_is_folded_in_with_its_next_attempt() {
+    let mut ledger = ledger();
+    take(&mut ledger, &[("a", 1)]);
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    take(&mut ledger, &[("a", 2)]);
+    settle(&mut ledger, batch, &unreadable());
+    take(&mut ledger, &[("a", 3), ("b", 4)]);
+    assert_eq!((ledger.documents(), ledger.pending()), (2, 1));
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    assert_eq!(ids(&batch), ["a", "b"]);
+    assert_eq!((batch[0].fold.first, batch[0].fold.last), (position(1), position(3)));
+    take(&mut ledger, &[("a", 5)]);
+    settle(&mut ledger, batch, &DONE);
+    assert_eq!(ledger.watermark(), Some(5), "what came while it was in a batch is dirty now");
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    settle(&mut ledger, batch, &DONE);
+    assert_eq!((ledger.watermark(), ledger.bytes()), (Some(6), 0));
+}
+
+#[test]
+fn nothing_is_folded_into_an_entry_that_was_refused_so_that_its_watermark_moves() {
+    let mut ledger = ledger();
+    take(&mut ledger, &[("a", 1), ("a", 2)]);
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    take(&mut ledger, &[("a", 3)]);
+    settle(&mut ledger, batch, &set_back());
+    take(&mut ledger, &[("a", 4)]);
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    assert_eq!((ids(&batch), batch[0].fold.last), (vec!["a"], position(2)));
+    assert!(batch[0].carry.refusal.is_some());
+    let Outcome::Again { carry, .. } = set_back() else { panic!("it comes back") };
+    settle(&mut ledger, batch, &Outcome::Again { reason: mover::UNANSWERED, carry });
+    take(&mut ledger, &[("a", 5)]);
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    assert_eq!((ids(&batch), batch[0].fold.last), (vec!["a"], position(2)), "nor without an answer");
+    let settlement = settle(&mut ledger, batch, &refused());
+    assert_eq!(settlement.undeliverable[0].fold.last, position(2));
+    ledger.delivered(1);
+    assert_eq!(ledger.watermark(), Some(3));
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    assert_eq!((batch[0].fold.first, batch[0].fold.last), (position(3), position(5)));
+    assert!(batch[0].carry.refusal.is_none());
+}
+
+#[test]
+fn the_records_of_a_refused_fold_are_handed_out_one_by_one_and_each_holds_the_watermark() {
+    let mut ledger = ledger();
+    take(&mut ledger, &[("a", 1), ("b", 2), ("a", 3), ("a", 5)]);
+    let mut batch = ledger.hand_out(9, usize::MAX, NOW);
+    let b = batch.split_off(1);
+    settle(&mut ledger, b, &DONE);
+    settle(&mut ledger, batch, &refused_fold());
+    assert_eq!(ledger.take_rereads(), [Reread { id: id("a"), offsets: vec![1, 3, 5] }]);
+    take(&mut ledger, &[("a", 6)]);
+    assert!(ledger.hand_out(9, usize::MAX, LATER).is_empty(), "it waits for its records");
+    assert_eq!((ledger.watermark(), ledger.documents()), (Some(1), 1));
+    let records = [1, 3, 5].map(|offset| (delete("a", offset), record("a", offset)));
+    assert_eq!(ledger.reread(&id("a"), Ok(records.into()), NOW), 0);
+    assert!(ledger.bytes() > 4 * RECORD_OVERHEAD_BYTES);
+    for (offset, outcome, then) in [(1, DONE, 3), (3, refused(), 3), (5, DONE, 3)] {
+        let batch = ledger.hand_out(9, usize::MAX, NOW);
+        assert_eq!((batch[0].fold.first, batch[0].fold.last), (position(offset), position(offset)));
+        let settlement = settle(&mut ledger, batch, &outcome);
+        let letters: Vec<_> = settlement.undeliverable.iter().filter_map(|one| one.record.clone()).collect();
+        assert_eq!(letters.len(), usize::from(offset == 3), "the record as it was");
+        assert_eq!(ledger.watermark(), Some(then));
+    }
+    ledger.delivered(3);
+    assert_eq!(ledger.watermark(), Some(6), "what came meanwhile is not part of it");
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    assert_eq!(batch[0].fold.first, position(6));
+    settle(&mut ledger, batch, &DONE);
+    assert_eq!((ledger.watermark(), ledger.bytes()), (Some(7), 0));
+}
+
+#[test]
+fn a_fold_whose_records_are_gone_is_undeliverable_as_one() {
+    let mut ledger = ledger();
+    take(&mut ledger, &[("a", 1), ("a", 3)]);
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    settle(&mut ledger, batch, &refused_fold());
+    ledger.take_rereads();
+    assert_eq!(ledger.reread(&id("a"), Ok(Vec::new()), NOW), 0);
+    let [letter] = &ledger.take_rejected()[..] else { panic!("one letter") };
+    assert_eq!((letter.fold.records, letter.stage), (2, "write"));
+    assert!(letter.refusal.detail.ends_with("one by one: they are gone from the topic"), "{letter:?}");
+    assert_eq!((ledger.watermark(), ledger.bytes(), ledger.documents()), (Some(1), 0, 0));
+    ledger.delivered(1);
+    assert_eq!(ledger.watermark(), Some(4));
+}
+
+#[test]
+fn an_entry_that_came_back_can_be_parked_with_what_came_since() {
+    let mut ledger = ledger();
+    take(&mut ledger, &[("a", 1)]);
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    settle(&mut ledger, batch, &unreadable());
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    take(&mut ledger, &[("a", 2)]);
+    settle(&mut ledger, batch, &Outcome::Parked { until: position(9) });
+    assert_eq!((ledger.parked(), ledger.documents(), ledger.watermark()), (1, 1, Some(1)));
+    assert!(ledger.only_parked());
+    take(&mut ledger, &[("a", 9)]);
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    assert_eq!(
+        (batch[0].fold.first, batch[0].fold.last, batch[0].fold.records),
+        (position(1), position(9), 3)
+    );
 }
 
 /// `a` from offset 10 waits for the record at 15.
 fn parked() -> Ledger {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 10), ("b", 11)]);
-    let mut batch = ledger.hand_out(9, usize::MAX);
+    let mut batch = ledger.hand_out(9, usize::MAX, NOW);
     let b = batch.split_off(1);
     settle(&mut ledger, b, &DONE);
     let settlement = settle(&mut ledger, batch, &Outcome::Parked { until: position(15) });
     assert_eq!(settlement.parked, [(id("a"), position(10), position(15))]);
     assert!(ledger.only_parked() && !ledger.has_work());
     assert_eq!((ledger.watermark(), ledger.parked(), ledger.documents()), (Some(10), 1, 1));
-    assert!(ledger.hand_out(9, usize::MAX).is_empty());
+    assert!(ledger.hand_out(9, usize::MAX, NOW).is_empty());
     ledger
 }
 
@@ -199,7 +382,7 @@ fn a_parked_entry_is_released_by_the_record_it_waits_for() {
     take(&mut ledger, &[("a", 12), ("b", 13)]);
     assert_eq!((ledger.pending(), ledger.parked(), ledger.watermark()), (1, 1, Some(10)), "12 is folded in");
     take(&mut ledger, &[("a", 15)]);
-    let batch = ledger.hand_out(9, usize::MAX);
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
     assert_eq!(ids(&batch), ["a", "b"]);
     assert_eq!((batch[0].fold.first, batch[0].fold.last), (position(10), position(15)));
     assert_eq!(batch[0].carry, Carry::default());
@@ -211,7 +394,7 @@ fn a_parked_entry_is_released_by_the_record_it_waits_for() {
 fn a_parked_entry_is_released_by_a_record_beyond_the_one_it_waits_for() {
     let mut ledger = parked();
     take(&mut ledger, &[("a", 17)]);
-    let batch = ledger.hand_out(9, usize::MAX);
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
     assert_eq!((batch[0].fold.last, &batch[0].carry), (position(17), &Carry::default()));
 }
 
@@ -221,7 +404,7 @@ fn a_parked_entry_is_told_to_finish_what_is_recorded_once_its_record_was_passed(
     ledger.read_up_to(15);
     assert!(ledger.only_parked(), "15 itself was not read yet");
     ledger.read_up_to(16);
-    let batch = ledger.hand_out(9, usize::MAX);
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
     assert!(batch[0].carry.finish_recorded);
     let settlement = settle(&mut ledger, batch, &Outcome::Done(Done::AlreadyApplied));
     assert_eq!(settlement.finished_recorded, [(id("a"), position(10))]);
@@ -232,7 +415,7 @@ fn a_parked_entry_is_told_to_finish_what_is_recorded_once_its_record_was_passed(
 fn another_documents_record_in_its_place_passes_it_too() {
     let mut ledger = parked();
     take(&mut ledger, &[("c", 15)]);
-    let batch = ledger.hand_out(9, usize::MAX);
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
     assert_eq!(ids(&batch), ["a", "c"]);
     assert!(batch[0].carry.finish_recorded);
 }
@@ -241,14 +424,14 @@ fn another_documents_record_in_its_place_passes_it_too() {
 fn parking_for_what_was_read_meanwhile_releases_at_once() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 10), ("b", 11)]);
-    let batch = ledger.hand_out(1, usize::MAX);
+    let batch = ledger.hand_out(1, usize::MAX, NOW);
     take(&mut ledger, &[("a", 12), ("c", 14)]);
     settle(&mut ledger, batch.clone(), &Outcome::Parked { until: position(12) });
     assert_eq!(ledger.parked(), 0, "12 is folded in already");
-    let mut batch = ledger.hand_out(1, usize::MAX);
+    let mut batch = ledger.hand_out(1, usize::MAX, NOW);
     assert_eq!((batch[0].fold.last, &batch[0].carry), (position(12), &Carry::default()));
     settle(&mut ledger, batch, &Outcome::Parked { until: position(13) });
-    batch = ledger.hand_out(1, usize::MAX);
+    batch = ledger.hand_out(1, usize::MAX, NOW);
     assert!(batch[0].carry.finish_recorded, "13 was passed");
 }
 
@@ -256,10 +439,10 @@ fn parking_for_what_was_read_meanwhile_releases_at_once() {
 fn two_documents_that_wait_for_the_same_position_are_both_released() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 10), ("b", 11)]);
-    let batch = ledger.hand_out(9, usize::MAX);
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
     settle(&mut ledger, batch, &Outcome::Parked { until: position(15) });
     take(&mut ledger, &[("a", 15)]);
-    let batch = ledger.hand_out(9, usize::MAX);
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
     assert_eq!(ids(&batch), ["a", "b"]);
     assert_eq!(batch.iter().map(|entry| entry.carry.finish_recorded).collect::<Vec<_>>(), [false, true]);
 }
@@ -268,7 +451,7 @@ fn two_documents_that_wait_for_the_same_position_are_both_released() {
 fn a_dead_letter_holds_the_watermark_at_its_first_record_until_it_is_delivered() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 10), ("a", 11), ("b", 12)]);
-    let batch = ledger.hand_out(9, usize::MAX);
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
     let settlement = settle(&mut ledger, batch, &refused());
     assert_eq!(settlement.undeliverable.len(), 2);
     assert_eq!((ledger.watermark(), ledger.bytes(), ledger.documents()), (Some(10), 0, 0));
@@ -285,7 +468,7 @@ fn a_patch_that_spoils_its_document_is_rejected_and_holds_the_watermark_from_the
     ledger.take(index("a", 10), at(1));
     ledger.take(spoiling_patch("a", 11), at(1));
     assert_eq!(ledger.rejected.len(), 1);
-    let batch = ledger.hand_out(9, usize::MAX);
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
     settle(&mut ledger, batch, &DONE);
     assert_eq!(ledger.watermark(), Some(11), "rejected, and not even asked for");
     let [letter] = &ledger.take_rejected()[..] else { panic!("one letter") };
@@ -325,6 +508,10 @@ enum Step {
     Settle(Vec<u8>),
     /// The letter that is under way for the longest time arrives.
     Deliver,
+    /// The records of the fold that waits for them for the longest time come, or cannot be read.
+    Reread {
+        fails: bool,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -334,8 +521,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Bad),
         1 => (1_i64..4).prop_map(Step::Pass),
         3 => (1_usize..5, 0_usize..3_000).prop_map(|(documents, bytes)| Step::HandOut { documents, bytes }),
-        4 => prop::collection::vec(0_u8..6, 1..6).prop_map(Step::Settle),
+        4 => prop::collection::vec(0_u8..8, 1..6).prop_map(Step::Settle),
         2 => Just(Step::Deliver),
+        2 => prop::bool::weighted(0.3).prop_map(|fails| Step::Reread { fails }),
     ]
 }
 
@@ -347,6 +535,7 @@ struct Checked {
     of_document: BTreeMap<String, BTreeSet<i64>>,
     batch: Option<Vec<Entry>>,
     letters: VecDeque<(i64, Vec<i64>)>,
+    rereads: VecDeque<Reread>,
     next: i64,
     watermark: Option<i64>,
 }
@@ -359,6 +548,7 @@ impl Checked {
             of_document: BTreeMap::new(),
             batch: None,
             letters: VecDeque::new(),
+            rereads: VecDeque::new(),
             next: 100,
             watermark: None,
         }
@@ -388,13 +578,14 @@ impl Checked {
             }
             Step::HandOut { documents, bytes } => {
                 if self.batch.is_none() {
-                    let batch = self.ledger.hand_out(*documents, *bytes);
+                    let batch = self.ledger.hand_out(*documents, *bytes, NOW);
                     assert!(batch.len() <= *documents);
                     self.batch = Some(batch);
                     self.send_rejected();
                 }
             }
             Step::Settle(choices) => self.settle(choices),
+            Step::Reread { fails } => self.reread(*fails),
             Step::Deliver => {
                 if let Some((first, offsets)) = self.letters.pop_front() {
                     self.ledger.delivered(first);
@@ -411,7 +602,10 @@ impl Checked {
         let mut undeliverable = 0;
         for (n, entry) in batch.into_iter().enumerate() {
             let outcome = match choices[n % choices.len()] {
-                0 => again(),
+                0 => unanswered(),
+                3 => unreadable(),
+                4 => set_back(),
+                5 if entry.fold.separable().is_some() => refused_fold(),
                 1 => Outcome::Parked { until: position(entry.fold.last.offset() + 3) },
                 2 => {
                     let offsets = self.finish(&entry.id, &entry.fold);
@@ -428,8 +622,18 @@ impl Checked {
             };
             settled.push(Settled { entry, outcome, touched: Touched::default() });
         }
-        let settlement = self.ledger.settle(settled);
+        let settlement = self.ledger.settle(settled, NOW);
         assert_eq!(settlement.undeliverable.len(), undeliverable);
+        self.send_rejected();
+        self.rereads.extend(self.ledger.take_rereads());
+    }
+
+    fn reread(&mut self, fails: bool) {
+        let Some(Reread { id, offsets }) = self.rereads.pop_front() else { return };
+        let records =
+            offsets.iter().map(|offset| (index(id.as_str(), *offset), record(id.as_str(), *offset)));
+        let records = if fails { Err("gone".to_owned()) } else { Ok(records.collect()) };
+        assert_eq!(self.ledger.reread(&id, records, NOW), 0);
         self.send_rejected();
     }
 
@@ -475,7 +679,8 @@ proptest! {
         for _ in 0..20 {
             checked.run(&Step::Pass(10));
             checked.run(&Step::HandOut { documents: 9, bytes: usize::MAX });
-            checked.run(&Step::Settle(vec![5]));
+            checked.run(&Step::Settle(vec![7]));
+            checked.run(&Step::Reread { fails: false });
         }
         while !checked.letters.is_empty() {
             checked.run(&Step::Deliver);
@@ -495,7 +700,7 @@ fn what_was_done_says_where_and_what_moved() {
         ledger.take(index(name, offset), LATER);
     }
     let shard = |name: &str| ShardId::new(name).unwrap();
-    let entries = ledger.hand_out(10, usize::MAX);
+    let entries = ledger.hand_out(10, usize::MAX, NOW);
     let done = || Outcome::Done(Done::Indexed { moved: false });
     let outcomes = [
         (done(), Touched { target: Some(shard("to")), sources: vec![shard("from")] }),
@@ -508,7 +713,7 @@ fn what_was_done_says_where_and_what_moved() {
     ];
     let settled = entries.into_iter().zip(outcomes);
     let settled = settled.map(|(entry, (outcome, touched))| Settled { entry, outcome, touched }).collect();
-    let changes = ledger.settle(settled).changes;
+    let changes = ledger.settle(settled, NOW).changes;
     let moved = BTreeSet::from([shard("to")]);
     assert_eq!(
         changes,

@@ -1,7 +1,5 @@
 //! How a partition begins: at its first record, if that is where it left off.
 
-use futures::future::Fuse;
-
 use super::{Mode, Task};
 use crate::meta::{EpochNeeded, MemoryError};
 use crate::position::Position;
@@ -12,18 +10,30 @@ impl Task {
     /// The maps are followed meanwhile: whoever changes them waits for every partition. No record is taken before they are
     /// known: its targets would be those of the configured map, which may be another one.
     pub(super) async fn first_record(&mut self) -> Option<Record> {
+        // Asked for here and not with the assignment: a look that began before `assigned_at` would not count, and the next one
+        // comes only after its interval.
+        self.topic.look_again();
         loop {
             if *self.partition.mode.borrow_and_update() != Mode::Run {
                 return None;
             }
+            self.follow_claim();
+            self.follow_topic();
+            if self.stopped {
+                self.wait_to_be_dismissed().await;
+                return None;
+            }
             self.follow_maps();
+            // A record of another topic, or of a key that was in another partition, would be taken for what it is not.
+            let may_take = self.maps.is_known() && self.topic.has_looked_since(self.assigned_at);
             tokio::select! {
                 // Not by chance, here and elsewhere: what happened must be possible to replay.
                 biased;
                 changed = self.partition.mode.changed() => if changed.is_err() { return None },
-                confirmed = &mut self.confirming => self.maps_confirmed(confirmed),
+                () = self.claim.changed() => {}
                 () = self.maps.read_again() => {}
-                record = self.partition.records.recv(), if self.maps.is_known() => return record,
+                () = self.topic.looked() => {}
+                record = self.partition.records.recv(), if may_take => return record,
             }
         }
     }
@@ -39,18 +49,12 @@ impl Task {
         }
         loop {
             let lease = self.lease();
-            let remembered = bench.memory.watermark(number, &lease);
-            tokio::pin!(remembered);
-            let remembered = loop {
-                tokio::select! {
-                    // An answer first would be fatal: past its end a lease gives none without ever waiting.
-                    biased;
-                    // Nothing is dirty yet, so whatever else is wanted now is done by ending.
-                    _ = self.partition.mode.changed() => return false,
-                    // It may hold the very permit that the answer waits for.
-                    confirmed = &mut self.confirming => self.maps_confirmed(confirmed),
-                    remembered = &mut remembered => break remembered,
-                }
+            let remembered = tokio::select! {
+                // An answer first would be fatal: past its end a lease gives none without ever waiting.
+                biased;
+                // Nothing is dirty yet, so whatever else is wanted now is done by ending.
+                _ = self.partition.mode.changed() => return false,
+                remembered = bench.memory.watermark(number, &lease) => remembered,
             };
             match remembered {
                 Ok(None) => {
@@ -87,10 +91,8 @@ impl Task {
         }
     }
 
-    /// A stopped partition holds its place until it is revoked or the worker ends. It holds nothing else: not the permit
-    /// of a confirmation that is under way.
+    /// A stopped partition holds its place until it is revoked or the worker ends.
     pub(super) async fn wait_to_be_dismissed(&mut self) {
-        self.confirming = Fuse::terminated();
         while *self.partition.mode.borrow_and_update() == Mode::Run {
             if self.partition.mode.changed().await.is_err() {
                 break;

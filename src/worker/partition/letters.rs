@@ -8,6 +8,7 @@ use super::Task;
 use crate::dead_letter::{Letter, LetterBox, Origin};
 use crate::decode::BadRecord;
 use crate::ids::DocId;
+use crate::mover::Refusal;
 use crate::telemetry::events::DeadLettered;
 use crate::telemetry::metrics::Outcome as Counted;
 use crate::worker::ledger::Undeliverable;
@@ -70,7 +71,7 @@ impl Task {
     pub(super) fn send_undeliverable(&mut self, undeliverable: Vec<Undeliverable>) {
         for letter in undeliverable {
             let bytes = letter.bytes();
-            let Undeliverable { id, fold, refusal, stage } = letter;
+            let Undeliverable { id, fold, refusal, stage, record } = letter;
             let Some(dead_letters) = self.partition.bench.dead_letters.clone() else {
                 let reason = format!(
                     "a write was refused, and no dead-letter topic is configured: {}",
@@ -80,7 +81,10 @@ impl Task {
                 continue;
             };
             let topic = self.partition.bench.topic.clone();
-            let letters = Letter::for_fold(&id, &fold, &refusal, stage, topic, self.partition.number);
+            let letters = match record {
+                Some(record) => vec![self.letter_of(&record, &refusal, stage)],
+                None => Letter::for_fold(&id, &fold, &refusal, stage, topic, self.partition.number),
+            };
             let delivered = Delivered {
                 first_offset: fold.first.offset(),
                 last_offset: fold.last.offset(),
@@ -91,6 +95,25 @@ impl Task {
                 id: Some(id),
             };
             self.deliver(dead_letters, letters, delivered);
+        }
+    }
+
+    /// The letter of one record, as it was in the topic.
+    fn letter_of(&self, record: &Record, refusal: &Refusal, stage: &'static str) -> Letter {
+        let Record { offset, key, value, headers } = record.clone();
+        Letter {
+            key,
+            value,
+            headers: headers.unwrap_or_default(),
+            reason: refusal.reason,
+            stage,
+            detail: refusal.detail.clone(),
+            origin: Origin {
+                topic: self.partition.bench.topic.clone(),
+                partition: self.partition.number,
+                first_offset: offset,
+                last_offset: offset,
+            },
         }
     }
 

@@ -2,14 +2,8 @@
 
 use std::sync::Arc;
 
-use futures::future::{BoxFuture, Fuse, FusedFuture, FutureExt};
-
 use super::Task;
-use crate::maps::{Confirmation, MapsRecord};
-use crate::meta::MemoryError;
-
-/// Gives the generation that was confirmed.
-pub(super) type Confirming = Fuse<BoxFuture<'static, Result<u64, MemoryError>>>;
+use crate::maps::MapsRecord;
 
 impl Task {
     /// Acts by the maps as they are known now, as soon as no batch is under way that began under earlier ones, and has
@@ -26,16 +20,6 @@ impl Task {
                           partition; it is not worked on here until it is assigned anew";
             self.stop(Some(owed), reason);
         }
-        if self.acting.generation > self.confirmed && self.confirming.is_terminated() {
-            let (bench, number, lease) = (self.partition.bench.clone(), self.partition.number, self.lease());
-            let deadline_ms = u64::try_from(bench.batching.deadline.as_millis()).unwrap_or(u64::MAX);
-            let (generation, owner) = (self.acting.generation, bench.owner.to_string());
-            let confirming = async move {
-                let confirmation = Confirmation { generation, owner, deadline_ms };
-                bench.memory.confirm(number, &confirmation, &lease).await.map(|()| generation)
-            };
-            self.confirming = confirming.boxed().fuse();
-        }
     }
 
     pub(super) fn act_by(&mut self, record: Arc<MapsRecord>) {
@@ -44,18 +28,8 @@ impl Task {
             desk.two_maps = record.has_two();
         }
         self.ledger.place_by(record.deciding().clone());
+        self.claim.act_by(record.generation);
         self.acting = record;
-    }
-
-    pub(super) fn maps_confirmed(&mut self, confirmed: Result<u64, MemoryError>) {
-        match confirmed {
-            Ok(generation) => self.confirmed = generation,
-            Err(MemoryError::Halt(halt)) => self.halt(halt),
-            // It is tried again at once; the attempt before it took a whole lease.
-            Err(error) => {
-                tracing::warn!(partition = self.partition.number, %error, "the maps in force could not be confirmed");
-            }
-        }
     }
 
     /// See [`MapsRecord::floor`].
@@ -63,13 +37,13 @@ impl Task {
         self.acting.floor_of(self.partition.number, self.partition.bench.epoch)
     }
 
-    /// Whether what is known of the maps allows a batch to be sent: it is recent, and the partition's owner is known to act
-    /// by it.
+    /// Whether a batch may be sent: what is known of the maps is recent, and so is that the partition is claimed by this owner,
+    /// which acts by them.
     pub(super) fn may_send(&self) -> bool {
         let generation = self.acting.generation;
         self.maps.is_fresh()
             && self.maps.record().generation == generation
-            && (generation == 0 || self.confirmed == generation)
+            && self.claim.is_confirmed(self.ownership.taken(), generation)
             && self.ledger.watermark().is_none_or(|owed| owed >= self.floor())
     }
 }

@@ -18,6 +18,7 @@ impl Task {
     pub(super) fn wait_for_schema(&mut self, record: Record, id: SchemaId) {
         let bench = self.partition.bench.clone();
         let Some(registry) = bench.registry.clone() else {
+            self.partition.meter.dequeued(record.bytes());
             return self.stop(
                 Some(record.offset),
                 "a record needs a schema, and this worker has no registry; set [schema_registry]",

@@ -1,5 +1,6 @@
 //! The partition task against a search server in memory, on tokio's paused time where nothing depends on the real one.
 
+mod claims;
 mod endings;
 mod letters;
 mod maps;
@@ -8,10 +9,12 @@ mod owners;
 mod refeed;
 mod schemas;
 mod tally;
+mod topic;
 mod trouble;
 mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
 
 use bytes::Bytes;
@@ -21,6 +24,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::claims::Keeper;
 use crate::config::{Format, KeyForm};
 use crate::dead_letter::{Letter, Origin};
 use crate::decode::OP_HEADER;
@@ -30,11 +34,14 @@ use crate::distribution::{Job, Surroundings};
 use crate::elastic::rounds;
 use crate::geoshard::GeoshardMap;
 use crate::ids::{DocId, ShardId};
+use crate::kafka::{TopicFactsError, TopicFactsFound};
 use crate::maps::{Floor, MapsStore, Watcher};
+use crate::meta::TopicFacts;
 use crate::mover::OnMissing;
 use crate::tally::facets::FacetRules;
 use crate::testing::{MemoryElastic, TokioClock, rules};
 use crate::worker::budget::{Budget, Limits};
+use crate::worker::topic_watch::{Describe, TopicWatch};
 
 /// Bounds that no test meets by accident.
 const WIDE: Limits = Limits { total: usize::MAX, per_partition: usize::MAX };
@@ -51,6 +58,27 @@ impl LetterBox for KeptLetters {
             let mut open = self.open.subscribe();
             let _ = open.wait_for(|open| *open).await;
             self.letters.lock().unwrap().extend(letters);
+        }
+        .boxed()
+    }
+}
+
+/// All that was sent, to be read again.
+#[derive(Default)]
+struct KeptRecords {
+    records: Mutex<BTreeMap<i64, Record>>,
+    /// Why nothing can be read.
+    fault: Mutex<Option<&'static str>>,
+}
+
+impl Reread for KeptRecords {
+    fn read(&self, _: i32, offsets: Vec<i64>) -> BoxFuture<'static, Result<Vec<Record>, String>> {
+        let records = self.records.lock().unwrap();
+        let records = offsets.iter().filter_map(|offset| records.get(offset).cloned()).collect();
+        let answer = self.fault.lock().unwrap().map_or(Ok(records), |fault| Err(fault.to_owned()));
+        async move {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            answer
         }
         .boxed()
     }
@@ -79,8 +107,36 @@ struct Rig {
     turns: Arc<Semaphore>,
     /// Where limits are published.
     limits: watch::Sender<limits::Limits>,
+    kept_records: Arc<KeptRecords>,
+    cache_share: Arc<CacheShare>,
+    bench: Arc<Bench>,
     /// Told when to look; see [`Rig::following`].
     watcher: Option<Watcher>,
+    /// See [`Rig::look_at_topic`].
+    topic_watch: TopicWatch,
+}
+
+/// A topic with so many partitions.
+struct Topic {
+    partitions: i32,
+}
+
+impl Describe for Topic {
+    fn describe(&self) -> BoxFuture<'_, Result<TopicFactsFound, TopicFactsError>> {
+        let found = TopicFactsFound { topic_id: Some("a".to_owned()), partitions: self.partitions };
+        async move { Ok(found) }.boxed()
+    }
+}
+
+/// Keeps the claims of a worker of this name.
+fn keeper(
+    elastic: &Arc<MemoryElastic>,
+    clock: &Arc<TokioClock>,
+    owner: &str,
+    deadline: Duration,
+) -> (Keeper, Claims) {
+    let process = RandomState::new().hash_one(owner);
+    Keeper::new(elastic.clone(), "topic", owner.into(), deadline, clock.clone(), process)
 }
 
 fn batching() -> Batching {
@@ -166,9 +222,21 @@ impl Rig {
         Self::build(batching, has_dead_letters, false, None, None)
     }
 
-    /// Follows the record of the maps, as often as [`Rig::look`] is called.
+    /// Follows the record of the maps, as often as [`Rig::look`] is called, and has to claim its partition.
     fn following() -> Self {
+        let rig = Self::watching();
+        rig.look_at_topic(4).now_or_never().unwrap();
+        rig
+    }
+
+    /// The same, and nobody has looked at the topic yet.
+    fn watching() -> Self {
         Self::build(batching(), true, true, None, None)
+    }
+
+    /// The topic is looked at, and has so many partitions; it had 4.
+    async fn look_at_topic(&self, partitions: i32) {
+        self.topic_watch.look(&Topic { partitions }).await;
     }
 
     fn build(
@@ -213,6 +281,7 @@ impl Rig {
             elastic: elastic.clone(),
             permits: permits.clone(),
             company: None,
+            server: Arc::default(),
             limits: rounds::Limits {
                 max_operations: 1000,
                 max_bytes: 1 << 20,
@@ -224,6 +293,7 @@ impl Rig {
         };
         let memory = Memory::new(rounds.clone(), "topic");
         let letters = Arc::new(KeptLetters { letters: Mutex::default(), open: watch::Sender::new(true) });
+        let kept_records = Arc::new(KeptRecords::default());
         let epoch = Epoch::new(1).unwrap();
         let format = if registry.is_some() { Format::Registry } else { Format::Json };
         let (watcher, maps) = if follows {
@@ -240,6 +310,17 @@ impl Rig {
         } else {
             (None, MapsReader::fixed(rules.map.clone(), clock.clone()))
         };
+        let claims = if follows {
+            let (keeper, claims) = keeper(&elastic, &clock, "test", batching.deadline);
+            tokio::spawn(keeper.run(CancellationToken::new()));
+            claims
+        } else {
+            Claims::unchecked(clock.clone(), batching.deadline)
+        };
+        let topic = TopicFacts { epoch, topic_id: Some("a".to_owned()), partitions: 4, map: None };
+        let (topic_watch, topic_reader) = TopicWatch::new(topic, clock.clone());
+        let partitions = if follows { 4 } else { i32::MAX };
+        let topic_reader = if follows { topic_reader } else { TopicReader::fixed() };
         let (limits, followed) = watch::channel(limits::Limits {
             batching,
             requests: rounds.limits,
@@ -247,22 +328,25 @@ impl Rig {
             memory: Limits { total: usize::MAX, per_partition: usize::MAX },
         });
         let (fatal_sender, fatal) = mpsc::unbounded_channel();
-        let bench = Bench {
+        let bench = Arc::new(Bench {
             topic: "topic".into(),
-            partitions: i32::MAX,
+            partitions,
+            partitioner: Partitioner::Murmur2,
+            topic_reader,
             epoch,
             batching,
             limits: followed,
             decoder: Decoder::new(rules.location.clone(), epoch, 1 << 20).in_forms(format, KeyForm::Text),
             registry,
             maps,
-            owner: "test".into(),
+            claims,
             rules,
             rounds,
             turns: turns.clone(),
             memory: memory.clone(),
             refeed,
             distributor: distributor(&letters, &clock, &metrics, action),
+            reread: Some(kept_records.clone()),
             dead_letters: has_dead_letters.then(|| letters.clone() as Arc<dyn LetterBox>),
             counting,
             retry,
@@ -271,22 +355,22 @@ impl Rig {
             metrics: metrics.clone(),
             health: health.clone(),
             fatal: fatal_sender,
-        };
+        });
         let (records, records_receiver) = mpsc::channel(4096);
         let (mode, mode_receiver) = watch::channel(Mode::Run);
         let budget = Budget::new();
         let meter = Arc::new(Meter::new(budget.clone()));
-        let published = Published::new();
+        let (published, cache_share) = (Published::new(), CacheShare::new(1000));
         let cancel = CancellationToken::new();
         let partition = Partition {
             number: 0,
-            bench: Arc::new(bench),
+            bench: bench.clone(),
             records: records_receiver,
             mode: mode_receiver,
             cancel: cancel.clone(),
             meter: meter.clone(),
             published: published.clone(),
-            cached_placements: NonZeroUsize::new(1000).unwrap(),
+            cache_share: cache_share.clone(),
             metrics: metrics.partition(0),
         };
         let task = tokio::spawn(partition.run());
@@ -309,7 +393,11 @@ impl Rig {
             permits,
             turns,
             limits,
+            kept_records,
+            cache_share,
+            bench,
             watcher,
+            topic_watch,
         }
     }
 
@@ -328,13 +416,14 @@ impl Rig {
     /// The generation that partition 0's owner has confirmed.
     async fn confirmed(&self) -> Option<u64> {
         let store = MapsStore::new(&*self.elastic, "topic", Duration::from_secs(10));
-        store.confirmations(1).await.unwrap().pop().flatten().map(|confirmation| confirmation.generation)
+        store.claims(1).await.unwrap().pop().flatten().map(|claim| claim.generation)
     }
 
     fn send(&self, offset: i64, id: &str, value: Option<&str>, op: Option<&str>) {
         let headers = op.map(|op| OwnedHeaders::new().insert(Header { key: OP_HEADER, value: Some(op) }));
         let copy = |text: &str| Bytes::copy_from_slice(text.as_bytes());
         let record = Record { offset, key: Some(copy(id)), value: value.map(copy), headers };
+        self.kept_records.records.lock().unwrap().insert(offset, record.clone());
         self.meter.enqueued(record.bytes());
         assert!(self.records.try_send(record).is_ok());
     }
@@ -376,6 +465,13 @@ impl Rig {
             }
         }
         counts
+    }
+
+    /// Partitions that show as stopped.
+    fn metrics_of_stopped(&self) -> i64 {
+        let text = self.metrics.render().unwrap();
+        let line = text.lines().find(|line| line.starts_with("geofold_stopped_partitions ")).unwrap();
+        line.rsplit_once(' ').unwrap().1.parse().unwrap()
     }
 
     /// Lets time pass until `wanted`, checking all along.

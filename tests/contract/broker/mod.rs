@@ -9,7 +9,7 @@ mod records;
 use std::panic::AssertUnwindSafe;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
@@ -20,10 +20,8 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
+pub use crate::wait::{PATIENCE, wait_for};
 pub use member::{CONSUME, consume_until_killed};
-
-/// For what takes a second or two on an idle machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One thing that both brokers must do alike.
 pub struct Case {
@@ -137,18 +135,6 @@ impl Broker {
                 assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
             }
         }
-    }
-}
-
-/// Asks until there is an answer.
-pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(50));
     }
 }
 

@@ -10,7 +10,7 @@ pub mod world;
 
 use std::time::{Duration, Instant};
 
-pub use geofold::random::Random;
+pub use geofold::random::{Random, seed_of_test};
 pub use proxy::{Faults, Proxy};
 pub use stack::Stack;
 pub use truth::{CITIES, Event, Truth, random_events};
@@ -34,14 +34,9 @@ pub fn wait_for_or<T>(patience: Duration, mut condition: impl FnMut() -> Option<
     }
 }
 
-/// The seed of a randomized test: from GEOFOLD_SEED, or a new one. It is printed, so that a failure can be replayed.
+/// The seed of a randomized test, printed, so that a failure can be replayed.
 pub fn seed(test: &str) -> u64 {
-    let seed = match std::env::var("GEOFOLD_SEED") {
-        Ok(seed) => seed.parse().expect("GEOFOLD_SEED is a number"),
-        Err(_) => {
-            std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(1, |now| now.as_nanos() as u64 % 1_000_000_007)
-        }
-    };
+    let seed = seed_of_test();
     eprintln!("replay with: GEOFOLD_SEED={seed} cargo test --features real-services --test real {test}");
     seed
 }

@@ -2,13 +2,19 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use serde_json::Value;
 
-/// Tests that stop a service hold this, and so does everybody else while it needs the services whole.
-static SERVICES: Mutex<()> = Mutex::new(());
+/// Tests that stop a service have it alone; all others share it.
+static SERVICES: RwLock<()> = RwLock::new(());
+
+/// Whether other tests use the services at the same time.
+enum Use {
+    Shared { _guard: RwLockReadGuard<'static, ()> },
+    Alone { _guard: RwLockWriteGuard<'static, ()> },
+}
 
 /// Kafka and Elasticsearch as `dev/stack` started them.
 pub struct Stack {
@@ -16,12 +22,21 @@ pub struct Stack {
     pub elasticsearch: String,
     dir: PathBuf,
     http: reqwest::blocking::Client,
-    _alone: MutexGuard<'static, ()>,
+    usage: Use,
 }
 
 impl Stack {
-    /// The stack that the environment names. Tests take turns.
-    pub fn get() -> Self {
+    /// The stack that the environment names, with other tests on it at the same time.
+    pub fn shared() -> Self {
+        Self::get(Use::Shared { _guard: SERVICES.read().unwrap_or_else(PoisonError::into_inner) })
+    }
+
+    /// The same without any other test, for one that stops services or needs the ports that are a default.
+    pub fn alone() -> Self {
+        Self::get(Use::Alone { _guard: SERVICES.write().unwrap_or_else(PoisonError::into_inner) })
+    }
+
+    fn get(usage: Use) -> Self {
         let from_env = |name: &str| {
             std::env::var(name).unwrap_or_else(|_| {
                 panic!("{name} is not set: run dev/test, or: dev/stack up && eval \"$(dev/stack env)\"")
@@ -32,12 +47,16 @@ impl Stack {
             elasticsearch: from_env("GEOFOLD_TEST_ELASTICSEARCH"),
             dir: from_env("GEOFOLD_STACK_DIR").into(),
             http: reqwest::blocking::Client::builder().timeout(Duration::from_secs(30)).build().unwrap(),
-            _alone: SERVICES.lock().unwrap_or_else(PoisonError::into_inner),
+            usage,
         }
     }
 
-    /// `dev/stack COMMAND NAME`, for example `restart kafka`.
+    /// `dev/stack COMMAND NAME`, for example `restart kafka`. Only for a test that is alone.
     pub fn tell(&self, command: &str, service: &str) {
+        assert!(
+            matches!(self.usage, Use::Alone { .. }),
+            "{command} {service} hurts other tests: this one needs World::alone or Stack::alone"
+        );
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/dev/stack");
         let mut stack = Command::new(script);
         stack.arg("--dir").arg(&self.dir).args([command, service]);

@@ -111,17 +111,36 @@ pub struct World {
 }
 
 impl World {
-    /// Topic and indices made, configuration written.
+    /// Topic and indices made, configuration written; other tests run at the same time.
     pub fn new(options: WorldOptions) -> Self {
-        let world = Self::without_indices(options);
-        let output = world.geofold(&["shards", "create"]);
+        Self::with_indices(Stack::shared(), options)
+    }
+
+    /// The same while no other test runs, for one that stops services.
+    pub fn alone(options: WorldOptions) -> Self {
+        Self::with_indices(Stack::alone(), options)
+    }
+
+    fn with_indices(stack: Stack, options: WorldOptions) -> Self {
+        let world = Self::on(stack, options);
+        // Some tests have a short timeout for their worker's requests; a busy server takes longer for an index. Those that
+        // are there already are left as they are.
+        let created = wait_for_or(Duration::from_secs(300), || {
+            let output = world.geofold(&["shards", "create"]);
+            let is_late = !output.status.success() && text(&output).contains("did not answer within");
+            (!is_late).then_some(output)
+        });
+        let output = created.expect("the server makes indices within 300 s");
         assert!(output.status.success(), "{}", text(&output));
         world
     }
 
     /// Only the topics made, and the configuration written.
     pub fn without_indices(options: WorldOptions) -> Self {
-        let stack = Stack::get();
+        Self::on(Stack::shared(), options)
+    }
+
+    fn on(stack: Stack, options: WorldOptions) -> Self {
         let dir = TempDir::new().unwrap();
         let name = format!("t{:x}", std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos());
         let config = dir.path().join("geofold.toml");
@@ -266,12 +285,40 @@ impl World {
         assert!(known.is_some(), "the broker does not know {partitions} partitions of {topic}");
     }
 
-    /// Sets how large a topic's records may be (`max.message.bytes`).
-    pub fn set_topic_limit(&self, topic: &str, bytes: usize) {
+    /// Adds partitions to the topic until there are so many.
+    pub fn add_partitions(&self, partitions: usize) {
         let admin: AdminClient<DefaultClientContext> = self.client().create().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let bytes = bytes.to_string();
-        let change = AlterConfig::new(ResourceSpecifier::Topic(topic)).set("max.message.bytes", &bytes);
+        let more = NewPartitions::new(&self.name, partitions);
+        let results = runtime.block_on(admin.create_partitions([&more], &AdminOptions::new())).unwrap();
+        results.into_iter().for_each(|result| drop(result.unwrap()));
+    }
+
+    /// Deletes the topic and makes it again, empty.
+    pub fn create_topic_again(&self) {
+        let admin: AdminClient<DefaultClientContext> = self.client().create().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let results = runtime.block_on(admin.delete_topics(&[&self.name], &AdminOptions::new())).unwrap();
+        results.into_iter().for_each(|result| drop(result.unwrap()));
+        let is_gone = wait_for_or(Duration::from_secs(60), || {
+            let metadata = admin.inner().fetch_metadata(None, Duration::from_secs(20)).ok()?;
+            metadata.topics().iter().all(|topic| topic.name() != self.name).then_some(())
+        });
+        assert!(is_gone.is_some(), "the broker still knows {}", self.name);
+        self.create_topic(&self.name, self.partitions);
+    }
+
+    /// Sets how large a topic's records may be (`max.message.bytes`).
+    pub fn set_topic_limit(&self, topic: &str, bytes: usize) {
+        self.configure_topic(topic, &[("max.message.bytes", &bytes.to_string())]);
+    }
+
+    /// Sets a topic's own configuration; what is not named falls back to the broker's.
+    pub fn configure_topic(&self, topic: &str, settings: &[(&str, &str)]) {
+        let admin: AdminClient<DefaultClientContext> = self.client().create().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let nothing = AlterConfig::new(ResourceSpecifier::Topic(topic));
+        let change = settings.iter().fold(nothing, |change, (key, value)| change.set(key, value));
         let results = runtime.block_on(admin.alter_configs([&change], &AdminOptions::new())).unwrap();
         results.into_iter().for_each(|result| drop(result.unwrap()));
     }

@@ -80,6 +80,7 @@ fn rounds() -> Rounds {
         elastic: MemoryElastic::for_map(&six_faces()),
         permits: Arc::new(Semaphore::new(1)),
         company: None,
+        server: Arc::default(),
         limits: Limits { max_operations: 1, max_bytes: 1, request_timeout: max },
         retry: RetryPolicy { initial, max },
         clock: Arc::new(BootClock),

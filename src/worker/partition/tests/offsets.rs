@@ -14,6 +14,7 @@ async fn a_rewound_partition_is_refused() {
     rig.pass(Duration::from_secs(60)).await;
     assert_eq!((rig.published.watermark(), rig.elastic.ids().len()), (None, 0));
     assert!(rig.health.missing()[&stopped_part(0)].contains("rewound"));
+    assert_eq!(rig.meter.held(), 0, "a stopped partition keeps memory from the others");
     rig.mode.send(Mode::Drain).unwrap();
     rig.until_ended().await;
 }

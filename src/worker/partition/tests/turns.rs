@@ -1,6 +1,7 @@
 //! When a batch is written: at once, later, or after others.
 
 use super::*;
+use crate::worker::assignment::Assignment;
 
 #[tokio::test(start_paused = true)]
 async fn a_document_leaves_at_the_next_of_the_moments_that_all_partitions_have() {
@@ -145,4 +146,44 @@ async fn a_batch_that_waits_for_its_turn_has_all_of_its_time_when_that_comes() {
     rig.until_watermark(2).await;
     assert_eq!(rig.turns.available_permits(), 2, "given back");
     assert_eq!(shards(&rig.elastic.copies("a")).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_cache_is_cut_to_a_share_that_became_smaller_between_two_batches() {
+    let mut rig = Rig::start();
+    let mut offset = 0;
+    let mut write_ten = async |rig: &mut Rig| {
+        let before = rig.elastic.placement_reads();
+        for n in 0..10 {
+            rig.index(offset, &format!("d{n}"), 1, offset);
+            offset += 1;
+        }
+        rig.until_watermark(offset).await;
+        rig.elastic.placement_reads() - before
+    };
+    assert_eq!(write_ten(&mut rig).await, 10);
+    assert_eq!(write_ten(&mut rig).await, 0, "all are cached");
+    rig.cache_share.set_partitions(250);
+    assert_eq!(write_ten(&mut rig).await, 6, "4 of 1000 for each of 250 partitions");
+    rig.cache_share.set_partitions(100);
+    write_ten(&mut rig).await;
+    assert_eq!(write_ten(&mut rig).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn partitions_that_are_assigned_one_by_one_share_what_may_be_cached() {
+    const TOTAL: usize = 200;
+    let rig = Rig::start();
+    let handle = tokio::runtime::Handle::current();
+    let mut assignment = Assignment::new(rig.bench.clone(), handle, Budget::new(), WIDE, TOTAL);
+    let share = assignment.cache_share.clone();
+    for number in 1..=100 {
+        let _ = assignment.assign(&[number]);
+        let owned = usize::try_from(number).unwrap();
+        assert_eq!(share.of_one().get(), TOTAL / owned, "with {owned} partitions");
+    }
+    assignment.revoke(&(1..=80).collect::<Vec<_>>(), Duration::ZERO);
+    assert_eq!(share.of_one().get(), TOTAL / 20);
+    let _ = assignment.assign(&(201..=500).collect::<Vec<_>>());
+    assert_eq!(share.of_one().get(), 1, "more partitions than placements");
 }

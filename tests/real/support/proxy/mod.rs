@@ -57,6 +57,23 @@ enum Fate {
 }
 
 impl Faults {
+    /// Nothing goes wrong.
+    pub const NONE: Self = Self {
+        busy: 0,
+        unavailable: 0,
+        lost_replies: 0,
+        cut_replies: 0,
+        resets: 0,
+        late: 0,
+        late_by: Duration::ZERO,
+        latency: Duration::ZERO,
+        busy_items: 0,
+        unavailable_items: 0,
+        unauthorized: false,
+        bulk_delay: Duration::ZERO,
+        bulks_until_held: None,
+    };
+
     fn fate(&self, mut dice: u64) -> Fate {
         let shares = [
             (self.busy, Fate::Busy),

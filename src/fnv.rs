@@ -1,0 +1,22 @@
+//! FNV-1a, 64 bits: a hash that is the same in every build and on every machine, for what is stored or shown. Not for keys that
+//! somebody may choose to collide.
+
+/// The hash of all these bytes.
+pub fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    bytes
+        .into_iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Test vectors of the FNV reference.
+    #[test]
+    fn it_is_the_published_function() {
+        assert_eq!(fnv1a([]), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a(*b"a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(fnv1a(*b"foobar"), 0x8594_4171_f739_67e8);
+    }
+}

@@ -1,0 +1,223 @@
+//! When "there is no such document" is believed.
+//!
+//! A web server answers 404 for a document that is gone, and so does a proxy without a server behind it, or another path than
+//! the right one. If the latter were believed, a campaign would delete every document that it asks for. So the source is asked
+//! for a document that exists, the probe, after the 404 came: only a source that has the probe says anything by not having
+//! another. Nor is a 404 believed that was asked for while the probe was missing: the source may have come back in between.
+//! Where most answers are 404 the probe is asked for several times in a row, since it may be one server of many that answers
+//! so.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::{Answer, Failure};
+
+/// How many of the last answers count.
+const WINDOW: u32 = 100;
+/// With fewer answers their share says nothing.
+const FEW: u32 = 20;
+/// How often in a row the probe has to be found while most documents are gone.
+const PROBES_WHILE_MOST_ARE_GONE: u32 = 3;
+
+/// The share of documents that were gone. Pure.
+#[derive(Debug, Default)]
+struct Share {
+    answers: u32,
+    gone: u32,
+}
+
+impl Share {
+    fn add(&mut self, answers: u32, gone: u32) {
+        self.answers = self.answers.saturating_add(answers);
+        self.gone = self.gone.saturating_add(gone);
+        while self.answers > WINDOW {
+            self.answers /= 2;
+            self.gone /= 2;
+        }
+    }
+
+    /// How often in a row the probe has to be found.
+    fn probes(&self) -> u32 {
+        let are_most = self.answers >= FEW && self.gone.saturating_mul(2) > self.answers;
+        if are_most { PROBES_WHILE_MOST_ARE_GONE } else { 1 }
+    }
+}
+
+/// What was known of the source when a request began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Before {
+    /// The last probing found the probe, or there was none.
+    is_well: bool,
+    /// How many had not.
+    missed: u64,
+}
+
+/// Shared by all requests to a source.
+#[derive(Debug, Default)]
+pub(super) struct GoneGuard {
+    is_missing: AtomicBool,
+    missed: AtomicU64,
+    share: Mutex<Share>,
+    /// The number of the last probing that began.
+    begun: AtomicU64,
+    /// The number of the last probing that found the probe. Held while one is under way.
+    found: tokio::sync::Mutex<u64>,
+}
+
+impl GoneGuard {
+    /// To be asked before a request is sent.
+    pub(super) fn before(&self) -> Before {
+        let is_well = !self.is_missing.load(Ordering::Acquire);
+        Before { is_well, missed: self.missed.load(Ordering::Acquire) }
+    }
+
+    /// Takes the answers of one request, and gives them as they may be believed. `probe` asks for a document that exists.
+    pub(super) async fn check<F: Future<Output = Answer>>(
+        &self,
+        before: Before,
+        mut answers: Vec<Answer>,
+        probe: impl Fn() -> F,
+    ) -> Vec<Answer> {
+        let gone = answers.iter().filter(|answer| **answer == Answer::Gone).count();
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let probes = {
+            let mut share = self.share.lock().unwrap_or_else(PoisonError::into_inner);
+            share.add(number(answers.len()), number(gone));
+            share.probes()
+        };
+        if gone == 0 {
+            return answers;
+        }
+        let mut confirmed = self.confirm(probes, probe).await;
+        if confirmed.is_ok() && !(before.is_well && before == self.before()) {
+            confirmed = Err(Failure::new(
+                "the source says that a document is gone, and may have said so while it did not have the one in \
+                 source.probe_id; it is asked again",
+            ));
+        }
+        if let Err(failure) = confirmed {
+            for answer in answers.iter_mut().filter(|answer| **answer == Answer::Gone) {
+                *answer = Answer::Failed(failure.clone());
+            }
+        }
+        answers
+    }
+
+    /// Finds the probe, so many times in a row. Requests that wait for one another share what was begun after their answers.
+    async fn confirm<F: Future<Output = Answer>>(
+        &self,
+        probes: u32,
+        probe: impl Fn() -> F,
+    ) -> Result<(), Failure> {
+        let begun_before = self.begun.load(Ordering::Acquire);
+        let mut found = self.found.lock().await;
+        if *found > begun_before {
+            return Ok(());
+        }
+        let probed = self.probe(probes, probe, &mut found).await;
+        if probed.is_err() {
+            self.missed.fetch_add(1, Ordering::AcqRel);
+        }
+        self.is_missing.store(probed.is_err(), Ordering::Release);
+        probed
+    }
+
+    async fn probe<F: Future<Output = Answer>>(
+        &self,
+        probes: u32,
+        probe: impl Fn() -> F,
+        found: &mut u64,
+    ) -> Result<(), Failure> {
+        let this = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
+        for _ in 0..probes {
+            match probe().await {
+                Answer::Found(_) => {}
+                Answer::Gone => {
+                    return Err(Failure::new(
+                        "the source says that a document is gone, and says so of the one in source.probe_id, which must \
+                         exist, too: nothing is deleted; check source.url and what answers there, or set source.probe_id \
+                         to a document that exists",
+                    ));
+                }
+                Answer::Failed(failure) => {
+                    let reason = format!(
+                        "the source says that a document is gone, and fails when asked for source.probe_id: {failure}"
+                    );
+                    return Err(Failure { retry_after: failure.retry_after, ..Failure::new(reason) });
+                }
+                Answer::Unusable { detail, .. } => {
+                    return Err(Failure::new(format!(
+                        "the source says that a document is gone, and refuses the one in source.probe_id ({detail}): set \
+                         source.probe_id to a document that exists"
+                    )));
+                }
+            }
+        }
+        *found = this;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn most_have_to_be_gone_of_many_before_the_probe_is_asked_for_more_often() {
+        let mut share = Share::default();
+        share.add(10, 10);
+        assert_eq!(share.probes(), 1, "ten are few");
+        share.add(10, 10);
+        assert_eq!(share.probes(), PROBES_WHILE_MOST_ARE_GONE);
+        share.add(21, 0);
+        assert_eq!(share.probes(), 1);
+        for _ in 0..1000 {
+            share.add(1, 1);
+        }
+        assert_eq!(share.probes(), PROBES_WHILE_MOST_ARE_GONE);
+        share.add(101, 0);
+        assert_eq!(share.probes(), 1);
+    }
+
+    fn found() -> Answer {
+        Answer::Found(Bytes::from_static(b"{}"))
+    }
+
+    #[tokio::test]
+    async fn a_document_is_gone_only_while_the_probe_is_found() {
+        let guard = GoneGuard::default();
+        let gone = || vec![found(), Answer::Gone];
+        let is_doubted = |checked: &[Answer]| {
+            checked[0] == found()
+                && matches!(&checked[1], Answer::Failed(failure) if failure.reason.contains("probe_id"))
+        };
+        let first = guard.before();
+        assert_eq!(guard.check(first, gone(), || async { found() }).await, gone());
+        for odd in [Answer::Gone, Answer::Failed(Failure::new("503"))] {
+            let checked = guard.check(guard.before(), gone(), || async { odd.clone() }).await;
+            assert!(is_doubted(&checked), "{checked:?}");
+        }
+        let missing = guard.before();
+        for asked_meanwhile in [first, missing] {
+            let checked = guard.check(asked_meanwhile, gone(), || async { found() }).await;
+            assert!(is_doubted(&checked), "it has come back since: {checked:?}");
+        }
+        assert_eq!(guard.check(guard.before(), gone(), || async { found() }).await, gone());
+        let unasked = guard.check(first, vec![found()], || async { panic!("nothing is gone") }).await;
+        assert_eq!(unasked, [found()]);
+    }
+
+    #[tokio::test]
+    async fn where_most_are_gone_one_server_without_the_probe_is_enough_to_doubt_it() {
+        let guard = GoneGuard::default();
+        let asked = AtomicU64::new(0);
+        // Two of three servers have it.
+        let probe =
+            || async { if asked.fetch_add(1, Ordering::Relaxed) % 3 == 2 { Answer::Gone } else { found() } };
+        let checked = guard.check(guard.before(), vec![Answer::Gone; 20], probe).await;
+        assert!(checked.iter().all(|answer| matches!(answer, Answer::Failed(_))), "{checked:?}");
+    }
+}

@@ -1,0 +1,148 @@
+//! Entries that came back from a batch for a reason other than a missing answer: a conflict, a copy that was not found, a refusal, a
+//! placement that cannot be read. They leave the dirty set, are owed like all others, and join a batch again after pauses that grow
+//! with the time since they first came back. So one that never settles neither stops the reading of its partition nor shrinks
+//! each batch.
+
+use std::time::Duration;
+
+use super::separate::Parts;
+use super::{Dirty, Ledger, Merge};
+use crate::clock::Instant;
+use crate::ids::DocId;
+use crate::mover::{Carry, Entry};
+
+/// The longest pause before an entry is tried again.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+
+/// A pause is this fraction of the time since the entry first came back: the first attempt follows at once, and each pause is longer
+/// by this fraction than the one before.
+const PAUSE_FRACTION: u32 = 4;
+
+/// An entry that is out of the dirty set until it is done.
+#[derive(Debug, Clone)]
+pub(super) struct Apart {
+    pub(super) score: i64,
+    pub(super) dirty: Dirty,
+    pub(super) carry: Carry,
+    /// When it first came back.
+    pub(super) since: Instant,
+    /// When it may join a batch again. It is in [`Ledger::due`] under this time, unless it is in a batch.
+    pub(super) due: Instant,
+    /// The document's records since then, with the offset of the first.
+    pub(super) behind: Option<(i64, Dirty)>,
+    /// What is left of a refused fold, record by record; `None` if it is no such.
+    pub(super) parts: Option<Parts>,
+}
+
+impl Ledger {
+    /// When the next entry that came back is due again; those in a batch aside.
+    pub fn next_retry(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// Keeps an entry that came back apart from the dirty set, until it is due again. If there was no answer, nothing was learnt that
+    /// would be a reason to wait.
+    pub(super) fn put_apart(
+        &mut self,
+        id: DocId,
+        score: i64,
+        carry: Carry,
+        was_answered: bool,
+        now: Instant,
+    ) {
+        let apart = match self.apart.remove(&id) {
+            Some(apart) => {
+                let since = if was_answered { apart.since } else { now };
+                Apart { carry, since, due: now + pause(now, since), ..apart }
+            }
+            None => {
+                let Some(dirty) = self.dirty.commit_one(&id) else { return };
+                let mut merge =
+                    Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
+                let behind = self.dirty.withdraw(&id, |id, older, newer| merge.merge(id, older, newer));
+                Apart { score, dirty, carry, since: now, due: now, behind, parts: None }
+            }
+        };
+        self.due.insert((apart.due, id.clone()));
+        self.apart.insert(id, apart);
+    }
+
+    /// Takes a record of a document whose entry is apart, or gives it back.
+    pub(super) fn take_while_apart(&mut self, id: &DocId, offset: i64, newer: Dirty) -> Option<Dirty> {
+        let Some(apart) = self.apart.get_mut(id) else { return Some(newer) };
+        match &mut apart.behind {
+            None => apart.behind = Some((offset, newer)),
+            Some((_, behind)) => {
+                let mut merge =
+                    Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
+                merge.merge(id, behind, newer);
+            }
+        }
+        None
+    }
+
+    /// Hands out what is due, up to half of a batch. What came since is folded in, unless the entry was refused: the next batch ends a
+    /// refused entry, and a fold that grew would have to be refused anew each time, while the watermark waits.
+    pub(super) fn hand_out_apart(&mut self, max_documents: usize, now: Instant) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        while entries.len() < max_documents.div_ceil(2)
+            && self.due.first().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, id)) = self.due.pop_first()
+        {
+            let Some(apart) = self.apart.get_mut(&id) else { continue };
+            if apart.carry.refusal.is_none()
+                && apart.parts.is_none()
+                && let Some((_, newer)) = apart.behind.take()
+            {
+                let mut merge =
+                    Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
+                merge.merge(&id, &mut apart.dirty, newer);
+            }
+            entries.push(Entry {
+                fold: apart.dirty.fold.clone(),
+                carry: apart.carry.clone(),
+                fetched: self.kept.get(&id).map(|kept| Box::new(kept.fetched.clone())),
+                id,
+            });
+        }
+        entries
+    }
+
+    /// The entry is done: the next record of its fold is due, if that was taken apart, or else what came for its document meanwhile.
+    /// `false` if it is not apart.
+    pub(super) fn commit_apart(&mut self, id: &DocId) -> bool {
+        if self.next_part(id) {
+            return true;
+        }
+        let Some(Apart { dirty, due, behind, .. }) = self.apart.remove(id) else { return false };
+        self.due.remove(&(due, id.clone()));
+        self.bytes -= dirty.bytes;
+        if let Some((score, behind)) = behind {
+            self.add(id.clone(), score, behind);
+        }
+        true
+    }
+
+    /// Takes a document out of the batches altogether: the offset of its first record, and all its records as one.
+    pub(super) fn withdraw(&mut self, id: &DocId) -> Option<(i64, Dirty)> {
+        let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
+        let Some(Apart { score, mut dirty, due, behind, parts, .. }) = self.apart.remove(id) else {
+            return self.dirty.withdraw(id, |id, older, newer| merge.merge(id, older, newer));
+        };
+        self.due.remove(&(due, id.clone()));
+        let parts = parts.into_iter().flat_map(|parts| parts.rest).map(|part| part.dirty);
+        for newer in parts.chain(behind.map(|(_, newer)| newer)) {
+            merge.merge(id, &mut dirty, newer);
+        }
+        Some((score, dirty))
+    }
+
+    /// The lowest first offset of what is apart.
+    pub(super) fn lowest_apart(&self) -> Option<i64> {
+        self.apart.values().map(|apart| apart.score).min()
+    }
+}
+
+fn pause(now: Instant, since: Instant) -> Duration {
+    (now.since(since) / PAUSE_FRACTION).min(MAX_PAUSE)
+}

@@ -1,0 +1,106 @@
+//! That the partition is still this worker's, and what earlier owners may still do (protocol, "Claims").
+
+use std::time::Duration;
+
+use super::{Task, stopped_part};
+use crate::claims::Taken;
+use crate::clock::Instant;
+use crate::telemetry::events::{PartitionGoesOn, PartitionStopped};
+
+/// What is known of the partition's ownership.
+#[derive(Debug, Default)]
+pub(super) struct Ownership {
+    /// Since when the partition is claimed; `None` until it is.
+    taken: Option<Taken>,
+    /// When the cache was emptied last; it was empty when the claim was taken.
+    emptied_at: Option<Instant>,
+    /// The claim is somebody else's.
+    pub is_lost: bool,
+}
+
+impl Ownership {
+    /// The ownership that the task knows of, and has prepared itself for.
+    pub fn taken(&self) -> Option<Taken> {
+        self.taken
+    }
+
+    /// Whether an earlier owner may still send anything.
+    pub fn zombies_may_act(&self, now: Instant) -> bool {
+        self.taken.is_none_or(|taken| now <= taken.zombies_end())
+    }
+
+    /// Whether the cache may hold what a zombie has changed so long ago that Elasticsearch may have forgotten its deletes by the time a
+    /// batch that begins now has ended. It is asked before every batch: no batch begins with a placement that was cached for
+    /// longer than a batch deadline while zombies could act.
+    fn is_cache_old(&mut self, now: Instant, deadline: Duration) -> bool {
+        let (Some(taken), Some(emptied_at)) = (self.taken, self.emptied_at) else { return false };
+        let due = (emptied_at + deadline).min(taken.zombies_end());
+        let is_old = emptied_at <= taken.zombies_end() && now > due;
+        if is_old {
+            self.emptied_at = Some(now);
+        }
+        is_old
+    }
+}
+
+impl Task {
+    /// Takes note of how the claim stands, and tells of a claim that was lost.
+    pub(super) fn follow_claim(&mut self) {
+        let standing = self.claim.standing();
+        if standing.taken != self.ownership.taken
+            && let Some(taken) = standing.taken
+        {
+            // Taken back from somebody: whatever is cached is from before.
+            self.is_cache_doubtful |= self.ownership.taken.is_some();
+            (self.ownership.taken, self.ownership.emptied_at) = (Some(taken), Some(taken.at));
+        }
+        let is_lost = standing.lost_to.is_some();
+        if is_lost == self.ownership.is_lost {
+            return;
+        }
+        self.ownership.is_lost = is_lost;
+        let (number, bench) = (self.partition.number, self.partition.bench.clone());
+        match standing.lost_to {
+            Some(other) => {
+                let reason = format!(
+                    "another worker has claimed it since ({other}), so nothing is sent; it goes on here if that worker falls \
+                     silent"
+                );
+                bench.health.not_ready(stopped_part(number), reason.as_str());
+                PartitionStopped { partition: number, offset: None, reason: &reason }.emit(&bench.metrics);
+            }
+            None if !self.stopped => {
+                bench.health.ready(&stopped_part(number));
+                PartitionGoesOn { partition: number }.emit(&bench.metrics);
+            }
+            None => {}
+        }
+    }
+
+    /// Empties the cache where a placement in it may be older than the tombstones that make late writes harmless, so that a
+    /// write in place would not be refused any more (protocol, "The owner's cache").
+    pub(super) fn forget_what_is_doubtful(&mut self) {
+        let now = self.now();
+        let deadline = self.partition.bench.batching.deadline;
+        // A process that was stopped or a machine that slept may have lost its partitions without knowing yet.
+        let silence = now.since(self.last_turn);
+        self.last_turn = now;
+        if silence > deadline {
+            tracing::warn!(
+                partition = self.partition.number,
+                ?silence,
+                "the worker was suspended; cached placements are dropped"
+            );
+            self.is_cache_doubtful = true;
+        }
+        self.is_cache_doubtful |= self.ownership.is_cache_old(now, deadline);
+        // While a batch is in flight it has the desk; its own deadline keeps it from sending more.
+        if self.is_cache_doubtful
+            && let Some(desk) = &mut self.desk
+        {
+            desk.cache.clear();
+            desk.clears.clear();
+            self.is_cache_doubtful = false;
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Records of a refused fold, read again to be applied one by one. Their document is out of the batches meanwhile; the ledger owes it.
+
+use futures::future::FutureExt;
+
+use super::Task;
+use crate::decode::{RawRecord, Undecoded};
+use crate::ids::DocId;
+use crate::telemetry::metrics::Outcome as Counted;
+use crate::worker::record::Record;
+use crate::write::Write;
+
+/// The records of a document's fold, or why they cannot be had.
+pub(super) type Came = (DocId, Result<Vec<Record>, String>);
+
+impl Task {
+    /// Asks for the records of folds that the last batch could not write.
+    pub(super) fn read_again(&mut self) {
+        for question in self.ledger.take_rereads() {
+            let Some(reread) = &self.partition.bench.reread else { continue };
+            let records = reread.read(self.partition.number, question.offsets);
+            self.rereading.push(records.map(|records| (question.id, records)).boxed());
+        }
+    }
+
+    pub(super) fn records_came(&mut self, (id, records): Came) {
+        let writes = records.and_then(|records| {
+            records.into_iter().map(|record| Ok((self.decode_again(&id, &record)?, record))).collect()
+        });
+        let now = self.now();
+        // As if they had been folded with what compaction has kept instead of them.
+        let gone = self.ledger.reread(&id, writes, now);
+        self.metrics.record_done(Counted::Folded, gone.into());
+        self.send_rejected();
+        self.count_held();
+    }
+
+    fn decode_again(&mut self, id: &DocId, record: &Record) -> Result<Write, String> {
+        let offset = record.offset;
+        let raw = RawRecord {
+            partition: self.partition.number,
+            offset,
+            key: record.key.as_deref(),
+            value: record.value.clone(),
+            op: record.op(),
+        };
+        match self.partition.bench.decoder.decode(raw, &mut self.schemas) {
+            Ok(write) if write.id == *id => Ok(write),
+            Ok(_) => Err(format!("offset {offset} has another document now")),
+            Err(Undecoded::Bad(bad)) => Err(format!("offset {offset} cannot be decoded any more: {bad}")),
+            Err(Undecoded::Lacks(_)) => Err(format!("the schema of offset {offset} is not at hand any more")),
+        }
+    }
+}

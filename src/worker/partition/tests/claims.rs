@@ -1,0 +1,151 @@
+//! Who may send for a partition.
+
+use super::*;
+use crate::claims::{Claim, Claimed, claim_key};
+use crate::elastic::{BulkOp, Elastic, Guard, Index};
+
+impl Rig {
+    /// Another worker takes the partition over; it keeps the claim while it runs.
+    async fn rival(&self) -> (Keeper, Claimed) {
+        let (keeper, claims) = keeper(&self.elastic, &self.clock, "rival", batching().deadline);
+        let claimed = claims.claim(0, 0);
+        keeper.look().await;
+        assert!(claimed.standing().taken.is_some());
+        (keeper, claimed)
+    }
+
+    /// A worker that knows the maps, with a document in place.
+    async fn at_work() -> Self {
+        let mut rig = Self::following();
+        rig.look().await;
+        rig.index(0, "a", 1, 0);
+        rig.until_watermark(1).await;
+        rig
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.health.missing().contains_key(&stopped_part(0))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_sent_before_the_partition_is_claimed_nor_once_that_was_confirmed_too_long_ago() {
+    let mut rig = Rig::following();
+    rig.elastic.set_faults(|faults| faults.meta_is_blocked = true);
+    rig.look().await;
+    rig.index(0, "a", 1, 0);
+    rig.pass(Duration::from_secs(30)).await;
+    assert_eq!(rig.elastic.ids().len(), 0, "the claim is not there yet");
+    rig.elastic.set_faults(|faults| faults.meta_is_blocked = false);
+    rig.until_watermark(1).await;
+    for later in 1..=40 {
+        rig.pass(Duration::from_secs(1)).await;
+        rig.look().await;
+        rig.elastic.set_faults(|faults| faults.meta_is_blocked = later > 30);
+    }
+    rig.index(1, "a", 1, 1);
+    rig.until_watermark(2).await;
+    rig.pass(Duration::from_secs(51)).await;
+    rig.look().await;
+    rig.index(2, "a", 1, 2);
+    rig.pass(Duration::from_secs(30)).await;
+    assert_eq!(rig.published.watermark(), Some(2), "confirmed more than a deadline ago");
+    rig.look().await;
+    rig.elastic.set_faults(|faults| faults.meta_is_blocked = false);
+    rig.until_watermark(3).await;
+}
+
+/// What is sent for a partition that another worker has claimed, by one that wakes after an hour.
+async fn sent_after_a_stop() -> (Option<String>, bool) {
+    let mut rig = Rig::at_work().await;
+    let (_keeper, _claimed) = rig.rival().await;
+    rig.clock.suspend(Duration::from_secs(3600));
+    rig.look().await;
+    rig.index(1, "a", 1, 1);
+    rig.pass(Duration::from_secs(5)).await;
+    (rig.elastic.document("a"), rig.is_stopped())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_wakes_after_its_partition_was_taken_over_sends_nothing_and_shows_as_stopped() {
+    assert_eq!(sent_after_a_stop().await, (Some(document(1, 0)), true));
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn a_worker_that_does_not_ask_for_its_claim_is_found_out() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let sent = sabotage::with(Sabotage::ClaimIsNotAsked, || runtime.unwrap().block_on(sent_after_a_stop()));
+    assert_eq!(sent.0, Some(document(1, 1)), "the rule that the test above is about");
+}
+
+#[tokio::test(start_paused = true)]
+async fn within_a_deadline_of_a_takeover_the_earlier_owner_knows_of_it() {
+    let mut rig = Rig::at_work().await;
+    let (keeper, _claimed) = rig.rival().await;
+    let taken_at = TokioInstant::now();
+    while !rig.is_stopped() {
+        rig.pass(Duration::from_secs(1)).await;
+    }
+    assert!(taken_at.elapsed() <= Duration::from_secs(22), "a third of a deadline: {:?}", taken_at.elapsed());
+    rig.index(1, "a", 1, 1);
+    for _ in 0..20 {
+        rig.pass(Duration::from_secs(10)).await;
+        rig.look().await;
+        keeper.look().await;
+    }
+    assert_eq!(rig.elastic.document("a"), Some(document(1, 0)), "for as long as the other one is alive");
+    assert_eq!(rig.metrics_of_stopped(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_holder_is_silent_is_taken_back_and_nothing_that_was_cached_is_believed() {
+    let mut rig = Rig::at_work().await;
+    let rival = rig.rival().await;
+    rig.pass(Duration::from_secs(25)).await;
+    assert!(rig.is_stopped());
+    drop(rival);
+    let reads = rig.elastic.placement_reads();
+    rig.index(1, "a", 1, 1);
+    for _ in 0..8 {
+        rig.pass(Duration::from_secs(10)).await;
+        rig.look().await;
+    }
+    rig.until_watermark(2).await;
+    assert_eq!(rig.elastic.placement_reads(), reads + 1);
+    assert!(!rig.is_stopped());
+    assert_eq!(rig.metrics_of_stopped(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_stops_does_not_wait_for_a_claim_that_it_has_lost() {
+    let mut rig = Rig::at_work().await;
+    let (_keeper, _claimed) = rig.rival().await;
+    rig.pass(Duration::from_secs(25)).await;
+    rig.index(1, "a", 1, 1);
+    rig.pass(Duration::from_secs(1)).await;
+    rig.mode.send(Mode::Drain).unwrap();
+    rig.until_ended().await;
+    assert_eq!(rig.published.watermark(), Some(1));
+}
+
+/// While a long deadline is made a short one, old workers act by the long one.
+#[tokio::test(start_paused = true)]
+async fn zombies_are_judged_by_the_longest_deadline_of_those_that_had_the_partition() {
+    let mut rig = Rig::following();
+    let claim = Claim { generation: 0, owner: "old".into(), deadline_ms: 300_000, assignment: "1-1".into() };
+    let (index, id, guard) = (Index::Meta, claim_key("topic", 0), Guard::Absent);
+    let op = BulkOp::Index { index, id, guard, source: claim.to_json() };
+    rig.elastic.bulk(&[op], Duration::from_secs(1)).await.unwrap();
+    rig.look().await;
+    assert_eq!(placements_written(&mut rig, 0, "a").await, 1, "a new document");
+    let mut written = Vec::new();
+    for (offset, minutes) in [(7, 2), (8, 6), (9, 2)] {
+        for _ in 0..minutes * 3 {
+            rig.pass(Duration::from_secs(20)).await;
+            rig.look().await;
+        }
+        written.push(placements_written(&mut rig, offset, "a").await);
+    }
+    assert_eq!(written, [1, 1, 0], "after a gap, until two of the long deadlines have passed");
+}

@@ -1,0 +1,116 @@
+//! Reads single records of a partition once more: those of a fold that Elasticsearch refused. The poll thread owns the worker's consumer
+//! and its position, so this is a short-lived consumer of its own, a member of no group, with the same settings.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::{BoxFuture, FutureExt};
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::{Message, Offset, TopicPartitionList};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::client_config;
+use super::record::Record;
+use crate::config::Config;
+
+/// For all records of one fold.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+const POLL: Duration = Duration::from_millis(100);
+
+/// All records of one fold together. With more, they are not held.
+const MAX_BYTES: usize = 8 << 20;
+
+/// Where records can be read once more.
+pub trait Reread: Send + Sync {
+    /// The records at these offsets, ascending; those that are gone from the topic are left out. If they cannot be had, says why. Gives up
+    /// when the future is dropped.
+    fn read(&self, partition: i32, offsets: Vec<i64>) -> BoxFuture<'static, Result<Vec<Record>, String>>;
+}
+
+/// Reads them from Kafka, for one fold after the other.
+pub struct KafkaReread {
+    topic: Arc<str>,
+    client: ClientConfig,
+    /// How many may be read at once. Never closed.
+    turn: Arc<Semaphore>,
+}
+
+impl KafkaReread {
+    /// From the configured topic.
+    pub fn new(config: &Config) -> Self {
+        let mut client = client_config(&config.consumer_properties());
+        client.set("enable.partition.eof", "true").set("statistics.interval.ms", "0");
+        // What is below the topic's beginning is gone: then the first record that is there comes.
+        client.set("auto.offset.reset", "earliest");
+        Self { topic: config.kafka.topic.as_str().into(), client, turn: Arc::new(Semaphore::new(1)) }
+    }
+}
+
+impl Reread for KafkaReread {
+    fn read(&self, partition: i32, offsets: Vec<i64>) -> BoxFuture<'static, Result<Vec<Record>, String>> {
+        let (topic, client, turn) = (self.topic.clone(), self.client.clone(), self.turn.clone());
+        async move {
+            let _turn = turn.acquire().await;
+            let stop = CancellationToken::new();
+            let _stop = stop.clone().drop_guard();
+            let reading =
+                tokio::task::spawn_blocking(move || read(&client, &topic, partition, &offsets, &stop));
+            reading.await.unwrap_or_else(|error| Err(error.to_string()))
+        }
+        .boxed()
+    }
+}
+
+fn read(
+    client: &ClientConfig,
+    topic: &str,
+    partition: i32,
+    offsets: &[i64],
+    stop: &CancellationToken,
+) -> Result<Vec<Record>, String> {
+    let began = Instant::now();
+    let consumer: BaseConsumer =
+        client.create().map_err(|error| format!("a consumer cannot be made: {error}"))?;
+    let mut records = Vec::with_capacity(offsets.len());
+    let mut bytes = 0;
+    for &offset in offsets {
+        let from_there = |error| format!("offset {offset} cannot be read: {error}");
+        start_at(&consumer, topic, partition, offset).map_err(from_there)?;
+        let mut last_error = None;
+        loop {
+            if stop.is_cancelled() || began.elapsed() >= TIMEOUT {
+                let why = last_error.map_or_else(String::new, |error: KafkaError| format!(": {error}"));
+                return Err(format!("offset {offset} was not read within {TIMEOUT:?}{why}"));
+            }
+            match consumer.poll(POLL) {
+                None => {}
+                Some(Err(KafkaError::PartitionEOF(_))) => break,
+                Some(Err(error)) => last_error = Some(error),
+                Some(Ok(message)) if message.offset() < offset => {}
+                Some(Ok(message)) => {
+                    if message.offset() == offset {
+                        let record = Record::copy_of(&message);
+                        bytes += record.bytes();
+                        records.push(record);
+                    }
+                    break;
+                }
+            }
+        }
+        if bytes > MAX_BYTES {
+            return Err(format!("they have more than {MAX_BYTES} bytes"));
+        }
+    }
+    Ok(records)
+}
+
+/// With `assign` and without `subscribe`, the client joins no group.
+fn start_at(consumer: &BaseConsumer, topic: &str, partition: i32, offset: i64) -> KafkaResult<()> {
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset(topic, partition, Offset::Offset(offset))?;
+    consumer.assign(&list)
+}

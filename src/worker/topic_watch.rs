@@ -1,0 +1,286 @@
+//! Whether the topic is still the one that positions are of, asked again while the worker runs.
+//!
+//! The preflight compares the topic with what is remembered. But partitions may be added, and the topic deleted and created
+//! again, under a running worker, and librdkafka goes on as if nothing had happened: keys are in other partitions then, or
+//! the first records of each partition are skipped. So the topic is described again every [`INTERVAL`], and with each
+//! assignment. A difference stops every partition of the worker (protocol, "What is remembered").
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use tokio::sync::{Notify, watch};
+
+use crate::clock::{Clock, Instant};
+use crate::kafka::{TopicFactsError, TopicFactsFound, topic_facts};
+use crate::meta::{EpochNeeded, TopicFacts};
+
+/// Time between two looks.
+pub const INTERVAL: Duration = Duration::from_secs(30);
+
+/// How long one look may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the looks have shown so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Seen {
+    /// When the last look began that has ended.
+    looked_at: Option<Instant>,
+    /// The topic is another one, or has other partitions. That never ends.
+    difference: Option<EpochNeeded>,
+}
+
+/// Describes the topic.
+pub trait Describe: Send + Sync {
+    /// As it is now.
+    fn describe(&self) -> BoxFuture<'_, Result<TopicFactsFound, TopicFactsError>>;
+}
+
+/// Asks the brokers, by a consumer that is a member of no group.
+pub struct Brokers {
+    consumer: Arc<BaseConsumer>,
+    topic: Arc<str>,
+}
+
+impl Brokers {
+    /// Through `consumer`, about `topic`.
+    pub fn new(consumer: BaseConsumer, topic: &str) -> Self {
+        Self { consumer: Arc::new(consumer), topic: topic.into() }
+    }
+}
+
+impl Describe for Brokers {
+    fn describe(&self) -> BoxFuture<'_, Result<TopicFactsFound, TopicFactsError>> {
+        let (consumer, topic) = (self.consumer.clone(), self.topic.clone());
+        Box::pin(async move {
+            let asked =
+                tokio::task::spawn_blocking(move || topic_facts(consumer.client(), &topic, TIMEOUT)).await;
+            asked.unwrap_or_else(|error| Err(TopicFactsError::Unreachable(error.to_string())))
+        })
+    }
+}
+
+/// What the answer of a look says against the topic as the worker found it when it started.
+///
+/// No answer is no difference: brokers that cannot be reached deliver no records either. Neither is "no such topic", which a broker may
+/// say of a topic that it has not heard of yet; one that was created again has another id. Nor are fewer partitions under
+/// the same id: Kafka never takes any away, so the broker that answered is behind.
+pub fn difference(
+    started_with: &TopicFacts,
+    answer: &Result<TopicFactsFound, TopicFactsError>,
+) -> Option<EpochNeeded> {
+    let found = answer.as_ref().ok()?;
+    let is_same_topic = found.topic_id.is_some() && found.topic_id == started_with.topic_id;
+    if is_same_topic && found.partitions < started_with.partitions {
+        return None;
+    }
+    let now = TopicFacts {
+        epoch: started_with.epoch,
+        topic_id: found.topic_id.clone(),
+        partitions: found.partitions,
+        map: None,
+    };
+    TopicFacts::allows(started_with, &now).err()
+}
+
+/// Looks at the topic, again and again.
+pub struct TopicWatch {
+    started_with: TopicFacts,
+    asked: Arc<Notify>,
+    clock: Arc<dyn Clock>,
+    seen: watch::Sender<Seen>,
+}
+
+/// What partition tasks know of the topic. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct TopicReader {
+    /// `None`: nobody looks, and all is well.
+    seen: Option<watch::Receiver<Seen>>,
+    asked: Arc<Notify>,
+}
+
+impl TopicWatch {
+    /// Of a topic that was as given when the worker started.
+    pub fn new(started_with: TopicFacts, clock: Arc<dyn Clock>) -> (Self, TopicReader) {
+        let (sender, seen) = watch::channel(Seen::default());
+        let asked = Arc::new(Notify::new());
+        let reader = TopicReader { seen: Some(seen), asked: asked.clone() };
+        (Self { started_with, asked, clock, seen: sender }, reader)
+    }
+
+    /// Looks until there is a difference.
+    pub async fn run(self, brokers: impl Describe) {
+        while !self.look(&brokers).await {
+            tokio::select! {
+                () = self.asked_again() => {}
+                () = tokio::time::sleep(INTERVAL) => {}
+            }
+        }
+    }
+
+    /// Waits for the next [`TopicReader::look_again`].
+    pub(crate) async fn asked_again(&self) {
+        self.asked.notified().await;
+    }
+
+    /// Looks once; `true` if there is a difference.
+    pub(crate) async fn look(&self, brokers: &impl Describe) -> bool {
+        let began = self.clock.now();
+        let answer = brokers.describe().await;
+        match &answer {
+            Ok(_) => {}
+            Err(TopicFactsError::Missing) => {
+                tracing::warn!(
+                    "the brokers know no such topic; if it was deleted, stop all workers, and raise positions.epoch before \
+                     they read another one of that name"
+                );
+            }
+            Err(error) => tracing::warn!(%error, "the topic could not be described; it is asked for again"),
+        }
+        let difference = difference(&self.started_with, &answer);
+        if let Some(difference) = &difference {
+            tracing::error!(reason = %difference, "the topic changed; all partitions of this worker stop");
+        }
+        let is_different = difference.is_some();
+        self.seen.send_replace(Seen { looked_at: Some(began), difference });
+        is_different
+    }
+}
+
+impl TopicReader {
+    /// Of a topic that nobody looks at.
+    pub fn fixed() -> Self {
+        Self { seen: None, asked: Arc::default() }
+    }
+
+    /// Wants a look, now.
+    pub fn look_again(&self) {
+        self.asked.notify_one();
+    }
+
+    /// What is different.
+    pub fn difference(&self) -> Option<EpochNeeded> {
+        self.seen.as_ref()?.borrow().difference.clone()
+    }
+
+    /// Whether a look has ended that began at `since` or later.
+    pub fn has_looked_since(&self, since: Instant) -> bool {
+        let Some(seen) = &self.seen else { return true };
+        seen.borrow().looked_at.is_some_and(|looked_at| looked_at >= since)
+    }
+
+    /// Waits until another look has ended; for ever if there is none any more.
+    pub async fn looked(&mut self) {
+        if let Some(seen) = &mut self.seen
+            && seen.changed().await.is_ok()
+        {
+            return;
+        }
+        std::future::pending().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::position::Epoch;
+    use crate::testing::TokioClock;
+
+    type Answer = Result<TopicFactsFound, TopicFactsError>;
+
+    fn found(topic_id: Option<&str>, partitions: i32) -> Answer {
+        Ok(TopicFactsFound { topic_id: topic_id.map(str::to_owned), partitions })
+    }
+
+    fn started_with(topic_id: Option<&str>) -> TopicFacts {
+        TopicFacts {
+            epoch: Epoch::new(3).unwrap(),
+            topic_id: topic_id.map(str::to_owned),
+            partitions: 4,
+            map: Some("1-abc".to_owned()),
+        }
+    }
+
+    #[test]
+    fn only_an_answer_can_differ() {
+        let with_id = started_with(Some("a"));
+        for same in [
+            found(Some("a"), 4),
+            found(None, 4),
+            found(Some("a"), 3),
+            Err(TopicFactsError::Missing),
+            Err(TopicFactsError::Unreachable("no broker".to_owned())),
+            Err(TopicFactsError::Denied("not any more".to_owned())),
+        ] {
+            assert_eq!(difference(&with_id, &same), None, "{same:?}");
+        }
+        for (other, words) in [
+            (found(Some("a"), 6), "has 6 partitions and had 4"),
+            (found(Some("b"), 4), "created anew"),
+            (found(Some("b"), 3), "created anew"),
+        ] {
+            let reason = difference(&with_id, &other).unwrap().to_string();
+            assert!(reason.contains(words) && reason.contains("positions.epoch above 3"), "{reason}");
+        }
+        let without = started_with(None);
+        assert_eq!(difference(&without, &found(None, 4)), None);
+        assert!(difference(&without, &found(None, 3)).is_some(), "only a topic created again has fewer");
+    }
+
+    /// Gives prepared answers, the last one for ever.
+    struct Script(Mutex<Vec<Answer>>);
+
+    impl Describe for Arc<Script> {
+        fn describe(&self) -> BoxFuture<'_, Answer> {
+            let mut answers = self.0.lock().unwrap();
+            let answer = if answers.len() > 1 { answers.remove(0) } else { answers[0].clone() };
+            async move { answer }.boxed()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_looks_every_30_seconds_and_when_asked_until_there_is_a_difference() {
+        let clock = Arc::new(TokioClock::new());
+        let (watch, mut reader) = TopicWatch::new(started_with(Some("a")), clock.clone());
+        let began = clock.now();
+        assert!(!reader.has_looked_since(began));
+        let unreachable = Err(TopicFactsError::Unreachable("no broker".to_owned()));
+        let script = Arc::new(Script(Mutex::new(vec![
+            found(Some("a"), 4),
+            unreachable,
+            found(Some("a"), 4),
+            found(Some("a"), 6),
+        ])));
+        let task = tokio::spawn(watch.run(script));
+        reader.looked().await;
+        assert!(reader.has_looked_since(began));
+        for _ in 0..2 {
+            let before = clock.now();
+            reader.looked().await;
+            assert_eq!(clock.now().since(before), INTERVAL);
+            assert_eq!(reader.difference(), None);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let before = clock.now();
+        assert!(!reader.has_looked_since(before));
+        reader.look_again();
+        reader.looked().await;
+        assert_eq!(clock.now(), before);
+        assert!(reader.difference().unwrap().to_string().contains("6 partitions"));
+        task.await.unwrap();
+        assert!(reader.difference().is_some(), "also when nobody looks any more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_topic_that_nobody_looks_at_is_well() {
+        let mut reader = TopicReader::fixed();
+        assert!(reader.has_looked_since(TokioClock::new().now()));
+        assert_eq!(reader.difference(), None);
+        assert!(reader.looked().now_or_never().is_none());
+    }
+}

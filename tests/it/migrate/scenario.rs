@@ -1,0 +1,580 @@
+//! A change of the map with everything around it: workers and the command as child processes, somebody who writes all the
+//! time, somebody who reads all the time, and the audit of every placement and every index at the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use geofold::demo::cities::CITIES;
+use geofold::geo::GeoPoint;
+use geofold::geoshard::GeoshardMap;
+use geofold::ids::ShardId;
+use geofold::random::Random;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::wait::{PATIENCE, wait_for};
+
+/// Documents that never move of themselves and are never deleted: what the reader asks for.
+const STEADY: u64 = 900;
+/// Documents that are written, moved and deleted all the time.
+const BUSY: u64 = 400;
+/// Writes per second.
+const RATE: u64 = 200;
+
+/// A topic, a set of indices and a configuration of its own.
+pub struct Scenario {
+    dir: TempDir,
+    config: PathBuf,
+    kafka: String,
+    elasticsearch: String,
+    name: String,
+    pub old: GeoshardMap,
+    pub new: GeoshardMap,
+    http: reqwest::blocking::Client,
+    /// librdkafka's name of the one of whoever writes.
+    partitioner: &'static str,
+}
+
+/// A child process; killed on drop.
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// SIGKILL.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
+        assert!(status.unwrap().success(), "kill -{name}");
+    }
+
+    /// Waits until it ends by itself; gives all that it said. It must end well.
+    pub fn ends_well(mut self) -> String {
+        let status = wait_for("the end of a process", || self.child.try_wait().unwrap());
+        assert!(status.success(), "{status}\n{}", self.log());
+        self.log()
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let tail: Vec<&str> = log.lines().rev().take(25).collect();
+            eprintln!("--- the last lines of {}:", self.log.display());
+            tail.iter().rev().for_each(|line| eprintln!("{line}"));
+        }
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// 70 geoshards of the sample's 55: three are given to their neighbours, eighteen are cut in two.
+pub fn seventy(old: &GeoshardMap) -> GeoshardMap {
+    let mut ranges: Vec<(u64, ShardId)> = Vec::new();
+    for (n, (range, shard)) in old.ranges().enumerate() {
+        let owner = match ranges.last() {
+            Some((_, before)) if [7, 22, 40].contains(&n) => before.clone(),
+            _ => shard.clone(),
+        };
+        ranges.push((range.start, owner));
+        if n % 3 == 0 && n < 54 {
+            let middle = (range.start + (range.end - range.start) / 2) | 1;
+            ranges.push((middle, ShardId::new(&format!("n{n:02}")).unwrap()));
+        }
+    }
+    GeoshardMap::new(old.version() + 1, "world of 70", ranges).unwrap()
+}
+
+impl Scenario {
+    /// The topic `name` exists. Makes the indices of the sample map.
+    /// `deadline`: a batch's, in seconds; the whole change takes some four times that, at least.
+    pub fn new(kafka: &str, elasticsearch: &str, name: &str, deadline: u64) -> Self {
+        let dir = TempDir::new().unwrap();
+        let sample = include_str!("../../../config/map-55.json");
+        let old = GeoshardMap::from_json(sample).unwrap();
+        let new = seventy(&old);
+        assert_eq!((old.shards().len(), new.shards().len()), (55, 70));
+        std::fs::write(dir.path().join("old.json"), sample).unwrap();
+        std::fs::write(dir.path().join("new.json"), new.to_json()).unwrap();
+        let config = dir.path().join("geofold.toml");
+        let timeout = deadline * 1000 - 500;
+        let toml = format!(
+            r#"
+[kafka]
+brokers = [{kafka:?}]
+topic = "{name}"
+group_id = "{name}"
+session_timeout = "6s"
+heartbeat_interval = "500ms"
+[elasticsearch]
+urls = [{elasticsearch:?}]
+prefix = "{name}"
+request_timeout = "{timeout}ms"
+[geoshards]
+map = "old.json"
+index_template = "template.json"
+[batch]
+deadline = "{deadline}s"
+[commit]
+interval = "300ms"
+[retry]
+max = "500ms"
+[shutdown]
+revoke = "1s"
+[admin]
+listen = "127.0.0.1:0"
+[dead_letter]
+policy = "stop"
+"#
+        );
+        std::fs::write(&config, toml).unwrap();
+        let template = json!({"settings": {"index.number_of_replicas": 0}});
+        std::fs::write(dir.path().join("template.json"), template.to_string()).unwrap();
+        let scenario = Self {
+            dir,
+            config,
+            kafka: kafka.to_owned(),
+            elasticsearch: elasticsearch.to_owned(),
+            name: name.to_owned(),
+            old,
+            new,
+            http: reqwest::blocking::Client::builder().timeout(Duration::from_secs(30)).build().unwrap(),
+            partitioner: "murmur2_random",
+        };
+        let created = scenario.geofold(&["shards", "create"]);
+        assert!(created.status.success(), "{}", text(&created));
+        scenario
+    }
+
+    /// Whoever writes has librdkafka's own partitioner, and this is what `kafka.partitioner` says of it. With a database for
+    /// campaigns.
+    pub fn fed_by_librdkafka(&mut self, configured: &str) {
+        self.partitioner = "consistent_random";
+        let toml = std::fs::read_to_string(&self.config).unwrap();
+        let kafka = format!("[kafka]\npartitioner = {configured:?}\n");
+        let database = "[database]\nurl = \"sqlite:geofold.sqlite\"\n";
+        std::fs::write(&self.config, toml.replace("[kafka]\n", &kafka) + database).unwrap();
+    }
+
+    pub fn has_copy(&self, shard: &str, id: &str) -> bool {
+        self.ask("GET", &format!("/{}-{shard}/_doc/{id}", self.name), None).0 == 200
+    }
+
+    /// Puts a copy of a document where no placement names it.
+    pub fn stray_copy(&self, shard: &str, id: &str, document: &Value) {
+        let index = format!("{}-{shard}", self.name);
+        let action = json!({"index": {"_index": index, "_id": id, "version": 1, "version_type": "external"}});
+        let request = self.http.post(format!("{}/_bulk", self.elasticsearch));
+        let request = request.header("content-type", "application/x-ndjson");
+        let answer: Value = request.body(format!("{action}\n{document}\n")).send().unwrap().json().unwrap();
+        assert_eq!(answer["errors"], false, "{answer}");
+    }
+
+    /// How many records are in the topic.
+    pub fn records(&self) -> i64 {
+        let group: BaseConsumer = self.client().create().unwrap();
+        let end =
+            |partition| group.fetch_watermarks(&self.name, partition, Duration::from_secs(10)).unwrap().1;
+        (0..4).map(end).sum()
+    }
+
+    /// A bad record, which stops its partition: a dead letter of anything else would, too.
+    pub fn stop_at_a_bad_record(&self) {
+        let producer: BaseProducer = self.client().create().unwrap();
+        let record: BaseRecord<'_, str, str> =
+            BaseRecord::to(&self.name).key("bad").partition(2).payload("{");
+        producer.send(record).map_err(|(error, _)| error).unwrap();
+        producer.flush(PATIENCE).unwrap();
+    }
+
+    pub fn path(&self, file: &str) -> String {
+        self.dir.path().join(file).to_str().unwrap().to_owned()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_geofold"));
+        command.args(arguments).arg("--config").arg(&self.config).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a subcommand to its end.
+    pub fn geofold(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Starts a subcommand.
+    pub fn start(&self, name: &str, arguments: &[&str]) -> Process {
+        let log = self.dir.path().join(name);
+        let file = File::create(&log).unwrap();
+        let child = self.command(arguments).stdout(file.try_clone().unwrap()).stderr(file).spawn().unwrap();
+        Process { child, log }
+    }
+
+    pub fn worker(&self, name: &str, more: &[&str]) -> Process {
+        self.start(name, &[&["run"], more].concat())
+    }
+
+    /// `geofold shards migrate --to` the new map.
+    pub fn migrate(&self, name: &str) -> Process {
+        self.start(name, &["shards", "migrate", "--to", &self.path("new.json")])
+    }
+
+    fn ask(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+        let mut request = self.http.request(method.parse().unwrap(), format!("{}{path}", self.elasticsearch));
+        if let Some(body) = body {
+            request = request.header("content-type", "application/json").body(body.to_string());
+        }
+        let response = request.send().unwrap();
+        (response.status().as_u16(), response.json().unwrap_or(Value::Null))
+    }
+
+    /// The record of the maps, as it is stored.
+    pub fn record(&self) -> Option<Value> {
+        let (_, answer) = self.ask("GET", &format!("/{}-meta/_doc/maps%2F{}", self.name, self.name), None);
+        (answer["found"] == true).then(|| answer["_source"].clone())
+    }
+
+    pub fn wait_for_stage(&self, stage: &str) {
+        wait_for(stage, || self.record().filter(|record| record["stage"] == stage));
+    }
+
+    /// Searches of the new geoshards see what was written only after this long, unless somebody asks for a refresh: longer
+    /// than searches of the old ones do.
+    pub fn refresh_new_ones_every(&self, interval: &str) {
+        let settings = json!({"index.refresh_interval": interval});
+        for shard in self.new.shards().iter().filter(|shard| !self.old.shards().contains(shard)) {
+            let path = format!("/{}-{shard}/_settings", self.name);
+            assert_eq!(self.ask("PUT", &path, Some(settings.clone())).0, 200);
+        }
+    }
+
+    pub fn has_index(&self, shard: &str) -> bool {
+        self.ask("HEAD", &format!("/{}-{shard}", self.name), None).0 == 200
+    }
+
+    fn client(&self) -> ClientConfig {
+        let mut client = ClientConfig::new();
+        client.set("bootstrap.servers", &self.kafka);
+        client
+    }
+
+    /// Whether all that is in the topic is committed.
+    fn is_committed(&self, group: &BaseConsumer, ends: &BTreeMap<i32, i64>) -> bool {
+        let mut list = TopicPartitionList::new();
+        for &partition in ends.keys() {
+            list.add_partition(&self.name, partition);
+        }
+        let Ok(list) = group.committed_offsets(list, Duration::from_secs(10)) else { return false };
+        list.elements().iter().all(|element| element.offset() == Offset::Offset(ends[&element.partition()]))
+    }
+
+    /// Waits until all that is in the topic is committed.
+    pub fn drain(&self) {
+        let group: BaseConsumer = self.client().set("group.id", &self.name).create().unwrap();
+        let metadata = group.fetch_metadata(Some(&self.name), Duration::from_secs(10)).unwrap();
+        let partitions = metadata.topics()[0].partitions().iter().map(|partition| partition.id());
+        let end = |partition| {
+            let (_, end) = group.fetch_watermarks(&self.name, partition, Duration::from_secs(10)).unwrap();
+            (partition, end)
+        };
+        let ends: BTreeMap<i32, i64> = partitions.map(end).filter(|(_, end)| *end > 0).collect();
+        wait_for("all is committed", || self.is_committed(&group, &ends).then_some(()));
+    }
+
+    /// Somebody who writes until told to stop; the steady documents are in the topic when this returns.
+    pub fn writer(&self) -> Writer {
+        let producer: BaseProducer =
+            self.client().set("partitioner", self.partitioner).set("linger.ms", "5").create().unwrap();
+        let mut writing = Writing {
+            producer,
+            topic: self.name.clone(),
+            random: Random::new(7),
+            truth: BTreeMap::new(),
+            deleted_last: None,
+            n: 0,
+        };
+        for number in 0..STEADY {
+            let location = writing.place();
+            writing.index(&format!("s{number}"), location);
+        }
+        writing.producer.flush(PATIENCE).unwrap();
+        let steady = writing.truth.clone();
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let began = Instant::now();
+            let first = writing.n;
+            while !told.load(SeqCst) {
+                while writing.n - first < u64::try_from(began.elapsed().as_millis()).unwrap() * RATE / 1000 {
+                    writing.event();
+                }
+                writing.producer.poll(Duration::from_millis(10));
+            }
+            writing.producer.flush(PATIENCE).unwrap();
+            writing.truth
+        });
+        Writer { stop, thread, steady }
+    }
+
+    /// Somebody who asks for every steady document, again and again, in the union of what both maps say.
+    pub fn reader(&self, writer: &Writer) -> Reader {
+        let mut groups: BTreeMap<BTreeSet<String>, Vec<String>> = BTreeMap::new();
+        for (id, document) in &writer.steady {
+            let both = [&self.old, &self.new].map(|map| format!("{}-{}", self.name, shard_of(map, document)));
+            groups.entry(both.into_iter().collect()).or_default().push(id.clone());
+        }
+        // Those that move first, and more often.
+        let (moving, staying): (Vec<_>, Vec<_>) =
+            groups.into_iter().partition(|(indices, _)| indices.len() == 2);
+        assert!(moving.len() > 10, "the maps are too much alike");
+        let stop = Arc::new(AtomicBool::new(false));
+        let (told, http, url) = (stop.clone(), self.http.clone(), self.elasticsearch.clone());
+        let thread = std::thread::spawn(move || {
+            let (mut polls, mut missed) = (0_u64, Vec::new());
+            let mut turn = 0;
+            while !told.load(SeqCst) {
+                for (indices, ids) in moving.iter().chain(staying.get(turn % staying.len())) {
+                    let names = indices.iter().cloned().collect::<Vec<_>>().join(",");
+                    let body =
+                        json!({"query": {"ids": {"values": ids}}, "size": 2 * ids.len(), "_source": false});
+                    let path = format!("{url}/{names}/_search?ignore_unavailable=true");
+                    let request =
+                        http.post(path).header("content-type", "application/json").body(body.to_string());
+                    let answer: Value = request.send().unwrap().json().unwrap();
+                    let hits = answer["hits"]["hits"].as_array().unwrap();
+                    let found: BTreeSet<&str> = hits.iter().map(|hit| hit["_id"].as_str().unwrap()).collect();
+                    missed.extend(ids.iter().filter(|id| !found.contains(id.as_str())).cloned());
+                    polls += 1;
+                }
+                turn += 1;
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            (polls, missed)
+        });
+        Reader { stop, thread }
+    }
+
+    /// Waits until every steady document can be found.
+    pub fn wait_until_loaded(&self) {
+        wait_for("the steady documents", || {
+            let path = format!("/{}-*/_search", self.name);
+            let ids: Vec<String> = (0..STEADY).map(|number| format!("s{number}")).collect();
+            let body = json!({"query": {"ids": {"values": ids}}, "size": 0, "track_total_hits": true});
+            // Each has a placement as well, which is found by its id.
+            (self.ask("POST", &path, Some(body)).1["hits"]["total"]["value"] == 2 * STEADY).then_some(())
+        });
+    }
+
+    fn all_of(&self, index: &str) -> Vec<(String, Value)> {
+        let body = json!({"size": 10_000, "track_total_hits": true});
+        let (status, answer) = self.ask("POST", &format!("/{}-{index}/_search", self.name), Some(body));
+        if status == 404 {
+            return Vec::new();
+        }
+        let hits = answer["hits"]["hits"].as_array().unwrap_or_else(|| panic!("{answer}"));
+        assert!(hits.len() < 10_000);
+        hits.iter().map(|hit| (hit["_id"].as_str().unwrap().to_owned(), hit["_source"].clone())).collect()
+    }
+
+    /// Reads every index and every placement: each document is there once, where `map` says, as it was last written.
+    pub fn audit(&self, map: &GeoshardMap, truth: &BTreeMap<String, Value>) {
+        assert_eq!(self.ask("POST", &format!("/{}-*/_refresh", self.name), None).0, 200);
+        let shards: BTreeSet<&ShardId> = self.old.shards().iter().chain(self.new.shards()).collect();
+        let mut copies: BTreeMap<String, Vec<(String, Value)>> = BTreeMap::new();
+        for shard in shards {
+            for (id, source) in self.all_of(shard.as_str()) {
+                copies.entry(id).or_default().push((shard.to_string(), source));
+            }
+        }
+        for (id, document) in truth {
+            let expected = vec![(shard_of(map, document), document.clone())];
+            assert_eq!(copies.remove(id), Some(expected), "{id}");
+        }
+        assert_eq!(copies, BTreeMap::new(), "documents that should not be there");
+        let mut placed = 0;
+        for (id, placement) in self.all_of("placements") {
+            match truth.get(&id) {
+                Some(document) => assert_eq!(placement["shard"], json!(shard_of(map, document)), "{id}"),
+                None => assert_eq!(placement["deleted"], true, "{id}"),
+            }
+            placed += usize::from(placement["deleted"] != true);
+        }
+        assert_eq!(placed, truth.len());
+    }
+}
+
+fn shard_of(map: &GeoshardMap, document: &Value) -> String {
+    let location = &document["location"];
+    let (lat, lon) = (location["lat"].as_f64().unwrap(), location["lon"].as_f64().unwrap());
+    map.locate(GeoPoint::new(lat, lon).unwrap()).to_string()
+}
+
+struct Writing {
+    producer: BaseProducer,
+    topic: String,
+    random: Random,
+    truth: BTreeMap<String, Value>,
+    deleted_last: Option<String>,
+    n: u64,
+}
+
+impl Writing {
+    fn place(&mut self) -> Value {
+        let city = &CITIES[usize::try_from(self.random.below(CITIES.len() as u64)).unwrap()];
+        let mut step = || self.random.below(4000) as f64 / 1000.0 - 2.0;
+        json!({"lat": city.1 + step(), "lon": (city.2 + step()).clamp(-180.0, 180.0)})
+    }
+
+    fn send(&mut self, id: &str, op: &str, value: Option<&Value>) {
+        self.n += 1;
+        let value = value.map(Value::to_string);
+        let headers = OwnedHeaders::new().insert(Header { key: "geofold-op", value: Some(op) });
+        let mut record: BaseRecord<'_, str, str> = BaseRecord::to(&self.topic).key(id).headers(headers);
+        record.payload = value.as_deref();
+        self.producer.send(record).map_err(|(error, _)| error).unwrap();
+    }
+
+    fn index(&mut self, id: &str, location: Value) {
+        let document = json!({"location": location, "n": self.n});
+        self.send(id, "index", Some(&document));
+        self.truth.insert(id.to_owned(), document);
+    }
+
+    /// As the command does that changes the map, if it looked before the delete; and of a document that never was.
+    fn touch_what_is_gone(&mut self, deleted: String) {
+        self.send(&format!("{deleted}-never"), "touch", None);
+        if let Some(earlier) = self.deleted_last.replace(deleted)
+            && !self.truth.contains_key(&earlier)
+        {
+            self.send(&earlier, "touch", None);
+        }
+    }
+
+    /// A busy document is written, moved, patched or deleted; or a steady one is patched.
+    fn event(&mut self) {
+        let kind = self.random.below(10);
+        let id = match kind {
+            9 => format!("s{}", self.random.below(STEADY)),
+            _ => format!("b{}", self.random.below(BUSY)),
+        };
+        let location = self.place();
+        let n = self.n;
+        match (kind, self.truth.get_mut(&id)) {
+            (0..=4, _) | (_, None) => self.index(&id, location),
+            (5, Some(document)) => {
+                document["location"] = location.clone();
+                self.send(&id, "patch", Some(&json!({"location": location})));
+            }
+            (6, Some(_)) => {
+                self.truth.remove(&id);
+                self.send(&id, "delete", None);
+                self.touch_what_is_gone(id);
+            }
+            (_, Some(document)) => {
+                document["n"] = json!(n);
+                self.send(&id, "patch", Some(&json!({"n": n})));
+            }
+        }
+    }
+}
+
+pub struct Writer {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<BTreeMap<String, Value>>,
+    steady: BTreeMap<String, Value>,
+}
+
+impl Writer {
+    /// Gives what the index must hold.
+    pub fn stop(self) -> BTreeMap<String, Value> {
+        self.stop.store(true, SeqCst);
+        self.thread.join().unwrap()
+    }
+}
+
+pub struct Reader {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<(u64, Vec<String>)>,
+}
+
+impl Reader {
+    /// How often it asked, and what it missed.
+    pub fn stop(self) -> (u64, Vec<String>) {
+        self.stop.store(true, SeqCst);
+        self.thread.join().unwrap()
+    }
+}
+
+/// From 55 to 70 under load: the command is killed in each stage, and a worker in the middle.
+pub fn from_55_to_70_with_a_worker_killed(scenario: &Scenario) {
+    let killed = scenario.worker("worker-1", &[]);
+    let _second = scenario.worker("worker-2", &[]);
+    let writer = scenario.writer();
+    scenario.wait_until_loaded();
+    let reader = scenario.reader(&writer);
+
+    let command = scenario.migrate("migrate-1");
+    scenario.wait_for_stage("announced");
+    scenario.refresh_new_ones_every("5s");
+    command.kill();
+    let other = scenario.path("other.json");
+    std::fs::write(&other, scenario.new.to_json().replace("world of 70", "another")).unwrap();
+    let refused = scenario.geofold(&["shards", "migrate", "--to", &other]);
+    assert!(text(&refused).contains("a change to map"), "{}", text(&refused));
+    assert_eq!(refused.status.code(), Some(1));
+
+    let command = scenario.migrate("migrate-2");
+    scenario.wait_for_stage("moving");
+    std::thread::sleep(Duration::from_millis(500));
+    command.kill();
+    killed.kill();
+    let _third = scenario.worker("worker-3", &[]);
+    let said = scenario.migrate("migrate-3").ends_well();
+    assert!(said.contains("the change has ended"), "{said}");
+    assert!(said.contains("documents read, 0 were not where"), "{said}");
+
+    let (polls, missed) = reader.stop();
+    let truth = writer.stop();
+    scenario.drain();
+    scenario.audit(&scenario.new, &truth);
+    println!("{polls} polls, {} documents, {} missed", truth.len(), missed.len());
+    assert!(polls > 100, "{polls}");
+    assert_eq!(missed, Vec::<String>::new());
+
+    let status = text(&scenario.geofold(&["shards", "migrate", "--status"]));
+    assert!(status.contains("one map: 2-") && status.contains("--retire"), "{status}");
+    let checked = scenario.geofold(&["check"]);
+    assert!(text(&checked).contains("put the new map there"), "{}", text(&checked));
+    assert_eq!(checked.status.code(), Some(0), "{}", text(&checked));
+
+    let retired = scenario.geofold(&["shards", "migrate", "--retire"]);
+    assert!(text(&retired).contains("3 indices deleted"), "{}", text(&retired));
+    assert!(!scenario.has_index("s07") && scenario.has_index("s08") && scenario.has_index("n00"));
+    let checked = scenario.geofold(&["check"]);
+    assert_eq!(checked.status.code(), Some(0), "{}", text(&checked));
+}

@@ -1,0 +1,256 @@
+//! The status page in a real browser: its script runs, refreshes the figures, and breaks no rule of the page's own
+//! content security policy. Leaves screenshots in `target/artefacts/`. Without a `chromium` it is skipped, unless
+//! `CI=true`.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::extract::Request;
+use axum::middleware::{self, Next};
+use geofold::admin::{
+    AdminState, CoverSource, DocumentCounts, Health, StatusParts, StatusSource, Worker, routes, serve,
+};
+use geofold::clock::{Clock, Instant};
+use geofold::geoshard::map::GeoshardMap;
+use geofold::supervisor::Supervisor;
+use geofold::telemetry::board::{Board, Standing};
+use geofold::telemetry::events::{DeadLettered, PartitionStopped};
+use geofold::telemetry::metrics::{RequestKind, Success};
+use geofold::telemetry::{Metrics, Outcome, PartitionMetrics, Recent};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::layer::SubscriberExt;
+
+use crate::tools::has;
+
+const PARTITIONS: i32 = 6;
+
+/// Milliseconds, moved on by every question for the status: a browser's virtual time runs faster than any real one.
+#[derive(Debug)]
+struct StepClock(AtomicU64);
+
+impl Clock for StepClock {
+    fn now(&self) -> Instant {
+        Instant::from_start(Duration::from_millis(self.0.load(Ordering::Relaxed)))
+    }
+}
+
+/// A worker that does the same each time.
+struct Pretence {
+    clock: Arc<StepClock>,
+    metrics: Arc<Metrics>,
+    map: Arc<GeoshardMap>,
+    counts: Arc<DocumentCounts>,
+    partitions: Vec<PartitionMetrics>,
+    board: Board,
+    steps: Mutex<u64>,
+}
+
+impl Pretence {
+    fn new() -> (Arc<Self>, Arc<StatusSource>, Arc<Health>) {
+        let clock = Arc::new(StepClock(AtomicU64::new(1_000_000)));
+        let metrics = Metrics::new().unwrap();
+        let health = Health::new(clock.clone(), metrics.clone(), Duration::from_secs(60));
+        let map = Arc::new(GeoshardMap::load(Path::new("config/map-55.json")).unwrap());
+        let counts = DocumentCounts::new(clock.clone());
+        let (board, reader) = watch::channel(Vec::new());
+        let recent = Recent::default();
+        let status = StatusSource::new(StatusParts {
+            worker: Worker {
+                version: env!("CARGO_PKG_VERSION"),
+                topic: "people".to_owned(),
+                group: "geofold-people".to_owned(),
+                prefix: "people".to_owned(),
+            },
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+            health: health.clone(),
+            map: Arc::new({
+                let map = map.clone();
+                move || map.clone()
+            }),
+            limits: Arc::new(|| [("batch.max_documents".to_owned(), 2000.into())].into()),
+            counts: counts.clone(),
+            board: reader,
+            recent: recent.clone(),
+        });
+        health.ready(Health::STARTUP);
+        health.not_ready("partition 4", "bad record, and no dead-letter topic configured: the value at \"location\" is no location: 95 is not <= 90");
+        let partitions = (0..PARTITIONS).map(|number| metrics.partition(number)).collect();
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(recent), || {
+            for _ in 0..3 {
+                tracing::warn!(
+                    error = "elasticsearch answered 429",
+                    "batch gave up; its open documents join a later one"
+                );
+            }
+            PartitionStopped { partition: 4, offset: Some(918_273), reason: &"anna-77" }.emit(&metrics);
+            let (first_offset, last_offset) = (640_112, 640_119);
+            DeadLettered {
+                partition: 1,
+                first_offset,
+                last_offset,
+                reason: "bad_location",
+                detail: "anna-77",
+                id: None,
+            }
+            .emit(&metrics);
+        });
+        metrics.elasticsearch_permits.set(4);
+        metrics.elasticsearch_permits_in_use.set(3);
+        metrics.elasticsearch_requests_waiting.set(1);
+        metrics.held_bytes_limit.set(512 << 20);
+        let pretence = Self { clock, metrics, map, counts, partitions, board, steps: Mutex::new(0) };
+        (0..400).for_each(|_| pretence.step());
+        (Arc::new(pretence), status, health)
+    }
+
+    /// Two seconds of work.
+    fn step(&self) {
+        let mut step = self.steps.lock().unwrap();
+        *step += 1;
+        self.clock.0.fetch_add(2000, Ordering::Relaxed);
+        // A swell, and some noise.
+        let load = 330 + (*step % 60).abs_diff(30) * 6 + *step * 37 % 50;
+        for (number, partition) in (0_u64..).zip(&self.partitions) {
+            (0..load).for_each(|_| partition.record_in());
+            partition.record_done(Outcome::Indexed, load * 2 / 3);
+            partition.record_done(Outcome::Folded, load / 4);
+            if *step == 1 && number == 1 {
+                partition.record_done(Outcome::DeadLettered, 8);
+            }
+            let left = u64::try_from(partition.in_flight()).unwrap();
+            partition.record_done(Outcome::AlreadyApplied, left.saturating_sub(load / 5));
+            let dirty = usize::try_from(load / 6 + number * 11).unwrap();
+            partition.dirty(dirty, dirty * 1800, Some(Duration::from_millis(300 + number * 420)));
+        }
+        self.partitions[2].parked(3);
+        self.metrics.moves.inc_by(load / 9);
+        self.metrics.held_bytes.set(i64::try_from((150 + load / 7) << 20).unwrap());
+        self.metrics.elasticsearch_retry("429", *step % 3);
+        self.metrics.elasticsearch_retry("timeout", u64::from(step.is_multiple_of(50)));
+        for millis in [6, 9, 14, 31, 52 + load % 60] {
+            self.metrics.elasticsearch_request(RequestKind::Mget, Success::Ok, Duration::from_millis(millis));
+            self.metrics.elasticsearch_request(
+                RequestKind::Bulk,
+                Success::Ok,
+                Duration::from_millis(millis * 4),
+            );
+        }
+        let standing = |partition: i32| Standing {
+            partition,
+            paused: partition == 3,
+            watermark: Some(900_000 + i64::try_from(*step * load).unwrap() * i64::from(partition + 2)),
+            committed: Some(899_000 + i64::try_from(*step * load).unwrap() * i64::from(partition + 2)),
+            end: Some(904_000 + i64::try_from(*step * load + 512).unwrap() * i64::from(partition + 2)),
+        };
+        self.board.send_replace((0..PARTITIONS).map(standing).collect());
+        if step.is_multiple_of(7) {
+            self.metrics.elasticsearch_request(
+                RequestKind::Bulk,
+                Success::Failed,
+                Duration::from_millis(480),
+            );
+            // Uneven, as life is, and one index that tells nothing.
+            let documents = (0_u64..).map(|number| 30_000 + number * number * 7_919 % 240_001 + *step * 31);
+            let mut documents: BTreeMap<_, _> = self.map.shards().iter().cloned().zip(documents).collect();
+            documents.remove(&self.map.shards()[48]);
+            self.counts.take(Ok(documents));
+        }
+    }
+}
+
+async fn start() -> SocketAddr {
+    let (pretence, status, health) = Pretence::new();
+    let cover = CoverSource { maps: Arc::new(|| None), prefix: "people".to_owned() };
+    let state = AdminState { metrics: pretence.metrics.clone(), health, status, cover };
+    let on_each = move |request: Request, next: Next| {
+        let pretence = pretence.clone();
+        async move {
+            if request.uri().path() == "/status.json" {
+                pretence.step();
+            }
+            next.run(request).await
+        }
+    };
+    let routes = routes(state).layer(middleware::from_fn(on_each));
+    let supervisor = Supervisor::new().0;
+    serve("127.0.0.1:0".parse().unwrap(), routes, CancellationToken::new(), &supervisor).await.unwrap().0
+}
+
+/// Runs a headless chromium on the page for half a minute of its virtual time; gives what it writes to standard output.
+fn chromium(page: SocketAddr, arguments: &[String]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let (stdout, stderr) = (folder.path().join("stdout"), folder.path().join("stderr"));
+    let mut browser = Command::new("chromium")
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
+        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        .args(["--hide-scrollbars", "--virtual-time-budget=30000", "--enable-logging=stderr"])
+        .arg(format!("--user-data-dir={}", folder.path().join("profile").display()))
+        .args(arguments)
+        .arg(format!("http://{page}/"))
+        .stdout(File::create(&stdout).unwrap())
+        .stderr(File::create(&stderr).unwrap())
+        .spawn()
+        .unwrap();
+    let begun = std::time::Instant::now();
+    let ended = loop {
+        if let Some(status) = browser.try_wait().unwrap() {
+            break status;
+        }
+        if begun.elapsed() > Duration::from_secs(120) {
+            browser.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let said = String::from_utf8_lossy(&std::fs::read(stderr).unwrap()).into_owned();
+    assert!(ended.success(), "chromium: {ended}\n{said}");
+    // Errors of the page's script, and refusals of its content security policy.
+    let console: Vec<&str> = said.lines().filter(|line| line.contains("CONSOLE")).collect();
+    assert!(console.is_empty(), "{console:#?}");
+    std::fs::read_to_string(stdout).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a browser takes its time: dev/soak"]
+async fn a_browser_refreshes_the_figures_and_shows_them() {
+    if !has("chromium") {
+        return;
+    }
+    let page = start().await;
+    let dom = chromium(page, &["--dump-dom".to_owned()]).replace(['\u{202f}', '\u{a0}'], " ");
+    assert!(dom.contains("rates are of the last 10 s"), "the script has not set rates");
+    assert!(dom.contains("<polyline points=\"0.0,"), "no sparkline");
+    assert!(dom.contains("<td class=\"state\" data-state=\"stopped\">stopped</td>"));
+    assert!(dom.contains("is no location: 95 is not &lt;= 90</li>"));
+    assert!(dom.contains("<title>not ready · geofold · people</title>"));
+    assert_eq!(dom.matches("</title></path>").count(), 55);
+    let (shown, _script) = dom.split_once("<script>").unwrap();
+    for wrong in ["anna", "NaN", "undefined", "Infinity"] {
+        assert!(!shown.contains(wrong), "{wrong}");
+    }
+
+    let artefacts = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/artefacts");
+    std::fs::create_dir_all(&artefacts).unwrap();
+    for (name, size, dark) in [
+        ("admin-page", "1280,1900", false),
+        ("admin-page-dark", "1280,1900", true),
+        ("admin-page-phone", "390,2400", false),
+    ] {
+        let picture = artefacts.join(format!("{name}.png"));
+        let _ = std::fs::remove_file(&picture);
+        let mut arguments =
+            vec![format!("--window-size={size}"), format!("--screenshot={}", picture.display())];
+        if dark {
+            arguments.push("--force-dark-mode".to_owned());
+        }
+        chromium(page, &arguments);
+        assert!(picture.metadata().unwrap().len() > 20_000, "{name}");
+    }
+}

@@ -1,0 +1,185 @@
+//! The embedded broker, the stand-in for Elasticsearch, and a real worker process on them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use geofold::embedded::broker::EmbeddedBroker;
+use geofold::embedded::elasticsearch::{Standin, StandinOptions};
+use rdkafka::ClientConfig;
+use rdkafka::message::OwnedHeaders;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::runtime::Runtime;
+
+use crate::wait::PATIENCE;
+pub use crate::wait::wait_for;
+
+pub const TOPIC: &str = "t";
+pub const MAP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
+pub const GEOFOLD: &str = env!("CARGO_BIN_EXE_geofold");
+
+/// Servers, with a topic of one partition and all indices.
+pub struct Standins {
+    broker: EmbeddedBroker,
+    standin: Standin,
+    pub folder: tempfile::TempDir,
+    _runtime: Runtime,
+}
+
+impl Standins {
+    pub fn start() -> Self {
+        let runtime = Runtime::new().unwrap();
+        let standin = runtime.block_on(Standin::start(StandinOptions::default())).unwrap();
+        let broker = EmbeddedBroker::start().unwrap();
+        broker.set_initial_rebalance_delay(Duration::ZERO);
+        broker.create_topic(TOPIC, 1).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let world = Self { broker, standin, folder, _runtime: runtime };
+        let config = world.write("indices.toml", "");
+        let created =
+            Command::new(GEOFOLD).args(["shards", "create", "--config"]).arg(&config).output().unwrap();
+        assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
+        world
+    }
+
+    /// One more topic, of one partition.
+    pub fn create_topic(&self, name: &str) {
+        self.broker.create_topic(name, 1).unwrap();
+    }
+
+    /// What a configuration for these servers says.
+    pub fn config(&self, more: &str) -> String {
+        let (broker, url) = (self.broker.address(), self.standin.url());
+        format!(
+            "[kafka]\nbrokers = [{broker:?}]\ntopic = {TOPIC:?}\n[elasticsearch]\nurls = [{url:?}]\n[geoshards]\n\
+             map = {MAP:?}\n[admin]\nlisten = \"127.0.0.1:0\"\n[commit]\ninterval = \"200ms\"\n{more}"
+        )
+    }
+
+    pub fn write(&self, name: &str, more: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        fs::write(&path, self.config(more)).unwrap();
+        path
+    }
+
+    /// Produces one document for each id, all in Berlin, with these headers.
+    pub fn produce(&self, ids: impl IntoIterator<Item = (String, OwnedHeaders)>) {
+        let producer: BaseProducer =
+            ClientConfig::new().set("bootstrap.servers", self.broker.address()).create().unwrap();
+        for (id, headers) in ids {
+            let record: BaseRecord<'_, str, str> = BaseRecord::to(TOPIC)
+                .key(id.as_str())
+                .partition(0)
+                .headers(headers)
+                .payload(r#"{"location":{"lat":52.52,"lon":13.4}}"#);
+            producer.send(record).map_err(|(error, _)| error).unwrap();
+        }
+        producer.flush(PATIENCE).unwrap();
+    }
+}
+
+/// `geofold run`, or another command that runs on; killed on drop.
+pub struct Worker {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", fs::read_to_string(&self.log).unwrap_or_default());
+        }
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Worker {
+    /// A worker whose HTTP server listens.
+    pub fn start(folder: &Path, config: &Path, env: &[(&str, &str)]) -> Self {
+        let worker = Self::start_command(&["run"], folder, config, env);
+        worker.wait_for("admin server listens");
+        worker
+    }
+
+    /// Whatever runs on.
+    pub fn start_command(arguments: &[&str], folder: &Path, config: &Path, env: &[(&str, &str)]) -> Self {
+        let log = folder.join("log");
+        let child = Command::new(GEOFOLD)
+            .args(arguments)
+            .arg("--config")
+            .arg(config)
+            .env_remove("RUST_LOG")
+            .envs(env.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        Self { child, log }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Tells it to stop, and waits until it did, with success.
+    pub fn stop(self) -> String {
+        self.stop_with(0)
+    }
+
+    /// The same with this exit code.
+    pub fn stop_with(mut self, code: i32) -> String {
+        self.signal(Signal::TERM);
+        let status = wait_for("the end of the worker", || self.child.try_wait().unwrap());
+        let log = fs::read_to_string(&self.log).unwrap();
+        assert_eq!(status.code(), Some(code), "{status}\n{log}");
+        log
+    }
+
+    /// Waits until the log says so, and gives all of it.
+    pub fn wait_for(&self, text: &str) -> String {
+        wait_for(text, || Some(fs::read_to_string(&self.log).unwrap()).filter(|log| log.contains(text)))
+    }
+
+    fn get(&self, path: &str) -> String {
+        let log = self.wait_for("admin server listens");
+        let (_, rest) = log.split_once("admin server listens address=").unwrap();
+        let address = rest.split_whitespace().next().unwrap();
+        wait_for(path, || {
+            reqwest::blocking::get(format!("http://{address}{path}"))
+                .ok()?
+                .error_for_status()
+                .ok()?
+                .text()
+                .ok()
+        })
+    }
+
+    /// The value of a series.
+    pub fn metric(&self, series: &str) -> f64 {
+        self.series(series).unwrap_or_else(|| panic!("there is no {series}"))
+    }
+
+    fn series(&self, series: &str) -> Option<f64> {
+        let text = self.get("/metrics");
+        text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+    }
+
+    /// Waits until a series has this value.
+    pub fn wait_for_metric(&self, series: &str, value: f64) {
+        wait_for(&format!("{series} {value}"), || (self.series(series)? == value).then_some(()));
+    }
+
+    /// A limit in force, as the status page shows it.
+    pub fn limit(&self, key: &str) -> String {
+        let status: serde_json::Value = serde_json::from_str(&self.get("/status.json")).unwrap();
+        let limits = status["limits"].as_array().unwrap();
+        let limit = limits.iter().find(|limit| limit["key"] == key);
+        limit.unwrap_or_else(|| panic!("{key} is no limit"))["value"].as_str().unwrap().to_owned()
+    }
+}
