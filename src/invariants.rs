@@ -152,15 +152,7 @@ impl fmt::Display for View {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::position::Epoch;
-
-    fn at(offset: i64) -> Position {
-        Position::new(Epoch::default(), offset).unwrap()
-    }
-
-    fn shard(id: &str) -> ShardId {
-        ShardId::new(id).unwrap()
-    }
+    use crate::testing::{at, shard};
 
     fn view(placement: Option<Placement>, copies: &[(&str, i64)]) -> View {
         let copies = copies.iter().map(|(id, offset)| (shard(id), at(*offset))).collect();

@@ -207,10 +207,7 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn shard(id: &str) -> ShardId {
-        ShardId::new(id).unwrap()
-    }
+    use crate::testing::shard;
 
     #[test]
     fn a_placement_survives_the_way_through_json() {

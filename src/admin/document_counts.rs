@@ -130,12 +130,9 @@ mod tests {
     use super::*;
     use crate::admin::health::tests::HandClock;
     use crate::elastic::scripted::Scripted;
+    use crate::testing::shard;
 
     const CALL: &str = "GET /_cat/indices/geofold-*?format=json&h=index,docs.count&bytes=b";
-
-    fn shard(id: &str) -> ShardId {
-        ShardId::new(id).unwrap()
-    }
 
     #[test]
     fn only_indices_with_a_count_and_the_name_of_a_geoshard_are_counted() {

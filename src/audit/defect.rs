@@ -226,14 +226,7 @@ mod tests {
     use super::*;
     use crate::invariants::{View, inv_1_every_copy_is_named, inv_5_at_rest_there_is_one_copy};
     use crate::random::Random;
-
-    fn at(offset: i64) -> Position {
-        Position::new(Epoch::default(), offset).unwrap()
-    }
-
-    fn shard(id: &str) -> ShardId {
-        ShardId::new(id).unwrap()
-    }
+    use crate::testing::{at, shard};
 
     fn placed(offset: i64, place: Option<&str>, leftovers: &[&str]) -> Placed {
         Placed::At(Placement::new(at(offset), place.map(shard), leftovers.iter().map(|id| shard(id))))

@@ -236,14 +236,7 @@ mod tests {
     use super::super::defect::judge;
     use super::*;
     use crate::elastic::Stamp;
-
-    fn at(offset: i64) -> Position {
-        Position::new(Epoch::default(), offset).unwrap()
-    }
-
-    fn shard(id: &str) -> ShardId {
-        ShardId::new(id).unwrap()
-    }
+    use crate::testing::{at, shard};
 
     fn planned(placed: Option<(i64, Option<&str>, &[&str])>, copies: &[(&str, i64)]) -> Plan {
         planned_for(Aim::Repair { next: at(100) }, placed, copies, Fit::Here)

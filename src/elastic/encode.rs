@@ -202,10 +202,7 @@ mod tests {
     use super::*;
     use crate::ids::ShardId;
     use crate::position::Position;
-
-    fn id(text: &str) -> DocId {
-        DocId::from_key(Some(text.as_bytes())).unwrap()
-    }
+    use crate::testing::id;
 
     fn shard() -> Index {
         Index::Geoshard(ShardId::new("s01").unwrap())

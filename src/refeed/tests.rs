@@ -15,11 +15,8 @@ use crate::retry::RetryPolicy;
 use crate::supervisor::Supervisor;
 use crate::telemetry::Metrics;
 use crate::telemetry::refeed::Asked;
+use crate::testing::id;
 use crate::testing::source::{Reply, TestSource};
-
-fn id(text: &str) -> DocId {
-    DocId::from_key(Some(text.as_bytes())).unwrap()
-}
 
 /// Every server of these tests has it.
 const PROBE: &str = "probe";

@@ -127,11 +127,7 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::position::Epoch;
-
-    fn at(offset: i64) -> Position {
-        Position::new(Epoch::default(), offset).unwrap()
-    }
+    use crate::testing::at;
 
     fn tagged(tag: &str) -> Facets {
         serde_json::from_value(serde_json::json!({ "tag": [tag] })).unwrap()

@@ -12,12 +12,29 @@ use std::sync::Arc;
 
 use crate::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
+use crate::ids::{DocId, ShardId};
 use crate::mover::{OnMissing, Rules};
+use crate::position::{Epoch, Position};
 
 pub(crate) use clock::TokioClock;
 pub(crate) use elastic::MemoryElastic;
 pub(crate) use registry::TestRegistry;
 pub(crate) use tally::{Merger, recount};
+
+/// A document's id.
+pub(crate) fn id(id: &str) -> DocId {
+    DocId::from_key(Some(id.as_bytes())).unwrap()
+}
+
+/// A geoshard's id.
+pub(crate) fn shard(id: &str) -> ShardId {
+    ShardId::new(id).unwrap()
+}
+
+/// The position of the record at `offset`, in the default epoch.
+pub(crate) fn at(offset: i64) -> Position {
+    Position::new(Epoch::default(), offset).unwrap()
+}
 
 /// One geoshard for each face of S2's cube: `f0` around 0°/0°, `f1` around 0°/90°, `f2` around the north pole, and so on.
 pub(crate) fn six_faces() -> Arc<GeoshardMap> {

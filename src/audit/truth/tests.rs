@@ -10,6 +10,7 @@ use crate::elastic::{BulkOp, Guard};
 use crate::ids::ShardId;
 use crate::maps::Floor;
 use crate::position::{Epoch, Position};
+use crate::testing::id;
 use crate::testing::{MemoryElastic, six_faces};
 
 /// A source of truth, a topic and a way into it, all in memory.
@@ -76,10 +77,6 @@ impl Touches for World {
         }
         .boxed()
     }
-}
-
-fn id(id: &str) -> DocId {
-    DocId::from_key(Some(id.as_bytes())).unwrap()
 }
 
 fn found(json: &str) -> Answer {

@@ -1,13 +1,10 @@
 use super::*;
+use crate::testing::shard;
 
 const INTERVAL: Duration = Duration::from_millis(100);
 
 fn at(ms: u64) -> Instant {
     Instant::from_start(Duration::from_millis(ms))
-}
-
-fn shard(name: &str) -> ShardId {
-    ShardId::new(name).unwrap()
 }
 
 fn key(name: &str) -> Key {

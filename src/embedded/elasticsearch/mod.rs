@@ -298,8 +298,8 @@ mod tests {
     use crate::clock::Instant;
     use crate::elastic::http::{Auth, HttpElastic, HttpOptions};
     use crate::elastic::{BulkOp, CallError, Elastic, Get, GetAnswer, Guard, Index};
-    use crate::ids::DocId;
     use crate::position::Position;
+    use crate::testing::id;
 
     const LIMIT: Duration = Duration::from_secs(5);
 
@@ -324,10 +324,6 @@ mod tests {
         let elastic = HttpElastic::connect(&options, Arc::new(BootClock)).unwrap();
         standin.store().create_index("p-meta", Default::default(), Default::default()).unwrap();
         (standin, elastic)
-    }
-
-    fn id(id: &str) -> DocId {
-        DocId::from_key(Some(id.as_bytes())).unwrap()
     }
 
     fn write(name: &str, version: u64, source: &'static str) -> BulkOp {

@@ -36,19 +36,8 @@ use crate::ids::{DocId, ShardId};
 use crate::placement::{Placement, PlacementCache};
 use crate::position::{Epoch, Position};
 use crate::tally::increment::Change;
+use crate::testing::{at, id, shard};
 use crate::write::{Body, Fold, Write};
-
-fn at(offset: i64) -> Position {
-    Position::new(Epoch::default(), offset).unwrap()
-}
-
-fn id(id: &str) -> DocId {
-    DocId::from_key(Some(id.as_bytes())).unwrap()
-}
-
-fn shard(id: &str) -> ShardId {
-    ShardId::new(id).unwrap()
-}
 
 fn path() -> LocationPath {
     LocationPath::new("location").unwrap()

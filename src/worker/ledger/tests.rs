@@ -6,6 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::testing::id;
 use crate::testing::rules;
 use crate::write::{Body, PatchMove};
 
@@ -22,10 +23,6 @@ fn epoch() -> Epoch {
 
 fn position(offset: i64) -> Position {
     Position::new(epoch(), offset).unwrap()
-}
-
-fn id(id: &str) -> DocId {
-    DocId::from_key(Some(id.as_bytes())).unwrap()
 }
 
 fn ledger() -> Ledger {

@@ -14,6 +14,7 @@ use crate::elastic::rounds::{Limits, Unobserved};
 use crate::mover::{Carry, Done, Refusal, Touched};
 use crate::position::Position;
 use crate::retry::RetryPolicy;
+use crate::testing::id;
 use crate::testing::{MemoryElastic, rules, six_faces};
 use crate::write::{Body, Fold, Write};
 
@@ -58,10 +59,6 @@ impl Rig {
     fn ended(&self, name: &str) -> Vec<SpanData> {
         self.kept.0.lock().unwrap().iter().filter(|span| span.name == name).cloned().collect()
     }
-}
-
-fn id(key: &str) -> DocId {
-    DocId::from_key(Some(key.as_bytes())).unwrap()
 }
 
 fn entry(key: &str) -> Entry {
