@@ -44,7 +44,13 @@ mod tests {
     #[test]
     fn deletes_are_remembered_for_twice_the_longest_deadline_by_which_anybody_acts() {
         let claim = |deadline_ms| {
-            Some(Claim { generation: 0, owner: "w".into(), deadline_ms, assignment: "1".into() })
+            Some(Claim {
+                generation: 0,
+                owner: "w".into(),
+                deadline_ms,
+                assignment: "1".into(),
+                ended_ms: None,
+            })
         };
         let target = CheckTarget { gc_deletes: Duration::from_secs(120), ..target() };
         let level = |claims: &[Option<Claim>]| judge(&target, claims).level;

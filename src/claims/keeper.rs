@@ -15,13 +15,15 @@ use super::record::{Claim, claim_key};
 use super::slot::{Found, Slot, Standing, Taken};
 use crate::clock::Clock;
 use crate::elastic::answer::{BulkVerdict, GetVerdict, judge_bulk, judge_get};
-use crate::elastic::{BulkOp, CallError, Elastic, Get, Index};
+use crate::elastic::{BulkOp, CallError, Elastic, Get, Guard, Index};
 use crate::sabotage::{self, Sabotage};
 
 /// How long one request may take, at most.
 const LONGEST_REQUEST: Duration = Duration::from_secs(10);
 /// How often it is looked for claims that are due.
 const RETRY: Duration = Duration::from_secs(1);
+/// How long a worker that stops waits for the last claims to be written.
+const LAST_REQUEST: Duration = Duration::from_secs(2);
 /// So often within one look a claim is read and written anew, if others write it at the same time.
 const ATTEMPTS: usize = 3;
 
@@ -36,6 +38,10 @@ pub struct Claims {
 #[derive(Debug)]
 struct Shared {
     slots: Mutex<BTreeMap<i32, (Slot, watch::Sender<Standing>)>>,
+    /// What owners that have ended leave behind, with the partition.
+    endings: Mutex<Vec<(i32, Guard, Claim)>>,
+    /// Who claims, for people.
+    owner: Arc<str>,
     /// Told when a claim has to be written.
     wanted: Notify,
     /// Part of every assignment's name.
@@ -74,7 +80,11 @@ impl Claims {
                 receiver
             }
             None => {
-                let taken = Some(Taken { at: now, deadline: self.deadline });
+                let taken = Some(Taken {
+                    at: now,
+                    deadline: self.deadline,
+                    zombies: self.deadline.saturating_mul(2),
+                });
                 watch::channel(Standing { taken, ..Standing::default() }).1
             }
         };
@@ -118,6 +128,22 @@ impl Claimed {
             && standing.confirmed_at.is_some_and(|at| self.clock.now().since(at) <= self.max_age)
     }
 
+    /// The owner has ended in good order: nothing that it has sent is under way, and it sends nothing more. Whoever takes the
+    /// partition over does not wait for it then. It is told once; if that does not arrive, it is waited for.
+    pub fn end(&self) {
+        let Some((shared, assignment)) = &self.of else { return };
+        let ending = match shared.slots().get(&self.partition) {
+            Some((slot, _)) if slot.assignment == *assignment => slot.end(&shared.owner, self.clock.now()),
+            _ => None,
+        };
+        if let Some((guard, claim)) = ending {
+            let mut endings = shared.endings.lock().unwrap_or_else(PoisonError::into_inner);
+            endings.push((self.partition, guard, claim));
+            drop(endings);
+            shared.wanted.notify_one();
+        }
+    }
+
     /// How the claim stands.
     pub fn standing(&self) -> Standing {
         self.standing.borrow().clone()
@@ -146,7 +172,6 @@ impl Drop for Claimed {
 pub struct Keeper {
     elastic: Arc<dyn Elastic>,
     topic: String,
-    owner: Arc<str>,
     timeout: Duration,
     retry: Duration,
     clock: Arc<dyn Clock>,
@@ -165,6 +190,8 @@ impl Keeper {
     ) -> (Self, Claims) {
         let shared = Arc::new(Shared {
             slots: Mutex::default(),
+            endings: Mutex::default(),
+            owner,
             wanted: Notify::new(),
             process,
             assignments: Mutex::default(),
@@ -172,10 +199,10 @@ impl Keeper {
         let claims = Claims { shared: Some(shared.clone()), clock: clock.clone(), deadline };
         let timeout = (deadline / 6).min(LONGEST_REQUEST);
         let retry = (deadline / 12).min(RETRY);
-        (Self { elastic, topic: topic.to_owned(), owner, timeout, retry, clock, shared }, claims)
+        (Self { elastic, topic: topic.to_owned(), timeout, retry, clock, shared }, claims)
     }
 
-    /// Keeps claims until told to stop.
+    /// Keeps claims until told to stop, and leaves behind then what owners that have ended said last.
     pub async fn run(self, stop: CancellationToken) {
         loop {
             self.look().await;
@@ -187,7 +214,7 @@ impl Keeper {
             };
             tokio::select! {
                 biased;
-                () = stop.cancelled() => return,
+                () = stop.cancelled() => return self.leave().await,
                 () = told => {}
                 () = pause => {}
             }
@@ -196,6 +223,7 @@ impl Keeper {
 
     /// Reads and writes the claims that are due, once.
     pub async fn look(&self) {
+        self.leave().await;
         for _ in 0..ATTEMPTS {
             if !self.read().await || !self.write().await {
                 return;
@@ -250,7 +278,7 @@ impl Keeper {
         let mut writes = Vec::new();
         for (&partition, (slot, _)) in self.shared.slots().iter() {
             if slot.due_at() <= asked
-                && let Some((guard, claim)) = slot.write(&self.owner, asked)
+                && let Some((guard, claim)) = slot.write(&self.shared.owner, asked)
             {
                 let id = claim_key(&self.topic, partition);
                 let op = BulkOp::Index { index: Index::Meta, id, guard, source: claim.to_json() };
@@ -290,6 +318,23 @@ impl Keeper {
             }
         }
         conflicts
+    }
+
+    /// Writes what owners that have ended leave behind.
+    async fn leave(&self) {
+        let endings =
+            std::mem::take(&mut *self.shared.endings.lock().unwrap_or_else(PoisonError::into_inner));
+        let op = |(partition, guard, claim): (i32, Guard, Claim)| {
+            let id = claim_key(&self.topic, partition);
+            BulkOp::Index { index: Index::Meta, id, guard, source: claim.to_json() }
+        };
+        let ops: Vec<BulkOp> = endings.into_iter().map(op).collect();
+        // A conflict says that somebody has followed already.
+        if !ops.is_empty()
+            && let Err(error) = self.elastic.bulk(&ops, self.timeout.min(LAST_REQUEST)).await
+        {
+            tracing::warn!(%error, "the ends of claims could not be written; whoever takes these partitions over waits for this worker");
+        }
     }
 
     fn lost(&self, writes: &[(i32, String, u64, BulkOp)], error: &CallError) -> bool {

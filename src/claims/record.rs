@@ -24,12 +24,22 @@ pub struct Claim {
     /// Tells the assignment from every other one, those of the same worker included.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub assignment: String,
+    /// The owner has ended in good order and sends nothing more: for so many milliseconds from then on earlier owners may
+    /// still act. Absent while it owns the partition, and if it may have left a request behind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_ms: Option<u64>,
 }
 
 impl Claim {
     /// [`Claim::deadline_ms`].
     pub fn deadline(&self) -> Duration {
         Duration::from_millis(self.deadline_ms)
+    }
+
+    /// For how long anybody may act who had the partition before, from when this claim is taken over: a zombie's claim was
+    /// confirmed no later than that, its last batch begins within a deadline, and ends within another.
+    pub fn zombies(&self) -> Duration {
+        self.ended_ms.map_or(self.deadline().saturating_mul(2), Duration::from_millis)
     }
 
     /// As it is stored.

@@ -33,14 +33,22 @@ pub struct Taken {
     pub at: Instant,
     /// The longest `batch.deadline` of all earlier owners that may still act.
     pub deadline: Duration,
+    /// For how long after `at` they may: see [`Claim::zombies`].
+    pub zombies: Duration,
 }
 
 impl Taken {
-    /// When the last zombie has sent its last request: its claim was confirmed no later than [`Taken::at`], its last batch began
-    /// within a deadline of that, and ended within another.
+    /// When the last zombie has sent its last request.
     pub fn zombies_end(&self) -> Instant {
-        self.at + self.deadline.saturating_mul(2)
+        self.at + self.zombies
     }
+}
+
+/// Whom a claim is taken over from.
+#[derive(Debug, Clone, Copy)]
+struct Earlier {
+    deadline: Duration,
+    zombies: Duration,
 }
 
 /// What is in the meta index.
@@ -62,8 +70,8 @@ pub(super) struct Slot {
     pub standing: Standing,
     /// The claim's state while it is this assignment's, as far as is known.
     stamp: Option<Stamp>,
-    /// The deadline of whom it is being taken from; kept until it is known whether that was carried out.
-    taking_from: Option<Duration>,
+    /// Whom it is being taken from; kept until it is known whether that was carried out.
+    taking_from: Option<Earlier>,
     /// Somebody else's claim, and since when it was not renewed.
     other: Option<(Stamp, Instant)>,
 }
@@ -115,7 +123,7 @@ impl Slot {
                 // Whoever held it and lost it, or comes so late, may be the zombie. One that is alive renews its claim.
                 let is_new = self.standing.taken.is_none() && now.since(self.assigned_at) <= self.deadline;
                 if is_new || silence > self.deadline.max(claim.deadline()) {
-                    self.taking_from = Some(claim.deadline());
+                    self.taking_from = Some(Earlier { deadline: claim.deadline(), zombies: claim.zombies() });
                 } else {
                     self.taking_from = None;
                     self.standing.lost_to = Some(claim.owner);
@@ -123,7 +131,9 @@ impl Slot {
             }
             None => {
                 self.other = None;
-                self.taking_from = Some(self.deadline);
+                // It may have been there: geofold 0.1 wrote none before there was a map to confirm.
+                let deadline = self.deadline;
+                self.taking_from = Some(Earlier { deadline, zombies: deadline.saturating_mul(2) });
             }
         }
     }
@@ -137,7 +147,8 @@ impl Slot {
             (None, None, _) => return None,
         };
         let earlier = match (self.standing.taken, self.taking_from) {
-            (_, Some(from)) => from,
+            (_, Some(from)) if from.zombies.is_zero() => Duration::ZERO,
+            (_, Some(from)) => from.deadline,
             (Some(taken), None) if now <= taken.zombies_end() => taken.deadline,
             _ => Duration::ZERO,
         };
@@ -145,9 +156,22 @@ impl Slot {
             assignment: self.assignment.clone(),
             owner: owner.to_owned(),
             generation: self.generation,
-            deadline_ms: u64::try_from(self.deadline.max(earlier).as_millis()).unwrap_or(u64::MAX),
+            deadline_ms: milliseconds(self.deadline.max(earlier)),
+            ended_ms: None,
         };
         Some((guard, claim))
+    }
+
+    /// The claim to leave behind by an owner that has nothing under way and sends nothing more; `None` if it is not known to be
+    /// this assignment's.
+    pub fn end(&self, owner: &str, now: Instant) -> Option<(Guard, Claim)> {
+        let taken = self.standing.taken.filter(|_| self.standing.lost_to.is_none())?;
+        self.stamp?;
+        let (guard, claim) = self.write(owner, now)?;
+        // Never too short by a fraction.
+        let left = milliseconds(taken.zombies_end().since(now)).saturating_add(1);
+        let ended_ms = if now > taken.zombies_end() { 0 } else { left };
+        Some((guard, Claim { ended_ms: Some(ended_ms), ..claim }))
     }
 
     /// The claim was written with this generation; it was sent at `asked`, and it is `now`.
@@ -156,8 +180,9 @@ impl Slot {
         self.stamp = stamp;
         self.other = None;
         if let Some(from) = self.taking_from.take() {
-            let deadline = from.max(self.deadline);
-            self.standing.taken = Some(Taken { at: now, deadline });
+            let deadline =
+                if from.zombies.is_zero() { self.deadline } else { from.deadline.max(self.deadline) };
+            self.standing.taken = Some(Taken { at: now, deadline, zombies: from.zombies });
         }
         self.standing.confirmed_at = Some(asked);
         self.standing.generation = generation;
@@ -168,6 +193,10 @@ impl Slot {
     pub fn not_written(&mut self) {
         self.stamp = None;
     }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -232,7 +261,7 @@ mod tests {
         let mut stored = Stored::default();
         let (mut a, mut b) = (slot("a", at(0), D), slot("b", at(100), D));
         assert!(look(&mut a, &mut stored, at(0)) && look(&mut a, &mut stored, at(20)));
-        assert_eq!(a.standing.taken, Some(Taken { at: at(0), deadline: D }));
+        assert_eq!(a.standing.taken, Some(Taken { at: at(0), deadline: D, zombies: 2 * D }));
         assert!(look(&mut b, &mut stored, at(100)));
         assert!(!look(&mut a, &mut stored, at(101)));
         assert_eq!(a.standing.confirmed_at, Some(at(20)), "as it was");
@@ -271,7 +300,7 @@ mod tests {
         assert!(look(&mut old, &mut stored, at(0)));
         let mut new = slot("new", at(10), D);
         assert!(look(&mut new, &mut stored, at(10)));
-        assert_eq!(new.standing.taken, Some(Taken { at: at(10), deadline: long }));
+        assert_eq!(new.standing.taken, Some(Taken { at: at(10), deadline: long, zombies: 2 * long }));
         assert_eq!(new.standing.taken.unwrap().zombies_end(), at(610));
         let deadline = |stored: &Stored| stored.0.as_ref().unwrap().claim.deadline();
         let mut next = slot("next", at(100), D);
@@ -282,6 +311,40 @@ mod tests {
         assert!(look(&mut next, &mut stored, at(701)));
         assert_eq!(deadline(&stored), D);
         assert_eq!(old.due_at(), at(100), "a third of its deadline");
+    }
+
+    #[test]
+    fn an_owner_that_has_ended_is_not_waited_for_and_those_before_it_are() {
+        let mut stored = Stored::default();
+        let (long, mut old) = (5 * D, slot("old", at(0), 5 * D));
+        assert!(look(&mut old, &mut stored, at(0)), "a zombie from now on");
+        let mut first = slot("first", at(10), D);
+        assert!(look(&mut first, &mut stored, at(10)));
+        assert!(stored.write(first.end("me", at(110)).unwrap()).is_some());
+        let mut second = slot("second", at(120), D);
+        assert!(look(&mut second, &mut stored, at(120)));
+        let zombies = Duration::from_secs(500) + Duration::from_millis(1);
+        assert_eq!(second.standing.taken, Some(Taken { at: at(120), deadline: long, zombies }));
+        assert_eq!(stored.0.as_ref().unwrap().claim.deadline(), long);
+        assert!(look(&mut second, &mut stored, at(700)));
+        assert!(stored.write(second.end("me", at(701)).unwrap()).is_some());
+        let mut third = slot("third", at(702), D);
+        assert!(look(&mut third, &mut stored, at(702)));
+        assert_eq!(third.standing.taken, Some(Taken { at: at(702), deadline: D, zombies: Duration::ZERO }));
+        assert_eq!(stored.0.as_ref().unwrap().claim.ended_ms, None, "it has begun");
+    }
+
+    #[test]
+    fn who_does_not_hold_the_claim_cannot_end_it() {
+        let mut stored = Stored::default();
+        let (mut a, mut b) = (slot("a", at(0), D), slot("b", at(10), D));
+        assert!(a.end("me", at(0)).is_none(), "it was never taken");
+        assert!(look(&mut a, &mut stored, at(0)));
+        let late = a.end("me", at(9)).unwrap();
+        assert!(look(&mut b, &mut stored, at(10)));
+        assert!(stored.write(late).is_none(), "it is compared and set");
+        assert!(!look(&mut a, &mut stored, at(20)));
+        assert!(a.end("me", at(20)).is_none());
     }
 
     #[test]

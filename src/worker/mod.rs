@@ -205,10 +205,9 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
         clock.clone(),
         RandomState::new().hash_one(std::process::id()),
     );
-    // Nothing tells it to end: it goes with the worker.
-    let never = CancellationToken::new();
-    let keeping = supervisor.spawn("claims", never.clone(), keeper.run(never));
-    let _keeping = AbortOnDropHandle::new(keeping);
+    let all_have_ended = CancellationToken::new();
+    let keeping = supervisor.spawn("claims", all_have_ended.clone(), keeper.run(all_have_ended.clone()));
+    let keeping = AbortOnDropHandle::new(keeping);
     let (topic_watch, topic_reader) = TopicWatch::new(topic.clone(), clock.clone());
     // It ends when it has found a difference, and all partitions have stopped.
     let looking = supervisor.spawn_until_done("topic watch", topic_watch.run(brokers(config)?));
@@ -299,6 +298,9 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
     }
     // The poll thread's end of the channel is gone, so this ends once the last offsets are remembered or given up.
     let _ = remembering.await;
+    all_have_ended.cancel();
+    // What it could not write is waited for by the next owners.
+    let _ = keeping.await;
     match (ended, reason_to_halt) {
         (_, Some(halt)) => Err(halt.into()),
         (Ok(result), None) => Ok(result?),

@@ -251,11 +251,13 @@ impl Partition {
             // Without this a panic would leave a partition that nobody works on, and nobody would know.
             ended = AssertUnwindSafe(task.run()).catch_unwind() => ended,
         };
-        if ended.is_err() {
-            task.stop(
+        match ended {
+            Err(_) => task.stop(
                 None,
                 "its task ended unexpectedly; this is a defect in geofold, please report it with the log",
-            );
+            ),
+            Ok(()) if !cancel.is_cancelled() => task.leave_claim(),
+            Ok(()) => {}
         }
         // Whatever is left is read again by the next owner.
         task.partition.meter.set_folded(0);

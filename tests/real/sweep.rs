@@ -22,7 +22,7 @@ fn short_lived() -> Vec<(&'static str, String)> {
     [
         ("elasticsearch", "request_timeout = \"3s\""),
         ("elasticsearch", "gc_deletes = \"5s\""),
-        ("batch", "deadline = \"4s\""),
+        ("batch", "deadline = \"2s\""),
         ("shutdown", "revoke = \"3s\""),
         ("placements", "keep_deleted = \"9s\""),
     ]

@@ -303,8 +303,18 @@ impl Rounds {
             // An answer that is there is used, even if the lease ended with it.
             biased;
             answers = I::send(self, company, items, timeout) => answers,
-            () = lease.cancel.cancelled() => return None,
+            () = lease.cancel.cancelled() => {
+                self.server.gave_up(self.clock.now());
+                return None;
+            }
         };
+        // A proxy may answer 5xx for a request that the server goes on with.
+        if matches!(
+            answers,
+            Err(CallError::Connection(_) | CallError::Timeout(_) | CallError::Status { status: 500.., .. })
+        ) {
+            self.server.gave_up(self.clock.now());
+        }
         let answers = answers.and_then(|answers| {
             if answers.len() == items.len() {
                 return Ok(answers);

@@ -1,7 +1,7 @@
 //! What all requests of a worker know together of the server.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::Halt;
@@ -31,6 +31,8 @@ pub struct ServerState {
     pub(super) credentials: Credentials,
     pub(super) refusals: Refusals,
     observer: Arc<dyn ServerObserver>,
+    /// When a request ended last without its answer.
+    given_up: Mutex<Option<Instant>>,
 }
 
 impl Default for ServerState {
@@ -43,7 +45,18 @@ impl ServerState {
     /// Nothing is refused yet.
     pub fn new(limits: ServerLimits, observer: Arc<dyn ServerObserver>) -> Self {
         let credentials = Credentials::new(limits.unauthorized);
-        Self { credentials, refusals: Refusals::new(limits.refusals), observer }
+        Self { credentials, refusals: Refusals::new(limits.refusals), observer, given_up: Mutex::default() }
+    }
+
+    /// A request ended without its answer: it may be carried out later.
+    pub(super) fn gave_up(&self, now: Instant) {
+        *self.given_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+    }
+
+    /// Whether every request of the last `duration` has its answer, so that none of them can be carried out later.
+    pub fn has_all_answers(&self, duration: Duration, now: Instant) -> bool {
+        let given_up = *self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
+        given_up.is_none_or(|at| now.since(at) > duration)
     }
 
     /// A request, or its items of one index, got 401 or 403.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures::future::FusedFuture;
+
 use super::{Task, stopped_part};
 use crate::claims::Taken;
 use crate::clock::Instant;
@@ -74,6 +76,16 @@ impl Task {
                 PartitionGoesOn { partition: number }.emit(&bench.metrics);
             }
             None => {}
+        }
+    }
+
+    /// Tells the next owner that it need not wait for this one, if nothing of this one can reach Elasticsearch any more.
+    pub(super) fn leave_claim(&self) {
+        let bench = &self.partition.bench;
+        // A server that gave no answer may carry a request out for as long as a zombie may.
+        let window = bench.batching.deadline.saturating_mul(2);
+        if self.batch.is_terminated() && bench.rounds.server.has_all_answers(window, self.now()) {
+            self.claim.end();
         }
     }
 

@@ -129,11 +129,62 @@ async fn a_worker_that_stops_does_not_wait_for_a_claim_that_it_has_lost() {
     assert_eq!(rig.published.watermark(), Some(1));
 }
 
+/// Whether a worker that takes the partition over after this one has to wait for it.
+async fn is_waited_for(rig: &mut Rig) -> bool {
+    rig.pass(Duration::from_secs(1)).await;
+    let (keeper, claims) = keeper(&rig.elastic, &rig.clock, "next", batching().deadline);
+    let claimed = claims.claim(0, 0);
+    keeper.look().await;
+    let taken = claimed.standing().taken.expect("the claim is free for a new owner");
+    taken.zombies_end() > rig.clock.now() + batching().deadline
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_ended_in_good_order_is_not_waited_for() {
+    for mode in [Mode::Drain, Mode::FinishBatch] {
+        let mut rig = Rig::at_work().await;
+        // Those before it may act until then.
+        rig.pass(2 * batching().deadline).await;
+        rig.look().await;
+        rig.mode.send(mode).unwrap();
+        rig.until_ended().await;
+        assert!(!is_waited_for(&mut rig).await, "{mode:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_may_have_left_a_request_behind_is_waited_for() {
+    let mut rig = Rig::at_work().await;
+    rig.pass(2 * batching().deadline).await;
+    rig.look().await;
+    rig.cancel.cancel();
+    rig.until("the task's end", |rig| rig.task.is_finished()).await;
+    assert!(is_waited_for(&mut rig).await, "what it had under way was abandoned");
+
+    let mut rig = Rig::at_work().await;
+    rig.pass(2 * batching().deadline).await;
+    rig.look().await;
+    rig.elastic.set_faults(|faults| faults.down = true);
+    rig.index(1, "a", 1, 1);
+    rig.pass(Duration::from_secs(5)).await;
+    rig.elastic.set_faults(|faults| faults.down = false);
+    rig.until_watermark(2).await;
+    rig.mode.send(Mode::Drain).unwrap();
+    rig.until_ended().await;
+    assert!(is_waited_for(&mut rig).await, "a request had no answer");
+}
+
 /// While a long deadline is made a short one, old workers act by the long one.
 #[tokio::test(start_paused = true)]
 async fn zombies_are_judged_by_the_longest_deadline_of_those_that_had_the_partition() {
     let mut rig = Rig::following();
-    let claim = Claim { generation: 0, owner: "old".into(), deadline_ms: 300_000, assignment: "1-1".into() };
+    let claim = Claim {
+        generation: 0,
+        owner: "old".into(),
+        deadline_ms: 300_000,
+        assignment: "1-1".into(),
+        ended_ms: None,
+    };
     let (index, id, guard) = (Index::Meta, claim_key("topic", 0), Guard::Absent);
     let op = BulkOp::Index { index, id, guard, source: claim.to_json() };
     rig.elastic.bulk(&[op], Duration::from_secs(1)).await.unwrap();
