@@ -33,6 +33,8 @@ fn sample(config: &Config, timeout: Duration) -> Result<Sample, KafkaError> {
     let topic = &config.kafka.topic;
     let mut client = client_config(&config.consumer_properties());
     client.set("allow.auto.create.topics", "false").set("statistics.interval.ms", "0");
+    // The last records of a short partition may begin before its first one.
+    client.set("auto.offset.reset", "earliest").set("enable.partition.eof", "false");
     let consumer: BaseConsumer = client.create()?;
     let mut sample = Sample::default();
     let Ok(found) = topic_facts(consumer.client(), topic, timeout) else { return Err(KafkaError::Canceled) };

@@ -11,7 +11,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Config;
 use super::secret::REDACTED;
-use super::types::{Assignment, GroupProtocol, Kafka, RemoteAssignor, SaslMechanism, SecurityProtocol};
+use super::types::{
+    Assignment, GroupProtocol, Kafka, LostRecords, RemoteAssignor, SaslMechanism, SecurityProtocol,
+};
 
 /// librdkafka settings by name. Values of secret settings are shown as `***`; iterate to get the plain ones.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -161,11 +163,11 @@ const OWNED_BY_CONSUMER: &[(&str, Owner)] = &[
     ("auto.commit.interval.ms", Key("commit.interval")),
     ("enable.auto.offset.store", COMMITS),
     ("offset.store.method", COMMITS),
-    ("auto.offset.reset", Fixed("a group without offsets must read from the beginning, or writes are lost")),
+    ("auto.offset.reset", Key("kafka.lost_records")),
     ("isolation.level", Fixed("writes of an aborted transaction must not reach the index")),
     (
         "enable.partition.eof",
-        Fixed("the end of a partition is no record, and geofold knows it by its offset"),
+        Fixed("a partition whose last offsets are no records is committed up to its end"),
     ),
 ];
 
@@ -232,9 +234,14 @@ impl Config {
         all.set("group.id", &kafka.group_id);
         all.set("enable.auto.commit", "false");
         all.set("enable.auto.offset.store", "false");
-        all.set("auto.offset.reset", "earliest");
+        // A group without offsets reads from the beginning nevertheless: the worker says so with each assignment.
+        let reset = match kafka.lost_records {
+            LostRecords::Stop => "error",
+            LostRecords::Accept => "earliest",
+        };
+        all.set("auto.offset.reset", reset);
         all.set("isolation.level", "read_committed");
-        all.set("enable.partition.eof", "false");
+        all.set("enable.partition.eof", "true");
         match kafka.group_protocol {
             GroupProtocol::Classic => {
                 all.set("group.protocol", "classic");

@@ -90,6 +90,8 @@ pub struct Kafka {
     pub envelope: Envelope,
     /// Where producers put a key.
     pub partitioner: Partitioner,
+    /// What follows when the topic no longer has records that were not read yet.
+    pub lost_records: LostRecords,
     /// The consumer group that all workers of one index share.
     pub group_id: String,
     /// The name by which brokers log this client.
@@ -133,6 +135,7 @@ impl Default for Kafka {
             key: KeyForm::Text,
             envelope: Envelope::Plain,
             partitioner: Partitioner::Murmur2,
+            lost_records: LostRecords::Stop,
             group_id: "geofold".to_owned(),
             client_id: "geofold".to_owned(),
             group_protocol: GroupProtocol::Classic,
@@ -204,6 +207,16 @@ pub enum Partitioner {
     Fnv1a,
     /// By a rule of their own.
     Custom,
+}
+
+/// What follows when the topic no longer has records that were not read yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LostRecords {
+    /// Their partition stops.
+    Stop,
+    /// It goes on at the first record that is left.
+    Accept,
 }
 
 /// What a record's value is, if it has no header `geofold-op`.

@@ -62,8 +62,7 @@ pub fn read(
     stop: &CancellationToken,
 ) -> Result<(), ReadError> {
     let topic = config.kafka.topic.as_str();
-    let mut properties = client_config(&config.consumer_properties());
-    properties.set("enable.partition.eof", "true");
+    let properties = client_config(&config.consumer_properties());
     let consumer: BaseConsumer = properties.create().map_err(while_doing("make a kafka client"))?;
     let partitions = topic_facts(consumer.client(), topic, TIMEOUT)?.partitions;
     let mut ends = BTreeMap::new();

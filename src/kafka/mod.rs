@@ -8,12 +8,12 @@ pub(crate) mod topic;
 
 use std::time::{Duration, Instant};
 
-use rdkafka::TopicPartitionList;
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::consumer::{BaseConsumer, ConsumerContext};
 use rdkafka::error::KafkaResult;
 use rdkafka::metadata::MetadataBroker;
 use rdkafka::types::RDKafkaErrorCode;
+use rdkafka::{Offset, TopicPartitionList};
 use thiserror::Error;
 
 /// How a producer may compress what geofold can read.
@@ -45,6 +45,21 @@ pub fn commit_with_answer<C: ConsumerContext>(
     offsets: &TopicPartitionList,
 ) -> KafkaResult<()> {
     native::commit_with_answer(consumer, offsets)
+}
+
+/// The offset that comes after all that was polled of a partition, and after what was there in between and is no record. `None`:
+/// nothing came since it was assigned.
+pub fn position<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, partition: i32) -> Option<i64> {
+    let mut asked = TopicPartitionList::with_capacity(1);
+    asked.add_partition(topic, partition);
+    native::positions(consumer, &asked)?;
+    let element = asked.find_partition(topic, partition)?;
+    if let Offset::Offset(offset) = element.offset() { Some(offset) } else { None }
+}
+
+/// A partition's first offset as the last answer with records has told, without asking; negative if none has.
+pub fn known_beginning<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, partition: i32) -> i64 {
+    native::known_beginning(consumer, topic, partition)
 }
 
 /// Keeps what is fetched of a partition back, in a queue that nobody polls: when it is full (`queued.max.messages.kbytes`),
@@ -149,7 +164,7 @@ mod tests {
     use rdkafka::consumer::{BaseConsumer, Consumer};
     use rdkafka::mocking::MockCluster;
     use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
-    use rdkafka::{ClientConfig, Message, Offset};
+    use rdkafka::{ClientConfig, Message};
 
     use super::*;
 

@@ -59,6 +59,39 @@ pub(super) fn commit_with_answer<C: ConsumerContext>(
     if code == NO_ERROR { Ok(()) } else { Err(KafkaError::ConsumerCommit(code.into())) }
 }
 
+/// Sets the offsets of a list to where the application stands, and leader epochs too. `None`: librdkafka does not tell.
+///
+/// rust-rdkafka tells it for the whole assignment only.
+pub(super) fn positions<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    partitions: &TopicPartitionList,
+) -> Option<()> {
+    // SAFETY: both are alive while they are borrowed; librdkafka only writes to the elements of the list.
+    let code = unsafe { sys::rd_kafka_position(consumer.client().native_ptr(), partitions.ptr()) };
+    (code == NO_ERROR).then_some(())
+}
+
+/// The first offset of a partition that librdkafka knows of; negative if it knows of none. Asks nobody.
+pub(super) fn known_beginning<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    topic: &str,
+    partition: i32,
+) -> i64 {
+    let (mut low, mut high) = (-1, -1);
+    let Ok(name) = CString::new(topic) else { return low };
+    // SAFETY: the client is alive while `consumer` is borrowed, the name is terminated, and both numbers may be written to.
+    unsafe {
+        sys::rd_kafka_get_watermark_offsets(
+            consumer.client().native_ptr(),
+            name.as_ptr(),
+            partition,
+            &mut low,
+            &mut high,
+        );
+    }
+    low
+}
+
 /// Lets what is fetched of a partition come with the consumer's polls, or stay in the partition's own queue, where
 /// librdkafka's bounds hold it and nobody polls. `false`: librdkafka does not know the partition.
 ///

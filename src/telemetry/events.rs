@@ -15,6 +15,7 @@ use crate::elastic::{Index, ItemError};
 use crate::ids::DocId;
 use crate::position::Position;
 use crate::registry::SchemaId;
+use crate::worker::offsets::Lost;
 
 /// Partition numbers as a log line shows them: in order, neighbours as a range, and not without end.
 #[derive(Debug)]
@@ -115,6 +116,36 @@ impl PartitionStopped<'_> {
     pub fn emit(self, metrics: &Metrics) {
         metrics.partition_stopped(self.partition);
         error!(partition = self.partition, offset = self.offset, reason = %self.reason, "partition stopped");
+    }
+}
+
+/// Records were deleted from the topic before they were read.
+#[derive(Debug)]
+pub struct RecordsLost<'a> {
+    /// The topic.
+    pub topic: &'a str,
+    /// The partition.
+    pub partition: i32,
+    /// Which offsets.
+    pub lost: Lost,
+    /// Whether the partition goes on behind them.
+    pub accepted: bool,
+}
+
+impl RecordsLost<'_> {
+    /// Logs and counts it.
+    pub fn emit(self, metrics: &Metrics) {
+        let Self { topic, partition, lost, accepted } = self;
+        metrics.lost_records.inc_by(lost.count());
+        error!(
+            topic,
+            partition,
+            from = lost.from,
+            to = lost.to,
+            count = lost.count(),
+            accepted,
+            "records were deleted from the topic before they were read; their writes are lost"
+        );
     }
 }
 
@@ -562,6 +593,20 @@ mod tests {
         assert!(lines.contains("partition stopped partition=3 offset=41"), "{lines}");
         assert!(lines.contains("reason=no dead-letter topic is configured"), "{lines}");
         assert!(metrics.render().unwrap().contains("geofold_stopped_partitions 1\n"));
+    }
+
+    #[test]
+    fn lost_records_are_an_error_line_and_counted() {
+        let metrics = Metrics::new().unwrap();
+        let lines = lines_of(Level::ERROR, || {
+            let lost = Lost { from: 100, to: 150 };
+            RecordsLost { topic: "t", partition: 3, lost, accepted: false }.emit(&metrics);
+        });
+        assert!(
+            lines.contains(r#"topic="t" partition=3 from=100 to=150 count=50 accepted=false"#),
+            "{lines}"
+        );
+        assert!(metrics.render().unwrap().contains("geofold_lost_records_total 50\n"));
     }
 
     #[test]

@@ -123,6 +123,8 @@ pub struct Metrics {
     entries_retried: IntCounterVec,
     pub(super) dead_letters: IntCounterVec,
 
+    /// Records that were gone from the topic before they were read.
+    pub lost_records: IntCounter,
     /// Documents that changed geoshard.
     pub moves: IntCounter,
     /// Entries parked (protocol, step 1).
@@ -297,6 +299,10 @@ impl Metrics {
                 "geofold_dead_letters_total",
                 "Messages written to the dead-letter topic, by reason.",
                 &["reason"],
+            )?,
+            lost_records: r.counter(
+                "geofold_lost_records_total",
+                "Records, at most, that were deleted from the topic before they were read, each time that it was found out.",
             )?,
             moves: r.counter("geofold_moves_total", "Documents that changed geoshard.")?,
             parked: r.counter(

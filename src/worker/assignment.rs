@@ -11,9 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::budget::{Budget, CacheShare, Limits, Meter};
 use super::limits::{self, LimitsReader};
+use super::offsets::{Trouble, Truncated, Verdict, judge};
 use super::partition::{Bench, Mode, Partition, Published, stopped_part};
 use super::record::Record;
+use crate::config::LostRecords;
 use crate::telemetry::board::Standing;
+use crate::telemetry::events::RecordsLost;
 use crate::telemetry::metrics::{PartitionMetrics, level};
 
 /// Records that may wait between the poll thread and a partition task. Bytes bound them before ([`Limits`]): a partition
@@ -34,6 +37,9 @@ const HELD_FROM_BYTES: usize = 16 << 20;
 
 /// After a cancelled task was told so, it has this long to let go; it only has to reach its next await.
 const CANCEL_GRACE: Duration = Duration::from_millis(500);
+
+/// So often in a row a partition has to be seen not read: once may be while it is only just assigned.
+const UNREAD_AT_LEAST: u32 = 2;
 
 /// How a partition is kept from being read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,12 +72,29 @@ struct Owned {
     remembered: Option<i64>,
     /// The partition's end, as the broker last told.
     end: Option<i64>,
+    /// The offset that comes next: after what was routed, or what was committed; `None` while nothing is known.
+    next: Option<i64>,
+    /// Everything below is routed, or no record; told the task after what waits here.
+    read_to: Option<i64>,
+    /// It can not be read on.
+    is_in_trouble: bool,
+    /// How often in a row librdkafka was seen not to read it.
+    unread: u32,
     metrics: PartitionMetrics,
 }
 
 impl Owned {
     /// Gives the task as many of the waiting records as its queue takes.
     fn pass_on(&mut self) {
+        self.pass_on_records();
+        if self.overflow.is_empty()
+            && let Some(read_to) = self.read_to.take()
+        {
+            self.published.tell(|known| known.read_to = Some(read_to));
+        }
+    }
+
+    fn pass_on_records(&mut self) {
         while let Some(record) = self.overflow.pop_front() {
             match self.records.try_send(record) {
                 Ok(()) => {}
@@ -146,15 +169,16 @@ impl Assignment {
         }
     }
 
-    /// Starts a task for each partition. Nothing of an earlier assignment is kept: a placement cached then would make two
+    /// Starts a task for each partition, each given with what is committed. Nothing of an earlier assignment is kept: a placement cached then would make two
     /// copies (protocol, "The owner's cache"). Gives those that librdkafka does not let through by itself.
     #[must_use]
-    pub fn assign(&mut self, partitions: &[i32]) -> Vec<i32> {
+    pub fn assign(&mut self, partitions: &[(i32, Option<i64>)]) -> Vec<i32> {
+        let numbers: Vec<i32> = partitions.iter().map(|(number, _)| *number).collect();
         // Nothing comes twice without a revocation; if it did, the earlier task must be gone first.
-        self.revoke(partitions, Duration::ZERO);
+        self.revoke(&numbers, Duration::ZERO);
         self.cache_share.set_partitions(self.owned.len() + partitions.len());
         let begin_with = if self.draining { Mode::Drain } else { Mode::Run };
-        for &number in partitions {
+        for &(number, next) in partitions {
             let (records, records_receiver) = mpsc::channel(QUEUE_RECORDS);
             let (mode, mode_receiver) = watch::channel(begin_with);
             let (ended_sender, ended) = std_mpsc::channel();
@@ -191,11 +215,15 @@ impl Assignment {
                 committed: None,
                 remembered: None,
                 end: None,
+                next,
+                read_to: None,
+                is_in_trouble: false,
+                unread: 0,
                 metrics,
             };
             self.owned.insert(number, owned);
         }
-        partitions.iter().copied().filter(|number| self.ever_held.contains(number)).collect()
+        numbers.into_iter().filter(|number| self.ever_held.contains(number)).collect()
     }
 
     /// Lets each partition finish its batch until `grace` is over, cancels what is still at work, and gives the offsets
@@ -239,6 +267,7 @@ impl Assignment {
     pub fn route(&mut self, number: i32, record: Record) -> bool {
         // A record of a partition that was just revoked: the next owner reads it again.
         let Some(owned) = self.owned.get_mut(&number) else { return true };
+        owned.next = owned.next.max(Some(record.offset + 1));
         owned.meter.enqueued(record.bytes());
         owned.overflow.push_back(record);
         if owned.overflow.len() >= PASSED_ON_AT_ONCE {
@@ -333,6 +362,89 @@ impl Assignment {
             }
         }
         due
+    }
+
+    /// Whether offsets are missing before a record at `offset`, or nothing is known of what was before.
+    pub fn has_gap_before(&self, number: i32, offset: i64) -> bool {
+        self.owned.get(&number).is_some_and(|owned| owned.next.is_none_or(|next| next < offset))
+    }
+
+    /// Reading has reached `offset`, where the partition begins at `low`. What is lost between is told and counted. Says whether
+    /// the partition may be read on.
+    pub fn reached(&mut self, number: i32, offset: i64, low: i64) -> bool {
+        let Some(owned) = self.owned.get_mut(&number) else { return true };
+        if owned.next.is_none() {
+            owned.published.tell(|known| known.first = Some(low));
+        }
+        match judge(owned.next, None, low.min(offset), i64::MAX) {
+            Verdict::Lost(lost) => self.found(number, lost.into()),
+            Verdict::There | Verdict::Begins | Verdict::Truncated(_) => {}
+        }
+        self.owned.get(&number).is_some_and(|owned| !owned.is_in_trouble)
+    }
+
+    /// Reading has come to the partition's end: what is below `offset` and was not routed is no record.
+    pub fn at_end(&mut self, number: i32, offset: i64) {
+        if let Some(owned) = self.owned.get_mut(&number)
+            && owned.next.is_none_or(|next| next < offset)
+            && !owned.is_in_trouble
+        {
+            owned.next = Some(offset);
+            owned.read_to = Some(offset);
+        }
+    }
+
+    /// Partitions that are read, each with the offset that comes next.
+    pub fn to_be_read(&self) -> Vec<(i32, i64)> {
+        let readable = self.owned.iter().filter(|(_, owned)| !owned.is_in_trouble);
+        readable.filter_map(|(&number, owned)| Some((number, owned.next?))).collect()
+    }
+
+    /// Looks whether what comes next is there.
+    pub fn look(&mut self, number: i32, next: i64, low: i64, high: i64) {
+        match judge(Some(next), None, low, high) {
+            Verdict::Lost(lost) => self.found(number, lost.into()),
+            Verdict::Truncated(truncated) => {
+                self.found(number, Trouble::Truncated(truncated, self.bench.epoch));
+            }
+            Verdict::There | Verdict::Begins => {}
+        }
+    }
+
+    /// Something is wrong with what comes next in a partition. It stops, unless that is accepted.
+    pub fn found(&mut self, number: i32, trouble: Trouble) {
+        let Some(owned) = self.owned.get_mut(&number) else { return };
+        let mut accepted = false;
+        if let Trouble::Lost(lost) = trouble {
+            accepted = self.bench.lost_records == LostRecords::Accept;
+            let topic = &self.bench.topic;
+            RecordsLost { topic, partition: number, lost, accepted }.emit(&self.bench.metrics);
+        }
+        if !accepted {
+            owned.is_in_trouble = true;
+            owned.published.tell(|known| known.trouble = Some(trouble));
+        }
+    }
+
+    /// librdkafka does not read these, after it could not go on somewhere and nothing was found wrong with any partition's ends. One
+    /// that stays so was truncated below what was read. `true`: one has no offset to read from, and has to be assigned anew.
+    pub fn not_read(&mut self, numbers: &[i32]) -> bool {
+        let epoch = self.bench.epoch;
+        let mut must_begin_again = false;
+        let mut truncated = Vec::new();
+        for (&number, owned) in &mut self.owned {
+            let is_unread = numbers.contains(&number) && !owned.is_in_trouble;
+            owned.unread = if is_unread { owned.unread + 1 } else { 0 };
+            match owned.next {
+                _ if owned.unread < UNREAD_AT_LEAST => {}
+                Some(next) => truncated.push((number, Truncated { next, end: None })),
+                None => must_begin_again = true,
+            }
+        }
+        for (number, what) in truncated {
+            self.found(number, Trouble::Truncated(what, epoch));
+        }
+        must_begin_again
     }
 
     /// The broker told where the partition ends.

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use super::assignment::Assignment;
 use super::record::Record;
 use crate::admin::Health;
-use crate::kafka::{commit_with_answer, hold_back, let_through};
+use crate::kafka::{commit_with_answer, hold_back, known_beginning, let_through, position};
 use crate::telemetry::board::Board;
 use crate::telemetry::events::{
     CommitFailed, Numbers, OffsetsCommitted, PartitionsAssigned, PartitionsRevoked,
@@ -32,6 +32,12 @@ const RECORDS_PER_TURN: usize = 2000;
 
 /// How often acknowledged offsets are told to the meta index.
 const REMEMBER_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How long the group's offsets may be waited for when partitions are assigned. Nothing is polled meanwhile.
+const COMMITTED_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long the ends of one partition may be waited for, and until they are asked for again. Nothing is polled meanwhile.
+const ENDS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long leaving the group may take, beyond what revoked partitions are given to finish.
 const LEAVING: Duration = Duration::from_secs(10);
@@ -66,12 +72,59 @@ pub struct Context {
     assignment: Mutex<Assignment>,
     pace: Pace,
     metrics: Arc<Metrics>,
+    stuck: Mutex<Stuck>,
+}
+
+/// What is known of partitions that librdkafka does not read on, since what comes next is not there.
+#[derive(Debug, Default)]
+struct Stuck {
+    /// Ask where partitions begin and end, from then on.
+    look_at: Option<Instant>,
+    /// That was done at least once: what librdkafka still does not read has another cause.
+    has_looked: bool,
+    /// Partitions have to be assigned anew.
+    begin_again: bool,
 }
 
 impl Context {
     /// For `topic`.
     pub fn new(topic: &str, assignment: Assignment, pace: Pace, metrics: Arc<Metrics>) -> Self {
-        Self { topic: topic.to_owned(), assignment: Mutex::new(assignment), pace, metrics }
+        Self {
+            topic: topic.to_owned(),
+            assignment: Mutex::new(assignment),
+            pace,
+            metrics,
+            stuck: Mutex::default(),
+        }
+    }
+
+    fn stuck(&self) -> MutexGuard<'_, Stuck> {
+        self.stuck.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says where the partitions of a new assignment begin: where the group has committed, or with the first record. By
+    /// itself librdkafka would take a partition of which nothing is committed for one whose records are lost.
+    fn choose_starts(&self, consumer: &BaseConsumer<Self>, assigned: &TopicPartitionList) {
+        if assigned.count() == 0 {
+            return;
+        }
+        let asked = self.partitions(&numbers(assigned));
+        let committed = match consumer.committed_offsets(asked, COMMITTED_TIMEOUT) {
+            Ok(committed) => committed,
+            // librdkafka asks again, for as long as it takes. What was never committed is assigned anew ([`Stuck`]).
+            Err(error) => return tracing::warn!(%error, "the group's committed offsets can not be had"),
+        };
+        for mut partition in assigned.elements() {
+            let found = committed.find_partition(&self.topic, partition.partition());
+            let start = match found.map(|found| (found.error(), found.offset())) {
+                Some((Ok(()), Offset::Offset(committed))) => Offset::Offset(committed),
+                Some((Ok(()), _)) => Offset::Beginning,
+                Some((Err(_), _)) | None => continue,
+            };
+            if let Err(error) = partition.set_offset(start) {
+                tracing::error!(partition = partition.partition(), ?start, %error, "a partition's beginning can not be set");
+            }
+        }
     }
 
     fn assignment(&self) -> MutexGuard<'_, Assignment> {
@@ -144,9 +197,19 @@ impl ClientContext for Context {
             }
         }
         assignment.update_lag();
+        let mut stuck = self.stuck();
+        if stuck.has_looked {
+            let unread = topic.partitions.values().filter(|partition| partition.fetch_state == "none");
+            let unread: Vec<i32> = unread.map(|partition| partition.partition).collect();
+            stuck.begin_again |= assignment.not_read(&unread);
+        }
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
+        // Every end of every partition comes as one.
+        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::PartitionEOF) {
+            return;
+        }
         tracing::warn!(%error, reason, "kafka client");
     }
 
@@ -169,16 +232,20 @@ impl ConsumerContext for Context {
     fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         match rebalance {
             Rebalance::Revoke(list) => self.revoke(consumer, &numbers(list)),
-            Rebalance::Assign(_) => {}
+            Rebalance::Assign(list) => self.choose_starts(consumer, list),
             Rebalance::Error(error) => tracing::warn!(%error, "rebalance failed; the client tries again"),
         }
     }
 
     fn post_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         if let Rebalance::Assign(list) = rebalance {
-            let partitions = numbers(list);
-            PartitionsAssigned { partitions: &partitions }.emit(&self.metrics);
-            for partition in self.assignment().assign(&partitions) {
+            PartitionsAssigned { partitions: &numbers(list) }.emit(&self.metrics);
+            let starts: Vec<(i32, Option<i64>)> = list
+                .elements()
+                .iter()
+                .map(|element| (element.partition(), absolute(element.offset())))
+                .collect();
+            for partition in self.assignment().assign(&starts) {
                 let_through(consumer, &self.topic, partition);
             }
         }
@@ -209,6 +276,10 @@ impl ConsumerContext for Context {
 
 fn numbers(list: &TopicPartitionList) -> Vec<i32> {
     list.elements().iter().map(|element| element.partition()).collect()
+}
+
+fn absolute(offset: Offset) -> Option<i64> {
+    if let Offset::Offset(offset) = offset { Some(offset) } else { None }
 }
 
 /// Why the poll thread ended other than by being told to.
@@ -251,6 +322,7 @@ fn poll_and_commit(
     while !signals.abort.load(Ordering::Relaxed) {
         health.poll_heartbeat();
         poll_some(consumer, context)?;
+        look_for_trouble(consumer, context);
         set_flow(consumer, context);
         if last_commit.elapsed() >= context.pace.commit_interval || drain_until.is_some() {
             last_commit = Instant::now();
@@ -324,10 +396,24 @@ fn poll_some(consumer: &BaseConsumer<Context>, context: &Context) -> Result<(), 
         match consumer.poll(timeout) {
             None => return Ok(()),
             Some(Ok(message)) => {
-                let record = Record::copy_of(&message);
-                if !context.assignment().route(message.partition(), record) {
+                let partition = message.partition();
+                let mut assignment = context.assignment();
+                if assignment.has_gap_before(partition, message.offset())
+                    && !assignment.reached(
+                        partition,
+                        message.offset(),
+                        known_beginning(consumer, &context.topic, partition),
+                    )
+                {
+                    continue;
+                }
+                if !assignment.route(partition, Record::copy_of(&message)) {
                     return Ok(());
                 }
+            }
+            Some(Err(KafkaError::PartitionEOF(partition))) => at_end(consumer, context, partition),
+            Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset))) => {
+                context.stuck().look_at = Some(Instant::now());
             }
             Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::Fatal)))
             | Some(Err(KafkaError::MessageConsumptionFatal(_))) => {
@@ -344,6 +430,45 @@ fn poll_some(consumer: &BaseConsumer<Context>, context: &Context) -> Result<(), 
         timeout = Duration::ZERO;
     }
     Ok(())
+}
+
+/// Takes note of where a partition ends. That may be beyond its last record: transactions end with markers.
+fn at_end(consumer: &BaseConsumer<Context>, context: &Context, partition: i32) {
+    let Some(end) = position(consumer, &context.topic, partition) else { return };
+    let mut assignment = context.assignment();
+    if assignment.has_gap_before(partition, end)
+        && assignment.reached(partition, end, known_beginning(consumer, &context.topic, partition))
+    {
+        assignment.at_end(partition, end);
+    }
+}
+
+/// What librdkafka can not go on with it does not name, so all partitions are looked at.
+fn look_for_trouble(consumer: &BaseConsumer<Context>, context: &Context) {
+    if std::mem::take(&mut context.stuck().begin_again) {
+        tracing::warn!("partitions without a beginning: leaving the group, and joining it again");
+        consumer.unsubscribe();
+        if let Err(error) = consumer.subscribe(&[&context.topic]) {
+            tracing::error!(%error, "the group can not be joined again; restart this worker");
+        }
+    }
+    if context.stuck().look_at.is_none_or(|due| Instant::now() < due) {
+        return;
+    }
+    let partitions = context.assignment().to_be_read();
+    for (partition, next) in partitions {
+        let (low, high) = match consumer.fetch_watermarks(&context.topic, partition, ENDS_TIMEOUT) {
+            Ok(ends) => ends,
+            Err(error) => {
+                tracing::warn!(partition, %error, "a partition could not be read on, and where they begin and end can not be had");
+                context.stuck().look_at = Some(Instant::now() + ENDS_TIMEOUT);
+                return;
+            }
+        };
+        context.assignment().look(partition, next, low, high);
+    }
+    let mut stuck = context.stuck();
+    (stuck.look_at, stuck.has_looked) = (None, true);
 }
 
 fn set_flow(consumer: &BaseConsumer<Context>, context: &Context) {

@@ -8,6 +8,7 @@
 //! | `assignment.rs` | the partitions owned now, as the poll thread sees them |
 //! | `partition.rs` | one task per partition: decode, fold, batch, settle, publish |
 //! | `ledger.rs` | what a partition owes, and the watermark that follows (pure) |
+//! | `offsets.rs` | whether a partition still has what is to be read next (pure) |
 //! | `limits.rs` | the limits in force, which are followed while it runs |
 //! | `budget.rs` | bytes held, and who must stop reading |
 //! | `distribution.rs` | the distributor that the configuration asks for |
@@ -23,6 +24,7 @@ pub mod consumer;
 pub(crate) mod distribution;
 pub mod ledger;
 pub mod limits;
+pub mod offsets;
 pub mod partition;
 pub mod preflight;
 pub mod record;
@@ -217,6 +219,7 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
         epoch: config.positions.epoch,
         partitions: topic.partitions,
         partitioner: config.kafka.partitioner,
+        lost_records: config.kafka.lost_records,
         topic_reader,
         batching: now.batching,
         limits: limits.clone(),

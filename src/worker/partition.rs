@@ -41,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::claim::Ownership;
 use self::distributions::Distributions;
+use self::first::First;
 use self::gates::Gates;
 use self::letters::Delivered;
 use self::schemas::Asking;
@@ -51,13 +52,14 @@ use self::turn::Turn;
 use super::budget::{CacheShare, Meter};
 use super::ledger::{Ledger, Settlement};
 use super::limits::{self, LimitsReader};
+use super::offsets::Trouble;
 use super::record::Record;
 use super::reread::Reread;
 use super::topic_watch::TopicReader;
 use crate::admin::Health;
 use crate::claims::{Claimed, Claims};
 use crate::clock::{Clock, Instant};
-use crate::config::Partitioner;
+use crate::config::{LostRecords, Partitioner};
 use crate::dead_letter::LetterBox;
 use crate::decode::{Decoder, RawRecord, Undecoded};
 use crate::distribution::Distributor;
@@ -95,6 +97,8 @@ pub struct Bench {
     pub partitions: i32,
     /// Where producers put a key.
     pub partitioner: Partitioner,
+    /// What follows when the topic no longer has records that were not read yet.
+    pub lost_records: LostRecords,
     /// Whether it is still that topic.
     pub topic_reader: TopicReader,
     /// When and how much goes into a batch, as the worker began. Of the deadline alone that is always true.
@@ -167,9 +171,21 @@ pub enum Mode {
     FinishBatch,
 }
 
+/// What the poll thread knows of a partition's offsets, beyond its records.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Known {
+    /// Everything below was handed over, or is no record: a transaction's marker, or taken by compaction.
+    pub read_to: Option<i64>,
+    /// The partition's first offset, if nothing of it was committed.
+    pub first: Option<i64>,
+    /// Why it can not be read on.
+    pub trouble: Option<Trouble>,
+}
+
 /// What a partition task tells the poll thread, and is told.
 #[derive(Debug)]
 pub struct Published {
+    known: watch::Sender<Known>,
     watermark: AtomicI64,
     committed: AtomicI64,
     drained: AtomicBool,
@@ -181,6 +197,7 @@ impl Published {
     /// Nothing read, nothing done.
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
+            known: watch::Sender::default(),
             watermark: AtomicI64::new(Self::NONE),
             committed: AtomicI64::new(Self::NONE),
             drained: AtomicBool::new(false),
@@ -203,6 +220,11 @@ impl Published {
     pub fn committed(&self) -> Option<i64> {
         let offset = self.committed.load(Ordering::Acquire);
         (offset != Self::NONE).then_some(offset)
+    }
+
+    /// Changes what is known of the offsets. Of [`Known::read_to`] after all records below it are in the task's queue.
+    pub fn tell(&self, change: impl FnOnce(&mut Known)) {
+        self.known.send_modify(change);
     }
 
     /// Whether the task has ended: it will do nothing more.
@@ -285,6 +307,8 @@ struct Task {
     acting: Arc<MapsRecord>,
     /// The partition's claim, which also tells by which maps the task acts.
     claim: Claimed,
+    /// What the poll thread knows of the offsets.
+    known: watch::Receiver<Known>,
     ownership: Ownership,
     batch_size: u32,
     deliveries: FuturesUnordered<BoxFuture<'static, Delivered>>,
@@ -356,6 +380,7 @@ impl Task {
             maps: bench.maps.clone(),
             acting: bench.maps.record(),
             claim: bench.claims.claim(partition.number, bench.maps.record().generation),
+            known: partition.published.known.subscribe(),
             ownership: Ownership::default(),
             batch_size: 0,
             deliveries: FuturesUnordered::new(),
@@ -391,14 +416,19 @@ impl Task {
     }
 
     async fn run(&mut self) {
-        let Some(first) = self.first_record().await else { return };
-        if !self.may_start_at(first.offset).await {
+        let Some(first) = self.first().await else { return };
+        if !self.may_start_at(first.offset()).await {
             // The partition may be stopped for long, and other partitions need the memory.
-            self.partition.meter.dequeued(first.bytes());
+            if let First::Record(record) = first {
+                self.partition.meter.dequeued(record.bytes());
+            }
             return self.wait_to_be_dismissed().await;
         }
-        self.count_from(first.offset);
-        self.take(first);
+        self.count_from(first.offset());
+        match first {
+            First::Record(record) => self.take(record),
+            First::End(offset) => self.ledger.read_up_to(offset),
+        }
         // Until here it waited for a record, and nothing ticked.
         self.last_turn = self.now();
         let mut gauges = tokio::time::interval(GAUGE_INTERVAL);
@@ -406,6 +436,7 @@ impl Task {
         loop {
             self.follow_claim();
             self.follow_topic();
+            self.follow_offsets();
             self.forget_what_is_doubtful();
             self.publish();
             self.follow_maps();
@@ -438,6 +469,7 @@ impl Task {
                 sent = &mut self.sending => self.increment_sent(sent),
                 () = self.maps.read_again() => {}
                 () = self.topic.looked() => {}
+                _ = self.known.changed() => {}
                 () = self.partition.meter.came_to_bound() => {}
                 _ = gauges.tick() => self.update_gauges(),
                 record = self.partition.records.recv(), if takes_records => match record {

@@ -43,7 +43,7 @@ impl KafkaReread {
     /// From the configured topic.
     pub fn new(config: &Config) -> Self {
         let mut client = client_config(&config.consumer_properties());
-        client.set("enable.partition.eof", "true").set("statistics.interval.ms", "0");
+        client.set("statistics.interval.ms", "0");
         // What is below the topic's beginning is gone: then the first record that is there comes.
         client.set("auto.offset.reset", "earliest");
         Self { topic: config.kafka.topic.as_str().into(), client, turn: Arc::new(Semaphore::new(1)) }

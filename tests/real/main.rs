@@ -25,6 +25,7 @@ mod dead_letters;
 mod distribution;
 mod dry_run;
 mod limits;
+mod lost_records;
 mod membership;
 mod migrate;
 mod one_copy;

@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use geofold::admin::Health;
 use geofold::claims::{Claims, Keeper};
 use geofold::clock::Clock;
-use geofold::config::Partitioner;
+use geofold::config::{LostRecords, Partitioner};
 use geofold::dead_letter::{Letter, LetterBox};
 use geofold::decode::{Decoder, LocationPath, OP_HEADER};
 use geofold::elastic::Elastic;
@@ -264,6 +264,7 @@ impl Process {
             counting: world.scenario.counts().then(|| tally::counting(world, name)),
             partitions: i32::MAX,
             partitioner: Partitioner::Custom,
+            lost_records: LostRecords::Stop,
             topic_reader: TopicReader::fixed(),
             batching,
             // They never change here.

@@ -174,7 +174,7 @@ impl Reader {
             settings.filter(|(key, _)| !MEMBERSHIP.contains(&key.as_str())).collect();
         client.set("group.id", config.collector_group());
         // An offset that is gone is an error here, and no reason to begin elsewhere.
-        client.set("auto.offset.reset", "error");
+        client.set("auto.offset.reset", "error").set("enable.partition.eof", "false");
         let topic = config.increments_topic();
         let context = Context { topic: topic.clone(), ends: Mutex::default() };
         let consumer = client.create_with_context(context).map_err(ReadError::Client)?;

@@ -1,15 +1,36 @@
-//! How a partition begins: at its first record, if that is where it left off.
+//! How a partition begins: at its first record, if that is where it left off. And what else its offsets say.
 
 use super::{Mode, Task};
-use crate::meta::{EpochNeeded, MemoryError};
+use crate::config::LostRecords;
+use crate::meta::{EpochNeeded, MemoryError, Watermark};
 use crate::position::Position;
+use crate::telemetry::events::RecordsLost;
+use crate::worker::offsets::{Verdict, judge};
 use crate::worker::record::Record;
+
+/// Where a partition begins.
+pub(super) enum First {
+    /// With a record.
+    Record(Record),
+    /// It has no record yet, but offsets that are none, up to this one.
+    End(i64),
+}
+
+impl First {
+    /// The first offset that is known to be reached.
+    pub(super) fn offset(&self) -> i64 {
+        match self {
+            Self::Record(record) => record.offset,
+            Self::End(offset) => *offset,
+        }
+    }
+}
 
 impl Task {
     /// Waits for the first record, so that an idle partition costs no read of the meta index.
     /// The maps are followed meanwhile: whoever changes them waits for every partition. No record is taken before they are
     /// known: its targets would be those of the configured map, which may be another one.
-    pub(super) async fn first_record(&mut self) -> Option<Record> {
+    pub(super) async fn first(&mut self) -> Option<First> {
         // Asked for here and not with the assignment: a look that began before `assigned_at` would not count, and the next one
         // comes only after its interval.
         self.topic.look_again();
@@ -19,6 +40,7 @@ impl Task {
             }
             self.follow_claim();
             self.follow_topic();
+            let end = self.all_is_read_to();
             if self.stopped {
                 self.wait_to_be_dismissed().await;
                 return None;
@@ -26,6 +48,9 @@ impl Task {
             self.follow_maps();
             // A record of another topic, or of a key that was in another partition, would be taken for what it is not.
             let may_take = self.maps.is_known() && self.topic.has_looked_since(self.assigned_at);
+            if let Some(end) = end.filter(|_| may_take) {
+                return Some(First::End(end));
+            }
             tokio::select! {
                 // Not by chance, here and elsewhere: what happened must be possible to replay.
                 biased;
@@ -33,7 +58,8 @@ impl Task {
                 () = self.claim.changed() => {}
                 () = self.maps.read_again() => {}
                 () = self.topic.looked() => {}
-                record = self.partition.records.recv(), if may_take => return record,
+                _ = self.known.changed() => {}
+                record = self.partition.records.recv(), if may_take => return record.map(First::Record),
             }
         }
     }
@@ -64,6 +90,7 @@ impl Task {
                     return true;
                 }
                 Ok(Some(remembered)) => match remembered.allows(bench.epoch, offset) {
+                    Ok(()) if self.is_lost_since(remembered) => return false,
                     Ok(()) => {
                         if offset != remembered.offset {
                             self.note_gap();
@@ -89,6 +116,46 @@ impl Task {
                 }
             }
         }
+    }
+
+    /// Whether records after what is remembered as committed are gone, and that stops the partition. The poll thread
+    /// finds it by what is committed; this is for a group whose offsets have expired.
+    fn is_lost_since(&mut self, remembered: Watermark) -> bool {
+        let bench = self.partition.bench.clone();
+        let Some(first) = self.known.borrow().first.filter(|_| remembered.epoch == bench.epoch) else {
+            return false;
+        };
+        let Verdict::Lost(lost) = judge(None, Some(remembered.offset), first, i64::MAX) else { return false };
+        let accepted = bench.lost_records == LostRecords::Accept;
+        RecordsLost { topic: &bench.topic, partition: self.partition.number, lost, accepted }
+            .emit(&bench.metrics);
+        if !accepted {
+            self.stop(Some(lost.from), &lost.to_string());
+        }
+        !accepted
+    }
+
+    /// Takes note of offsets that are no records at the end of what was read, and stops if what comes next can not be read.
+    pub(super) fn follow_offsets(&mut self) {
+        if let Some(end) = self.all_is_read_to()
+            && self.ledger.next_offset().is_none_or(|next| next < end)
+        {
+            self.note_gap();
+            self.ledger.read_up_to(end);
+        }
+    }
+
+    /// The offset up to which everything was taken, as far as the poll thread has said so.
+    fn all_is_read_to(&mut self) -> Option<i64> {
+        let known = *self.known.borrow_and_update();
+        if let Some(trouble) = known.trouble
+            && !self.stopped
+        {
+            self.stop(Some(trouble.offset()), &trouble.to_string());
+        }
+        // Asked for after that: what is below is in the queue, or was taken.
+        let all_is_taken = self.partition.records.is_empty() && self.held_back.is_none() && !self.stopped;
+        known.read_to.filter(|_| all_is_taken)
     }
 
     /// A stopped partition holds its place until it is revoked or the worker ends.

@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::claims::Keeper;
-use crate::config::{Format, KeyForm};
+use crate::config::{Format, KeyForm, LostRecords};
 use crate::dead_letter::{Letter, Origin};
 use crate::decode::OP_HEADER;
 use crate::distribution::action::{Action, Failure};
@@ -332,6 +332,7 @@ impl Rig {
             topic: "topic".into(),
             partitions,
             partitioner: Partitioner::Murmur2,
+            lost_records: LostRecords::Stop,
             topic_reader,
             epoch,
             batching,

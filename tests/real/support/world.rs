@@ -308,6 +308,18 @@ impl World {
         self.create_topic(&self.name, self.partitions);
     }
 
+    /// Deletes the records below these offsets, as retention would.
+    pub fn delete_records(&self, below: &[(i32, i64)]) {
+        let admin: AdminClient<DefaultClientContext> = self.client().create().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let mut list = TopicPartitionList::new();
+        for &(partition, offset) in below {
+            list.add_partition_offset(&self.name, partition, Offset::Offset(offset)).unwrap();
+        }
+        let done = runtime.block_on(admin.delete_records(&list, &AdminOptions::new())).unwrap();
+        done.elements().iter().for_each(|partition| partition.error().unwrap());
+    }
+
     /// Sets how large a topic's records may be (`max.message.bytes`).
     pub fn set_topic_limit(&self, topic: &str, bytes: usize) {
         self.configure_topic(topic, &[("max.message.bytes", &bytes.to_string())]);

@@ -1,6 +1,7 @@
-//! Offsets that do not go up.
+//! Offsets that do not go up, are no records, or are gone.
 
 use super::*;
+use crate::worker::offsets::Lost;
 
 #[tokio::test(start_paused = true)]
 async fn a_rewound_partition_is_refused() {
@@ -53,4 +54,90 @@ async fn another_record_at_the_offset_of_the_last_one_stops_the_partition() {
     rig.index(100, "a", 1, 2);
     rig.until("it says so", |rig| rig.health.missing().contains_key(&stopped_part(0))).await;
     assert!(rig.health.missing()[&stopped_part(0)].contains("raise positions.epoch above 1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn offsets_at_the_end_that_are_no_records_are_passed_once_all_below_is_done() {
+    let mut rig = Rig::start();
+    rig.elastic.set_faults(|faults| faults.down = true);
+    rig.index(10, "a", 1, 1);
+    rig.published.tell(|known| known.read_to = Some(13));
+    rig.pass(Duration::from_secs(5)).await;
+    assert_ne!(rig.published.watermark(), Some(13), "nothing is written");
+    rig.elastic.set_faults(|faults| faults.down = false);
+    rig.until_watermark(13).await;
+    rig.index(13, "b", 1, 1);
+    rig.until_watermark(14).await;
+    // An older end says nothing new.
+    rig.published.tell(|known| known.read_to = Some(13));
+    rig.pass(Duration::from_secs(5)).await;
+    assert_eq!(rig.published.watermark(), Some(14));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_with_nothing_but_markers_is_passed_too() {
+    let mut rig = Rig::following();
+    rig.published.tell(|known| known.read_to = Some(3));
+    rig.pass(Duration::from_secs(5)).await;
+    assert_eq!(rig.published.watermark(), None, "the maps are not known");
+    rig.look().await;
+    rig.until_watermark(3).await;
+    rig.index(3, "a", 1, 1);
+    rig.until_watermark(4).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_below_what_is_remembered_is_a_rewind() {
+    let mut rig = Rig::start();
+    let far = rig.clock.now() + Duration::from_secs(60);
+    let lease = Lease { deadline: far, cancel: CancellationToken::new() };
+    rig.memory.remember_watermarks(Epoch::new(1).unwrap(), &[(0, 100)], &lease).await.unwrap();
+    rig.published.tell(|known| known.read_to = Some(90));
+    rig.until("it says so", |rig| rig.health.missing().contains_key(&stopped_part(0))).await;
+    assert!(rig.health.missing()[&stopped_part(0)].contains("rewound"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_lost_stops_the_partition_and_what_was_read_is_written() {
+    for with_record in [false, true] {
+        let mut rig = Rig::start();
+        if with_record {
+            rig.index(9, "a", 1, 1);
+            rig.until("it is read", |rig| rig.counts()["in"] == 1).await;
+        }
+        rig.published.tell(|known| known.trouble = Some(Lost { from: 10, to: 50 }.into()));
+        rig.until("it says so", |rig| rig.health.missing().contains_key(&stopped_part(0))).await;
+        assert!(rig.health.missing()[&stopped_part(0)].contains("up to 40 writes are lost"));
+        rig.published.tell(|known| known.read_to = Some(50));
+        if with_record {
+            rig.until_watermark(10).await;
+        }
+        rig.pass(Duration::from_secs(60)).await;
+        assert_eq!(rig.published.watermark(), with_record.then_some(10));
+        rig.mode.send(Mode::Drain).unwrap();
+        rig.until_ended().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_gone_since_the_remembered_offset_is_lost_if_the_groups_offsets_have_expired() {
+    // Where the partition begins if nothing is committed, the epoch, and what is lost.
+    for (first, remembered_in, lost) in
+        [(Some(150), 1, 50), (Some(100), 1, 0), (Some(-1), 1, 0), (None, 1, 0), (Some(150), 0, 0)]
+    {
+        let mut rig = Rig::start();
+        let far = rig.clock.now() + Duration::from_secs(60);
+        let lease = Lease { deadline: far, cancel: CancellationToken::new() };
+        let epoch = Epoch::new(remembered_in).unwrap();
+        rig.memory.remember_watermarks(epoch, &[(0, 100)], &lease).await.unwrap();
+        rig.published.tell(|known| known.first = first);
+        rig.index(150, "a", 1, 1);
+        if lost == 0 {
+            rig.until_watermark(151).await;
+        } else {
+            rig.until("it says so", |rig| rig.health.missing().contains_key(&stopped_part(0))).await;
+            assert!(rig.health.missing()[&stopped_part(0)].contains("from offset 100 up to 149"));
+        }
+        assert_eq!(rig.metrics.lost_records.get(), lost);
+    }
 }

@@ -178,12 +178,12 @@ async fn partitions_that_are_assigned_one_by_one_share_what_may_be_cached() {
     let mut assignment = Assignment::new(rig.bench.clone(), handle, Budget::new(), WIDE, TOTAL);
     let share = assignment.cache_share.clone();
     for number in 1..=100 {
-        let _ = assignment.assign(&[number]);
+        let _ = assignment.assign(&[(number, None)]);
         let owned = usize::try_from(number).unwrap();
         assert_eq!(share.of_one().get(), TOTAL / owned, "with {owned} partitions");
     }
     assignment.revoke(&(1..=80).collect::<Vec<_>>(), Duration::ZERO);
     assert_eq!(share.of_one().get(), TOTAL / 20);
-    let _ = assignment.assign(&(201..=500).collect::<Vec<_>>());
+    let _ = assignment.assign(&(201..=500).map(|number| (number, None)).collect::<Vec<_>>());
     assert_eq!(share.of_one().get(), 1, "more partitions than placements");
 }
