@@ -21,8 +21,8 @@ fn delete(n: usize) -> Event {
 fn short_lived() -> Vec<(&'static str, String)> {
     [
         ("elasticsearch", "request_timeout = \"3s\""),
-        ("elasticsearch", "gc_deletes = \"5s\""),
-        ("batch", "deadline = \"2s\""),
+        ("elasticsearch", "gc_deletes = \"8s\""),
+        ("batch", "deadline = \"4s\""),
         ("shutdown", "revoke = \"3s\""),
         ("placements", "keep_deleted = \"9s\""),
     ]
