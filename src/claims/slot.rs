@@ -131,9 +131,8 @@ impl Slot {
             }
             None => {
                 self.other = None;
-                // It may have been there: geofold 0.1 wrote none before there was a map to confirm.
-                let deadline = self.deadline;
-                self.taking_from = Some(Earlier { deadline, zombies: deadline.saturating_mul(2) });
+                // Whoever has sent anything had claimed it before that.
+                self.taking_from = Some(Earlier { deadline: Duration::ZERO, zombies: Duration::ZERO });
             }
         }
     }
@@ -261,7 +260,7 @@ mod tests {
         let mut stored = Stored::default();
         let (mut a, mut b) = (slot("a", at(0), D), slot("b", at(100), D));
         assert!(look(&mut a, &mut stored, at(0)) && look(&mut a, &mut stored, at(20)));
-        assert_eq!(a.standing.taken, Some(Taken { at: at(0), deadline: D, zombies: 2 * D }));
+        assert_eq!(a.standing.taken, Some(Taken { at: at(0), deadline: D, zombies: Duration::ZERO }));
         assert!(look(&mut b, &mut stored, at(100)));
         assert!(!look(&mut a, &mut stored, at(101)));
         assert_eq!(a.standing.confirmed_at, Some(at(20)), "as it was");
