@@ -181,6 +181,15 @@ impl Placement {
     }
 }
 
+/// Positions never go back (INV-4): what is below these is out of date.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Floor {
+    /// Of the document's placement.
+    pub pos: Position,
+    /// Of its newest copy.
+    pub version: Position,
+}
+
 /// A placement as it stands in the index, as far as its owner knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
@@ -190,12 +199,22 @@ pub struct Known {
     pub stamp: Stamp,
     /// This owner has deleted the copies in all leftovers at `placement.pos`; only the record does not say so yet.
     pub swept: bool,
+    /// The highest version of the document that this owner has written or read. A copy below it is not the newest.
+    pub at_least: Position,
+    /// This owner has known a later one: the answer came from a node that is cut off.
+    pub outdated: bool,
 }
 
 impl Known {
     /// As just read or written.
     pub fn new(placement: Placement, stamp: Stamp) -> Self {
-        Self { placement, stamp, swept: false }
+        Self { placement, stamp, swept: false, at_least: Position::NONE, outdated: false }
+    }
+
+    /// The same, by what its owner knew before.
+    pub fn above(self, floor: Floor) -> Self {
+        let outdated = self.placement.pos < floor.pos;
+        Self { at_least: self.at_least.max(floor.version), outdated, ..self }
     }
 
     /// The geoshards, other than the placement's own, that may really still hold a copy.

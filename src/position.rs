@@ -55,11 +55,14 @@ impl fmt::Display for Epoch {
 /// Place of a record in its partition, across epochs; the version of every document copy that geofold writes.
 ///
 /// Positions compare only within one partition: that is enough, since a document's key keeps it in one partition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Position(u64);
 
 impl Position {
+    /// Below the position of any record.
+    pub const NONE: Self = Self(0);
+
     /// The position of the record at `offset`. `None` if the offset is negative or needs more than 44 bits
     /// (17 trillion records in one partition).
     pub fn new(epoch: Epoch, offset: i64) -> Option<Self> {

@@ -62,6 +62,8 @@ pub enum Sabotage {
     FinishingSweepsAnyway,
     /// That no copy is found is believed at the second look (step 4).
     SecondLookIsBelieved,
+    /// A copy is taken as a base although it is older than what this owner, or whoever wrote the placement, has written (step 4).
+    StaleBaseIsBelieved,
     /// No copy found at the first look is taken as nothing to do (step 4).
     NothingFoundIsDone,
     /// What a partition's task has cached is there again at its next assignment ("The owner's cache").

@@ -264,6 +264,7 @@ impl Whole {
             permits: Arc::new(Semaphore::new(4)),
             company: None,
             server: Arc::default(),
+            look: 0,
             limits: Limits {
                 max_operations: BATCH,
                 max_bytes: REQUEST_BYTES,

@@ -114,6 +114,7 @@ async fn prepare(config: &Config, elastic: Arc<dyn Elastic>) -> Result<DryRun, F
         permits: Arc::new(Semaphore::new(config.elasticsearch.max_in_flight)),
         company: None,
         server: Arc::default(),
+        look: 0,
         limits: rounds::Limits {
             max_operations: config.elasticsearch.request_max_operations,
             max_bytes: config.elasticsearch.request_max_bytes.as_usize(),

@@ -39,6 +39,7 @@ fn rounds(elastic: Arc<dyn Elastic>) -> Rounds {
         permits: Arc::new(Semaphore::new(4)),
         company: None,
         server: Arc::default(),
+        look: 0,
         limits: Limits { max_operations: 100, max_bytes: 1 << 20, request_timeout: Duration::from_secs(1) },
         retry: RetryPolicy { initial: Duration::from_millis(1), max: Duration::from_millis(2) },
         clock: Arc::new(BootClock),

@@ -140,6 +140,17 @@ struct Answer {
     body: Bytes,
 }
 
+impl Answer {
+    /// The body; a status other than success is an error.
+    fn success(self) -> Result<Bytes, CallError> {
+        if (200..300).contains(&self.status) {
+            return Ok(self.body);
+        }
+        let (kind, reason) = decode::error_body(&self.body);
+        Err(CallError::Status { status: self.status, kind, reason, retry_after: self.retry_after })
+    }
+}
+
 impl fmt::Debug for HttpElastic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A transport would show its credentials.
@@ -204,6 +215,18 @@ impl HttpElastic {
         timeout: Duration,
     ) -> Result<Answer, CallError> {
         let node = self.nodes().pick(self.clock.now());
+        self.send_to(node, method, path, content_type, body, timeout).await
+    }
+
+    async fn send_to(
+        &self,
+        node: usize,
+        method: HttpMethod,
+        path: &str,
+        content_type: &'static str,
+        body: Option<Bytes>,
+        timeout: Duration,
+    ) -> Result<Answer, CallError> {
         let target = &self.targets[node];
         let (headers, left) = match &self.signer {
             None => (Target::headers(content_type), timeout),
@@ -270,12 +293,7 @@ impl HttpElastic {
         body: Bytes,
         timeout: Duration,
     ) -> Result<Bytes, CallError> {
-        let answer = self.send(HttpMethod::Post, path, content_type, Some(body), timeout).await?;
-        if (200..300).contains(&answer.status) {
-            return Ok(answer.body);
-        }
-        let (kind, reason) = decode::error_body(&answer.body);
-        Err(CallError::Status { status: answer.status, kind, reason, retry_after: answer.retry_after })
+        self.send(HttpMethod::Post, path, content_type, Some(body), timeout).await?.success()
     }
 
     fn nodes(&self) -> std::sync::MutexGuard<'_, Nodes> {
@@ -290,10 +308,21 @@ impl Elastic for HttpElastic {
         gets: &'a [Get],
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<GetAnswer>, CallError>> {
+        self.mget_again(gets, 0, timeout)
+    }
+
+    fn mget_again<'a>(
+        &'a self,
+        gets: &'a [Get],
+        look: usize,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<GetAnswer>, CallError>> {
         async move {
-            let body = encode::mget_body(gets, &self.prefix);
-            let answer = self.post(encode::MGET_PATH, "application/json", body, timeout).await?;
-            decode::mget_answer(&answer, gets.len())
+            let body = Some(encode::mget_body(gets, &self.prefix));
+            let node = self.nodes().pick_for(look, self.clock.now());
+            let (post, json) = (HttpMethod::Post, "application/json");
+            let answer = self.send_to(node, post, encode::MGET_PATH, json, body, timeout).await?;
+            decode::mget_answer(&answer.success()?, gets.len())
         }
         .boxed()
     }

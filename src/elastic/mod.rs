@@ -279,6 +279,17 @@ pub trait Elastic: Send + Sync {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<GetAnswer>, CallError>>;
 
+    /// Reads the same again, for the `look`th time: each time from another node, until all were asked. 0: from any.
+    fn mget_again<'a>(
+        &'a self,
+        gets: &'a [Get],
+        look: usize,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<GetAnswer>, CallError>> {
+        let _ = look;
+        self.mget(gets, timeout)
+    }
+
     /// Carries out operations; one answer per operation, in order. Items succeed or fail one by one.
     fn bulk<'a>(
         &'a self,

@@ -51,7 +51,16 @@ impl Nodes {
 
     /// The node to ask now: the next one that does not rest, else the one that rests least long.
     pub fn pick(&mut self, now: Instant) -> usize {
+        self.pick_for(0, now)
+    }
+
+    /// The node to ask for the same thing again, for the `look`th time: each time another one, until all were asked. One that rests
+    /// is passed over like by [`Nodes::pick`].
+    pub fn pick_for(&mut self, look: usize, now: Instant) -> usize {
         let count = self.nodes.len();
+        if look > 0 {
+            self.next = look % count;
+        }
         let in_turn = (0..count).map(|step| (self.next + step) % count);
         let awake = in_turn.clone().find(|&node| !self.nodes[node].rests(now));
         let picked =
@@ -130,6 +139,18 @@ mod tests {
         assert!(nodes.succeeded(0) && !nodes.succeeded(1));
         assert_eq!(nodes.up_and_down(), (2, 0));
         assert_eq!((0..3).map(|_| nodes.pick(at(63_501))).collect::<Vec<_>>(), [1, 0, 1]);
+    }
+
+    #[test]
+    fn who_asks_again_asks_every_node_that_answers() {
+        let mut nodes = Nodes::new(3);
+        let looks = |now, nodes: &mut Nodes| -> Vec<_> {
+            // What others ask in between does not matter.
+            (1..=3).map(|look| (nodes.pick(now), nodes.pick_for(look, now)).1).collect()
+        };
+        assert_eq!(looks(at(0), &mut nodes), [1, 2, 0]);
+        nodes.failed(2, at(0));
+        assert_eq!(looks(at(0), &mut nodes), [1, 0, 0]);
     }
 
     #[test]

@@ -2,7 +2,10 @@
 
 use bytes::Bytes;
 
-use super::{Carry, Desk, Done, Entry, HISTORY_FULL, NothingFound, OnMissing, Outcome, Refusal, Rules, Said};
+use super::{
+    Carry, Desk, Done, Doubt, Entry, HISTORY_FULL, NothingFound, OLDER_COPY, OnMissing, Outcome, Refusal,
+    Rules, Said,
+};
 use crate::elastic::{Found, Guard, Stamp};
 use crate::ids::ShardId;
 use crate::placement::{Known, Placement};
@@ -131,12 +134,21 @@ pub(super) enum Plan {
     Settle(Outcome),
     /// A dead letter, and nothing that concerns the placement: it is another partition's.
     Reject(Refusal),
+    /// The newest copy found is older than it should be: write it again as it is. Elasticsearch refuses that where a newer one is.
+    Confirm { copy: Copy, carry: Carry },
     /// One document write and nothing else.
     InPlace { known: Known, task: Task },
     /// Write ahead, then carry out.
     WriteAhead { guard: Guard, placement: Placement, task: Task },
     /// The decision is recorded already: carry it out.
     CarryOut { known: Known, task: Task },
+}
+
+impl Plan {
+    /// Whether the copy that was found is not believed.
+    pub(super) fn is_doubt(&self) -> bool {
+        matches!(self, Self::Confirm { .. } | Self::Settle(Outcome::Again { reason: OLDER_COPY, .. }))
+    }
 }
 
 /// What is left to do once the placement says where the document belongs.
@@ -198,6 +210,11 @@ pub(super) fn decide(
         (copy, recorded) => copy.or(recorded),
     };
     let decision = Decision { desk, rules: &desk.rules, entry, fresh };
+    if let (Some(known), Some(copy)) = (&known, &copy)
+        && let Some(plan) = decision.doubt(known, copy)
+    {
+        return plan;
+    }
     match (relation, known) {
         (Relation::Behind(_), _) if sabotage::is(Sabotage::StaleIsDone) => {
             Plan::Settle(Outcome::Done(Done::AlreadyApplied))
@@ -260,6 +277,32 @@ struct Decision<'a> {
 }
 
 impl Decision<'_> {
+    /// Step 4: a base that is older than it should be is from a node that does not know it is cut off, or the newer one is lost. It is
+    /// looked for once more, elsewhere, and then only what Elasticsearch takes again is the newest. `None`: it is believed.
+    fn doubt(&self, known: &Known, copy: &Copy) -> Option<Plan> {
+        let Known { placement, stamp, at_least, .. } = known;
+        // Whoever recorded `pos` has done its record before another one of the document is begun, unless it was refused.
+        let doubted = self.entry.carry.doubt.as_ref();
+        let is_done = placement.pos < self.entry.fold.first && !placement.refused;
+        let recorded = if is_done { placement.pos } else { Position::NONE };
+        let at_least = recorded.max(*at_least).max(doubted.map_or(Position::NONE, |before| before.at_least));
+        let before = doubted.filter(|before| before.at == *stamp);
+        let newest = before.and_then(|before| before.newest.as_ref());
+        let is_confirmed =
+            newest.is_some_and(|(shard, version)| (shard, version) == (&copy.shard, &copy.version));
+        if copy.version >= at_least || is_confirmed || sabotage::is(Sabotage::StaleBaseIsBelieved) {
+            return None;
+        }
+        let looks = doubted.map_or(0, |before| before.looks).saturating_add(1);
+        let doubt = Some(Doubt { at: *stamp, looks, at_least, newest: newest.cloned() });
+        let carry = Carry { doubt, ..self.entry.carry.clone() };
+        // One that is older than what was confirmed needs no question.
+        if before.is_none() || newest.is_some_and(|(_, version)| copy.version < *version) {
+            return Some(Plan::Settle(again_outcome(OLDER_COPY, carry)));
+        }
+        Some(Plan::Confirm { copy: copy.clone(), carry })
+    }
+
     /// Steps 2 and 3: no decision about this position is recorded.
     fn anew(&self, known: Option<Known>, copy: Option<Copy>) -> Plan {
         let fold = &self.entry.fold;
@@ -279,7 +322,7 @@ impl Decision<'_> {
                 // and the leftovers of that are swept by nobody if the entry is called done.
                 // Nor are facets known that somebody with other fold boundaries may yet record (docs/tally.md, "In place").
                 let is_done = known.as_ref().is_some_and(|known| {
-                    self.rules.tally.is_none() && self.is_in_place(&known.placement, &written.shard)
+                    self.rules.tally.is_none() && self.is_in_place(known, &written.shard)
                         || sabotage::is(Sabotage::WrittenIsDone) && known.placement.leftovers.is_empty()
                 });
                 if is_done {
@@ -298,12 +341,14 @@ impl Decision<'_> {
                 let moved = placed_in.as_ref().is_some_and(|from| *from != target);
                 let then = Outcome::Done(Done::Indexed { moved });
                 let facets = self.rules.tally.as_ref().map(|rules| self.facets(rules, &document, &target));
-                let is_in_place = |placement: &Placement| {
+                let is_in_place = |known: &Known| {
                     made == Made::Logged
-                        && self.is_in_place(placement, &target)
-                        && facets.as_ref().is_none_or(|facets| self.keeps(placement, facets, copy.as_ref()))
+                        && self.is_in_place(known, &target)
+                        && facets
+                            .as_ref()
+                            .is_none_or(|facets| self.keeps(&known.placement, facets, copy.as_ref()))
                 };
-                if let Some(known) = known.as_ref().filter(|known| is_in_place(&known.placement)) {
+                if let Some(known) = known.as_ref().filter(|known| is_in_place(known)) {
                     let task = Task { write: Some(document), sweep_at: fold.last, then };
                     return Plan::InPlace { known: known.clone(), task };
                 }
@@ -684,8 +729,11 @@ impl Decision<'_> {
     }
 
     /// Step 3: the one case in which nothing needs to be written ahead.
-    fn is_in_place(&self, placement: &Placement, target: &ShardId) -> bool {
+    fn is_in_place(&self, known: &Known, target: &ShardId) -> bool {
+        let placement = &known.placement;
         !self.rules.announce_all
+            // The write-ahead will fail, and the placement be read again.
+            && !known.outdated
             // Otherwise a record in another partition would not be noticed.
             && (self.desk.partition.is_none()
                 || placement.partition_in(self.entry.fold.last.epoch()) == self.desk.partition)

@@ -16,6 +16,9 @@ const SEARCH_TIME: Duration = Duration::from_secs(1);
 /// # Errors
 /// If Elasticsearch refuses the credentials. The desk is lost then, which is harmless: nothing may go on.
 pub async fn run(desk: Desk, entries: Vec<Entry>, rounds: &Rounds, lease: &Lease) -> Result<Finished, Halt> {
+    // What was found out of date, or not at all, is read from another node than before.
+    let look = entries.iter().map(|entry| entry.carry.looks()).max().unwrap_or_default();
+    let rounds = &Rounds { look, ..rounds.clone() };
     let batch = ReadPlacements::begin(desk, entries);
     let answers = rounds.mget(batch.gets(), lease).await?;
     let mut slice = batch.answered(answers);

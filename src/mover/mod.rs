@@ -74,6 +74,8 @@ pub struct Carry {
     pub finish_recorded: bool,
     /// No copy was found, so far.
     pub nothing_found: Option<NothingFound>,
+    /// A copy was found that should not be the newest.
+    pub doubt: Option<Doubt>,
     /// Elasticsearch refused the document at this entry's position.
     pub refusal: Option<Refusal>,
     /// The history of its document's facets is full: it waits until more is committed.
@@ -87,6 +89,27 @@ pub struct NothingFound {
     pub at: Stamp,
     /// How many looks.
     pub looks: u8,
+}
+
+/// A copy was found that is older than it should be, while the placement was in one state (protocol, step 4).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Doubt {
+    /// The placement's state at each look.
+    pub at: Stamp,
+    /// How many looks.
+    pub looks: u8,
+    /// The version that the newest copy should have, or a higher one.
+    pub at_least: Position,
+    /// This copy was written again as it is: it is the newest in its geoshard.
+    pub newest: Option<(ShardId, Position)>,
+}
+
+impl Carry {
+    /// How often its document was looked for before, in vain: the next look is at another node.
+    fn looks(&self) -> usize {
+        let doubted = self.doubt.as_ref().map_or(0, |doubt| doubt.looks);
+        self.nothing_found.map_or(0, |nothing| nothing.looks).max(doubted).into()
+    }
 }
 
 /// Why a fold goes to the dead-letter topic.
@@ -142,6 +165,15 @@ pub const HISTORY_FULL: &str = "history_full";
 /// So many versions of a document's facets, at or above what is known to be committed, a placement may have before its next
 /// entry waits for a commit. A document whose facets change with every batch is written so often between two commits.
 pub const MAX_VERSIONS: usize = 32;
+
+/// The reason of an [`Outcome::Again`] whose base is older than it should be: it is read again, from another node.
+pub const OLDER_COPY: &str = "older_copy";
+
+/// The reason of an [`Outcome::Again`] whose base is surely out of date: a newer copy was there when it was written again.
+pub const STALE_COPY: &str = "stale_copy";
+
+/// The reason of an [`Outcome::Again`] whose base is older than it should be, and the newest that there is.
+pub const CONFIRMED_COPY: &str = "confirmed_copy";
 
 /// The reason of an [`Outcome::Again`] that no answer came for in time.
 pub const UNANSWERED: &str = "unanswered";

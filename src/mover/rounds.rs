@@ -7,8 +7,8 @@ use std::collections::{BTreeSet, HashSet};
 
 use super::decide::{Copy, Plan, Task, again_outcome, copies_needed, decide, new_placement, refused_history};
 use super::{
-    Carry, Clear, Desk, Done, Entry, Outcome, REFUSED_FOLD, Refusal, SET_BACK, Said, Settled, Touched,
-    UNANSWERED,
+    CONFIRMED_COPY, Carry, Clear, Desk, Done, Entry, Outcome, REFUSED_FOLD, Refusal, SET_BACK, STALE_COPY,
+    Said, Settled, Touched, UNANSWERED,
 };
 use crate::elastic::rounds::{BulkOutcome, GetOutcome};
 use crate::elastic::{BulkOp, Get, Guard, Index};
@@ -52,6 +52,12 @@ impl Tray {
         // What the next attempt knew, it still knows: nothing was learnt.
         let carry = entry.carry.clone();
         self.settle(entry, again_outcome(UNANSWERED, carry), Touched::default());
+    }
+
+    /// The same, where the placement may have been written.
+    fn unanswered_placement(&mut self, entry: Entry) {
+        self.desk.cache.forget(&entry.id);
+        self.unanswered(entry);
     }
 }
 
@@ -113,7 +119,8 @@ impl ReadPlacements {
                 GetOutcome::Missing => add(&mut readings, &self.tray.desk, entry, None, true),
                 GetOutcome::Found(found) => match Placement::from_json(&found.source) {
                     Ok(placement) => {
-                        let known = Known::new(placement, found.stamp);
+                        let floor = self.tray.desk.cache.floor(&entry.id);
+                        let known = Known::new(placement, found.stamp).above(floor);
                         self.tray.desk.cache.put(&entry.id, known.clone());
                         add(&mut readings, &self.tray.desk, entry, Some(known), true);
                     }
@@ -197,7 +204,12 @@ impl ReadDocuments {
             // Empty, and nothing to copy, where nothing is counted.
             let before = known.as_ref().map(|known| known.placement.versions.clone()).unwrap_or_default();
             let touched = known.as_ref().map(Touched::by).unwrap_or_default();
-            match decide(&tray.desk, &entry, known, fresh, copy) {
+            let version = copy.as_ref().map(|copy| copy.version);
+            let plan = decide(&tray.desk, &entry, known, fresh, copy);
+            if let Some(version) = version.filter(|_| !plan.is_doubt()) {
+                tray.desk.cache.saw(&entry.id, version);
+            }
+            match plan {
                 Plan::Settle(Outcome::Again { reason, carry }) => tray.start_over(entry, reason, carry),
                 Plan::Settle(outcome @ Outcome::Parked { .. }) => {
                     tray.settle(entry, outcome, Touched::default());
@@ -212,6 +224,9 @@ impl ReadDocuments {
                 Plan::Settle(outcome) => tray.done(entry, outcome, &before, touched),
                 Plan::Reject(refusal) => {
                     tray.settle(entry, Outcome::DeadLetter(refusal), Touched::default());
+                }
+                Plan::Confirm { copy, carry } => {
+                    announced.confirming.push(Confirming { entry: Entry { carry, ..entry }, copy });
                 }
                 Plan::InPlace { known, task } => announced.in_place.push(Placed { entry, known, task }),
                 Plan::WriteAhead { guard, placement, task } => {
@@ -321,6 +336,57 @@ struct Announced {
     ahead: Vec<Ahead>,
     in_place: Vec<Placed>,
     ready: Vec<Placed>,
+    confirming: Vec<Confirming>,
+}
+
+/// A copy that is older than it should be, about to be written again as it is.
+#[derive(Debug, Clone)]
+struct Confirming {
+    entry: Entry,
+    copy: Copy,
+}
+
+impl Confirming {
+    fn op(&self) -> BulkOp {
+        BulkOp::Index {
+            index: Index::Geoshard(self.copy.shard.clone()),
+            id: self.entry.id.clone(),
+            guard: Guard::ExternalOrEqual(self.copy.version),
+            source: self.copy.source.clone(),
+        }
+    }
+
+    /// Back to step 1, with what came out.
+    fn answered(self, answer: BulkOutcome, tray: &mut Tray) {
+        let Self { entry, copy } = self;
+        let mut carry = entry.carry.clone();
+        let Some(doubt) = &mut carry.doubt else { return tray.start_over(entry, STALE_COPY, carry) };
+        let (found, at_least) = (copy.version, doubt.at_least);
+        match answer {
+            // Whether there is a newer one cannot be told of a document that its geoshard does not take any more.
+            BulkOutcome::Done { .. } | BulkOutcome::Refused(_) => {
+                tracing::warn!(
+                    position = %entry.fold.last,
+                    %found,
+                    expected = %at_least,
+                    "a document's newest copy is older than it should be; geofold goes on from it (see docs/operations.md)"
+                );
+                doubt.newest = Some((copy.shard, copy.version));
+                tray.start_over(entry, CONFIRMED_COPY, carry);
+            }
+            BulkOutcome::Conflict | BulkOutcome::NotFound => {
+                tracing::warn!(
+                    position = %entry.fold.last,
+                    %found,
+                    expected = %at_least,
+                    "a node of elasticsearch answers reads by an old state; its answer is not used (see docs/operations.md)"
+                );
+                doubt.newest = None;
+                tray.start_over(entry, STALE_COPY, carry);
+            }
+            BulkOutcome::Unanswered => tray.start_over(entry, UNANSWERED, carry),
+        }
+    }
 }
 
 /// R2: write-aheads, documents in place, and clears of earlier batches.
@@ -332,7 +398,7 @@ pub struct Announce {
 }
 
 impl Announce {
-    /// Write-aheads, then documents in place, then clears.
+    /// Write-aheads, then documents in place, then clears, then copies that are in doubt.
     pub fn ops(&self) -> Vec<BulkOp> {
         let ahead = self.announced.ahead.iter().map(|ahead| BulkOp::Index {
             index: Index::Placements,
@@ -348,7 +414,8 @@ impl Announce {
             source: clear.placement.to_json(),
         });
         let too_early = self.announced.ahead.iter().flat_map(Ahead::too_early);
-        ahead.chain(in_place).chain(clears).chain(too_early).collect()
+        let confirming = self.announced.confirming.iter().map(Confirming::op);
+        ahead.chain(in_place).chain(clears).chain(confirming).chain(too_early).collect()
     }
 
     /// Takes one answer per operation, in order.
@@ -372,14 +439,14 @@ impl Announce {
                     let refusal = Refusal::by_elasticsearch(&error);
                     tray.done(entry, Outcome::DeadLetter(refusal), &before, Touched::default());
                 }
-                BulkOutcome::Unanswered => {
-                    tray.desk.cache.forget(&entry.id);
-                    tray.unanswered(entry);
-                }
+                BulkOutcome::Unanswered => tray.unanswered_placement(entry),
             }
         }
         let mut refused = Vec::new();
         for (placed, answer) in announced.in_place.into_iter().zip(answers.by_ref()) {
+            if matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::Conflict) {
+                tray.desk.cache.saw(&placed.entry.id, placed.entry.fold.last);
+            }
             let outcome = match answer {
                 BulkOutcome::Done { .. } => placed.task.then.clone(),
                 BulkOutcome::Conflict | BulkOutcome::NotFound => Outcome::Done(Done::AlreadyApplied),
@@ -412,7 +479,7 @@ impl Announce {
                 placed.done(&mut tray, outcome);
             }
         }
-        for (clear, answer) in clears.into_iter().zip(answers) {
+        for (clear, answer) in clears.into_iter().zip(answers.by_ref()) {
             match answer {
                 BulkOutcome::Done { stamp: Some(stamp) } => {
                     tray.desk.cache.put(&clear.id, Known::new(clear.placement, stamp));
@@ -420,6 +487,9 @@ impl Announce {
                 // A clear may fail or never happen; but what is cached may be out of date now.
                 _ => tray.desk.cache.forget(&clear.id),
             }
+        }
+        for (confirming, answer) in announced.confirming.into_iter().zip(answers) {
+            confirming.answered(answer, &mut tray);
         }
         WriteDocuments::new(tray, placed, refused)
     }
@@ -451,6 +521,9 @@ impl WriteDocuments {
     pub fn answered(self, answers: Vec<BulkOutcome>) -> Examine {
         let Self { mut tray, writing, mut written, mut refused } = self;
         for (mut placed, answer) in writing.into_iter().zip(answers) {
+            if matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::Conflict) {
+                tray.desk.cache.saw(&placed.entry.id, placed.entry.fold.last);
+            }
             match answer {
                 BulkOutcome::Done { .. } => written.push(placed),
                 // Perhaps a tombstone of the document's way elsewhere, since this was written below the recorded position:
@@ -622,10 +695,7 @@ impl CleanUp {
                     // The next attempt sweeps the other copies and hands the dead letter over.
                     tray.settle(entry, again_outcome(SET_BACK, carry), Touched::default());
                 }
-                BulkOutcome::Unanswered => {
-                    tray.desk.cache.forget(&entry.id);
-                    tray.unanswered(entry);
-                }
+                BulkOutcome::Unanswered => tray.unanswered_placement(entry),
                 _ => tray.start_over(entry, "placement_conflict", Carry::default()),
             }
         }

@@ -15,7 +15,7 @@ use hashbrown::HashTable;
 use slab::Slab;
 use smallvec::SmallVec;
 
-use super::{Known, Leftovers, Placement};
+use super::{Floor, Known, Leftovers, Placement};
 use crate::elastic::Stamp;
 use crate::ids::{DocId, ShardId};
 use crate::position::Position;
@@ -27,6 +27,8 @@ const INLINE_ID_BYTES: usize = 40;
 const MOST_NAMES: usize = 4096;
 /// No entry.
 const NONE: u32 = u32::MAX;
+/// In place of the state of a placement that has to be read.
+const FORGOTTEN: Stamp = Stamp { seq_no: u64::MAX, primary_term: u64::MAX };
 
 /// Placements that this owner read or wrote since its partition was assigned; the least recently used go first.
 ///
@@ -51,6 +53,7 @@ struct Entry {
     stamp: Stamp,
     shard: Option<ShardId>,
     partition: Option<i32>,
+    at_least: Position,
     rare: Option<Box<Rare>>,
     /// Its neighbours in the order of use.
     newer: u32,
@@ -78,7 +81,7 @@ impl Entry {
     fn known(&self) -> Known {
         let (pos, shard) = (self.pos, self.shard.clone());
         let placement = Placement::new(pos, shard, []).by_partition(self.partition);
-        let mut known = Known::new(placement, self.stamp);
+        let mut known = Known { at_least: self.at_least, ..Known::new(placement, self.stamp) };
         if let Some(rare) = &self.rare {
             let Rare { leftovers, refused, fetched, versions, swept } = (**rare).clone();
             known.placement = Placement { leftovers, refused, fetched, versions, ..known.placement };
@@ -88,10 +91,11 @@ impl Entry {
     }
 
     fn set(&mut self, known: Known) {
-        let Known { placement, stamp, swept } = known;
+        let Known { placement, stamp, swept, at_least, .. } = known;
         let Placement { pos, shard, leftovers, refused, fetched, partition, versions } = placement;
         let rare = Rare { leftovers, refused, fetched, versions, swept };
         (self.pos, self.stamp, self.shard, self.partition) = (pos, stamp, shard, partition);
+        self.at_least = self.at_least.max(at_least);
         match &mut self.rare {
             place if rare.is_nothing() => *place = None,
             Some(place) => **place = rare,
@@ -138,13 +142,19 @@ impl PlacementCache {
     /// The placement of `id`, if known.
     pub fn get(&mut self, id: &DocId) -> Option<Known> {
         let number = self.find(id)?;
+        if self.entries[number as usize].stamp == FORGOTTEN {
+            return None;
+        }
         self.unlink(number);
         self.link_newest(number);
         Some(self.entries[number as usize].known())
     }
 
-    /// Takes note of a placement that was just read or written.
+    /// Takes note of a placement that was just read or written, unless it is out of date.
     pub fn put(&mut self, id: &DocId, mut known: Known) {
+        if known.outdated {
+            return;
+        }
         known.placement.shard = known.placement.shard.map(|shard| self.shared(shard));
         if let Some(number) = self.find(id) {
             self.unlink(number);
@@ -155,17 +165,34 @@ impl PlacementCache {
             self.remove(self.oldest);
         }
         let id = SmallVec::from_slice(id.as_str().as_bytes());
-        let Known { placement: Placement { pos, .. }, stamp, .. } = known;
+        let Known { placement: Placement { pos, .. }, stamp, at_least, .. } = known;
         let (shard, partition, rare) = (None, None, None);
-        let mut entry = Entry { id, pos, stamp, shard, partition, rare, newer: NONE, older: NONE };
+        let mut entry = Entry { id, pos, stamp, shard, partition, at_least, rare, newer: NONE, older: NONE };
         entry.set(known);
         self.insert(entry);
     }
 
-    /// Forgets the placement of `id`: the next entry reads it.
+    /// What is known of `id`, also where its placement was forgotten.
+    pub fn floor(&self, id: &DocId) -> Floor {
+        let Some(number) = self.find(id) else { return Floor::default() };
+        let Entry { pos, at_least, .. } = self.entries[number as usize];
+        Floor { pos, version: at_least }
+    }
+
+    /// Takes note of a version of the document that was just written or read, if its placement is or was known.
+    pub fn saw(&mut self, id: &DocId, version: Position) {
+        if let Some(number) = self.find(id) {
+            let entry = &mut self.entries[number as usize];
+            entry.at_least = entry.at_least.max(version);
+        }
+    }
+
+    /// Forgets the placement of `id`: the next entry reads it. What is below it stays known.
     pub fn forget(&mut self, id: &DocId) {
         if let Some(number) = self.find(id) {
-            self.remove(number);
+            let entry = &mut self.entries[number as usize];
+            entry.stamp = FORGOTTEN;
+            (entry.shard, entry.partition, entry.rare) = (None, None, None);
         }
     }
 
@@ -174,7 +201,7 @@ impl PlacementCache {
         *self = Self::new(NonZeroUsize::new(self.capacity).unwrap_or(NonZeroUsize::MIN));
     }
 
-    /// How many placements are known.
+    /// How many placements are known, or are known to be out of date.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -285,17 +312,17 @@ mod tests {
             placement = placement.with_history(History::default().with(pos, pos, Facets::default()));
         }
         let stamp = Stamp { seq_no: number, primary_term: number / 2 };
-        Known { swept: number % 5 == 1, ..Known::new(placement, stamp) }
+        let at_least = Position::from_version(number % 17);
+        Known { swept: number % 5 == 1, at_least, ..Known::new(placement, stamp) }
     }
 
     /// The slow way: the most recently used first.
     #[derive(Default)]
-    struct Model(Vec<(DocId, Known)>);
+    struct Model(Vec<(DocId, Option<Known>, Floor)>);
 
     impl Model {
-        fn take(&mut self, id: &DocId) -> Option<(DocId, Known)> {
-            let at = self.0.iter().position(|(other, _)| other == id)?;
-            Some(self.0.remove(at))
+        fn find(&self, id: &DocId) -> Option<usize> {
+            self.0.iter().position(|(other, ..)| other == id)
         }
     }
 
@@ -311,7 +338,9 @@ mod tests {
                 match random.below(20) {
                     0 => {
                         cache.forget(&id);
-                        model.take(&id);
+                        if let Some(at) = model.find(&id) {
+                            model.0[at].1 = None;
+                        }
                     }
                     1 if random.below(10) == 0 => {
                         capacity = usize::try_from(1 + random.below(40)).unwrap();
@@ -321,32 +350,48 @@ mod tests {
                         cache.clear();
                         model.0.clear();
                     }
-                    3..10 => {
-                        let found = model.take(&id);
-                        assert_eq!(cache.get(&id), found.as_ref().map(|(_, known)| known.clone()));
+                    3 => {
+                        let version = Position::from_version(random.below(20));
+                        cache.saw(&id, version);
+                        if let Some(at) = model.find(&id) {
+                            model.0[at].2.version = model.0[at].2.version.max(version);
+                        }
+                    }
+                    4..10 => {
+                        let at = model.find(&id);
+                        let floor = at.map(|at| model.0[at].2).unwrap_or_default();
+                        assert_eq!(cache.floor(&id), floor);
+                        let found = at.filter(|&at| model.0[at].1.is_some()).map(|at| model.0.remove(at));
+                        let known = found.as_ref().and_then(|(_, known, floor)| {
+                            Some(Known { at_least: floor.version, ..known.clone()? })
+                        });
+                        assert_eq!(cache.get(&id), known);
                         model.0.splice(0..0, found);
                     }
                     _ => {
                         let known = known(random.below(1_000));
                         cache.put(&id, known.clone());
-                        model.take(&id);
-                        model.0.insert(0, (id, known));
+                        let before = model.find(&id).map(|at| model.0.remove(at).2).unwrap_or_default();
+                        let version = before.version.max(known.at_least);
+                        let floor = Floor { pos: known.placement.pos, version };
+                        model.0.insert(0, (id, Some(known), floor));
                     }
                 }
                 model.0.truncate(capacity);
                 assert_eq!(cache.len(), model.0.len(), "seed {seed}, step {step}");
             }
-            let all: Vec<_> = cache.numbers().map(|number| cache.entries[number as usize].known()).collect();
-            let expected: Vec<_> = model.0.iter().map(|(_, known)| known.clone()).collect();
-            assert_eq!(all, expected, "seed {seed}");
+            let ids: Vec<_> = model.0.iter().map(|(id, ..)| id.as_str().as_bytes()).collect();
+            let all: Vec<_> =
+                cache.numbers().map(|number| cache.entries[number as usize].id.as_slice()).collect();
+            assert_eq!(all, ids, "seed {seed}");
             assert_eq!(cache.places.len(), all.len(), "seed {seed}");
         }
     }
 
     /// docs/performance.md counts on it.
     #[test]
-    fn an_entry_takes_112_bytes_and_placements_of_a_geoshard_share_its_name() {
-        assert_eq!(size_of::<Entry>(), 112);
+    fn an_entry_takes_120_bytes_and_placements_of_a_geoshard_share_its_name() {
+        assert_eq!(size_of::<Entry>(), 120);
         let mut cache = PlacementCache::new(NonZeroUsize::new(10).unwrap());
         for number in [3, 13] {
             cache.put(&id(number), known(18));

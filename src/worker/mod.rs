@@ -168,6 +168,7 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
         elastic,
         permits: permits.clone(),
         server: server_state(config, &metrics, &health),
+        look: 0,
         limits: now.requests,
         retry,
         clock: clock.clone(),

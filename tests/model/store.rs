@@ -62,6 +62,12 @@ pub enum Op {
         version: u8,
         content: u8,
     },
+    /// A copy as it is, over itself.
+    PutAgain {
+        shard: u8,
+        version: u8,
+        content: u8,
+    },
     Delete {
         shard: u8,
         version: u8,
@@ -145,6 +151,16 @@ impl Names {
                     content: self.contents.number(source),
                 }
             }
+            BulkOp::Index {
+                index: Index::Geoshard(shard),
+                guard: Guard::ExternalOrEqual(at),
+                source,
+                ..
+            } => Op::PutAgain {
+                shard: number_of(shard),
+                version: version_of(*at),
+                content: self.contents.number(source),
+            },
             BulkOp::Delete { index: Index::Geoshard(shard), version, .. } => {
                 Op::Delete { shard: number_of(shard), version: version_of(*version) }
             }
@@ -245,7 +261,17 @@ impl Store {
                 self.stamp += 1;
                 Reply::Done
             }
-            Op::Put { content, .. } if names.is_unacceptable(content) => Reply::Refused,
+            Op::Put { content, .. } | Op::PutAgain { content, .. } if names.is_unacceptable(content) => {
+                Reply::Refused
+            }
+            Op::PutAgain { shard, version, content } => {
+                let slot = &mut self.copies[usize::from(shard)];
+                if slot.version > version {
+                    return Reply::Conflict;
+                }
+                *slot = Slot { version, content };
+                Reply::Done
+            }
             Op::Put { shard, version, content } => {
                 let slot = &mut self.copies[usize::from(shard)];
                 if !slot.is_below(version) {

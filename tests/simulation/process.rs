@@ -204,6 +204,7 @@ impl Process {
             elastic,
             permits: requests,
             server: Arc::default(),
+            look: 0,
             limits: rounds::Limits {
                 max_operations,
                 max_bytes: 1 << 20,

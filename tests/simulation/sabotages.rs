@@ -24,6 +24,7 @@ const ELSEWHERE: &[(Sabotage, &str)] = &[
     (Sabotage::MisplacedIsResumed, "the model; no patch mends a refused document here"),
     (Sabotage::MissingIsDeleted, "the model; not seen here in 2,000 seeds"),
     (Sabotage::SecondLookIsBelieved, "the model; not tried here for long"),
+    (Sabotage::StaleBaseIsBelieved, "the mover's tests: no node is cut off here"),
     (Sabotage::FinishingSweepsAnyway, "the model; not seen here in 1,000 seeds"),
     (
         Sabotage::CacheSurvivesAssignment,

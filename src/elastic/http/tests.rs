@@ -344,3 +344,21 @@ async fn a_name_is_looked_up_again_when_its_server_is_gone() {
     client.bulk(&ops(), SOON).await.unwrap();
     assert_eq!(other.calls(), 1);
 }
+
+#[tokio::test]
+async fn what_is_read_again_is_read_from_each_node_in_turn() {
+    let answering = |version: u64| {
+        let body = format!(
+            r#"{{"docs":[{{"found":true,"_version":{version},"_seq_no":1,"_primary_term":1,"_source":{{}}}}]}}"#
+        );
+        one_answer(move || body.clone().into_response())
+    };
+    let urls = [answering(0).await, answering(1).await, answering(2).await];
+    let client = client(&options(&urls.each_ref().map(String::as_str)));
+    let gets = [Get { index: Index::Placements, id: DocId::from_key(Some(b"a")).unwrap() }];
+    for look in [1, 2, 3, 1, 1, 2] {
+        let answers = client.mget_again(&gets, look, SOON).await.unwrap();
+        let [GetAnswer::Found(found)] = answers.as_slice() else { panic!("{answers:?}") };
+        assert_eq!(found.version, look as u64 % 3);
+    }
+}

@@ -157,7 +157,7 @@ impl Item for Get {
         items: &'a [Self],
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<GetAnswer>, CallError>> {
-        rounds.elastic.mget(items, timeout)
+        rounds.elastic.mget_again(items, rounds.look, timeout)
     }
 
     fn judge(&self, answer: GetAnswer) -> Verdict<GetOutcome> {

@@ -116,6 +116,8 @@ pub struct Rounds {
     pub company: Option<Arc<Company>>,
     /// What all that send know of the server together.
     pub server: Arc<ServerState>,
+    /// How often the same was read before: see [`Elastic::mget_again`].
+    pub look: usize,
     /// Bounds of one request.
     pub limits: Limits,
     /// Delays between attempts.

@@ -131,6 +131,7 @@ fn bench(script: impl Fn(usize, &[String]) -> Reply + Send + Sync + 'static) -> 
         permits: Arc::new(Semaphore::new(1)),
         company: None,
         server: Arc::default(),
+        look: 0,
         limits: Limits { max_operations: 4, max_bytes: 1 << 20, request_timeout: Duration::from_secs(10) },
         retry: RetryPolicy { initial: Duration::from_millis(100), max: Duration::from_secs(1) },
         clock: Arc::new(TestClock(start)),

@@ -605,7 +605,7 @@ fn whatever_crashes_or_comes_late_the_index_is_what_the_records_say() {
 #[cfg(feature = "sabotage")]
 #[test]
 fn every_sabotage_of_mover_and_ledger_is_found() {
-    use super::{counterexamples as table, partitions, refeed};
+    use super::{counterexamples as table, partitions, refeed, stale};
     use crate::sabotage::{Sabotage, with};
 
     // Sending again, a task's cache and claim, what belongs to a change of the map, and most of the tally: nothing that is run here.
@@ -622,7 +622,8 @@ fn every_sabotage_of_mover_and_ledger_is_found() {
         Sabotage::InPlaceDespiteFacets,
         Sabotage::InPlaceHasNoEdges,
     ];
-    let in_the_table: [(_, fn()); 15] = [
+    let in_the_table: [(_, fn()); 16] = [
+        (Sabotage::StaleBaseIsBelieved, stale::whatever_a_node_answers_that_is_cut_off_no_write_is_taken_back),
         (
             Sabotage::PartitionsAreComparable,
             partitions::records_of_another_partition_change_nothing_and_are_dead_letters_whatever_their_offsets,

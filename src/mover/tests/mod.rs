@@ -9,6 +9,7 @@
 //! | `partitions.rs` | one key in two partitions |
 //! | `refeed.rs` | documents from the source of truth |
 //! | `tally.rs` | what is recorded of facets, and which edges an entry that is done leaves |
+//! | `stale.rs` | a node that answers reads by an old state |
 //! | `slices.rs` | batches whose patches have many bytes to read |
 //! | `histories.rs` | random logs, crashes, zombies and lost replies, judged by the invariants |
 
@@ -18,6 +19,7 @@ mod histories;
 mod partitions;
 mod refeed;
 mod slices;
+mod stale;
 mod store;
 mod tally;
 
@@ -374,6 +376,9 @@ fn call_in_short(call: &Call) -> String {
         }
         Call::Bulk(BulkOp::Index { index, guard: Guard::External(version), .. }) => {
             format!("put {}@{}", index_name(index), version.offset())
+        }
+        Call::Bulk(BulkOp::Index { index, guard: Guard::ExternalOrEqual(version), .. }) => {
+            format!("put {}@{} again", index_name(index), version.offset())
         }
         Call::Bulk(BulkOp::Index { index, guard, .. }) => format!("put {} by {guard:?}", index_name(index)),
         Call::Bulk(BulkOp::Remove { index, .. }) => format!("remove {} if unchanged", index_name(index)),

@@ -120,6 +120,13 @@ impl Store {
         BulkOutcome::Done { stamp: (*index == Index::Placements).then_some(stamp) }
     }
 
+    /// The placement of document `x` as another node has it.
+    pub(super) fn take_placement_of(&mut self, other: &Self) {
+        let key = (Index::Placements, super::id("x"));
+        let slot = other.slots.get(&key).cloned();
+        self.slots.extend(slot.map(|slot| (key, slot)));
+    }
+
     /// All that is stored of a document.
     pub(super) fn view(&self, id: &DocId) -> View {
         let mut view = View::default();

@@ -282,6 +282,7 @@ impl Rig {
             permits: permits.clone(),
             company: None,
             server: Arc::default(),
+            look: 0,
             limits: rounds::Limits {
                 max_operations: 1000,
                 max_bytes: 1 << 20,

@@ -78,6 +78,7 @@ fn rounds() -> Rounds {
         permits: Arc::new(Semaphore::new(1)),
         company: None,
         server: Arc::default(),
+        look: 0,
         limits: Limits { max_operations: 1, max_bytes: 1, request_timeout: max },
         retry: RetryPolicy { initial, max },
         clock: Arc::new(BootClock),
