@@ -21,6 +21,7 @@
 //! | [`database`] | PostgreSQL or SQLite behind one small seam: transactions, migrations |
 //! | [`tally`] | live counts of what documents say, by increments |
 //! | [`dry_run`] | what a worker would do with the topic's records, without doing it |
+//! | [`visibility`] | refreshes, for all that wait until searches find something |
 //! | [`distribution`] | what follows every change: refreshes, webhooks, records |
 //! | [`kafka`] | what rust-rdkafka does not give |
 //! | [`campaign`] | lists of ids in a database, to each of which the same is done by any number of runners |
@@ -81,5 +82,6 @@ pub mod tally;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;
+pub mod visibility;
 pub mod worker;
 pub mod write;

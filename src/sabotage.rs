@@ -72,13 +72,15 @@ pub enum Sabotage {
     CommitAboveFailed,
     /// The watermark passes what is parked (INV-3).
     CommitAboveParked,
+    /// The watermark passes what has old copies left to delete (INV-3).
+    CommitAboveSweeps,
     /// An entry that has to start over is called done.
     ForgetOnFailure,
     /// An item that should be sent again is taken as carried out.
     SkipRetry,
     /// While two maps are live, writes go in place as usual ("Changing the map").
     InPlaceWithTwoMaps,
-    /// While two maps are live, old copies are deleted before searches can find the new ones ("Changing the map").
+    /// Old copies are deleted before searches can find the new ones ("What searches find").
     DeleteBeforeSeen,
     /// A new map decides before every partition has confirmed that it is known ("Changing the map").
     ActivateUnconfirmed,

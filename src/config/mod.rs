@@ -2,6 +2,7 @@
 //!
 //! - [`types`]: a type for each section, with its defaults; [`byte_size`], [`secret`], [`server_url`] are its values
 //! - [`counts`]: the sections of live counts; [`database_url`] is one of their values
+//! - [`moves`]: the section of documents that move
 //! - [`source`]: the section of the source of truth
 //! - [`registry`]: the section of the schema registry, and the forms of keys and values
 //! - [`load`]: file and environment to [`Config`], refusing unknown keys; with `keys` (which there are) and `overlay`
@@ -40,6 +41,7 @@ pub mod database_url;
 pub mod follow;
 mod keys;
 pub mod load;
+pub mod moves;
 mod overlay;
 pub mod properties;
 pub mod registry;
@@ -55,6 +57,7 @@ pub use check::{Finding, Level};
 pub use counts::{Collector, Database, GEOSHARD_FACET, Tally};
 pub use database_url::DatabaseUrl;
 pub use load::{BadKey, ConfigError, Place};
+pub use moves::{Moves, Visibility};
 pub use properties::Properties;
 pub use registry::{Format, KeyForm, SchemaRegistry};
 pub use secret::Secret;

@@ -15,6 +15,7 @@ use super::audit::{Audit, Placements};
 use super::byte_size::ByteSize;
 use super::campaigns::Campaigns;
 use super::counts::{Collector, Database, Tally};
+use super::moves::Moves;
 use super::properties::Properties;
 use super::registry::{Format, KeyForm, SchemaRegistry};
 use super::secret::Secret;
@@ -40,6 +41,8 @@ pub struct Config {
     pub geoshards: Geoshards,
     /// When folded writes go out.
     pub batch: Batch,
+    /// What is promised of documents that move.
+    pub moves: Moves,
     /// Bounds of memory.
     pub memory: Memory,
     /// Waiting between attempts.

@@ -1,14 +1,7 @@
 //! Runs a batch against Elasticsearch: the mover's only I/O.
 
-use std::time::Duration;
-
-use super::{CleanUp, Desk, Entry, Finished, ReadDocuments, ReadPlacements};
-use crate::elastic::rounds::{BulkOutcome, Halt, Lease, Rounds};
-use crate::sabotage::{self, Sabotage};
-
-/// How long a search may be under way from its first index to its last. While two maps are live, an old copy is deleted
-/// only when the searches have ended that asked the new index too early to see the new copy.
-const SEARCH_TIME: Duration = Duration::from_secs(1);
+use super::{Desk, Entry, Finished, ReadDocuments, ReadPlacements};
+use crate::elastic::rounds::{Halt, Lease, Rounds};
 
 /// Carries out a batch: in one slice, unless its patches have more copies to read than [`Desk::max_copy_bytes`]. Once the
 /// lease has ended nothing more is sent, and entries that were not done come back as [`super::Outcome::Again`].
@@ -40,28 +33,6 @@ async fn run_slice(batch: ReadDocuments, rounds: &Rounds, lease: &Lease) -> Resu
     let batch = batch.answered(answers);
     let answers = rounds.mget(batch.gets(), lease).await?;
     let batch = batch.answered(answers);
-    if !are_moves_seen(&batch, rounds, lease).await {
-        let unanswered = vec![BulkOutcome::Unanswered; batch.ops().len()];
-        return Ok(batch.answered(unanswered));
-    }
     let answers = rounds.bulk(batch.ops(), lease).await?;
     Ok(batch.answered(answers))
-}
-
-/// Before old copies go: waits until every search finds the new ones, where readers ask for that (protocol, "Changing the
-/// map"). `false` if the lease ended first.
-async fn are_moves_seen(batch: &CleanUp, rounds: &Rounds, lease: &Lease) -> bool {
-    let moved_to = batch.must_be_seen_in();
-    if moved_to.is_empty() || sabotage::is(Sabotage::DeleteBeforeSeen) {
-        return true;
-    }
-    if !rounds.refresh(&moved_to, lease).await {
-        return false;
-    }
-    let Some(left) = lease.time_left(rounds.clock.now()) else { return false };
-    tokio::select! {
-        () = lease.cancel.cancelled() => return false,
-        () = tokio::time::sleep(SEARCH_TIME.min(left)) => {}
-    }
-    lease.time_left(rounds.clock.now()).is_some()
 }

@@ -222,6 +222,55 @@ impl Touched {
     }
 }
 
+/// Old copies of a document that is written in its new place: what is left of its entry (steps 6 and 7). Several of one document may
+/// be owed at once, and be made in any order: each delete carries the position of its own entry, so that a later copy is not its to
+/// remove.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sweep {
+    /// The document.
+    pub id: DocId,
+    /// The placement that names the old copies.
+    pub known: Known,
+    /// The version of the deletes.
+    pub at: Position,
+    /// The entry's records: position of the first and of the last.
+    pub records: (Position, Position),
+}
+
+impl Sweep {
+    /// `None` if there is nothing to delete.
+    fn after(entry: &Entry, known: &Known, at: Position) -> Option<Self> {
+        if known.unswept().is_empty() {
+            return None;
+        }
+        let mut known = known.clone();
+        // It is in its geoshard by now.
+        known.placement.fetched = None;
+        Some(Self { id: entry.id.clone(), known, at, records: (entry.fold.first, entry.fold.last) })
+    }
+
+    /// Where searches must find the new copy before; `None` if the document is gone.
+    pub fn must_be_seen_in(&self) -> Option<&ShardId> {
+        self.known.placement.shard.as_ref()
+    }
+
+    /// Where the old copies are.
+    pub fn leftovers(&self) -> &[ShardId] {
+        self.known.unswept()
+    }
+}
+
+/// What became of a [`Sweep`] in a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Swept {
+    /// It is owed, and waits until searches find the new copy.
+    Waits,
+    /// It is owed: not all of its deletes were answered.
+    Unanswered,
+    /// Nothing is left to do.
+    Ended,
+}
+
 /// A placement whose leftovers are gone, waiting to say so in the next bulk (step 7). It may be late, or never come.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Clear {
@@ -247,8 +296,10 @@ pub struct Desk {
     pub committed: Position,
     /// See [`MAX_VERSIONS`].
     pub max_versions: usize,
-    /// Two maps are live, and readers ask the indices of both: what moved must be seen before it is deleted elsewhere.
-    pub two_maps: bool,
+    /// Old copies whose time has come, from earlier batches: they go with the next one.
+    pub sweeps: Vec<Sweep>,
+    /// Searches must find what moved before it is deleted elsewhere.
+    pub searches_are_served: bool,
     /// The partition whose records are worked on; `None`: none is recorded or compared.
     pub partition: Option<i32>,
     /// Whether the records of a refused fold can be read again.
@@ -303,7 +354,8 @@ impl Desk {
             clears: Vec::new(),
             committed: Position::from_version(0),
             max_versions: MAX_VERSIONS,
-            two_maps: false,
+            sweeps: Vec::new(),
+            searches_are_served: false,
             partition: None,
             separates: false,
             max_copy_bytes: usize::MAX,

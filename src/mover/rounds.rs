@@ -3,12 +3,12 @@
 //!
 //! [`ReadPlacements`] → [`ReadDocuments`] → [`Announce`] → [`WriteDocuments`] → [`Examine`] → [`CleanUp`] → [`Finished`]
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 
 use super::decide::{Copy, Plan, Task, again_outcome, copies_needed, decide, new_placement, refused_history};
 use super::{
     CONFIRMED_COPY, Carry, Clear, Desk, Done, Entry, Outcome, REFUSED_FOLD, Refusal, SET_BACK, STALE_COPY,
-    Said, Settled, Touched, UNANSWERED,
+    Said, Settled, Sweep, Swept, Touched, UNANSWERED,
 };
 use crate::elastic::rounds::{BulkOutcome, GetOutcome};
 use crate::elastic::{BulkOp, Get, Guard, Index};
@@ -26,6 +26,7 @@ struct Tray {
     desk: Desk,
     settled: Vec<Settled>,
     edges: Vec<Change>,
+    sweeps: Vec<(Sweep, Swept)>,
 }
 
 impl Tray {
@@ -95,7 +96,8 @@ impl ReadPlacements {
         }
         desk.lookups.hits += known.len() as u64;
         desk.lookups.misses += unknown.len() as u64;
-        Self { tray: Tray { desk, settled, edges: Vec::new() }, known, unknown }
+        let tray = Tray { desk, settled, edges: Vec::new(), sweeps: Vec::new() };
+        Self { tray, known, unknown }
     }
 
     /// The placements to read.
@@ -612,48 +614,43 @@ struct SetBack {
     placement: Placement,
 }
 
-/// R4: delete the copies in leftovers, and set back the placements of refused documents.
+/// R4: delete the old copies that searches do not need any more, of this batch and of earlier ones, and set back the placements of
+/// refused documents.
 #[derive(Debug, Clone)]
 pub struct CleanUp {
     tray: Tray,
-    sweeping: Vec<Placed>,
+    sweeping: Vec<Sweep>,
     set_backs: Vec<SetBack>,
 }
 
 impl CleanUp {
+    /// An entry is done once its document is written: what is left to delete is owed apart from it.
     fn new(mut tray: Tray, written: Vec<Placed>, set_backs: Vec<SetBack>) -> Self {
-        let mut sweeping = Vec::new();
-        for placed in written {
-            if placed.known.unswept().is_empty() {
-                let (id, known, then) =
-                    (placed.entry.id.clone(), placed.known.clone(), placed.task.then.clone());
-                placed.done(&mut tray, then);
+        let mut sweeping = std::mem::take(&mut tray.desk.sweeps);
+        for Placed { entry, known, task } in written {
+            let Some(sweep) = Sweep::after(&entry, &known, task.sweep_at) else {
+                let (id, touched) = (entry.id.clone(), Touched::by(&known));
+                tray.done(entry, task.then, &known.placement.versions, touched);
                 if known.placement.fetched.is_some() {
                     tray.written(id, known);
                 }
+                continue;
+            };
+            let touched = Touched { target: known.placement.shard.clone(), sources: Vec::new() };
+            tray.done(entry, task.then, &known.placement.versions, touched);
+            let waits = tray.desk.searches_are_served && sweep.must_be_seen_in().is_some();
+            if waits && !sabotage::is(Sabotage::DeleteBeforeSeen) {
+                tray.sweeps.push((sweep, Swept::Waits));
             } else {
-                sweeping.push(placed);
+                sweeping.push(sweep);
             }
         }
         Self { tray, sweeping, set_backs }
     }
 
-    /// The geoshards in which searches must find what moved there before anything is deleted elsewhere; none unless two
-    /// maps are live.
-    pub fn must_be_seen_in(&self) -> Vec<Index> {
-        if !self.tray.desk.two_maps {
-            return Vec::new();
-        }
-        let shards = self.sweeping.iter().filter_map(|placed| placed.known.placement.shard.clone());
-        shards.collect::<BTreeSet<_>>().into_iter().map(Index::Geoshard).collect()
-    }
-
     /// Deletes, then set-backs.
     pub fn ops(&self) -> Vec<BulkOp> {
-        let deletes = self
-            .sweeping
-            .iter()
-            .flat_map(|placed| deletes(&placed.entry.id, placed.known.unswept(), placed.task.sweep_at));
+        let deletes = self.sweeping.iter().flat_map(|sweep| deletes(&sweep.id, sweep.leftovers(), sweep.at));
         let set_backs = self.set_backs.iter().map(|set_back| BulkOp::Index {
             index: Index::Placements,
             id: set_back.entry.id.clone(),
@@ -667,23 +664,22 @@ impl CleanUp {
     pub fn answered(self, answers: Vec<BulkOutcome>) -> Finished {
         let Self { mut tray, sweeping, set_backs } = self;
         let mut answers = answers.into_iter();
-        for placed in sweeping {
-            let answers: Vec<_> = answers.by_ref().take(placed.known.unswept().len()).collect();
+        for sweep in sweeping {
+            let answers: Vec<_> = answers.by_ref().take(sweep.leftovers().len()).collect();
             let gone =
                 |answer: &BulkOutcome| matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::NotFound);
             if !answers.iter().all(|answer| gone(answer) || *answer == BulkOutcome::Conflict) {
-                tray.unanswered(placed.entry);
+                tray.sweeps.push((sweep, Swept::Unanswered));
                 continue;
             }
-            let (id, known, then) = (placed.entry.id.clone(), placed.known.clone(), placed.task.then.clone());
-            placed.done(&mut tray, then);
-            // A conflict: this very delete, sent twice, or a copy at least as new, which is not this entry's to remove.
+            // A conflict: this very delete, sent twice, or a copy at least as new, which is not this sweep's to remove.
             // It stays named (INV-1), and the document's next entry sweeps again.
             if answers.iter().all(gone) {
-                tray.swept(id, known);
-            } else if known.placement.fetched.is_some() {
-                tray.written(id, known);
+                tray.swept(&sweep);
+            } else {
+                tray.not_swept(&sweep);
             }
+            tray.sweeps.push((sweep, Swept::Ended));
         }
         for (set_back, answer) in set_backs.into_iter().zip(answers) {
             let SetBack { entry, refusal, placement, .. } = set_back;
@@ -699,7 +695,8 @@ impl CleanUp {
                 _ => tray.start_over(entry, "placement_conflict", Carry::default()),
             }
         }
-        Finished { desk: tray.desk, settled: tray.settled, edges: tray.edges }
+        let Tray { desk, settled, edges, sweeps } = tray;
+        Finished { desk, settled, edges, sweeps }
     }
 }
 
@@ -710,12 +707,29 @@ impl Tray {
         self.clear_with_the_next_bulk(id, known.placement.clone(), known);
     }
 
-    /// Step 7: the leftovers are gone; the record shall say so with the next bulk.
-    fn swept(&mut self, id: DocId, mut known: Known) {
-        known.placement.fetched = None;
-        known.swept = true;
-        let cleared = Placement { leftovers: Default::default(), ..known.placement.clone() };
-        self.clear_with_the_next_bulk(id, cleared, known);
+    /// Step 7: the leftovers are gone; the record shall say so with the next bulk, if nothing was recorded since. ⚠ A later placement
+    /// names them too, and its own sweep is to leave tombstones of its own position there: it is not told of this one.
+    fn swept(&mut self, sweep: &Sweep) {
+        let is_latest = |cached: &Known| cached.stamp == sweep.known.stamp;
+        let cached = self.desk.cache.get(&sweep.id);
+        if cached.as_ref().is_none_or(is_latest) {
+            let known = Known { swept: true, ..sweep.known.clone() };
+            if cached.is_some() {
+                self.desk.cache.put(&sweep.id, known.clone());
+            }
+            let placement = Placement { leftovers: Default::default(), ..known.placement };
+            self.desk.clears.push(Clear { id: sweep.id.clone(), placement, stamp: known.stamp });
+        }
+    }
+
+    /// Some of the leftovers stay named, but what was fetched need not be carried any more.
+    fn not_swept(&mut self, sweep: &Sweep) {
+        let cached = self.desk.cache.get(&sweep.id);
+        if let Some(known) = cached.filter(|cached| cached.stamp == sweep.known.stamp)
+            && known.placement.fetched.is_some()
+        {
+            self.written(sweep.id.clone(), known);
+        }
     }
 
     fn clear_with_the_next_bulk(&mut self, id: DocId, placement: Placement, known: Known) {
@@ -736,13 +750,15 @@ pub struct Finished {
     /// where each takes the place of one at its position. None if nothing is counted. One that changes nothing is there to
     /// take another's place. An edge may be at or above the watermark, and belongs into an increment once it is below.
     pub edges: Vec<Change>,
+    /// Old copies that are left to delete, or were deleted.
+    pub sweeps: Vec<(Sweep, Swept)>,
 }
 
 impl Finished {
     /// The batch's next slice; what was settled before is settled with it.
     pub fn go_on(self, Unread(readings): Unread) -> ReadDocuments {
-        let Self { desk, settled, edges } = self;
-        ReadDocuments { tray: Tray { desk, settled, edges }, readings }
+        let Self { desk, settled, edges, sweeps } = self;
+        ReadDocuments { tray: Tray { desk, settled, edges, sweeps }, readings }
     }
 }
 

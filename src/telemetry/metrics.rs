@@ -25,6 +25,7 @@ use super::refeed::RefeedMetrics;
 use super::reload::ReloadMetrics;
 use super::schemas::SchemaMetrics;
 use super::tally::TallyMetrics;
+use super::visibility::VisibilityMetrics;
 
 label! {
     /// How a record ended.
@@ -180,6 +181,8 @@ pub struct Metrics {
     pub ready: IntGauge,
     /// What the schema registry is asked.
     pub schemas: SchemaMetrics,
+    /// Refreshes.
+    pub visibility: VisibilityMetrics,
     /// What the source of truth is asked.
     pub refeed: RefeedMetrics,
     /// Live counts.
@@ -206,6 +209,7 @@ pub(super) struct PartitionFamilies {
     pub(super) records_done: IntCounterVec,
     records_in_flight: IntGaugeVec,
     parked: IntGaugeVec,
+    sweeps: IntGaugeVec,
     dirty_ids: IntGaugeVec,
     dirty_bytes: IntGaugeVec,
     oldest_dirty_seconds: GaugeVec,
@@ -250,6 +254,7 @@ pub struct PartitionMetrics {
     done: Counters<Outcome>,
     pub(super) in_flight: IntGauge,
     pub(super) parked: IntGauge,
+    sweeps: IntGauge,
     pub(super) dirty_ids: IntGauge,
     pub(super) dirty_bytes: IntGauge,
     pub(super) oldest_dirty_seconds: Gauge,
@@ -411,6 +416,7 @@ impl Metrics {
             )?,
             ready: r.gauge("geofold_ready", "1 if this worker is ready, 0 if /readyz names what is missing.")?,
             schemas: SchemaMetrics::new(&mut r)?,
+            visibility: VisibilityMetrics::new(&mut r)?,
             refeed: RefeedMetrics::new(&mut r)?,
             tally: TallyMetrics::new(&mut r)?,
             audit: AuditMetrics::new(&mut r)?,
@@ -579,6 +585,11 @@ impl PartitionFamilies {
                 "Entries that wait for their document's next record.",
                 PARTITION,
             )?,
+            sweeps: r.gauge_vec(
+                "geofold_sweeps",
+                "Moves whose old copies wait to be deleted, mostly until searches find the new ones.",
+                PARTITION,
+            )?,
             dirty_ids: r.gauge_vec(
                 "geofold_dirty_ids",
                 "Documents with writes that are not in Elasticsearch yet.",
@@ -617,6 +628,7 @@ impl PartitionFamilies {
             }),
             in_flight: self.records_in_flight.with_label_values(label),
             parked: self.parked.with_label_values(label),
+            sweeps: self.sweeps.with_label_values(label),
             dirty_ids: self.dirty_ids.with_label_values(label),
             dirty_bytes: self.dirty_bytes.with_label_values(label),
             oldest_dirty_seconds: self.oldest_dirty_seconds.with_label_values(label),
@@ -631,6 +643,7 @@ impl PartitionFamilies {
         let whole_numbers = [
             &self.records_in_flight,
             &self.parked,
+            &self.sweeps,
             &self.dirty_ids,
             &self.dirty_bytes,
             &self.watermark_lag_records,
@@ -666,6 +679,11 @@ impl PartitionMetrics {
     /// Entries parked now.
     pub fn parked(&self, entries: usize) {
         self.parked.set(level(entries));
+    }
+
+    /// Sweeps owed now.
+    pub fn sweeps(&self, owed: usize) {
+        self.sweeps.set(level(owed));
     }
 
     /// What the dirty set holds: documents, bytes, and the age of its oldest write.

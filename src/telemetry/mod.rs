@@ -6,6 +6,7 @@
 //! | `metrics.rs` | [`Metrics`]: every metric of the worker, one struct of handles |
 //! | `collector.rs` | every metric of a collector |
 //! | `tally.rs` | the metrics of live counts |
+//! | `visibility.rs` | the metrics of refreshes |
 //! | `events.rs` | one type per event that an operator may need: its log line and its counters |
 //! | `requests.rs` | [`Metrics`] as the observer of requests to Elasticsearch |
 //! | `logging.rs` | where log lines go, as text or JSON |
@@ -31,6 +32,7 @@ pub mod requests;
 pub mod schemas;
 pub mod tally;
 pub mod traces;
+pub mod visibility;
 
 pub use metrics::{Metrics, Outcome, PartitionMetrics};
 pub use recent::Recent;

@@ -4,11 +4,12 @@
 //! assignment; nothing of it survives a revocation, since the next owner reads the same records again.
 //!
 //! *Invariant (INV-3):* [`Ledger::watermark`] is never above the first record of anything that is pending, in flight, apart,
-//! parked, waiting for the source of truth, or on its way to the dead-letter topic.
+//! parked, waiting for the source of truth, or on its way to the dead-letter topic; nor of anything whose old copies are left to delete.
 
 mod apart;
 mod asking;
 mod separate;
+mod sweeps;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use self::apart::Apart;
 use self::asking::{Asking, Kept};
 pub use self::separate::Reread;
+use self::sweeps::Sweeps;
 use super::budget::RECORD_OVERHEAD_BYTES;
 use super::record::Record;
 use crate::clock::Instant;
@@ -133,6 +135,7 @@ pub struct Ledger {
     questions: Vec<Question>,
     /// Answers of the source.
     kept: HashMap<DocId, Kept, ahash::RandomState>,
+    sweeps: Sweeps,
     /// First offsets of what is on its way to the dead-letter topic.
     letters: BTreeMap<i64, u32>,
     /// Folds that rejected a newer one; delivered with the next settlement.
@@ -157,6 +160,7 @@ impl Ledger {
             asking: HashMap::default(),
             questions: Vec::new(),
             kept: HashMap::default(),
+            sweeps: Sweeps::default(),
             letters: BTreeMap::new(),
             rejected: Vec::new(),
             next_offset: None,
@@ -350,10 +354,8 @@ impl Ledger {
         };
         let letters = self.letters.first_key_value().map(|(offset, _)| *offset);
         let rejected = self.rejected.iter().map(|letter| letter.fold.first.offset()).min();
-        let oldest_owed = [dirty, parked, self.lowest_apart(), self.lowest_asking(), letters, rejected]
-            .into_iter()
-            .flatten()
-            .min();
+        let apart = [self.lowest_apart(), self.lowest_asking(), self.lowest_swept()];
+        let oldest_owed = [dirty, parked, letters, rejected].into_iter().chain(apart).flatten().min();
         oldest_owed.or(self.next_offset)
     }
 
@@ -490,18 +492,26 @@ impl Ledger {
 
 /// What a settled entry changed, added to what others did.
 fn note_changes(changes: &mut BTreeMap<ShardId, Change>, touched: Touched, fold: &Fold) {
-    let (first, last) = (fold.first.offset(), fold.last.offset());
     let Touched { target, sources } = touched;
-    let mut note = |shard: ShardId, moved_to: Option<ShardId>| {
-        let change = changes.entry(shard).or_default();
-        change.documents += 1;
-        change.offsets = Some(change.offsets.map_or((first, last), |(f, l)| (f.min(first), l.max(last))));
-        change.moved_to.extend(moved_to);
-    };
     for source in sources {
-        note(source, target.clone());
+        note_change(changes, &source, target.as_ref(), (fold.first, fold.last));
     }
-    target.into_iter().for_each(|target| note(target, None));
+    if let Some(target) = target {
+        note_change(changes, &target, None, (fold.first, fold.last));
+    }
+}
+
+fn note_change(
+    changes: &mut BTreeMap<ShardId, Change>,
+    shard: &ShardId,
+    moved_to: Option<&ShardId>,
+    (first, last): (Position, Position),
+) {
+    let (first, last) = (first.offset(), last.offset());
+    let change = changes.entry(shard.clone()).or_default();
+    change.documents += 1;
+    change.offsets = Some(change.offsets.map_or((first, last), |(f, l)| (f.min(first), l.max(last))));
+    change.moved_to.extend(moved_to.cloned());
 }
 
 /// What it costs to hold a fold: a delete has no content, but a million of them are not free.

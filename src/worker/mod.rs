@@ -71,6 +71,7 @@ use crate::telemetry::Metrics;
 use crate::telemetry::board::Board;
 use crate::telemetry::requests::ServerEvents;
 use crate::telemetry::traces::Traces;
+use crate::visibility::Visibility;
 
 /// Everything a worker needs that is not in its configuration.
 pub struct Surroundings {
@@ -179,6 +180,11 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
     let dead_letters = dead_letters(config, retry)?;
     let distributor = distribution::build(config, &rounds.elastic, dead_letters.clone(), &clock, &metrics)?;
     let distributing = distributor.clone().map(|distributor| Distributing::start(distributor, &supervisor));
+    let visibility = Visibility::new(rounds.clone(), metrics.clone());
+    // Nothing tells it to end: it goes with the worker.
+    let never = CancellationToken::new();
+    let refreshing = supervisor.spawn("refreshes", never.clone(), visibility.clone().run(never));
+    let _refreshing = AbortOnDropHandle::new(refreshing);
     let decoder =
         Decoder::new(rules.location.clone(), config.positions.epoch, config.documents.max_bytes.as_usize())
             .in_envelope(config.kafka.envelope)
@@ -231,6 +237,8 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
         claims,
         rounds,
         turns: turns.clone(),
+        moves: config.moves,
+        visibility,
         memory: memory.clone(),
         refeed,
         distributor: distributor.clone(),

@@ -59,7 +59,7 @@ use super::topic_watch::TopicReader;
 use crate::admin::Health;
 use crate::claims::{Claimed, Claims};
 use crate::clock::{Clock, Instant};
-use crate::config::{LostRecords, Partitioner};
+use crate::config::{LostRecords, Moves, Partitioner, Visibility as Promise};
 use crate::dead_letter::LetterBox;
 use crate::decode::{Decoder, RawRecord, Undecoded};
 use crate::distribution::Distributor;
@@ -80,6 +80,7 @@ use crate::telemetry::events::{
 };
 use crate::telemetry::metrics::{Lookup, Metrics, Outcome as Counted, PartitionMetrics};
 use crate::telemetry::traces::{PartitionTraces, Traces};
+use crate::visibility::{Seen, Subscription, Visibility};
 
 /// Records taken from the queue in one go, before the batch in flight gets its turn again.
 const RECORDS_AT_ONCE: usize = 512;
@@ -119,6 +120,10 @@ pub struct Bench {
     pub rounds: Rounds,
     /// How many batches may be under way at once.
     pub turns: Arc<Semaphore>,
+    /// What is promised of documents that move.
+    pub moves: Moves,
+    /// When searches find what was written.
+    pub visibility: Arc<Visibility>,
     /// What is remembered of topic and partitions.
     pub memory: Memory,
     /// The way to the source of truth, if there is one.
@@ -292,6 +297,8 @@ struct Task {
     ledger: Ledger,
     gates: Gates,
     distributions: Option<Distributions>,
+    /// What searches have to find before old copies go.
+    visibility: Subscription,
     /// There while no batch is in flight.
     desk: Option<Desk>,
     batch: Batch,
@@ -371,6 +378,7 @@ impl Task {
                 .distributor
                 .as_ref()
                 .map(|d| Distributions::new(d.subscribe(partition.number))),
+            visibility: bench.visibility.subscribe(),
             desk: Some(Desk { partition: Some(partition.number), ..Desk::new(bench.rules.clone(), cache) }),
             batch: Fuse::terminated(),
             batching: bench.batching,
@@ -464,6 +472,7 @@ impl Task {
                 Some(came) = self.rereading.next() => self.records_came(came),
                 Some(answered) = self.answers.recv() => self.source_answered(answered),
                 (id, looked) = &mut self.asking => self.schema_came(id, looked),
+                seen = self.visibility.seen() => self.seen(&seen),
                 released = distributions::next(&mut self.distributions) => self.released(&released),
                 () = self.claim.changed() => {}
                 sent = &mut self.sending => self.increment_sent(sent),
@@ -511,7 +520,10 @@ impl Task {
             // What is parked waits for records that a stopping worker will not read.
             Mode::Drain => {
                 let can_do_no_more = self.is_halted() || self.ownership.is_lost || self.frozen;
-                is_quiet && (can_do_no_more || !(self.ledger.has_work() || self.has_clears()))
+                // Nor is what waits until searches find it waited for: the next owner goes on with that.
+                let has_work =
+                    self.ledger.has_work() || self.has_clears() || self.ledger.has_due_sweeps(self.now());
+                is_quiet && (can_do_no_more || !has_work)
             }
         }
     }
@@ -617,6 +629,7 @@ impl Task {
         desk.rules.announce_all =
             self.partition.bench.rules.announce_all || two_maps || (self.saw_gap && zombie_may_act);
         let entries = self.ledger.hand_out(self.batching.max_documents, self.batching.max_bytes, self.now());
+        desk.sweeps = self.ledger.hand_out_sweeps(self.batching.max_documents, self.now());
         self.send_rejected();
         self.batch_size = u32::try_from(entries.len()).unwrap_or(u32::MAX);
         (self.not_before, self.again_at) = (None, None);
@@ -640,7 +653,12 @@ impl Task {
         }
         let batching = &self.batching;
         let pending = self.ledger.pending();
-        let at_once = (mode == Mode::Drain && (self.ledger.has_due_work(self.now()) || self.has_clears()))
+        let has_due_work = || {
+            self.ledger.has_due_work(self.now())
+                || self.ledger.has_due_sweeps(self.now())
+                || self.has_clears()
+        };
+        let at_once = (mode == Mode::Drain && has_due_work())
             || pending >= batching.max_documents
             || (pending > 0 && self.ledger.bytes() >= batching.max_bytes)
             // Nothing comes that they could wait for: without this, as much as `memory.total` would be written per linger.
@@ -651,12 +669,14 @@ impl Task {
         // All partitions leave at the same moments, so that what is little goes together (`elastic::rounds::Company`).
         let leaves_at = |since: Instant| now + since.next_of(batching.linger).since(self.now());
         let lingered = self.ledger.pending_since().map(leaves_at);
+        let swept = self.ledger.next_sweep().map(leaves_at);
         let unanswered = self.again_at.filter(|_| self.ledger.has_unanswered());
         let retried = self.ledger.next_retry().map(|due| {
             let due = now + due.since(self.now());
             self.again_at.map_or(due, |again_at| due.max(again_at))
         });
-        let due = [at_once.then_some(now), lingered, unanswered, retried].into_iter().flatten().min()?;
+        let due =
+            [at_once.then_some(now), lingered, swept, unanswered, retried].into_iter().flatten().min()?;
         Some(self.not_before.map_or(due, |not_before| due.max(not_before)))
     }
 
@@ -665,12 +685,14 @@ impl Task {
             Ok(finished) => finished,
             Err(halt) => return self.halt(halt),
         };
-        let Finished { desk, settled, edges } = finished;
+        let Finished { desk, settled, edges, sweeps } = finished;
         self.traces.end(&settled);
         self.put_edges(edges);
         self.count_lookups(&desk);
         self.desk = Some(desk);
-        let settlement = self.ledger.settle(settled, self.now());
+        let mut settlement = self.ledger.settle(settled, self.now());
+        let (ticket, unseen) = self.ledger.settle_sweeps(sweeps, &mut settlement.changes, self.now());
+        self.visibility.request(unseen, ticket);
         self.distribute(&settlement.changes);
         self.count(&settlement, took);
         let goes_on = settlement.again.is_empty() || settlement.made_progress();
@@ -689,6 +711,12 @@ impl Task {
         self.ask_source();
         self.read_again();
         self.count_held();
+    }
+
+    /// Searches find what was moved to a geoshard: old copies go once those are over that had asked it before.
+    fn seen(&mut self, seen: &Seen) {
+        let due = self.now() + self.partition.bench.moves.search_grace;
+        self.ledger.seen(&seen.shard, seen.ticket, due);
     }
 
     fn count_held(&self) {
@@ -755,6 +783,7 @@ impl Task {
     fn update_gauges(&self) {
         self.metrics.dirty(self.ledger.documents(), self.ledger.bytes(), self.oldest_age());
         self.metrics.parked(self.ledger.parked());
+        self.metrics.sweeps(self.ledger.sweeps());
         self.update_tally_gauges();
     }
 

@@ -40,7 +40,7 @@ use self::record::Record::{
     self, Bad, Delete, Heal, Index, Move, Part, Patch, Refeed, Spoil, Tag, Tagged, Touch,
 };
 use self::record::scripts;
-use self::world::{Setting, Weakening, World};
+use self::world::{Searches, Setting, Weakening, World};
 
 /// All that a record can be.
 const ALL: [Record; 10] =
@@ -175,6 +175,35 @@ fn two_maps_are_live() {
     holds(&format!("{length} records, 2 workers, 2 maps"), &worlds(length, &ALL, &setting));
     let few = [Index(0), Index(1), Delete, Patch, Move(1), Touch];
     holds("3 records of 6 kinds, 2 workers, 2 maps", &worlds(3, &few, &setting));
+}
+
+/// Whenever Elasticsearch refreshes, and in whichever order a search looks at the geoshards.
+#[test]
+fn searches_never_miss_a_document_that_moves() {
+    let moves = [Index(0), Index(1), Index(2), Patch, Move(1), Touch];
+    let looking = Setting { searches: Searches::Looking, ..Setting::default() };
+    holds("searches: 3 records of 6 kinds, 2 workers", &worlds(3, &moves, &looking));
+    holds("searches: 4 records of 2 kinds, 2 workers", &worlds(4, &[Index(0), Index(1)], &looking));
+    let few = [Index(0), Index(1), Patch];
+    let lossy = Setting { losses: 1, ..looking.clone() };
+    holds("searches: 2 records of 3 kinds, 2 workers, 1 loss", &worlds(2, &few, &lossy));
+    let late = Setting { deadlines: 1, ..looking.clone() };
+    holds("searches: 2 records of 3 kinds, 2 workers, 1 deadline", &worlds(2, &few, &late));
+    let three = Setting { workers: 3, ..looking.clone() };
+    holds("searches: 2 records of 3 kinds, 3 workers", &worlds(2, &few, &three));
+    let two_maps = Setting { two_maps: true, ..looking.clone() };
+    holds("searches: 2 records of 5 kinds, 2 workers, 2 maps", &worlds(2, &moves[..5], &two_maps));
+    let bad = [Index(0), Index(1), Bad(1)];
+    holds("searches: 3 records of 3 kinds, 2 workers, refused", &refused(3, &bad, &looking));
+    holds("searches: 3 records of 2 kinds, 2 workers, compacted", &compacted(3, &few[..2], &looking));
+}
+
+#[test]
+fn old_copies_go_at_once() {
+    let setting = Setting { searches: Searches::NotServed, ..Setting::default() };
+    holds("3 records, 2 workers, searches not served", &worlds(3, &ALL, &setting));
+    let few = [Index(0), Index(1)];
+    holds("4 records of 2 kinds, 2 workers, searches not served", &worlds(4, &few, &setting));
 }
 
 #[test]

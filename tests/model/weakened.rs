@@ -5,7 +5,7 @@ use geofold::mover::OnMissing;
 use geofold::sabotage::Sabotage;
 
 use super::record::Record::{self, Bad, Delete, Heal, Index, Move, Patch, Refeed, Tag, Tagged, Touch};
-use super::world::{Setting, Weakening};
+use super::world::{Searches, Setting, Weakening};
 use super::{ALL, Explored, WHOLE, compacted, explore, refused, worlds};
 
 /// Whether the model finds a counterexample, and how that ends.
@@ -93,6 +93,25 @@ fn every_rule_of_the_sweep_is_needed() {
             worlds(3, &[Index(0), Tagged(0), Delete], &tally(Weakening::SweepsUncommitted)),
         ),
     ]);
+}
+
+/// Documents that move, and are never deleted.
+#[test]
+fn every_rule_of_what_searches_find_is_needed() {
+    let few = [Index(0), Index(1), Patch];
+    let looking = |weakening| Setting { searches: Searches::Looking, ..around(weakening) };
+    all_break(
+        "INV-8",
+        vec![
+            (
+                "an old copy deleted before searches find the new one",
+                worlds(2, &few, &looking(Weakening::Code(Sabotage::DeleteBeforeSeen))),
+            ),
+            ("an old copy deleted without the grace", worlds(2, &few, &looking(Weakening::NoGrace))),
+        ],
+    );
+    let committing = around(Weakening::Code(Sabotage::CommitAboveSweeps));
+    all_break("INV-5", vec![("committing above what is to be swept", worlds(2, &few, &committing))]);
 }
 
 /// Three more are not here: what is left of the rules makes up for them in every history of these bounds. Two are found by

@@ -4,6 +4,7 @@
 //! in a state of the world a worker is a number, and nearly all steps are one look-up. Two workers that look alike
 //! (`Debug`) are the same worker.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ahash::AHashMap;
@@ -22,11 +23,14 @@ use geofold::worker::ledger::Ledger;
 use geofold::write::Write;
 
 use super::collector::Edges;
-use super::record::{answers, position};
+use super::record::{answers, number_of, position, shard};
 use super::store::{Names, Op, Reply, outcome};
 
 /// Time does not pass: whatever may be tried again is due.
 const NOW: Instant = Instant::from_start(Duration::ZERO);
+
+/// When the searches are over that are under way.
+const LATER: Instant = Instant::from_start(Duration::from_secs(1));
 
 /// A batch at one of its rounds.
 #[derive(Debug, Clone)]
@@ -89,6 +93,8 @@ struct Worker {
     undone: u8,
     /// What the source of truth is asked.
     question: Option<Question>,
+    /// The geoshards in which something must be found by searches before old copies go; a bit each.
+    unseen: u8,
     emitter: Emitter,
 }
 
@@ -112,8 +118,11 @@ pub struct Call {
 /// Something that happens to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// It reads so many records, takes what is dirty, and begins a batch.
-    Begin { records: u8 },
+    /// It reads so many records, takes what is dirty, and begins a batch; no search is under way that was when it was told what
+    /// searches find, if `grace_is_over`.
+    Begin { records: u8, grace_is_over: bool },
+    /// Searches find what it has written to a geoshard; some have asked that before, and are under way, if `with_grace`.
+    Seen { shard: u8, with_grace: bool },
     /// A call of the round is answered.
     Answer { call: u8, reply: Reply },
     /// The batch is past its deadline: nothing that is open will be answered.
@@ -144,6 +153,12 @@ pub struct Known {
     pub calls: Vec<Call>,
     pub is_idle: bool,
     pub has_work: bool,
+    /// It owes deletes of old copies.
+    pub owes_sweeps: bool,
+    /// Some of them are due now; or once no search is under way that was when it was told.
+    pub sweeps_are_due: [bool; 2],
+    /// See [`Worker::unseen`].
+    pub unseen: u8,
     pub has_clears: bool,
     /// It waits for the source of truth.
     pub is_asking: bool,
@@ -168,6 +183,7 @@ pub struct Workers {
     /// The log, and the rules, of each class.
     classes: Vec<(Vec<Option<Write>>, Rules)>,
     sabotage: Option<Sabotage>,
+    searches_are_served: bool,
     loses_clears: bool,
     prunes_uncommitted: bool,
     max_versions: usize,
@@ -180,6 +196,7 @@ impl Workers {
     pub fn new(
         classes: Vec<(Vec<Option<Write>>, Rules)>,
         sabotage: Option<Sabotage>,
+        searches_are_served: bool,
         loses_clears: bool,
         prunes_uncommitted: bool,
         max_versions: usize,
@@ -187,6 +204,7 @@ impl Workers {
         Self {
             classes,
             sabotage,
+            searches_are_served,
             loses_clears,
             prunes_uncommitted,
             max_versions,
@@ -213,12 +231,17 @@ impl Workers {
         let worker = Worker {
             class,
             ledger: Ledger::new(rules.clone(), Epoch::default()),
-            desk: Some(Desk { max_versions: self.max_versions, ..Desk::new(rules.clone(), cache) }),
+            desk: Some(Desk {
+                max_versions: self.max_versions,
+                searches_are_served: self.searches_are_served,
+                ..Desk::new(rules.clone(), cache)
+            }),
             batch: None,
             calls: Vec::new(),
             read_to,
             undone: 0,
             question: None,
+            unseen: 0,
             emitter: Emitter { committed: counted_to, acknowledged: counted_to, edges: Edges::new() },
         };
         self.number(worker)
@@ -253,6 +276,9 @@ impl Workers {
             calls: worker.calls.clone(),
             is_idle: worker.batch.is_none(),
             has_work: worker.ledger.has_work(),
+            owes_sweeps: worker.ledger.sweeps() > 0,
+            sweeps_are_due: [NOW, LATER].map(|at| worker.ledger.has_due_sweeps(at)),
+            unseen: worker.unseen,
             has_clears: worker.desk.as_ref().is_some_and(|desk| !desk.clears.is_empty()),
             is_asking: worker.question.is_some(),
             read_to: worker.read_to,
@@ -278,7 +304,13 @@ impl Worker {
         names: &mut Names,
     ) -> Report {
         match event {
-            Event::Begin { records } => {
+            Event::Seen { shard: n, with_grace } => {
+                self.unseen &= !(1 << n);
+                let due = if with_grace { LATER } else { NOW };
+                self.ledger.seen(&shard(n.into()), u64::MAX, due);
+                Report::default()
+            }
+            Event::Begin { records, grace_is_over } => {
                 for _ in 0..records {
                     self.read(log);
                 }
@@ -286,6 +318,7 @@ impl Worker {
                 self.rejected();
                 let mut desk = self.desk.take().expect("no batch is under way");
                 desk.lookups = Lookups::default();
+                desk.sweeps = self.ledger.hand_out_sweeps(10, if grace_is_over { LATER } else { NOW });
                 desk.committed = position(prunes_at.unwrap_or(self.emitter.committed).into());
                 self.go_on(Batch::ReadPlacements(ReadPlacements::begin(desk, entries)), names)
             }
@@ -371,7 +404,7 @@ impl Worker {
     }
 
     fn finish(&mut self, finished: Finished) -> Report {
-        let Finished { mut desk, settled, edges } = finished;
+        let Finished { mut desk, settled, edges, sweeps } = finished;
         desk.lookups = Lookups::default();
         desk.copy_size = CopySize::default();
         // Not to tell apart what does not differ: it is set with every batch.
@@ -402,6 +435,8 @@ impl Worker {
             }
         }
         let settlement = self.ledger.settle(settled, NOW);
+        let (_, unseen) = self.ledger.settle_sweeps(sweeps, &mut BTreeMap::new(), NOW);
+        self.unseen |= unseen.iter().fold(0, |bits, shard| bits | 1 << number_of(shard));
         report.finished_recorded = !settlement.finished_recorded.is_empty();
         // One document: a question that comes after another is asked in its place.
         self.question = self.ledger.take_questions().pop().or(self.question.take());

@@ -53,6 +53,7 @@ pub struct Setting {
     /// Batch deadlines pass after the takeover. A batch ends within one, a zombie begins none after one, since its claim is lost, and
     /// a tombstone is forgotten after two.
     pub timed: bool,
+    pub searches: Searches,
     pub weakening: Weakening,
 }
 
@@ -72,8 +73,39 @@ impl Default for Setting {
             sweeps: false,
             forgets: false,
             timed: false,
+            searches: Searches::Served,
             weakening: Weakening::None,
         }
+    }
+}
+
+/// What is promised to searches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Searches {
+    /// Nothing: old copies go at once.
+    NotServed,
+    /// Old copies stay until searches find the new one, whenever that is.
+    Served,
+    /// The same, and one search looks at the geoshards, in any order, at any moments. Elasticsearch refreshes whenever it likes. Not
+    /// for documents that are deleted.
+    Looking,
+}
+
+/// The search.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+struct Search {
+    /// The geoshards in which a search would find the document now; a bit each.
+    visible: u8,
+    /// The geoshards that the search has asked, and found nothing; a bit each.
+    asked: u8,
+    is_over: bool,
+}
+
+impl Search {
+    const EVERYWHERE: u8 = 0b111;
+
+    fn is_under_way(self) -> bool {
+        self.asked != 0
     }
 }
 
@@ -109,6 +141,8 @@ pub enum Weakening {
     NothingIsRecognised,
     /// The collector skips an increment that has nothing new, but no edges of another.
     WholeIncrementsAreRecognised,
+    /// Old copies go as soon as searches find the new ones, while searches are under way that have asked there before.
+    NoGrace,
     /// The sweep removes a placement whatever it says by now.
     SweepsWithoutComparing,
     /// The sweep does not wait until nobody acts any more on what was before the delete.
@@ -150,7 +184,7 @@ impl Time {
 }
 
 /// What is wrong, by number; 0 is nothing.
-const BROKEN: [&str; 14] = [
+const BROKEN: [&str; 15] = [
     "",
     "INV-1: a copy that no placement names",
     "INV-2: the last copy is gone",
@@ -165,6 +199,7 @@ const BROKEN: [&str; 14] = [
     "nothing is left to do, and something is owed",
     "an owner that is left alone does not come to rest",
     "INV-7: at rest, the counts are not what the documents say",
+    "INV-8: a search has found no copy of a document that was there all the time",
 ];
 
 /// Where the world is.
@@ -183,6 +218,7 @@ pub struct State {
     late_increment: Option<Sent>,
     sweep: Sweep,
     time: Time,
+    search: Search,
     broken: u8,
 }
 
@@ -233,6 +269,12 @@ pub enum Step {
     SeeGrave,
     /// The sweep removes it.
     Sweep,
+    /// A geoshard is refreshed for a worker, which is told.
+    Refresh { worker: u8, shard: u8 },
+    /// Elasticsearch refreshes a geoshard by itself.
+    RefreshByItself { shard: u8 },
+    /// The search asks a geoshard.
+    Ask { shard: u8 },
 }
 
 pub struct World {
@@ -289,6 +331,7 @@ impl World {
             workers: Workers::new(
                 classes.into(),
                 sabotage,
+                setting.searches != Searches::NotServed,
                 setting.weakening == Weakening::ClearsAreLost,
                 setting.weakening == Weakening::HistoryIsCutUncommitted,
                 setting.max_versions,
@@ -442,9 +485,9 @@ impl World {
         let others_are_done = self.setting.weakening != Weakening::TwoEntriesAtOnce
             || (0..state.owner).all(|worker| {
                 let known = tables.workers.get(state.workers[usize::from(worker)]);
-                known.is_idle && !known.has_work && known.read_to > 0
+                known.is_idle && !known.has_work && !known.owes_sweeps && known.read_to > 0
             });
-        let has_work = owner.has_work || owner.is_asking;
+        let has_work = owner.has_work || owner.is_asking || owner.owes_sweeps;
         if owner.is_idle && !has_work && owner.read_to == self.records() && others_are_done {
             if owner.owes {
                 state.broken = 11;
@@ -598,6 +641,35 @@ impl World {
         }
     }
 
+    /// What searches, and refreshes for them, may do next.
+    fn search_actions(&self, tables: &Tables, state: &State, steps: &mut Vec<Step>) {
+        for worker in state.sweep.gone..=state.owner {
+            let unseen = tables.workers.get(state.workers[usize::from(worker)]).unseen;
+            let shards = (0..3).filter(|shard| unseen >> shard & 1 == 1);
+            steps.extend(shards.map(|shard| Step::Refresh { worker, shard }));
+        }
+        let Search { visible, asked, is_over } = state.search;
+        if self.setting.searches != Searches::Looking || is_over {
+            return;
+        }
+        for shard in 0..3 {
+            if (visible >> shard & 1 == 1) != (state.store.copies[usize::from(shard)].content != 0) {
+                steps.push(Step::RefreshByItself { shard });
+            }
+            // Before it can be found anywhere, nothing is promised.
+            if (visible != 0 || asked != 0) && asked >> shard & 1 == 0 {
+                steps.push(Step::Ask { shard });
+            }
+        }
+    }
+
+    fn refresh(&self, state: &mut State, shard: u8) {
+        if self.setting.searches == Searches::Looking && !state.search.is_over {
+            let is_there = state.store.copies[usize::from(shard)].content != 0;
+            state.search.visible = state.search.visible & !(1 << shard) | u8::from(is_there) << shard;
+        }
+    }
+
     /// The owner goes on, and nobody else: it comes to rest.
     fn judge_left_alone(&self, tables: &mut Tables, mut state: State) -> u8 {
         let worker = state.owner;
@@ -607,14 +679,17 @@ impl World {
                 self.call(tables, &mut state, worker, u8::try_from(call).unwrap());
             } else if owner.is_asking {
                 self.event(tables, &mut state, worker, Event::Fetched { answer: 0 });
-            } else if owner.has_work || owner.read_to < self.records() {
+            } else if owner.unseen != 0 {
+                let shard = u8::try_from(owner.unseen.trailing_zeros()).unwrap();
+                self.event(tables, &mut state, worker, Event::Seen { shard, with_grace: false });
+            } else if owner.has_work || owner.sweeps_are_due[1] || owner.read_to < self.records() {
                 // It may wait for that, and for nothing else.
                 if self.setting.tally {
                     self.count_and_commit(tables, &mut state);
                 }
                 let owner = tables.workers.get(state.workers[usize::from(worker)]);
                 let records = self.records() - owner.read_to;
-                self.event(tables, &mut state, worker, Event::Begin { records });
+                self.event(tables, &mut state, worker, Event::Begin { records, grace_is_over: true });
             } else {
                 return 0;
             }
@@ -727,6 +802,7 @@ impl Model for World {
             late_increment: None,
             sweep: Sweep::default(),
             time: Time::default(),
+            search: Search::default(),
             broken: 0,
         };
         let maps: &[bool] = if self.setting.two_maps { &[false, true] } else { &[false] };
@@ -750,6 +826,9 @@ impl Model for World {
         if self.setting.timed {
             self.timed_actions(&tables, state, steps);
         }
+        if self.setting.searches != Searches::NotServed {
+            self.search_actions(&tables, state, steps);
+        }
         for worker in state.sweep.gone..=state.owner {
             let known = tables.workers.get(state.workers[usize::from(worker)]);
             if self.setting.tally && known.watermark.is_some_and(|watermark| watermark > known.acknowledged) {
@@ -769,8 +848,9 @@ impl Model for World {
                 continue;
             }
             if known.is_idle {
+                let sweeps_are_due = known.sweeps_are_due[usize::from(state.search.is_over)];
                 for records in 0..=self.records() - known.read_to {
-                    if records > 0 || known.has_work || known.has_clears {
+                    if records > 0 || known.has_work || known.has_clears || sweeps_are_due {
                         steps.push(Step::Begin { worker, records });
                     }
                 }
@@ -836,7 +916,8 @@ impl Model for World {
                 if worker == state.owner && std::mem::take(&mut state.time.empties) {
                     self.event(tables, &mut state, worker, Event::ForgetCached);
                 }
-                self.event(tables, &mut state, worker, Event::Begin { records });
+                let grace_is_over = state.search.is_over;
+                self.event(tables, &mut state, worker, Event::Begin { records, grace_is_over });
                 let known = tables.workers.get(state.workers[usize::from(worker)]);
                 // Where deadlines pass, it matters when.
                 if known.calls.len() == 1 && !self.setting.timed {
@@ -947,6 +1028,21 @@ impl Model for World {
             Step::Ripen => {
                 state.sweep.is_ripe = true;
                 state.sweep.gone = state.owner;
+            }
+            Step::Refresh { worker, shard } => {
+                self.refresh(&mut state, shard);
+                let with_grace = state.search.is_under_way() && self.setting.weakening != Weakening::NoGrace;
+                self.event(tables, &mut state, worker, Event::Seen { shard, with_grace });
+            }
+            Step::RefreshByItself { shard } => self.refresh(&mut state, shard),
+            Step::Ask { shard } if state.search.visible >> shard & 1 == 1 => {
+                state.search = Search { visible: 0, asked: 0, is_over: true };
+            }
+            Step::Ask { shard } => {
+                state.search.asked |= 1 << shard;
+                if state.search.asked == Search::EVERYWHERE {
+                    state.broken = 14;
+                }
             }
             Step::SeeGrave => {
                 // Long ago by now. An owner that is further behind than that: `forgets`.

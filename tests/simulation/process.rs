@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use geofold::admin::Health;
 use geofold::claims::{Claims, Keeper};
 use geofold::clock::Clock;
-use geofold::config::{LostRecords, Partitioner};
+use geofold::config::{LostRecords, Moves, Partitioner};
 use geofold::dead_letter::{Letter, LetterBox};
 use geofold::decode::{Decoder, LocationPath, OP_HEADER};
 use geofold::elastic::Elastic;
@@ -27,6 +27,7 @@ use geofold::position::Epoch;
 use geofold::retry::RetryPolicy;
 use geofold::telemetry::Metrics;
 use geofold::telemetry::traces::Traces;
+use geofold::visibility::Visibility;
 use geofold::worker::budget::{self, Budget, CacheShare, Meter};
 use geofold::worker::limits::Limits;
 use geofold::worker::partition::{Batching, Bench, Mode, Partition, Published, TURNS_PER_REQUEST};
@@ -259,6 +260,9 @@ impl Process {
         let memory_limits = budget::Limits { total: usize::MAX, per_partition: held };
         let limits =
             Limits { batching, requests: rounds.limits, max_in_flight: permits, memory: memory_limits };
+        let visibility = Visibility::new(rounds.clone(), metrics.clone());
+        let refreshing = visibility.clone().run(cancel.clone());
+        tokio::spawn(Stoppable { freezer: freezer.clone(), work: refreshing.boxed() });
         let bench = Bench {
             topic: TOPIC.into(),
             epoch,
@@ -277,6 +281,8 @@ impl Process {
             claims,
             rounds,
             turns: Arc::new(Semaphore::new(permits * TURNS_PER_REQUEST)),
+            moves: Moves::default(),
+            visibility,
             memory: memory.clone(),
             refeed: None,
             distributor: None,

@@ -139,29 +139,18 @@ impl Rounds {
         self.round(gets, lease).await
     }
 
-    /// Makes what was written to these indices visible to searches. `false`: the lease ended first. It takes no permit:
-    /// nothing is sent with it that Elasticsearch would have to work off.
-    pub async fn refresh(&self, indices: &[Index], lease: &Lease) -> bool {
-        let mut delays = self.retry.delays();
-        loop {
-            // A refresh needs a privilege of its own, so its answer says nothing of the credentials.
-            let Some(probe) = self.enter(lease).await else { return false };
-            let Some(left) = lease.time_left(self.clock.now()) else { return false };
-            let timeout = left.min(self.limits.request_timeout);
-            let answer = tokio::select! {
-                biased;
-                answer = self.elastic.refresh(indices, timeout) => answer,
-                () = lease.cancel.cancelled() => return false,
-            };
-            drop(probe);
-            let Err(error) = answer else { return true };
-            warn!(
-                %error,
-                indices = indices.len(),
-                "moved documents can not be made visible, so their old copies stay for now; a refresh needs the index privilege maintenance"
-            );
-            self.pause(delays.next(None), lease).await;
-        }
+    /// Makes what was written to these indices visible to searches: one attempt. It takes no permit: nothing is sent with it that
+    /// Elasticsearch would have to work off.
+    ///
+    /// # Errors
+    /// Whatever came instead of an answer.
+    pub async fn refresh(&self, indices: &[Index]) -> Result<(), CallError> {
+        // A refresh needs a privilege of its own, so its answer says nothing of the credentials.
+        let _probe = match self.server.credentials.is_closed() {
+            true => self.server.credentials.enter().await,
+            false => None,
+        };
+        self.elastic.refresh(indices, self.limits.request_timeout).await
     }
 
     async fn round<I: Item>(&self, items: Vec<I>, lease: &Lease) -> Result<Vec<I::Outcome>, Halt> {

@@ -32,7 +32,7 @@ use crate::worker::ledger::Ledger;
 /// Time does not pass: whatever may be tried again is due.
 const NOW: Instant = Instant::from_start(Duration::ZERO);
 
-const HISTORIES: u64 = 3_000;
+const HISTORIES: u64 = 6_000;
 
 /// Enough for each sabotage to break one.
 #[cfg(feature = "sabotage")]
@@ -83,6 +83,8 @@ struct Worker {
     batch: Option<Batch>,
     sent: Vec<Sent>,
     read_to: usize,
+    /// What searches have to find, geoshard and ticket, before old copies go.
+    unseen: Vec<(ShardId, u64)>,
     /// How much longer a zombie goes on; the owner does for ever.
     steps_left: Option<usize>,
 }
@@ -94,6 +96,7 @@ struct World<'a> {
     rng: Rng,
     kind: Kind,
     on_missing: OnMissing,
+    searches_are_served: bool,
     store: Store,
     /// All records as they were written; the offset is the index.
     written: Vec<Write>,
@@ -112,20 +115,21 @@ struct World<'a> {
 }
 
 impl Worker {
-    fn new(name: usize, rules: Rules, read_to: usize) -> Self {
+    fn new(name: usize, rules: Rules, read_to: usize, searches_are_served: bool) -> Self {
         Self {
             name,
             ledger: Ledger::new(rules.clone(), Epoch::default()),
-            desk: Some(new_desk(rules)),
+            desk: Some(Desk { searches_are_served, ..new_desk(rules) }),
             batch: None,
             sent: Vec::new(),
             read_to,
+            unseen: Vec::new(),
             steps_left: None,
         }
     }
 
     fn has_work(&self) -> bool {
-        self.batch.is_some() || self.ledger.pending() + self.ledger.in_flight() > 0
+        self.batch.is_some() || self.ledger.pending() + self.ledger.in_flight() + self.ledger.sweeps() > 0
     }
 }
 
@@ -150,7 +154,8 @@ impl<'a> World<'a> {
             let _ = writeln!(way, "  {} {:?} {:?}", write.position, write.id, write.body);
         }
         let mut world = Self {
-            owner: Worker::new(0, rules(), 0),
+            owner: Worker::new(0, rules(), 0, false),
+            searches_are_served: rng.percent(50),
             rng,
             kind,
             on_missing,
@@ -166,7 +171,7 @@ impl<'a> World<'a> {
             seen,
         };
         let rules = world.draw_rules();
-        world.owner = Worker::new(0, rules, 0);
+        world.owner = Worker::new(0, rules, 0, world.searches_are_served);
         world
     }
 
@@ -226,7 +231,7 @@ impl<'a> World<'a> {
             self.go_on(&mut zombie);
             return self.zombies.push(zombie);
         }
-        let mut owner = std::mem::replace(&mut self.owner, Worker::new(0, rules(), 0));
+        let mut owner = std::mem::replace(&mut self.owner, Worker::new(0, rules(), 0, false));
         let may_read = owner.read_to < self.log.len();
         if may_read && (!owner.has_work() || self.rng.percent(25)) {
             self.read(&mut owner);
@@ -287,9 +292,11 @@ impl<'a> World<'a> {
         }
         let answers = worker.sent.drain(..).filter_map(|sent| sent.answer).collect();
         match batch.answered(answers) {
-            Batch::Finished(Finished { desk, settled, .. }) => {
+            Batch::Finished(Finished { desk, settled, sweeps, .. }) => {
                 worker.desk = Some(desk);
                 self.settle(worker, settled);
+                let (ticket, unseen) = worker.ledger.settle_sweeps(sweeps, &mut BTreeMap::new(), NOW);
+                worker.unseen.extend(unseen.into_iter().map(|shard| (shard, ticket)));
             }
             batch => {
                 worker.sent = batch.calls().into_iter().map(|call| Sent { call, answer: None }).collect();
@@ -299,7 +306,14 @@ impl<'a> World<'a> {
     }
 
     fn begin(&mut self, worker: &mut Worker) {
-        let Some(desk) = worker.desk.take() else { return };
+        let is_idle = worker.ledger.pending() + worker.ledger.in_flight() == 0;
+        if !worker.unseen.is_empty() && (is_idle || self.rng.percent(20)) {
+            let (shard, ticket) = worker.unseen.swap_remove(self.rng.below(worker.unseen.len()));
+            worker.ledger.seen(&shard, ticket, NOW);
+            self.see("swept later");
+        }
+        let Some(mut desk) = worker.desk.take() else { return };
+        desk.sweeps = worker.ledger.hand_out_sweeps(1 + self.rng.below(2), NOW);
         let entries = worker.ledger.hand_out(1 + self.rng.below(3), usize::MAX, NOW);
         self.take_rejected(worker);
         for entry in &entries {
@@ -419,7 +433,7 @@ impl<'a> World<'a> {
             self.compact();
         }
         let rules = self.draw_rules();
-        let next = Worker::new(name, rules, self.committed as usize);
+        let next = Worker::new(name, rules, self.committed as usize, self.searches_are_served);
         let committed = self.committed;
         self.note(format_args!("{name} takes over at {committed}"));
         let mut old = std::mem::replace(&mut self.owner, next);
@@ -586,6 +600,7 @@ fn whatever_crashes_or_comes_late_the_index_is_what_the_records_say() {
         "folded".to_owned(),
         "parked".to_owned(),
         "resumed".to_owned(),
+        "swept later".to_owned(),
         "finished what was recorded".to_owned(),
         "carried out late: done".to_owned(),
         "carried out late: conflict".to_owned(),

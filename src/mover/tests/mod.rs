@@ -10,6 +10,7 @@
 //! | `refeed.rs` | documents from the source of truth |
 //! | `tally.rs` | what is recorded of facets, and which edges an entry that is done leaves |
 //! | `stale.rs` | a node that answers reads by an old state |
+//! | `sweeps.rs` | old copies that stay until searches find the new ones |
 //! | `slices.rs` | batches whose patches have many bytes to read |
 //! | `histories.rs` | random logs, crashes, zombies and lost replies, judged by the invariants |
 
@@ -21,6 +22,7 @@ mod refeed;
 mod slices;
 mod stale;
 mod store;
+mod sweeps;
 mod tally;
 
 use std::num::NonZeroUsize;
@@ -29,7 +31,7 @@ use std::sync::Arc;
 use self::store::{Answer, Call, Store};
 use super::{
     Announce, Carry, CleanUp, Desk, Done, Entry, Examine, Finished, NothingFound, OnMissing, Outcome,
-    ReadDocuments, ReadPlacements, Rules, Settled, WriteDocuments,
+    ReadDocuments, ReadPlacements, Rules, Settled, Sweep, Swept, WriteDocuments,
 };
 use crate::decode::LocationPath;
 use crate::elastic::{BulkOp, Guard, Index};
@@ -207,6 +209,8 @@ struct Owner {
     batch: Option<Batch>,
     /// Of all batches that are finished.
     edges: Vec<Change>,
+    /// What is left to delete.
+    sweeps: Vec<Sweep>,
 }
 
 impl Owner {
@@ -215,7 +219,14 @@ impl Owner {
     }
 
     fn by(rules: Rules) -> Self {
-        Self { desk: Some(new_desk(rules)), batch: None, edges: Vec::new() }
+        Self { desk: Some(new_desk(rules)), batch: None, edges: Vec::new(), sweeps: Vec::new() }
+    }
+
+    /// One who leaves old copies until searches find the new ones.
+    fn serving_searches() -> Self {
+        let mut owner = Self::new();
+        owner.desk.as_mut().unwrap().searches_are_served = true;
+        owner
     }
 
     fn begin(&mut self, entry: Entry) -> &mut Self {
@@ -259,13 +270,31 @@ impl Owner {
         while self.batch().round().is_some() {
             self.step(store);
         }
-        let Some(Batch::Finished(Finished { desk, settled, edges })) = self.batch.take() else {
+        let Some(Batch::Finished(Finished { desk, settled, edges, sweeps })) = self.batch.take() else {
             panic!("not finished")
         };
         self.desk = Some(desk);
         self.edges.extend(edges);
+        self.sweeps
+            .extend(sweeps.into_iter().filter(|(_, swept)| *swept != Swept::Ended).map(|(sweep, _)| sweep));
         let [Settled { outcome, .. }] = settled.try_into().unwrap();
         outcome
+    }
+
+    /// The time of what is left to delete has come: gives what it sends.
+    fn sweep(&mut self, store: &mut Store) -> Vec<String> {
+        let sweeps = std::mem::take(&mut self.sweeps);
+        let desk = Desk { sweeps, ..self.desk.take().unwrap() };
+        self.batch = Some(Batch::begin(desk, Vec::new()));
+        self.up_to(Round::CleanUp, store);
+        let sent = in_short(&self.batch().calls());
+        self.step(store);
+        let Some(Batch::Finished(Finished { desk, sweeps, .. })) = self.batch.take() else {
+            panic!("not finished")
+        };
+        assert!(sweeps.iter().all(|(_, swept)| *swept == Swept::Ended), "{sweeps:?}");
+        self.desk = Some(desk);
+        sent
     }
 
     /// One entry from beginning to end.

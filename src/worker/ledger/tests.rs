@@ -1,5 +1,7 @@
 //! The ledger against its rules, and against a model that is too simple to be wrong.
 
+mod sweeps;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 

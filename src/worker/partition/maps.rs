@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Task;
+use super::{Promise, Task};
 use crate::maps::MapsRecord;
 
 impl Task {
@@ -25,7 +25,9 @@ impl Task {
     pub(super) fn act_by(&mut self, record: Arc<MapsRecord>) {
         if let Some(desk) = &mut self.desk {
             desk.rules.map = record.deciding().clone();
-            desk.two_maps = record.has_two();
+            // While two maps are live, readers ask the indices of both in any case.
+            let moves = self.partition.bench.moves.visibility;
+            desk.searches_are_served = moves == Promise::Search || record.has_two();
         }
         self.ledger.place_by(record.deciding().clone());
         self.claim.act_by(record.generation);

@@ -12,6 +12,7 @@ mod tally;
 mod topic;
 mod trouble;
 mod turns;
+mod visibility;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
@@ -222,6 +223,17 @@ impl Rig {
         Self::build(batching, has_dead_letters, false, None, None)
     }
 
+    /// Searches never miss what moves.
+    fn serving_searches() -> Self {
+        Self::serving_searches_of(None)
+    }
+
+    fn serving_searches_of(elastic: Option<Arc<MemoryElastic>>) -> Self {
+        let how = (OnMissing::DeadLetter, None, None);
+        let moves = Moves { visibility: Promise::Search, search_grace: Duration::from_secs(1) };
+        Self::build_with(batching(), true, false, None, None, how, (elastic, moves))
+    }
+
     /// Follows the record of the maps, as often as [`Rig::look`] is called, and has to claim its partition.
     fn following() -> Self {
         let rig = Self::watching();
@@ -253,7 +265,7 @@ impl Rig {
             counts,
             action,
             (OnMissing::DeadLetter, None, None),
-            None,
+            (None, Moves::default()),
         )
     }
 
@@ -264,7 +276,7 @@ impl Rig {
         counts: Option<(FacetRules, Arc<Counting>)>,
         action: Option<Arc<dyn Action>>,
         (on_missing, refeed, registry): (OnMissing, Option<Feeder>, Option<Registry>),
-        elastic: Option<Arc<MemoryElastic>>,
+        (elastic, moves): (Option<Arc<MemoryElastic>>, Moves),
     ) -> Self {
         let (tally, counting) = counts.unzip();
         let rules = Rules { tally, on_missing, ..rules() };
@@ -329,6 +341,8 @@ impl Rig {
             memory: Limits { total: usize::MAX, per_partition: usize::MAX },
         });
         let (fatal_sender, fatal) = mpsc::unbounded_channel();
+        let visibility = Visibility::new(rounds.clone(), metrics.clone());
+        tokio::spawn(visibility.clone().run(CancellationToken::new()));
         let bench = Arc::new(Bench {
             topic: "topic".into(),
             partitions,
@@ -345,6 +359,8 @@ impl Rig {
             rules,
             rounds,
             turns: turns.clone(),
+            moves,
+            visibility,
             memory: memory.clone(),
             refeed,
             distributor: distributor(&letters, &clock, &metrics, action),

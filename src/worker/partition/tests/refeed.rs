@@ -8,7 +8,15 @@ type Source = mpsc::UnboundedReceiver<Waiting>;
 
 fn fed(on_missing: OnMissing) -> (Rig, Source) {
     let (feeder, source) = Feeder::stand_in();
-    let rig = Rig::build_with(batching(), true, false, None, None, (on_missing, Some(feeder), None), None);
+    let rig = Rig::build_with(
+        batching(),
+        true,
+        false,
+        None,
+        None,
+        (on_missing, Some(feeder), None),
+        (None, Moves::default()),
+    );
     (rig, source)
 }
 
@@ -166,7 +174,8 @@ async fn who_comes_after_a_crash_writes_what_was_fetched_before_it() {
 
     let (feeder, mut source) = Feeder::stand_in();
     let fed = (OnMissing::Refeed, Some(feeder), None);
-    let mut next = Rig::build_with(batching(), true, false, None, None, fed, Some(elastic));
+    let mut next =
+        Rig::build_with(batching(), true, false, None, None, fed, (Some(elastic), Moves::default()));
     refeed(&next, 0, "x");
     next.until_watermark(1).await;
     assert_eq!((before, next.elastic.document("x")), (None, Some(document(91, 5))));

@@ -1,0 +1,32 @@
+//! `[moves]`
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// What is promised of documents that move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Moves {
+    /// Who never misses a document that moves.
+    pub visibility: Visibility,
+    /// How long a search may be under way from its first geoshard to its last.
+    #[serde(with = "humantime_serde")]
+    pub search_grace: Duration,
+}
+
+impl Default for Moves {
+    fn default() -> Self {
+        Self { visibility: Visibility::Realtime, search_grace: Duration::from_secs(1) }
+    }
+}
+
+/// Who never misses a document that moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Visibility {
+    /// Searches, and reads by id.
+    Search,
+    /// Reads by id alone: the old copy goes as soon as the new one is written.
+    Realtime,
+}
