@@ -1,10 +1,10 @@
 //! A worker's way to the source: partitions hand in questions, and get answers, however long that takes.
 //!
 //! All partitions share it, so that the source is asked by few, and in batches. It tries again for as long as it takes; what
-//! is asked for by a partition that is gone meanwhile is dropped.
+//! is asked for by a partition that is gone meanwhile, or that nobody waits for any more, is dropped.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
@@ -38,6 +38,38 @@ pub struct Question {
     /// The last record that was taken in before it is asked: the answer is not for what comes later and says what the
     /// whole document is.
     pub after: Position,
+    asker: Asker,
+}
+
+/// Whoever waits for an answer keeps it until then: a question of which it is gone is not asked any more.
+#[derive(Debug, Clone)]
+pub struct Waiter {
+    _lives: Arc<()>,
+}
+
+/// Which [`Waiter`] waits for the answer.
+#[derive(Debug, Clone)]
+struct Asker(Weak<()>);
+
+impl PartialEq for Asker {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ptr_eq(&other.0)
+    }
+}
+
+impl Eq for Asker {}
+
+impl Question {
+    /// A question that is to be answered for as long as what comes with it is kept.
+    pub fn new(id: DocId, after: Position) -> (Self, Waiter) {
+        let lives = Arc::new(());
+        (Self { id, after, asker: Asker(Arc::downgrade(&lives)) }, Waiter { _lives: lives })
+    }
+
+    /// Whether anybody waits for the answer.
+    pub fn is_wanted(&self) -> bool {
+        self.asker.0.strong_count() > 0
+    }
 }
 
 /// What it said.
@@ -171,7 +203,7 @@ impl Desk {
         while let Some(first) = self.later.first_entry().filter(|first| first.key().0 <= now) {
             self.waiting.push_back(first.remove());
         }
-        self.waiting.retain(|waiting| !waiting.answers.is_closed());
+        self.waiting.retain(|waiting| !waiting.answers.is_closed() && waiting.question.is_wanted());
         let source = &self.source;
         while !self.waiting.is_empty()
             && self.requests.len() < source.max_in_flight()

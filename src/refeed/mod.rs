@@ -33,7 +33,7 @@ use tokio::sync::Semaphore;
 
 #[cfg(test)]
 pub(crate) use self::feeder::Waiting;
-pub use self::feeder::{Answered, Feeder, Question, Surroundings};
+pub use self::feeder::{Answered, Feeder, Question, Surroundings, Waiter};
 use self::gone::GoneGuard;
 pub use self::held::Held;
 use self::http::Http;

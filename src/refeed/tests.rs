@@ -1,6 +1,6 @@
 //! The fetch, and a feeder around it, against a small web server.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::{mpsc, watch};
 
@@ -143,6 +143,7 @@ struct Fed {
     health: Arc<Health>,
     metrics: Arc<Metrics>,
     asked: mpsc::UnboundedSender<Answered>,
+    waiters: Mutex<Vec<Waiter>>,
     answers: mpsc::UnboundedReceiver<Answered>,
     sources: watch::Sender<Source>,
     config: Config,
@@ -172,13 +173,20 @@ async fn fed(change: impl FnOnce(&mut Config)) -> Fed {
     let stop = tokio_util::sync::CancellationToken::new();
     let feeder = Feeder::start(around, stop.clone(), &Supervisor::new().0);
     let (asked, answers) = mpsc::unbounded_channel();
-    Fed { server, feeder, health, metrics, asked, answers, sources, config, _stop: stop.drop_guard() }
+    let (waiters, _stop) = (Mutex::default(), stop.drop_guard());
+    Fed { server, feeder, health, metrics, asked, waiters, answers, sources, config, _stop }
 }
 
 impl Fed {
     fn ask(&self, text: &str) {
-        let question = Question { id: id(text), after: Position::from_version(1) };
+        let waiter = self.ask_only(text);
+        self.waiters.lock().unwrap().push(waiter);
+    }
+
+    fn ask_only(&self, text: &str) -> Waiter {
+        let (question, waiter) = Question::new(id(text), Position::from_version(1));
         self.feeder.ask(question, self.asked.clone());
+        waiter
     }
 
     async fn answered(&mut self) -> Answered {
@@ -307,12 +315,35 @@ async fn what_a_partition_asked_for_that_is_gone_is_not_asked_any_more() {
     let mut fed = fed(|_| ()).await;
     fed.server.put("a", Reply::Status(500));
     let (asked, answers) = mpsc::unbounded_channel();
-    fed.feeder.ask(Question { id: id("a"), after: Position::from_version(1) }, asked);
+    let (question, _waiter) = Question::new(id("a"), Position::from_version(1));
+    fed.feeder.ask(question, asked);
     fed.until("it was asked for", |fed| !fed.server.asked().is_empty()).await;
     drop(answers);
     fed.until("nothing waits", |fed| fed.metrics.refeed.waiting.get() == 0).await;
     fed.ask("b");
     fed.answered().await;
+}
+
+#[tokio::test]
+async fn what_nobody_waits_for_any_more_does_not_pile_up_while_the_source_is_down() {
+    let mut fed = fed(|_| ()).await;
+    fed.server.put("a", Reply::Status(500));
+    fed.ask("a");
+    fed.until("an open breaker", |fed| fed.metrics.refeed.breaker_open.get() == 1).await;
+    let old: Vec<String> = (0..1000).map(|n| format!("old{n}")).collect();
+    old.iter().for_each(|id| fed.server.put(id, Reply::Status(500)));
+    let waiters: Vec<Waiter> = old.iter().map(|id| fed.ask_only(id)).collect();
+    fed.until("they wait", |fed| fed.metrics.refeed.waiting.get() > 900).await;
+    let asked = |fed: &Fed| fed.server.asked().iter().filter(|id| id.starts_with("old")).count();
+    let before = asked(&fed);
+    drop(waiters);
+    fed.ask("b");
+    fed.until("they are dropped", |fed| fed.metrics.refeed.waiting.get() <= 2).await;
+    fed.server.put("a", Reply::Document(DOCUMENT));
+    let answered = [fed.answered().await, fed.answered().await];
+    assert!(answered.iter().all(|answered| answered.question.is_wanted()));
+    // One may have been under way.
+    assert!(asked(&fed) <= before + 1);
 }
 
 #[tokio::test]

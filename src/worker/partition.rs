@@ -28,7 +28,7 @@ mod schemas;
 mod tally;
 mod turn;
 
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
@@ -243,6 +243,14 @@ pub fn stopped_part(partition: i32) -> String {
     format!("partition {partition}")
 }
 
+const DEFECT: &str =
+    "its task ended unexpectedly; this is a defect in geofold, please report it with the log";
+
+fn show_stopped(bench: &Bench, partition: i32, offset: Option<i64>, reason: &str) {
+    bench.health.not_ready(stopped_part(partition), reason);
+    PartitionStopped { partition, offset, reason: &reason }.emit(&bench.metrics);
+}
+
 /// One partition's task, before it runs.
 pub struct Partition {
     /// Its number.
@@ -271,7 +279,12 @@ impl Partition {
     /// Runs until drained, finished or cancelled.
     pub async fn run(self) {
         let cancel = self.cancel.clone();
-        let mut task = Task::new(self);
+        let (number, bench, published) = (self.number, self.bench.clone(), self.published.clone());
+        let Ok(mut task) = catch_unwind(AssertUnwindSafe(|| Task::new(self))) else {
+            show_stopped(&bench, number, None, DEFECT);
+            published.drained.store(true, Ordering::Release);
+            return;
+        };
         let ended = tokio::select! {
             biased;
             () = cancel.cancelled() => Ok(()),
@@ -279,10 +292,7 @@ impl Partition {
             ended = AssertUnwindSafe(task.run()).catch_unwind() => ended,
         };
         match ended {
-            Err(_) => task.stop(
-                None,
-                "its task ended unexpectedly; this is a defect in geofold, please report it with the log",
-            ),
+            Err(_) => task.stop(None, DEFECT),
             Ok(()) if !cancel.is_cancelled() => task.leave_claim(),
             Ok(()) => {}
         }
@@ -793,9 +803,7 @@ impl Task {
         if std::mem::replace(&mut self.stopped, true) {
             return;
         }
-        self.partition.bench.health.not_ready(stopped_part(self.partition.number), reason);
-        PartitionStopped { partition: self.partition.number, offset, reason: &reason }
-            .emit(&self.partition.bench.metrics);
+        show_stopped(&self.partition.bench, self.partition.number, offset, reason);
     }
 
     /// Stops for good if the topic is another one by now, or has other partitions: neither what was read nor what is

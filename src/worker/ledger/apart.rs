@@ -18,6 +18,9 @@ const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// by this fraction than the one before.
 const PAUSE_FRACTION: u32 = 4;
 
+/// An entry that waits for longer gives back what the source of truth said, which counts against `source.max_bytes`. It can ask again.
+const ANSWER_IS_KEPT: Duration = Duration::from_secs(1);
+
 /// An entry that is out of the dirty set until it is done.
 #[derive(Debug, Clone)]
 pub(super) struct Apart {
@@ -53,7 +56,11 @@ impl Ledger {
         let apart = match self.apart.remove(&id) {
             Some(apart) => {
                 let since = if was_answered { apart.since } else { now };
-                Apart { carry, since, due: now + pause(now, since), ..apart }
+                let pause = pause(now, since);
+                if pause > ANSWER_IS_KEPT {
+                    self.forget_answer(&id);
+                }
+                Apart { carry, since, due: now + pause, ..apart }
             }
             None => {
                 let Some(dirty) = self.dirty.commit_one(&id) else { return };

@@ -3,7 +3,7 @@
 use super::{Dirty, Ledger, Merge};
 use crate::ids::DocId;
 use crate::mover::{Carry, Entry, Fetched, Said};
-use crate::refeed::{Held, Question};
+use crate::refeed::{Held, Question, Waiter};
 
 /// An entry that waits for an answer.
 #[derive(Debug, Clone)]
@@ -12,6 +12,7 @@ pub(super) struct Asking {
     dirty: Dirty,
     carry: Carry,
     question: Question,
+    _waiter: Waiter,
 }
 
 /// An answer that is kept until its document is done.
@@ -56,9 +57,9 @@ impl Ledger {
         if dirty.fold.whole_at > Some(fold.last) {
             return self.add(id, score, dirty);
         }
-        let question = Question { id: id.clone(), after: dirty.fold.last };
+        let (question, waiter) = Question::new(id.clone(), dirty.fold.last);
         self.questions.push(question.clone());
-        self.asking.insert(id, Asking { score, dirty, carry, question });
+        self.asking.insert(id, Asking { score, dirty, carry, question, _waiter: waiter });
     }
 
     /// Takes a record of a document that waits, or gives it back. What says what the whole document is need not wait.

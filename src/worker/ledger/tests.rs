@@ -8,6 +8,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::mover::Said;
+use crate::refeed::Held;
 use crate::testing::id;
 use crate::testing::rules;
 use crate::write::{Body, PatchMove};
@@ -95,6 +97,36 @@ fn refused() -> Outcome {
 }
 
 const DONE: Outcome = Outcome::Done(Done::Deleted);
+
+#[test]
+fn an_answer_is_not_kept_while_its_entry_waits_for_long() {
+    let mut ledger = ledger();
+    let write = Write { id: id("a"), position: position(1), body: Body::Refeed };
+    ledger.take(write, at(1));
+    let bytes = ledger.bytes();
+    let fetch = |ledger: &mut Ledger, batch, now: Instant| {
+        let settled = |entry| Settled { entry, outcome: Outcome::Fetch, touched: Touched::default() };
+        ledger.settle(Vec::into_iter(batch).map(settled).collect(), now);
+        let question = ledger.take_questions().remove(0);
+        ledger.answered(&question, Said::Document(r#"{"location":"1,2"}"#.into()), Held::none());
+    };
+    let batch = ledger.hand_out(10, usize::MAX, NOW);
+    fetch(&mut ledger, batch, NOW);
+    assert_eq!(ledger.bytes(), bytes + 18);
+    let mut now = NOW;
+    let mut keeps = Vec::new();
+    for _ in 0..4 {
+        let batch = ledger.hand_out(10, usize::MAX, now);
+        keeps.push(batch[0].fetched.is_some());
+        let settled = |entry| Settled { entry, outcome: unreadable(), touched: Touched::default() };
+        ledger.settle(batch.into_iter().map(settled).collect(), now);
+        now = now + Duration::from_secs(10);
+    }
+    assert_eq!((keeps.as_slice(), ledger.bytes()), ([true, true, false, false].as_slice(), bytes));
+    let batch = ledger.hand_out(10, usize::MAX, now);
+    fetch(&mut ledger, batch, now);
+    assert!(ledger.hand_out(10, usize::MAX, now)[0].fetched.is_some(), "it can ask again");
+}
 
 #[test]
 fn before_the_first_record_there_is_no_watermark() {

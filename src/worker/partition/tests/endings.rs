@@ -149,6 +149,29 @@ async fn a_task_that_panics_stops_its_partition_for_all_to_see() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_task_that_panics_before_it_runs_stops_its_partition_for_all_to_see() {
+    let rig = Rig::start();
+    let (records, records_receiver) = mpsc::channel(1);
+    let (_mode, mode) = watch::channel(Mode::Run);
+    let published = Published::new();
+    let partition = Partition {
+        number: 1,
+        bench: rig.bench.clone(),
+        records: records_receiver,
+        mode,
+        cancel: CancellationToken::new(),
+        meter: Arc::new(Meter::new(rig.budget.clone())),
+        published: published.clone(),
+        cache_share: rig.cache_share.clone(),
+        metrics: rig.metrics.partition(1),
+    };
+    rig.clock.fail_once();
+    partition.run().await;
+    assert!(rig.health.missing()[&stopped_part(1)].contains("defect"));
+    assert!(published.drained() && records.is_closed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_partition_that_is_stopped_at_its_first_record_holds_no_permit() {
     let mut rig = Rig::following();
     let lease =

@@ -109,6 +109,21 @@ async fn an_answer_from_before_a_later_refeed_is_not_believed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_newer_write_has_made_void_need_not_be_asked() {
+    let (mut rig, mut source) = fed(OnMissing::Refeed);
+    let mut void = Vec::new();
+    for offset in (0..6).step_by(2) {
+        rig.send(offset, "x", Some(r#"{"n":9}"#), Some("patch"));
+        void.push(question(&mut rig, &mut source).await.question);
+        rig.send(offset + 1, "x", None, None);
+        rig.until_watermark(offset + 2).await;
+    }
+    refeed(&rig, 6, "x");
+    let last = question(&mut rig, &mut source).await;
+    assert!(last.question.is_wanted() && void.iter().all(|question| !question.is_wanted()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_the_source_does_not_have_any_more_is_deleted() {
     let (mut rig, mut source) = fed(OnMissing::Refeed);
     rig.index(0, "x", 1, 1);
