@@ -57,6 +57,41 @@ pub fn position<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, par
     if let Offset::Offset(offset) = element.offset() { Some(offset) } else { None }
 }
 
+/// The leader epoch beside an offset of a list: which leader had written what is before it.
+pub fn leader_epoch(list: &TopicPartitionList, topic: &str, partition: i32) -> Option<i32> {
+    Some(native::leader_epoch(list, topic, partition)).filter(|epoch| *epoch >= 0)
+}
+
+/// Sets the leader epoch beside an offset of a list.
+pub fn set_leader_epoch(list: &mut TopicPartitionList, topic: &str, partition: i32, epoch: i32) {
+    native::set_leader_epoch(list, topic, partition, epoch);
+}
+
+/// Sets the leader epochs beside offsets that are to be committed: each that of the newest record polled. It is not
+/// older than what is before the offset, and the partition's log has it no more if that was truncated.
+pub fn add_leader_epochs<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    topic: &str,
+    offsets: &mut TopicPartitionList,
+) {
+    let mut known = Vec::with_capacity(offsets.count());
+    let positions = offsets.clone();
+    if native::positions(consumer, &positions).is_none() {
+        return;
+    }
+    for (offset, position) in offsets.elements().iter().zip(positions.elements()) {
+        if let (Offset::Offset(offset), Offset::Offset(polled)) = (offset.offset(), position.offset())
+            && offset <= polled
+            && let Some(epoch) = leader_epoch(&positions, topic, position.partition())
+        {
+            known.push((position.partition(), epoch));
+        }
+    }
+    for (partition, epoch) in known {
+        set_leader_epoch(offsets, topic, partition, epoch);
+    }
+}
+
 /// A partition's first offset as the last answer with records has told, without asking; negative if none has.
 pub fn known_beginning<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, partition: i32) -> i64 {
     native::known_beginning(consumer, topic, partition)

@@ -12,6 +12,8 @@
 //! whose queue nobody polls stops when that is full, and goes on as soon as it is polled again. rust-rdkafka only lets the way
 //! into that queue be opened, not closed again.
 //!
+//! Where one partition is read, the leader epochs beside offsets, and the beginning of a partition that librdkafka knows.
+//!
 //! The partition that a producer's partitioner chooses for a key, without producing anything.
 //!
 //! A mock cluster's initial rebalance delay: tests and demo would wait three seconds for it, every time.
@@ -69,6 +71,32 @@ pub(super) fn positions<C: ConsumerContext>(
     // SAFETY: both are alive while they are borrowed; librdkafka only writes to the elements of the list.
     let code = unsafe { sys::rd_kafka_position(consumer.client().native_ptr(), partitions.ptr()) };
     (code == NO_ERROR).then_some(())
+}
+
+/// The element of a list; `None` if it has none for the partition.
+fn element(
+    list: &TopicPartitionList,
+    topic: &str,
+    partition: i32,
+) -> Option<NonNull<sys::rd_kafka_topic_partition_t>> {
+    let name = CString::new(topic).ok()?;
+    // SAFETY: the list is alive while it is borrowed, and the name is terminated; the element belongs to the list.
+    NonNull::new(unsafe { sys::rd_kafka_topic_partition_list_find(list.ptr(), name.as_ptr(), partition) })
+}
+
+/// The leader epoch beside an offset of a list; negative if there is none.
+pub(super) fn leader_epoch(list: &TopicPartitionList, topic: &str, partition: i32) -> i32 {
+    let Some(element) = element(list, topic, partition) else { return -1 };
+    // SAFETY: the element is alive as long as the list, which is borrowed.
+    unsafe { sys::rd_kafka_topic_partition_get_leader_epoch(element.as_ptr()) }
+}
+
+/// Sets the leader epoch beside an offset of a list.
+pub(super) fn set_leader_epoch(list: &TopicPartitionList, topic: &str, partition: i32, epoch: i32) {
+    if let Some(element) = element(list, topic, partition) {
+        // SAFETY: the element is alive as long as the list, which is borrowed, and nobody else has it.
+        unsafe { sys::rd_kafka_topic_partition_set_leader_epoch(element.as_ptr(), epoch) };
+    }
 }
 
 /// The first offset of a partition that librdkafka knows of; negative if it knows of none. Asks nobody.

@@ -74,6 +74,8 @@ struct Owned {
     end: Option<i64>,
     /// The offset that comes next: after what was routed, or what was committed; `None` while nothing is known.
     next: Option<i64>,
+    /// Whether anything came of it.
+    has_begun: bool,
     /// Everything below is routed, or no record; told the task after what waits here.
     read_to: Option<i64>,
     /// It can not be read on.
@@ -216,6 +218,7 @@ impl Assignment {
                 remembered: None,
                 end: None,
                 next,
+                has_begun: false,
                 read_to: None,
                 is_in_trouble: false,
                 unread: 0,
@@ -268,6 +271,7 @@ impl Assignment {
         // A record of a partition that was just revoked: the next owner reads it again.
         let Some(owned) = self.owned.get_mut(&number) else { return true };
         owned.next = owned.next.max(Some(record.offset + 1));
+        owned.has_begun = true;
         owned.meter.enqueued(record.bytes());
         owned.overflow.push_back(record);
         if owned.overflow.len() >= PASSED_ON_AT_ONCE {
@@ -364,9 +368,19 @@ impl Assignment {
         due
     }
 
-    /// Whether offsets are missing before a record at `offset`, or nothing is known of what was before.
-    pub fn has_gap_before(&self, number: i32, offset: i64) -> bool {
-        self.owned.get(&number).is_some_and(|owned| owned.next.is_none_or(|next| next < offset))
+    /// Whether `offset` is not where a partition has to begin, or not what comes next: then [`Assignment::reached`] has to judge. (That
+    /// librdkafka goes back later is the task's to judge, which knows what it has read.)
+    pub fn is_unexpected(&self, number: i32, offset: i64) -> bool {
+        let is_unexpected = |owned: &Owned| {
+            owned.next.is_none_or(|next| next < offset || (next != offset && !owned.has_begun))
+        };
+        self.owned.get(&number).is_some_and(is_unexpected)
+    }
+
+    /// Whether nothing came yet of a partition that begins at `offset`.
+    pub fn is_to_begin_at(&self, number: i32, offset: i64) -> bool {
+        let begins = |owned: &Owned| !owned.has_begun && owned.next == Some(offset) && !owned.is_in_trouble;
+        self.owned.get(&number).is_some_and(begins)
     }
 
     /// Reading has reached `offset`, where the partition begins at `low`. What is lost between is told and counted. Says whether
@@ -378,6 +392,10 @@ impl Assignment {
         }
         match judge(owned.next, None, low.min(offset), i64::MAX) {
             Verdict::Lost(lost) => self.found(number, lost.into()),
+            Verdict::There if owned.next.is_some_and(|next| offset < next) => {
+                let what = Truncated { next: owned.next.unwrap_or(offset), end: Some(offset) };
+                self.found(number, Trouble::Truncated(what, self.bench.epoch));
+            }
             Verdict::There | Verdict::Begins | Verdict::Truncated(_) => {}
         }
         self.owned.get(&number).is_some_and(|owned| !owned.is_in_trouble)
@@ -390,6 +408,7 @@ impl Assignment {
             && !owned.is_in_trouble
         {
             owned.next = Some(offset);
+            owned.has_begun = true;
             owned.read_to = Some(offset);
         }
     }

@@ -17,7 +17,10 @@ use tokio::sync::mpsc;
 use super::assignment::Assignment;
 use super::record::Record;
 use crate::admin::Health;
-use crate::kafka::{commit_with_answer, hold_back, known_beginning, let_through, position};
+use crate::kafka::{
+    add_leader_epochs, commit_with_answer, hold_back, known_beginning, leader_epoch, let_through, position,
+    set_leader_epoch,
+};
 use crate::telemetry::board::Board;
 use crate::telemetry::events::{
     CommitFailed, Numbers, OffsetsCommitted, PartitionsAssigned, PartitionsRevoked,
@@ -73,6 +76,16 @@ pub struct Context {
     pace: Pace,
     metrics: Arc<Metrics>,
     stuck: Mutex<Stuck>,
+    /// Partitions whose log was not yet compared with what is committed.
+    unchecked: Mutex<Vec<Unchecked>>,
+}
+
+/// What is committed of a partition.
+#[derive(Debug, Clone, Copy)]
+struct Unchecked {
+    partition: i32,
+    committed: i64,
+    leader_epoch: i32,
 }
 
 /// What is known of partitions that librdkafka does not read on, since what comes next is not there.
@@ -95,7 +108,12 @@ impl Context {
             pace,
             metrics,
             stuck: Mutex::default(),
+            unchecked: Mutex::default(),
         }
+    }
+
+    fn unchecked(&self) -> MutexGuard<'_, Vec<Unchecked>> {
+        self.unchecked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn stuck(&self) -> MutexGuard<'_, Stuck> {
@@ -114,10 +132,17 @@ impl Context {
             // librdkafka asks again, for as long as it takes. What was never committed is assigned anew ([`Stuck`]).
             Err(error) => return tracing::warn!(%error, "the group's committed offsets can not be had"),
         };
+        let mut unchecked = Vec::new();
         for mut partition in assigned.elements() {
             let found = committed.find_partition(&self.topic, partition.partition());
             let start = match found.map(|found| (found.error(), found.offset())) {
-                Some((Ok(()), Offset::Offset(committed))) => Offset::Offset(committed),
+                Some((Ok(()), Offset::Offset(offset))) => {
+                    let partition = partition.partition();
+                    if let Some(leader_epoch) = leader_epoch(&committed, &self.topic, partition) {
+                        unchecked.push(Unchecked { partition, committed: offset, leader_epoch });
+                    }
+                    Offset::Offset(offset)
+                }
                 Some((Ok(()), _)) => Offset::Beginning,
                 Some((Err(_), _)) | None => continue,
             };
@@ -125,6 +150,7 @@ impl Context {
                 tracing::error!(partition = partition.partition(), ?start, %error, "a partition's beginning can not be set");
             }
         }
+        self.unchecked().append(&mut unchecked);
     }
 
     fn assignment(&self) -> MutexGuard<'_, Assignment> {
@@ -141,7 +167,9 @@ impl Context {
         if lost || to_commit.is_empty() {
             return;
         }
-        if let Err(error) = consumer.commit(&self.offsets(&to_commit), CommitMode::Sync) {
+        let mut offsets = self.offsets(&to_commit);
+        add_leader_epochs(consumer, &self.topic, &mut offsets);
+        if let Err(error) = consumer.commit(&offsets, CommitMode::Sync) {
             self.commit_failed(to_commit.len(), &error);
         }
     }
@@ -322,6 +350,7 @@ fn poll_and_commit(
     while !signals.abort.load(Ordering::Relaxed) {
         health.poll_heartbeat();
         poll_some(consumer, context)?;
+        check_logs(consumer, context);
         look_for_trouble(consumer, context);
         set_flow(consumer, context);
         if last_commit.elapsed() >= context.pace.commit_interval || drain_until.is_some() {
@@ -398,7 +427,7 @@ fn poll_some(consumer: &BaseConsumer<Context>, context: &Context) -> Result<(), 
             Some(Ok(message)) => {
                 let partition = message.partition();
                 let mut assignment = context.assignment();
-                if assignment.has_gap_before(partition, message.offset())
+                if assignment.is_unexpected(partition, message.offset())
                     && !assignment.reached(
                         partition,
                         message.offset(),
@@ -436,11 +465,39 @@ fn poll_some(consumer: &BaseConsumer<Context>, context: &Context) -> Result<(), 
 fn at_end(consumer: &BaseConsumer<Context>, context: &Context, partition: i32) {
     let Some(end) = position(consumer, &context.topic, partition) else { return };
     let mut assignment = context.assignment();
-    if assignment.has_gap_before(partition, end)
+    if assignment.is_unexpected(partition, end)
         && assignment.reached(partition, end, known_beginning(consumer, &context.topic, partition))
     {
         assignment.at_end(partition, end);
     }
+}
+
+/// Has librdkafka compare the log of newly assigned partitions with what is committed: it does so for a position that has a leader
+/// epoch and that it is sent to, not for one that it begins at. If another leader's log ends before, it reads no further.
+fn check_logs(consumer: &BaseConsumer<Context>, context: &Context) {
+    let mut unchecked = std::mem::take(&mut *context.unchecked());
+    // What was read already would come again.
+    unchecked.retain(|what| context.assignment().is_to_begin_at(what.partition, what.committed));
+    if unchecked.is_empty() {
+        return;
+    }
+    let at: Vec<(i32, i64)> = unchecked.iter().map(|what| (what.partition, what.committed)).collect();
+    let mut list = context.offsets(&at);
+    for what in &unchecked {
+        set_leader_epoch(&mut list, &context.topic, what.partition, what.leader_epoch);
+    }
+    match consumer.seek_partitions(list, ENDS_TIMEOUT) {
+        Ok(done) => {
+            // librdkafka may wait for something else before it begins with a partition.
+            let is_done = |partition| {
+                let element = done.find_partition(&context.topic, partition);
+                element.is_none_or(|element| element.error().is_ok())
+            };
+            unchecked.retain(|what| !is_done(what.partition));
+        }
+        Err(error) => tracing::warn!(%error, "the logs of new partitions can not be compared yet"),
+    }
+    context.unchecked().append(&mut unchecked);
 }
 
 /// What librdkafka can not go on with it does not name, so all partitions are looked at.
@@ -497,7 +554,9 @@ fn commit(consumer: &BaseConsumer<Context>, context: &Context) {
     if due.is_empty() {
         return;
     }
-    if let Err(error) = commit_with_answer(consumer, &context.offsets(&due)) {
+    let mut offsets = context.offsets(&due);
+    add_leader_epochs(consumer, &context.topic, &mut offsets);
+    if let Err(error) = commit_with_answer(consumer, &offsets) {
         let mut assignment = context.assignment();
         for (partition, _) in &due {
             assignment.commit_failed(*partition);

@@ -726,6 +726,8 @@ async fn a_new_group_begins_with_the_first_record_that_is_left_and_has_lost_noth
         assert!(world.beginnings().iter().all(|low| *low > 0));
         let mut config = world.config();
         config.kafka.group_protocol = protocol;
+        // Without statistics, nothing would help a partition that was begun in another way.
+        config.kafka.properties = toml::from_str(r#""statistics.interval.ms" = 0"#).unwrap();
         let worker = world.start(&config);
         world.until_done().await;
         assert_eq!((lost(&worker), worker.health.missing().len()), (0, 0));
@@ -776,5 +778,42 @@ async fn a_partition_that_ends_before_what_is_committed_stops_and_the_others_go_
         "{reason}"
     );
     assert_eq!((lost(&worker), worker.health.missing().len()), (0, 1));
+    worker.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_whose_leader_knows_nothing_of_what_is_committed_stops_and_the_others_go_on() {
+    let mut world = World::new();
+    let mut config = world.config();
+    config.kafka.properties = toml::from_str(r#""statistics.interval.ms" = 100"#).unwrap();
+    world.produce(1, 40, 0);
+    let worker = world.start(&config);
+    world.until_done().await;
+    worker.stop().await.unwrap();
+    // The mock broker says that what is committed was written by the newest leader, which has written nothing.
+    world.broker.partition_leader(TOPIC, 2, Some(1)).unwrap();
+    let worker = world.start(&config);
+    until("it stops", || worker.health.missing().contains_key(&partition::stopped_part(2))).await;
+    let reason = worker.health.missing()[&partition::stopped_part(2)].clone();
+    assert!(reason.contains("other records") && reason.contains("raise positions.epoch above 1"), "{reason}");
+    world.produce(2, 40, 0);
+    let expected = BTreeMap::from([(0, 20), (1, 20), (2, 10), (3, 20)]);
+    until("the others are done", || world.committed() == expected).await;
+    assert_eq!((lost(&worker), worker.health.missing().len()), (0, 1));
+    worker.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_group_begins_also_if_its_offsets_can_not_be_had_at_first() {
+    let mut world = World::new();
+    world.produce(1, 40, 0);
+    let mut config = world.config();
+    config.kafka.properties = toml::from_str(r#""statistics.interval.ms" = 100"#).unwrap();
+    let refused = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED];
+    world.broker.request_errors(RDKafkaApiKey::OffsetFetch, &refused);
+    let worker = world.start(&config);
+    until("the refusal was met", || worker.owned() == i64::from(PARTITIONS)).await;
+    world.until_done().await;
+    assert_eq!((lost(&worker), worker.health.missing().len()), (0, 0));
     worker.stop().await.unwrap();
 }

@@ -105,6 +105,39 @@ fn a_new_group_begins_with_the_first_record_that_is_left_and_has_lost_nothing() 
     world.assert_holds(&truth);
 }
 
+/// The broker has had one leader for the topic. That another one had written what is committed is what an unclean election
+/// looks like from here.
+#[test]
+fn a_log_that_has_not_what_is_committed_stops_its_partition() {
+    let statistics = ("kafka.properties", "\"statistics.interval.ms\" = 200".to_owned());
+    let world = World::new(WorldOptions { partitions: 1, config: vec![statistics] });
+    world.send(&events(0..40));
+    let worker = world.worker();
+    world.wait_until_committed(PATIENCE);
+    worker.stop();
+    let leader_epoch = world.committed_leader_epoch().expect("it is committed with the offset");
+
+    // With that epoch it goes on, of course.
+    world.send(&events(40..60));
+    let worker = world.worker();
+    world.wait_until_committed(PATIENCE);
+    worker.stop();
+
+    world.commit_in_leader_epoch(60, leader_epoch + 1000);
+    let worker = world.worker();
+    let reason = wait_for("a stopped partition", PATIENCE, || {
+        Some(worker.not_ready_because()).filter(|reason| reason.contains("partition 0"))
+    });
+    for words in ["up to offset 60", "other records", "positions.epoch above 1"] {
+        assert!(reason.contains(words), "{reason}");
+    }
+    world.send(&events(60..80));
+    assert_eq!(worker.metric(METRIC, ""), 0.0);
+    worker.stop();
+    assert_eq!(world.offsets(), [(60, 80)]);
+    assert_eq!(world.copies().len(), 60, "nothing is written of what came since");
+}
+
 /// Markers are no records, and nobody is told of them: without a word about the end, the committed offset stays below them.
 #[test]
 fn a_partition_that_ends_with_markers_of_transactions_is_committed_up_to_its_end() {

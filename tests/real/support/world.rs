@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use geofold::kafka::{leader_epoch, set_leader_epoch};
 use rdkafka::admin::{
     AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
 };
@@ -250,6 +251,24 @@ impl World {
             list.add_partition_offset(&self.name, partition, Offset::Offset(offset)).unwrap();
         }
         consumer.commit(&list, CommitMode::Sync).unwrap();
+    }
+
+    /// Commits an offset of partition 0 as if the leader of this epoch had written what is before it.
+    pub fn commit_in_leader_epoch(&self, offset: i64, leader_epoch: i32) {
+        let consumer: BaseConsumer = self.client().set("group.id", &self.name).create().unwrap();
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(&self.name, 0, Offset::Offset(offset)).unwrap();
+        set_leader_epoch(&mut list, &self.name, 0, leader_epoch);
+        consumer.commit(&list, CommitMode::Sync).unwrap();
+    }
+
+    /// The leader epoch that is committed with partition 0's offset.
+    pub fn committed_leader_epoch(&self) -> Option<i32> {
+        let consumer: BaseConsumer = self.client().set("group.id", &self.name).create().unwrap();
+        let mut list = TopicPartitionList::new();
+        list.add_partition(&self.name, 0);
+        let list = consumer.committed_offsets(list, Duration::from_secs(60)).unwrap();
+        leader_epoch(&list, &self.name, 0)
     }
 
     fn client(&self) -> ClientConfig {
