@@ -249,6 +249,7 @@ pub(super) fn whatever_a_node_answers_that_is_cut_off_no_write_is_taken_back() {
                 cut_off = store.clone();
             }
         }
+        owner.sweep(&mut store);
         let view = store.view(&id("x"));
         let place = view.placement.as_ref().unwrap().shard.as_ref().unwrap().as_str().to_owned();
         let text = store.text(&place);
