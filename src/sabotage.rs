@@ -13,7 +13,7 @@
 //! - `geofold demo --sabotage NAME`, on real processes: [`FOUND_BY_THE_DEMO`]. It takes no others: they need two maps, or a
 //!   zombie and an owner within the same few milliseconds, which a demo can not promise;
 //! - the tests of `worker/partition` and `migrate/`, where a map is changed: [`Sabotage::InPlaceWithTwoMaps`],
-//!   [`Sabotage::DeleteBeforeSeen`], [`Sabotage::ActivateUnconfirmed`];
+//!   [`Sabotage::ActivateUnconfirmed`];
 //! - the tests of `worker/partition`, where a claim is lost: [`Sabotage::ClaimIsNotAsked`];
 //! - [`Sabotage::CacheSurvivesAssignment`] neither: an owner announces all it writes until a batch deadline has passed since
 //!   its assignment, if offsets are missing since what was remembered, and mends its cache by that. To show it takes a
@@ -159,7 +159,8 @@ mod chosen {
 
 /// What `geofold demo` finds for certain.
 #[cfg(feature = "sabotage")]
-pub const FOUND_BY_THE_DEMO: [Sabotage; 7] = [
+pub const FOUND_BY_THE_DEMO: [Sabotage; 8] = [
+    Sabotage::DeleteBeforeSeen,
     Sabotage::DeleteFirst,
     Sabotage::NoWriteAhead,
     Sabotage::DeleteWithoutVersion,

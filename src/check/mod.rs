@@ -36,7 +36,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::config::types::DeadLetterPolicy;
-use crate::config::{Config, Properties};
+use crate::config::{Config, JobKind, Properties, Visibility};
 use crate::elastic::Elastic;
 use crate::geoshard::GeoshardMap;
 use crate::ids::ShardId;
@@ -71,6 +71,8 @@ pub struct CheckTarget {
     pub template: Template,
     /// Path of the location in a document.
     pub location: String,
+    /// Whether workers refresh geoshards.
+    pub refreshes: bool,
     /// How long deletes are remembered.
     pub gc_deletes: Duration,
     /// The indices that have to be there.
@@ -100,6 +102,8 @@ impl CheckTarget {
             prefix: config.elasticsearch.prefix.clone(),
             template: template.unwrap_or_default(),
             location: config.documents.location.clone(),
+            refreshes: config.moves.visibility == Visibility::Search
+                || config.distribution.jobs.iter().any(|job| job.kind == JobKind::Refresh),
             gc_deletes: config.elasticsearch.gc_deletes,
             indices: Vec::new(),
             timeout: TIMEOUT,

@@ -27,6 +27,7 @@ const AUTO_CREATE: &str = "action.auto_create_index";
 const NO_MASTER_BLOCK: &str = "cluster.no_master_block";
 const INDICES: &str = "indices";
 const WRITE: &str = "right to write";
+const REFRESH: &str = "right to refresh";
 const MEMORY: &str = "what is remembered";
 
 /// What Elasticsearch told.
@@ -75,6 +76,9 @@ pub(super) async fn look(target: &CheckTarget, elastic: &dyn Elastic) -> SearchS
     });
     if has_meta {
         side.findings.push(try_to_write(elastic, target.timeout).await);
+        if target.refreshes {
+            side.findings.extend(try_to_refresh(elastic, target.timeout).await);
+        }
         match remembered(elastic, target).await {
             Ok(remembered) => side.remembered = Some(remembered),
             Err(finding) => side.findings.push(finding),
@@ -268,6 +272,20 @@ async fn try_to_write(elastic: &dyn Elastic, timeout: Duration) -> Finding {
     }
 }
 
+/// What keeps workers from refreshing geoshards, as far as the meta index shows it.
+async fn try_to_refresh(elastic: &dyn Elastic, timeout: Duration) -> Option<Finding> {
+    match elastic.refresh(&[Index::Meta], timeout).await {
+        Err(CallError::Status { status: 401 | 403, reason, .. }) => Some(Finding::error(
+            REFRESH,
+            format_args!(
+                "this user may not refresh an index, so old copies of documents that move stay, and offsets wait: grant the index                  privilege maintenance, or set moves.visibility = \"realtime\" ({reason})"
+            ),
+        )),
+        // Whether it answers at all is said elsewhere.
+        Ok(()) | Err(_) => None,
+    }
+}
+
 /// Carries out operations on the meta index. A conflict is well: something newer is there.
 pub(super) async fn carry_out(
     elastic: &dyn Elastic,
@@ -415,6 +433,24 @@ mod tests {
 
     fn refusal(status: u16, kind: &str) -> (u16, Value) {
         (status, json!({"error": {"type": kind, "reason": "no"}, "status": status}))
+    }
+
+    #[tokio::test]
+    async fn who_may_not_refresh_is_told_what_to_grant_if_workers_refresh() {
+        let refused = |status| {
+            Err(CallError::Status { status, kind: String::new(), reason: "no".to_owned(), retry_after: None })
+        };
+        for (answer, expected) in [
+            (Ok(()), Vec::new()),
+            (refused(403), one("right to refresh", Level::Error)),
+            (refused(503), Vec::new()),
+        ] {
+            let server = Scripted { refresh: Box::new(move || answer.clone()), ..server(|_| None) };
+            assert_eq!(bad(&server).await, expected);
+            let realtime = CheckTarget { refreshes: false, ..target() };
+            let findings = look(&realtime, &server).await.findings;
+            assert!(findings.iter().all(|finding| finding.level == Level::Ok), "{findings:?}");
+        }
     }
 
     #[tokio::test]

@@ -16,6 +16,7 @@ use humantime::format_duration;
 use tracing_subscriber::EnvFilter;
 
 use super::byte_size::ByteSize;
+use super::moves::{Moves, Visibility};
 use super::properties::{self, Properties};
 use super::secret::Secret;
 use super::types::{
@@ -74,6 +75,7 @@ fn check(config: &Config, has_tls: bool) -> Vec<Finding> {
     check_credentials(&mut findings, &config.elasticsearch);
     check_documents(&mut findings, config);
     check_times(&mut findings, config);
+    check_moves(&mut findings, &config.moves);
     check_sizes(&mut findings, config);
     check_dead_letters(&mut findings, config);
     counts::check_counts(&mut findings, config);
@@ -427,6 +429,23 @@ fn check_times(findings: &mut Findings, config: &Config) {
     }
 }
 
+fn check_moves(findings: &mut Findings, moves: &Moves) {
+    const SHORT: Duration = Duration::from_millis(100);
+    const LONG: Duration = Duration::from_secs(60);
+    if moves.visibility == Visibility::Search && moves.search_grace < SHORT {
+        findings.warning(
+            "moves.search_grace",
+            "is shorter than a search over several geoshards may take, which could miss a document that moves; \"1s\" is usual",
+        );
+    }
+    if moves.search_grace > LONG {
+        findings.warning(
+            "moves.search_grace",
+            "old copies of documents that move stay for so long, and offsets wait; \"1s\" is usual",
+        );
+    }
+}
+
 fn check_sizes(findings: &mut Findings, config: &Config) {
     let document = ("documents.max_bytes", config.documents.max_bytes);
     let batch = ("batch.max_bytes", config.batch.max_bytes);
@@ -615,6 +634,8 @@ mod tests {
             ("elasticsearch.request_max_bytes", |c| c.elasticsearch.request_max_bytes = ByteSize::mib(101)),
             ("dead_letter.topic", |c| c.dead_letter.topic = Some("bad".into())),
             ("admin.listen", |c| c.admin.listen = "0.0.0.0:9464".parse().unwrap()),
+            ("moves.search_grace", |c| c.moves.search_grace = Duration::ZERO),
+            ("moves.search_grace", |c| c.moves.search_grace = SECONDS(61)),
         ];
         for (key, change) in cases {
             let findings = findings_after(change);

@@ -17,7 +17,7 @@ pub struct Moves {
 
 impl Default for Moves {
     fn default() -> Self {
-        Self { visibility: Visibility::Realtime, search_grace: Duration::from_secs(1) }
+        Self { visibility: Visibility::Search, search_grace: Duration::from_secs(1) }
     }
 }
 

@@ -39,6 +39,8 @@ pub struct Findings {
     pub misfiled: u64,
     /// Of whom something was not as it must be at every moment.
     pub broken: u64,
+    /// Were there all the time, and were missed by a search.
+    pub missed: u64,
     /// Poison records that are in the dead-letter topic.
     pub dead_lettered: u64,
     /// Poison records that are not, and records there that are no poison.
@@ -50,8 +52,10 @@ pub struct Findings {
 impl Findings {
     /// Whether everything is as it should be.
     pub fn is_clean(&self) -> bool {
-        let Self { misplaced, missing, doubled, stale, surplus, misfiled, broken, wrong_letters, .. } = self;
-        misplaced + missing + doubled + stale + surplus + misfiled + broken + wrong_letters == 0
+        let Self {
+            misplaced, missing, doubled, stale, surplus, misfiled, broken, missed, wrong_letters, ..
+        } = self;
+        misplaced + missing + doubled + stale + surplus + misfiled + broken + missed + wrong_letters == 0
     }
 
     /// Takes in what an onlooker saw meanwhile.
@@ -59,6 +63,14 @@ impl Findings {
         for (name, what) in broken {
             self.broken += 1;
             self.name(name, &format!("at some moment: {what}"));
+        }
+    }
+
+    /// Takes in whom searches have missed meanwhile.
+    pub fn add_missed<'a>(&mut self, missed: impl Iterator<Item = (&'a str, u64)>) {
+        for (name, times) in missed {
+            self.missed += 1;
+            self.name(name, &format!("was not found by {times} of the searches, though it was there"));
         }
     }
 

@@ -14,6 +14,7 @@
 //! | `topic.rs` | producing, what is committed, what ended among the dead letters |
 //! | `workers.rs` | the child processes |
 //! | `onlooker.rs` | somebody who looks at a few people all the time |
+//! | `searcher.rs` | somebody who searches for them all the time |
 //! | `audit.rs` | the index against the truth |
 //! | `verdict.rs` | how it went |
 //! | `view.rs` | what a person sees meanwhile |
@@ -23,6 +24,7 @@ pub mod cities;
 mod faults;
 mod onlooker;
 mod people;
+mod searcher;
 mod setup;
 mod stage;
 mod topic;

@@ -12,6 +12,7 @@ use super::audit;
 use super::faults::{Blow, Trouble, next_blow, trouble_at};
 use super::onlooker::Onlooker;
 use super::people::People;
+use super::searcher::Searcher;
 use super::setup::{self, MAP, PREFIX};
 use super::topic::Topic;
 use super::verdict::{Memory, Verdict};
@@ -56,6 +57,7 @@ pub struct Stage {
     troubles: u64,
     blows: usize,
     onlooker: Onlooker,
+    searcher: Searcher,
     view: View,
     // Dropped last: the others have their files in it.
     _folder: TempDir,
@@ -96,6 +98,7 @@ impl Stage {
             standin,
             elastic,
             onlooker: Onlooker::new(PREFIX, map.shards()),
+            searcher: Searcher::new(PREFIX, map.shards()),
             map,
             config,
             workers: [None, None],
@@ -184,6 +187,7 @@ impl Stage {
         let letters = self.topic.dead_letters().context("reading the dead-letter topic")?;
         findings.add_letters(&letters, self.people.poison_keys());
         findings.add_broken(self.onlooker.broken());
+        findings.add_missed(self.searcher.missed());
         self.memory.own = peak_memory(std::process::id());
         Ok(Verdict {
             findings,
@@ -192,6 +196,7 @@ impl Stage {
             poison: self.people.poison_sent(),
             faults: self.troubles + self.blows as u64,
             looks: self.onlooker.looks(),
+            searches: self.searcher.searches(),
             counters,
             memory: self.memory,
             took: began.elapsed(),
@@ -258,6 +263,7 @@ impl Stage {
             }
         }
         self.onlooker.look(self.standin.store(), self.people.faithful());
+        self.searcher.go_on(self.standin.store(), Instant::now(), self.people.faithful());
         Ok(())
     }
 

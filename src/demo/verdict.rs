@@ -15,6 +15,7 @@ pub struct Verdict {
     pub(super) poison: u64,
     pub(super) faults: u64,
     pub(super) looks: u64,
+    pub(super) searches: u64,
     pub(super) counters: Counters,
     pub(super) memory: Memory,
     pub(super) took: Duration,
@@ -69,6 +70,8 @@ impl fmt::Display for Verdict {
         }
         let looks = format!("people, of those looked at {} times in the course of the day", self.looks);
         line("ever broken", findings.broken, &looks)?;
+        let searches = format!("of those there all the time, by any of {} searches", self.searches);
+        line("search misses", findings.missed, &searches)?;
         line("dead-lettered", findings.dead_lettered, &format!("of {} poison records sent", self.poison))?;
         let [first, second] = memory.workers.map(mebibytes);
         let parts =

@@ -14,9 +14,10 @@ use url::Url;
 
 use super::scheduler::{Group, Span};
 use crate::causes::with_causes;
-use crate::elastic::{CallError, Elastic, Index};
+use crate::elastic::CallError;
 use crate::ids::ShardId;
 use crate::kafka::resilient_producer::{Message, ResilientProducer};
+use crate::visibility::Visibility;
 
 /// Why a run did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,8 +85,8 @@ impl<'a> Notice<'a> {
     }
 }
 
-/// Makes what was written to a geoshard visible to searches.
-pub struct Refresh(pub Arc<dyn Elastic>);
+/// Makes what was written to a geoshard visible to searches: with all others that wait for that.
+pub struct Refresh(pub Arc<Visibility>);
 
 impl Action for Refresh {
     fn run<'a>(
@@ -95,10 +96,11 @@ impl Action for Refresh {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<(), Failure>> {
         async move {
-            match self.0.refresh(&[Index::Geoshard(shard.clone())], timeout).await {
+            match tokio::time::timeout(timeout, self.0.refreshed(shard)).await {
                 // A geoshard of an earlier map: there is nothing that anybody could search.
-                Ok(()) | Err(CallError::Status { status: 404, .. }) => Ok(()),
-                Err(error) => Err(Failure::passing(format!(
+                Ok(Ok(()) | Err(CallError::Status { status: 404, .. })) => Ok(()),
+                Err(_) => Err(Failure::passing(format!("no answer within {timeout:?}"))),
+                Ok(Err(error)) => Err(Failure::passing(format!(
                     "{error} (a refresh needs the index privilege maintenance)"
                 ))),
             }

@@ -12,6 +12,7 @@ use super::{AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Get,
 type AdminScript = dyn Fn(&str, Option<&Value>) -> (u16, Value) + Send + Sync;
 type BulkScript = dyn Fn(&[BulkOp]) -> Vec<BulkAnswer> + Send + Sync;
 type GetScript = dyn Fn(&Get) -> GetAnswer + Send + Sync;
+type RefreshScript = dyn Fn() -> Result<(), CallError> + Send + Sync;
 
 /// Answers as its scripts say; a failure set in `broken` goes before all of them.
 pub(crate) struct Scripted {
@@ -19,6 +20,7 @@ pub(crate) struct Scripted {
     pub(crate) admin: Box<AdminScript>,
     pub(crate) bulk: Box<BulkScript>,
     pub(crate) get: Box<GetScript>,
+    pub(crate) refresh: Box<RefreshScript>,
     pub(crate) broken: Option<CallError>,
     /// An `_mget` whose documents have more bytes fails as too large.
     pub(crate) largest_answer: Option<usize>,
@@ -34,6 +36,7 @@ impl Default for Scripted {
             admin: Box::new(|_, _| (200, json!({}))),
             bulk: Box::new(move |ops| ops.iter().map(done).collect()),
             get: Box::new(|_| GetAnswer::Missing),
+            refresh: Box::new(|| Ok(())),
             broken: None,
             largest_answer: None,
             calls: Mutex::default(),
@@ -80,7 +83,11 @@ impl Elastic for Scripted {
     }
 
     fn refresh<'a>(&'a self, _: &'a [Index], _: Duration) -> BoxFuture<'a, Result<(), CallError>> {
-        async move { self.asked("refresh".to_owned()) }.boxed()
+        async move {
+            self.asked("refresh".to_owned())?;
+            (self.refresh)()
+        }
+        .boxed()
     }
 
     fn admin<'a>(&'a self, call: AdminCall, _: Duration) -> BoxFuture<'a, Result<AdminAnswer, CallError>> {

@@ -15,11 +15,11 @@ use crate::distribution::action::{Action, Refresh, Topic, Webhook};
 use crate::distribution::last_runs::LastRuns;
 use crate::distribution::memcached::Memcached;
 use crate::distribution::{Distributor, Job, Surroundings};
-use crate::elastic::Elastic;
 use crate::fnv::fnv1a;
 use crate::retry::RetryPolicy;
 use crate::supervisor::Supervisor;
 use crate::telemetry::Metrics;
+use crate::visibility::Visibility;
 
 /// How long what has no gate may still run when the worker ends.
 const LAST_RUNS: Duration = Duration::from_secs(2);
@@ -27,7 +27,7 @@ const LAST_RUNS: Duration = Duration::from_secs(2);
 /// `None` if no job is configured.
 pub(super) fn build(
     config: &Config,
-    elastic: &Arc<dyn Elastic>,
+    visibility: &Arc<Visibility>,
     dead_letters: Option<Arc<dyn LetterBox>>,
     clock: &Arc<dyn Clock>,
     metrics: &Arc<Metrics>,
@@ -45,7 +45,7 @@ pub(super) fn build(
             timeout: job.timeout,
             give_up_after: (job.kind == JobKind::Webhook)
                 .then_some(job.give_up_after.unwrap_or(DistributionJob::GIVE_UP_AFTER)),
-            action: action(config, job, elastic)?,
+            action: action(config, job, visibility)?,
             store_key: store_key(config, job),
             metrics: metrics.distribution(&job.name),
         });
@@ -71,7 +71,7 @@ pub(super) fn build(
 fn action(
     config: &Config,
     job: &DistributionJob,
-    elastic: &Arc<dyn Elastic>,
+    visibility: &Arc<Visibility>,
 ) -> Result<Arc<dyn Action>, WorkerError> {
     Ok(match (job.kind, &job.url, &job.topic) {
         (JobKind::Webhook, Some(url), _) => Arc::new(webhook(job, url)?),
@@ -81,7 +81,7 @@ fn action(
             Arc::new(topic)
         }
         // What is required with the other kinds has been checked.
-        _ => Arc::new(Refresh(elastic.clone())),
+        _ => Arc::new(Refresh(visibility.clone())),
     })
 }
 

@@ -178,13 +178,13 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
     let memory = Memory::new(rounds.clone(), &config.kafka.topic);
     let (fatal, mut halted) = mpsc::unbounded_channel();
     let dead_letters = dead_letters(config, retry)?;
-    let distributor = distribution::build(config, &rounds.elastic, dead_letters.clone(), &clock, &metrics)?;
-    let distributing = distributor.clone().map(|distributor| Distributing::start(distributor, &supervisor));
     let visibility = Visibility::new(rounds.clone(), metrics.clone());
     // Nothing tells it to end: it goes with the worker.
     let never = CancellationToken::new();
     let refreshing = supervisor.spawn("refreshes", never.clone(), visibility.clone().run(never));
     let _refreshing = AbortOnDropHandle::new(refreshing);
+    let distributor = distribution::build(config, &visibility, dead_letters.clone(), &clock, &metrics)?;
+    let distributing = distributor.clone().map(|distributor| Distributing::start(distributor, &supervisor));
     let decoder =
         Decoder::new(rules.location.clone(), config.positions.epoch, config.documents.max_bytes.as_usize())
             .in_envelope(config.kafka.envelope)

@@ -85,6 +85,9 @@ use crate::visibility::{Seen, Subscription, Visibility};
 /// Records taken from the queue in one go, before the batch in flight gets its turn again.
 const RECORDS_AT_ONCE: usize = 512;
 
+/// How long old copies whose time has come wait for company, at most.
+const LONGEST_SWEEP_LINGER: Duration = Duration::from_secs(1);
+
 /// How often gauges are brought up to date.
 const GAUGE_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -679,7 +682,9 @@ impl Task {
         // All partitions leave at the same moments, so that what is little goes together (`elastic::rounds::Company`).
         let leaves_at = |since: Instant| now + since.next_of(batching.linger).since(self.now());
         let lingered = self.ledger.pending_since().map(leaves_at);
-        let swept = self.ledger.next_sweep().map(leaves_at);
+        // Offsets wait for old copies, so these do not wait for company for as long as may be configured.
+        let moment = batching.linger.min(LONGEST_SWEEP_LINGER);
+        let swept = self.ledger.next_sweep().map(|due| now + due.next_of(moment).since(self.now()));
         let unanswered = self.again_at.filter(|_| self.ledger.has_unanswered());
         let retried = self.ledger.next_retry().map(|due| {
             let due = now + due.since(self.now());

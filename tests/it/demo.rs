@@ -86,8 +86,16 @@ fn a_bad_day_ends_with_the_right_index_and_the_same_seed_with_the_same_truth() {
         let verdict = text(&output.stdout);
         assert_eq!(output.status.code(), Some(0), "{verdict}{}", text(&output.stderr));
         assert!(verdict.starts_with("verdict: the index is right\n"), "{verdict}");
-        for nothing in ["in wrong place", "missing", "doubled", "stale", "surplus", "misfiled", "ever broken"]
-        {
+        for nothing in [
+            "in wrong place",
+            "missing",
+            "doubled",
+            "stale",
+            "surplus",
+            "misfiled",
+            "ever broken",
+            "search misses",
+        ] {
             assert_eq!(number(&verdict, nothing), 0, "{verdict}");
         }
         assert!(number(&verdict, "events") >= 8000, "{verdict}");

@@ -46,5 +46,6 @@ mod sweep;
 mod tally;
 mod topic_changes;
 mod tutorial;
+mod visibility;
 #[path = "../wait.rs"]
 mod wait;

@@ -25,7 +25,7 @@ fn privileges_of_a_worker(world: &World) -> serde_json::Value {
         "cluster": ["monitor"],
         "indices": [{
             "names": [format!("{}-*", world.name)],
-            "privileges": ["read", "write", "view_index_metadata"],
+            "privileges": ["read", "write", "view_index_metadata", "maintenance"],
         }],
     })
 }

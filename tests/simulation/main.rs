@@ -10,6 +10,7 @@
 //! | `process.rs` | a worker's process: the partition task, fed, stopped and killed |
 //! | `run.rs` | one run, from its beginning to its audit |
 //! | `audit.rs` | what must hold at every change, at every commit, and at the end |
+//! | `searches.rs` | searches in most of the runs, and that they miss nothing |
 //! | `tally.rs` | what is counted in some of the runs, and whether it is right |
 //! | `report.rs`, `shrink.rs` | what a failed run tells, of a scenario cut down |
 //! | `sabotages.rs` | the rules of the protocol broken on purpose: each must be found |
@@ -28,6 +29,7 @@ mod requests;
 mod run;
 mod sabotages;
 mod scenario;
+mod searches;
 mod shrink;
 mod tally;
 mod world;

@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use geofold::admin::Health;
 use geofold::claims::{Claims, Keeper};
 use geofold::clock::Clock;
-use geofold::config::{LostRecords, Moves, Partitioner};
+use geofold::config::{LostRecords, Partitioner};
 use geofold::dead_letter::{Letter, LetterBox};
 use geofold::decode::{Decoder, LocationPath, OP_HEADER};
 use geofold::elastic::Elastic;
@@ -41,8 +41,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::requests::Wire;
 use crate::scenario::{DEADLINE, Kind, PLACES, Setup, document_id};
-use crate::tally;
 use crate::world::{Delivery, GEOSHARDS, TOPIC, World};
+use crate::{searches, tally};
 
 /// Which geoshard has which place: by the usual map, and by the other one where two are live. Every place moves.
 pub const MAPS: [[&str; PLACES.len()]; 2] = [GEOSHARDS, ["b", "c", "a"]];
@@ -281,7 +281,7 @@ impl Process {
             claims,
             rounds,
             turns: Arc::new(Semaphore::new(permits * TURNS_PER_REQUEST)),
-            moves: Moves::default(),
+            moves: searches::moves(world.scenario.serves_searches()),
             visibility,
             memory: memory.clone(),
             refeed: None,

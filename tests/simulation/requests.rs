@@ -338,11 +338,20 @@ impl Elastic for Wire {
         self.request(ops.to_vec(), timeout).boxed()
     }
 
-    fn refresh<'a>(&'a self, _: &'a [Index], patience: Duration) -> BoxFuture<'a, Result<(), CallError>> {
+    /// It takes its time, and can fail; it shows what is there at one moment of that time.
+    fn refresh<'a>(
+        &'a self,
+        indices: &'a [Index],
+        patience: Duration,
+    ) -> BoxFuture<'a, Result<(), CallError>> {
         async move {
             sleep(self.latency().min(patience)).await;
-            // Nobody searches here: it takes its time, and can fail.
-            self.refusal(1).map_or(Ok(()), Err)
+            if let Some(error) = self.refusal(1) {
+                return Err(error);
+            }
+            indices.iter().for_each(|index| self.world.refresh(index.suffix()));
+            sleep(self.latency().min(patience)).await;
+            Ok(())
         }
         .boxed()
     }

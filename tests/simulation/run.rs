@@ -14,6 +14,7 @@ use tokio::time::sleep;
 use crate::audit;
 use crate::process::{Process, Shared, next_partition};
 use crate::scenario::{Change, Kind, Scenario, Trouble, What, When};
+use crate::searches;
 use crate::world::{Line, Violation, World};
 
 /// A run must have come to an end this long after nothing goes wrong any more. Zombies may sleep for 30 s.
@@ -118,6 +119,7 @@ impl Conductor {
         if self.world.scenario.kind == Kind::TwoMaps {
             self.world.set_maps(&self.shared.both_known);
         }
+        searches::begin(&self.world);
         let give_up_at = self.world.scenario.calm_from + PATIENCE;
         while !self.has_come_to_rest() {
             let now = self.world.clock.awake();

@@ -30,7 +30,6 @@ const ELSEWHERE: &[(Sabotage, &str)] = &[
         Sabotage::CacheSurvivesAssignment,
         "the model, by a weakening of its own; not seen here in thousands of seeds",
     ),
-    (Sabotage::DeleteBeforeSeen, "the partition task's tests: nobody searches here"),
     (Sabotage::ActivateUnconfirmed, "the tests of the change of the map, which is not run here"),
     (Sabotage::ClaimIsNotAsked, "the partition task's tests; the model, by a weakening of its own"),
     (Sabotage::InPlaceDespiteFacets, "the model; not tried here for long"),

@@ -303,6 +303,11 @@ impl Scenario {
         counts(self.seed)
     }
 
+    /// Whether old copies stay until searches find the new ones. Nothing is drawn for that.
+    pub fn serves_searches(&self) -> bool {
+        !self.seed.is_multiple_of(5)
+    }
+
     /// The same without these parts.
     pub fn without(mut self, parts: &[Part]) -> Self {
         self.records.retain(|record| !parts.contains(&record.part));

@@ -1,6 +1,7 @@
 //! What all processes of a run share: the time, the store behind Elasticsearch's API, the dead-letter topic, chance, and
 //! the history. Whatever changes a document passes [`World::write`], which judges the change there and then.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant as TokioInstant;
 
 use crate::audit;
-use crate::scenario::{GC_DELETES, Outage, PLACES, Scenario, Trouble};
+use crate::scenario::{GC_DELETES, Outage, PLACES, Scenario, Trouble, document_id};
 
 /// Names of geoshards, one for each of [`PLACES`] by the usual map.
 pub const GEOSHARDS: [&str; PLACES.len()] = ["a", "b", "c"];
@@ -45,6 +46,11 @@ impl WorldClock {
     /// Milliseconds of virtual time since the run began, without sleep.
     pub fn awake(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// For how long the machines have slept so far.
+    pub fn slept(&self) -> u64 {
+        self.slept.load(Ordering::Relaxed)
     }
 
     pub fn sleep(&self, by: u64) {
@@ -105,6 +111,8 @@ pub struct State {
     pub under_way: usize,
     /// Writes that Elasticsearch carried out.
     pub writes: u64,
+    /// The geoshards and documents that searches find there.
+    visible: BTreeSet<(String, String)>,
     /// The first thing that was wrong. The run ends with it.
     pub broken: Option<Violation>,
     /// Only if it is wanted: a million runs do without.
@@ -160,6 +168,7 @@ impl World {
             increments: Vec::new(),
             under_way: 0,
             writes: 0,
+            visible: BTreeSet::new(),
             broken: None,
             history: with_history.then(Vec::new),
             digest: 0,
@@ -218,6 +227,30 @@ impl World {
         let state = self.state();
         let mut current = state.outages.iter().filter(|(until, _)| now < *until).map(|(_, outage)| *outage);
         current.find(|outage| matches!(outage, Outage::All | Outage::Unavailable))
+    }
+
+    /// Searches find what is in this index now.
+    pub fn refresh(&self, index: &str) {
+        let documents: Vec<String> = self.scenario.documents().map(document_id).collect();
+        let index_name = format!("{PREFIX}-{index}");
+        let is_there = |id: &String| self.store.get(&index_name, id).is_ok_and(|found| found.is_some());
+        let there: Vec<bool> = documents.iter().map(is_there).collect();
+        let mut state = self.state();
+        for (document, is_there) in documents.into_iter().zip(there) {
+            let place = (index.to_owned(), document);
+            if is_there {
+                state.visible.insert(place);
+            } else {
+                state.visible.remove(&place);
+            }
+        }
+        drop(state);
+        self.note(None, || format!("    {index} is refreshed"));
+    }
+
+    /// Whether a search that asks this geoshard now finds the document there.
+    pub fn is_visible(&self, shard: &str, document: &str) -> bool {
+        self.state().visible.contains(&(shard.to_owned(), document.to_owned()))
     }
 
     /// Reads a document.

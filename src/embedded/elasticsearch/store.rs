@@ -132,6 +132,12 @@ impl Store {
         ids.iter().map(places).collect()
     }
 
+    /// The ids of the documents that a search of this index finds now: as its last refresh shows it.
+    pub fn searchable(&self, index: &str) -> Vec<String> {
+        let Some(shared) = self.find(index) else { return Vec::new() };
+        read(&shared).visible().values().map(|doc| doc.id.to_string()).collect()
+    }
+
     /// How many operations have changed an index since it was made: writes and deletes. `None` if it is not there.
     pub fn changes(&self, index: &str) -> Option<u64> {
         self.find(index).map(|shared| read(&shared).changes())
@@ -294,6 +300,13 @@ impl Store {
         index.check_open()?;
         index.refresh(self.clock.now());
         Ok(())
+    }
+
+    /// Refreshes every index.
+    #[cfg(test)]
+    pub(crate) fn refresh_all(&self) {
+        let indices = self.indices.read().unwrap_or_else(PoisonError::into_inner);
+        indices.values().for_each(|index| write(index).refresh(self.clock.now()));
     }
 
     /// Refreshes every index whose interval has passed.

@@ -44,6 +44,9 @@ use crate::testing::{MemoryElastic, TokioClock, rules};
 use crate::worker::budget::{Budget, Limits};
 use crate::worker::topic_watch::{Describe, TopicWatch};
 
+/// Old copies go at once, where nothing else is said.
+const REALTIME: Moves = Moves { visibility: Promise::Realtime, search_grace: Duration::from_secs(1) };
+
 /// Bounds that no test meets by accident.
 const WIDE: Limits = Limits { total: usize::MAX, per_partition: usize::MAX };
 
@@ -265,7 +268,7 @@ impl Rig {
             counts,
             action,
             (OnMissing::DeadLetter, None, None),
-            (None, Moves::default()),
+            (None, REALTIME),
         )
     }
 

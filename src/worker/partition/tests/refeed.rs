@@ -15,7 +15,7 @@ fn fed(on_missing: OnMissing) -> (Rig, Source) {
         None,
         None,
         (on_missing, Some(feeder), None),
-        (None, Moves::default()),
+        (None, REALTIME),
     );
     (rig, source)
 }
@@ -189,8 +189,7 @@ async fn who_comes_after_a_crash_writes_what_was_fetched_before_it() {
 
     let (feeder, mut source) = Feeder::stand_in();
     let fed = (OnMissing::Refeed, Some(feeder), None);
-    let mut next =
-        Rig::build_with(batching(), true, false, None, None, fed, (Some(elastic), Moves::default()));
+    let mut next = Rig::build_with(batching(), true, false, None, None, fed, (Some(elastic), REALTIME));
     refeed(&next, 0, "x");
     next.until_watermark(1).await;
     assert_eq!((before, next.elastic.document("x")), (None, Some(document(91, 5))));

@@ -11,7 +11,7 @@ async fn reading() -> (TestRegistry, Rig) {
     let registry = TestRegistry::start().await;
     let by = Registry::open(&registry.settings(), None).unwrap();
     let how = (OnMissing::DeadLetter, None, Some(by));
-    (registry, Rig::build_with(batching(), true, false, None, None, how, (None, Moves::default())))
+    (registry, Rig::build_with(batching(), true, false, None, None, how, (None, REALTIME)))
 }
 
 fn record(offset: i64, id: &str, schema: u8, n: u8) -> Record {
