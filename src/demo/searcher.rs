@@ -9,8 +9,8 @@ use crate::elastic::Index;
 use crate::embedded::elasticsearch::Store;
 use crate::ids::ShardId;
 
-/// From one geoshard to the next.
-const PACE: Duration = Duration::from_millis(60);
+/// From the first geoshard to the last, about.
+const SPAN: Duration = Duration::from_millis(500);
 /// A search that took longer counts for nothing: old copies need not stay for it (`moves.search_grace` is 1 s).
 const LONGEST: Duration = Duration::from_millis(900);
 
@@ -25,7 +25,6 @@ pub struct Searcher {
     asked: usize,
     from: usize,
     began: Option<Instant>,
-    next_at: Option<Instant>,
     searches: u64,
     missed: BTreeMap<String, u64>,
 }
@@ -41,22 +40,22 @@ impl Searcher {
             asked: 0,
             from: 0,
             began: None,
-            next_at: None,
             searches: 0,
             missed: BTreeMap::new(),
         }
     }
 
-    /// Asks the next geoshard, if it is time; `faithful` says who never leaves.
+    /// Asks the next geoshards whose time has come; `faithful` says who never leaves.
     pub fn go_on(&mut self, store: &Store, now: Instant, faithful: impl Iterator<Item = String>) {
-        if self.next_at.is_some_and(|next_at| now < next_at) || self.indices.is_empty() {
-            return;
-        }
         let began = *self.began.get_or_insert(now);
-        self.next_at = Some(now + PACE);
-        let index = &self.indices[(self.from + self.asked) % self.indices.len()];
-        self.found.extend(store.searchable(index));
-        self.asked += 1;
+        let count = u32::try_from(self.indices.len()).unwrap_or(u32::MAX).max(1);
+        let mut due_at = began;
+        while self.asked < self.indices.len() && now >= due_at {
+            let index = &self.indices[(self.from + self.asked) % self.indices.len()];
+            self.found.extend(store.searchable(index));
+            self.asked += 1;
+            due_at = began + SPAN * u32::try_from(self.asked).unwrap_or(u32::MAX) / count;
+        }
         if self.asked == self.indices.len() {
             self.end(now.duration_since(began) <= LONGEST, faithful);
         }
@@ -98,7 +97,7 @@ mod tests {
     /// One search over two geoshards, during which something happens.
     fn search(searcher: &mut Searcher, store: &Store, during: impl FnOnce(), gap: Duration) {
         let names = || ["x".to_owned()].into_iter();
-        let now = searcher.next_at.map_or_else(Instant::now, |next_at| next_at + PACE);
+        let now = Instant::now();
         searcher.go_on(store, now, names());
         during();
         searcher.go_on(store, now + gap, names());
@@ -115,21 +114,21 @@ mod tests {
         write("p-b", 1, Content::Source(b"{}"));
         write("p-a", 1, Content::Source(b"{}"));
         write("p-b", 2, Content::Nothing);
-        search(&mut searcher, &store, || (), PACE);
+        search(&mut searcher, &store, || (), SPAN);
         assert_eq!((searcher.searches(), searcher.missed().count()), (1, 0), "not found yet");
         store.refresh_all();
-        search(&mut searcher, &store, || (), PACE);
+        search(&mut searcher, &store, || (), SPAN);
         // It is in a, and goes to b, whose refresh comes after b was asked; it begins with a, then with b.
-        search(&mut searcher, &store, || (), PACE);
+        search(&mut searcher, &store, || (), SPAN);
         let moves = || {
             write("p-b", 3, Content::Source(b"{}"));
             write("p-a", 3, Content::Nothing);
             store.refresh_all();
         };
-        search(&mut searcher, &store, moves, PACE);
+        search(&mut searcher, &store, moves, SPAN);
         assert_eq!(searcher.missed().collect::<Vec<_>>(), [("x", 1)]);
         assert_eq!(searcher.searches(), 4);
-        search(&mut searcher, &store, || (), LONGEST + PACE);
+        search(&mut searcher, &store, || (), LONGEST + SPAN);
         assert_eq!(searcher.searches(), 4, "it took too long");
     }
 }

@@ -101,6 +101,8 @@ fn a_bad_day_ends_with_the_right_index_and_the_same_seed_with_the_same_truth() {
         assert!(number(&verdict, "events") >= 8000, "{verdict}");
         assert!((1500..=2000).contains(&number(&verdict, "documents")), "{verdict}");
         assert!(number(&verdict, "moves") > 0, "{verdict}");
+        let searches = verdict.split("by any of ").nth(1).unwrap().split_whitespace().next().unwrap();
+        assert!(searches.parse::<u64>().unwrap() > 5, "{verdict}");
         let poison = verdict.split("poison records sent").next().unwrap().rsplit_once("of ").unwrap().1;
         assert!(number(&verdict, "dead-lettered") > 0);
         assert_eq!(number(&verdict, "dead-lettered").to_string(), poison.trim(), "{verdict}");
