@@ -110,6 +110,7 @@ async fn whole_audit(documents: u64) {
     let audit = Audit {
         elastic: &elastic,
         prefix: "bench",
+        topic: "bench",
         maps: &maps,
         location: &location,
         epoch: Epoch::default(),

@@ -143,6 +143,16 @@ impl TopicFacts {
 }
 
 impl Watermark {
+    /// `_id` of what is remembered of a partition of `topic`.
+    pub fn key(topic: &str, partition: i32) -> DocId {
+        key(format!("watermark/{topic}/{partition}"))
+    }
+
+    /// The position of the next record to read; `None` if no position can hold it.
+    pub fn position(self) -> Option<Position> {
+        Position::new(self.epoch, self.offset)
+    }
+
     /// Whether a partition may be read from `first_offset` on in `epoch`, given what is remembered of it.
     pub fn allows(self, epoch: Epoch, first_offset: i64) -> Result<(), EpochNeeded> {
         if epoch < self.epoch {
@@ -189,7 +199,7 @@ impl Memory {
 
     /// The offset of `partition` that is known to have been committed.
     pub async fn watermark(&self, partition: i32, lease: &Lease) -> Result<Option<Watermark>, MemoryError> {
-        self.read(self.watermark_key(partition), lease).await
+        self.read(Watermark::key(&self.topic, partition), lease).await
     }
 
     /// Remembers committed offsets, by partition. They never go back.
@@ -201,7 +211,7 @@ impl Memory {
     ) -> Result<(), MemoryError> {
         let ops = committed.iter().filter_map(|&(partition, offset)| {
             let version = Position::new(epoch, offset)?;
-            Some(write_op(self.watermark_key(partition), version, &Watermark { epoch, offset }))
+            Some(write_op(Watermark::key(&self.topic, partition), version, &Watermark { epoch, offset }))
         });
         self.write(ops.collect(), lease).await
     }
@@ -232,10 +242,6 @@ impl Memory {
             .iter()
             .all(|outcome| matches!(outcome, BulkOutcome::Done { .. } | BulkOutcome::Conflict));
         if all_there { Ok(()) } else { Err(MemoryError::Unanswered) }
-    }
-
-    fn watermark_key(&self, partition: i32) -> DocId {
-        key(format!("watermark/{}/{partition}", self.topic))
     }
 }
 

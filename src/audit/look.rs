@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::defect::{Copy, Placed, Sight};
 use super::gather::Suspect;
-use super::{Audit, AuditError};
+use super::{Audit, AuditError, owed};
 use crate::elastic::slices::{SliceSize, mget_in_slices};
 use crate::elastic::{Get, GetAnswer, Index};
 use crate::ids::{DocId, ShardId};
@@ -63,7 +63,7 @@ impl Audit<'_> {
         Ok(sights)
     }
 
-    async fn read(&self, gets: &[Get]) -> Result<Vec<GetAnswer>, AuditError> {
+    pub(super) async fn read(&self, gets: &[Get]) -> Result<Vec<GetAnswer>, AuditError> {
         let doing = "read documents that look wrong";
         let mut answers = Vec::with_capacity(gets.len());
         let mut size = SliceSize::new(AT_ONCE, USUAL_BYTES);
@@ -88,11 +88,20 @@ pub(super) struct Spool {
     count: u64,
 }
 
+/// A suspect, and what it looked like.
+pub(super) struct Looked {
+    pub(super) suspect: Suspect,
+    pub(super) fingerprint: u64,
+    /// See [`owed::partition`].
+    pub(super) partition: Option<i32>,
+}
+
 #[derive(Serialize, Deserialize)]
 struct Line {
     id: String,
     seen_in: Vec<ShardId>,
     fingerprint: u64,
+    partition: Option<i32>,
 }
 
 impl Spool {
@@ -110,7 +119,8 @@ impl Spool {
         seen_in.extend(sight.copies.keys().cloned());
         seen_in.sort_unstable();
         seen_in.dedup();
-        let line = Line { id: suspect.id.as_str().to_owned(), seen_in, fingerprint: sight.fingerprint() };
+        let (id, fingerprint) = (suspect.id.as_str().to_owned(), sight.fingerprint());
+        let line = Line { id, seen_in, fingerprint, partition: owed::partition(sight) };
         serde_json::to_writer(&mut self.file, &line)?;
         self.file.write_all(b"\n")?;
         self.count += 1;
@@ -118,7 +128,7 @@ impl Spool {
     }
 
     /// Ends keeping; gives them back in chunks.
-    pub(super) fn read(self) -> io::Result<impl Iterator<Item = io::Result<Vec<(Suspect, u64)>>>> {
+    pub(super) fn read(self) -> io::Result<impl Iterator<Item = io::Result<Vec<Looked>>>> {
         let mut file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.rewind()?;
         let mut lines = BufReader::new(file).lines();
@@ -132,8 +142,8 @@ impl Spool {
     }
 }
 
-fn parse(line: &str) -> io::Result<(Suspect, u64)> {
-    let line: Line = serde_json::from_str(line)?;
-    let id = DocId::from_key(Some(line.id.as_bytes())).map_err(io::Error::other)?;
-    Ok((Suspect { id, seen_in: line.seen_in, is_grave: false }, line.fingerprint))
+fn parse(line: &str) -> io::Result<Looked> {
+    let Line { id, seen_in, fingerprint, partition } = serde_json::from_str(line)?;
+    let id = DocId::from_key(Some(id.as_bytes())).map_err(io::Error::other)?;
+    Ok(Looked { suspect: Suspect { id, seen_in, is_grave: false }, fingerprint, partition })
 }

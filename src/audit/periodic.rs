@@ -165,6 +165,7 @@ impl Periodic {
         let audit = Audit {
             elastic: &*self.elastic,
             prefix: &elasticsearch.prefix,
+            topic: &kafka.topic,
             maps: &maps,
             location: &self.location,
             epoch: positions.epoch,

@@ -140,6 +140,7 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
         let audit = Audit {
             elastic: &*elastic,
             prefix: &config.elasticsearch.prefix,
+            topic: &config.kafka.topic,
             maps: &maps,
             location: &location,
             epoch,

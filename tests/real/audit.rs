@@ -130,9 +130,7 @@ fn looked_at(report: &Value) -> [u64; 2] {
 #[test]
 fn defects_of_every_kind_are_found_exactly_and_mended_under_load_and_then_there_are_none() {
     let seed = seed("defects_of_every_kind");
-    // Where old copies wait for searches, an audit under load takes some for defects.
-    let at_once = ("moves", "visibility = \"realtime\"".to_owned());
-    let world = World::new(WorldOptions { config: vec![at_once], ..WorldOptions::default() });
+    let world = World::new(WorldOptions::default());
     let mut truth = Truth::new();
     let worker = world.worker();
     worker.wait_until_ready();

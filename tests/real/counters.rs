@@ -19,9 +19,7 @@ const OUTCOMES: [&str; 8] = [
 #[test]
 fn records_in_are_records_done_by_outcome_and_records_in_flight() {
     let seed = seed("records_in_are_records_done");
-    // Where old copies wait for searches, what they hold back from being committed may be read again.
-    let at_once = ("moves", "visibility = \"realtime\"".to_owned());
-    let world = World::new(WorldOptions { config: vec![at_once], ..WorldOptions::default() });
+    let world = World::new(WorldOptions::default());
     let mut truth = Truth::new();
     let events = random_events(&mut Random::new(seed), 4_000, 300);
     events.iter().for_each(|event| truth.apply(event));
@@ -62,7 +60,10 @@ fn records_in_are_records_done_by_outcome_and_records_in_flight() {
     let [indexed, deleted, folded, already_applied, dead_lettered, dropped, handed_over, _nothing_to_place] =
         done;
     assert!(indexed > 0.0 && deleted > 0.0 && folded > 0.0);
-    assert_eq!((already_applied, dropped, handed_over), (0.0, 0.0, 0.0));
+    // Of a write that is sent once more, nobody can tell whether it was applied before.
+    let is_repeated = sum("geofold_elasticsearch_retries_total", "") > 0.0;
+    assert!(already_applied == 0.0 || is_repeated, "{already_applied} already applied");
+    assert_eq!((dropped, handed_over), (0.0, 0.0));
     // Patches that miss may fold before they are found to miss.
     assert!(dead_lettered >= bad.len() as f64);
     let letters = world.dead_letters();
