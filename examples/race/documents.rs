@@ -148,6 +148,11 @@ impl Crowd {
         Ok(crowd)
     }
 
+    /// Others in the same world; their ids begin with `name`.
+    pub fn others(&self, name: &str, people: usize) -> Result<Self> {
+        Self::new(self.map.clone(), name, people)
+    }
+
     /// Everybody takes a step of some metres and stays in their geoshard.
     pub fn take_a_step(&mut self) -> Result<()> {
         /// About ten metres to the north or the south.

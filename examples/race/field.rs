@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use geofold::config;
-use geofold::geoshard::map::GeoshardMap;
 use geofold::position::Position;
 
 use crate::documents::{Crowd, Event, INDEX_TEMPLATE};
@@ -17,8 +16,6 @@ use crate::process::{DEADLINE, REQUEST_TIMEOUT, Worker, cpu_seconds, peak_mebiby
 use crate::report::{Lap, Racer};
 use crate::topic::{self, Topic};
 use crate::{Options, consumer, loader, naive};
-
-const MAP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
 
 /// Ids of the hot keys.
 pub const HOT_IDS: usize = 2_000;
@@ -60,11 +57,6 @@ pub fn binary(options: &Options) -> Result<PathBuf> {
     }
 }
 
-/// The map of every race.
-pub fn map() -> Result<GeoshardMap> {
-    Ok(GeoshardMap::load(Path::new(MAP))?)
-}
-
 /// Writes a worker's configuration into `dir`, and creates the indices that it asks for.
 pub fn configure(
     options: &Options,
@@ -73,6 +65,7 @@ pub fn configure(
     elasticsearch: &str,
     more: &str,
 ) -> Result<PathBuf> {
+    let map = &options.map;
     let (config, template) = (dir.join("geofold.toml"), dir.join("index-template.json"));
     fs::write(&template, INDEX_TEMPLATE)?;
     fs::write(
@@ -81,7 +74,7 @@ pub fn configure(
             "[kafka]\nbrokers = [{:?}]\ntopic = {name:?}\ngroup_id = {name:?}\n\n\
              [elasticsearch]\nurls = [{elasticsearch:?}]\nprefix = {name:?}\nrequest_timeout = \"{REQUEST_TIMEOUT:?}\"\n\n\
              [batch]\ndeadline = \"{DEADLINE:?}\"\n\n\
-             [geoshards]\nmap = {MAP:?}\nindex_template = {template:?}\n\n{more}",
+             [geoshards]\nmap = {map:?}\nindex_template = {template:?}\n\n{more}",
             options.kafka
         ),
     )?;
@@ -91,6 +84,14 @@ pub fn configure(
         bail!("geofold shards create: {created}");
     }
     Ok(config)
+}
+
+/// Elasticsearch refreshes the geoshards, whose names begin with `indices`, so often by itself.
+pub fn refresh_every(indices: &str, interval: &str) -> Result<()> {
+    let settings = serde_json::json!({"index": {"refresh_interval": interval}});
+    let http = reqwest::blocking::Client::new();
+    http.put(format!("{indices}s*/_settings")).json(&settings).send()?.error_for_status()?;
+    Ok(())
 }
 
 /// A name that no race before had.
@@ -137,7 +138,7 @@ impl Field {
         configure(options, dir.path(), &name, elasticsearch, &more)?;
         let geofold = binary(options)?;
         let worker = Worker::start(&geofold, dir.path(), partitions)?;
-        let crowd = Crowd::new(map()?, "person", documents)?;
+        let crowd = Crowd::new(options.map()?, "person", documents)?;
         Ok(Self {
             name,
             topic,
@@ -169,7 +170,7 @@ impl Field {
 
     /// As many documents that nobody has written before.
     pub fn new_documents(&mut self, racer: Racer, round: usize) -> Result<Lap> {
-        let mut crowd = Crowd::new(map()?, &format!("{}-{round}", racer.name()), self.crowd.people.len())?;
+        let mut crowd = self.crowd.others(&format!("{}-{round}", racer.name()), self.crowd.people.len())?;
         let events = crowd.documents(0, |_| false);
         self.documents += events.len();
         match racer {
@@ -246,7 +247,7 @@ impl Field {
     /// Some documents to another geoshard, the naive way.
     pub fn naive_moves(&mut self) -> Result<Lap> {
         let count = NAIVE_DOCUMENTS.min(self.crowd.people.len());
-        let mut crowd = Crowd::new(map()?, &fresh_name("naive")?, count)?;
+        let mut crowd = self.crowd.others(&fresh_name("naive")?, count)?;
         let first = crowd.documents(0, |_| false);
         naive::run(&self.elasticsearch, &self.name, &first)?;
         self.documents += count;

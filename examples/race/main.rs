@@ -12,18 +12,22 @@
 //! | `naive.rs` | one document after the other |
 //! | `peer.rs` | Redpanda Connect |
 //! | `null.rs`, `consumer.rs` | an Elasticsearch that does nothing; a consumer that does nothing |
-//! | `latency.rs` | how long until a write is found |
+//! | `latency.rs` | how long until a write is found, at shares of what the worker can do |
+//! | `freshness.rs` | the same at fixed loads, with and without a refresh job, beside the peer |
+//! | `probe.rs` | looks how long it takes until a write is found |
 //! | `report.rs`, `plot.rs` | what came out |
 
 mod consumer;
 mod documents;
 mod field;
+mod freshness;
 mod latency;
 mod loader;
 mod naive;
 mod null;
 mod peer;
 mod plot;
+mod probe;
 mod process;
 mod report;
 mod topic;
@@ -32,11 +36,13 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Parser;
+use geofold::geoshard::map::GeoshardMap;
 
 use crate::field::Field;
 use crate::peer::Peer;
 use crate::report::{Racer, Report, Workload};
 
+const MAP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
 /// People in a race without Elasticsearch: so many that nobody comes again before the first document was sent, where one partition
 /// is far ahead of the others.
 const SINK_PEOPLE: usize = 400_000;
@@ -71,7 +77,10 @@ struct Options {
     /// Records of the workloads without Elasticsearch, and of the backlog.
     #[arg(long, default_value_t = 5_000_000)]
     backlog: usize,
-    /// Seconds over which the latency is looked at, at each load.
+    /// The map of geoshards.
+    #[arg(long, default_value = MAP)]
+    map: PathBuf,
+    /// Seconds over which the latency and the freshness are looked at, at each load.
     #[arg(long, default_value_t = 60)]
     latency_seconds: u64,
     /// The refresh job's interval while the latency is looked at.
@@ -80,7 +89,8 @@ struct Options {
     /// Partitions of the topic.
     #[arg(long, default_value_t = 8)]
     partitions: i32,
-    /// Only these workloads: new, in-place, cold, hot-keys, moves, day, latency, null-sink, partitions, backlog.
+    /// Only these workloads: new, in-place, cold, hot-keys, moves, day, latency, freshness, null-sink,
+    /// partitions, backlog.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Count tags, ages and geoshards (docs/counts.md), to see what that costs: compare the ratio to the raw loader with and
@@ -106,6 +116,10 @@ struct Options {
 }
 
 impl Options {
+    fn map(&self) -> Result<GeoshardMap> {
+        Ok(GeoshardMap::load(&self.map)?)
+    }
+
     fn runs(&self, workload: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|only| only == workload)
     }
@@ -122,6 +136,9 @@ fn main() -> Result<()> {
     }
     if options.runs("latency") {
         report.latency = latency::measure(&options)?;
+    }
+    if options.runs("freshness") {
+        report.freshness = freshness::measure(&options)?;
     }
     if options.runs("null-sink") || options.runs("partitions") || options.runs("backlog") {
         without_elasticsearch(&options, &mut report)?;

@@ -1,4 +1,4 @@
-//! The peer: Redpanda Connect, from the same Kafka into the same Elasticsearch, into indices of its own. It can not tell where
+//! The peer: Redpanda Connect, from the same Kafka into the same Elasticsearch, into indices of its own. It cannot tell where
 //! a document belongs, so each record says so in a header; it knows no placements and moves nothing.
 
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::Options;
 use crate::documents::{Crowd, Event};
-use crate::field::{HOT_IDS, HOT_WRITES, configure, costs, fresh_name, map, settle};
+use crate::field::{HOT_IDS, HOT_WRITES, configure, costs, fresh_name, settle};
 use crate::report::Lap;
 use crate::topic::Topic;
 
@@ -75,7 +75,7 @@ logger: {{level: WARN}}
         let mut peer = Self {
             name,
             topic,
-            crowd: Crowd::new(map()?, "person", options.documents)?,
+            crowd: Crowd::new(options.map()?, "person", options.documents)?,
             child,
             metrics: format!("http://{listen}/metrics"),
             elasticsearch: options.elasticsearch.clone(),
@@ -88,9 +88,14 @@ logger: {{level: WARN}}
         Ok(peer)
     }
 
+    /// What names of its topic and its indices begin with.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// As many documents that nobody has written before.
     pub fn new_documents(&mut self, round: usize) -> Result<Lap> {
-        let mut crowd = Crowd::new(map()?, &format!("peer-{round}"), self.crowd.people.len())?;
+        let mut crowd = self.crowd.others(&format!("peer-{round}"), self.crowd.people.len())?;
         let events = crowd.documents(0, |_| false);
         self.lap(&events)
     }

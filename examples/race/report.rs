@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 
+use crate::freshness::{self, Freshness};
 use crate::latency::Latency;
 use crate::process::Operations;
 use crate::{Options, plot};
@@ -151,6 +152,8 @@ pub struct Report {
     refresh_interval: String,
     /// How long until a write is found.
     pub latency: Vec<Latency>,
+    /// The same at fixed loads, beside the peer.
+    pub freshness: Vec<Freshness>,
     /// Records of a backlog, and the most memory of a worker that came to it.
     pub backlog: Option<(usize, f64)>,
 }
@@ -189,6 +192,7 @@ impl Report {
             peak_mebibytes: None,
             refresh_interval: options.refresh_interval.clone(),
             latency: Vec::new(),
+            freshness: Vec::new(),
             backlog: None,
         })
     }
@@ -254,6 +258,7 @@ impl Report {
             );
         }
         text.push_str(&self.latency_table());
+        text.push_str(&freshness::table(&self.freshness));
         if let Some(peak) = self.peak_mebibytes {
             let _ = writeln!(text, "\nPeak resident memory of the worker in the race: {peak:.0} MiB.");
         }

@@ -61,6 +61,12 @@ pub fn make(brokers: &str, name: &str, partitions: i32) -> Result<()> {
     Ok(())
 }
 
+/// The header that says which index a document belongs into, for who cannot tell.
+pub fn index_header(prefix: &str, event: &Event) -> OwnedHeaders {
+    let index = format!("{prefix}-{}", event.shard);
+    OwnedHeaders::new().insert(Header { key: "index", value: Some(index.as_str()) })
+}
+
 impl Topic {
     /// Its name.
     pub fn name(&self) -> &str {
@@ -91,7 +97,7 @@ impl Topic {
     }
 
     /// Produces records, in order, without anybody seeing them yet; `versions` is then what geofold will write of those
-    /// whose number it has. `prefix`: also say, in a header, which index a document belongs into; for who can not tell.
+    /// whose number it has. `prefix`: also say, in a header, which index a document belongs into; for who cannot tell.
     pub fn produce(
         &mut self,
         events: &[Event],
@@ -112,9 +118,7 @@ impl Topic {
                 record = record.headers(OwnedHeaders::new().insert(patch));
             }
             if let Some(prefix) = prefix {
-                let index = format!("{prefix}-{}", event.shard);
-                let index = Header { key: "index", value: Some(index.as_str()) };
-                record = record.headers(OwnedHeaders::new().insert(index));
+                record = record.headers(index_header(prefix, event));
             }
             while let Err((error, returned)) = self.producer.send(record) {
                 let KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull) = error else {

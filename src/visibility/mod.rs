@@ -2,9 +2,10 @@
 //!
 //! A write that was acknowledged before a refresh of its geoshard began is found once that was answered. So whoever has written
 //! asks here, and is told when a refresh has succeeded that began later. All who wait for a geoshard wait for the same refresh; there
-//! is one of each at a time, and not many at once (`queue.rs`, pure). Elasticsearch refreshes by itself as well, but does not say so.
+//! is one of each at a time, and not more at once than Elasticsearch has threads for (`queue.rs`, pure). Elasticsearch refreshes by itself as well, but does not say so.
 
 mod queue;
+mod threads;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,8 +24,9 @@ use crate::ids::ShardId;
 use crate::retry::Delays;
 use crate::telemetry::Metrics;
 
-/// Refreshes under way at once. Elasticsearch has a thread for every second processor, and keeps one or two for others this way.
-const MAX_RUNNING: usize = 4;
+/// Refreshes of one worker under way at once, at most; fewer where Elasticsearch has fewer threads for them (`threads.rs`): it has one for
+/// every second processor.
+const MAX_RUNNING: usize = 8;
 
 /// How long a moved document may wait for others that its refresh can be shared with: its old copy stays meanwhile, which harms nobody.
 const PATIENCE: Duration = Duration::from_millis(500);

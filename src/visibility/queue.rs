@@ -40,6 +40,11 @@ impl<W> Queue<W> {
         Self { shards: BTreeMap::new(), running: 0, max_running }
     }
 
+    /// From now on. What is under way stays so.
+    pub fn set_max_running(&mut self, max_running: usize) {
+        self.max_running = max_running;
+    }
+
     /// Something was written to `shard` before `now`: a refresh is due `within` this time.
     pub fn request(&mut self, shard: ShardId, waiter: W, within: Duration, now: Instant) {
         let due = now + within;
@@ -156,13 +161,10 @@ impl<W> Shard<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::shard;
 
     fn at(millis: u64) -> Instant {
         Instant::from_start(Duration::from_millis(millis))
-    }
-
-    fn shard(id: &str) -> ShardId {
-        ShardId::new(id).unwrap()
     }
 
     const SOON: Duration = Duration::from_millis(100);
@@ -196,6 +198,12 @@ mod tests {
         assert_eq!(queue.start(at(200)), []);
         queue.succeeded(&shard("d"), at(210));
         assert_eq!(queue.start(at(210)), [shard("c")]);
+
+        queue.set_max_running(1);
+        queue.succeeded(&shard("a"), at(220));
+        assert_eq!(queue.start(at(220)), [], "one is still under way");
+        queue.succeeded(&shard("c"), at(230));
+        assert_eq!(queue.start(at(230)), [shard("b")]);
     }
 
     #[test]

@@ -181,8 +181,11 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
     let visibility = Visibility::new(rounds.clone(), metrics.clone());
     // Nothing tells it to end: it goes with the worker.
     let never = CancellationToken::new();
-    let refreshing = supervisor.spawn("refreshes", never.clone(), visibility.clone().run(never));
+    let refreshing = supervisor.spawn("refreshes", never.clone(), visibility.clone().run(never.clone()));
     let _refreshing = AbortOnDropHandle::new(refreshing);
+    let threads =
+        supervisor.spawn("threads for refreshes", never.clone(), visibility.clone().follow_threads());
+    let _threads = AbortOnDropHandle::new(threads);
     let distributor = distribution::build(config, &visibility, dead_letters.clone(), &clock, &metrics)?;
     let distributing = distributor.clone().map(|distributor| Distributing::start(distributor, &supervisor));
     let decoder =

@@ -89,7 +89,8 @@ fn route(store: &Store, faults: &Faults, request: &Request) -> Result<Answer, Es
         ("GET", ["_cluster", "settings"]) => cluster_settings(store, request),
         ("PUT", ["_cluster", "settings"]) => change_cluster_settings(store, request)?,
         ("GET", ["_nodes", ..]) => {
-            json!({"cluster_name": "geofold-standin", "nodes": {"standin": {"name": "standin", "version": VERSION}}})
+            json!({"cluster_name": "geofold-standin", "nodes": {"standin": {"name": "standin", "version": VERSION,
+                   "thread_pool": {"refresh": {"type": "scaling", "max": 1}}}}})
         }
         ("GET", ["_cat", "indices"]) => cat_indices(store, request, "*")?,
         ("GET", ["_cat", "indices", names]) => cat_indices(store, request, names)?,
