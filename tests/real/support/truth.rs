@@ -75,6 +75,11 @@ impl Truth {
         Self { documents: BTreeMap::new(), missing: 0, map: GeoshardMap::from_json(map).unwrap() }
     }
 
+    /// From now on documents belong where this map says.
+    pub fn use_map(&mut self, map: GeoshardMap) {
+        self.map = map;
+    }
+
     pub fn apply(&mut self, event: &Event) {
         match event {
             Event::Index { id, document } => {

@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use geofold::geoshard::GeoshardMap;
 use geofold::kafka::{leader_epoch, set_leader_epoch};
 use rdkafka::admin::{
     AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
@@ -146,7 +147,8 @@ impl World {
         let name = format!("t{:x}", std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos());
         let config = dir.path().join("geofold.toml");
         let mut tables: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        let map = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/support/map-12.json");
+        let map = dir.path().join("map.json");
+        std::fs::write(&map, include_str!("map-12.json")).unwrap();
         for (table, line) in [
             ("kafka", format!("brokers = [{:?}]", stack.kafka)),
             ("kafka", format!("topic = {name:?}")),
@@ -180,6 +182,11 @@ impl World {
     /// Where its files are, workers' logs among them; gone when this is dropped.
     pub fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// Puts another map into the file that the configuration names. Whoever runs already does not look there again.
+    pub fn configure_map(&self, map: &GeoshardMap) {
+        std::fs::write(self.dir.path().join("map.json"), map.to_json()).unwrap();
     }
 
     /// Runs a `geofold` subcommand with this world's configuration.
