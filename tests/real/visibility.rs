@@ -203,7 +203,7 @@ impl<'a> Searches<'a> {
     }
 
     fn are_enough(&self) -> bool {
-        let wanted = std::env::var("GEOFOLD_SEARCHES").map_or(4_000, |text| text.parse().unwrap());
+        let wanted = std::env::var("GEOFOLD_SEARCHES").map_or(1_500, |text| text.parse().unwrap());
         let (count, passed) = (self.count.load(Ordering::Relaxed), self.began.elapsed());
         assert!(passed < LONGEST, "{count} searches in {passed:?}");
         count >= wanted || self.is_over()
