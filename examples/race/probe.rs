@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::documents::{Event, Random};
 use crate::process::Worker;
-use crate::topic::index_header;
+use crate::topic::{PARTITIONER, index_header};
 
 /// How long a prober waits before looking for somebody else.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
@@ -48,6 +48,7 @@ impl Sender {
     pub fn new(brokers: &str, topic: &str, prefix: Option<&str>) -> Result<Self> {
         let producer = ClientConfig::new()
             .set("bootstrap.servers", brokers)
+            .set("partitioner", PARTITIONER)
             .set("linger.ms", "5")
             .set("queue.buffering.max.messages", "1000000")
             .create()?;

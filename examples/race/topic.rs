@@ -67,6 +67,9 @@ pub fn index_header(prefix: &str, event: &Event) -> OwnedHeaders {
     OwnedHeaders::new().insert(Header { key: "index", value: Some(index.as_str()) })
 }
 
+/// That of Java's producers, which geofold takes for that of the topic.
+pub const PARTITIONER: &str = "murmur2_random";
+
 impl Topic {
     /// Its name.
     pub fn name(&self) -> &str {
@@ -82,6 +85,7 @@ impl Topic {
             .set("transactional.id", name)
             .set("transaction.timeout.ms", "600000")
             .set("compression.codec", "lz4")
+            .set("partitioner", PARTITIONER)
             .set("linger.ms", "50")
             .set("queue.buffering.max.messages", "2000000")
             .set("queue.buffering.max.kbytes", "2000000");

@@ -15,7 +15,7 @@ const PATH: &str = "/_nodes/data:true/thread_pool?filter_path=nodes.*.thread_poo
 
 impl Visibility {
     /// Keeps to as many refreshes at once as Elasticsearch has threads for them. Never ends. While it does not say, the number that was
-    /// known stays, or [`MAX_RUNNING`].
+    /// known stays, or the most that a worker does.
     pub async fn follow_threads(self: Arc<Self>) {
         loop {
             let call = AdminCall { method: Method::Get, path: PATH.to_owned(), body: None };
