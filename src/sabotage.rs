@@ -82,6 +82,8 @@ pub enum Sabotage {
     InPlaceWithTwoMaps,
     /// Old copies are deleted before searches can find the new ones ("What searches find").
     DeleteBeforeSeen,
+    /// Who resumes a move whose document is written already deletes the old copies at once ("What searches find").
+    ResumedSweepsAtOnce,
     /// A new map decides before every partition has confirmed that it is known ("Changing the map").
     ActivateUnconfirmed,
     /// A batch begins whether or not the partition's claim was confirmed ("Claims").

@@ -638,8 +638,11 @@ impl CleanUp {
             };
             let touched = Touched { target: known.placement.shard.clone(), sources: Vec::new() };
             tray.done(entry, task.then, &known.placement.versions, touched);
+            // Also if there was nothing to write: then another owner has written it, and perhaps a moment ago.
             let waits = tray.desk.searches_are_served && sweep.must_be_seen_in().is_some();
-            if waits && !sabotage::is(Sabotage::DeleteBeforeSeen) {
+            let at_once = sabotage::is(Sabotage::DeleteBeforeSeen)
+                || (task.write.is_none() && sabotage::is(Sabotage::ResumedSweepsAtOnce));
+            if waits && !at_once {
                 tray.sweeps.push((sweep, Swept::Waits));
             } else {
                 sweeping.push(sweep);

@@ -107,6 +107,14 @@ fn every_rule_of_what_searches_find_is_needed() {
                 "an old copy deleted before searches find the new one",
                 worlds(2, &few, &looking(Weakening::Code(Sabotage::DeleteBeforeSeen))),
             ),
+            (
+                "whoever resumes a move deletes the old copy at once",
+                worlds(
+                    2,
+                    &[Index(0), Index(1), Move(1)],
+                    &looking(Weakening::Code(Sabotage::ResumedSweepsAtOnce)),
+                ),
+            ),
             ("an old copy deleted without the grace", worlds(2, &few, &looking(Weakening::NoGrace))),
         ],
     );

@@ -26,6 +26,7 @@ const ELSEWHERE: &[(Sabotage, &str)] = &[
     (Sabotage::SecondLookIsBelieved, "the model; not tried here for long"),
     (Sabotage::StaleBaseIsBelieved, "the mover's tests: no node is cut off here"),
     (Sabotage::FinishingSweepsAnyway, "the model; not seen here in 1,000 seeds"),
+    (Sabotage::ResumedSweepsAtOnce, "the model; not tried here for long"),
     (
         Sabotage::CacheSurvivesAssignment,
         "the model, by a weakening of its own; not seen here in thousands of seeds",
