@@ -103,7 +103,7 @@ fn shard_in(placement: &str) -> Option<String> {
 
 #[tokio::test]
 async fn what_is_foretold_is_what_happens_and_foretelling_writes_nothing() {
-    for seed in 0..30 {
+    for seed in 0..8 {
         let mut random = Random::new(seed);
         let mut any = |n: u64| usize::try_from(random.below(n)).unwrap();
         let records: Vec<(i32, Record)> = (0..120)

@@ -96,7 +96,7 @@ fn what_is_no_json_gives_the_same_again_and_no_panic() {
     let mut random = Random::new(seed);
     const PARTS: &[&str] =
         &["{", "}", "[", "]", "\"", "\\", ":", ",", "\"a\"", "\"b\":{\"c\":", "1e4", " ", "é"];
-    for _ in 0..20_000 {
+    for _ in 0..5_000 {
         let text: String = (0..random.below(20)).map(|_| *pick(&mut random, PARTS)).collect();
         let twice = [0, 1].map(|_| rules.facets(text.as_bytes(), &shard));
         assert_eq!(twice[0], twice[1], "seed {seed}: {text}");
@@ -206,7 +206,7 @@ fn facets_are_those_that_a_tree_of_the_document_has() {
     println!("GEOFOLD_SEED={seed}");
     let mut random = Random::new(seed);
     let mut counted = 0;
-    for _ in 0..20_000 {
+    for _ in 0..5_000 {
         let document = any_object(&mut random, 3);
         let text = document.to_string();
         let wanted = all_of(&document);
@@ -217,7 +217,7 @@ fn facets_are_those_that_a_tree_of_the_document_has() {
         }
         counted += wanted.as_object().unwrap().len();
     }
-    assert!(counted > 25_000, "seed {seed}: only {counted} facets were there to be found");
+    assert!(counted > 6_000, "seed {seed}: only {counted} facets were there to be found");
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn a_patch_that_touches_no_facet_changes_none_and_one_that_changes_some_touches(
     println!("GEOFOLD_SEED={seed}");
     let mut random = Random::new(seed);
     let (mut untouched, mut changed) = (0, 0);
-    for _ in 0..20_000 {
+    for _ in 0..5_000 {
         let (base, patch) = (any_object(&mut random, 2).to_string(), any_object(&mut random, 2).to_string());
         let patched = merge_patch::apply(Some(base.as_bytes()), patch.as_bytes()).unwrap();
         let patched = std::str::from_utf8(&patched).unwrap();
@@ -236,5 +236,5 @@ fn a_patch_that_touches_no_facet_changes_none_and_one_that_changes_some_touches(
         untouched += u32::from(!touches);
         changed += u32::from(changes);
     }
-    assert!(untouched > 2_000 && changed > 2_000, "seed {seed}: {untouched} {changed}");
+    assert!(untouched > 500 && changed > 500, "seed {seed}: {untouched} {changed}");
 }

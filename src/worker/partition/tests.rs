@@ -40,6 +40,7 @@ use crate::maps::{Floor, MapsStore, Watcher};
 use crate::meta::TopicFacts;
 use crate::mover::OnMissing;
 use crate::tally::facets::FacetRules;
+use crate::telemetry::metrics::level;
 use crate::testing::{MemoryElastic, TokioClock, rules};
 use crate::worker::budget::{Budget, Limits};
 use crate::worker::topic_watch::{Describe, TopicWatch};
@@ -470,22 +471,14 @@ impl Rig {
 
     /// Sums of the record metrics, and each outcome.
     fn counts(&self) -> BTreeMap<String, i64> {
-        let mut counts: BTreeMap<String, i64> =
-            ["in", "done", "in_flight"].map(|key| (key.to_owned(), 0)).into();
-        for line in self.metrics.render().unwrap().lines() {
-            let Some((series, value)) = line.rsplit_once(' ') else { continue };
-            let mut count =
-                |key: &str| *counts.entry(key.to_owned()).or_default() += value.parse::<i64>().unwrap();
-            if series.starts_with("geofold_records_total{") {
-                count("in");
-            } else if series.starts_with("geofold_records_in_flight{") {
-                count("in_flight");
-            } else if series.starts_with("geofold_records_done_total{") {
-                count("done");
-                count(series.split("outcome=\"").nth(1).unwrap().split('"').next().unwrap());
-            }
-        }
-        counts
+        let outcomes = self.metrics.read_outcomes();
+        let done: u64 = outcomes.iter().map(|(_, records)| records).sum();
+        let in_flight = self.metrics.read_partitions().iter().map(|partition| partition.in_flight).sum();
+        let sums =
+            [("in", level(self.metrics.read_records())), ("done", level(done)), ("in_flight", in_flight)];
+        let outcomes = outcomes.into_iter().filter(|(_, records)| *records > 0);
+        let outcomes = outcomes.map(|(outcome, records)| (outcome, level(records)));
+        sums.into_iter().chain(outcomes).map(|(key, records)| (key.to_owned(), records)).collect()
     }
 
     /// Partitions that show as stopped.
