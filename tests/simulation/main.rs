@@ -35,6 +35,8 @@ mod tally;
 mod world;
 
 use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use geofold::random::Random;
@@ -52,6 +54,9 @@ const FIXED: u64 = 1_000;
 /// Seeds that are run twice, to see that they are the same run.
 const REPEATED: u64 = 100;
 
+/// So many runs are begun before anyone looks what became of them; the first that fails is told.
+const AT_A_TIME: usize = 200;
+
 fn main() -> ExitCode {
     let command = match Command::parse(std::env::args().skip(1)) {
         Ok(command) => command,
@@ -65,7 +70,10 @@ fn main() -> ExitCode {
     let is_well = match command {
         Command::Test { filters } => test(&shared, &filters),
         Command::Seeds { seeds, sabotage: None } => many(&shared, seeds),
-        Command::Seeds { seeds, sabotage: Some(chosen) } => sabotage::with(chosen, || many(&shared, seeds)),
+        Command::Seeds { seeds, sabotage: Some(chosen) } => {
+            sabotage::choose(chosen);
+            many(&shared, seeds)
+        }
         Command::One { scenario, sabotage: None } => one(&shared, &scenario),
         Command::One { scenario, sabotage: Some(chosen) } => {
             sabotage::with(chosen, || one(&shared, &scenario))
@@ -95,15 +103,16 @@ fn many(shared: &Shared, seeds: Seeds) -> bool {
         }
     };
     let (began, worked_before) = (Instant::now(), cpu_seconds());
-    let mut runs = 0_u64;
-    for seed in seeds {
-        if until.is_some_and(|until| Instant::now() >= until) {
+    let mut runs = 0;
+    while until.is_none_or(|until| Instant::now() < until) {
+        let next: Vec<Scenario> = (&mut *seeds).take(AT_A_TIME).map(Scenario::new).collect();
+        if next.is_empty() {
             break;
         }
-        let scenario = Scenario::new(seed);
-        runs += 1;
-        if run(&scenario, shared, false).broken.is_some() {
-            println!("{}", report(&scenario, shared, true));
+        runs += next.len();
+        let broken = side_by_side(&next, |scenario| run(scenario, shared, false).broken.is_some());
+        if let Some(first) = broken.iter().position(|is_broken| *is_broken) {
+            println!("{}", report(&next[first], shared, true));
             return false;
         }
     }
@@ -113,6 +122,24 @@ fn many(shared: &Shared, seeds: Seeds) -> bool {
         "{runs} runs, {worked:.1} s of one core, {per_minute:.0} a minute, in {took:.1} s: nothing is wrong"
     );
     true
+}
+
+/// What becomes of each of them, in their order, on all cores: a run is a function of its scenario, and of no other run.
+fn side_by_side<T: Sync, R: Send + Sync>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let results: Vec<OnceLock<R>> = items.iter().map(|_| OnceLock::new()).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((item, result)) = items.get(number).zip(results.get(number)) else { return };
+                    result.get_or_init(|| work(item));
+                }
+            });
+        }
+    });
+    results.into_iter().map(|result| result.into_inner().unwrap()).collect()
 }
 
 /// What this process has worked so far: on a busy machine it waits as well.
@@ -161,10 +188,12 @@ fn number_from(variable: &str) -> Option<u64> {
 
 /// A seed that fails would be worth nothing if it did something else the next time.
 fn repeatable(shared: &Shared) -> bool {
-    let different = (0..REPEATED).find(|seed| {
+    let seeds: Vec<u64> = (0..REPEATED).collect();
+    let differs = side_by_side(&seeds, |seed| {
         let scenario = Scenario::new(*seed);
         run(&scenario, shared, false).digest != run(&scenario, shared, true).digest
     });
+    let different = differs.iter().position(|differs| *differs);
     if let Some(seed) = different {
         println!("seed {seed} does not do the same twice");
     }
@@ -172,16 +201,17 @@ fn repeatable(shared: &Shared) -> bool {
 }
 
 fn sabotages_are_found(shared: &Shared) -> bool {
+    let found = side_by_side(sabotages::all(), |&sabotage| {
+        let is_looked_for = sabotages::found_elsewhere(sabotage).is_none();
+        is_looked_for.then(|| sabotages::found(sabotage, shared, sabotages::SEEDS)).flatten()
+    });
     let mut all_found = true;
-    for &sabotage in sabotages::all() {
+    for (&sabotage, found) in sabotages::all().iter().zip(found) {
         let name = sabotages::name(sabotage);
-        if let Some(by) = sabotages::found_elsewhere(sabotage) {
-            println!("{name:<32} found by {by}");
-            continue;
-        }
-        match sabotages::found(sabotage, shared, sabotages::SEEDS) {
-            Some((seed, rule)) => println!("{name:<32} seed {seed:>5}: {rule}"),
-            None => {
+        match (sabotages::found_elsewhere(sabotage), found) {
+            (Some(by), _) => println!("{name:<32} found by {by}"),
+            (None, Some((seed, rule))) => println!("{name:<32} seed {seed:>5}: {rule}"),
+            (None, None) => {
                 println!("{name:<32} not found in {} seeds", sabotages::SEEDS);
                 all_found = false;
             }
