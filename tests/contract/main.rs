@@ -54,15 +54,21 @@ fn main() -> ExitCode {
     if arguments.first().is_some_and(|first| first == broker::CONSUME) {
         broker::consume_until_killed(&arguments[1..]);
     }
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(ask_all(&arguments))
+    let wanted: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(*part));
+    let asked = std::thread::scope(|scope| {
+        let brokers = scope.spawn(|| broker::run(is_wanted));
+        let search_servers = tokio::runtime::Runtime::new().unwrap().block_on(ask_search_servers(is_wanted));
+        [search_servers, brokers.join().unwrap()]
+    });
+    asked.iter().for_each(|(summary, _)| println!("{summary}"));
+    if asked.iter().all(|(_, is_ok)| *is_ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-async fn ask_all(arguments: &[String]) -> ExitCode {
-    let wanted: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+/// Says how it went, and whether all went well.
+async fn ask_search_servers(is_wanted: impl Fn(&str) -> bool) -> (String, bool) {
     let all =
         [client::CASES, documents::CASES, indices::CASES, reads::CASES, searches::CASES, versions::CASES];
-    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(*part));
     let cases: Vec<&Case> = all.into_iter().flatten().filter(|case| is_wanted(case.name)).collect();
 
     let standin = Standin::start(StandinOptions::default()).await.unwrap();
@@ -87,11 +93,7 @@ async fn ask_all(arguments: &[String]) -> ExitCode {
         summary.push_str(&format!(", {}{version} {ok} ok", kind.name()));
     }
     standin.stop().await;
-    // Its clients wait, each on a thread of its own.
-    let (broker_summary, broker_ok) = broker::run(is_wanted).await;
-    all_ok &= broker_ok;
-    println!("{summary}\n{broker_summary}");
-    if all_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    (summary, all_ok)
 }
 
 /// How many cases passed; each one that did not is named.

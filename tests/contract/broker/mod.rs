@@ -6,13 +6,12 @@ mod member;
 mod outages;
 mod records;
 
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures::FutureExt;
-use futures::future::LocalBoxFuture;
 use geofold::embedded::broker::EmbeddedBroker;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -23,10 +22,13 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 pub use crate::wait::{PATIENCE, wait_for};
 pub use member::{CONSUME, consume_until_killed};
 
+/// Cases that one broker is asked at the same time; most of their time they wait for a group.
+const SIDE_BY_SIDE: usize = 4;
+
 /// One thing that both brokers must do alike.
 pub struct Case {
     name: &'static str,
-    run: for<'a> fn(&'a Broker) -> LocalBoxFuture<'a, ()>,
+    run: fn(&Broker),
 }
 
 /// Makes `pub const CASES` of functions `fn(&Broker)`.
@@ -35,7 +37,7 @@ macro_rules! broker_cases {
     ($($name:ident),* $(,)?) => {
         pub const CASES: &[super::Case] = &[$(super::Case {
             name: concat!(module_path!(), "::", stringify!($name)),
-            run: |broker| Box::pin(async move { $name(broker) }),
+            run: $name,
         }),*];
     };
 }
@@ -138,41 +140,56 @@ impl Broker {
     }
 }
 
-/// Asks both brokers; says how it went, and whether all went well.
-pub async fn run(is_wanted: impl Fn(&str) -> bool) -> (String, bool) {
-    let all = [commits::CASES, groups::CASES, records::CASES, outages::CASES];
-    let cases: Vec<&Case> = all.into_iter().flatten().filter(|case| is_wanted(case.name)).collect();
-    let mut summary = format!("contract: {} cases of a broker", cases.len());
-    let mut all_ok = true;
+/// Asks both brokers at the same time; says how it went, and whether all went well.
+pub fn run(is_wanted: impl Fn(&str) -> bool) -> (String, bool) {
+    let wanted = |cases: &'static [Case]| cases.iter().filter(|case| is_wanted(case.name));
+    let cases: Vec<&Case> =
+        [commits::CASES, groups::CASES, records::CASES].into_iter().flat_map(&wanted).collect();
+    let outages: Vec<&Case> = wanted(outages::CASES).collect();
     let mut targets = vec![("embedded", None)];
     match std::env::var("GEOFOLD_TEST_KAFKA") {
         Ok(address) => targets.push(("kafka", Some(address))),
         Err(_) => println!("real Kafka: skipped, GEOFOLD_TEST_KAFKA is not set"),
     }
-    for (target, address) in targets {
-        let mut ok = 0;
-        for (number, case) in cases.iter().enumerate() {
-            // Each embedded one its own, since some are taken off the network.
-            let kind = match address {
-                Some(_) => Kind::Real,
-                None => Kind::Embedded(Arc::new(EmbeddedBroker::start().unwrap())),
-            };
-            if let Kind::Embedded(broker) = &kind {
-                broker.set_initial_rebalance_delay(Duration::ZERO);
-            }
-            let address = match (&kind, &address) {
-                (Kind::Embedded(broker), _) => broker.address().to_owned(),
-                (Kind::Real, address) => address.clone().unwrap(),
-            };
-            let broker =
-                Broker { address, prefix: format!("contract-{}-{number}", std::process::id()), kind };
-            let outcome = AssertUnwindSafe((case.run)(&broker)).catch_unwind().await;
-            let word = if outcome.is_ok() { "ok    " } else { "FAILED" };
-            println!("{target:<13} {word}  {}", case.name.trim_start_matches("contract::"));
-            ok += usize::from(outcome.is_ok());
-        }
-        all_ok &= ok == cases.len();
+    let ask = |(target, address): &(&str, Option<String>)| {
+        // Nobody else is there when a broker goes away.
+        run_all(&cases, SIDE_BY_SIDE, target, address.as_deref())
+            + run_all(&outages, 1, target, address.as_deref())
+    };
+    let passed: Vec<usize> = std::thread::scope(|scope| {
+        let asked: Vec<_> = targets.iter().map(|target| scope.spawn(|| ask(target))).collect();
+        asked.into_iter().map(|asked| asked.join().unwrap()).collect()
+    });
+    let all = cases.len() + outages.len();
+    let mut summary = format!("contract: {all} cases of a broker");
+    for ((target, _), ok) in targets.iter().zip(&passed) {
         summary.push_str(&format!(", {target} {ok} ok"));
     }
-    (summary, all_ok)
+    (summary, passed.iter().all(|ok| *ok == all))
+}
+
+/// How many cases passed, of which so many run at the same time; each one that did not is named.
+fn run_all(cases: &[&Case], side_by_side: usize, target: &str, address: Option<&str>) -> usize {
+    let (next, passed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let one_after_the_other = || {
+        while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let name = case.name.trim_start_matches("contract::");
+            let is_ok = catch_unwind(AssertUnwindSafe(|| (case.run)(&broker_for(name, address)))).is_ok();
+            println!("{target:<13} {}  {name}", if is_ok { "ok    " } else { "FAILED" });
+            passed.fetch_add(usize::from(is_ok), Ordering::Relaxed);
+        }
+    };
+    std::thread::scope(|scope| (0..side_by_side).for_each(|_| drop(scope.spawn(one_after_the_other))));
+    passed.into_inner()
+}
+
+/// The real broker at this address, or an embedded one of the case's own, since some are taken off the network.
+fn broker_for(case: &str, address: Option<&str>) -> Broker {
+    let prefix = format!("contract-{}-{}", std::process::id(), case.replace("::", "-"));
+    if let Some(address) = address {
+        return Broker { address: address.to_owned(), prefix, kind: Kind::Real };
+    }
+    let broker = EmbeddedBroker::start().unwrap();
+    broker.set_initial_rebalance_delay(Duration::ZERO);
+    Broker { address: broker.address().to_owned(), prefix, kind: Kind::Embedded(Arc::new(broker)) }
 }
