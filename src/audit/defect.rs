@@ -142,6 +142,11 @@ impl Defect {
         Self::LaterEpoch,
     ];
 
+    /// Whether it is what a move looks like that is under way: with the record that the placement is of, a worker mends it.
+    pub fn ends_with_its_record(self) -> bool {
+        matches!(self, Self::NoCopy | Self::NotInPlace | Self::OldCopy | Self::DeletedLives | Self::Behind)
+    }
+
     /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
@@ -236,6 +241,35 @@ mod tests {
         let copies =
             copies.iter().map(|(id, offset, fit)| (shard(id), Copy { version: at(*offset), fit: *fit }));
         judge(&Sight { placed, stamp: None, copies: copies.collect() }, Epoch::default())
+    }
+
+    #[test]
+    fn what_a_move_looks_like_on_its_way_ends_with_its_record_and_what_none_looks_like_does_not() {
+        use Fit::{Elsewhere, Here};
+        for (placement, copies) in [
+            (placed(5, Some("b"), &[]), vec![]),
+            (placed(5, Some("b"), &["a"]), vec![("a", 1, Here)]),
+            (placed(5, Some("b"), &["a"]), vec![("b", 2, Here)]),
+            (placed(5, Some("b"), &["a"]), vec![("a", 1, Here), ("b", 5, Here)]),
+            (placed(5, None, &["a"]), vec![("a", 1, Here)]),
+        ] {
+            let said = format!("{placement:?} {copies:?}");
+            let defects = judged(placement, &copies);
+            assert!(
+                !defects.is_empty() && defects.iter().all(|defect| defect.ends_with_its_record()),
+                "{said}"
+            );
+        }
+        for (placement, copies) in [
+            (Placed::Nowhere, vec![("a", 1, Here)]),
+            (Placed::Unreadable, vec![("a", 1, Here)]),
+            (placed(5, Some("b"), &[]), vec![("b", 5, Here), ("c", 1, Here)]),
+            (placed(5, Some("b"), &[]), vec![("b", 5, Elsewhere)]),
+        ] {
+            let said = format!("{placement:?} {copies:?}");
+            let defects = judged(placement, &copies);
+            assert!(defects.iter().any(|defect| !defect.ends_with_its_record()), "{said}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! | `sample.rs` | looks at documents drawn at random instead; how sure that makes |
 //! | `sort.rs` | sorting in bounded memory |
 //! | `look.rs` | realtime reads of suspects |
-//! | `owed.rs` | old copies that are not wrong yet: their record is not committed |
+//! | `owed.rs` | documents that a worker is not done with: their record is not committed |
 //! | `mend.rs` | what can be done about a defect without guessing |
 //! | `sweep.rs` | removes placements of deleted documents when they are old |
 //! | `truth.rs` | compares with the source of truth, document by document |
@@ -170,7 +170,11 @@ impl fmt::Display for Report {
             write!(f, "\n  {count:>8}  {defect}")?;
         }
         if self.unsettled > 0 {
-            write!(f, "\n  {:>8}  in motion at every look: run the audit again", self.unsettled)?;
+            write!(
+                f,
+                "\n  {:>8}  in motion or not committed at every look: run the audit again",
+                self.unsettled
+            )?;
         }
         if let Some(swept) = self.swept {
             write!(f, "\n{swept} placements of deleted documents were removed")?;
@@ -299,7 +303,7 @@ impl Audit<'_> {
                     }
                     let is_same = sight.fingerprint() == before;
                     if owed::is_owed(&sight, &committed) {
-                        defects.retain(|defect| *defect != Defect::OldCopy);
+                        defects.retain(|defect| !defect.ends_with_its_record());
                     }
                     if !is_same || defects.is_empty() {
                         next.push(&suspect, &sight).map_err(|error| self.no_room(error))?;

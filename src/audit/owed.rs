@@ -1,5 +1,5 @@
-//! Which old copies are no defect yet: a leftover stays until searches find the new copy, and so long the record of the move is
-//! not committed (protocol, "What searches find").
+//! Which documents a worker is not done with, however often they look the same: their record is not committed. A worker may be slow, and a
+//! leftover stays until searches find the new copy (protocol, "What searches find").
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ impl Audit<'_> {
 }
 
 /// Whether the record that this placement is of may not be committed yet. ⚠ `committed` was asked before the document was looked at: what
-/// is committed was swept before.
+/// is committed was carried out before.
 pub(super) fn is_owed(sight: &Sight, committed: &Committed) -> bool {
     let Placed::At(placement) = &sight.placed else { return false };
     partition(sight).is_some_and(|partition| {
