@@ -1,18 +1,30 @@
 //! Waiting for what another process does.
 
+#![allow(dead_code, reason = "each test program uses some of it")]
+
 use std::time::{Duration, Instant};
 
 /// For what takes seconds on an idle machine, and half a minute on a busy one.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Asks until there is an answer.
-pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
+    wait_at_most(what, PATIENCE, ask)
+}
+
+/// Asks until there is an answer; panics with what it was about after `patience`.
+pub fn wait_at_most<T>(what: &str, patience: Duration, ask: impl FnMut() -> Option<T>) -> T {
+    ask_for(patience, ask).unwrap_or_else(|| panic!("waited {patience:?} in vain for {what}"))
+}
+
+/// Asks until there is an answer; `None` after `patience`.
+pub fn ask_for<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let began = Instant::now();
     loop {
-        if let Some(answer) = ask() {
+        let answer = ask();
+        if answer.is_some() || began.elapsed() >= patience {
             return answer;
         }
-        assert!(began.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain for {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::report::Status;
-use crate::support::{Random, World, wait_for};
+use crate::support::{Random, World, wait_at_most};
 
 /// How many there are: one merges, the other stands by.
 const COLLECTORS: usize = 2;
@@ -170,7 +170,7 @@ impl<'a> Collectors<'a> {
         let Some(mut collector) = self.slots[number].take() else { return };
         collector.signal("TERM");
         let status =
-            wait_for("a collector that steps down", PATIENCE, || collector.child.try_wait().unwrap());
+            wait_at_most("a collector that steps down", PATIENCE, || collector.child.try_wait().unwrap());
         if !status.success() {
             self.deserted.push(format!(
                 "a collector that was told to stop ended with {status}; {}",

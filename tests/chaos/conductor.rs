@@ -8,7 +8,7 @@ use crate::command::Options;
 use crate::crew::{Counted, Crew, DEADLINE, SESSION};
 use crate::report::Status;
 use crate::schedule::{Blow, Scene, Schedule};
-use crate::support::{Faults, Proxy, World, wait_for, wait_for_or};
+use crate::support::{Faults, Proxy, World, ask_for, wait_at_most};
 
 /// So much later than the deadline of his batch, whoever was cut off knows that he is no owner any more.
 const TO_LEARN: Duration = Duration::from_secs(5);
@@ -107,7 +107,7 @@ impl<'a> Conductor<'a> {
         self.crew.wait_until_shared_out(self.options.partitions);
         // For a moment nothing new is let through, so that what is under way has an end.
         self.proxy.set(Faults { resets: 100, ..Faults::default() });
-        wait_for("the end of all requests", PATIENCE, || (self.proxy.under_way() == 0).then_some(()));
+        wait_at_most("the end of all requests", PATIENCE, || (self.proxy.under_way() == 0).then_some(()));
         self.proxy.set(faults);
         // The requests that it is to fall upon.
         std::thread::sleep(Duration::from_secs(1));
@@ -199,7 +199,7 @@ impl<'a> Conductor<'a> {
         loop {
             let mut offsets = Vec::new();
             // As long as offsets move on, however slowly, it is a matter of time.
-            let next = wait_for_or(PATIENCE, || {
+            let next = ask_for(PATIENCE, || {
                 if let Some(words) = self.crew.ended_by_itself() {
                     findings.add(words);
                     self.crew.launch_all();

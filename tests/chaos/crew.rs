@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::support::{Proxy, Worker, World, wait_for};
+use crate::support::{Proxy, Worker, World, wait_at_most};
 
 /// How a group shares its partitions out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -188,7 +188,7 @@ impl<'a> Crew<'a> {
 
     /// Waits until the partitions are shared out and nobody holds one that another has. Nobody may be frozen.
     pub fn wait_until_shared_out(&self, partitions: i32) {
-        wait_for("partitions that are shared out", Duration::from_secs(300), || {
+        wait_at_most("partitions that are shared out", Duration::from_secs(300), || {
             (self.sum("geofold_assigned_partitions", "") == f64::from(partitions)).then_some(())
         });
     }

@@ -34,6 +34,8 @@ mod schedule;
 #[path = "../real/support/mod.rs"]
 mod support;
 mod tally;
+#[path = "../wait.rs"]
+mod wait;
 mod writer;
 
 use std::collections::BTreeSet;

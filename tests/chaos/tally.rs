@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 use crate::collectors::TAKEOVER;
 use crate::records::{self, What};
 use crate::support::postgres::OwnDatabase;
-use crate::support::{Truth, World, text, wait_for_or};
+use crate::support::{Truth, World, ask_for, text};
 
 /// Partitions of the topic of increments.
 const PARTITIONS: i32 = 2;
@@ -75,7 +75,7 @@ pub fn wait_until_merged(world: &World) -> Counted {
     loop {
         let before = last.merged.clone();
         // As long as merging goes on, however slowly, it is a matter of time.
-        let next = wait_for_or(PATIENCE, || {
+        let next = ask_for(PATIENCE, || {
             // It may be starting yet.
             last = runtime.block_on(kept(&config)).ok()?;
             (last.merged != before || last.merged == ends).then_some(())

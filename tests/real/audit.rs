@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{CITIES, Event, Random, Truth, World, WorldOptions, seed, wait_for};
+use crate::support::{CITIES, Event, Random, StopOnDrop, Truth, World, WorldOptions, seed, wait_at_most};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Documents with each kind of defect.
@@ -247,17 +247,8 @@ fn defects_of_every_kind_are_found_exactly_and_mended_under_load_and_then_there_
 /// Waits until what is in the topic now is done, whatever else is written meanwhile.
 fn wait_for_touches(world: &World) {
     let ends: Vec<i64> = world.offsets().into_iter().map(|(_, end)| end).collect();
-    wait_for("the touches to be done", PATIENCE, || {
+    wait_at_most("the touches to be done", PATIENCE, || {
         let done = world.offsets().into_iter().zip(&ends).all(|((committed, _), end)| committed >= *end);
         done.then_some(())
     });
-}
-
-/// The load must end however the test does.
-struct StopOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::support::{CITIES, Event, Faults, Proxy, Truth, World, WorldOptions, wait_for};
+use crate::support::{CITIES, Event, Faults, Proxy, Truth, World, WorldOptions, wait_at_most};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 const MIB: f64 = 1_048_576.0;
@@ -51,7 +51,7 @@ fn a_backlog_beyond_memory_and_a_dead_elasticsearch_move_neither_memory_nor_the_
     world.send(&events[..1_000]);
     proxy.set(DEAD);
     world.send(&events[1_000..]);
-    wait_for("all partitions to be paused", PATIENCE, || {
+    wait_at_most("all partitions to be paused", PATIENCE, || {
         (worker.metric("geofold_paused_partitions", "") == 4.0).then_some(())
     });
     let paused = Instant::now();
@@ -69,7 +69,7 @@ fn a_backlog_beyond_memory_and_a_dead_elasticsearch_move_neither_memory_nor_the_
     );
     assert_eq!(worker.get("/healthz").map(|(status, _)| status), Some(200));
     // Whichever request came first: a batch's, or the claim of a partition.
-    wait_for("a request that fails", PATIENCE, || (proxy.faults_done() > 0).then_some(()));
+    wait_at_most("a request that fails", PATIENCE, || (proxy.faults_done() > 0).then_some(()));
     proxy.set(Faults::NONE);
     world.wait_until_committed(PATIENCE);
     held = held.max(worker.metric("geofold_held_bytes", ""));
@@ -112,7 +112,7 @@ fn a_worker_that_starts_before_elasticsearch_waits_and_then_works() {
     let proxy = Proxy::start(&world.stack.elasticsearch, 1);
     proxy.set(DEAD);
     let mut worker = world.worker_behind(&proxy);
-    wait_for("requests that fail", PATIENCE, || (proxy.faults_done() >= 5).then_some(()));
+    wait_at_most("requests that fail", PATIENCE, || (proxy.faults_done() >= 5).then_some(()));
     assert!(worker.is_running(), "{}", worker.log());
     assert!(world.offsets().iter().all(|(committed, _)| *committed == 0));
     proxy.set(Faults::NONE);

@@ -10,7 +10,7 @@ use rdkafka::message::Headers;
 use serde_json::{Value, json};
 
 use crate::support::postgres::OwnDatabase;
-use crate::support::{CITIES, Event, Random, World, WorldOptions, seed, text, wait_for};
+use crate::support::{CITIES, Event, Random, World, WorldOptions, seed, text, wait_at_most};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 const CHUNK: u64 = 100;
@@ -125,7 +125,7 @@ fn runners_killed_at_random_send_every_id_and_repeat_only_what_was_at_work() {
         }
     };
     for runner in &mut runners {
-        wait_for("runners to see that it is done", PATIENCE, || (!runner.is_running()).then_some(()));
+        wait_at_most("runners to see that it is done", PATIENCE, || (!runner.is_running()).then_some(()));
     }
     assert_eq!((status["produced"].as_u64(), status["failed"].as_u64()), (Some(IDS), Some(0)), "{status:#}");
     let sent = sent(&world, "refeed");
@@ -221,7 +221,7 @@ fn of_a_periodic_campaign_each_period_has_one_however_many_watch() {
         let list = campaign(&world, &["list"]);
         (list[0]["state"] == "done").then_some(list)
     };
-    wait_for("the campaign of this period", PATIENCE, is_done);
+    wait_at_most("the campaign of this period", PATIENCE, is_done);
     // All of them look again some times.
     std::thread::sleep(Duration::from_secs(12));
     let list = campaign(&world, &["list"]);
@@ -230,7 +230,7 @@ fn of_a_periodic_campaign_each_period_has_one_however_many_watch() {
     for watcher in &mut watchers {
         let id = watcher.0.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-        let status = wait_for("a watcher that ends", PATIENCE, || watcher.0.try_wait().unwrap());
+        let status = wait_at_most("a watcher that ends", PATIENCE, || watcher.0.try_wait().unwrap());
         assert!(status.success(), "{status}: {}", watcher.log());
     }
     worker.stop();

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::support::postgres::OwnDatabase;
-use crate::support::{Random, Stack, seed, wait_for};
+use crate::support::{Random, Stack, seed, wait_at_most};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 const PARTITIONS: i32 = 3;
@@ -113,7 +113,7 @@ impl Rig {
 
     fn wait_for_counts(&self, expected: &[(String, String, i64)]) {
         let mut last = None;
-        let equal = crate::support::wait_for_or(PATIENCE, || {
+        let equal = crate::support::ask_for(PATIENCE, || {
             last = self.counts();
             last.as_deref().is_some_and(|counts| counts == expected).then_some(())
         });
@@ -141,7 +141,7 @@ impl Collector {
     fn stop(mut self) {
         self.signal("CONT");
         self.signal("TERM");
-        let status = wait_for("a collector that steps down", PATIENCE, || self.child.try_wait().unwrap());
+        let status = wait_at_most("a collector that steps down", PATIENCE, || self.child.try_wait().unwrap());
         assert!(status.success(), "{status}\n{}", std::fs::read_to_string(&self.log).unwrap());
     }
 }
@@ -212,22 +212,22 @@ fn a_collector_that_stands_by_takes_over_from_one_that_is_killed_or_frozen() {
     let mut history = History::new(1, "documents", 2, 50);
     let mut collectors = vec![rig.collector(0), rig.collector(1)];
     for how in ["STOP", "KILL"] {
-        let leading = wait_for("a collector that merges", PATIENCE, || {
+        let leading = wait_at_most("a collector that merges", PATIENCE, || {
             collectors.iter().position(Collector::is_leading)
         });
         let before = collectors.remove(leading);
         before.signal(how);
-        wait_for("the other one to take over", PATIENCE, || collectors[0].is_leading().then_some(()));
+        wait_at_most("the other one to take over", PATIENCE, || collectors[0].is_leading().then_some(()));
         rig.send(&[history.next_increment(10), history.next_increment(10)]);
         rig.send(&history.last_increments());
         rig.wait_for_counts(&history.counts());
         if how == "STOP" {
             before.signal("CONT");
-            wait_for("who was frozen to stand by", PATIENCE, || {
+            wait_at_most("who was frozen to stand by", PATIENCE, || {
                 before.get("/metrics").filter(|text| text.contains("geofold_collector_leading 0"))
             });
         }
-        let cloud = wait_for("the cloud", PATIENCE, || collectors[0].get("/cloud?facet=tags&top=3"));
+        let cloud = wait_at_most("the cloud", PATIENCE, || collectors[0].get("/cloud?facet=tags&top=3"));
         let cloud: serde_json::Value = serde_json::from_str(&cloud).unwrap();
         assert_eq!(cloud["facets"]["tags"].as_array().unwrap().len(), 3, "{cloud}");
         if how == "STOP" {

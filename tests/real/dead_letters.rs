@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::support::{CITIES, Event, Random, Raw, Truth, World, WorldOptions, wait_for};
+use crate::support::{CITIES, Event, Random, Raw, Truth, World, WorldOptions, wait_at_most};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -232,17 +232,17 @@ fn without_a_dead_letter_topic_the_partition_stops_at_the_bad_record_and_the_oth
     before.iter().for_each(|(_, event)| truth.apply(event));
 
     let mut worker = world.worker();
-    let reason = wait_for("a stopped partition", PATIENCE, || {
+    let reason = wait_at_most("a stopped partition", PATIENCE, || {
         Some(worker.not_ready_because()).filter(|reason| reason.contains("partition 1"))
     });
     assert!(reason.contains("no dead-letter topic"), "{reason}");
-    wait_for("commits of what is good", PATIENCE, || {
+    wait_at_most("commits of what is good", PATIENCE, || {
         (world.offsets() == [(5, 5), (5, 11), (5, 5)]).then_some(())
     });
     let others: Vec<_> = [0, 2].into_iter().flat_map(|partition| batch("after", partition)).collect();
     produce(&others);
     others.iter().for_each(|(_, event)| truth.apply(event));
-    wait_for("the other partitions", PATIENCE, || {
+    wait_at_most("the other partitions", PATIENCE, || {
         (world.offsets() == [(10, 10), (5, 11), (10, 10)]).then_some(())
     });
     assert!(worker.is_running());
@@ -266,7 +266,7 @@ fn a_document_that_elasticsearch_refuses_stops_its_partition_too_if_there_is_no_
     let (lat, lon) = CITIES[0];
     let document = json!({"location": {"lat": lat, "lon": lon}, "count": "many"});
     world.send(&[Event::Index { id: "refused".to_owned(), document }]);
-    let reason = wait_for("a stopped partition", PATIENCE, || {
+    let reason = wait_at_most("a stopped partition", PATIENCE, || {
         Some(worker.not_ready_because()).filter(|reason| reason.contains("partition 0"))
     });
     assert!(reason.contains("count"), "{reason}");

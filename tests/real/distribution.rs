@@ -16,7 +16,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
-use crate::support::{CITIES, Event, World, WorldOptions, text, wait_for};
+use crate::support::{CITIES, Event, World, WorldOptions, text, wait_at_most};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -163,7 +163,7 @@ fn a_refresh_job_makes_writes_searchable_that_elasticsearch_would_not_refresh() 
     for round in 0..3 {
         world.send(&everywhere(round));
         let expected = ((round + 1) * CITIES.len()) as u64;
-        wait_for("all documents to be found", PATIENCE, || (count() == expected).then_some(()));
+        wait_at_most("all documents to be found", PATIENCE, || (count() == expected).then_some(()));
     }
     // A document that moves is found once in the end.
     world.send(&[in_city("0-0", 9, 1)]);
@@ -174,8 +174,10 @@ fn a_refresh_job_makes_writes_searchable_that_elasticsearch_would_not_refresh() 
         let answer = world.stack.ask("POST", &format!("/{}/_search", indices.join(",")), Some(near));
         answer["hits"]["total"]["value"].as_u64()
     };
-    wait_for("it where it is now", PATIENCE, || (found(1) == Some(1)).then_some(()));
-    wait_for("it to be gone where it was", PATIENCE, || (count() == 3 * CITIES.len() as u64).then_some(()));
+    wait_at_most("it where it is now", PATIENCE, || (found(1) == Some(1)).then_some(()));
+    wait_at_most("it to be gone where it was", PATIENCE, || {
+        (count() == 3 * CITIES.len() as u64).then_some(())
+    });
     assert!(worker.metric("geofold_distribution_runs_total", "result=\"ok\"") >= 3.0);
     worker.stop();
 }
@@ -186,11 +188,11 @@ fn offsets_wait_for_an_endpoint_that_fails_until_it_was_told() {
     let world = World::new(WorldOptions { partitions: 2, config: vec![endpoint.job("100ms")] });
     let worker = world.worker();
     world.send(&everywhere(0));
-    wait_for("all to be indexed", PATIENCE, || {
+    wait_at_most("all to be indexed", PATIENCE, || {
         let indexed = worker.metric("geofold_records_done_total", "outcome=\"indexed\"");
         (indexed == CITIES.len() as f64).then_some(())
     });
-    wait_for("failing runs", PATIENCE, || {
+    wait_at_most("failing runs", PATIENCE, || {
         (worker.metric("geofold_distribution_runs_total", "result=\"failed\"") > 20.0).then_some(())
     });
     assert!(world.offsets().iter().all(|(committed, _)| *committed == 0), "{:?}", world.offsets());
@@ -318,7 +320,7 @@ fn what_a_killed_worker_had_written_and_not_told_is_told_by_the_next_owner() {
     let world = World::new(WorldOptions { partitions: 2, config });
     let victim = world.worker();
     world.send(&everywhere(0));
-    wait_for("all to be indexed", PATIENCE, || {
+    wait_at_most("all to be indexed", PATIENCE, || {
         let indexed = victim.metric("geofold_records_done_total", "outcome=\"indexed\"");
         (indexed == CITIES.len() as f64).then_some(())
     });

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::support::{CITIES, Event, Proxy, Random, Raw, Truth, Worker, World, WorldOptions, wait_for};
+use crate::support::{CITIES, Event, Proxy, Random, Raw, Truth, Worker, World, WorldOptions, wait_at_most};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 const MIB: f64 = 1_048_576.0;
@@ -103,7 +103,7 @@ fn a_backlog_of_distinct_documents_and_a_dead_elasticsearch_stop_fetching_and_ta
         *most = most.max(resident(&worker));
     };
     let all_paused = f64::from(PARTITIONS);
-    wait_for("all partitions paused", PATIENCE, || {
+    wait_at_most("all partitions paused", PATIENCE, || {
         look(&mut held, &mut most);
         (worker.metric("geofold_paused_partitions", "") == all_paused).then_some(())
     });
@@ -123,7 +123,7 @@ fn a_backlog_of_distinct_documents_and_a_dead_elasticsearch_stop_fetching_and_ta
     assert_eq!(worker.metric("geofold_rebalances_total", ""), rebalances, "the member left its group");
     world.stack.tell("start", "elasticsearch");
     let wanted = (records / 10).min(50_000) as f64;
-    wait_for("a good part of the backlog written", PATIENCE, || {
+    wait_at_most("a good part of the backlog written", PATIENCE, || {
         look(&mut held, &mut most);
         (worker.metric("geofold_records_done_total", "") >= wanted).then_some(())
     });
@@ -168,11 +168,11 @@ fn thousands_of_partitions_are_taken_written_shown_shared_and_left_in_time() {
     let began = Instant::now();
     let worker = world.worker();
     let mut least = f64::MAX;
-    wait_for("the admin server", PATIENCE, || {
+    wait_at_most("the admin server", PATIENCE, || {
         worker.get("/metrics")?;
         (resident(&worker) > 0.0).then(|| least = least.min(resident(&worker)))
     });
-    wait_for("all partitions", PATIENCE, || {
+    wait_at_most("all partitions", PATIENCE, || {
         (worker.metric("geofold_assigned_partitions", "") == f64::from(partitions)).then_some(())
     });
     let assigned = began.elapsed();
@@ -194,7 +194,7 @@ fn thousands_of_partitions_are_taken_written_shown_shared_and_left_in_time() {
             .collect();
         world.produce(&records);
         let began = Instant::now();
-        wait_for("scattered records committed", PATIENCE, || (world.committed() == ends).then_some(()));
+        wait_at_most("scattered records committed", PATIENCE, || (world.committed() == ends).then_some(()));
         began.elapsed()
     };
     let first = write(0, &mut truth);
@@ -220,7 +220,7 @@ fn thousands_of_partitions_are_taken_written_shown_shared_and_left_in_time() {
     let began = Instant::now();
     let other = world.worker();
     let half = f64::from(partitions / 2);
-    wait_for("two halves", PATIENCE, || {
+    wait_at_most("two halves", PATIENCE, || {
         let owned = |worker: &Worker| worker.metric("geofold_assigned_partitions", "");
         (owned(&worker) == half && owned(&other) == half).then_some(())
     });
@@ -229,7 +229,7 @@ fn thousands_of_partitions_are_taken_written_shown_shared_and_left_in_time() {
     let began = Instant::now();
     other.stop();
     let left = began.elapsed();
-    wait_for("all partitions again", PATIENCE, || {
+    wait_at_most("all partitions again", PATIENCE, || {
         (worker.metric("geofold_assigned_partitions", "") == f64::from(partitions)).then_some(())
     });
     let fourth = write(3, &mut truth);

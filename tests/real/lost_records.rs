@@ -6,7 +6,7 @@ use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
 use serde_json::json;
 
-use crate::support::{CITIES, Event, Truth, World, WorldOptions, wait_for};
+use crate::support::{CITIES, Event, Truth, World, WorldOptions, wait_at_most};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 const ACCEPT: (&str, &str) = ("GEOFOLD_KAFKA__LOST_RECORDS", "accept");
@@ -34,14 +34,14 @@ fn records_deleted_while_no_worker_is_there_stop_their_partition_until_that_is_a
     world.delete_records(&[(0, begin)]);
 
     let worker = world.worker();
-    let reason = wait_for("a stopped partition", PATIENCE, || {
+    let reason = wait_at_most("a stopped partition", PATIENCE, || {
         Some(worker.not_ready_because()).filter(|reason| reason.contains("partition 0"))
     });
     let gone = format!("from offset {committed} up to {} were deleted", begin - 1);
     for words in [gone.as_str(), "up to 7 writes are lost", "kafka.lost_records"] {
         assert!(reason.contains(words), "{reason}");
     }
-    wait_for("the other partition", PATIENCE, || {
+    wait_at_most("the other partition", PATIENCE, || {
         let [(stopped, _), (done, end)] = world.offsets()[..] else { return None };
         (stopped == committed && done == end && done > other).then_some(())
     });
@@ -79,7 +79,7 @@ fn an_offset_that_is_set_beyond_what_is_lost_goes_on_without_any_configuration()
     world.send(&events(20..60));
     world.delete_records(&[(0, 50)]);
     worker.signal("CONT");
-    let reason = wait_for("a stopped partition", PATIENCE, || {
+    let reason = wait_at_most("a stopped partition", PATIENCE, || {
         Some(worker.not_ready_because()).filter(|reason| reason.contains("partition 0"))
     });
     assert!(reason.contains("offset of this partition to 50"), "{reason}");
@@ -125,7 +125,7 @@ fn a_log_that_has_not_what_is_committed_stops_its_partition() {
 
     world.commit_in_leader_epoch(60, leader_epoch + 1000);
     let worker = world.worker();
-    let reason = wait_for("a stopped partition", PATIENCE, || {
+    let reason = wait_at_most("a stopped partition", PATIENCE, || {
         Some(worker.not_ready_because()).filter(|reason| reason.contains("partition 0"))
     });
     for words in ["up to offset 60", "other records", "positions.epoch above 1"] {
@@ -174,7 +174,7 @@ fn a_partition_that_ends_with_markers_of_transactions_is_committed_up_to_its_end
     for first in [10, 20, 30] {
         transaction(first..first + 5, true);
         world.wait_until_committed(PATIENCE);
-        wait_for("no lag", PATIENCE, || {
+        wait_at_most("no lag", PATIENCE, || {
             (worker.metric("geofold_watermark_lag_records", "") == 0.0).then_some(())
         });
         events(first..first + 5).iter().for_each(|event| truth.apply(event));

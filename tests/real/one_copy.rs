@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::support::{
-    CITIES, Event, Faults, Proxy, Random, Truth, World, WorldOptions, random_events, seed, wait_for_or,
+    CITIES, Event, Faults, Proxy, Random, Truth, World, WorldOptions, ask_for, random_events, seed,
 };
 
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -31,7 +31,7 @@ fn after_many_moves_every_placement_names_the_one_geoshard_with_the_copy_and_no_
     world.assert_holds(&truth);
     // Leftovers are cleared in a later bulk; with nothing else to do, that is soon.
     let mut wrong = Vec::new();
-    let _ = wait_for_or(Duration::from_secs(20), || {
+    let _ = ask_for(Duration::from_secs(20), || {
         wrong = world.wrong_placements(&truth);
         wrong.is_empty().then_some(())
     });

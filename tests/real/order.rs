@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::support::{
-    CITIES, Event, Faults, Proxy, Random, Truth, World, WorldOptions, random_events, seed, wait_for,
+    CITIES, Event, Faults, Proxy, Random, Truth, World, WorldOptions, random_events, seed, wait_at_most,
 };
 
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -33,7 +33,7 @@ fn a_worker_that_was_frozen_for_longer_than_its_session_wakes_to_harm_nobody() {
     owner.wait_until_assigned(2);
     world.send(before);
     before.iter().for_each(|event| truth.apply(event));
-    wait_for("the zombie at work", PATIENCE, || {
+    wait_at_most("the zombie at work", PATIENCE, || {
         (zombie.metric("geofold_records_total", "") > 100.0).then_some(())
     });
     zombie.signal("STOP");
@@ -82,7 +82,7 @@ fn a_request_that_arrives_long_after_its_sender_died_changes_nothing() {
         proxy.set(Faults { bulks_until_held: Some(bulks_before), ..Faults::default() });
         // One in two moves, the others stay where they are.
         send((0..40).map(|id| index(id, (id % 2) as usize, 1)).collect());
-        wait_for("a request on its way", PATIENCE, || (proxy.bulks_held() > 0).then_some(()));
+        wait_at_most("a request on its way", PATIENCE, || (proxy.bulks_held() > 0).then_some(()));
         dead.kill();
         send(
             (0..40)
@@ -97,7 +97,7 @@ fn a_request_that_arrives_long_after_its_sender_died_changes_nothing() {
         assert!(proxy.bulks_held() > 0, "the late request came before it was late");
         world.assert_holds(&truth);
         proxy.set(Faults::default());
-        wait_for("the late request", PATIENCE, || (proxy.bulks_held() == 0).then_some(()));
+        wait_at_most("the late request", PATIENCE, || (proxy.bulks_held() == 0).then_some(()));
         world.assert_holds(&truth);
         owner.stop();
         assert_eq!(world.wrong_placements(&truth), [""; 0]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Faults, Proxy, Random, Truth, World, WorldOptions, random_events, seed, wait_for};
+use crate::support::{Faults, Proxy, Random, Truth, World, WorldOptions, random_events, seed, wait_at_most};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -28,7 +28,7 @@ fn through(test: &str, trouble: impl FnOnce(&World)) {
     let worker = world.worker();
     worker.wait_until_assigned(4);
     world.send(first);
-    wait_for("a worker in the middle of its work", PATIENCE, || {
+    wait_at_most("a worker in the middle of its work", PATIENCE, || {
         (worker.metric("geofold_records_done_total", "") > 100.0).then_some(())
     });
     trouble(&world);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{CITIES, Event, Raw, Worker, World, WorldOptions, wait_for};
+use crate::support::{CITIES, Event, Raw, Worker, World, WorldOptions, wait_at_most};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -58,7 +58,7 @@ impl Prometheus {
             .unwrap();
         let http = reqwest::blocking::Client::builder().timeout(Duration::from_secs(10)).build().unwrap();
         let prometheus = Self { child, url: format!("http://127.0.0.1:{port}"), http, dir };
-        wait_for("a Prometheus that is ready", PATIENCE, || {
+        wait_at_most("a Prometheus that is ready", PATIENCE, || {
             prometheus
                 .http
                 .get(format!("{}/-/ready", prometheus.url))
@@ -160,17 +160,17 @@ fn a_prometheus_scrapes_workers_and_adds_up_what_they_did() {
     let workers = [world.worker(), world.worker()];
     workers.iter().for_each(|worker| worker.wait_until_assigned(2));
     let prometheus = Prometheus::scraping(&[&workers[0], &workers[1]]);
-    wait_for("two targets that are up", PATIENCE, || {
+    wait_at_most("two targets that are up", PATIENCE, || {
         (prometheus.number("sum(up)") == Some(2.0)).then_some(())
     });
 
     world.send(&events(2_000));
     world.wait_until_committed(PATIENCE);
-    wait_for("all records, as Prometheus adds them up", PATIENCE, || {
+    wait_at_most("all records, as Prometheus adds them up", PATIENCE, || {
         (prometheus.number("sum(geofold_records_done_total)") == Some(2_000.0)).then_some(())
     });
     // The end of a partition is asked for now and then only.
-    wait_for("no lag", PATIENCE, || {
+    wait_at_most("no lag", PATIENCE, || {
         (prometheus.number("sum(geofold_watermark_lag_records)") == Some(0.0)).then_some(())
     });
 
@@ -190,13 +190,15 @@ fn a_prometheus_scrapes_workers_and_adds_up_what_they_did() {
     for query in queries {
         let may_be_empty = MAY_BE_EMPTY.iter().any(|part| query.contains(part));
         // Rates need two scrapes.
-        wait_for(&format!("an answer to {query}"), PATIENCE, || {
+        wait_at_most(&format!("an answer to {query}"), PATIENCE, || {
             (may_be_empty || !prometheus.query(&query).is_empty()).then_some(())
         });
         prometheus.query(&query);
     }
     workers.into_iter().for_each(Worker::stop);
-    wait_for("targets that are down", PATIENCE, || (prometheus.number("sum(up)") == Some(0.0)).then_some(()));
+    wait_at_most("targets that are down", PATIENCE, || {
+        (prometheus.number("sum(up)") == Some(0.0)).then_some(())
+    });
 }
 
 #[test]
@@ -222,7 +224,7 @@ fn an_alert_begins_when_a_partition_stops() {
         let active = rules.iter().filter(|rule| rule["state"] != "inactive");
         active.map(|rule| rule["name"].as_str().unwrap().to_owned()).collect()
     };
-    wait_for("rules that were all looked at, none of which has begun", PATIENCE, || {
+    wait_at_most("rules that were all looked at, none of which has begun", PATIENCE, || {
         let rules = alerts();
         let looked_at = rules.iter().all(|rule| rule["health"] == "ok");
         (looked_at && begun(&rules).is_empty() && prometheus.number("sum(up)") == Some(1.0)).then_some(())
@@ -233,7 +235,7 @@ fn an_alert_begins_when_a_partition_stops() {
         value: Some(b"[]".to_vec()),
         ..Raw::default()
     }]);
-    wait_for("the alert", PATIENCE, || {
+    wait_at_most("the alert", PATIENCE, || {
         begun(&alerts()).contains(&"GeofoldPartitionStopped".to_owned()).then_some(())
     });
     drop(worker);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::support::{World, WorldOptions, text, wait_for};
+use crate::support::{World, WorldOptions, text, wait_at_most};
 
 #[test]
 fn create_locate_send_run_and_search() {
@@ -49,7 +49,7 @@ fn create_locate_send_run_and_search() {
     // What Elasticsearch shows by itself within its refresh interval.
     let query =
         json!({"query": {"geo_distance": {"distance": "5km", "location": {"lat": 48.8566, "lon": 2.3522}}}});
-    wait_for("the people in Paris", Duration::from_secs(10), || {
+    wait_at_most("the people in Paris", Duration::from_secs(10), || {
         let answer = world.stack.ask("POST", &format!("/{index}/_search"), Some(query.clone()));
         let mut names: Vec<String> = answer["hits"]["hits"]
             .as_array()?

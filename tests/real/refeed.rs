@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::support::{Random, Raw, Truth, World, WorldOptions, seed, wait_for};
+use crate::support::{Random, Raw, Truth, World, WorldOptions, seed, wait_at_most};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -230,17 +230,17 @@ fn a_source_that_is_down_slows_only_what_needs_it_and_a_worker_killed_meanwhile_
     let worker = world.worker();
     worker.wait_until_ready();
     world.produce(&records);
-    wait_for("all that does not need the source", PATIENCE, || {
+    wait_at_most("all that does not need the source", PATIENCE, || {
         (world.copies().len() == whole.len()).then_some(())
     });
     assert_is(&world, &expected);
-    wait_for("readiness to say why", PATIENCE, || {
+    wait_at_most("readiness to say why", PATIENCE, || {
         worker.not_ready_because().contains("source").then_some(())
     });
     let asked = web.asked.load(Ordering::Relaxed);
     worker.kill();
     let worker = world.worker();
-    wait_for("the next one asks", PATIENCE, || (web.asked.load(Ordering::Relaxed) > asked).then_some(()));
+    wait_at_most("the next one asks", PATIENCE, || (web.asked.load(Ordering::Relaxed) > asked).then_some(()));
     web.is_up.store(true, Ordering::Relaxed);
     world.wait_until_committed(PATIENCE);
     worker.wait_until_ready();
@@ -349,6 +349,6 @@ fn what_differs_from_postgresql_is_found_and_fetched_again_while_writes_go_on() 
     assert!(is_well);
     assert_eq!(report["differences"], json!({"missing": 1}), "{report}");
     world.wait_until_committed(PATIENCE);
-    wait_for("it is there", PATIENCE, || world.copies().contains_key("unheard").then_some(()));
+    wait_at_most("it is there", PATIENCE, || world.copies().contains_key("unheard").then_some(()));
     worker.stop();
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::support::{CITIES, Event, Truth, World, WorldOptions, wait_for};
+use crate::support::{CITIES, Event, Truth, World, WorldOptions, wait_at_most};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -29,7 +29,7 @@ fn a_rewound_group_is_refused_until_the_epoch_is_raised() {
     world.send(&events[100..110]);
     let before = world.copies();
     let refused = world.worker();
-    let reason = wait_for("a stopped partition", PATIENCE, || {
+    let reason = wait_at_most("a stopped partition", PATIENCE, || {
         Some(refused.not_ready_because()).filter(|reason| reason.contains("partition 0"))
     });
     for word in ["positions.epoch above 1", "offset 40", "offset 100"] {
@@ -49,7 +49,7 @@ fn a_rewound_group_is_refused_until_the_epoch_is_raised() {
     // And an old configuration does not come back unnoticed.
     let mut outdated = world.worker();
     world.send(&events[110..]);
-    wait_for("a refusal", PATIENCE, || {
+    wait_at_most("a refusal", PATIENCE, || {
         let is_refused = outdated.not_ready_because().contains("epoch 2 was in use")
             || (!outdated.is_running() && outdated.log().contains("epoch 2 was in use"));
         is_refused.then_some(())

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Faults, Proxy, Random, Truth, World, WorldOptions, random_events, seed, wait_for};
+use crate::support::{Faults, Proxy, Random, Truth, World, WorldOptions, random_events, seed, wait_at_most};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -26,7 +26,7 @@ fn sigterm_writes_and_commits_everything_that_was_read() {
     proxy.set(Faults { bulk_delay: Duration::from_millis(200), ..Faults::default() });
     let mut worker = world.worker_behind(&proxy);
     world.send(&events);
-    wait_for("everything read", PATIENCE, || {
+    wait_at_most("everything read", PATIENCE, || {
         (worker.metric("geofold_records_total", "") == events.len() as f64).then_some(())
     });
     assert!(world.offsets().iter().all(|(committed, _)| *committed == 0));
@@ -57,9 +57,11 @@ fn a_second_signal_ends_the_worker_at_once_and_loses_nothing() {
     worker.wait_until_ready();
     proxy.set(Faults { bulks_until_held: Some(1), ..Faults::default() });
     world.send(&events);
-    wait_for("a write on its way", PATIENCE, || (proxy.bulks_held() > 0).then_some(()));
+    wait_at_most("a write on its way", PATIENCE, || (proxy.bulks_held() > 0).then_some(()));
     worker.signal("TERM");
-    wait_for("a draining worker", PATIENCE, || worker.not_ready_because().contains("draining").then_some(()));
+    wait_at_most("a draining worker", PATIENCE, || {
+        worker.not_ready_because().contains("draining").then_some(())
+    });
     assert!(worker.is_running(), "it drains as long as a write is on its way");
     worker.signal("INT");
     let began = Instant::now();
@@ -70,7 +72,7 @@ fn a_second_signal_ends_the_worker_at_once_and_loses_nothing() {
     let next = world.worker();
     world.wait_until_committed(PATIENCE);
     proxy.set(Faults::default());
-    wait_for("the last late write", PATIENCE, || (proxy.bulks_held() == 0).then_some(()));
+    wait_at_most("the last late write", PATIENCE, || (proxy.bulks_held() == 0).then_some(()));
     next.stop();
     world.assert_holds(&truth);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{CITIES, Event, Truth, Worker, World, WorldOptions, wait_for};
+use crate::support::{CITIES, Event, Truth, Worker, World, WorldOptions, wait_at_most};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -57,7 +57,7 @@ fn placements_of_deleted_documents_go_when_they_are_old_and_committed_and_never_
     let (swept, said) = sweep(&world);
     assert!(swept.is_none() && said.contains("nothing is swept yet"), "{said}");
     assert_eq!(world.placements().len(), 100);
-    wait_for("an old mark that is not committed", PATIENCE, || {
+    wait_at_most("an old mark that is not committed", PATIENCE, || {
         let (swept, said) = sweep(&world);
         assert_eq!(swept, None, "{said}");
         said.contains("have not committed").then_some(())
@@ -71,7 +71,7 @@ fn placements_of_deleted_documents_go_when_they_are_old_and_committed_and_never_
     world.wait_until_committed(PATIENCE);
     // Some of the deleted documents are written again, and deleted again, all the while.
     let mut round = 1;
-    wait_for("the sweep of those that stay deleted", PATIENCE, || {
+    wait_at_most("the sweep of those that stay deleted", PATIENCE, || {
         let events: Vec<Event> =
             (0..20).flat_map(|n| [write(n, round), delete(n), write(n, round + 1)]).collect();
         events.iter().for_each(|event| truth.apply(event));
@@ -113,7 +113,7 @@ fn one_worker_audits_by_itself_and_mends_only_if_it_is_told_to() {
     assert_eq!(world.stack.bulk(&bulk)["errors"], false);
 
     let found = |worker: &Worker| worker.metric("geofold_audit_defects", "defect=\"no-placement\"");
-    let finder = wait_for("an audit that finds the defect", PATIENCE, || {
+    let finder = wait_at_most("an audit that finds the defect", PATIENCE, || {
         workers.iter().position(|worker| found(worker) == 1.0)
     });
     assert_eq!(workers[finder].metric("geofold_audit_documents", ""), 200.0);
@@ -121,13 +121,15 @@ fn one_worker_audits_by_itself_and_mends_only_if_it_is_told_to() {
     let [first, second] = workers;
     let (finder, other) = if finder == 0 { (first, second) } else { (second, first) };
     finder.stop();
-    wait_for("an audit by the worker that is left", PATIENCE, || (found(&other) == 1.0).then_some(()));
+    wait_at_most("an audit by the worker that is left", PATIENCE, || (found(&other) == 1.0).then_some(()));
     assert!(!world.placements().contains_key("d7"), "nobody told it to mend");
     other.stop();
 
     let mending = world.worker_with(&[("GEOFOLD_AUDIT__REPAIR", "true")]);
-    wait_for("the placement to be mended", PATIENCE, || world.placements().contains_key("d7").then_some(()));
-    wait_for("an audit that finds nothing", PATIENCE, || {
+    wait_at_most("the placement to be mended", PATIENCE, || {
+        world.placements().contains_key("d7").then_some(())
+    });
+    wait_at_most("an audit that finds nothing", PATIENCE, || {
         (mending.metric("geofold_audits_total", "result=\"ok\"") >= 2.0 && found(&mending) == 0.0)
             .then_some(())
     });

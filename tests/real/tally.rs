@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Random, Worker, World, WorldOptions, random_events, seed, text, wait_for_or};
+use crate::support::{Random, Worker, World, WorldOptions, ask_for, random_events, seed, text};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -149,7 +149,7 @@ fn counts_equal_a_recount_although_workers_and_collectors_are_killed_and_frozen(
     workers.into_iter().for_each(Worker::stop);
     let recount = recounted(&world);
     assert!(recount.len() == 4 && recount.values().all(|values| !values.is_empty()), "{recount:?}");
-    wait_for_or(PATIENCE, || (merged(&world) == recount).then_some(()));
+    ask_for(PATIENCE, || (merged(&world) == recount).then_some(()));
     assert_eq!(merged(&world), recount, "seed {seed}");
     is_audited(&world, collectors);
 }

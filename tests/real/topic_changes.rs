@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::support::{CITIES, Event, Truth, Worker, World, WorldOptions, wait_for};
+use crate::support::{CITIES, Event, Truth, Worker, World, WorldOptions, wait_at_most};
 
 /// The topic is looked at every 30 s.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -19,7 +19,7 @@ fn events(documents: std::ops::Range<usize>) -> Vec<Event> {
 
 /// Waits until these partitions stopped, and gives what the worker says.
 fn stopped(worker: &Worker, partitions: &[i32]) -> String {
-    wait_for("stopped partitions", PATIENCE, || {
+    wait_at_most("stopped partitions", PATIENCE, || {
         let reason = worker.not_ready_because();
         partitions.iter().all(|number| reason.contains(&format!("partition {number}"))).then_some(reason)
     })

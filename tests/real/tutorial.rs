@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::support::{Stack, wait_for_or};
+use crate::support::{Stack, ask_for};
 
 /// The change of the map waits for two batch deadlines, twice.
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -71,7 +71,7 @@ impl Scene {
             .process_group(0)
             .spawn()
             .unwrap();
-        let ended = wait_for_or(PATIENCE, || bash.try_wait().unwrap());
+        let ended = ask_for(PATIENCE, || bash.try_wait().unwrap());
         // Its workers go with it, if it failed.
         let _ = kill_process_group(Pid::from_raw(bash.id().try_into().unwrap()).unwrap(), Signal::KILL);
         let _ = bash.wait();

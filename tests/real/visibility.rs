@@ -13,7 +13,7 @@ use geofold::ids::ShardId;
 use serde_json::{Value, json};
 
 use crate::support::world::Feed;
-use crate::support::{CITIES, Event, Random, Truth, Worker, World, WorldOptions, seed, text, wait_for};
+use crate::support::{CITIES, Event, Random, Truth, Worker, World, WorldOptions, seed, text, wait_at_most};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 /// A test may take so long.
@@ -95,7 +95,7 @@ struct Cover {
 
 /// All geoshards that are in force, as a query service asks for them.
 fn cover_of_the_globe(worker: &Worker) -> Cover {
-    let answer = wait_for("a worker that knows which maps are in force", PATIENCE, || {
+    let answer = wait_at_most("a worker that knows which maps are in force", PATIENCE, || {
         let answer = worker.get("/shards/cover?top=90&left=-180&bottom=-90&right=180");
         answer.filter(|(status, _)| *status == 200)
     });
@@ -138,7 +138,7 @@ impl<'a> Searches<'a> {
         };
         let travellers = (0..TRAVELLERS).map(|n| format!("t{n}"));
         for id in travellers.chain((0..residents).map(|n| format!("r{n}"))) {
-            wait_for(&id, PATIENCE, || searches.finds(&id, cover).then_some(()));
+            wait_at_most(&id, PATIENCE, || searches.finds(&id, cover).then_some(()));
         }
         Self { began: Instant::now(), ..searches }
     }

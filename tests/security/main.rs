@@ -12,12 +12,14 @@
 
 mod leaving;
 mod support;
+#[path = "../wait.rs"]
+mod wait;
 #[expect(dead_code, reason = "the tests in tests/real need more of it")]
 #[path = "../real/support/worker.rs"]
 mod worker;
 
 use serde_json::json;
-use support::{World, quoted, wait_for};
+use support::{World, quoted, wait_at_most};
 
 /// For a worker, as docs/operations.md has it.
 fn privileges_of_a_worker(world: &World) -> serde_json::Value {
@@ -106,11 +108,11 @@ fn dead_letters_go_on_once_a_permission_that_was_withdrawn_is_there_again() {
     let patience = std::time::Duration::from_secs(120);
     // Where the user may write nowhere, the error is ClusterAuthorizationFailed, which is fatal to the client; tests at the same time
     // give it other topics.
-    wait_for("a client that is replaced", patience, || {
+    wait_at_most("a client that is replaced", patience, || {
         worker.log().contains("a new client replaces it").then_some(())
     });
     world.allow_dead_letters("scram-user");
-    wait_for("the dead letter", patience, || {
+    wait_at_most("the dead letter", patience, || {
         (worker.metric("geofold_records_done_total", "outcome=\"dead_lettered\"") == 1.0).then_some(())
     });
     world.printed(&worker.log_once_stopped());
@@ -187,7 +189,7 @@ fn what_kafka_does_not_permit_is_named() {
     assert!(text.contains(&world.name), "{text}");
     assert!(text.contains("grant this user"), "{text}");
     world.allow("scram-user");
-    wait_for("permissions to take effect", std::time::Duration::from_secs(30), || {
+    wait_at_most("permissions to take effect", std::time::Duration::from_secs(30), || {
         (world.geofold(&settings, &["check"]).0 == 0).then_some(())
     });
 }

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -15,24 +15,13 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+pub use crate::wait::wait_at_most;
 use crate::worker::{GEOFOLD, Worker};
 
 fn from_env(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| {
         panic!("{name} is not set: run dev/test, or: dev/stack up --secure && eval \"$(dev/stack env)\"")
     })
-}
-
-/// Asks until `condition` gives a value; panics with what it was about after `patience`.
-pub fn wait_for<T>(what: &str, patience: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(began.elapsed() < patience, "waited {patience:?} in vain for {what}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
 }
 
 /// Lines of a configuration, by table and key. Values are written as they are.
@@ -250,7 +239,7 @@ impl World {
         self.succeeds(settings, &["send", file.to_str().unwrap()]);
         let worker = self.worker(settings);
         worker.wait_until_ready();
-        wait_for("three documents and a dead letter", Duration::from_secs(60), || {
+        wait_at_most("three documents and a dead letter", Duration::from_secs(60), || {
             let indexed = worker.metric("geofold_records_done_total", "outcome=\"indexed\"");
             let dead = worker.metric("geofold_records_done_total", "outcome=\"dead_lettered\"");
             (indexed == 3.0 && dead == 1.0).then_some(())

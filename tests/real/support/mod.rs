@@ -8,8 +8,9 @@ mod truth;
 mod worker;
 pub mod world;
 
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+pub use crate::wait::{ask_for, wait_at_most};
 pub use geofold::random::{Random, seed_of_test};
 pub use proxy::{Faults, Proxy};
 pub use stack::Stack;
@@ -17,20 +18,12 @@ pub use truth::{CITIES, Event, Truth, random_events};
 pub use worker::Worker;
 pub use world::{Raw, World, WorldOptions, text};
 
-/// Asks until `condition` gives a value; panics with what it was about after `patience`.
-pub fn wait_for<T>(what: &str, patience: Duration, condition: impl FnMut() -> Option<T>) -> T {
-    wait_for_or(patience, condition).unwrap_or_else(|| panic!("waited {patience:?} in vain for {what}"))
-}
+/// Tells a thread of a scope to end, however the test does.
+pub struct StopOnDrop<'a>(pub &'a AtomicBool);
 
-/// Asks until `condition` gives a value; `None` after `patience`.
-pub fn wait_for_or<T>(patience: Duration, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
-    let began = Instant::now();
-    loop {
-        let value = condition();
-        if value.is_some() || began.elapsed() >= patience {
-            return value;
-        }
-        std::thread::sleep(Duration::from_millis(100));
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use crate::support::wait_for;
+use crate::support::wait_at_most;
 
 /// The binary under test.
 pub const GEOFOLD: &str = env!("CARGO_BIN_EXE_geofold");
@@ -78,7 +78,7 @@ impl Worker {
 
     /// Waits until the process has ended.
     pub fn wait(&mut self, what: &str, patience: Duration) -> ExitStatus {
-        wait_for(what, patience, || self.child.try_wait().unwrap())
+        wait_at_most(what, patience, || self.child.try_wait().unwrap())
     }
 
     /// Whether the process is running.
@@ -112,14 +112,14 @@ impl Worker {
 
     /// Waits until `/readyz` says ready.
     pub fn wait_until_ready(&self) {
-        wait_for("a ready worker", Duration::from_secs(60), || {
+        wait_at_most("a ready worker", Duration::from_secs(60), || {
             self.get("/readyz").filter(|(status, _)| *status == 200)
         });
     }
 
     /// Waits until it owns this many partitions.
     pub fn wait_until_assigned(&self, partitions: i32) {
-        wait_for("assigned partitions", Duration::from_secs(60), || {
+        wait_at_most("assigned partitions", Duration::from_secs(60), || {
             (self.metric("geofold_assigned_partitions", "") == f64::from(partitions)).then_some(())
         });
     }

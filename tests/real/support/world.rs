@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 use super::truth::{Event, Truth};
 use super::worker::GEOFOLD;
-use super::{Proxy, Stack, Worker, wait_for_or};
+use super::{Proxy, Stack, Worker, ask_for};
 
 /// How a world differs from the usual one.
 pub struct WorldOptions {
@@ -127,7 +127,7 @@ impl World {
         let world = Self::on(stack, options);
         // Some tests have a short timeout for their worker's requests; a busy server takes longer for an index. Those that
         // are there already are left as they are.
-        let created = wait_for_or(Duration::from_secs(300), || {
+        let created = ask_for(Duration::from_secs(300), || {
             let output = world.geofold(&["shards", "create"]);
             let is_late = !output.status.success() && text(&output).contains("did not answer within");
             (!is_late).then_some(output)
@@ -302,7 +302,7 @@ impl World {
             results.into_iter().for_each(|result| drop(result.unwrap()));
         }
         // The controller has it; the broker hears of it a little later.
-        let known = wait_for_or(Duration::from_secs(120), || {
+        let known = ask_for(Duration::from_secs(120), || {
             let metadata = admin.inner().fetch_metadata(Some(topic), Duration::from_secs(20)).ok()?;
             let found = metadata.topics().first()?;
             let led = found.partitions().iter().filter(|partition| partition.leader() >= 0).count();
@@ -326,7 +326,7 @@ impl World {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let results = runtime.block_on(admin.delete_topics(&[&self.name], &AdminOptions::new())).unwrap();
         results.into_iter().for_each(|result| drop(result.unwrap()));
-        let is_gone = wait_for_or(Duration::from_secs(60), || {
+        let is_gone = ask_for(Duration::from_secs(60), || {
             let metadata = admin.inner().fetch_metadata(None, Duration::from_secs(20)).ok()?;
             metadata.topics().iter().all(|topic| topic.name() != self.name).then_some(())
         });
@@ -378,7 +378,7 @@ impl World {
     pub fn offsets(&self) -> Vec<(i64, i64)> {
         let mut last = None;
         // A broker that has just started is not every group's coordinator yet.
-        let asked = wait_for_or(Duration::from_secs(60), || {
+        let asked = ask_for(Duration::from_secs(60), || {
             self.try_offsets(Duration::from_secs(20)).map_err(|error| last = Some(error)).ok()
         });
         asked.unwrap_or_else(|| panic!("no offsets from the broker: {last:?}"))
@@ -415,7 +415,7 @@ impl World {
     /// Waits until every record is committed.
     pub fn wait_until_committed(&self, patience: Duration) {
         let mut last = Vec::new();
-        let committed = wait_for_or(patience, || {
+        let committed = ask_for(patience, || {
             last = self.offsets();
             last.iter().all(|(committed, end)| committed == end).then_some(())
         });
