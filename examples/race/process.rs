@@ -146,9 +146,12 @@ impl Worker {
     ) -> Result<()> {
         /// Often enough to time a round of seconds, and seldom enough to cost nothing.
         const INTERVAL: Duration = Duration::from_millis(50);
+        const LOOKS_PER_SECOND: u32 = 20;
         const PATIENCE: Duration = Duration::from_secs(600);
         let began = Instant::now();
+        let mut looks = 0_u32;
         loop {
+            looks += 1;
             self.check_is_running()?;
             let mut done = self.done().unwrap_or_default();
             for (outcome, count) in &mut done {
@@ -161,10 +164,22 @@ impl Worker {
                 }
                 return Ok(());
             }
+            if looks.is_multiple_of(LOOKS_PER_SECOND) {
+                self.check_that_none_is_stopped()?;
+            }
             if began.elapsed() > PATIENCE {
                 bail!("the worker did not do {count} records in {PATIENCE:?}; so far: {done:?}");
             }
             std::thread::sleep(INTERVAL);
+        }
+    }
+
+    fn check_that_none_is_stopped(&self) -> Result<()> {
+        let text = self.metrics()?;
+        let mut stopped = text.lines().filter_map(|line| line.strip_prefix("geofold_stopped_partitions "));
+        match stopped.next() {
+            None | Some("0") => Ok(()),
+            Some(stopped) => bail!("the worker has stopped {stopped} of its partitions: see its log"),
         }
     }
 
