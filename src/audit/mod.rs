@@ -140,7 +140,7 @@ pub struct Report {
     pub defects: BTreeMap<Defect, u64>,
     /// Documents with a defect.
     pub wrong: u64,
-    /// Documents that looked wrong, and never twice in the same way: somebody writes them all the time.
+    /// Documents that looked wrong, and either never twice in the same way, or with a last record that is not committed.
     pub unsettled: u64,
     /// If placements of deleted documents were swept: how many.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -59,7 +59,7 @@ impl AuditMetrics {
             )?,
             unsettled: r.gauge(
                 "geofold_audit_unsettled",
-                "Documents that this worker's last complete audit could not judge: written between all looks.",
+                "Documents that this worker's last complete audit could not judge: written between all looks, or of a record not committed.",
             )?,
         };
         for defect in Defect::ALL {
