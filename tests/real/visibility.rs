@@ -290,40 +290,71 @@ fn map_of(version: u64) -> GeoshardMap {
 
 /// As docs/operations.md tells it.
 fn change_map(world: &World, map: &GeoshardMap) {
+    let changed = world.geofold(&["shards", "migrate", "--to", &written(world, map)]);
+    assert!(text(&changed).contains("the change has ended"), "{}", text(&changed));
+    retire(world, map);
+}
+
+/// The same, while the command is killed twice and a worker once, at random moments. Gives the worker that takes the place of that one.
+fn change_map_despite_kills(world: &World, map: &GeoshardMap, worker: Worker, random: &mut Random) -> Worker {
+    let file = written(world, map);
+    let migrate = ["shards", "migrate", "--to", file.as_str()];
+    let mut some_time = || Duration::from_millis(500 + random.below(20_000));
+    world.geofold_killed(&migrate, some_time());
+    worker.kill();
+    let next = world.worker();
+    world.geofold_killed(&migrate, some_time());
+    let changed = world.geofold(&migrate);
+    let is_done =
+        ["the change has ended", "is the one in force"].iter().any(|end| text(&changed).contains(end));
+    assert!(is_done, "{}", text(&changed));
+    retire(world, map);
+    next
+}
+
+fn written(world: &World, map: &GeoshardMap) -> String {
     let file = world.dir().join("next-map.json");
     std::fs::write(&file, map.to_json()).unwrap();
-    let changed = world.geofold(&["shards", "migrate", "--to", file.to_str().unwrap()]);
-    assert!(text(&changed).contains("the change has ended"), "{}", text(&changed));
+    file.to_str().unwrap().to_owned()
+}
+
+fn retire(world: &World, map: &GeoshardMap) {
     world.configure_map(map);
     let retired = world.geofold(&["shards", "migrate", "--retire"]);
     assert!(text(&retired).contains("6 indices deleted"), "{}", text(&retired));
 }
 
-#[test]
-fn no_search_misses_a_document_while_the_map_is_changed() {
-    let seed = seed("no_search_misses_a_document");
+/// Two workers, the first of which is asked for covers. `change` makes the map of a version the one in force; it is given the second
+/// worker, and gives the worker that then takes part. Gives how often the map was changed, and the moves that living workers have made.
+fn searched_while_the_map_is_changed(
+    seed: u64,
+    mut change: impl FnMut(&World, &GeoshardMap, Worker) -> Worker + Send,
+) -> (u64, f64) {
     let deadline = ("batch", format!("deadline = \"{}s\"", DEADLINE.as_secs()));
     let timeout = ("elasticsearch", "request_timeout = \"4500ms\"".to_owned());
     let revoke = ("shutdown", "revoke = \"3s\"".to_owned());
     let interval = ("commit", "interval = \"300ms\"".to_owned());
-    let config = vec![deadline, timeout, revoke, interval];
+    let session = ("kafka", "session_timeout = \"6s\"".to_owned());
+    let heartbeat = ("kafka", "heartbeat_interval = \"500ms\"".to_owned());
+    let config = vec![deadline, timeout, revoke, interval, session, heartbeat];
     let world = World::new(WorldOptions { config, ..WorldOptions::default() });
-    let [first, second] = [world.worker(), world.worker()];
+    let [first, mut second] = [world.worker(), world.worker()];
     first.wait_until_ready();
     second.wait_until_ready();
     let mut writer = Writer::new(&world, seed, RESIDENTS);
     let cover = || cover_of_the_globe(&first);
     let searches = Searches::new(&world, RESIDENTS, &cover());
-    let version = std::thread::scope(|scope| {
+    let (version, second) = std::thread::scope(|scope| {
         let _searching = searches.begin(scope, &cover, seed);
+        let (world, searches) = (&world, &searches);
         // There and back at least: indices that were deleted are made again.
-        let changing = scope.spawn(|| {
+        let changing = scope.spawn(move || {
             let mut version = 1;
             while version < 3 || !searches.are_enough() {
                 version += 1;
-                change_map(&world, &map_of(version));
+                second = change(world, &map_of(version), second);
             }
-            version
+            (version, second)
         });
         while !changing.is_finished() {
             writer.go_on();
@@ -336,8 +367,30 @@ fn no_search_misses_a_document_while_the_map_is_changed() {
     writer.truth.use_map(map_of(version));
     world.assert_holds(&writer.truth);
     searches.assert_none_missed(moves);
-    let fewest = changes as f64 * RESIDENTS as f64 + 100.0;
-    assert!(moves > fewest, "{moves} moves: {changes} changes need more than {fewest}");
     first.stop();
     second.stop();
+    (changes, moves)
+}
+
+#[test]
+fn no_search_misses_a_document_while_the_map_is_changed() {
+    let seed = seed("no_search_misses_a_document");
+    let (changes, moves) = searched_while_the_map_is_changed(seed, |world, map, second| {
+        change_map(world, map);
+        second
+    });
+    let fewest = changes as f64 * RESIDENTS as f64 + 100.0;
+    assert!(moves > fewest, "{moves} moves: {changes} changes need more than {fewest}");
+}
+
+#[test]
+fn no_search_misses_a_document_while_a_map_change_is_killed() {
+    let seed = seed("no_search_misses_a_document_while_a_map_change_is_killed");
+    let mut random = Random::new(seed);
+    let (changes, moves) = searched_while_the_map_is_changed(seed, |world, map, second| {
+        change_map_despite_kills(world, map, second, &mut random)
+    });
+    // About half of them are of the worker that was never killed.
+    let fewest = changes as f64 * RESIDENTS as f64 / 4.0;
+    assert!(moves > fewest, "{moves} moves: {changes} changes need more than {fewest}");
 }

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use geofold::geoshard::GeoshardMap;
 use geofold::kafka::{leader_epoch, set_leader_epoch};
@@ -191,13 +191,28 @@ impl World {
 
     /// Runs a `geofold` subcommand with this world's configuration.
     pub fn geofold(&self, args: &[&str]) -> Output {
-        Command::new(GEOFOLD)
-            .args(args)
-            .arg("--config")
-            .arg(&self.config)
-            .stdin(Stdio::null())
-            .output()
-            .unwrap()
+        self.command(args).output().unwrap()
+    }
+
+    /// The same, but it is killed (SIGKILL) `after` this time: `None` if it had not ended by then.
+    pub fn geofold_killed(&self, args: &[&str], after: Duration) -> Option<Output> {
+        let mut child = self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let began = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            if began.elapsed() > after {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Some(child.wait_with_output().unwrap())
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(GEOFOLD);
+        command.args(args).arg("--config").arg(&self.config).stdin(Stdio::null());
+        command
     }
 
     /// Produces events with `geofold send`.
