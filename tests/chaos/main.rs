@@ -30,6 +30,8 @@ mod crew;
 mod records;
 mod report;
 mod schedule;
+#[path = "../stack_lock.rs"]
+mod stack_lock;
 #[expect(dead_code, reason = "the tests in tests/real need more of it")]
 #[path = "../real/support/mod.rs"]
 mod support;

@@ -16,6 +16,8 @@ mod indices;
 mod reads;
 mod searches;
 mod server;
+#[path = "../stack_lock.rs"]
+mod stack_lock;
 mod versions;
 #[path = "../wait.rs"]
 mod wait;
@@ -54,6 +56,10 @@ fn main() -> ExitCode {
     if arguments.first().is_some_and(|first| first == broker::CONSUME) {
         broker::consume_until_killed(&arguments[1..]);
     }
+
+    // Servers of dev/stack may be stopped by tests of another program.
+    let folder = std::env::var_os("GEOFOLD_STACK_DIR");
+    let _shared = folder.map(|folder| stack_lock::share(folder.as_ref()));
     let wanted: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(*part));
     let asked = std::thread::scope(|scope| {

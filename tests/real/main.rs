@@ -38,6 +38,8 @@ mod refeed;
 #[path = "../it/cover/reference.rs"]
 mod reference;
 mod rewind;
+#[path = "../stack_lock.rs"]
+mod stack_lock;
 mod starvation;
 mod stop;
 #[expect(dead_code, reason = "tests/chaos needs more of it")]

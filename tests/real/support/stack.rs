@@ -1,19 +1,23 @@
 //! The running services, and the means to trouble them.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use serde_json::Value;
 
-/// Tests that stop a service have it alone; all others share it.
+use crate::stack_lock;
+
+/// Tests that stop a service have it alone; all others share it. This lock is for the tests of this program, and fair; that of the
+/// folder is for other programs.
 static SERVICES: RwLock<()> = RwLock::new(());
 
 /// Whether other tests use the services at the same time.
 enum Use {
-    Shared { _guard: RwLockReadGuard<'static, ()> },
-    Alone { _guard: RwLockWriteGuard<'static, ()> },
+    Shared { _folder: File, _guard: RwLockReadGuard<'static, ()> },
+    Alone { _folder: File, _guard: RwLockWriteGuard<'static, ()> },
 }
 
 /// Kafka and Elasticsearch as `dev/stack` started them.
@@ -28,24 +32,28 @@ pub struct Stack {
 impl Stack {
     /// The stack that the environment names, with other tests on it at the same time.
     pub fn shared() -> Self {
-        Self::get(Use::Shared { _guard: SERVICES.read().unwrap_or_else(PoisonError::into_inner) })
+        let guard = SERVICES.read().unwrap_or_else(PoisonError::into_inner);
+        Self::get(|dir| Use::Shared { _folder: stack_lock::share(dir), _guard: guard })
     }
 
     /// The same without any other test, for one that stops services or needs the ports that are a default.
     pub fn alone() -> Self {
-        Self::get(Use::Alone { _guard: SERVICES.write().unwrap_or_else(PoisonError::into_inner) })
+        let guard = SERVICES.write().unwrap_or_else(PoisonError::into_inner);
+        Self::get(|dir| Use::Alone { _folder: stack_lock::have_alone(dir), _guard: guard })
     }
 
-    fn get(usage: Use) -> Self {
+    fn get(usage: impl FnOnce(&Path) -> Use) -> Self {
         let from_env = |name: &str| {
             std::env::var(name).unwrap_or_else(|_| {
                 panic!("{name} is not set: run dev/test, or: dev/stack up && eval \"$(dev/stack env)\"")
             })
         };
+        let dir = PathBuf::from(from_env("GEOFOLD_STACK_DIR"));
+        let usage = usage(&dir);
         Self {
             kafka: from_env("GEOFOLD_TEST_KAFKA"),
             elasticsearch: from_env("GEOFOLD_TEST_ELASTICSEARCH"),
-            dir: from_env("GEOFOLD_STACK_DIR").into(),
+            dir,
             http: reqwest::blocking::Client::builder().timeout(Duration::from_secs(30)).build().unwrap(),
             usage,
         }
@@ -74,7 +82,7 @@ impl Stack {
     }
 
     /// The folder of the services.
-    pub fn dir(&self) -> &std::path::Path {
+    pub fn dir(&self) -> &Path {
         &self.dir
     }
 
