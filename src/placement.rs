@@ -11,9 +11,9 @@ use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
 pub use self::cache::PlacementCache;
-use crate::elastic::Stamp;
 use crate::ids::ShardId;
 use crate::position::{Epoch, Position};
+use crate::requests::Stamp;
 use crate::tally::facets::Facets;
 use crate::tally::version::History;
 

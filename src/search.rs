@@ -11,12 +11,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use thiserror::Error;
 
+use crate::elastic::decode::reason;
 use crate::elastic::{AdminCall, CallError, Elastic, Method};
 use crate::geo::{Distance, GeoPoint};
 use crate::geoshard::LiveMaps;
 use crate::geoshard::cover::Shape;
 use crate::geoshard::describe::covered;
-use crate::indices::reason;
 
 /// More documents are not asked for.
 pub const MAX_LIMIT: usize = 5000;

@@ -16,7 +16,7 @@ use geofold::elastic::{BulkOp, Guard, Index, Stamp, decode, encode};
 use geofold::geo::GeoPoint;
 use geofold::geoshard::GeoshardMap;
 use geofold::ids::{DocId, ShardId};
-use geofold::mover::{self, Desk, OnMissing, Rules};
+use geofold::mover::{Desk, OnMissing, Rules};
 use geofold::placement::{Known, Placement, PlacementCache};
 use geofold::position::{Epoch, Position};
 use geofold::random::Random;
@@ -289,7 +289,7 @@ impl Whole {
     async fn batch(&mut self) -> u64 {
         let entries = self.ledger.hand_out(BATCH, REQUEST_BYTES, self.now);
         let desk = self.desk.take().unwrap();
-        let finished = mover::run(desk, entries, &self.rounds, &self.lease).await.unwrap();
+        let finished = geofold::mover::run(desk, entries, &self.rounds, &self.lease).await.unwrap();
         if let Some(emitter) = &mut self.emitter {
             emitter.put(finished.edges, self.now);
         }

@@ -12,9 +12,9 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Instant};
+use crate::elastic::decode::reason;
 use crate::elastic::{AdminCall, Elastic, Method};
 use crate::ids::ShardId;
-use crate::indices::reason;
 
 /// How often Elasticsearch is asked.
 pub const COUNT_INTERVAL: Duration = Duration::from_secs(15);

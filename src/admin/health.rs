@@ -107,12 +107,12 @@ impl Health {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Seconds, set by hand.
     #[derive(Debug, Default)]
-    pub(in crate::admin) struct HandClock(pub AtomicU64);
+    pub(crate) struct HandClock(pub AtomicU64);
 
     impl Clock for HandClock {
         fn now(&self) -> Instant {

@@ -7,10 +7,10 @@ use std::hash::{Hash, Hasher};
 
 use serde::Serialize;
 
-use crate::elastic::Stamp;
 use crate::ids::ShardId;
 use crate::placement::Placement;
 use crate::position::{Epoch, Position};
+use crate::requests::Stamp;
 
 /// Whether a copy is where its location belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -19,7 +19,7 @@
 //! | `touches.rs` | the way into the topic for all of them |
 //! | `periodic.rs` | the audit that a worker runs by itself |
 
-mod defect;
+pub(crate) mod defect;
 mod gather;
 mod look;
 mod mend;

@@ -25,6 +25,7 @@ use crate::ids::DocId;
 use crate::maps::MapsReader;
 use crate::position::Position;
 use crate::telemetry::Metrics;
+use crate::telemetry::audit::AuditTotals;
 use crate::telemetry::board::BoardReader;
 use crate::telemetry::metrics::Success;
 
@@ -104,7 +105,13 @@ impl Periodic {
             tracing::info!("an audit begins");
             match self.audit().await {
                 Ok(report) => {
-                    self.metrics.audit.ended(&report, begun.elapsed(), unix_now());
+                    let totals = AuditTotals {
+                        documents: report.totals.documents,
+                        unsettled: report.unsettled,
+                        defects: &report.defects,
+                        swept: report.swept.unwrap_or(0),
+                    };
+                    self.metrics.audit.ended(totals, begun.elapsed(), unix_now());
                     if report.is_clean() {
                         tracing::info!(%report, "an audit ended");
                     } else {

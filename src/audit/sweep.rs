@@ -183,7 +183,7 @@ async fn count_of_writes(
     let answer = elastic.admin(call, timeout).await.map_err(|error| AuditError::Call { doing, error })?;
     let unusable = |reason: &str| AuditError::Item { doing, reason: reason.to_owned() };
     if answer.status != 200 {
-        return Err(AuditError::Item { doing, reason: crate::indices::reason(&answer) });
+        return Err(AuditError::Item { doing, reason: crate::elastic::decode::reason(&answer) });
     }
     let index = &answer.body["indices"][&name];
     let uuid = index["uuid"].as_str().ok_or_else(|| unusable("the index is not in the answer"))?;

@@ -2,8 +2,7 @@
 
 use thiserror::Error;
 
-/// Ids in one chunk, at most.
-pub const MAX_IDS: u32 = 10_000;
+pub use crate::config::campaigns::MAX_IDS;
 
 /// Bytes of an id in a chunk, at most. One that is too long for a document is kept to be named when it fails.
 pub const MAX_ID_BYTES: usize = u16::MAX as usize;

@@ -45,31 +45,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// What a campaign does to each of its documents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Action {
-    /// It is placed again.
-    Touch,
-    /// It is read again from the source of truth.
-    Refeed,
-    /// It is deleted.
-    Delete,
-}
-
-impl Action {
-    /// Every action.
-    pub const ALL: [Self; 3] = [Self::Touch, Self::Refeed, Self::Delete];
-
-    /// The word in the record's header, and in the database.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Touch => "touch",
-            Self::Refeed => "refeed",
-            Self::Delete => "delete",
-        }
-    }
-}
+pub use crate::config::campaigns::Action;
 
 /// How a campaign stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

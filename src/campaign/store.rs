@@ -8,10 +8,8 @@ use thiserror::Error;
 use super::next::{Speed, rate, seconds_left};
 use super::schema::{MIGRATIONS, timed};
 use super::{Action, Command, Refused, State, chunk};
+pub use crate::config::campaigns::MAX_RATE;
 use crate::database::{Database, DatabaseError, Lock, Row, Sql, Transaction, Value};
-
-/// Ids per second that may be asked for, at most.
-pub const MAX_RATE: u32 = 10_000_000;
 
 /// Ids that are retried in one transaction, and chunks that are forgotten in one, at most.
 const AT_ONCE: i64 = 1_000;

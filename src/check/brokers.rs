@@ -10,8 +10,8 @@ use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode;
 
 use super::{CheckTarget, Finding, increments};
+use crate::kafka::client_config;
 use crate::kafka::{TopicFactsError, TopicFactsFound, topic_facts};
-use crate::worker::client_config;
 
 const BROKERS: &str = "kafka brokers";
 

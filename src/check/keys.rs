@@ -10,9 +10,9 @@ use rdkafka::{Message, Offset, TopicPartitionList};
 
 use super::Finding;
 use crate::config::Config;
+use crate::kafka::client_config;
 use crate::kafka::partitioner::{Sample, Verdict};
 use crate::kafka::topic_facts;
-use crate::worker::client_config;
 
 const ABOUT: &str = "partitioner";
 

@@ -104,7 +104,7 @@ fn judge_health(answer: Result<AdminAnswer, CallError>) -> Finding {
         Ok(answer) => answer,
         Err(error) => return no_answer(CLUSTER, &error),
     };
-    let reason = || indices::reason(&answer);
+    let reason = || crate::elastic::decode::reason(&answer);
     match (answer.status, answer.body["status"].as_str()) {
         (200, Some("red")) => Finding::warning(
             CLUSTER,
@@ -368,14 +368,20 @@ fn no_answer(about: &str, error: &CallError) -> Finding {
 fn not_told(about: &str, answer: &Result<AdminAnswer, CallError>, privilege: &str) -> Finding {
     match answer {
         Err(error) => no_answer(about, error),
-        Ok(answer) if answer.status == 401 => Finding::error(about, not_known(&indices::reason(answer))),
+        Ok(answer) if answer.status == 401 => {
+            Finding::error(about, not_known(&crate::elastic::decode::reason(answer)))
+        }
         Ok(answer) if answer.status == 403 => Finding::warning(
             about,
             format_args!("not known: grant this user the cluster privilege {privilege} to see it"),
         ),
         Ok(answer) => Finding::warning(
             about,
-            format_args!("not known: elasticsearch answered {}: {}", answer.status, indices::reason(answer)),
+            format_args!(
+                "not known: elasticsearch answered {}: {}",
+                answer.status,
+                crate::elastic::decode::reason(answer)
+            ),
         ),
     }
 }

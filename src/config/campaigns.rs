@@ -5,8 +5,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::campaign::Action;
 use crate::ids::ShardId;
+
+/// Ids in one chunk, at most.
+pub const MAX_IDS: u32 = 10_000;
+
+/// Ids per second that may be asked for, at most.
+pub const MAX_RATE: u32 = 10_000_000;
 
 /// `[campaigns]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -54,4 +59,30 @@ pub enum Which {
     Shard(ShardId),
     /// `{ query = "query.json" }`: those that the query in this file finds.
     Query(PathBuf),
+}
+
+/// What a campaign does to each of its documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// It is placed again.
+    Touch,
+    /// It is read again from the source of truth.
+    Refeed,
+    /// It is deleted.
+    Delete,
+}
+
+impl Action {
+    /// Every action.
+    pub const ALL: [Self; 3] = [Self::Touch, Self::Refeed, Self::Delete];
+
+    /// The word in the record's header, and in the database.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Touch => "touch",
+            Self::Refeed => "refeed",
+            Self::Delete => "delete",
+        }
+    }
 }

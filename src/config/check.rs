@@ -22,7 +22,7 @@ use super::secret::Secret;
 use super::types::{
     AwsService, Config, DeadLetterPolicy, Elasticsearch, GroupProtocol, Kafka, SaslMechanism,
 };
-use crate::elastic::encode::MAX_PREFIX_BYTES;
+use crate::requests::MAX_PREFIX_BYTES;
 
 /// How much a [`Finding`] matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -12,9 +12,8 @@ use super::byte_size::ByteSize;
 use super::database_url::DatabaseUrl;
 use super::secret::Secret;
 use super::types::{Config, Kafka};
-
-/// The name of the facet that is there without a path: the geoshard that a document is in.
-pub const GEOSHARD_FACET: &str = "geoshard";
+pub use crate::tally::facets::GEOSHARD_FACET;
+use crate::tally::facets::{FacetLimits, FacetRules};
 
 /// `[tally]`: what workers count.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,6 +51,16 @@ impl Tally {
     /// Whether anything is counted.
     pub fn is_on(&self) -> bool {
         self.geoshard || !self.facets.is_empty()
+    }
+}
+
+impl FacetRules {
+    /// What the configuration says to count; `None` if that is nothing.
+    pub fn configured(tally: &Tally) -> Option<Self> {
+        let facets = tally.facets.iter().map(|(name, path)| (name.as_str(), path.as_str()));
+        let limits =
+            FacetLimits { max_value_bytes: tally.max_value_bytes.as_usize(), max_values: tally.max_values };
+        tally.is_on().then(|| Self::new(tally.geoshard, facets, limits))
     }
 }
 

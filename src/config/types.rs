@@ -21,6 +21,8 @@ use super::registry::{Format, KeyForm, SchemaRegistry};
 use super::secret::Secret;
 use super::server_url::ServerUrl;
 use super::source::Source;
+pub use crate::decode::Envelope;
+pub use crate::mover::OnMissing;
 use crate::position::Epoch;
 
 /// The whole configuration. Load it with [`Config::load`]; the default is a worker for services on this machine.
@@ -222,16 +224,6 @@ pub enum LostRecords {
     Accept,
 }
 
-/// What a record's value is, if it has no header `geofold-op`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Envelope {
-    /// The document.
-    Plain,
-    /// A change event of Debezium.
-    Debezium,
-}
-
 /// Encryption and authentication on the way to the brokers; librdkafka's `security.protocol`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -411,20 +403,6 @@ impl Config {
         let fitting = if has_source { OnMissing::Refeed } else { OnMissing::DeadLetter };
         self.documents.on_missing.unwrap_or(fitting)
     }
-}
-
-/// What to do with a patch of a document that is nowhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnMissing {
-    /// Bad input.
-    DeadLetter,
-    /// Take the patch as the document, if it has a location; bad input otherwise.
-    Create,
-    /// Count it and forget it.
-    Drop,
-    /// Fetch the document from the source of truth, and patch that.
-    Refeed,
 }
 
 /// `[positions]`

@@ -6,8 +6,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-use super::{BadRecord, Undecoded};
-use crate::config::KeyForm;
+use super::{BadRecord, KeyForm, Undecoded};
 use crate::ids::{BadDocId, DocId};
 use crate::registry::{self, Lacking, Schemas, Unreadable};
 

@@ -13,6 +13,7 @@ pub mod merge_patch;
 mod object;
 mod plain;
 mod point;
+mod source_form;
 
 use bytes::Bytes;
 use memchr::memchr2;
@@ -24,7 +25,7 @@ pub use self::forms::BadKey;
 pub use self::location::{BadLocation, BadLocationPath, LocationPath};
 pub use self::object::BadObject;
 pub use self::point::BadForm;
-use crate::config::{Envelope, Format, KeyForm};
+pub use self::source_form::{BadKeyForm, Envelope, Format, KeyForm};
 use crate::geo::GeoPoint;
 use crate::ids::{BadDocId, DocId};
 use crate::position::{Epoch, Position};

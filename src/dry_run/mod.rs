@@ -26,7 +26,7 @@ use crate::decode::{Decoder, RawRecord, Undecoded};
 use crate::elastic::rounds::{GetOutcome, Halt, Lease, Rounds};
 use crate::elastic::{Get, Index};
 use crate::ids::DocId;
-use crate::mover::{self, Carry, Desk, Entry, Outcome, UNANSWERED};
+use crate::mover::{Carry, Desk, Entry, Outcome, UNANSWERED, run};
 use crate::placement::Placement;
 use crate::registry::{Registry, SchemaId, Schemas, Trouble};
 use crate::worker::record::Record;
@@ -187,8 +187,7 @@ impl DryRun {
                 break;
             }
             let finished =
-                mover::run(self.desk.clone(), std::mem::take(&mut entries), &self.rounds, &self.lease())
-                    .await?;
+                run(self.desk.clone(), std::mem::take(&mut entries), &self.rounds, &self.lease()).await?;
             self.desk = finished.desk;
             for settled in finished.settled {
                 let id = settled.entry.id.clone();

@@ -11,8 +11,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
+use crate::kafka::client_config;
 use crate::kafka::{TopicFactsError, topic_facts};
-use crate::worker::client_config;
 use crate::worker::record::Record;
 
 const TIMEOUT: Duration = Duration::from_secs(20);

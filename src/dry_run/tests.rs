@@ -81,7 +81,7 @@ async fn carry_out(elastic: &Arc<MemoryElastic>, desk: Desk, records: &[(i32, Re
                 deadline: rounds.clock.now() + Duration::from_secs(5),
                 cancel: CancellationToken::new(),
             };
-            let finished = mover::run(desk.take().unwrap(), entries, &rounds, &lease).await.unwrap();
+            let finished = run(desk.take().unwrap(), entries, &rounds, &lease).await.unwrap();
             desk = Some(finished.desk);
             entries = finished
                 .settled

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{BulkAnswer, CallError, Found, GetAnswer, ItemError, Stamp};
+use super::{AdminAnswer, BulkAnswer, CallError, Found, GetAnswer, ItemError, Stamp};
 use crate::decode::on_one_line;
 
 /// Longest `reason` that is kept of an error, in bytes: reasons may quote documents, and thousands may fail at once.
@@ -314,6 +314,17 @@ impl<'de: 'a, 'a> Deserialize<'de> for ErrorBody<'a> {
         }
 
         deserializer.deserialize_any(ObjectOrText)
+    }
+}
+
+/// What Elasticsearch says about an error, in one line.
+pub(crate) fn reason(answer: &AdminAnswer) -> String {
+    let error = &answer.body["error"];
+    let text = |value: &serde_json::Value| value.as_str().map(|text| text.replace('\n', " "));
+    let said = text(&error["reason"]).or_else(|| text(error)).unwrap_or_else(|| "no reason given".to_owned());
+    match text(&error["caused_by"]["reason"]) {
+        Some(cause) if !said.contains(&cause) => format!("{said}: {cause}"),
+        _ => said,
     }
 }
 

@@ -10,10 +10,8 @@ use bytes::Bytes;
 
 use super::{BulkOp, Get, Guard, Index, Stamp};
 use crate::ids::DocId;
+pub use crate::requests::MAX_PREFIX_BYTES;
 use crate::sabotage::{self, Sabotage};
-
-/// The longest index prefix: with a hyphen and the longest geoshard id it stays well below Elasticsearch's 255 bytes.
-pub const MAX_PREFIX_BYTES: usize = 64;
 
 /// Everything of an action line but prefix, index suffix and id, at its longest (`if_seq_no` and `if_primary_term` of
 /// 20 digits each), with both line breaks.

@@ -9,17 +9,12 @@
 use std::time::Duration;
 
 use crate::clock::Instant;
+pub use crate::requests::NodesObserver;
 
 const FIRST_REST: Duration = Duration::from_secs(1);
 const LONGEST_REST: Duration = Duration::from_secs(30);
 /// After this a trial counts for nothing: the request was given up by who sent it.
 const LONGEST_TRIAL: Duration = Duration::from_secs(60);
-
-/// Told how many nodes answer, each time that changes.
-pub trait NodesObserver: Send + Sync {
-    /// Nodes whose last request was answered (or that were not asked yet), and the others.
-    fn nodes(&self, up: usize, down: usize);
-}
 
 /// The nodes of one cluster, by number.
 #[derive(Debug)]

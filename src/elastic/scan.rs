@@ -225,7 +225,7 @@ async fn ask(
 }
 
 fn refused(names: &str, answer: &AdminAnswer) -> ScanError {
-    let (names, reason) = (names.to_owned(), crate::indices::reason(answer));
+    let (names, reason) = (names.to_owned(), super::decode::reason(answer));
     // OpenSearch's words for a path that it does not have.
     if answer.status == 400 && reason.starts_with("no handler found for uri") {
         return ScanError::NoPointInTime { names };

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
-use serde_json::Value;
 use thiserror::Error;
 
 use super::{Difference, FoundIndices, WantedIndex, differences};
-use crate::elastic::{AdminAnswer, AdminCall, CallError, Elastic, Method};
+use crate::elastic::decode::reason;
+use crate::elastic::{AdminCall, CallError, Elastic, Method};
 use crate::ids::ShardId;
 
 /// Index creations side by side. Each is a change of the cluster's state, which its master makes one after the other.
@@ -121,23 +121,12 @@ async fn create(elastic: &dyn Elastic, index: &WantedIndex, timeout: Duration) -
     }
 }
 
-/// What Elasticsearch says about an error, in one line.
-pub(crate) fn reason(answer: &AdminAnswer) -> String {
-    let error = &answer.body["error"];
-    let text = |value: &Value| value.as_str().map(|text| text.replace('\n', " "));
-    let said = text(&error["reason"]).or_else(|| text(error)).unwrap_or_else(|| "no reason given".to_owned());
-    match text(&error["caused_by"]["reason"]) {
-        Some(cause) if !said.contains(&cause) => format!("{said}: {cause}"),
-        _ => said,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
     use std::sync::{Arc, Mutex};
 
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::super::{Layout, Problem, Template, wanted};
     use super::*;

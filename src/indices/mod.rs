@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-pub(crate) use create::reason;
 pub use create::{CreateReport, IndicesError, create_missing, find, geoshards};
 pub use differences::{Difference, FoundIndices, Problem, differences};
 pub use template::{Template, TemplateError};

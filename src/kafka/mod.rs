@@ -13,15 +13,26 @@ use rdkafka::consumer::{BaseConsumer, ConsumerContext};
 use rdkafka::error::KafkaResult;
 use rdkafka::metadata::MetadataBroker;
 use rdkafka::types::RDKafkaErrorCode;
-use rdkafka::{Offset, TopicPartitionList};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use thiserror::Error;
+
+use crate::config::Properties;
+
+/// librdkafka's configuration from plain settings.
+pub fn client_config(properties: &Properties) -> ClientConfig {
+    let mut client = ClientConfig::new();
+    for (key, value) in properties.iter() {
+        client.set(key, value);
+    }
+    client
+}
 
 /// How a producer may compress what geofold can read.
 pub const CODECS: [&str; 4] = ["gzip", "snappy", "lz4", "zstd"];
 
 /// Those of [`CODECS`] that this build's librdkafka has. A topic with records of another one can not be read.
 pub fn codecs() -> Vec<&'static str> {
-    let native = rdkafka::ClientConfig::new().create_native_config();
+    let native = ClientConfig::new().create_native_config();
     let features = native.and_then(|native| native.get("builtin.features")).unwrap_or_default();
     let built_in: Vec<&str> = features.split(',').map(str::trim).collect();
     CODECS.into_iter().filter(|codec| built_in.contains(codec)).collect()

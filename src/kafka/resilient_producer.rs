@@ -270,7 +270,7 @@ mod tests {
     fn settings(broker: &EmbeddedBroker) -> ClientConfig {
         let mut config = crate::config::Config::default();
         config.kafka.brokers = vec![broker.address().to_owned()];
-        crate::worker::client_config(&config.producer_properties())
+        crate::kafka::client_config(&config.producer_properties())
     }
 
     fn message(value: &[u8]) -> Message<'_> {

@@ -11,13 +11,12 @@ use rdkafka::{Offset, TopicPartitionList};
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-use super::{TopicFactsError, topic_facts};
+use super::{TopicFactsError, client_config, topic_facts};
 use crate::config::Config;
 use crate::elastic::Elastic;
 use crate::ids::DocId;
 use crate::maps::Floor;
 use crate::send::{Destination, Destinations, Op, SendError, SendRecord, TopicProducer, Unreadable};
-use crate::worker::client_config;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);

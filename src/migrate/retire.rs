@@ -147,7 +147,7 @@ impl Migration {
         if answer.status == 200 {
             return Ok(answer.body);
         }
-        let (status, reason) = (answer.status, crate::indices::reason(&answer));
+        let (status, reason) = (answer.status, crate::elastic::decode::reason(&answer));
         Err(MigrateError::Refused { doing, status, reason })
     }
 }

@@ -6,10 +6,10 @@ use super::{
     Carry, Desk, Done, Doubt, Entry, HISTORY_FULL, NothingFound, OLDER_COPY, OnMissing, Outcome, Refusal,
     Rules, Said,
 };
-use crate::elastic::{Found, Guard, Stamp};
 use crate::ids::ShardId;
 use crate::placement::{Known, Placement};
 use crate::position::Position;
+use crate::requests::{Found, Guard, Stamp};
 use crate::sabotage::{self, Sabotage};
 use crate::tally::facets::{FacetRules, Facets};
 use crate::tally::steps::Steps;

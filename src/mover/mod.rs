@@ -22,10 +22,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::elastic::{ItemError, Stamp};
 use crate::ids::{DocId, ShardId};
 use crate::placement::{Known, Placement, PlacementCache};
 use crate::position::Position;
+use crate::requests::{ItemError, Stamp};
 use crate::write::Fold;
 
 pub use drive::run;

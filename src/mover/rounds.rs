@@ -10,12 +10,12 @@ use super::{
     CONFIRMED_COPY, Carry, Clear, Desk, Done, Entry, Outcome, REFUSED_FOLD, Refusal, SET_BACK, STALE_COPY,
     Said, Settled, Sweep, Swept, Touched, UNANSWERED,
 };
-use crate::elastic::rounds::{BulkOutcome, GetOutcome};
-use crate::elastic::{BulkOp, Get, Guard, Index};
 use crate::ids::{DocId, ShardId};
 use crate::invariants::inv_6_one_entry_of_a_document;
 use crate::placement::{Known, Placement};
 use crate::position::Position;
+use crate::requests::{BulkOp, Get, Guard, Index};
+use crate::requests::{BulkOutcome, GetOutcome};
 use crate::sabotage::{self, Sabotage};
 use crate::tally::increment::Change;
 use crate::tally::version::History;

@@ -2,13 +2,28 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::Refusal;
-pub use crate::config::OnMissing;
 use crate::decode::LocationPath;
 use crate::geo::GeoPoint;
 use crate::geoshard::GeoshardMap;
 use crate::ids::ShardId;
 use crate::tally::facets::FacetRules;
+
+/// What to do with a patch of a document that is nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnMissing {
+    /// Bad input.
+    DeadLetter,
+    /// Take the patch as the document, if it has a location; bad input otherwise.
+    Create,
+    /// Count it and forget it.
+    Drop,
+    /// Fetch the document from the source of truth, and patch that.
+    Refeed,
+}
 
 /// How documents are placed. Cheap to clone.
 #[derive(Debug, Clone)]

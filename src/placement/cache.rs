@@ -16,9 +16,9 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::{Floor, Known, Leftovers, Placement};
-use crate::elastic::Stamp;
 use crate::ids::{DocId, ShardId};
 use crate::position::Position;
+use crate::requests::Stamp;
 use crate::tally::version::History;
 
 /// Ids up to this length, those of UUIDs among them, cost no allocation.

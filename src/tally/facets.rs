@@ -11,8 +11,10 @@ use smallvec::SmallVec;
 
 use super::increment::Delta;
 use super::scan::{Scan, Value, Written};
-use crate::config::{GEOSHARD_FACET, Tally};
 use crate::ids::ShardId;
+
+/// The name of the facet that is there without a path: the geoshard that a document is in.
+pub const GEOSHARD_FACET: &str = "geoshard";
 
 /// The values of a document's facets: names in order, and to each its distinct values in order, none without. A document that
 /// is not there has none at all. Cheap to clone, and to compare.
@@ -219,14 +221,6 @@ impl FacetRules {
         let before_geoshard = geoshard.then(|| facets.range(..GEOSHARD_FACET).count());
         let paths = facets.into_iter().map(|(name, path)| (name.into(), path.into())).collect();
         Self { paths, before_geoshard, limits, left_out: None }
-    }
-
-    /// What the configuration says to count; `None` if that is nothing.
-    pub fn configured(tally: &Tally) -> Option<Self> {
-        let facets = tally.facets.iter().map(|(name, path)| (name.as_str(), path.as_str()));
-        let limits =
-            FacetLimits { max_value_bytes: tally.max_value_bytes.as_usize(), max_values: tally.max_values };
-        tally.is_on().then(|| Self::new(tally.geoshard, facets, limits))
     }
 
     /// The same, adding each value that is left out to `counter`.

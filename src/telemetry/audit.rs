@@ -1,12 +1,13 @@
 //! The metrics of the audit that a worker runs by itself. They are those of its own last audit: another worker's are there.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use prometheus::{Gauge, IntCounter, IntGauge, IntGaugeVec, Result};
 
 use super::families::{Counters, Register};
 use super::metrics::Success;
-use crate::audit::{Defect, Report};
+use crate::audit::defect::Defect;
 
 /// What the last audit of this worker came to.
 #[derive(Debug)]
@@ -69,17 +70,30 @@ impl AuditMetrics {
     }
 
     /// An audit came to its end, at `now` in seconds since 1970.
-    pub fn ended(&self, report: &Report, took: Duration, now: u64) {
+    pub fn ended(&self, totals: AuditTotals<'_>, took: Duration, now: u64) {
         let level = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         self.ended.set(level(now));
         self.seconds.set(took.as_secs_f64());
-        self.documents.set(level(report.totals.documents));
-        self.unsettled.set(level(report.unsettled));
+        self.documents.set(level(totals.documents));
+        self.unsettled.set(level(totals.unsettled));
         for defect in Defect::ALL {
-            let found = report.defects.get(&defect).copied().unwrap_or(0);
+            let found = totals.defects.get(&defect).copied().unwrap_or(0);
             self.defects.with_label_values(&[defect.name()]).set(level(found));
         }
-        self.swept.inc_by(report.swept.unwrap_or(0));
+        self.swept.inc_by(totals.swept);
         self.audits.of(Success::Ok).inc();
     }
+}
+
+/// What an audit found, in numbers.
+#[derive(Debug, Clone, Copy)]
+pub struct AuditTotals<'a> {
+    /// Documents that it read.
+    pub documents: u64,
+    /// Documents that it could not judge.
+    pub unsettled: u64,
+    /// Documents with each defect.
+    pub defects: &'a BTreeMap<Defect, u64>,
+    /// Placements that it removed.
+    pub swept: u64,
 }

@@ -11,10 +11,10 @@ use std::time::Duration;
 use tracing::{debug, error, info, warn};
 
 use super::metrics::{Metrics, Rebalance, Success};
-use crate::elastic::{Index, ItemError};
 use crate::ids::DocId;
 use crate::position::Position;
-use crate::registry::SchemaId;
+use crate::requests::{Index, ItemError};
+use crate::schemas::SchemaId;
 use crate::worker::offsets::Lost;
 
 /// Partition numbers as a log line shows them: in order, neighbours as a range, and not without end.

@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::events::{CredentialsRefused, IndexRefuses};
 use super::metrics::{Metrics, NodeState, RequestKind as Kind, Success, level};
 use crate::admin::Health;
-use crate::elastic::nodes::NodesObserver;
-use crate::elastic::rounds::{RequestKind, RoundsObserver, ServerObserver};
-use crate::elastic::{Index, ItemError};
+use crate::requests::NodesObserver;
+use crate::requests::{Index, ItemError};
+use crate::requests::{RequestKind, RoundsObserver, ServerObserver};
 
 impl RoundsObserver for Metrics {
     fn request(&self, kind: RequestKind, items: usize, bytes: usize, took: Duration, ok: bool) {

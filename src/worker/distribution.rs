@@ -7,7 +7,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{WorkerError, client_config};
+use super::WorkerError;
 use crate::clock::Clock;
 use crate::config::{self, Config, DistributionJob, JobKind, ServerUrl};
 use crate::dead_letter::LetterBox;
@@ -16,6 +16,7 @@ use crate::distribution::last_runs::LastRuns;
 use crate::distribution::memcached::Memcached;
 use crate::distribution::{Distributor, Job, Surroundings};
 use crate::fnv::fnv1a;
+use crate::kafka::client_config;
 use crate::retry::RetryPolicy;
 use crate::supervisor::Supervisor;
 use crate::telemetry::Metrics;

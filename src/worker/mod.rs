@@ -22,6 +22,8 @@ pub mod assignment;
 pub mod budget;
 pub mod consumer;
 pub(crate) mod distribution;
+#[cfg(feature = "sabotage")]
+mod kept;
 pub mod ledger;
 pub mod limits;
 pub mod offsets;
@@ -36,7 +38,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rdkafka::ClientConfig;
 use rdkafka::consumer::Consumer;
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -46,7 +47,7 @@ use tokio_util::task::AbortOnDropHandle;
 use self::assignment::Assignment;
 use self::budget::Budget;
 use self::consumer::{ConsumerLost, Context, Pace, Signals, poll_until_told};
-use self::distribution::Distributing;
+use self::distribution::{Distributing, build as build_distributor};
 use self::limits::{LimitsReader, follow_permits};
 use self::partition::{Bench, Counting};
 use self::reread::KafkaReread;
@@ -59,6 +60,7 @@ use crate::dead_letter::{DeadLetters, LetterBox};
 use crate::decode::Decoder;
 use crate::elastic::Elastic;
 use crate::elastic::rounds::{Company, Halt, Lease, Rounds, ServerLimits, ServerState};
+use crate::kafka::client_config;
 use crate::maps::MapsReader;
 use crate::meta::{Memory, TopicFacts};
 use crate::mover::Rules;
@@ -186,7 +188,7 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
     let threads =
         supervisor.spawn("threads for refreshes", never.clone(), visibility.clone().follow_threads());
     let _threads = AbortOnDropHandle::new(threads);
-    let distributor = distribution::build(config, &visibility, dead_letters.clone(), &clock, &metrics)?;
+    let distributor = build_distributor(config, &visibility, dead_letters.clone(), &clock, &metrics)?;
     let distributing = distributor.clone().map(|distributor| Distributing::start(distributor, &supervisor));
     let decoder =
         Decoder::new(rules.location.clone(), config.positions.epoch, config.documents.max_bytes.as_usize())
@@ -337,15 +339,6 @@ fn server_state(config: &Config, metrics: &Arc<Metrics>, health: &Arc<Health>) -
         ServerLimits { unauthorized: config.retry.unauthorized, refusals: config.dead_letter.most_alike };
     let events = ServerEvents { metrics: metrics.clone(), health: health.clone() };
     Arc::new(ServerState::new(limits, Arc::new(events)))
-}
-
-/// librdkafka's configuration from plain settings.
-pub fn client_config(properties: &crate::config::Properties) -> ClientConfig {
-    let mut client = ClientConfig::new();
-    for (key, value) in properties.iter() {
-        client.set(key, value);
-    }
-    client
 }
 
 /// Who describes the topic while the worker runs.

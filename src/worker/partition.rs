@@ -67,7 +67,7 @@ use crate::elastic::rounds::{self, Halt, Lease, Rounds};
 use crate::kafka::partitioner::Sample;
 use crate::maps::{MapsReader, MapsRecord};
 use crate::meta::Memory;
-use crate::mover::{self, Desk, Finished, Rules};
+use crate::mover::{self, Desk, Finished, Rules, run};
 use crate::placement::PlacementCache;
 use crate::position::{Epoch, Position};
 use crate::refeed::{Answered, Feeder};
@@ -383,7 +383,7 @@ impl Task {
         let cache = PlacementCache::new(partition.cache_share.of_one());
         let (asked, answers) = mpsc::unbounded_channel();
         #[cfg(feature = "sabotage")]
-        let cache = sabotage::kept::take(partition.number).unwrap_or(cache);
+        let cache = crate::worker::kept::take(partition.number).unwrap_or(cache);
         let mut task = Self {
             ledger: Ledger::new(bench.rules.clone(), bench.epoch),
             gates: Gates::default(),
@@ -603,7 +603,7 @@ impl Task {
         };
         match self.partition.bench.decoder.decode(raw, &mut self.schemas) {
             Ok(write) => {
-                self.traces.note(&write.id, &record);
+                self.traces.note(&write.id, record.headers.as_ref(), record.offset);
                 self.ledger.take(write, self.partition.bench.clock.now());
                 self.send_rejected();
             }
@@ -630,7 +630,7 @@ impl Task {
         let Some(mut desk) = self.desk.take() else { return };
         #[cfg(feature = "sabotage")]
         if sabotage::is(Sabotage::CacheSurvivesAssignment) {
-            sabotage::kept::put(self.partition.number, desk.cache.clone());
+            crate::worker::kept::put(self.partition.number, desk.cache.clone());
         }
         desk.lookups = mover::Lookups::default();
         desk.committed = self.committed();
@@ -647,11 +647,11 @@ impl Task {
         self.batch_size = u32::try_from(entries.len()).unwrap_or(u32::MAX);
         (self.not_before, self.again_at) = (None, None);
         let (bench, lease) = (self.partition.bench.clone(), self.lease());
-        let rounds = Rounds { limits: self.requests, ..bench.rounds.clone() };
-        let rounds = self.traces.begin(&entries, rounds);
+        let observer = self.traces.begin(&entries, bench.rounds.observer.clone());
+        let rounds = Rounds { limits: self.requests, observer, ..bench.rounds.clone() };
         let batch = async move {
             let began = bench.clock.now();
-            let finished = mover::run(desk, entries, &rounds, &lease).await?;
+            let finished = run(desk, entries, &rounds, &lease).await?;
             drop(turn);
             Ok((finished, bench.clock.now().since(began)))
         };

@@ -12,9 +12,9 @@ use rdkafka::{Message, Offset, TopicPartitionList};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::client_config;
 use super::record::Record;
 use crate::config::Config;
+use crate::kafka::client_config;
 
 /// For all records of one fold.
 const TIMEOUT: Duration = Duration::from_secs(20);

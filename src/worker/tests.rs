@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rdkafka::ClientConfig;
 use rdkafka::consumer::BaseConsumer;
 use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
 use rdkafka::mocking::MockCluster;

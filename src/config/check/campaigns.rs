@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Findings;
-use crate::campaign::chunk::MAX_IDS;
-use crate::campaign::store::MAX_RATE;
+use crate::config::campaigns::{MAX_IDS, MAX_RATE};
 use crate::config::types::Config;
 
 const PERIODIC: &str = "campaigns.periodic";
@@ -55,8 +54,7 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
 mod tests {
     use super::super::check;
     use super::*;
-    use crate::campaign::Action;
-    use crate::config::campaigns::{PeriodicCampaign, Which};
+    use crate::config::campaigns::{Action, PeriodicCampaign, Which};
 
     #[test]
     fn every_rule_of_campaigns_is_reported_at_its_key() {

@@ -31,11 +31,11 @@ use tracing::warn;
 pub use self::company::Company;
 use self::item::{Item, Verdict};
 use self::observer::Waiting;
-pub use self::observer::{RequestKind, RoundsObserver, ServerObserver, Unobserved};
 pub use self::server::{ServerLimits, ServerState};
 use super::answer::{CallVerdict, judge_call};
-use super::{BulkOp, CallError, Elastic, Found, Get, Index, ItemError, Stamp};
+use super::{BulkOp, CallError, Elastic, Get, Index, ItemError};
 use crate::clock::{Clock, Instant};
+pub use crate::requests::{BulkOutcome, GetOutcome, RequestKind, RoundsObserver, ServerObserver, Unobserved};
 use crate::retry::RetryPolicy;
 
 /// Bounds of one request.
@@ -64,35 +64,6 @@ impl Lease {
         let left = self.deadline.since(now);
         (!left.is_zero() && !self.cancel.is_cancelled()).then_some(left)
     }
-}
-
-/// What became of a bulk operation. See [`BulkVerdict`](super::answer::BulkVerdict).
-#[derive(Debug, Clone, PartialEq)]
-pub enum BulkOutcome {
-    /// Carried out.
-    Done {
-        /// The state it left, if it is a placement's.
-        stamp: Option<Stamp>,
-    },
-    /// 409: the condition does not hold.
-    Conflict,
-    /// A delete found nothing.
-    NotFound,
-    /// The document is not acceptable.
-    Refused(ItemError),
-    /// The lease ended first. It may or may not have been carried out.
-    Unanswered,
-}
-
-/// What became of a get. See [`GetVerdict`](super::answer::GetVerdict).
-#[derive(Debug, Clone, PartialEq)]
-pub enum GetOutcome {
-    /// It is there.
-    Found(Found),
-    /// It is not there.
-    Missing,
-    /// The lease ended first.
-    Unanswered,
 }
 
 /// Why the worker must stop instead of trying again.

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::Halt;
 use super::credentials::Credentials;
-use super::observer::{ServerObserver, Unobserved};
 use super::refusals::{Refusals, RefusedItem};
 use crate::clock::Instant;
 use crate::elastic::Index;
+use crate::requests::{ServerObserver, Unobserved};
 
 /// When the server, or an index, is at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,10 +1,13 @@
 //! A build without the feature `otel`: no traces.
 
-use crate::elastic::rounds::Rounds;
+use std::sync::Arc;
+
+use rdkafka::message::OwnedHeaders;
+
 use crate::ids::DocId;
 use crate::mover::{Entry, Settled};
+use crate::requests::RoundsObserver;
 use crate::telemetry::traces::TracesError;
-use crate::worker::record::Record;
 
 /// Nothing.
 #[derive(Debug, Clone, Default)]
@@ -40,12 +43,12 @@ pub struct PartitionTraces;
 impl PartitionTraces {
     /// Does nothing.
     #[inline]
-    pub fn note(&mut self, _: &DocId, _: &Record) {}
+    pub fn note(&mut self, _: &DocId, _: Option<&OwnedHeaders>, _: i64) {}
 
-    /// The same rounds.
+    /// The same observer.
     #[inline]
-    pub fn begin(&mut self, _: &[Entry], rounds: Rounds) -> Rounds {
-        rounds
+    pub fn begin(&mut self, _: &[Entry], observer: Arc<dyn RoundsObserver>) -> Arc<dyn RoundsObserver> {
+        observer
     }
 
     /// Does nothing.

@@ -24,10 +24,9 @@ use opentelemetry_sdk::trace::Span;
 use rdkafka::message::{Headers, OwnedHeaders};
 
 use super::exporter::Exporting;
-use crate::elastic::rounds::{RequestKind, Rounds, RoundsObserver};
 use crate::ids::DocId;
 use crate::mover::{Entry, Outcome, Settled};
-use crate::worker::record::Record;
+use crate::requests::{RequestKind, RoundsObserver};
 
 /// Links of one batch, at most: what OpenTelemetry keeps by default.
 const MAX_LINKS: usize = 128;
@@ -72,18 +71,18 @@ impl PartitionTraces {
 
     /// A record was taken in. If it brings a trace context that is sampled, its span begins.
     #[inline]
-    pub fn note(&mut self, id: &DocId, record: &Record) {
-        if let (Some(open), Some(headers)) = (&mut self.0, &record.headers) {
-            open.note(id, headers, record.offset);
+    pub fn note(&mut self, id: &DocId, headers: Option<&OwnedHeaders>, offset: i64) {
+        if let (Some(open), Some(headers)) = (&mut self.0, headers) {
+            open.note(id, headers, offset);
         }
     }
 
-    /// A batch of these entries begins. Its requests have spans if they go by the rounds that are given back.
+    /// A batch of these entries begins. Its requests have spans if they are shown to the observer that is given back.
     #[inline]
-    pub fn begin(&mut self, entries: &[Entry], rounds: Rounds) -> Rounds {
+    pub fn begin(&mut self, entries: &[Entry], observer: Arc<dyn RoundsObserver>) -> Arc<dyn RoundsObserver> {
         match &mut self.0 {
-            Some(open) => open.begin(entries, rounds),
-            None => rounds,
+            Some(open) => open.begin(entries, observer),
+            None => observer,
         }
     }
 
@@ -122,7 +121,7 @@ impl Open {
         }
     }
 
-    fn begin(&mut self, entries: &[Entry], rounds: Rounds) -> Rounds {
+    fn begin(&mut self, entries: &[Entry], inner: Arc<dyn RoundsObserver>) -> Arc<dyn RoundsObserver> {
         let mut links = Vec::new();
         for entry in entries {
             // Most records bring no context.
@@ -146,12 +145,11 @@ impl Open {
             .with_links(links)
             .start_with_context(tracer, &Context::new());
         if !span.is_recording() {
-            return rounds;
+            return inner;
         }
         let batch = Context::new().with_span(span);
         self.batch = Some(batch.clone());
-        let (inner, exporting) = (rounds.observer, self.exporting.clone());
-        Rounds { observer: Arc::new(Traced { inner, exporting, batch }), ..rounds }
+        Arc::new(Traced { inner, exporting: self.exporting.clone(), batch })
     }
 
     fn end(&mut self, settled: &[Settled]) {

@@ -6,16 +6,12 @@ use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider, SpanData, SpanExporter};
 use rdkafka::message::Header;
-use tokio::sync::Semaphore;
 
 use super::*;
-use crate::clock::BootClock;
-use crate::elastic::rounds::{Limits, Unobserved};
 use crate::mover::{Carry, Done, Refusal, Touched};
 use crate::position::Position;
-use crate::retry::RetryPolicy;
-use crate::testing::id;
-use crate::testing::{MemoryElastic, rules, six_faces};
+use crate::requests::Unobserved;
+use crate::testing::{id, rules};
 use crate::write::{Body, Fold, Write};
 
 #[derive(Debug, Clone, Default)]
@@ -51,8 +47,7 @@ impl Rig {
         let headers = OwnedHeaders::new()
             .insert(Header { key: "traceparent", value: Some(&parent) })
             .insert(Header { key: "tracestate", value: Some(state) });
-        let record = Record { offset: 1, key: None, value: None, headers: Some(headers) };
-        self.traces.note(&id(key), &record);
+        self.traces.note(&id(key), Some(&headers), 1);
     }
 
     /// The spans of this name that have ended.
@@ -71,19 +66,8 @@ fn settled(entry: &Entry, outcome: Outcome) -> Settled {
     Settled { entry: entry.clone(), outcome, touched: Touched::default() }
 }
 
-fn rounds() -> Rounds {
-    let (initial, max) = (Duration::from_secs(1), Duration::from_secs(1));
-    Rounds {
-        elastic: MemoryElastic::for_map(&six_faces()),
-        permits: Arc::new(Semaphore::new(1)),
-        company: None,
-        server: Arc::default(),
-        look: 0,
-        limits: Limits { max_operations: 1, max_bytes: 1, request_timeout: max },
-        retry: RetryPolicy { initial, max },
-        clock: Arc::new(BootClock),
-        observer: Arc::new(Unobserved),
-    }
+fn observer() -> Arc<dyn RoundsObserver> {
+    Arc::new(Unobserved)
 }
 
 #[test]
@@ -91,14 +75,14 @@ fn a_records_span_lasts_until_a_batch_has_done_it_and_each_of_its_batches_has_a_
     const TOOK: Duration = Duration::from_millis(50);
     let (mut rig, entry) = (Rig::new(), entry("a"));
     rig.note("a", "vendor=x");
-    let traced = rig.traces.begin(std::slice::from_ref(&entry), rounds());
-    traced.observer.request(RequestKind::Bulk, 1, 10, TOOK, true);
+    let traced = rig.traces.begin(std::slice::from_ref(&entry), observer());
+    traced.request(RequestKind::Bulk, 1, 10, TOOK, true);
     assert!(rig.ended("process t").is_empty(), "an answer may be a refusal");
     let again = Outcome::Again { reason: "lost", carry: Carry::default() };
     rig.traces.end(&[settled(&entry, again)]);
     assert!(rig.ended("process t").is_empty(), "it joins the next batch");
 
-    let _ = rig.traces.begin(std::slice::from_ref(&entry), rounds());
+    let _ = rig.traces.begin(std::slice::from_ref(&entry), observer());
     rig.traces.end(&[settled(&entry, Outcome::Done(Done::Deleted))]);
     let records = rig.ended("process t");
     let [record] = &records[..] else { panic!("{records:?}") };
@@ -119,9 +103,9 @@ fn a_records_span_lasts_until_a_batch_has_done_it_and_each_of_its_batches_has_a_
 fn what_went_wrong_is_said_where_it_did() {
     let (mut rig, entry) = (Rig::new(), entry("a"));
     rig.note("a", "vendor=x");
-    let traced = rig.traces.begin(std::slice::from_ref(&entry), rounds());
-    traced.observer.request(RequestKind::Mget, 1, 10, Duration::ZERO, false);
-    traced.observer.retry("timeout", 1);
+    let traced = rig.traces.begin(std::slice::from_ref(&entry), observer());
+    traced.request(RequestKind::Mget, 1, 10, Duration::ZERO, false);
+    traced.retry("timeout", 1);
     let refusal = Refusal { reason: "no_document", detail: String::new() };
     rig.traces.end(&[settled(&entry, Outcome::DeadLetter(refusal))]);
     assert_eq!(rig.ended("process t")[0].status, Status::error("no_document"));
@@ -138,7 +122,7 @@ fn so_many_spans_are_open_at_once_and_no_more() {
         for n in 0..=MAX_OPEN {
             rig.note(&format!("d{n}"), "vendor=x");
         }
-        let _ = rig.traces.begin(&entries, rounds());
+        let _ = rig.traces.begin(&entries, observer());
         let done: Vec<_> = entries.iter().map(|entry| settled(entry, Outcome::Done(Done::Deleted))).collect();
         rig.traces.end(&done);
         assert_eq!(rig.ended("process t").len(), round * MAX_OPEN);
@@ -151,7 +135,7 @@ fn a_state_that_is_too_long_is_left_out_and_the_trace_goes_on() {
     for (state, kept) in [("vendor=x", "vendor=x"), (&*long.join(","), "")] {
         let mut rig = Rig::new();
         rig.note("a", state);
-        let _ = rig.traces.begin(&[entry("a")], rounds());
+        let _ = rig.traces.begin(&[entry("a")], observer());
         rig.traces.end(&[settled(&entry("a"), Outcome::Done(Done::Deleted))]);
         let span = &rig.ended("process t")[0];
         assert_eq!(span.span_context.trace_state().header(), kept);
