@@ -352,6 +352,21 @@ fn push_patch(patches: &mut Vec<Bytes>, patch: &Bytes) {
     patches.push(last);
 }
 
+impl Steps {
+    /// Those of one record, which sends its document to `target` if it tells where.
+    pub(crate) fn of(content: &Content, target: Option<&Target>, rules: &FacetRules) -> Self {
+        match (content, target) {
+            (Content::Index { doc, .. }, Some(Target::Shard(shard))) => Self::All(rules.facets(doc, shard)),
+            (Content::Patch { patches, .. }, _)
+                if !patches.iter().any(|patch| rules.is_touched_by_patch(patch)) =>
+            {
+                Self::Untouched
+            }
+            _ => Self::Unclear,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -289,7 +289,7 @@ impl Whole {
     async fn batch(&mut self) -> u64 {
         let entries = self.ledger.hand_out(BATCH, REQUEST_BYTES, self.now);
         let desk = self.desk.take().unwrap();
-        let finished = geofold::mover::run(desk, entries, &self.rounds, &self.lease).await.unwrap();
+        let finished = geofold::mover::drive::run(desk, entries, &self.rounds, &self.lease).await.unwrap();
         if let Some(emitter) = &mut self.emitter {
             emitter.put(finished.edges, self.now);
         }

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::{BadRecord, KeyForm, Undecoded};
 use crate::ids::{BadDocId, DocId};
-use crate::registry::{self, Lacking, Schemas, Unreadable};
+use crate::registry::{Lacking, Schemas, Unreadable, split};
 
 /// Bytes of a key's JSON; an id has 512 at most, and may be one field of several.
 const MAX_KEY_BYTES: usize = 64 << 10;
@@ -78,7 +78,7 @@ pub(super) fn id_of_key(
 
 /// The JSON of a value in the wire format.
 pub(super) fn json_of(value: &Bytes, max_bytes: usize, schemas: &mut Schemas) -> Result<Bytes, Lacking> {
-    let (id, head) = registry::split(value).map_err(Lacking::Refused)?;
+    let (id, head) = split(value).map_err(Lacking::Refused)?;
     schemas.find(id)?.json(value, head, max_bytes).map_err(Lacking::Refused)
 }
 

@@ -29,7 +29,7 @@ pub use self::source_form::{BadKeyForm, Envelope, Format, KeyForm};
 use crate::geo::GeoPoint;
 use crate::ids::{BadDocId, DocId};
 use crate::position::{Epoch, Position};
-use crate::registry::{self, Lacking, SchemaId, Schemas, Unreadable};
+use crate::registry::{Lacking, SchemaId, Schemas, Unreadable, is_framed};
 use crate::write::{Body, Write};
 
 /// The record header that says what a record asks for.
@@ -241,7 +241,7 @@ impl Decoder {
     ) -> Result<Option<Bytes>, Undecoded> {
         let Some(framed) = value else { return Ok(None) };
         // Tools write JSON beside the topic's own records.
-        let is_json = op.is_some() && !registry::is_framed(&framed);
+        let is_json = op.is_some() && !is_framed(&framed);
         let matters = matches!(Op::of(op, true), Ok(Op::Index | Op::Patch));
         if is_json || !matters {
             return Ok(Some(framed));

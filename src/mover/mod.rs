@@ -12,7 +12,7 @@
 //! the tables of `tests/`, and wherever histories are explored.
 
 mod decide;
-mod drive;
+pub mod drive;
 mod rounds;
 mod rules;
 #[cfg(test)]
@@ -28,7 +28,6 @@ use crate::position::Position;
 use crate::requests::{ItemError, Stamp};
 use crate::write::Fold;
 
-pub use drive::run;
 pub use rounds::{
     Announce, CleanUp, Examine, Finished, ReadDocuments, ReadPlacements, Unread, WriteDocuments,
 };
@@ -106,7 +105,7 @@ pub struct Doubt {
 
 impl Carry {
     /// How often its document was looked for before, in vain: the next look is at another node.
-    fn looks(&self) -> usize {
+    pub(crate) fn looks(&self) -> usize {
         let doubted = self.doubt.as_ref().map_or(0, |doubt| doubt.looks);
         self.nothing_found.map_or(0, |nothing| nothing.looks).max(doubted).into()
     }

@@ -1,7 +1,6 @@
 //! What the records of a fold did to their document's facets, one after the other, as far as they tell.
 
-use super::facets::{FacetRules, Facets};
-use crate::write::{Content, Target};
+use super::facets::Facets;
 
 /// The facets after each of the records that one fold was made of. What a fold is written in place for must be known of
 /// each: whoever folded less may have recorded what is between (docs/tally.md, "In place").
@@ -17,19 +16,6 @@ pub enum Steps {
 }
 
 impl Steps {
-    /// Those of one record, which sends its document to `target` if it tells where.
-    pub(crate) fn of(content: &Content, target: Option<&Target>, rules: &FacetRules) -> Self {
-        match (content, target) {
-            (Content::Index { doc, .. }, Some(Target::Shard(shard))) => Self::All(rules.facets(doc, shard)),
-            (Content::Patch { patches, .. }, _)
-                if !patches.iter().any(|patch| rules.is_touched_by_patch(patch)) =>
-            {
-                Self::Untouched
-            }
-            _ => Self::Unclear,
-        }
-    }
-
     /// Takes in those of a later fold of the same document.
     pub(crate) fn absorb(&mut self, newer: Self) {
         match (&*self, newer) {

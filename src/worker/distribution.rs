@@ -26,7 +26,7 @@ use crate::visibility::Visibility;
 const LAST_RUNS: Duration = Duration::from_secs(2);
 
 /// `None` if no job is configured.
-pub(super) fn build(
+pub(crate) fn build(
     config: &Config,
     visibility: &Arc<Visibility>,
     dead_letters: Option<Arc<dyn LetterBox>>,
@@ -123,21 +123,21 @@ fn store_key(config: &Config, job: &DistributionJob) -> String {
 }
 
 /// A distributor at work.
-pub(super) struct Distributing {
+pub(crate) struct Distributing {
     distributor: Arc<Distributor>,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
 impl Distributing {
-    pub(super) fn start(distributor: Arc<Distributor>, supervisor: &Supervisor) -> Self {
+    pub(crate) fn start(distributor: Arc<Distributor>, supervisor: &Supervisor) -> Self {
         let stop = CancellationToken::new();
         let task = supervisor.spawn("distributor", stop.clone(), distributor.clone().run(stop.clone()));
         Self { distributor, stop, task }
     }
 
     /// No partition is left: gives what is owed without a gate a last chance.
-    pub(super) async fn finish(self) {
+    pub(crate) async fn finish(self) {
         self.distributor.flush(LAST_RUNS).await;
         self.stop.cancel();
     }
