@@ -1,4 +1,4 @@
-//! How fast the audit goes, and how much memory it takes: `cargo bench --bench audit`. docs/operations.md has figures.
+//! How fast the audit goes, and how much memory it takes: `cargo bench --bench audit`. docs/audit.md has figures.
 //!
 //! First what was seen of 10,000,000 documents, each with its copy and its placement, is brought together and judged: no
 //! server, so that the memory is the audit's own. Then a whole audit of a stand-in for Elasticsearch in the same process.

@@ -159,7 +159,7 @@ fn repair(finding: &Finding, next: Position) -> Plan {
         return Plan::Refeed("write the document again, with a location");
     }
     match &sight.placed {
-        Placed::Unreadable => Plan::No("see \"A placement that can not be read\" in docs/operations.md"),
+        Placed::Unreadable => Plan::No("see \"A placement cannot be read\" in docs/runbooks.md"),
         // A record below the placement's position would wait for that one, in vain, or be taken for done.
         Placed::Nowhere if newest(sight).is_some_and(|(_, copy)| copy.version >= next) => Plan::No(
             "a record still to come may be below its version: repair again when no partition has lag, or raise positions.epoch",

@@ -27,7 +27,7 @@ pub(super) const LONG: Duration = Duration::from_secs(60);
 ///
 /// Documents that look wrong are read again, realtime, before they are called so: what is in motion is not wrong. Needs
 /// Elasticsearch; with --repair, --adopt or --sweep, Kafka as well. What each kind of defect means and what to do about it is in
-/// docs/operations.md, "The index looks wrong: what now". With --tally, it is the live counts that are compared, with all
+/// docs/audit.md. With --tally, it is the live counts that are compared, with all
 /// documents; with --source, it is what documents say, with the source of truth. Exit code 0: nothing is wrong, or all of it could be mended; 1: something is, or the audit could not be ended.
 #[derive(Debug, Args)]
 pub struct AuditArgs {
@@ -291,7 +291,7 @@ fn print(args: &AuditArgs, report: &Report, repairs: Option<&Repairs>, found: u6
     output::line(report)?;
     if let Some(epoch) = repairs.and_then(|repairs| repairs.needs_epoch) {
         output::line(format_args!(
-            "positions.epoch = {epoch} would let them be adopted (docs/operations.md, \"Adopt an index\")"
+            "positions.epoch = {epoch} would let them be adopted (docs/audit.md, \"Adopt an index\")"
         ))?;
     }
     if let Some(Repairs { mended, changed_meanwhile, left_alone, .. }) = repairs.filter(|_| report.wrong > 0)

@@ -131,7 +131,7 @@ impl ReadPlacements {
                             index = "placements",
                             position = %entry.fold.last,
                             %error,
-                            "a placement can not be read; it stays in work until someone mends it (see docs/operations.md)"
+                            "a placement cannot be read; its document waits until it is repaired (docs/runbooks.md)"
                         );
                         self.tray.start_over(entry, "unreadable_placement", Carry::default());
                     }
@@ -371,7 +371,7 @@ impl Confirming {
                     position = %entry.fold.last,
                     %found,
                     expected = %at_least,
-                    "a document's newest copy is older than it should be; geofold goes on from it (see docs/operations.md)"
+                    "a document's newest copy is older than expected; continuing from it (docs/operations.md, \"Metrics\")"
                 );
                 doubt.newest = Some((copy.shard, copy.version));
                 tray.start_over(entry, CONFIRMED_COPY, carry);
@@ -381,7 +381,7 @@ impl Confirming {
                     position = %entry.fold.last,
                     %found,
                     expected = %at_least,
-                    "a node of elasticsearch answers reads by an old state; its answer is not used (see docs/operations.md)"
+                    "an elasticsearch node answers reads from an old state; answer ignored (docs/operations.md, \"Metrics\")"
                 );
                 doubt.newest = None;
                 tray.start_over(entry, STALE_COPY, carry);
