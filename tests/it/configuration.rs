@@ -1,6 +1,6 @@
-//! docs/configuration.md is made from config/geofold.toml, which `src/config/tests.rs` holds to the types and their defaults.
+//! docs/configuration.md is generated from config/geofold.toml, which `src/config/tests.rs` holds to the types and their defaults.
 //!
-//! `GEOFOLD_UPDATE=1 cargo test --test it configuration` writes it anew.
+//! `GEOFOLD_UPDATE=1 cargo test --test it configuration` updates it.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,8 @@ use geofold::config::follow::{FOLLOWED_BY_ALL, FOLLOWED_BY_WORKERS};
 
 const HEAD: &str = "# Configuration
 
-Every key, as `config/geofold.toml` describes it. This page is made from that file, by
-`GEOFOLD_UPDATE=1 cargo test --test it configuration`; the file is a better beginning for your own. What says
-*followed* is followed without a restart when the file has changed: by workers alone, or by all that run on (workers, collectors,
-`campaign run` and `campaign watch`).
+Every key with its default, generated from `config/geofold.toml` (`GEOFOLD_UPDATE=1 cargo test --test it configuration`). Keys marked
+*followed* change without a restart: in workers, or in all running processes (workers, collectors, `campaign run` and `campaign watch`).
 ";
 
 const BY_WORKERS: &str = " · [followed](#reload) by workers";
@@ -75,20 +73,14 @@ fn reference(file: &str) -> String {
                 comment.clear();
             }
         } else if let Some((name, value, has_default)) = key(line) {
-            let variable = format!("GEOFOLD_{}__{}", section.to_uppercase(), name.to_uppercase());
-            let what = if has_default { "" } else { ", for example" };
+            let what = if has_default { "" } else { "For example " };
             let path = format!("{section}.{name}");
             let followed = match path.as_str() {
                 key if FOLLOWED_BY_WORKERS.contains(&key) => BY_WORKERS,
                 key if FOLLOWED_BY_ALL.contains(&key) => BY_ALL,
                 _ => "",
             };
-            write!(
-                text,
-                "\n### {path}\n\n`{name} = {value}`{what} · `{variable}`{followed}\n\n{}",
-                prose(&comment)
-            )
-            .unwrap();
+            write!(text, "\n### {path}\n\n{what}`{value}`{followed}\n\n{}", prose(&comment)).unwrap();
             comment.clear();
         } else if let Some(example) = line.strip_prefix("# ").filter(|line| is_example(line)) {
             write!(text, "\nFor example `{example}`\n").unwrap();
@@ -137,8 +129,8 @@ fn keys_comments_and_lists_become_sections_prose_and_blocks() {
     let (_, rest) = text.split_once("## [a]\n").unwrap();
     assert_eq!(
         rest,
-        "\n### a.key\n\n`key = 5` · `GEOFOLD_A__KEY`\n\nWhat it is, as in\n\"a\", or so; default 5.\n\n```text\n5  five\n```\n\
-         \n### a.other\n\n`other = \"x\"`, for example · `GEOFOLD_A__OTHER`\n\nOr not; no default.\n\
+        "\n### a.key\n\n`5`\n\nWhat it is, as in\n\"a\", or so; default 5.\n\n```text\n5  five\n```\n\
+         \n### a.other\n\nFor example `\"x\"`\n\nOr not; no default.\n\
          \n## [a.more]\n\nFree.\n\nFor example `\"some.name\" = 1`\n"
     );
 }
