@@ -30,37 +30,37 @@ impl AuditMetrics {
         let metrics = Self {
             begun: r.gauge(
                 "geofold_audit_begun_timestamp_seconds",
-                "When this worker's last audit began, in seconds since 1970; 0 if it ran none.",
+                "Start of this worker's last audit, Unix time; 0 if none.",
             )?,
             audits: r.counters(
                 "geofold_audits_total",
-                "Audits by this worker that came to an end, or could not, by result.",
+                "Audits by this worker, by result.",
                 "result",
             )?,
             swept: r.counter(
                 "geofold_audit_swept_total",
-                "Placements of deleted documents that were removed after placements.keep_deleted.",
+                "Placements of deleted documents removed after placements.keep_deleted.",
             )?,
             ended: r.gauge(
                 "geofold_audit_ended_timestamp_seconds",
-                "When this worker's last complete audit ended, in seconds since 1970; 0 if it ran none.",
+                "End of this worker's last complete audit, Unix time; 0 if none.",
             )?,
             seconds: r.float_gauge(
                 "geofold_audit_seconds",
-                "How long this worker's last complete audit took.",
+                "Duration of the last complete audit.",
             )?,
             documents: r.gauge(
                 "geofold_audit_documents",
-                "Documents that this worker's last complete audit read.",
+                "Documents read by the last complete audit.",
             )?,
             defects: r.gauge_vec(
                 "geofold_audit_defects",
-                "Documents with each defect, as this worker's last complete audit found them.",
+                "Documents per defect in the last complete audit.",
                 &["defect"],
             )?,
             unsettled: r.gauge(
                 "geofold_audit_unsettled",
-                "Documents that this worker's last complete audit could not judge: written between all looks, or of a record not committed.",
+                "Documents the last complete audit could not judge: written between all looks, or not committed.",
             )?,
         };
         for defect in Defect::ALL {

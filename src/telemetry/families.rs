@@ -145,7 +145,7 @@ pub(crate) struct Register {
 impl Register {
     /// What every process of geofold tells of itself: which version it is, and what Linux knows of it.
     pub fn about_the_process(&mut self) -> Result<()> {
-        self.gauge_vec("geofold_build_info", "Always 1; the version that runs is its label.", &["version"])?
+        self.gauge_vec("geofold_build_info", "Always 1, labelled with the running version.", &["version"])?
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
             .set(1);
         // Linux only; the names (`process_…`) are the ones that every Prometheus client uses.

@@ -283,21 +283,21 @@ impl Metrics {
             assigned_partitions: r.gauge("geofold_assigned_partitions", "Partitions this worker owns.")?,
             stopped_partitions: r.gauge(
                 "geofold_stopped_partitions",
-                "Owned partitions that stopped at a record they can not get past; the log says why.",
+                "Owned partitions stopped at a record; the log has the reason.",
             )?,
             elasticsearch_requests: r.counter_vec(
                 "geofold_elasticsearch_requests_total",
-                "Requests sent to Elasticsearch, each attempt, by kind and by whether a usable answer came.",
+                "Requests sent to Elasticsearch, every attempt.",
                 &["kind", "result"],
             )?,
             elasticsearch_retries: r.counter_vec(
                 "geofold_elasticsearch_retries_total",
-                "Operations that are sent again, by reason.",
+                "Retried operations, by reason.",
                 &["reason"],
             )?,
             entries_retried: r.counter_vec(
                 "geofold_entries_retried_total",
-                "Entries that went back to step 1 of the protocol, by reason.",
+                "Entries returned to protocol step 1, by reason.",
                 &["reason"],
             )?,
             dead_letters: r.counter_vec(
@@ -307,114 +307,98 @@ impl Metrics {
             )?,
             lost_records: r.counter(
                 "geofold_lost_records_total",
-                "Records, at most, that were deleted from the topic before they were read, each time that it was found out.",
+                "Upper bound of records deleted from the topic before they were read, per detection.",
             )?,
             moves: r.counter("geofold_moves_total", "Documents that changed geoshard.")?,
             parked: r.counter(
                 "geofold_parked_total",
-                "Entries put aside until the document's next record, since an earlier owner had folded further.",
+                "Entries parked because an earlier owner had folded further.",
             )?,
             recorded_decisions_finished: r.counter(
                 "geofold_recorded_decisions_finished_total",
-                "Decisions of an earlier owner finished without their record, which the topic no longer has.",
+                "Decisions of an earlier owner finished without their record, no longer in the topic.",
             )?,
             placement_cache_lookups: r.counters(
                 "geofold_placement_cache_lookups_total",
-                "Lookups in the cache of placements, by result.",
+                "Placement cache lookups.",
                 "result",
             )?,
             set_backs: r.counter(
                 "geofold_set_backs_total",
-                "Placements set back to the last good copy after Elasticsearch refused a document for good.",
+                "Placements rolled back to the last good copy after a permanent refusal.",
             )?,
             elasticsearch_request_seconds: r.histograms(
                 "geofold_elasticsearch_request_seconds",
-                "Time of one request to Elasticsearch, by kind.",
+                "Duration of an Elasticsearch request.",
                 "kind",
                 &TIME_BUCKETS,
             )?,
             elasticsearch_operations: r.counters(
                 "geofold_elasticsearch_operations_total",
-                "Operations sent to Elasticsearch, each attempt, by kind of request.",
+                "Operations sent to Elasticsearch, every attempt.",
                 "kind",
             )?,
             elasticsearch_bytes: r.counters(
                 "geofold_elasticsearch_bytes_total",
-                "Bytes of request bodies sent to Elasticsearch, before compression, by kind of request.",
+                "Request body bytes sent to Elasticsearch, uncompressed.",
                 "kind",
             )?,
             elasticsearch_nodes: r.gauges(
                 "geofold_elasticsearch_nodes",
-                "Nodes in elasticsearch.urls, by whether the last request to each was answered; those that are down are passed over while others are up.",
+                "Nodes of elasticsearch.urls; those down are skipped while others are up.",
                 "state",
             )?,
             refusing_indices: r.gauge(
                 "geofold_refusing_indices",
-                "Indices that refused one document after the other alike and took none in between; their documents are tried \
-                 again.",
+                "Indices that refuse every document; their documents are retried.",
             )?,
-            elasticsearch_permits: r.gauge(
-                "geofold_elasticsearch_permits",
-                "Requests to Elasticsearch that may be under way at once.",
-            )?,
+            elasticsearch_permits: r
+                .gauge("geofold_elasticsearch_permits", "Permits for concurrent Elasticsearch requests.")?,
             elasticsearch_permits_in_use: r.gauge(
                 "geofold_elasticsearch_permits_in_use",
-                "Requests to Elasticsearch under way or waiting to be sent again.",
+                "Elasticsearch requests in flight or waiting for a retry.",
             )?,
             elasticsearch_requests_waiting: r.gauge(
                 "geofold_elasticsearch_requests_waiting",
-                "Requests to Elasticsearch that wait for a permit, or for their next attempt.",
+                "Elasticsearch requests waiting for a permit or a retry.",
             )?,
             batch_seconds: r.histogram(
                 "geofold_batch_seconds",
-                "Time of one batch, from its first request to its last answer.",
+                "Duration of a batch, first request to last answer.",
                 &TIME_BUCKETS,
             )?,
-            batch_documents: r.histogram(
-                "geofold_batch_documents",
-                "Documents of one batch.",
-                &SIZE_BUCKETS,
-            )?,
+            batch_documents: r.histogram("geofold_batch_documents", "Documents per batch.", &SIZE_BUCKETS)?,
             batches_failed: r.counter(
                 "geofold_batches_failed_total",
-                "Batches that gave up at their deadline; their entries join a later batch.",
+                "Batches ended by their deadline; their entries join a later batch.",
             )?,
-            held_bytes: r
-                .gauge("geofold_held_bytes", "Bytes of records and folds that wait to be written.")?,
+            held_bytes: r.gauge("geofold_held_bytes", "Bytes of records and folds waiting to be written.")?,
             held_bytes_limit: r
                 .gauge("geofold_held_bytes_limit", "Held bytes at which fetching from Kafka pauses.")?,
-            paused_partitions: r.gauge(
-                "geofold_paused_partitions",
-                "Owned partitions whose fetching is paused until held records are written.",
-            )?,
+            paused_partitions: r
+                .gauge("geofold_paused_partitions", "Owned partitions with paused fetching.")?,
             commits: r.counters(
                 "geofold_commits_total",
                 "Offset commits sent to Kafka, by result.",
                 "result",
             )?,
-            rebalances: r.counters(
-                "geofold_rebalances_total",
-                "Changes of the partitions this worker owns, by kind.",
-                "kind",
-            )?,
+            rebalances: r.counters("geofold_rebalances_total", "Changes of the owned partitions.", "kind")?,
             distribution: DistributionFamilies::new(&mut r)?,
             distribution_store_failures: r.counter(
                 "geofold_distribution_store_failures_total",
-                "Times that memcached gave no usable answer about runs of other workers.",
+                "Memcached calls without a usable answer.",
             )?,
-            live_maps: r.gauge(
-                "geofold_live_maps",
-                "Maps that are live, as far as this worker knows: 2 while the map is changed.",
-            )?,
+            live_maps: r
+                .gauge("geofold_live_maps", "Live maps known to this worker; 2 while the map is changed.")?,
             maps_generation: r.gauge(
                 "geofold_maps_generation",
-                "Generation of the record of the maps that this worker knows; 0 where the map was never changed.",
+                "Generation of the known map record; 0 if the map was never changed.",
             )?,
             maps_age_seconds: r.float_gauge(
                 "geofold_maps_age_seconds",
-                "Age of what this worker knows of the record of the maps; nothing is sent above batch.deadline.",
+                "Age of the known map record; above batch.deadline nothing is sent.",
             )?,
-            ready: r.gauge("geofold_ready", "1 if this worker is ready, 0 if /readyz names what is missing.")?,
+            ready: r.gauge("geofold_ready", "1 if this worker is ready.")?,
             schemas: SchemaMetrics::new(&mut r)?,
             visibility: VisibilityMetrics::new(&mut r)?,
             refeed: RefeedMetrics::new(&mut r)?,
@@ -529,32 +513,32 @@ impl DistributionFamilies {
         Ok(Self {
             requested: r.counter_vec(
                 "geofold_distribution_requested_total",
-                "Distributions that batches asked for, one for each geoshard that a batch changed.",
+                "Distributions requested, one per geoshard changed by a batch.",
                 LABEL,
             )?,
             runs: r.counter_vec(
                 "geofold_distribution_runs_total",
-                "Distributions run by this worker, each attempt, by result.",
+                "Distribution attempts by this worker, by result.",
                 &["distribution", "result"],
             )?,
             redundant: r.counter_vec(
                 "geofold_distribution_redundant_total",
-                "Distributions dropped: a run of another worker that began after the update had succeeded.",
+                "Distributions covered by another worker's run.",
                 LABEL,
             )?,
             given_up: r.counter_vec(
                 "geofold_distribution_given_up_total",
-                "Distributions given up; with a gate they are in the dead-letter topic.",
+                "Distributions abandoned; with a gate they are in the dead-letter topic.",
                 LABEL,
             )?,
             pending: r.gauge_vec(
                 "geofold_distribution_pending",
-                "Geoshards for which a distribution is owed.",
+                "Geoshards with a pending distribution.",
                 LABEL,
             )?,
             seconds: r.histogram_vec(
                 "geofold_distribution_seconds",
-                "Time from an update in the index to the end of the run that distributed it; the oldest of each run.",
+                "Time from the oldest update of a run to the end of that run.",
                 LABEL,
                 &TIME_BUCKETS,
             )?,
@@ -567,42 +551,42 @@ impl PartitionFamilies {
         Ok(Self {
             records: r.counter_vec(
                 "geofold_records_total",
-                "Records read from the partition; equals records done plus records in flight.",
+                "Records read; equals done plus in flight.",
                 PARTITION,
             )?,
             records_done: r.counter_vec(
                 "geofold_records_done_total",
-                "Records that came to their end, by outcome.",
+                "Finished records, by outcome.",
                 &["partition", "outcome"],
             )?,
             records_in_flight: r.gauge_vec(
                 "geofold_records_in_flight",
-                "Records read that have not come to their end.",
+                "Records read and not finished.",
                 PARTITION,
             )?,
             parked: r.gauge_vec(
                 "geofold_parked",
-                "Entries that wait for their document's next record.",
+                "Entries waiting for their document's next record.",
                 PARTITION,
             )?,
             sweeps: r.gauge_vec(
                 "geofold_sweeps",
-                "Moves whose old copies wait to be deleted, mostly until searches find the new ones.",
+                "Moves whose old copies wait to be deleted, usually until searches find the new ones.",
                 PARTITION,
             )?,
             dirty_ids: r.gauge_vec(
                 "geofold_dirty_ids",
-                "Documents with writes that are not in Elasticsearch yet.",
+                "Documents with writes not yet in Elasticsearch.",
                 PARTITION,
             )?,
             dirty_bytes: r.gauge_vec(
                 "geofold_dirty_bytes",
-                "Bytes of writes that are not in Elasticsearch yet.",
+                "Bytes of writes not yet in Elasticsearch.",
                 PARTITION,
             )?,
             oldest_dirty_seconds: r.float_gauge_vec(
                 "geofold_oldest_dirty_seconds",
-                "Time since the oldest write that is not in Elasticsearch yet was read; 0 if there is none.",
+                "Time since the oldest pending write was read; 0 if none.",
                 PARTITION,
             )?,
             watermark_lag_records: r.gauge_vec(
@@ -610,11 +594,7 @@ impl PartitionFamilies {
                 "Records from the watermark to the partition's end.",
                 PARTITION,
             )?,
-            committed_offset: r.gauge_vec(
-                "geofold_committed_offset",
-                "The offset that was committed last.",
-                PARTITION,
-            )?,
+            committed_offset: r.gauge_vec("geofold_committed_offset", "Last committed offset.", PARTITION)?,
         })
     }
 

@@ -43,26 +43,26 @@ impl RefeedMetrics {
         Ok(Self {
             answers: r.counters(
                 "geofold_refeed_answers_total",
-                "Documents that the source of truth was asked for, each attempt, by what it said.",
+                "Documents requested from the source of truth, every attempt.",
                 "result",
             )?,
             waiting: r.gauge(
                 "geofold_refeed_waiting",
-                "Documents that wait until the source of truth is asked for them.",
+                "Documents waiting to be requested from the source of truth.",
             )?,
             requests_in_flight: r
-                .gauge("geofold_refeed_requests_in_flight", "Requests to the source of truth under way.")?,
+                .gauge("geofold_refeed_requests_in_flight", "Requests to the source of truth in flight.")?,
             held_bytes: r.gauge(
                 "geofold_refeed_held_bytes",
-                "Bytes of fetched documents that are not written yet; part of the held bytes.",
+                "Bytes of fetched documents not yet written; part of held bytes.",
             )?,
             breaker_open: r.gauge(
                 "geofold_refeed_breaker_open",
-                "1 while the source of truth is left alone, since it failed several times in a row.",
+                "1 while requests to the failing source of truth are suspended.",
             )?,
             request_seconds: r.histogram(
                 "geofold_refeed_request_seconds",
-                "Time of one request to the source of truth.",
+                "Duration of a request to the source of truth.",
                 &TIME_BUCKETS,
             )?,
         })

@@ -29,12 +29,12 @@ impl ReloadMetrics {
     pub(super) fn new(r: &mut Register) -> Result<Self> {
         let reloads = r.counters(
             "geofold_config_reloads_total",
-            "How often the configuration was read again, by what came of it.",
+            "Reloads of the configuration, by outcome.",
             "outcome",
         )?;
         let at = r.gauge_vec(
             "geofold_config_reload_timestamp_seconds",
-            "When the configuration was last read again with this outcome, in seconds since 1970; 0 if it never was.",
+            "Last reload of the configuration with this outcome, Unix time; 0 if none.",
             &["outcome"],
         )?;
         let [followed_at, refused_at] =

@@ -32,13 +32,10 @@ impl SchemaMetrics {
         Ok(Self {
             answers: r.counters(
                 "geofold_schema_answers_total",
-                "Schemas that the schema registry was asked for, each attempt, by what it said.",
+                "Schemas requested from the registry, every attempt.",
                 "result",
             )?,
-            waiting: r.gauge(
-                "geofold_schema_waiting_partitions",
-                "Partitions that read no further, since the schema registry has not said what a record is.",
-            )?,
+            waiting: r.gauge("geofold_schema_waiting_partitions", "Partitions waiting for a schema.")?,
         })
     }
 }

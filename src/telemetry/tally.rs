@@ -40,35 +40,35 @@ impl TallyMetrics {
         Ok(Self {
             increments: r.counters(
                 "geofold_tally_increments_total",
-                "Increments sent to their topic, each attempt, by result.",
+                "Increments sent, every attempt, by result.",
                 "result",
             )?,
             increment_bytes: r.counter(
                 "geofold_tally_increment_bytes_total",
-                "Bytes of acknowledged increments, before compression.",
+                "Bytes of acknowledged increments, uncompressed.",
             )?,
             edges_sent: r.counter("geofold_tally_edges_sent_total", "Edges in acknowledged increments.")?,
             values_left_out: r.counter(
                 "geofold_tally_values_left_out_total",
-                "Values that are not counted: too long, too many in one document, or not storable.",
+                "Values not counted: too long, too many in one document, or not storable.",
             )?,
             gaps: r.counter(
                 "geofold_tally_gaps_total",
-                "Assignments of a partition in which offsets were missing: if a worker died there, recount.",
+                "Assignments with missing offsets: if a worker died there, recount.",
             )?,
             edges: r.gauge_vec(
                 "geofold_tally_edges",
-                "Edges that are in no acknowledged increment yet.",
+                "Unacknowledged edges (changes of counts).",
                 PARTITION,
             )?,
             edge_bytes: r.gauge_vec(
                 "geofold_tally_edge_bytes",
-                "Bytes of edges that are in no acknowledged increment yet; part of the held bytes.",
+                "Bytes of unacknowledged edges; part of held bytes.",
                 PARTITION,
             )?,
             oldest_edge_seconds: r.float_gauge_vec(
                 "geofold_tally_oldest_edge_seconds",
-                "Age of the oldest edge that is in no acknowledged increment yet; 0 if there is none.",
+                "Age of the oldest unacknowledged edge; 0 if none.",
                 PARTITION,
             )?,
         })

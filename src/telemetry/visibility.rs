@@ -23,14 +23,13 @@ impl VisibilityMetrics {
         Ok(Self {
             refreshes: r.counters(
                 "geofold_refreshes_total",
-                "Refreshes of geoshards that this worker asked Elasticsearch for, each attempt, by result.",
+                "Refresh attempts of geoshards, by result.",
                 "result",
             )?,
-            seconds: r.histogram("geofold_refresh_seconds", "Time of one refresh.", &TIME_BUCKETS)?,
+            seconds: r.histogram("geofold_refresh_seconds", "Duration of a refresh.", &TIME_BUCKETS)?,
             waiting_seconds: r.float_gauge(
                 "geofold_refresh_waiting_seconds",
-                "Time since the oldest write that waits for a refresh asked for it; 0 if there is none. Far above the interval of \
-                 refreshes: Elasticsearch cannot serve them as often.",
+                "Age of the oldest pending refresh request; 0 if none. Far above the refresh interval: Elasticsearch cannot keep up.",
             )?,
         })
     }
