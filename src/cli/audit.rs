@@ -23,65 +23,64 @@ use crate::elastic::Elastic;
 /// Refreshing and scanning whole indices is not the hot path.
 pub(super) const LONG: Duration = Duration::from_secs(60);
 
-/// Compare every placement with every copy in every geoshard, while writes go on, and say what is wrong.
+/// Compare every placement with every copy while writes continue, and report defects.
 ///
-/// Documents that look wrong are read again, realtime, before they are called so: what is in motion is not wrong. Needs
-/// Elasticsearch; with --repair, --adopt or --sweep, Kafka as well. What each kind of defect means and what to do about it is in
-/// docs/audit.md. With --tally, it is the live counts that are compared, with all
-/// documents; with --source, it is what documents say, with the source of truth. Exit code 0: nothing is wrong, or all of it could be mended; 1: something is, or the audit could not be ended.
+/// Suspects are read again in realtime before they are reported. Needs Elasticsearch; --repair, --adopt and --sweep
+/// also need Kafka. docs/audit.md explains each defect. --tally compares the live counts with all documents, --source
+/// compares documents with the source of truth. Exit code 0: no defects, or all repaired; 1: defects remain, or the
+/// audit did not complete.
 #[derive(Debug, Args)]
 pub struct AuditArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Mend what can be mended without guessing: mostly by touches into the topic, which workers carry out. Run the audit
-    /// again when the lag is gone. What only the source of truth knows is fetched from there, if [source] is configured; else
-    /// it is left alone and said.
+    /// Repair what needs no guessing, mostly by touches in the topic, which workers execute. Audit again when the lag
+    /// is gone. Content is fetched from [source] if configured; otherwise such documents are left and reported.
     #[arg(long)]
     pub(super) repair: bool,
-    /// Make placements for an index that existed before geofold: for each document that has none, where its newest copy is.
-    /// Before the first worker starts, after the last foreign write, and with positions.epoch above that of every version
-    /// in the index. What does not belong where it is gets a touch. Defects of other kinds are left for --repair.
+    /// Make placements for an index from before geofold, at each document's newest copy. Before the first worker
+    /// starts, after the last foreign write, and with positions.epoch above that of every version in the index.
+    /// Misplaced documents get a touch. Other defects are left for --repair.
     #[arg(long, conflicts_with = "repair")]
     adopt: bool,
-    /// Remove placements of documents that were deleted longer than placements.keep_deleted ago, as far as older marks tell;
-    /// each such audit keeps one. Needs Kafka, to see that all is committed.
+    /// Remove placements of documents deleted longer than placements.keep_deleted ago, according to marks of earlier
+    /// audits. Needs Kafka, to verify commits.
     #[arg(long)]
     sweep: bool,
-    /// Look only at N copies and N placements drawn at random, 10000 at most, each in every geoshard, and say how much of
-    /// all can be wrong.
+    /// Check only N random copies and N random placements (at most 10000), each in every geoshard, and state the
+    /// confidence.
     #[arg(long, value_name = "N", conflicts_with = "sweep", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(super) sample: Option<u16>,
-    /// Compare what documents say with the source of truth, by value: all that have a placement, or a --sample of them, or
-    /// --ids. What differs is judged once the workers have done what is in the topic. With --repair, workers fetch it again.
-    /// Needs Kafka and the source. Documents that only the source knows are found by --ids alone.
+    /// Compare documents with the source of truth by value: all with a placement, a --sample, or --ids. Differences are
+    /// judged after the workers have processed the topic. With --repair, workers fetch them again. Needs Kafka and the
+    /// source. Documents that only the source knows are found by --ids.
     #[arg(long, conflicts_with_all = ["tally", "adopt", "sweep"])]
     source: bool,
-    /// With --source: the documents to compare, one id a line; `-` is standard input.
+    /// With --source: ids to compare, one per line; `-` is standard input.
     #[arg(long, value_name = "FILE", requires = "source", conflicts_with = "sample")]
     pub(super) ids: Option<PathBuf>,
-    /// Count all documents anew, and compare that with the live counts. It is exact only while nothing is written, and after
-    /// every increment is merged. With --repair, the counts become what was found: stop all workers and collectors first.
+    /// Recount all documents and compare with the live counts. Exact only while nothing is written and all increments
+    /// are merged. With --repair the counts are corrected: stop all workers and collectors first.
     #[arg(long, conflicts_with_all = ["out", "settle", "memory", "temp_dir", "sample", "adopt", "sweep"])]
     tally: bool,
-    /// Documents that are asked to be placed again, per second, at most.
+    /// Maximum touches per second.
     #[arg(long, value_name = "N", default_value = "2000")]
     pub(super) touch_rate: NonZeroU32,
-    /// Write every finding to a file, one JSON object a line. Standard output has the first hundred.
+    /// Write every finding to this file, one JSON object per line. Standard output shows the first hundred.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Print JSON: the report alone.
+    /// Print only the report, as JSON.
     #[arg(long)]
     pub(super) json: bool,
-    /// Time between two looks at a document that seems wrong. Longer than a batch takes.
+    /// Time between two reads of a suspect; longer than a batch.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     pub(super) settle: Duration,
-    /// Indices that are read side by side.
+    /// Indices to scan concurrently.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
     scans: u8,
-    /// Memory for sorting; more of it makes fewer temporary files.
+    /// Memory for sorting; more means fewer temporary files.
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     memory: ByteSize,
-    /// Where temporary files go: about 60 bytes for each placement and each copy.
+    /// Folder for temporary files, about 60 bytes per placement and copy.
     #[arg(long, value_name = "DIR")]
     temp_dir: Option<PathBuf>,
 }

@@ -7,12 +7,11 @@ use clap::Args;
 use super::{ConfigArgs, Failure, connect, output};
 use crate::check::{self, CheckTarget};
 
-/// Validate the configuration, dial both ends, and say what is wrong and what to do.
+/// Check configuration, Kafka and Elasticsearch, and report problems with their solutions.
 ///
-/// One line per finding. Nothing is changed but for one document in the meta index, which is written and removed to see
-/// whether that is allowed. A webhook is asked what it takes (OPTIONS), and told nothing; what collectors do to their
-/// database is tried in a transaction that is taken back. Exit code 0: a worker could start (there may be warnings). 1:
-/// something is wrong or does not answer. 2: the configuration can not be used.
+/// Prints one line per finding. It changes nothing except a test document in the meta index, written and removed.
+/// Webhooks get only OPTIONS; database permissions are tested in a transaction that is rolled back. Exit code 0: a
+/// worker could start (perhaps with warnings); 1: errors, or a server does not answer; 2: invalid configuration.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
     #[command(flatten)]

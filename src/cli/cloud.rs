@@ -22,24 +22,24 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// An answer is at most this long: 32 facets of 10,000 values.
 const MAX_ANSWER: usize = 256 << 20;
 
-/// Show the values that most documents have: a table, a picture, or JSON.
+/// Show the most frequent values as a table, picture or JSON.
 ///
-/// It reads the database of the configuration, or asks a collector (--url), for which no configuration is needed. Exit code
-/// 1: neither answered, or nothing is counted yet.
+/// Reads the configured database, or asks a collector (--url) without a configuration. Exit code 1: no answer, or
+/// nothing is counted yet.
 #[derive(Debug, Args)]
 pub struct CloudArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Ask this collector instead of the database, for example http://127.0.0.1:9465.
+    /// Collector to ask instead of the database, for example http://127.0.0.1:9465.
     #[arg(long, value_name = "URL")]
     url: Option<ServerUrl>,
-    /// Only this facet, for example tags; without it, all.
+    /// Only this facet, for example tags; default: all.
     #[arg(long, value_name = "NAME")]
     facet: Option<String>,
-    /// How many values of each facet, at most; collectors keep collector.top of them.
+    /// Maximum values per facet; collectors keep collector.top.
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
-    /// Write a picture of one facet to this file instead; - for standard output.
+    /// Write a picture of one facet to this file; - is standard output.
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     svg: Option<PathBuf>,
     /// Print JSON.

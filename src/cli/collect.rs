@@ -24,23 +24,22 @@ use crate::telemetry::collector::CollectorMetrics;
 /// A collector that has done nothing for this long is taken for hung by `/healthz`: no wait of its own is longer.
 const MAX_SILENCE: Duration = Duration::from_secs(120);
 
-/// Merge increments into counts: run two or three of them, one merges at a time.
+/// Merge increments into live counts. Run two or three; one merges at a time.
 ///
-/// Workers with [tally] in their configuration send what changes in documents' tags and the like to a topic of increments.
-/// Collectors read it and keep the counts in a database, [database], each change exactly once. They take over from each
-/// other within seconds. SIGTERM or SIGINT: it steps down and exits with 0. Kill -9 is as safe. SIGHUP: the configuration is
-/// read again, as it is when the file changes, with reload.watch; log.filter is followed.
+/// Workers with [tally] send changes of counts to the topic of increments; collectors apply each exactly once to
+/// [database] and take over from each other within seconds. SIGTERM or SIGINT: steps down and exits with 0; kill -9 is
+/// safe. SIGHUP (or a change of the file with reload.watch) reloads log.filter.
 ///
-/// A record that is no increment, and increments that were deleted before they were merged, end it with an error (exit
-/// code 1) that says what to do: counts need every increment.
+/// An invalid increment, or increments deleted before they were merged, end it with exit code 1 and instructions, since
+/// counts need every increment.
 #[derive(Debug, Args)]
 pub struct CollectArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Pass over the record at this place of the increments' topic if it is no increment. May be given again.
+    /// Skip the record at this position of the topic of increments if it is not an increment; repeatable.
     #[arg(long, value_name = "PARTITION:OFFSET", value_parser = place)]
     skip: Vec<(i32, i64)>,
-    /// Go on although increments were lost, with those that there are. Counts are wrong until they are made anew.
+    /// Continue although increments were lost; counts are wrong until a recount.
     #[arg(long)]
     accept_loss: bool,
 }

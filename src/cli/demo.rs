@@ -7,33 +7,33 @@ use clap::Args;
 use super::{Failure, output, signals};
 use crate::demo::{self, DemoOptions};
 
-/// Show the whole job on stand-ins, with no server installed.
+/// Run everything on an embedded broker and a fake Elasticsearch; no server needed.
 ///
-/// An embedded broker and a stand-in for Elasticsearch serve two real workers. Simulated people wake up in real cities,
-/// walk, commute and fly; faults come as on a bad day: a worker killed with -9, another frozen until its partitions are
-/// somebody else's, Elasticsearch slow, pushing back, losing answers, late, down. At the end every document is compared
-/// with what it should be. Exit code 0: the index is right. 1: it is not, or the demo could not run.
+/// Two real workers process simulated people who walk, commute and fly, while faults happen: a worker killed with -9,
+/// another frozen until it loses its partitions, Elasticsearch slow, overloaded, lossy, late and down. Finally every
+/// document is compared with its expected state. Exit code 0: the index is right; 1: it is not, or the demo could not
+/// run.
 #[derive(Debug, Args)]
 pub struct DemoArgs {
-    /// How many people, one document each.
+    /// Number of people, one document each.
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     docs: u32,
-    /// Events per second, after everybody woke up.
+    /// Events per second.
     #[arg(long, value_name = "N", default_value_t = 4_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: u32,
-    /// How long that lasts, in seconds.
+    /// Duration in seconds.
     #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
-    /// The same seed gives the same people and the same events.
+    /// Seed of people and events.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// No faults.
     #[arg(long)]
     calm: bool,
-    /// Port of the first worker's status page; the second worker has the next one [default: any that are free]
+    /// Port of the first worker's status page; the second worker uses the next one [default: any that are free]
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     port: u16,
-    /// Break this rule of the protocol in the workers: the verdict must find it out.
+    /// Break this protocol rule in the workers; the verdict must detect it.
     #[cfg(feature = "sabotage")]
     #[arg(long, value_name = "NAME", value_parser = names_of_sabotages())]
     sabotage: Option<String>,

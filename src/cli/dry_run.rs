@@ -30,23 +30,22 @@ const AT_ONCE: usize = 500;
 /// How long the first of them waits for the others.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// Read the topic and print what a worker would do with each record: from where to where, and why. Nothing is written.
+/// Print what a worker would do with each record, and why, without writing anything.
 ///
-/// The records go through the worker's own decoding and decisions, with the index as it is now; writes are only remembered, so
-/// that later records see them. The topic is read as a member of no group: no worker is disturbed, no offset is committed. Three
-/// things it can not tell: which documents Elasticsearch would refuse, what the source of truth would say (it is not asked),
-/// and what is folded (a worker writes the last state of the records that wait together). Exit code 1 if a record would become a dead letter or stop its partition.
+/// Uses the worker's decoder and decisions and the current index; writes are remembered instead of sent, so that later
+/// records see them. It joins no group and commits no offset. It cannot predict refusals by Elasticsearch, answers of
+/// the source of truth (not asked), or folding. Exit code 1: a record would become a dead letter or stop its partition.
 #[derive(Debug, Args)]
 pub struct DryRunArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Where to begin: `committed` (what a worker would do next), `earliest`, or a time like 2026-11-21T08:00:00Z.
+    /// Start: `committed` (the next records of a worker), `earliest`, or a time like 2026-11-21T08:00:00Z.
     #[arg(long, value_name = "PLACE", default_value = "committed", value_parser = parse_from)]
     from: reader::From,
-    /// Records to read, at most.
+    /// Maximum records to read.
     #[arg(long, value_name = "N", default_value = "1000")]
     limit: NonZeroU64,
-    /// Print one JSON object a line, and the sums as the last.
+    /// Print one JSON object per line, totals last.
     #[arg(long)]
     json: bool,
 }

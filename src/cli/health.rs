@@ -12,21 +12,21 @@ use super::{ConfigArgs, Failure};
 /// An answer is short; no more of it is shown.
 const MAX_SHOWN: usize = 4096;
 
-/// Ask a running worker, or collector, of this machine whether it is alive: a health check for containers.
+/// Ask the local worker or collector whether it is alive: a health check for containers.
 ///
-/// It asks the address of the configuration, admin.listen. Exit code 0: it is alive. 1: it hangs, or nobody answers there.
-/// The configuration is read, so give it the same file and environment as the worker.
+/// Asks admin.listen. Exit code 0: alive; 1: hangs or does not answer. Use the worker's configuration file and
+/// environment.
 #[derive(Debug, Args)]
 pub struct HealthArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Ask a collector, at collector.listen.
+    /// Ask a collector at collector.listen.
     #[arg(long)]
     collector: bool,
-    /// Ask whether it is ready, and print what is missing. Do not restart a worker that is only not ready.
+    /// Ask whether it is ready, and print the reasons if not. Do not restart a worker only for that.
     #[arg(long)]
     ready: bool,
-    /// How long to wait for the answer.
+    /// Timeout.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
     timeout: Duration,
 }

@@ -34,10 +34,10 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{Config, ConfigError, Finding};
 
-/// Keeps a geosharded Elasticsearch index exactly in step with a Kafka topic.
+/// Keeps a geosharded Elasticsearch index in step with a Kafka topic.
 ///
-/// Documents are read from a topic keyed by document id, folded, and moved between geoshard indices by a protocol that
-/// survives any crash. Start with `geofold check -c FILE`, which says what is missing.
+/// Reads document writes from a topic keyed by document id, folds them, and moves documents between geoshard indices by
+/// a crash-safe protocol. Start with `geofold check -c FILE`.
 #[derive(Debug, Parser)]
 #[command(name = "geofold", version = version::version(), propagate_version = true, max_term_width = 100)]
 struct Cli {
@@ -67,8 +67,8 @@ enum Command {
 /// What most subcommands begin with.
 #[derive(Debug, Clone, Args)]
 struct ConfigArgs {
-    /// The configuration file; see config/geofold.toml for every key. Environment variables GEOFOLD_SECTION__KEY
-    /// override it.
+    /// Configuration file; config/geofold.toml documents every key. Environment variables GEOFOLD_SECTION__KEY override
+    /// it.
     #[arg(short, long, value_name = "FILE", env = "GEOFOLD_CONFIG", default_value = "geofold.toml")]
     config: PathBuf,
 }

@@ -31,13 +31,13 @@ use crate::worker::{self, Surroundings, preflight};
 /// partition may finish its batch, so that is added.
 const MAX_POLL_SILENCE: Duration = Duration::from_secs(30);
 
-/// Run a worker: one member of the consumer group.
+/// Run a worker, a member of the consumer group.
 ///
-/// It reads the topic's partitions that the group gives it until it is told to stop. SIGTERM or SIGINT: it writes what
-/// is dirty, commits, leaves the group, and exits with 0. A second signal exits at once (130), which loses nothing: the
-/// next owner reads again what was not committed. Kill -9 is as safe. SIGHUP: the configuration is read again, as it
-/// is when the file changes, with reload.watch. Limits, rates and log.filter are followed; what else has changed is named,
-/// since it needs a restart. The map is changed by geofold shards migrate; another one in the file is refused.
+/// Runs until SIGTERM or SIGINT: then it writes what is dirty, commits, leaves the group, and exits with 0. A second
+/// signal exits at once (130); that and kill -9 are safe: the next owner reads again what was not committed. SIGHUP
+/// reloads the configuration (so does a change of the file with reload.watch): limits, rates and log.filter apply at
+/// once, other changes are logged and need a restart. The map is changed by `geofold shards migrate`; another map in
+/// the file is refused.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     #[command(flatten)]

@@ -9,18 +9,18 @@ use super::{ConfigArgs, Failure, connect, output};
 use crate::geoshard::cover::Shape;
 use crate::search::{self, Search};
 
-/// Find the documents in a circle, the nearest first: a small client, to see the whole thing work.
+/// Find documents in a circle, nearest first: a minimal client.
 ///
-/// Only the geoshards that cover the circle are asked. A document that is just moving, and seen twice, is printed once, as
-/// its newer copy. Exit code 1: Elasticsearch did not answer, or not for all indices.
+/// Asks only the geoshards of the circle's cover. A document found twice during a move is printed once, in its newer
+/// version. Exit code 1: Elasticsearch did not answer, or not for all indices.
 #[derive(Debug, Args)]
 pub struct SearchArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// The circle; the radius with a unit, for example 48.85,2.35,25mi. Without one, metres.
+    /// Circle; the radius with a unit, for example 48.85,2.35,25mi (default: metres).
     #[arg(long, value_name = "LAT,LON,RADIUS", value_parser = Shape::parse_circle, allow_hyphen_values = true)]
     circle: Shape,
-    /// How many documents at most.
+    /// Maximum documents.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = limit)]
     limit: usize,
     /// Print JSON.

@@ -14,30 +14,30 @@ use super::{ConfigArgs, Failure, connect, output, signals};
 use crate::config::Partitioner;
 use crate::send::{LineRules, Op, SendOptions};
 
-/// Produce documents, deletes and patches from a file or standard input to the topic, keyed by document id.
+/// Produce documents, deletes and patches from a file or standard input to the topic.
 ///
-/// One record per line. A line that begins with `{` is a document, and --id-field says where its id is. Otherwise the
-/// line is `ID<TAB>JSON`, or `ID<TAB>OP<TAB>JSON` with OP one of index, delete, patch, touch, refeed; without JSON it is a delete.
-/// Keys go to the partition where the Java client would put them. Exit code 1 if anything was not delivered.
+/// One record per line. A line that begins with `{` is a document whose id is at --id-field. Otherwise `ID<TAB>JSON`,
+/// or `ID<TAB>OP<TAB>JSON` with OP index, delete, patch, touch or refeed; without JSON it is a delete. Keys are
+/// partitioned by kafka.partitioner. Exit code 1: a record was not delivered.
 #[derive(Debug, Args)]
 pub struct SendArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// The file to read; standard input if it is `-` or missing.
+    /// File to read; standard input if `-` or missing.
     file: Option<PathBuf>,
     /// Dotted path of the id in a line that is a JSON object.
     #[arg(long, value_name = "PATH", default_value = "id")]
     id_field: String,
-    /// The operation of lines that do not name their own.
+    /// Operation of lines that do not name one.
     #[arg(long, value_enum)]
     op: Option<OpArg>,
-    /// Another topic than the configured one.
+    /// Topic, instead of the configured one.
     #[arg(long)]
     topic: Option<String>,
     /// Records per second, at most.
     #[arg(long, value_name = "N")]
     rate: Option<NonZeroU32>,
-    /// Count bad lines and failed deliveries, and go on.
+    /// Continue after bad lines and failed deliveries, and count them.
     #[arg(long)]
     keep_going: bool,
 }

@@ -10,7 +10,7 @@ use clap_complete::Shell;
 
 use super::Failure;
 
-/// Print the completions of a shell.
+/// Print shell completions.
 ///
 /// For bash: geofold completions bash > /usr/share/bash-completion/completions/geofold
 #[derive(Debug, Args)]
@@ -22,7 +22,7 @@ pub struct CompletionsArgs {
 /// Print the manual page of geofold, or write those of all subcommands.
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// Write geofold.1, geofold-run.1 and so on into this folder, which must exist.
+    /// Write geofold.1, geofold-run.1 and so on into this existing folder.
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! Where a database is, without the password: what is in an address ends up in logs.
+//! Database URLs. They never contain a password, because URLs are logged.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,15 +11,15 @@ use url::Url;
 /// How a connection to PostgreSQL is encrypted; libpq's `sslmode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SslMode {
-    /// Not.
+    /// No TLS.
     Disable,
-    /// If the server can; the default. A server that says it can not is believed.
+    /// TLS if the server offers it, otherwise plaintext; the default. An attacker can force plaintext.
     Prefer,
-    /// Always, with a server that is anybody.
+    /// TLS required; the server certificate is not verified.
     Require,
-    /// Always, with a server whose certificate is signed by a known authority.
+    /// TLS required; the certificate must be signed by a trusted CA.
     VerifyCa,
-    /// The same, and the certificate is for the host that was asked.
+    /// As `VerifyCa`, and the certificate must match the host name.
     VerifyFull,
 }
 
@@ -32,13 +32,13 @@ impl SslMode {
         ("verify-full", Self::VerifyFull),
     ];
 
-    /// Whether a connection without encryption is refused.
+    /// Whether unencrypted connections are refused.
     pub fn insists(self) -> bool {
         !matches!(self, Self::Disable | Self::Prefer)
     }
 }
 
-/// The address of a database.
+/// A database URL.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DatabaseUrl {
@@ -48,28 +48,28 @@ pub enum DatabaseUrl {
     Postgres(PostgresUrl),
 }
 
-/// The address of a database of a PostgreSQL server; it has a user, a host and a database, and no password.
+/// The URL of a PostgreSQL database: user, host and database, without password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PostgresUrl {
     url: Url,
     ssl_mode: SslMode,
 }
 
-/// Why a text is not the address of a database. Never quotes a text that may hold a password.
+/// Why a text is not a database URL. The messages never quote it, since it may contain a password.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BadDatabaseUrl {
     /// `postgres://name:password@host/database`
-    #[error("the address holds a password: give it with password or password_file")]
+    #[error("the URL contains a password: set it with password or password_file")]
     Password,
-    /// No kind of database that is known here, or not enough of it.
+    /// Unknown kind of database, or an incomplete URL.
     #[error(
-        "this is not the address of a database: write \"sqlite:geofold.db\" or \
+        "not a database URL: write \"sqlite:geofold.db\" or \
          \"postgres://user@host:5432/database\", with ?sslmode=verify-full for TLS"
     )]
     NotAnAddress,
-    /// Something after the `?` that is not known here.
+    /// Unknown parameters.
     #[error(
-        "the address may have ?sslmode=disable|prefer|require|verify-ca|verify-full, and nothing else, at its end"
+        "the URL may end with ?sslmode=disable|prefer|require|verify-ca|verify-full and no other parameter"
     )]
     Parameter,
 }

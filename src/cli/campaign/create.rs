@@ -23,52 +23,51 @@ use crate::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
 use crate::ids::ShardId;
 
-/// Make a campaign: the list of its ids, to which nothing is done until `campaign run`.
+/// Create a campaign; nothing happens to its documents until `campaign run`.
 ///
-/// Ids are sorted by their bytes, and each is in the list once, however often it was given. Memory is bounded by --memory; what
-/// does not fit goes to temporary files. Until the list is whole nobody can run it; a list that a crash left half is shown as
-/// broken off, and `cancel` and `remove` take it away. Prints the campaign's number.
+/// Ids are sorted and deduplicated within --memory, using temporary files. An incomplete list cannot run; after a crash
+/// it is shown as broken, and `cancel` and `remove` delete it. Prints the campaign's number.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("which").required(true).args(["from", "shard", "all", "query", "map_diff"]))]
 pub struct CreateArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// What is done to each document: touch places it again, refeed reads it again from the source of truth ([source]), delete
-    /// deletes it.
+    /// Action for each document: touch places it again, refeed reads it again from the source of truth ([source]),
+    /// delete deletes it.
     #[arg(long, value_enum)]
     action: ActionArg,
-    /// A file of ids, one a line; `-` is standard input. A line that begins with `{` is JSON with the id as its "id", as
-    /// `geofold audit --out` writes it. A line that can not be an id is kept with the campaign, as failed.
+    /// File of ids, one per line; `-` is standard input. A line that begins with `{` is JSON with "id", as `geofold
+    /// audit --out` writes. Invalid ids are stored as failed.
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Every document that belongs to this geoshard, by the placements; may be given again.
+    /// Every document of this geoshard, by the placements; repeatable.
     #[arg(long, value_name = "ID")]
     shard: Vec<String>,
     /// Every document that is not deleted, by the placements.
     #[arg(long)]
     all: bool,
-    /// Every document in any geoshard that the query in this file finds; JSON, in Elasticsearch's language.
+    /// Every document found by the Elasticsearch query in this JSON file, in any geoshard.
     #[arg(long, value_name = "FILE")]
     query: Option<PathBuf>,
-    /// Every document that lies in another geoshard by the second map than by the first.
+    /// Every document whose geoshard differs between the two maps.
     #[arg(long, num_args = 2, value_names = ["OLD", "NEW"])]
     map_diff: Vec<PathBuf>,
-    /// What people call it; by default, what it is.
+    /// Display name; default: a description.
     #[arg(long)]
     name: Option<String>,
-    /// Ids in one chunk [default: campaigns.chunk]. What a run that is killed may send twice.
+    /// Ids per chunk [default: campaigns.chunk], the unit that a killed run may send twice.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(crate::campaign::chunk::MAX_IDS)))]
     chunk: Option<u32>,
-    /// Ids per second, at most, all runs together. `campaign rate` changes it.
+    /// Maximum ids per second, all runs together; `campaign rate` changes it.
     #[arg(long, value_name = "N")]
     rate: Option<NonZeroU32>,
-    /// Begin it paused: runs wait until `campaign resume`.
+    /// Start paused: runs wait until `campaign resume`.
     #[arg(long)]
     paused: bool,
     /// Memory for sorting ids.
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     memory: ByteSize,
-    /// Where temporary files go: about the size of the ids.
+    /// Folder for temporary files, about the size of the ids.
     #[arg(long, value_name = "DIR")]
     temp_dir: Option<PathBuf>,
     /// Print JSON.

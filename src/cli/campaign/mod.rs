@@ -16,11 +16,11 @@ use crate::campaign::store::{Store, StoreError};
 use crate::config::Config;
 use crate::database::Database;
 
-/// Touch, refeed or delete any number of documents: make a list, run it on any machines, watch it.
+/// Touch, refeed or delete many documents: create a list, run it on any machines, watch it.
 ///
-/// A campaign is a list of document ids with an action, kept in [database] until somebody runs it. Any number of `run`s, on
-/// any machines, share the work; each sends records to the topic, which workers carry out in order with all other writes. A run
-/// that is killed loses nothing: what it had in work is sent again by the others. docs/campaigns.md begins with the task.
+/// A campaign is a list of document ids with an action, stored in [database]. Any number of `run`s on any machines
+/// share the work; each sends records to the topic, which workers process in order with all other writes. A killed run
+/// loses nothing: the others send its chunk again (docs/campaigns.md).
 #[derive(Debug, Args)]
 pub struct CampaignArgs {
     #[command(subcommand)]
@@ -34,15 +34,15 @@ enum CampaignCommand {
     Watch(run::WatchArgs),
     Status(show::StatusArgs),
     List(show::ListArgs),
-    /// Hand out no more chunks for now; what is at work comes to its end. Runs wait.
+    /// Pause: no more chunks are handed out; current ones are finished.
     Pause(OneArgs),
-    /// Go on after a pause.
+    /// Resume after a pause.
     Resume(OneArgs),
-    /// End a campaign for good; what is at work stops within some seconds. What was sent stays sent.
+    /// Cancel permanently; current chunks stop within seconds. Records already sent remain.
     Cancel(OneArgs),
-    /// Put the ids that failed behind all others, to be tried again.
+    /// Queue failed ids again, after all others.
     Retry(OneArgs),
-    /// Forget a campaign that is done or cancelled, with its list.
+    /// Remove a finished or cancelled campaign and its list.
     Remove(OneArgs),
     Rate(RateArgs),
 }
@@ -56,14 +56,14 @@ struct OneArgs {
     id: i64,
 }
 
-/// Change how many ids per second a campaign may send, all runs together; runs follow within a lease's time.
+/// Change the rate of all runs together; runs follow within the lease time.
 #[derive(Debug, Args)]
 struct RateArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// The campaign's number.
     id: i64,
-    /// Ids per second, at most; `none` for any number.
+    /// Maximum ids per second; `none` for no limit.
     #[arg(value_parser = rate)]
     rate: Rate,
 }

@@ -32,13 +32,13 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// For sorting the ids of a periodic campaign.
 const MEMORY: usize = 64 << 20;
 
-/// Work on a campaign until nothing is left of it. May run any number of times at once, on any machines.
+/// Work on a campaign until nothing is left; may run concurrently on any machines.
 ///
-/// It needs [database], Kafka, and Elasticsearch, which knows the partitions of documents. What of them is away is waited for. SIGTERM or SIGINT: the chunk at work is
-/// brought to its end, for shutdown.drain at most, then it ends. SIGHUP: the same at a terminal, which is gone then; elsewhere
-/// the configuration is read again, as it is when the file changes, with reload.watch, and log.filter is followed. Killing it is as safe: when its lease is over (campaigns.lease)
-/// its chunk is sent again by another. Exit code 0: the campaign is done, and nothing failed; 1: ids failed (`campaign status` shows
-/// them, `campaign retry` tries them again), it was cancelled, or this run was stopped or could not go on; 2: no such campaign.
+/// Needs [database], Kafka, and Elasticsearch (for partitions of documents), and waits for them. SIGTERM or SIGINT:
+/// finishes its chunk within shutdown.drain. SIGHUP: the same at a terminal; elsewhere reloads the configuration (as
+/// does a change of the file with reload.watch) for log.filter. Killing is safe: when the lease (campaigns.lease)
+/// expires, another run sends the chunk again. Exit code 0: done without failures; 1: ids failed (see `campaign
+/// status`, `campaign retry`), cancelled, or this run was stopped; 2: no such campaign.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     #[command(flatten)]
@@ -47,12 +47,11 @@ pub struct RunArgs {
     id: i64,
 }
 
-/// Make and run the campaigns in [[campaigns.periodic]], each whenever its period begins, until told to stop.
+/// Create and run the campaigns in [[campaigns.periodic]] at the start of each period.
 ///
-/// Run two of them for safety: however many there are, each period has one campaign, and all work on it. While the last
-/// campaign of a name is not over, none is added. The last five that are over are kept. SIGTERM or SIGINT: it ends like
-/// `campaign run`, with exit code 0. SIGHUP: the configuration is read again, as it is when the file changes, with
-/// reload.watch; log.filter is followed, and campaigns that were added wait for a restart.
+/// Run two for availability: each period has one campaign, shared by all. While the last campaign of a name is not
+/// over, none is added. The last five finished are kept. SIGTERM or SIGINT: ends like `campaign run`, with exit code 0.
+/// SIGHUP (or a change of the file with reload.watch): log.filter is reloaded; added campaigns wait for a restart.
 #[derive(Debug, Args)]
 pub struct WatchArgs {
     #[command(flatten)]

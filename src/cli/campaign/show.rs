@@ -12,14 +12,14 @@ use super::{ConfigArgs, Failure, open, output, refused};
 use crate::campaign::State;
 use crate::campaign::store::{Failed, Status};
 
-/// Show how campaigns stand: progress, rate, estimated end, failures. Without ID, those that are not over.
+/// Show progress, rate, estimated end and failures. Without ID: all unfinished campaigns.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// The campaign's number.
     id: Option<i64>,
-    /// Failed ids that are shown, with the reason, of each campaign.
+    /// Failed ids to show per campaign, with reasons.
     #[arg(long, value_name = "N", default_value_t = 10)]
     failures: u32,
     /// Print JSON.
@@ -27,7 +27,7 @@ pub struct StatusArgs {
     json: bool,
 }
 
-/// List all campaigns, a line each.
+/// List all campaigns.
 #[derive(Debug, Args)]
 pub struct ListArgs {
     #[command(flatten)]

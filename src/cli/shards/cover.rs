@@ -8,15 +8,15 @@ use super::{ConfigArgs, Failure, connect, output};
 use crate::geoshard::cover::Shape;
 use crate::geoshard::{LiveMaps, describe};
 
-/// Say which geoshards a search within a circle, a box or a polygon has to ask: whatever Elasticsearch would find there is
-/// in one of them. While the map is changed, those of the old and of the new one.
+/// List the geoshards that a search in a circle, box or polygon must ask: together they contain every hit. While the
+/// map is changed, those of both maps.
 #[derive(Debug, Args)]
 pub struct CoverArgs {
     #[command(flatten)]
     config: ConfigArgs,
     #[command(flatten)]
     shape: ShapeArgs,
-    /// Believe geoshards.map, and do not ask Elasticsearch which maps are in force.
+    /// Use geoshards.map without asking Elasticsearch which maps are in force.
     #[arg(long)]
     offline: bool,
     /// Print JSON.
@@ -27,13 +27,13 @@ pub struct CoverArgs {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct ShapeArgs {
-    /// A circle; the radius with a unit, for example 48.85,2.35,25mi. Without one, metres.
+    /// Circle; the radius with a unit, for example 48.85,2.35,25mi (default: metres).
     #[arg(long, value_name = "LAT,LON,RADIUS", value_parser = Shape::parse_circle, allow_hyphen_values = true)]
     circle: Option<Shape>,
-    /// A box, in degrees; over the antimeridian if LEFT is greater than RIGHT.
+    /// Box in degrees; crosses the antimeridian if LEFT is greater than RIGHT.
     #[arg(long = "box", value_name = "TOP,LEFT,BOTTOM,RIGHT", value_parser = Shape::parse_box, allow_hyphen_values = true)]
     bounding_box: Option<Shape>,
-    /// A polygon, in one argument: its vertices in degrees. To cross the antimeridian, write longitudes beyond ±180.
+    /// Polygon as one argument: vertices in degrees. To cross the antimeridian use longitudes beyond ±180.
     #[arg(long, value_name = "LAT,LON LAT,LON …", value_parser = Shape::parse_polygon, allow_hyphen_values = true)]
     polygon: Option<Shape>,
 }

@@ -7,9 +7,8 @@ use clap::Args;
 use super::{ConfigArgs, Failure, connect, output};
 use crate::indices;
 
-/// Create the indices that are missing: one per geoshard, and geofold's own two. What exists is never changed; where it
-/// differs from what geofold needs, that is said, and the exit code is 1; where it differs from the index template, that is
-/// said too.
+/// Create missing indices: one per geoshard and two internal ones. Existing indices are never changed; differences from
+/// the requirements (exit code 1) or from the index template are reported.
 #[derive(Debug, Args)]
 pub struct CreateArgs {
     #[command(flatten)]

@@ -10,8 +10,7 @@ use super::{Failure, output};
 use crate::geoshard::GeoshardMap;
 use crate::geoshard::diff::Comparison;
 
-/// Say what changes from one map to another: the parts of the globe, and with --points the load, that get another
-/// geoshard.
+/// Show which parts of the globe, and with --points which load, change geoshard between two maps.
 #[derive(Debug, Args)]
 pub struct DiffArgs {
     /// The map before.

@@ -17,20 +17,19 @@ use crate::points::{self, Columns, Format, Place, Row, Weight};
 /// How rows of points are read.
 #[derive(Debug, Clone, Args)]
 pub struct RowArgs {
-    /// How the file is written; told by its first character if not given.
+    /// Format of the file; detected by its first character if not given.
     #[arg(long, value_enum)]
     format: Option<FormatArg>,
-    /// Column, or dotted path in a JSON object, of the latitude in degrees.
+    /// Column or dotted path of the latitude in degrees.
     #[arg(long, value_name = "NAME", requires = "lon", conflicts_with = "location")]
     lat: Option<String>,
-    /// Column, or dotted path in a JSON object, of the longitude in degrees.
+    /// Column or dotted path of the longitude in degrees.
     #[arg(long, value_name = "NAME", requires = "lat")]
     lon: Option<String>,
-    /// Dotted path of the location in a JSON object, in any form that a geo_point takes [default: location; in a CSV
-    /// file, columns lat and lon].
+    /// Dotted path of the location in a JSON object, in any geo_point form.
     #[arg(long, value_name = "PATH")]
     location: Option<String>,
-    /// The load score of a point, as a weighted sum of columns: "users", "users + 0.5*active + 10*queries".
+    /// Load of a point, a weighted sum of columns: "users", "users + 0.5*active + 10*queries".
     #[arg(long, value_name = "SUM", default_value = "1")]
     weight: Weight,
 }

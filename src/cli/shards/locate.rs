@@ -8,7 +8,7 @@ use super::{ConfigArgs, Failure, connect, output};
 use crate::geo::GeoPoint;
 use crate::geoshard::describe;
 
-/// Say which geoshard a point belongs to.
+/// Show the geoshard of a point.
 #[derive(Debug, Args)]
 pub struct LocateArgs {
     #[command(flatten)]

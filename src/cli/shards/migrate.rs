@@ -18,17 +18,16 @@ use crate::migrate::{Migration, Tell};
 
 /// Change the map while workers run and writes go on.
 ///
-/// `--to FILE` creates the indices that are missing, makes both maps known to every worker, lets the new one decide once all
-/// have confirmed, moves every document to where it says, and ends with the new map alone. It may be interrupted or killed at
-/// any time; the same command goes on. Workers need not be restarted; put the new map into geoshards.map of all of them
-/// when it has ended. Exit code 0: it has ended.
+/// `--to FILE` creates missing indices, announces both maps to all workers, lets the new map decide once all have
+/// confirmed, moves every document, and ends with the new map alone. It may be interrupted or killed; repeat the
+/// command to continue. Workers need no restart; afterwards set geoshards.map of all of them. Exit code 0: completed.
 #[derive(Debug, Args)]
 pub struct MigrateArgs {
     #[command(flatten)]
     config: ConfigArgs,
     #[command(flatten)]
     what: What,
-    /// Documents that are asked to move, per second, at most.
+    /// Maximum touches per second.
     #[arg(long, value_name = "N", default_value = "2000")]
     touch_rate: NonZeroU32,
     /// Break this rule of the protocol.
@@ -40,16 +39,16 @@ pub struct MigrateArgs {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct What {
-    /// The new map: begin to change to it, or go on.
+    /// New map: start or continue the change.
     #[arg(long, value_name = "FILE")]
     to: Option<PathBuf>,
-    /// Say how far the change is, and who has not confirmed.
+    /// Show progress and missing confirmations.
     #[arg(long)]
     status: bool,
-    /// Call the change off: go back to the old map, the same way.
+    /// Abort the change: return to the old map in the same way.
     #[arg(long)]
     abort: bool,
-    /// Delete the empty indices of geoshards that only the other map of the last change had.
+    /// Delete empty indices of geoshards that only the other map of the last change had.
     #[arg(long)]
     retire: bool,
 }

@@ -15,7 +15,7 @@ use clap::{Args, Subcommand};
 
 use super::{ConfigArgs, Failure, connect, output};
 
-/// Geoshards: plan a map, compare maps, create indices, change the map while workers run, locate a point, cover a circle.
+/// Geoshards: plan, show, compare and change maps, create indices, compute covers.
 #[derive(Debug, Args)]
 pub struct ShardsArgs {
     #[command(subcommand)]

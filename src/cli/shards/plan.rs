@@ -14,55 +14,54 @@ use crate::geoshard::GeoshardMap;
 use crate::geoshard::plan::{By, CellLoads, Naming, Plan, PlanOptions};
 use crate::geoshard::tracks::Follower;
 
-/// Plan a map: geoshards of about the same load, from points with a load.
+/// Plan a map of geoshards with about equal load.
 ///
-/// Points are summed up in S2 cells, and the cells, walked along the Hilbert curve, are cut into geoshards with the least
-/// sum of squared loads. Every count from --min to --max is tried, and the most even one is kept. The report says how even
-/// that is, with the usual greedy cut beside it, and how many geoshards circles around the load touch. docs/geoshards.md
-/// says how to choose.
+/// Points are summed by S2 cell, and the cells are cut along the Hilbert curve with the least sum of squared loads.
+/// Every count from --min to --max is tried, and the most even one is kept. The report shows evenness, a greedy cut for
+/// comparison, and how many geoshards circles touch (docs/geoshards.md).
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// The points: CSV with a header, or one JSON object a line; `-` is standard input.
+    /// Points: CSV with a header, or one JSON object per line; `-` is standard input.
     #[arg(required_unless_present = "from_index", conflicts_with = "from_index")]
     points: Option<PathBuf>,
-    /// Plan by the documents of these indices of the configured Elasticsearch instead, as searches see them; `*` stands
-    /// for any characters. Documents without a location, or without a column of --weight, are left out and counted.
+    /// Use the documents of these indices of the configured Elasticsearch, as searches see them; `*` is a wildcard.
+    /// Documents without a location, or without a column of --weight, are left out and counted.
     #[arg(long, value_name = "INDEX", value_delimiter = ',')]
     from_index: Vec<String>,
     #[command(flatten)]
     config: ConfigArgs,
     #[command(flatten)]
     rows: RowArgs,
-    /// S2 level of the cells that are cut between: 7 is some 70 km wide, and each more halves that.
+    /// S2 level of the cells to cut between: 7 is about 70 km wide, each further level half of that.
     #[arg(long, value_name = "N", default_value_t = 7, help_heading = "Plan")]
     level: u8,
-    /// A cell with more than this part of an average geoshard's load, at the largest count, is split.
+    /// Split cells with more than this share of an average geoshard's load, at the largest count.
     #[arg(long, value_name = "PART", default_value_t = 0.25, help_heading = "Plan")]
     split: f64,
-    /// The level of the smallest cells that splitting may come to.
+    /// Level of the smallest cells after splitting.
     #[arg(long, value_name = "N", default_value_t = 12, help_heading = "Plan")]
     finest: u8,
-    /// The lowest number of geoshards to try.
+    /// Lowest number of geoshards to try.
     #[arg(long, value_name = "N", default_value_t = 40, help_heading = "Plan")]
     min: usize,
-    /// The highest number of geoshards to try.
+    /// Highest number of geoshards to try.
     #[arg(long, value_name = "N", default_value_t = 100, help_heading = "Plan")]
     max: usize,
-    /// Which count is kept: the one with the least coefficient of variation, or with the least standard deviation, which
-    /// falls with the count by itself.
+    /// Which count to keep: least coefficient of variation, or least standard deviation (which decreases with the
+    /// count).
     #[arg(long, value_enum, default_value = "cv", help_heading = "Plan")]
     by: ByArg,
-    /// A sample of tracks, to tell which share of writes would cross a border: rows with an id and a point, in the order
-    /// of time, read as the points are.
+    /// Sample of tracks, to report the share of writes that cross a border: rows with an id and a point in time order,
+    /// in the format of the points.
     #[arg(long, value_name = "FILE", help_heading = "Report")]
     tracks: Option<PathBuf>,
-    /// Column, or dotted path, of what a row of --tracks is about.
+    /// Column or dotted path of the id in --tracks.
     #[arg(long, value_name = "NAME", default_value = "id", help_heading = "Report")]
     track_id: String,
     /// Print JSON.
     #[arg(long, help_heading = "Report")]
     json: bool,
-    /// Write the map to this file, which must not exist.
+    /// Write the map to this new file.
     #[arg(long, value_name = "FILE", help_heading = "Map")]
     out: Option<PathBuf>,
     /// Overwrite the file of --out.
@@ -74,8 +73,8 @@ pub struct PlanArgs {
     /// The map's version.
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "after", help_heading = "Map")]
     map_version: u64,
-    /// The map that this one is to replace: its version is one lower, and its geoshards' ids stay where most of their
-    /// load stays, so that little has to move.
+    /// Map to be replaced: the new version is one higher, and ids stay where most of their load stays, to minimise
+    /// moves.
     #[arg(long, value_name = "FILE", help_heading = "Map")]
     after: Option<PathBuf>,
 }

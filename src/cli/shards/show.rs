@@ -12,18 +12,18 @@ use super::{ConfigArgs, Failure, connect, output};
 use crate::geoshard::plan::CellLoad;
 use crate::geoshard::{GeoshardMap, describe, geojson, outline, picture};
 
-/// Show a map's geoshards: as a table, as JSON, as GeoJSON, or as a picture. With --points, with the load in each.
+/// Show a map as a table, JSON, GeoJSON or picture, with --points including loads.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Show this map, and do not read the configuration.
+    /// Show this map, without reading the configuration.
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
-    /// Start of every index name, for --map.
+    /// Prefix of index names, for --map.
     #[arg(long, value_name = "TEXT", default_value = "geofold", requires = "map")]
     prefix: String,
-    /// How to show it. Browsers show SVG, and make PNG of it; QGIS, geojson.io and others take GeoJSON.
+    /// Output format. Browsers show SVG and can save it as PNG; QGIS and geojson.io read GeoJSON.
     #[arg(long = "as", value_enum, value_name = "FORM", default_value = "table")]
     form: Form,
     /// Print JSON; the same as --as json.
