@@ -92,7 +92,7 @@ impl LostTasks {
             ended = &mut work => return Ok(ended),
             Some(lost) = self.0.recv() => lost,
         };
-        tracing::error!(task = lost.task, how = lost.how, "a background task is lost; stopping");
+        tracing::error!(task = lost.task, how = lost.how, "a background task ended unexpectedly; stopping");
         stop.cancel();
         if let Err(error) = work.await {
             tracing::error!(%error, "and stopping did not go well");

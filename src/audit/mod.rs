@@ -213,7 +213,7 @@ pub enum AuditError {
     Scan(#[from] ScanError),
     /// No room, or no right to write.
     #[error(
-        "can not use temporary files in {folder}: {error}; it takes about 60 bytes for each placement and each copy; \
+        "cannot use temporary files in {folder}: {error}; about 60 bytes are needed for each placement and each copy; \
          another folder is taken with --temp-dir"
     )]
     Temporary {
@@ -223,10 +223,10 @@ pub enum AuditError {
         error: io::Error,
     },
     /// The topic could not be asked.
-    #[error("can not ask how far the topic is: {0}")]
+    #[error("could not read the topic's end offsets: {0}")]
     Log(String),
     /// Touches did not get into the topic.
-    #[error("can not ask for documents to be placed again: {0}")]
+    #[error("could not produce touches: {0}")]
     Touch(String),
     /// The source of truth could not be asked.
     #[error("the source of truth gives no answer: {0}; `geofold check` asks it, too")]

@@ -94,7 +94,7 @@ impl Periodic {
                 Ok(None) => Duration::ZERO,
                 Ok(Some(last)) => until_next(last, self.every, unix_now()),
                 Err(error) => {
-                    tracing::warn!(%error, "when the last audit ended can not be read; it is asked again");
+                    tracing::warn!(%error, "could not read when the last audit ended; retrying");
                     tokio::time::sleep(self.after_failure()).await;
                     continue;
                 }
@@ -115,16 +115,16 @@ impl Periodic {
                     if report.is_clean() {
                         tracing::info!(%report, "an audit ended");
                     } else {
-                        tracing::warn!(%report, "an audit found what is wrong; `geofold audit` tells which documents");
+                        tracing::warn!(%report, "an audit found defects; `geofold audit` lists the documents");
                     }
                     if let Err(error) = self.remember().await {
-                        tracing::warn!(%error, "when the audit ended could not be remembered");
+                        tracing::warn!(%error, "could not store when the audit ended");
                         tokio::time::sleep(self.after_failure()).await;
                     }
                 }
                 Err(error) => {
                     self.metrics.audit.audits.of(Success::Failed).inc();
-                    tracing::warn!(%error, "an audit could not be ended; it begins anew");
+                    tracing::warn!(%error, "an audit failed; it starts again later");
                     tokio::time::sleep(self.after_failure()).await;
                 }
             }
@@ -148,7 +148,7 @@ impl Periodic {
             Sweep::Waits(partitions) => {
                 tracing::warn!(
                     ?partitions,
-                    "placements of deleted documents are not swept: these partitions have not committed what was there at the oldest mark"
+                    "placements of deleted documents are not swept: these partitions have not committed everything up to the oldest mark"
                 );
                 None
             }
@@ -193,7 +193,7 @@ impl Periodic {
             if let Some(mender) = &mender {
                 let mended = mender.mend(&findings).await?;
                 let count = mended.iter().filter(|outcome| **outcome == Mended::Yes).count();
-                tracing::info!(mended = count, of = findings.len(), "the audit mended documents");
+                tracing::info!(mended = count, of = findings.len(), "the audit repaired documents");
             }
             Ok(())
         };

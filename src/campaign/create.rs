@@ -111,7 +111,7 @@ pub async fn create(
             if store.give_up(id).await.is_err() || store.remove(id).await.is_err() {
                 tracing::warn!(
                     campaign = id,
-                    "half a list may be left; `geofold campaign remove` forgets it"
+                    "an incomplete list may remain; `geofold campaign remove` deletes it"
                 );
             }
             Err(error)
@@ -203,7 +203,7 @@ async fn signs_of_life(store: &Store, id: i64) -> CreateError {
         match store.beat(id).await {
             Ok(true) => {}
             Ok(false) => return CreateError::Cancelled(id),
-            Err(error) if error.is_passing() => tracing::warn!(%error, "a sign of life was not taken"),
+            Err(error) if error.is_passing() => tracing::warn!(%error, "a heartbeat failed"),
             Err(error) => return error.into(),
         }
     }

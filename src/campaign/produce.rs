@@ -30,7 +30,7 @@ const UNKNOWN_PARTITION: &str =
 
 /// Nothing can be produced, now or later.
 #[derive(Debug, Error)]
-#[error("records can not be produced: {0}; check [kafka], the topic, and what this user may do there")]
+#[error("could not produce records: {0}; check [kafka], the topic, and what this user may do there")]
 pub struct ProduceError(KafkaError);
 
 /// Sends the records of chunks to one topic.
@@ -153,11 +153,11 @@ impl Producing {
             }
             let Some(error) = passing else { return Ok(failed) };
             if let Some((_, reason)) = self.producer.client().fatal_error() {
-                tracing::error!(%reason, "the kafka client can go on no more");
+                tracing::error!(%reason, "the kafka client failed permanently");
                 return Err(ProduceError(error));
             }
             let delay = delays.next(None);
-            tracing::warn!(%error, records = open.len(), ?delay, "records were not acknowledged; they are sent again");
+            tracing::warn!(%error, records = open.len(), ?delay, "records were not acknowledged; resending");
             tokio::time::sleep(delay).await;
         }
     }

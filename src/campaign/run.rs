@@ -152,7 +152,7 @@ impl Runner {
             },
             lost = self.keep(lease, &rate) => {
                 match lost? {
-                    Lost::Taken => tracing::warn!(token = lease.token, "another runner has this chunk now"),
+                    Lost::Taken => tracing::warn!(token = lease.token, "another runner holds this chunk"),
                     Lost::Cancelled => self.give_back(lease).await,
                 }
                 return Ok(());
@@ -166,7 +166,7 @@ impl Runner {
         let done = self.patiently(stop, async || self.store.finish(lease, produced, &failed).await).await?;
         if done != Some(true) {
             // Where the answer was lost, this is how its success looks, too.
-            tracing::warn!(token = lease.token, "another runner has this chunk now, or it is done");
+            tracing::warn!(token = lease.token, "another runner holds this chunk, or it is done");
         }
         Ok(())
     }
@@ -179,7 +179,7 @@ impl Runner {
                 Ok(None) => return Ok(Lost::Taken),
                 Ok(Some(standing)) if standing.state == State::Cancelled => return Ok(Lost::Cancelled),
                 Ok(Some(standing)) => rate.store(standing.rate, Ordering::Relaxed),
-                Err(error) if error.is_passing() => tracing::warn!(%error, "a lease was not extended"),
+                Err(error) if error.is_passing() => tracing::warn!(%error, "could not extend a lease"),
                 Err(error) => return Err(error),
             }
         }
@@ -188,7 +188,7 @@ impl Runner {
     /// Where this fails the lease ends by itself.
     async fn give_back(&self, lease: &Lease) {
         if let Err(error) = self.store.give_back(lease).await {
-            tracing::warn!(%error, token = lease.token, "a chunk was not given back; others get it when its lease is over");
+            tracing::warn!(%error, token = lease.token, "could not release a chunk; others get it when its lease expires");
         }
     }
 

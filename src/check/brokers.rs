@@ -145,7 +145,7 @@ fn topic_finding(
             Finding::unreachable(about, format_args!("{topic}: {error}"))
         }
         Err(error @ (TopicFactsError::NotLetIn(_) | TopicFactsError::Other(_))) => {
-            Finding::error(about, format_args!("{topic} can not be described: {error}"))
+            Finding::error(about, format_args!("could not describe {topic}: {error}"))
         }
     }
 }

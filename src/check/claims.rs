@@ -23,7 +23,7 @@ fn judge(target: &CheckTarget, claims: &[Option<Claim>]) -> Finding {
     let Some(longest) = longest else { return Finding::ok(CLAIMS, "no partition was claimed yet") };
     let (deadline, gc_deletes) = (longest.deadline(), target.gc_deletes);
     if gc_deletes >= deadline.saturating_mul(2) {
-        return Finding::ok(CLAIMS, format_args!("nobody acts by a batch.deadline above {deadline:?}"));
+        return Finding::ok(CLAIMS, format_args!("no worker acts by a batch.deadline above {deadline:?}"));
     }
     Finding::error(
         CLAIMS,

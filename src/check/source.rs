@@ -37,7 +37,7 @@ pub async fn look_at_source(config: &Config) -> Option<Finding> {
         Ok(Answer::Found(_)) if !is_named => Finding::error(
             ABOUT,
             format_args!(
-                "{} has a document for an id that nobody should have: it answers 200 (or gives a row) for anything; \
+                "{} has a document for an id that should not exist: it answers 200 (or gives a row) for anything; \
                  what is gone would never be found out",
                 source.name()
             ),
@@ -46,7 +46,7 @@ pub async fn look_at_source(config: &Config) -> Option<Finding> {
             good if good.level == Level::Ok && source.has_everything().await => Finding::error(
                 ABOUT,
                 format_args!(
-                    "{} has the document of source.probe_id, and one for an id that nobody should have: what is gone would \
+                    "{} has the document of source.probe_id, and one for an id that should not exist: what is gone would \
                      never be found out",
                     source.name()
                 ),
@@ -118,7 +118,7 @@ mod tests {
         }
         server.put(crate::refeed::UNLIKELY_ID, Reply::Document("{}"));
         let (level, message) = found(server.template(), "good").await;
-        assert!(level == Level::Error && message.contains("nobody should have"), "{message}");
+        assert!(level == Level::Error && message.contains("should not exist"), "{message}");
         let elsewhere = server.template().replace("documents", "document");
         let (level, message) = found(elsewhere, "good").await;
         assert!(level == Level::Error && message.contains("source.url"), "a wrong path passes: {message}");

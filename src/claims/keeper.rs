@@ -311,7 +311,7 @@ impl Keeper {
                     tracing::warn!(
                         partition,
                         ?verdict,
-                        "the partition's claim could not be written; nothing is sent once the last one is old"
+                        "could not write the partition's claim; nothing is sent once the last confirmation is older than batch.deadline"
                     );
                     self.change(partition, &assignment, Slot::not_written);
                 }
@@ -333,7 +333,7 @@ impl Keeper {
         if !ops.is_empty()
             && let Err(error) = self.elastic.bulk(&ops, self.timeout.min(LAST_REQUEST)).await
         {
-            tracing::warn!(%error, "the ends of claims could not be written; whoever takes these partitions over waits for this worker");
+            tracing::warn!(%error, "could not release claims; the next owners of these partitions wait as if this worker were still active");
         }
     }
 
@@ -345,7 +345,7 @@ impl Keeper {
     }
 
     fn report(&self, error: &CallError) -> bool {
-        tracing::warn!(%error, "the claims of partitions cannot be confirmed; nothing is sent once the last ones are old");
+        tracing::warn!(%error, "could not confirm claims; nothing is sent once the last confirmation is older than batch.deadline");
         false
     }
 

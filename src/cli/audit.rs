@@ -171,7 +171,7 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
     };
     tokio::select! {
         ended = work => ended,
-        () = stop.cancelled() => Err(anyhow!("interrupted; what was mended so far stays so").into()),
+        () = stop.cancelled() => Err(anyhow!("interrupted; repairs made so far remain").into()),
     }
 }
 
@@ -240,7 +240,7 @@ async fn run(args: &AuditArgs, audit: &Audit<'_>, mender: Option<&Mender<'_>>) -
                 }
                 Some(Mended::Changed) => {
                     repairs.changed_meanwhile += 1;
-                    "somebody changed it meanwhile; run the audit again"
+                    "changed concurrently; run the audit again"
                 }
                 Some(Mended::No(why)) => {
                     repairs.left_alone(finding, args.adopt);
@@ -296,7 +296,7 @@ fn print(args: &AuditArgs, report: &Report, repairs: Option<&Repairs>, found: u6
     if let Some(Repairs { mended, changed_meanwhile, left_alone, .. }) = repairs.filter(|_| report.wrong > 0)
     {
         output::line(format_args!(
-            "{mended} mended, {changed_meanwhile} changed meanwhile, {left_alone} left alone; run the audit again \
+            "{mended} repaired, {changed_meanwhile} changed concurrently, {left_alone} not repaired; run the audit again \
              once the workers have no lag"
         ))?;
     }

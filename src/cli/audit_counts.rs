@@ -52,7 +52,7 @@ pub async fn run(
         }
         match wrong.len() {
             0 => output::line("every count is what the documents say")?,
-            count if repairs => output::line(format_args!("{count} counts were wrong, and are mended"))?,
+            count if repairs => output::line(format_args!("{count} counts were wrong and are corrected"))?,
             count => output::line(format_args!(
                 "{count} counts are not what the documents say; if writes go on, or increments are not merged yet, that is why"
             ))?,
@@ -101,7 +101,7 @@ async fn nobody_merges(config: &Config, store: &Store) -> Result<(), Failure> {
     tokio::time::sleep(config.collector.takeover).await;
     if store.leader().await? != before {
         return Err(anyhow!(
-            "a collector is at work; stop all collectors and workers before counts are mended"
+            "a collector is running; stop all collectors and workers before correcting counts"
         )
         .into());
     }

@@ -75,7 +75,7 @@ pub async fn collect(args: CollectArgs) -> Result<ExitCode, Failure> {
     let work = async {
         let Some(database) = open(&config, &health, &stop).await? else { return Ok(()) };
         let notifier = Notifier::start(&config, metrics.clone(), &supervisor)
-            .map_err(|error| anyhow!("the kafka producer can not be made: {error}; check [kafka]"))
+            .map_err(|error| anyhow!("could not create the kafka producer: {error}; check [kafka]"))
             .map_err(Failure::usage)?;
         let store = Store::new(database.clone(), config.collector.top, config.collector.keep_versions);
         let collector = Collector {

@@ -92,7 +92,7 @@ impl ConfigArgs {
         }
         if findings.iter().any(Finding::is_error) {
             return Err(Failure::usage(anyhow::anyhow!(
-                "the configuration {} can not be used; see the lines above",
+                "invalid configuration {}; see the lines above",
                 self.config.display()
             )));
         }

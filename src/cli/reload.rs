@@ -149,7 +149,7 @@ impl Follower {
                 }
                 () = next_look(self.running.reload.watch) => {
                     if self.look(false).await {
-                        tracing::info!("the configuration's file, or the map's, has another content");
+                        tracing::info!("the content of the configuration file or the map has changed");
                         self.read_again();
                     }
                 }
@@ -174,7 +174,7 @@ impl Follower {
             }
             Err(error) => {
                 let error = Failure::from(error).to_string();
-                tracing::error!(error, "the configuration can not be used; the one in force stays");
+                tracing::error!(error, "invalid configuration; the current one stays in force");
                 Reloaded::Refused
             }
         };
@@ -196,7 +196,7 @@ impl Follower {
         };
         let mut next = self.running.following(&read, process);
         if self.filter.is_from_env() && next.log.filter != self.running.log.filter {
-            tracing::warn!("log.filter has changed, but RUST_LOG is set, and wins");
+            tracing::warn!("log.filter has changed, but RUST_LOG overrides it");
             next.log.filter.clone_from(&self.running.log.filter);
         }
         // What waits for a restart is still as it was: together they may be what no file says.
@@ -221,10 +221,10 @@ impl Follower {
         if let Some(worker) = &self.worker {
             worker.in_force.publish(Arc::new(self.running.clone()), source);
         }
-        tracing::info!(followed, filter = self.running.log.filter, "the configuration was read again");
+        tracing::info!(followed, filter = self.running.log.filter, "configuration reloaded");
         if !waiting.is_empty() {
             let keys = waiting.join(", ");
-            tracing::warn!(keys, "these keys have changed; they are followed after a restart");
+            tracing::warn!(keys, "these keys have changed; they apply after a restart");
         }
     }
 }

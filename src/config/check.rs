@@ -133,7 +133,7 @@ impl Findings {
             self.warning(
                 key,
                 format!(
-                    "{listen} can be reached from other machines, and nobody is asked for a password; \
+                    "{listen} is reachable from other machines without authentication; \
                      keep it inside a trusted network"
                 ),
             );
@@ -419,7 +419,7 @@ fn check_times(findings: &mut Findings, config: &Config) {
     findings.at_most(
         ("retry.initial", config.retry.initial),
         ("retry.max", config.retry.max),
-        "the longest wait can not be shorter than the first",
+        "the longest delay cannot be shorter than the first",
     );
     for (key, time) in [("retry.initial", config.retry.initial), ("commit.interval", config.commit.interval)]
     {

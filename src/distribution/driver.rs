@@ -161,16 +161,16 @@ impl Distributor {
         let (name, shard) = (&job.name, &key.shard);
         match (&self.around.dead_letters, job.gate) {
             (Some(dead_letters), true) if is_over => {
-                tracing::warn!(job = %name, %shard, reason, ?age, "a distribution is given up: it goes to the dead-letter topic");
+                tracing::warn!(job = %name, %shard, reason, ?age, "a distribution was abandoned; it goes to the dead-letter topic");
                 dead_letters.deliver(vec![letter(key, job, work, failure)]).await;
             }
             (_, false) if is_over => {
-                tracing::warn!(job = %name, %shard, reason, ?age, "a distribution is given up");
+                tracing::warn!(job = %name, %shard, reason, ?age, "a distribution was abandoned");
             }
             _ => {
                 let mut delays = delays.unwrap_or_else(|| self.around.retry.delays());
                 let delay = delays.next(None);
-                tracing::warn!(job = %name, %shard, reason, ?age, ?delay, "a distribution failed; it is tried again");
+                tracing::warn!(job = %name, %shard, reason, ?age, ?delay, "a distribution failed; retrying");
                 self.state().scheduler.failed(key, self.around.clock.now() + delay);
                 return Some(delays);
             }

@@ -146,7 +146,7 @@ impl LastRuns {
                     tracing::warn!(
                         ?memcached,
                         %error,
-                        "memcached can not be asked: every worker runs its distributions itself until it can"
+                        "memcached is unavailable; every worker runs its own distributions meanwhile"
                     );
                 }
                 None

@@ -137,7 +137,7 @@ impl Distributor {
             }
         };
         if tokio::time::timeout(limit, nothing_owed).await.is_err() {
-            tracing::warn!("distributions are left that could not be run in time; the next owners run them");
+            tracing::warn!("distributions not run in time are left to the next owners");
         }
     }
 

@@ -66,7 +66,7 @@ pub enum DryRunError {
     #[error("elasticsearch gave no usable answer within {0:?}; `geofold check` looks at what may be wrong")]
     Unanswered(Duration),
     /// No schema, no record.
-    #[error("the schemas of records can not be had: {0}")]
+    #[error("could not fetch the schemas of records: {0}")]
     Registry(#[from] Trouble),
 }
 

@@ -41,7 +41,7 @@ pub enum ReadError {
         error: KafkaError,
     },
     /// The topic can not be described.
-    #[error("the topic can not be described: {0}")]
+    #[error("could not describe the topic: {0}")]
     Describe(#[from] TopicFactsError),
 }
 

@@ -89,7 +89,7 @@ impl Signer {
         for (name, value) in instructions.headers() {
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|error| error.to_string())?;
             let mut value = HeaderValue::from_str(value).map_err(|_| {
-                "the AWS credentials have characters that can not be sent in a header; check for line breaks"
+                "the AWS credentials contain characters that are invalid in a header; check for line breaks"
                     .to_owned()
             })?;
             value.set_sensitive(true);

@@ -113,7 +113,7 @@ pub enum ConnectError {
     #[error("elasticsearch.ca_file does not hold a PEM certificate that can be used: {0}")]
     Ca(String),
     /// The HTTP client can not be made.
-    #[error("the http client for elasticsearch can not be set up: {0}")]
+    #[error("could not set up the http client for elasticsearch: {0}")]
     Client(String),
 }
 
@@ -266,14 +266,14 @@ impl HttpElastic {
             None => {
                 let is_news = nodes.succeeded(node);
                 if is_news {
-                    tracing::info!(%url, "a node of elasticsearch answers again");
+                    tracing::info!(%url, "an elasticsearch node answers again");
                 }
                 is_news
             }
             Some(failure) => {
                 let rest = nodes.failed(node, self.clock.now());
                 if let Some(rest) = rest {
-                    tracing::warn!(%url, ?rest, "a node of elasticsearch does not answer, and is passed over: {failure}");
+                    tracing::warn!(%url, ?rest, "an elasticsearch node does not answer and is skipped: {failure}");
                 }
                 rest.is_some()
             }

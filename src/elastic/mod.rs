@@ -71,7 +71,7 @@ pub enum CallError {
         most: u64,
     },
     /// An answer of another shape than asked for, or with another number of items.
-    #[error("elasticsearch's answer can not be used: {0}")]
+    #[error("unusable answer from elasticsearch: {0}")]
     Undecodable(String),
 }
 

@@ -163,7 +163,7 @@ impl Slot {
             tracing::warn!(
                 %code,
                 reason,
-                "the kafka client for {} cannot deliver any more; a new client replaces it",
+                "the kafka client for {} failed; replacing it",
                 self.purpose
             );
         }
@@ -246,7 +246,7 @@ impl Drop for Client {
             // Ending a client takes up to a second, which a thread of the runtime does not have.
             let ending = std::thread::Builder::new().name("end producer".to_owned());
             if let Err(error) = ending.spawn(move || drop(producer)) {
-                tracing::warn!(%error, "no thread to end a lost kafka client on");
+                tracing::warn!(%error, "no thread to close a failed kafka client");
             }
         }
     }

@@ -33,10 +33,10 @@ pub enum TopicError {
         error: KafkaError,
     },
     /// The topic can not be described.
-    #[error("the topic can not be described: {0}")]
+    #[error("could not describe the topic: {0}")]
     Describe(#[from] TopicFactsError),
     /// Touches can not be produced.
-    #[error("touches can not be produced: {0}")]
+    #[error("could not produce touches: {0}")]
     Producer(#[from] SendError),
     /// The partitions of documents are not known.
     #[error(transparent)]
@@ -47,7 +47,7 @@ pub enum TopicError {
     )]
     UnknownPartition(String),
     /// The producer has a fatal error. This process produces nothing any more, even after the cause is mended.
-    #[error("touches cannot be produced any more: {reason}; mend that, and run the same command again")]
+    #[error("touches cannot be produced any more: {reason}; fix that and repeat the command")]
     ProducerLost {
         /// In librdkafka's words.
         reason: String,

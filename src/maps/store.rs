@@ -47,7 +47,7 @@ pub enum StoreError {
         error: String,
     },
     /// Somebody else changed the record since it was read.
-    #[error("somebody else changed the record of the maps meanwhile; look at it again with --status")]
+    #[error("the record of the maps was changed concurrently; check --status")]
     Conflict,
 }
 

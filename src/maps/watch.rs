@@ -148,7 +148,7 @@ impl Watcher {
             Err(error) => {
                 tracing::warn!(
                     error,
-                    "the record of the maps can not be read; nothing is sent once what is known is old"
+                    "could not read the record of the maps; nothing is sent once the known state is older than batch.deadline"
                 );
             }
         }

@@ -71,7 +71,7 @@ pub enum MigrateError {
     NothingRemembered,
     /// Somebody called the change off, or began it again, while this was going on.
     #[error(
-        "the change took another course meanwhile (somebody ran --abort or --to elsewhere); look with --status"
+        "the change was altered meanwhile (--abort or --to was run elsewhere); look with --status"
     )]
     OtherCourse,
     /// Documents stay where the map does not say.

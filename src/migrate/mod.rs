@@ -156,7 +156,7 @@ impl Migration {
                 (Ok(false), _) => return Ok(()),
                 (Ok(true), Ok(_)) => {}
                 (Err(error), seen) if error.may_pass() => {
-                    self.say(format!("{error}; this stage begins anew"));
+                    self.say(format!("{error}; repeating this stage"));
                     tokio::time::sleep(AFTER_ERROR).await;
                     last = seen.ok();
                 }
@@ -369,7 +369,7 @@ impl Saying {
 fn unconfirmed(partition: usize, found: Option<&Claim>) -> String {
     match found {
         None => format!(
-            "partition {partition} (nobody ever did; is there a worker of this version that owns it?)"
+            "partition {partition} (it never has been; does a worker of this version own it?)"
         ),
         Some(Claim { generation, owner, .. }) => {
             format!("partition {partition} (its owner at generation {generation} was {owner})")

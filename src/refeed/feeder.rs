@@ -246,7 +246,7 @@ impl Desk {
     }
 
     fn report(&self, documents: usize, failure: &Failure) {
-        tracing::warn!(documents, error = %failure, "documents could not be fetched; they are asked for again");
+        tracing::warn!(documents, error = %failure, "could not fetch documents; retrying");
         if self.breaker.is_open() {
             self.around.health.not_ready(PART, failure.to_string());
         }
@@ -258,7 +258,7 @@ impl Desk {
             Answer::Found(document) => match self.around.decoder.document(document) {
                 Ok((document, _)) => (Asked::Found, Said::Document(document)),
                 Err(bad) => {
-                    let detail = format!("what the source of truth has for it can not be placed: {bad}");
+                    let detail = format!("the source's document cannot be placed: {bad}");
                     (Asked::Unusable, Said::Unusable(Refusal { reason: bad.reason(), detail }))
                 }
             },

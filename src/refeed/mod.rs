@@ -104,7 +104,7 @@ pub enum OpenError {
         error: std::io::Error,
     },
     /// The HTTP client can not be made.
-    #[error("the http client for the source can not be set up: {0}; check source.ca_file and source.headers")]
+    #[error("could not set up the http client for the source: {0}; check source.ca_file and source.headers")]
     Client(String),
 }
 
@@ -216,7 +216,7 @@ impl Source {
         }
     }
 
-    /// Whether the source has a document even for an id that nobody should have.
+    /// Whether the source has a document even for an id that should not exist.
     pub async fn has_everything(&self) -> bool {
         let Ok(_permit) = self.0.permits.acquire().await else { return false };
         match DocId::from_key(Some(UNLIKELY_ID.as_bytes())) {

@@ -38,7 +38,7 @@ pub enum OpenError {
         error: std::io::Error,
     },
     /// The HTTP client can not be made.
-    #[error("the http client for the schema registry can not be set up: {0}; check schema_registry.ca_file")]
+    #[error("could not set up the http client for the schema registry: {0}; check schema_registry.ca_file")]
     Client(String),
 }
 

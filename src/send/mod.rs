@@ -130,7 +130,7 @@ impl fmt::Display for SendSummary {
 #[derive(Debug, Error)]
 pub enum SendError {
     /// librdkafka does not take the settings.
-    #[error("the kafka producer can not be made: {0}; check the producer properties")]
+    #[error("could not create the kafka producer: {0}; check the producer properties")]
     Client(KafkaError),
     /// No broker answers.
     #[error("no answer from kafka at {servers:?}: {source}; look at kafka.brokers and the security settings")]
@@ -160,7 +160,7 @@ pub enum SendError {
         reason: String,
     },
     /// The input could not be read further.
-    #[error("the input can not be read after line {}: {source}; {summary}", summary.lines)]
+    #[error("could not read the input after line {}: {source}; {summary}", summary.lines)]
     Input {
         /// What the system said.
         source: io::Error,
@@ -184,7 +184,7 @@ pub enum SendError {
         summary: Box<SendSummary>,
     },
     /// The client can not go on, whatever the options say: what is in the topic is in order, but not complete.
-    #[error("the kafka producer can not go on: {reason}; {summary}")]
+    #[error("the kafka producer failed: {reason}; {summary}")]
     Fatal {
         /// What librdkafka said.
         reason: String,

@@ -92,7 +92,7 @@ impl PartitionsRevoked<'_> {
             metrics.rebalances.of(Rebalance::Lost).inc();
             warn!(
                 %partitions,
-                "partitions lost: the group had taken this worker for dead; their open records are read again by the next owner"
+                "partitions lost: the group considered this worker dead; the next owner reads their open records again"
             );
         } else {
             metrics.rebalances.of(Rebalance::Revoke).inc();
@@ -159,7 +159,7 @@ impl PartitionGoesOn {
     /// Logs and counts it.
     pub fn emit(self, metrics: &Metrics) {
         metrics.partition_goes_on(self.partition);
-        info!(partition = self.partition, "partition goes on");
+        info!(partition = self.partition, "partition resumed");
     }
 }
 
@@ -180,7 +180,7 @@ impl SchemaAwaited<'_> {
             partition = self.partition,
             schema = self.id.0,
             trouble = %self.trouble,
-            "a record's schema can not be had; the partition waits, and asks again"
+            "schema unavailable; partition paused, retrying"
         );
     }
 }
@@ -200,7 +200,7 @@ impl SchemaCame {
         info!(
             partition = self.partition,
             schema = self.id.0,
-            "the schema registry has answered; the partition goes on"
+            "the schema registry answered; partition resumed"
         );
     }
 }
@@ -359,7 +359,7 @@ impl BatchFailed<'_> {
         let Self { partition, unfinished, took, error } = self;
         metrics.batches_failed.inc();
         metrics.batch_seconds.observe(took.as_secs_f64());
-        warn!(partition, unfinished, ?took, %error, "batch gave up; its open documents join a later one");
+        warn!(partition, unfinished, ?took, %error, "batch reached its deadline; its open documents join a later one");
     }
 }
 
@@ -401,7 +401,7 @@ impl RecordedDecisionFinished<'_> {
     pub fn emit(self, metrics: &Metrics) {
         let Self { partition, position, id } = self;
         metrics.recorded_decisions_finished.inc();
-        warn!(partition, %position, "record gone from the topic; finished the decision an earlier owner recorded for it");
+        warn!(partition, %position, "record no longer in the topic; finished its recorded decision");
         debug!(partition, %position, ?id, "recorded decision finished");
     }
 }
@@ -486,14 +486,14 @@ impl IndexRefuses<'_> {
                     index,
                     kind = error.kind,
                     status = error.status,
-                    "an index refuses every document; they are tried again and are no dead letters: look at its mapping, its \
+                    "an index refuses every document; they are retried instead of dead-lettered: check its mapping, its \
                      pipelines and its number of documents"
                 );
                 debug!(index, %error, "an index refuses every document");
             }
             None => {
                 metrics.refusing_indices.dec();
-                info!(index, "an index takes documents again");
+                info!(index, "an index accepts documents again");
             }
         }
     }

@@ -17,7 +17,7 @@ label! {
     }
 }
 
-/// How often, and when, the configuration was read again.
+/// How often, and when, configuration reloaded.
 #[derive(Debug, Clone)]
 pub struct ReloadMetrics {
     reloads: Counters<Reloaded>,

@@ -156,7 +156,7 @@ impl Visibility {
                     %shard,
                     %error,
                     ?delay,
-                    "what was written can not be made visible, so old copies of what has moved there stay for now; a refresh needs \
+                    "refresh failed, so old copies of documents that moved there stay for now; a refresh needs \
                      the index privilege maintenance"
                 );
                 let goes_on = |waiter: &Waiter| matches!(waiter, Waiter::Subscriber { .. });

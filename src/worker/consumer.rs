@@ -130,7 +130,7 @@ impl Context {
         let committed = match consumer.committed_offsets(asked, COMMITTED_TIMEOUT) {
             Ok(committed) => committed,
             // librdkafka asks again, for as long as it takes. What was never committed is assigned anew ([`Stuck`]).
-            Err(error) => return tracing::warn!(%error, "the group's committed offsets can not be had"),
+            Err(error) => return tracing::warn!(%error, "could not fetch the group's committed offsets"),
         };
         let mut unchecked = Vec::new();
         for mut partition in assigned.elements() {
@@ -147,7 +147,7 @@ impl Context {
                 Some((Err(_), _)) | None => continue,
             };
             if let Err(error) = partition.set_offset(start) {
-                tracing::error!(partition = partition.partition(), ?start, %error, "a partition's beginning can not be set");
+                tracing::error!(partition = partition.partition(), ?start, %error, "could not set a partition's start offset");
             }
         }
         self.unchecked().append(&mut unchecked);
@@ -178,7 +178,7 @@ impl Context {
         let mut list = TopicPartitionList::with_capacity(watermarks.len());
         for &(partition, offset) in watermarks {
             if let Err(error) = list.add_partition_offset(&self.topic, partition, Offset::Offset(offset)) {
-                tracing::error!(partition, offset, %error, "an offset can not be put on the list to commit");
+                tracing::error!(partition, offset, %error, "could not store an offset to commit");
             }
         }
         list
@@ -261,7 +261,7 @@ impl ConsumerContext for Context {
         match rebalance {
             Rebalance::Revoke(list) => self.revoke(consumer, &numbers(list)),
             Rebalance::Assign(list) => self.choose_starts(consumer, list),
-            Rebalance::Error(error) => tracing::warn!(%error, "rebalance failed; the client tries again"),
+            Rebalance::Error(error) => tracing::warn!(%error, "rebalance failed; the client retries"),
         }
     }
 
@@ -312,7 +312,7 @@ fn absolute(offset: Offset) -> Option<i64> {
 
 /// Why the poll thread ended other than by being told to.
 #[derive(Debug, thiserror::Error)]
-#[error("the kafka consumer can not go on: {0}")]
+#[error("the kafka consumer failed: {0}")]
 pub struct ConsumerLost(KafkaError);
 
 /// Polls until told to drain or abort, then leaves the group.
@@ -378,7 +378,7 @@ fn poll_and_commit(
                 }
                 if Instant::now() >= deadline {
                     tracing::warn!(
-                        "the drain deadline is over; what is not written yet is read again by the next owner"
+                        "drain deadline reached; the next owner reads unwritten records again"
                     );
                     break;
                 }
@@ -397,7 +397,7 @@ fn leave_group(consumer: BaseConsumer<Context>, limit: Duration) {
     if !ends_within(limit, move || drop(consumer)) {
         tracing::warn!(
             limit = ?limit,
-            "leaving the group did not end; the worker goes without, and the group notices when the session is over"
+            "timed out leaving the consumer group; exiting anyway, the group recovers after the session timeout"
         );
     }
 }
@@ -450,7 +450,7 @@ fn poll_some(consumer: &BaseConsumer<Context>, context: &Context) -> Result<(), 
                     .client()
                     .fatal_error()
                     .unwrap_or((RDKafkaErrorCode::Fatal, "no reason given".to_owned()));
-                tracing::error!(%code, reason, "kafka client lost for good");
+                tracing::error!(%code, reason, "kafka client failed permanently");
                 return Err(ConsumerLost(KafkaError::MessageConsumptionFatal(code)));
             }
             // The client goes on by itself; what lasts shows in the lag.
@@ -495,7 +495,7 @@ fn check_logs(consumer: &BaseConsumer<Context>, context: &Context) {
             };
             unchecked.retain(|what| !is_done(what.partition));
         }
-        Err(error) => tracing::warn!(%error, "the logs of new partitions can not be compared yet"),
+        Err(error) => tracing::warn!(%error, "could not compare the logs of new partitions yet"),
     }
     context.unchecked().append(&mut unchecked);
 }
@@ -503,10 +503,10 @@ fn check_logs(consumer: &BaseConsumer<Context>, context: &Context) {
 /// What librdkafka can not go on with it does not name, so all partitions are looked at.
 fn look_for_trouble(consumer: &BaseConsumer<Context>, context: &Context) {
     if std::mem::take(&mut context.stuck().begin_again) {
-        tracing::warn!("partitions without a beginning: leaving the group, and joining it again");
+        tracing::warn!("partitions without a start offset: rejoining the group");
         consumer.unsubscribe();
         if let Err(error) = consumer.subscribe(&[&context.topic]) {
-            tracing::error!(%error, "the group can not be joined again; restart this worker");
+            tracing::error!(%error, "could not rejoin the group; restart this worker");
         }
     }
     if context.stuck().look_at.is_none_or(|due| Instant::now() < due) {
@@ -517,7 +517,7 @@ fn look_for_trouble(consumer: &BaseConsumer<Context>, context: &Context) {
         let (low, high) = match consumer.fetch_watermarks(&context.topic, partition, ENDS_TIMEOUT) {
             Ok(ends) => ends,
             Err(error) => {
-                tracing::warn!(partition, %error, "a partition could not be read on, and where they begin and end can not be had");
+                tracing::warn!(partition, %error, "a partition could not be resumed, and its first and last offsets are unavailable");
                 context.stuck().look_at = Some(Instant::now() + ENDS_TIMEOUT);
                 return;
             }

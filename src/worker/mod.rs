@@ -109,7 +109,7 @@ pub struct Surroundings {
 #[derive(Debug, Error)]
 pub enum WorkerError {
     /// A Kafka client could not be made: an invalid property.
-    #[error("the kafka {client} can not be made: {error}; check [kafka] in the configuration")]
+    #[error("could not create the kafka {client}: {error}; check [kafka] in the configuration")]
     Client {
         /// Consumer or producer.
         client: &'static str,
@@ -123,7 +123,7 @@ pub enum WorkerError {
     #[error(transparent)]
     Halt(#[from] Halt),
     /// A webhook's client can not be made.
-    #[error("the webhook {job} can not be set up: {reason}")]
+    #[error("could not set up the webhook {job}: {reason}")]
     Webhook {
         /// The job's name.
         job: String,
@@ -393,7 +393,7 @@ async fn remember_commits(
     while let Some(offsets) = committed.recv().await {
         let lease = Lease { deadline: clock.now() + PATIENCE, cancel: CancellationToken::new() };
         if let Err(error) = memory.remember_watermarks(config.positions.epoch, &offsets, &lease).await {
-            tracing::warn!(%error, "committed offsets could not be remembered; the next ones cover them");
+            tracing::warn!(%error, "could not store committed offsets; the next ones cover them");
         }
     }
 }

@@ -39,7 +39,7 @@ pub fn judge(next: Option<i64>, remembered: Option<i64>, low: i64, high: i64) ->
 /// Offsets that were deleted from the topic before they were read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "the records from offset {from} up to {} were deleted from the topic before they were read (retention, or by somebody): up to {} \
+    "the records from offset {from} up to {} were deleted from the topic before they were read (by retention or on purpose): up to {} \
      writes are lost; write those documents again, then set the group's offset of this partition to {to}, or kafka.lost_records \
      to \"accept\", and restart",
     .to - 1, self.count()

@@ -136,7 +136,7 @@ impl TopicWatch {
                      they read another one of that name"
                 );
             }
-            Err(error) => tracing::warn!(%error, "the topic could not be described; it is asked for again"),
+            Err(error) => tracing::warn!(%error, "could not describe the topic; retrying"),
         }
         let difference = difference(&self.started_with, &answer);
         if let Some(difference) = &difference {

@@ -87,7 +87,7 @@ impl Pretence {
             for _ in 0..3 {
                 tracing::warn!(
                     error = "elasticsearch answered 429",
-                    "batch gave up; its open documents join a later one"
+                    "batch reached its deadline; its open documents join a later one"
                 );
             }
             PartitionStopped { partition: 4, offset: Some(918_273), reason: &"anna-77" }.emit(&metrics);

@@ -59,7 +59,7 @@ fn the_filter_is_followed_other_keys_are_named_and_a_wrong_file_changes_nothing(
     worker.signal(Signal::HUP);
     let log = worker.wait_for("shutdown.revoke");
     assert_eq!(
-        log.matches("the configuration was read again").count(),
+        log.matches("configuration reloaded").count(),
         1,
         "the filter is \"warn\" now: {log}"
     );

@@ -140,7 +140,7 @@ pub async fn create(args: CreateArgs) -> Result<ExitCode, Failure> {
     store.close().await;
     let created = match made {
         Ok(Some(created)) => created,
-        Ok(None) => return Err(anyhow!("somebody else made this campaign").into()),
+        Ok(None) => return Err(anyhow!("this campaign was created concurrently").into()),
         Err(error @ CreateError::Interrupted) => return Err(error.into()),
         Err(error) => return Err(anyhow::Error::new(error).context("making a campaign").into()),
     };
@@ -154,7 +154,7 @@ pub async fn create(args: CreateArgs) -> Result<ExitCode, Failure> {
             created.read,
             match created.bad {
                 0 => String::new(),
-                bad => format!(", {bad} of which can not be ids"),
+                bad => format!(", {bad} of them invalid ids"),
             },
             created.id
         ))?;

@@ -68,7 +68,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let store = open(&config).await?;
     if store.status(args.id).await.map_err(refused)?.broken_off {
         let error = anyhow!(
-            "whoever wrote the list of campaign {} has ended; cancel and remove it, and make it again",
+            "the writer of the list of campaign {} has died; cancel and remove it, then create it again",
             args.id
         );
         return Err(Failure::usage(error));
@@ -105,7 +105,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         )
         .into()),
         Ended::Over(state) => Err(anyhow!("campaign {} is {state}", status.id).into()),
-        Ended::Stopped => Err(anyhow!("told to stop; the same command goes on").into()),
+        Ended::Stopped => Err(anyhow!("stopped; repeat the command to continue").into()),
     }
 }
 

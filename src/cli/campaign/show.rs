@@ -138,10 +138,10 @@ fn whole(status: &Status, failed: &[Failed]) -> String {
     match (status.state, status.seconds_left) {
         (State::Ready, Some(seconds)) => line(format_args!("  end       in {}", duration(seconds))),
         (State::Ready, None) => {
-            line(format_args!("  end       not before somebody runs it: geofold campaign run {id}"))
+            line(format_args!("  end       not started; run: geofold campaign run {id}"))
         }
         (State::Creating, _) if status.broken_off => line(format_args!(
-            "  end       nobody writes its list any more: geofold campaign cancel {id}, then remove {id}"
+            "  end       its list is incomplete and its writer gone: geofold campaign cancel {id}, then remove {id}"
         )),
         _ => {}
     }

@@ -49,7 +49,7 @@ pub async fn cover(args: CoverArgs) -> Result<ExitCode, Failure> {
     } else {
         connect::live_maps(&config, &connect::elasticsearch(&config)?).await.map_err(|failure| {
             failure
-                .context("no cover can be given (with --offline, geoshards.map is believed and nobody asked)")
+                .context("no cover available (--offline uses geoshards.map without asking)")
         })?
     };
     let covered = describe::covered(&maps, &config.elasticsearch.prefix, &shape);

@@ -75,7 +75,7 @@ pub async fn migrate(args: MigrateArgs) -> Result<ExitCode, Failure> {
                 output::line(finding)?;
             }
             if check::exit_code(&report.findings) != 0 {
-                let said = "nothing was begun; mend what is said above, or look with geofold check";
+                let said = "nothing was started; fix the problems above, or run geofold check";
                 return Err(anyhow::anyhow!(said).into());
             }
         }
@@ -99,6 +99,6 @@ pub async fn migrate(args: MigrateArgs) -> Result<ExitCode, Failure> {
     };
     tokio::select! {
         ended = work => ended,
-        () = stop.cancelled() => Err(anyhow::anyhow!("interrupted; the same command goes on").into()),
+        () = stop.cancelled() => Err(anyhow::anyhow!("interrupted; repeat the command to continue").into()),
     }
 }

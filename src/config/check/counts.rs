@@ -124,7 +124,7 @@ fn check_collector(findings: &mut Findings, collector: &Collector) {
     if collector.merge_interval * 2 > collector.takeover {
         findings.error(
             "collector.takeover",
-            "must be at least twice collector.merge_interval, or who stands by would take over between two merges; \
+            "must be at least twice collector.merge_interval, or a standby would take over between two merges; \
              raise it, or lower collector.merge_interval",
         );
     }

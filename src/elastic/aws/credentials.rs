@@ -324,5 +324,5 @@ fn member<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
 }
 
 fn end(text: &str) -> Result<SystemTime, String> {
-    humantime::parse_rfc3339_weak(text).map_err(|_| "the keys end at a time that can not be read".to_owned())
+    humantime::parse_rfc3339_weak(text).map_err(|_| "the keys' expiration time is unreadable".to_owned())
 }

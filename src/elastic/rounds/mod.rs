@@ -71,7 +71,7 @@ impl Lease {
 pub enum Halt {
     /// 401 or 403, for as long as is waited for. Trying on would lock accounts and help nobody.
     #[error(
-        "elasticsearch goes on refusing geofold's credentials ({0}); check elasticsearch.username, password or api_key, and the privileges on the indices"
+        "elasticsearch keeps refusing geofold's credentials ({0}); check elasticsearch.username, password or api_key, and the privileges on the indices"
     )]
     Unauthorized(String),
 }

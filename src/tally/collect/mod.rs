@@ -138,7 +138,7 @@ impl Collector {
                 Ok(()) => delays = retry.delays(),
                 Err(error) if error.is_passing() => {
                     let delay = delays.next(None);
-                    tracing::warn!(%error, ?delay, "the collector tries again");
+                    tracing::warn!(%error, ?delay, "the collector retries");
                     self.health.not_ready(error.part(), error.to_string());
                     self.wait(delay).await;
                 }
@@ -179,7 +179,7 @@ impl Collector {
             self.store.step_down(me).await?;
         }
         match ended? {
-            Ended::Replaced => tracing::info!("another collector merges now; this one stands by"),
+            Ended::Replaced => tracing::info!("another collector merges now; this one is on standby"),
             Ended::Stopped => {}
         }
         Ok(())
@@ -238,7 +238,7 @@ impl Collector {
 
     async fn leave(&self, me: &str) {
         if let Err(error) = self.store.step_down(me).await {
-            tracing::info!(%error, "the collector leaves without a word; another takes over in a while");
+            tracing::info!(%error, "could not step down; another collector takes over after collector.takeover");
         }
     }
 }
@@ -332,7 +332,7 @@ impl Lead<'_> {
         if merged.negative > 0 {
             tracing::warn!(
                 values = merged.negative,
-                "counts below 0: documents left that were never counted; make the counts anew (docs/counts.md)"
+                "counts below 0: documents were removed that had never been counted; recount (docs/counts.md)"
             );
         }
         tracing::debug!(

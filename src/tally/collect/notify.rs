@@ -82,7 +82,7 @@ async fn tell_all(
             Message { topic: &topic, key: Some(KEY.as_bytes()), value: Some(&notice), headers: None };
         if let Err(error) = producer.send(&message).await {
             metrics.notices_failed.inc();
-            tracing::warn!(%error, topic, version = version.number, "a version was not told of");
+            tracing::warn!(%error, topic, version = version.number, "could not announce a version");
         }
     }
 }

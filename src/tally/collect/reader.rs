@@ -43,7 +43,7 @@ const MEMBERSHIP: [&str; 5] = [
 #[derive(Debug, Error)]
 pub enum ReadError {
     /// The consumer could not be made.
-    #[error("the kafka consumer can not be made: {0}; check [kafka] in the configuration")]
+    #[error("could not create the kafka consumer: {0}; check [kafka] in the configuration")]
     Client(KafkaError),
     /// The topic is not there.
     #[error("the topic of increments, {topic}, does not exist; create it: docs/counts.md says how")]
@@ -76,7 +76,7 @@ pub enum ReadError {
     },
     /// Increments are gone that were not merged.
     #[error(
-        "increments of {topic} are lost: {what}. Counts without them are wrong; --accept-loss goes on with what there is, \
+        "increments of {topic} are lost: {what}. Counts without them are wrong; --accept-loss continues with the rest, \
          and docs/counts.md says how counts are made anew"
     )]
     Lost {
@@ -303,7 +303,7 @@ impl Reader {
         let increment = match read_increment(message.payload()) {
             Ok(increment) => Some(increment),
             Err(reason) if self.allowances.skip.contains(&(partition, offset)) => {
-                tracing::warn!(partition, offset, %reason, "a record that is no increment is passed over, as told");
+                tracing::warn!(partition, offset, %reason, "skipped a record that is not an increment, as requested");
                 None
             }
             Err(reason) => {
@@ -356,7 +356,7 @@ impl Drop for Reader {
             let _ = closed.send(());
         });
         if thread.is_ok() && wait.recv_timeout(CLOSING).is_err() {
-            tracing::warn!("closing the kafka consumer did not end; the collector goes without");
+            tracing::warn!("timed out closing the kafka consumer; exiting anyway");
         }
     }
 }
@@ -367,7 +367,7 @@ fn another_topic(known: &KnownTopic, now: &KnownTopic) -> Option<String> {
         return Some(format!("counts were merged from the topic {} until now", known.topic));
     }
     if known.topic_id.is_some() && now.topic_id.is_some() && known.topic_id != now.topic_id {
-        return Some("the topic was deleted and created anew, with what was not merged".to_owned());
+        return Some("the topic was deleted and recreated, with unmerged increments".to_owned());
     }
     if known.partitions != now.partitions {
         return Some(format!(

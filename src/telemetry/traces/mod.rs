@@ -58,7 +58,7 @@ pub enum TracesError {
     },
     /// The exporter can not be made.
     #[error(
-        "the exporter of traces can not be set up: {0}; check the OTEL_… variables: an endpoint is written like \
+        "could not set up the trace exporter: {0}; check the OTEL_… variables: an endpoint is written like \
          \"http://collector:4318\", with its scheme"
     )]
     Setup(String),

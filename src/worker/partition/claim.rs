@@ -101,7 +101,7 @@ impl Task {
             tracing::warn!(
                 partition = self.partition.number,
                 ?silence,
-                "the worker was suspended; cached placements are dropped"
+                "the worker was suspended; dropping cached placements"
             );
             self.is_cache_doubtful = true;
         }
