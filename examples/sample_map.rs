@@ -82,5 +82,5 @@ fn main() -> Result<()> {
         let people = format!("{}.{:02}", thousands / 1000, thousands % 1000 / 10);
         eprintln!("{shard:5}  {:10}  {people:>14}  {}", cells[start].to_token(), largest.0);
     }
-    std::io::stdout().write_all(map.to_json().as_bytes()).context("can not write the map to standard output")
+    std::io::stdout().write_all(map.to_json().as_bytes()).context("cannot write the map to standard output")
 }

@@ -1,4 +1,4 @@
-//! Time as deadlines need it: counted since boot, so that a suspended machine can not send what is long past.
+//! Time as deadlines need it: counted since boot, so that a suspended machine cannot send what is long past.
 
 use std::fmt;
 use std::ops::Add;

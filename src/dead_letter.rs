@@ -1,4 +1,4 @@
-//! What goes to the dead-letter topic, and how: a record or fold that can not be carried out, with the reason.
+//! What goes to the dead-letter topic, and how: a record or fold that cannot be carried out, with the reason.
 //!
 //! Only when the broker has acknowledged a dead letter may the offset of its record pass.
 

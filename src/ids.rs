@@ -14,7 +14,7 @@ pub const MAX_DOC_ID_BYTES: usize = 512;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DocId(Arc<str>);
 
-/// Why a Kafka key can not be a document id.
+/// Why a Kafka key cannot be a document id.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BadDocId {
     /// No key, or an empty one.
@@ -67,9 +67,9 @@ impl fmt::Debug for DocId {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct ShardId(Arc<str>);
 
-/// Why a text can not be a geoshard's id.
+/// Why a text cannot be a geoshard's id.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{id:?} can not be a geoshard's id: {reason}")]
+#[error("{id:?} cannot be a geoshard's id: {reason}")]
 pub struct BadShardId {
     id: String,
     reason: &'static str,

@@ -179,7 +179,7 @@ pub enum MemoryError {
     #[error("elasticsearch did not answer in time about the meta index")]
     Unanswered,
     /// The record is there, but no valid one.
-    #[error("the record {id:?} in the meta index can not be read: {error}")]
+    #[error("the record {id:?} in the meta index cannot be read: {error}")]
     Unreadable {
         /// `_id`.
         id: String,
@@ -246,7 +246,7 @@ impl Memory {
 }
 
 fn write_op(id: DocId, version: Position, record: &impl Serialize) -> BulkOp {
-    // Serializing plain strings and numbers into a Vec can not fail.
+    // Serializing plain strings and numbers into a Vec cannot fail.
     let source = serde_json::to_vec(record).unwrap_or_default().into();
     BulkOp::Index { index: Index::Meta, id, guard: Guard::ExternalOrEqual(version), source }
 }

@@ -93,7 +93,7 @@ impl TryFrom<Record> for Placement {
             return Err("a placement has either a shard or \"deleted\": true");
         }
         if record.versions.last_position() > Some(record.pos) {
-            return Err("a placement's \"versions\" can not be above its \"pos\"");
+            return Err("a placement's \"versions\" cannot be above its \"pos\"");
         }
         if record.fetched.is_some() && record.deleted {
             return Err("a placement with \"deleted\" has no \"fetched\" document");
@@ -171,7 +171,7 @@ impl Placement {
 
     /// The JSON stored in the placements index.
     pub fn to_json(&self) -> Bytes {
-        // Serializing plain strings and numbers into a Vec can not fail.
+        // Serializing plain strings and numbers into a Vec cannot fail.
         Bytes::from(serde_json::to_vec(self).unwrap_or_default())
     }
 

@@ -11,7 +11,7 @@
 //! - the random histories of `mover/tests/histories.rs`, which know zombies at every step, late requests and two maps: all
 //!   of mover and ledger;
 //! - `geofold demo --sabotage NAME`, on real processes: [`FOUND_BY_THE_DEMO`]. It takes no others: they need two maps, or a
-//!   zombie and an owner within the same few milliseconds, which a demo can not promise;
+//!   zombie and an owner within the same few milliseconds, which a demo cannot promise;
 //! - the tests of `worker/partition` and `migrate/`, where a map is changed: [`Sabotage::InPlaceWithTwoMaps`],
 //!   [`Sabotage::ActivateUnconfirmed`];
 //! - the tests of `worker/partition`, where a claim is lost: [`Sabotage::ClaimIsNotAsked`];

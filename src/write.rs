@@ -139,7 +139,7 @@ pub enum Base {
 /// A fold that could not be absorbed: its patches make no document that geofold could place. Its records belong into
 /// the dead-letter topic, as the folded write, with its first and last position.
 #[derive(Debug, Error)]
-#[error("the patch {span} can not be applied to the document written before it: {why}", span = span(.fold))]
+#[error("the patch {span} cannot be applied to the document written before it: {why}", span = span(.fold))]
 pub struct Rejected {
     /// What was to be absorbed, as it came.
     pub fold: Fold,
@@ -150,11 +150,11 @@ pub struct Rejected {
 /// Why patches and a document do not go together.
 #[derive(Debug, Error)]
 pub enum BadMerge {
-    /// The document or a patch can not be merged.
-    #[error("they can not be merged: {0}")]
+    /// The document or a patch cannot be merged.
+    #[error("they cannot be merged: {0}")]
     Merge(#[from] BadObject),
     /// The merged document has no usable location.
-    #[error("the location of the merged document can not be used: {0}")]
+    #[error("the location of the merged document cannot be used: {0}")]
     Location(#[from] BadLocation),
 }
 

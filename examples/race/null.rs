@@ -1,5 +1,5 @@
 //! An Elasticsearch that does nothing: documents and placements are answered at once, as written and as not found. What it
-//! can not make up (indices, geofold's own records) it asks the real one for. What is left of a race against it is what
+//! cannot make up (indices, geofold's own records) it asks the real one for. What is left of a race against it is what
 //! geofold itself can do.
 
 use std::net::SocketAddr;

@@ -26,7 +26,7 @@ pub fn svg(report: &Report) -> String {
         let Some(speed) = report.median(workload, racer, |lap| lap.speed) else { continue };
         if last.replace(workload) != Some(workload) {
             y += 8.0;
-            // Writing to a String can not fail.
+            // Writing to a String cannot fail.
             let _ = writeln!(body, r#"<text x="8" y="{:.0}">{}</text>"#, y + 11.0, workload.name());
         }
         let colour = match racer {

@@ -226,7 +226,7 @@ impl Report {
     /// The report.
     pub fn to_markdown(&self) -> String {
         let mut text = self.head.clone();
-        // Writing to a String can not fail.
+        // Writing to a String cannot fail.
         let _ = writeln!(text, "- Load average (1, 5, 15 minutes) before the race: {}", self.load_before);
         if !self.has_peer {
             text += "- The peer did not take part: no Go to build it with\n";

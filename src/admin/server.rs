@@ -38,8 +38,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 /// Why the admin server could not start.
 #[derive(Debug, Error)]
 pub enum AdminError {
-    /// The address can not be listened on.
-    #[error("the admin server can not listen on {listen}: {source}; change its address or free the port")]
+    /// The address cannot be listened on.
+    #[error("the admin server cannot listen on {listen}: {source}; change its address or free the port")]
     Listen {
         /// The configured address.
         listen: SocketAddr,
@@ -53,7 +53,7 @@ pub enum AdminError {
 /// after `shutdown`.
 ///
 /// # Errors
-/// If the address can not be listened on.
+/// If the address cannot be listened on.
 pub async fn serve(
     listen: SocketAddr,
     routes: Router,
@@ -77,7 +77,7 @@ async fn accept_all(listener: TcpListener, routes: Router, shutdown: Cancellatio
         // The semaphore is never closed; if it were, there would be nothing left to serve.
         let Ok(permit) = permits.clone().acquire_owned().await else { break };
         let accepted = tokio::select! {
-            // Shutdown first, so that a stream of new connections can not keep the server open.
+            // Shutdown first, so that a stream of new connections cannot keep the server open.
             biased;
             () = shutdown.cancelled() => break,
             accepted = listener.accept() => accepted,

@@ -379,7 +379,7 @@ pub enum State {
     Running,
     /// Fetching waits until held records are written.
     Paused,
-    /// It can not get past a record; somebody has to act.
+    /// It cannot get past a record; somebody has to act.
     Stopped,
 }
 

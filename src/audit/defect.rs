@@ -104,7 +104,7 @@ impl fmt::Display for Sight {
 pub enum Defect {
     /// There are copies, but no placement: geofold does not know the document.
     NoPlacement,
-    /// The record in the placements index can not be read.
+    /// The record in the placements index cannot be read.
     UnreadablePlacement,
     /// The placement names a geoshard, and no copy is anywhere.
     NoCopy,

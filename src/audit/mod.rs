@@ -190,7 +190,7 @@ impl fmt::Display for Report {
 #[derive(Debug, Error)]
 pub enum AuditError {
     /// A request brought nothing.
-    #[error("can not {doing}: {error}")]
+    #[error("cannot {doing}: {error}")]
     Call {
         /// What was wanted.
         doing: &'static str,
@@ -198,14 +198,14 @@ pub enum AuditError {
         error: CallError,
     },
     /// An item was not answered.
-    #[error("can not {doing}: {reason}")]
+    #[error("cannot {doing}: {reason}")]
     Item {
         /// What was wanted.
         doing: &'static str,
         /// In the server's words.
         reason: String,
     },
-    /// The indices can not be listed.
+    /// The indices cannot be listed.
     #[error(transparent)]
     Indices(#[from] IndicesError),
     /// A scan broke off.
@@ -232,7 +232,7 @@ pub enum AuditError {
     #[error("the source of truth gives no answer: {0}; `geofold check` asks it, too")]
     Source(String),
     /// A finding could not be written down.
-    #[error("can not write a finding to the file given with --out: {0}")]
+    #[error("cannot write a finding to the file given with --out: {0}")]
     Out(String),
 }
 

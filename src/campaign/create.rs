@@ -57,7 +57,7 @@ pub struct Created {
     pub read: u64,
     /// Ids in its list: each once.
     pub ids: u64,
-    /// Of those that were read, how many can not be ids of documents; they are kept with the campaign, as failed.
+    /// Of those that were read, how many cannot be ids of documents; they are kept with the campaign, as failed.
     pub bad: u64,
 }
 
@@ -71,7 +71,7 @@ pub enum CreateError {
     #[error(transparent)]
     Select(#[from] SelectError),
     /// A temporary file.
-    #[error("can not sort ids: {0}")]
+    #[error("cannot sort ids: {0}")]
     Io(#[from] io::Error),
     /// Somebody cancelled it.
     #[error("campaign {0} was cancelled while its list was written")]

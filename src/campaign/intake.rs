@@ -8,7 +8,7 @@ use super::store::Failed;
 use crate::audit::sort::{Merged, Sorter};
 use crate::ids::DocId;
 
-/// Ids that can not be ids of documents and are kept, at most. A file with more of them is no list of ids.
+/// Ids that cannot be ids of documents and are kept, at most. A file with more of them is no list of ids.
 pub const MAX_BAD: usize = 10_000;
 /// Bytes of such an id that are kept.
 const KEPT_BYTES: usize = 600;
@@ -25,9 +25,9 @@ pub struct Intake {
 pub struct Sorted {
     /// Ids by their bytes; one that was given several times is one group.
     pub ids: Merged,
-    /// Ids that were given, those that can not be ids included.
+    /// Ids that were given, those that cannot be ids included.
     pub taken: u64,
-    /// Ids that can not be ids of documents.
+    /// Ids that cannot be ids of documents.
     pub bad: Vec<Failed>,
 }
 
@@ -40,7 +40,7 @@ impl Intake {
     /// Takes one id, whatever it is.
     ///
     /// # Errors
-    /// If there is no room for a temporary file, or if more than [`MAX_BAD`] can not be ids.
+    /// If there is no room for a temporary file, or if more than [`MAX_BAD`] cannot be ids.
     pub fn push(&mut self, id: &[u8]) -> io::Result<()> {
         self.taken += 1;
         if let Err(bad) = DocId::from_key(Some(id)) {
@@ -56,7 +56,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Keeps what can not be an id, with the reason.
+    /// Keeps what cannot be an id, with the reason.
     ///
     /// # Errors
     /// If there are too many.
@@ -77,7 +77,7 @@ impl Intake {
     /// Ends taking.
     ///
     /// # Errors
-    /// If a temporary file can not be read.
+    /// If a temporary file cannot be read.
     pub fn sorted(self) -> io::Result<Sorted> {
         Ok(Sorted { ids: self.sorter.merge()?, taken: self.taken, bad: self.bad })
     }

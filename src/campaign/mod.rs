@@ -126,7 +126,7 @@ pub enum Command {
     Remove,
 }
 
-/// It can not be done to a campaign that stands like this.
+/// It cannot be done to a campaign that stands like this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("it is {state}; {advice}")]
 pub struct Refused {

@@ -91,7 +91,7 @@ impl Producing {
         Ok(Self { producer, topic: topic.to_owned(), destinations, retry })
     }
 
-    /// Produces a record for each id and waits until each is acknowledged, however often it takes; gives those that can not
+    /// Produces a record for each id and waits until each is acknowledged, however often it takes; gives those that cannot
     /// be. At most `rate` ids per second, which may change meanwhile; 0: any number.
     ///
     /// # Errors

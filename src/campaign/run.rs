@@ -29,7 +29,7 @@ pub enum Ended {
     Stopped,
 }
 
-/// Why a runner can not go on. What it had in work is done again by others.
+/// Why a runner cannot go on. What it had in work is done again by others.
 #[derive(Debug, Error)]
 pub enum RunError {
     /// The database.

@@ -55,7 +55,7 @@ pub enum SelectError {
     #[error(transparent)]
     Scan(#[from] ScanError),
     /// The indices could not be made up to date.
-    #[error("can not refresh {what}: {error}; {}", refresh_advice(error))]
+    #[error("cannot refresh {what}: {error}; {}", refresh_advice(error))]
     Refresh {
         /// Which.
         what: String,
@@ -69,7 +69,7 @@ pub enum SelectError {
     #[error("there is no index of a geoshard; `geofold shards create` makes them")]
     NoGeoshards,
     /// A file, or standard input, or a temporary file.
-    #[error("can not take ids: {0}")]
+    #[error("cannot take ids: {0}")]
     Io(#[from] io::Error),
 }
 
@@ -87,7 +87,7 @@ fn refresh_advice(error: &CallError) -> &'static str {
 /// Takes the ids of a list. Blocks while it is read.
 ///
 /// # Errors
-/// See [`Intake::push`]; and if it can not be read.
+/// See [`Intake::push`]; and if it cannot be read.
 pub fn read_list(mut input: impl BufRead, intake: &mut Intake) -> io::Result<()> {
     let mut line = Vec::new();
     loop {

@@ -247,7 +247,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Keeps ids that can not be ids of documents with the campaign, as failed. False if it was cancelled meanwhile.
+    /// Keeps ids that cannot be ids of documents with the campaign, as failed. False if it was cancelled meanwhile.
     pub async fn append_failed(&self, id: i64, failed: &[Failed]) -> Result<bool, DatabaseError> {
         let mut transaction = self.database.begin("writing ids of a campaign").await?;
         let count = i64::try_from(failed.len()).unwrap_or(i64::MAX);

@@ -51,7 +51,7 @@ impl Watch<'_> {
     /// Makes this one whenever a period has begun, and works on it, until `stop`.
     ///
     /// # Errors
-    /// If something can not go on that waiting does not mend. What passes is tried again.
+    /// If something cannot go on that waiting does not mend. What passes is tried again.
     pub async fn run(&self, periodic: &Periodic, stop: &CancellationToken) -> Result<(), RunError> {
         let mut delays = self.retry.delays();
         while !stop.is_cancelled() {

@@ -70,7 +70,7 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
             );
             return KafkaSide::ends_with(Finding::unreachable(BROKERS, message));
         }
-        // Who is not known can not ask about another topic either.
+        // Who is not known cannot ask about another topic either.
         Err(TopicFactsError::NotLetIn(words)) => {
             let advice = advice_on_being_let_in(words);
             let message = format_args!("{addresses} did not let this client in: {words}; {advice}");
@@ -90,7 +90,7 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
             let answer = patiently(&client, topic, target.timeout);
             topic_finding("dead-letter topic", topic, &answer, "or set dead_letter.policy to stop")
         }
-        None => Finding::ok("dead letters", "no topic: a record that can not be applied stops its partition"),
+        None => Finding::ok("dead letters", "no topic: a record that cannot be applied stops its partition"),
     });
     for (job, topic) in &target.job_topics {
         let answer = patiently(&client, topic, target.timeout);

@@ -55,7 +55,7 @@ pub struct CheckTarget {
     pub kafka: Properties,
     /// The topic of document writes.
     pub topic: String,
-    /// The topic for records that can not be applied; `None` if they stop their partition.
+    /// The topic for records that cannot be applied; `None` if they stop their partition.
     pub dead_letter_topic: Option<String>,
     /// The topics that distribution jobs write to, each with its job's name.
     pub job_topics: Vec<(String, String)>,

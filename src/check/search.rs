@@ -333,7 +333,7 @@ async fn remembered(elastic: &dyn Elastic, target: &CheckTarget) -> Result<Optio
             Ok(facts) => Ok(Some(facts)),
             Err(error) => Err(Finding::error(
                 MEMORY,
-                format_args!("the record of {} in the meta index can not be read: {error}", target.topic),
+                format_args!("the record of {} in the meta index cannot be read: {error}", target.topic),
             )),
         },
         Some(GetAnswer::Missing) => Ok(None),
@@ -342,7 +342,7 @@ async fn remembered(elastic: &dyn Elastic, target: &CheckTarget) -> Result<Optio
             format_args!("this user may not read the meta index: grant read ({error})"),
         )),
         Some(GetAnswer::Failed(error)) => {
-            Err(Finding::unreachable(MEMORY, format_args!("the meta index can not be read now: {error}")))
+            Err(Finding::unreachable(MEMORY, format_args!("the meta index cannot be read now: {error}")))
         }
         None => Err(Finding::error(MEMORY, "the answer was empty")),
     }

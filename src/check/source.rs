@@ -75,7 +75,7 @@ fn judge(config: &Config, source: &Source, document: Bytes) -> Finding {
         Err(error) => Finding::error(
             ABOUT,
             format_args!(
-                "{} has the document of source.probe_id, but it can not be placed: {error}",
+                "{} has the document of source.probe_id, but it cannot be placed: {error}",
                 source.name()
             ),
         ),

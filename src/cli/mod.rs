@@ -180,7 +180,7 @@ fn block_on(work: impl Future<Output = Result<ExitCode, Failure>>) -> Result<Exi
         .build()
         .context("starting the async runtime")?;
     let result = runtime.block_on(work);
-    // Standard input can not be interrupted: do not wait for a thread that reads it.
+    // Standard input cannot be interrupted: do not wait for a thread that reads it.
     runtime.shutdown_background();
     result
 }

@@ -1,5 +1,5 @@
 //! The configuration is read again: at SIGHUP, and when the file has another content. What can be followed is; what else has
-//! changed is named, and waits for a restart. One that can not be used changes nothing. Every command that runs on does so;
+//! changed is named, and waits for a restart. One that cannot be used changes nothing. Every command that runs on does so;
 //! workers follow more than the others.
 //!
 //! The file is looked at every so often rather than by the system's notices: a Kubernetes ConfigMap is changed by swapping a
@@ -258,7 +258,7 @@ async fn next_look(every: Option<Duration>) {
     }
 }
 
-/// The content of a file, in short; `None` while it can not be read.
+/// The content of a file, in short; `None` while it cannot be read.
 pub async fn digest(path: &Path) -> Option<u64> {
     let content = tokio::fs::read(path).await.ok()?;
     let mut hasher = DefaultHasher::new();
@@ -282,7 +282,7 @@ impl Watched {
     }
 
     /// Whether it should be read: it has another content than what was used, and had it at the last look already. A file that
-    /// is gone, or can not be read for now, changes nothing. If it is read in any case, this is what is used.
+    /// is gone, or cannot be read for now, changes nothing. If it is read in any case, this is what is used.
     fn look(&mut self, content: Option<u64>, in_any_case: bool) -> bool {
         if in_any_case {
             *self = Self::new(content);

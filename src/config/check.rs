@@ -292,7 +292,7 @@ fn check_elasticsearch(findings: &mut Findings, elasticsearch: &Elasticsearch) {
         findings.error(
             "elasticsearch.prefix",
             format!(
-                "{:?} can not start an index name: use lower-case letters, digits, '-', '_' and '.', a letter or \
+                "{:?} cannot start an index name: use lower-case letters, digits, '-', '_' and '.', a letter or \
                  digit first, {MAX_PREFIX_BYTES} at most",
                 elasticsearch.prefix
             ),

@@ -88,7 +88,7 @@ impl Config {
 /// Each key with its value. Secrets are `***`.
 fn values(config: &Config) -> BTreeMap<String, Value> {
     let mut values = BTreeMap::new();
-    // Types that a test serializes can not fail here.
+    // Types that a test serializes cannot fail here.
     if let Ok(Value::Table(sections)) = Value::try_from(config) {
         for (section, value) in sections {
             flatten(section, value, &mut values);

@@ -38,7 +38,7 @@ pub(super) struct Keys(BTreeMap<String, Value>);
 
 impl Keys {
     pub(super) fn new() -> Self {
-        // Types that a test serializes can not fail here.
+        // Types that a test serializes cannot fail here.
         let table = Table::try_from(with_every_key()).unwrap_or_default();
         let mut keys = BTreeMap::new();
         for (section, value) in table {

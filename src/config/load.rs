@@ -23,7 +23,7 @@ use super::types::{Config, GroupProtocol};
 /// Why there is no configuration.
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    /// The file can not be read.
+    /// The file cannot be read.
     #[error(
         "reading the configuration {path}: {source}; check the path (--config, GEOFOLD_CONFIG) and its permissions"
     )]
@@ -46,7 +46,7 @@ pub enum ConfigError {
     Keys(Vec<BadKey>),
 }
 
-/// One key that can not be taken.
+/// One key that cannot be taken.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{place}: {key}: {problem}")]
 pub struct BadKey {

@@ -51,7 +51,7 @@ pub struct Config {
     pub retry: Retry,
     /// Committing offsets.
     pub commit: Commit,
-    /// What happens to records that can not be applied.
+    /// What happens to records that cannot be applied.
     pub dead_letter: DeadLetter,
     /// What follows every change of a geoshard.
     pub distribution: Distribution,

@@ -26,7 +26,7 @@ pub enum Failure {
     #[error("the transaction is over")]
     Over,
     /// What is there was not written by this geofold.
-    #[error("can not be read: {0}")]
+    #[error("cannot be read: {0}")]
     Unreadable(String),
     /// Its tables were made by a later version of geofold.
     #[error("the tables of {tables} are of version {found}, and this geofold knows versions up to {known}")]
@@ -135,7 +135,7 @@ impl DatabaseError {
         Self { name: name.to_owned(), doing, failure }
     }
 
-    /// Whether a value that was given is what the server can not work with (SQLSTATE class 22).
+    /// Whether a value that was given is what the server cannot work with (SQLSTATE class 22).
     pub fn is_of_a_value(&self) -> bool {
         match &self.failure {
             Failure::Refused(error) => matches!(

@@ -17,7 +17,7 @@ const MAX_KEY_BYTES: usize = 64 << 10;
 #[derive(Debug, Error)]
 pub enum BadKey {
     /// The bytes are no JSON, and no value of their schema.
-    #[error("the key can not be read: {0}")]
+    #[error("the key cannot be read: {0}")]
     Unreadable(#[from] Unreadable),
     /// By `json:FIELD`, and then there are more bytes than any key needs.
     #[error("the key has {0} bytes, and {MAX_KEY_BYTES} are allowed")]
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(id("registry:id", b"\0\0\0\0\x03\x0e", &mut schemas), Ok("7".to_owned()));
         assert_eq!(id("registry:id", b"\0\0\0\0\x04\x0e", &mut schemas), Err("lacks 4".to_owned()));
         for (form, key, words) in [
-            ("registry", &b"abc"[..], "bad_key: the key can not be read: it is not in the wire format"),
+            ("registry", &b"abc"[..], "bad_key: the key cannot be read: it is not in the wire format"),
             ("registry", b"\0\0\0\0\x03\x0e", "kafka.key with a field"),
             ("registry:no", b"\0\0\0\0\x03\x0e", "no field \"no\""),
             ("registry", b"\0\0\0\0\x01\x06ab", "ends too early"),

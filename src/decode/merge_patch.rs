@@ -3,7 +3,7 @@
 //! [`apply`] merges member by member and descends only where the patch is an object, so whatever a patch does not
 //! mention keeps its bytes. [`compose`] makes one patch of two where that is exact on *any* document; it is not where
 //! an object follows a value that is none: `{"x":5}` then `{"x":{"y":1}}` gives `{"x":{"y":1}}` whatever `x` held
-//! before, which no single patch can do, for it can not name members that it does not know.
+//! before, which no single patch can do, for it cannot name members that it does not know.
 
 use bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! From a Kafka record to a [`Write`], or to the reason why it can not become one.
+//! From a Kafka record to a [`Write`], or to the reason why it cannot become one.
 //!
 //! Keys and values in other forms than an id and JSON become these first (`forms.rs`), by schemas that are at hand: what lacks one
 //! is [`Undecoded::Lacks`], and decoding it again with the schema is the caller's part.
@@ -88,7 +88,7 @@ enum Op {
     Refeed,
 }
 
-/// Why a record can not become a write; it belongs into the dead-letter topic.
+/// Why a record cannot become a write; it belongs into the dead-letter topic.
 #[derive(Debug, Error)]
 pub enum BadRecord {
     /// Offsets have 44 bits in a version.
@@ -106,7 +106,7 @@ pub enum BadRecord {
     #[error(transparent)]
     FormOfKey(BadKey),
     /// The value should be in the wire format of a schema registry.
-    #[error("the value can not be read: {0}")]
+    #[error("the value cannot be read: {0}")]
     Unreadable(Unreadable),
     /// The header has a value that is no operation. Holds it, cut if it is long.
     #[error("the header {OP_HEADER} is {0:?}; it may be index, delete, patch, touch or refeed")]
@@ -128,8 +128,8 @@ pub enum BadRecord {
     /// Null, an array, a scalar, nothing.
     #[error("the value is not a JSON object; a document and a patch must be one")]
     NotAnObject,
-    /// It begins like an object but is none, or one that can not be worked on.
-    #[error("the value can not be used: {0}")]
+    /// It begins like an object but is none, or one that cannot be worked on.
+    #[error("the value cannot be used: {0}")]
     Json(BadObject),
     /// A document without location has no geoshard.
     #[error("the document has no location at \"{path}\": {why}")]
@@ -284,7 +284,7 @@ impl Decoder {
     /// A whole document, of a record or of the source of truth: on one line, and where it says it is.
     ///
     /// # Errors
-    /// If geofold can not place it.
+    /// If geofold cannot place it.
     pub fn document(&self, value: Bytes) -> Result<(Bytes, GeoPoint), BadRecord> {
         self.check_size_and_shape(&value)?;
         let at = self.path.locate(&value).map_err(|why| match why {

@@ -163,7 +163,7 @@ async fn ask(elastic: &dyn Elastic, path: String, body: Value) -> Result<Value, 
 /// Compares the index with the truth.
 ///
 /// # Errors
-/// If the index can not be read.
+/// If the index cannot be read.
 pub async fn audit(
     elastic: &dyn Elastic,
     prefix: &str,

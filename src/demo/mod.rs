@@ -62,7 +62,7 @@ pub struct DemoOptions {
 /// Runs the demo to its verdict.
 ///
 /// # Errors
-/// If a part of it can not be started, a worker ends by itself, the workers do not finish the work in time, or `stop` is
+/// If a part of it cannot be started, a worker ends by itself, the workers do not finish the work in time, or `stop` is
 /// cancelled.
 pub async fn run(options: DemoOptions, stop: CancellationToken) -> Result<Verdict> {
     let began = Instant::now();

@@ -76,7 +76,7 @@ impl Stage {
         };
         for port in ports {
             free_port(port).with_context(|| {
-                format!("port {port} can not be had for a worker's status page; choose another with --port")
+                format!("port {port} cannot be had for a worker's status page; choose another with --port")
             })?;
         }
         let broker = EmbeddedBroker::start().context("starting the embedded broker")?;

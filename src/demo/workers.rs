@@ -82,7 +82,7 @@ impl Counters {
     }
 }
 
-/// The highest resident memory of a process so far, in bytes (Linux: `VmHWM` of /proc/PID/status); 0 if it can not be told.
+/// The highest resident memory of a process so far, in bytes (Linux: `VmHWM` of /proc/PID/status); 0 if it cannot be told.
 pub fn peak_memory(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let kibibytes = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));

@@ -80,7 +80,7 @@ impl<'a> Notice<'a> {
     }
 
     pub(super) fn to_json(&self) -> Bytes {
-        // Numbers and texts: it can not fail.
+        // Numbers and texts: it cannot fail.
         serde_json::to_vec(self).unwrap_or_default().into()
     }
 }
@@ -121,7 +121,7 @@ impl Webhook {
     /// not followed: they would take the headers elsewhere.
     ///
     /// # Errors
-    /// If the HTTP client can not be set up, or `authorities` hold no certificate.
+    /// If the HTTP client cannot be set up, or `authorities` hold no certificate.
     pub fn new(url: Url, headers: HeaderMap, authorities: Option<&[u8]>) -> Result<Self, reqwest::Error> {
         let mut http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
         for authority in authorities.map(Certificate::from_pem_bundle).transpose()?.into_iter().flatten() {

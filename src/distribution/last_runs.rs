@@ -1,5 +1,5 @@
 //! Where the records of last runs live (`run_after.rs` has the rule): in this process, or in a memcached that all workers
-//! share. An optimisation, and nothing else: whatever can not be answered, in time, is answered with "run".
+//! share. An optimisation, and nothing else: whatever cannot be answered, in time, is answered with "run".
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -100,7 +100,7 @@ impl LastRuns {
         begun
     }
 
-    /// Records that the run of this token has succeeded. Lost if it can not be: others run once more.
+    /// Records that the run of this token has succeeded. Lost if it cannot be: others run once more.
     pub async fn succeeded(&self, key: &str, token: Token) {
         self.update(key, |found| found.and_then(|record| record.succeed(token))).await;
     }

@@ -75,7 +75,7 @@ impl Memcached {
         Self { address: address.to_owned(), timeout, idle: Mutex::default() }
     }
 
-    /// Reads the records of some keys, in their order; `None` for one that is not there or can not be read.
+    /// Reads the records of some keys, in their order; `None` for one that is not there or cannot be read.
     ///
     /// # Errors
     /// See [`MemcachedError`].

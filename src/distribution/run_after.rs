@@ -78,7 +78,7 @@ impl Record {
     /// The record to write once the run of `token` has succeeded; `None` if it says so already, or is of another
     /// generation and must not be touched.
     pub fn succeed(&self, token: Token) -> Option<Self> {
-        // A number above the counter can not have been taken from this record.
+        // A number above the counter cannot have been taken from this record.
         let is_own = self.generation == token.generation && token.number <= self.counter;
         (is_own && token.number > self.succeeded).then_some(Self { succeeded: token.number, ..*self })
     }

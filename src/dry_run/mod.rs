@@ -56,7 +56,7 @@ pub struct DryRun {
     patience: Duration,
 }
 
-/// Why a dry run can not go on.
+/// Why a dry run cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum DryRunError {
     /// Credentials.
@@ -223,7 +223,7 @@ impl DryRun {
         let placement = |answer| match answer {
             GetOutcome::Unanswered => Err(DryRunError::Unanswered(self.patience)),
             GetOutcome::Missing => Ok(None),
-            // The mover says so when it can not be read.
+            // The mover says so when it cannot be read.
             GetOutcome::Found(found) => Ok(Placement::from_json(&found.source).ok()),
         };
         answers.into_iter().map(placement).collect()

@@ -29,18 +29,18 @@ pub enum From {
     Time(i64),
 }
 
-/// The topic can not be read.
+/// The topic cannot be read.
 #[derive(Debug, Error)]
 pub enum ReadError {
     /// A question was not answered, or a record could not be had.
-    #[error("can not {doing}: {error}")]
+    #[error("cannot {doing}: {error}")]
     Kafka {
         /// What was being done.
         doing: &'static str,
         /// In librdkafka's words.
         error: KafkaError,
     },
-    /// The topic can not be described.
+    /// The topic cannot be described.
     #[error("could not describe the topic: {0}")]
     Describe(#[from] TopicFactsError),
 }

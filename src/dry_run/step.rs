@@ -68,7 +68,7 @@ pub struct Step {
     pub offset: i64,
     /// Its document; of a bad key, what can be shown of it.
     pub id: String,
-    /// What it asks for: index, delete, patch, touch, refeed; nothing if it can not be decoded.
+    /// What it asks for: index, delete, patch, touch, refeed; nothing if it cannot be decoded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub op: Option<&'static str>,
     /// Where the document is before.
@@ -99,7 +99,7 @@ impl Step {
         Self { partition, offset, id, op: Some(op(&entry.fold.content)), from, to, does, why }
     }
 
-    /// Of a record that can not be decoded.
+    /// Of a record that cannot be decoded.
     pub(super) fn bad(partition: i32, record: &Record, bad: &BadRecord, stops: bool) -> Self {
         let does = if stops { Does::Stop } else { Does::DeadLetter };
         Self { does, why: bad.to_string(), ..Self::unreached(partition, record) }

@@ -87,32 +87,32 @@ pub struct HttpOptions {
     pub request_timeout: Duration,
 }
 
-/// Why a client can not be made of [`HttpOptions`].
+/// Why a client cannot be made of [`HttpOptions`].
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ConnectError {
     /// Nowhere to connect to.
     #[error("elasticsearch.urls is empty; give the address of at least one node")]
     NoUrl,
-    /// An address that can not be used. The address is shown without user name and password.
-    #[error("elasticsearch.urls: {url} can not be used: {reason}")]
+    /// An address that cannot be used. The address is shown without user name and password.
+    #[error("elasticsearch.urls: {url} cannot be used: {reason}")]
     Url {
         /// The address.
         url: String,
         /// What is wrong with it, and what to do.
         reason: &'static str,
     },
-    /// The index prefix can not begin an index name.
+    /// The index prefix cannot begin an index name.
     #[error(
-        "the index prefix {0:?} can not begin an index name; use 1 to 64 lower-case letters, digits, '-', '_' and '.', and begin with a letter or digit"
+        "the index prefix {0:?} cannot begin an index name; use 1 to 64 lower-case letters, digits, '-', '_' and '.', and begin with a letter or digit"
     )]
     Prefix(String),
-    /// The API key can not be sent in a header.
+    /// The API key cannot be sent in a header.
     #[error("elasticsearch.api_key has characters that no API key has; check for spaces and line breaks")]
     ApiKey,
-    /// The certificates can not be read.
+    /// The certificates cannot be read.
     #[error("elasticsearch.ca_file does not hold a PEM certificate that can be used: {0}")]
     Ca(String),
-    /// The HTTP client can not be made.
+    /// The HTTP client cannot be made.
     #[error("could not set up the http client for elasticsearch: {0}")]
     Client(String),
 }
@@ -555,7 +555,7 @@ fn credentials(auth: &Auth) -> Result<Option<Credentials>, ConnectError> {
     Ok(match auth {
         Auth::None | Auth::Aws { .. } => None,
         Auth::Basic { user, password } => Some(Credentials::Basic(user.clone(), password.clone())),
-        // The crate panics on a key that can not be sent in a header.
+        // The crate panics on a key that cannot be sent in a header.
         Auth::ApiKey(key) if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) => {
             return Err(ConnectError::ApiKey);
         }

@@ -47,7 +47,7 @@ pub struct Hit {
 #[derive(Debug, Error)]
 pub enum ScanError {
     /// No usable answer.
-    #[error("can not scan {names}: {error}")]
+    #[error("cannot scan {names}: {error}")]
     Call {
         /// What was to be scanned.
         names: String,
@@ -55,7 +55,7 @@ pub enum ScanError {
         error: CallError,
     },
     /// Elasticsearch said no.
-    #[error("can not scan {names}: elasticsearch answered {status}: {reason}")]
+    #[error("cannot scan {names}: elasticsearch answered {status}: {reason}")]
     Refused {
         /// What was to be scanned.
         names: String,
@@ -67,7 +67,7 @@ pub enum ScanError {
     /// An OpenSearch: its points in time are at other paths, and its `_shard_doc` does not tell documents of several
     /// indices apart, so that pages would leave some out (seen with 3.8).
     #[error(
-        "can not scan {names}: this server has no point in time as Elasticsearch has it; what scans indices (shards migrate, \
+        "cannot scan {names}: this server has no point in time as Elasticsearch has it; what scans indices (shards migrate, \
          shards plan --from-index) needs an Elasticsearch"
     )]
     NoPointInTime {
@@ -75,7 +75,7 @@ pub enum ScanError {
         names: String,
     },
     /// The answer is not complete: some shards did not answer.
-    #[error("can not scan {names}: {failed} shards did not answer")]
+    #[error("cannot scan {names}: {failed} shards did not answer")]
     Incomplete {
         /// What was to be scanned.
         names: String,
@@ -83,7 +83,7 @@ pub enum ScanError {
         failed: u64,
     },
     /// The answer has another form than a search's.
-    #[error("can not scan {names}: {what} in the answer can not be used")]
+    #[error("cannot scan {names}: {what} in the answer cannot be used")]
     Undecodable {
         /// What was to be scanned.
         names: String,

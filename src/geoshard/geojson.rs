@@ -22,7 +22,7 @@ pub fn feature_collection(description: &MapDescription, outlines: &[Vec<Polygon>
     let feature = |(shard, polygons): (&ShardDescription, &Vec<Polygon>)| {
         let geometry = geometry(polygons);
         let feature = Feature { r#type: "Feature", id: shard.shard.as_str(), properties: shard, geometry };
-        // Numbers and text only: it can not fail, and a feature that did would show as null.
+        // Numbers and text only: it cannot fail, and a feature that did would show as null.
         serde_json::to_string(&feature).unwrap_or_else(|_| "null".to_owned())
     };
     let features: Vec<String> = description.shards.iter().zip(outlines).map(feature).collect();

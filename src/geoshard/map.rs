@@ -53,11 +53,11 @@ pub struct GeoshardMap {
     shards: Vec<ShardId>,
 }
 
-/// Why a map can not be used.
+/// Why a map cannot be used.
 #[derive(Debug, Error)]
 pub enum MapError {
-    /// The file can not be read.
-    #[error("can not read the geoshard map {path}: {source}")]
+    /// The file cannot be read.
+    #[error("cannot read the geoshard map {path}: {source}")]
     Read {
         /// Which file.
         path: PathBuf,
@@ -65,7 +65,7 @@ pub enum MapError {
         source: io::Error,
     },
     /// The file was read, but does not hold a map.
-    #[error("the geoshard map {path} can not be used: {source}")]
+    #[error("the geoshard map {path} cannot be used: {source}")]
     File {
         /// Which file.
         path: PathBuf,
@@ -194,7 +194,7 @@ impl GeoshardMap {
         );
         for (index, (range, shard)) in self.ranges().enumerate() {
             let comma = if index == 0 { "" } else { "," };
-            // Writing to a string can not fail.
+            // Writing to a string cannot fail.
             let _ = write!(
                 json,
                 "{comma}\n    {{\"from\": {}, \"shard\": \"{shard}\"}}",
@@ -352,7 +352,7 @@ mod tests {
                 )),
                 "ranges[2] begins at \"1000000000000001\", not above",
             ),
-            (file(r#"{"from":"0000000000000000","shard":"A"}"#), "can not be a geoshard's id"),
+            (file(r#"{"from":"0000000000000000","shard":"A"}"#), "cannot be a geoshard's id"),
             (file(r#"{"from":"0000000000000000","shard":"a","to":"x"}"#), "unknown field `to`"),
             (file(first).replace("\"name\"", "\"title\""), "unknown field `title`"),
             (file(first).replace("\"version\": 3,", ""), "missing field `version`"),

@@ -28,7 +28,7 @@ pub struct CreateReport {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum IndicesError {
     /// No usable answer.
-    #[error("can not {doing}: {error}")]
+    #[error("cannot {doing}: {error}")]
     Call {
         /// What was being done.
         doing: String,
@@ -36,7 +36,7 @@ pub enum IndicesError {
         error: CallError,
     },
     /// Elasticsearch said no.
-    #[error("can not {doing}: elasticsearch answered {status}: {reason}")]
+    #[error("cannot {doing}: elasticsearch answered {status}: {reason}")]
     Refused {
         /// What was being done.
         doing: String,
@@ -226,7 +226,7 @@ mod tests {
         let refused = create_missing(&server, "p", &wanted_indices(), SOON).await.unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "can not create the index p-s0: elasticsearch answered 400: failed to parse mapping: analyzer [x] not found"
+            "cannot create the index p-s0: elasticsearch answered 400: failed to parse mapping: analyzer [x] not found"
         );
     }
 }

@@ -8,7 +8,7 @@
 //! | `drift.rs` | where an index is not as the user's template says |
 //! | `create.rs` | asks Elasticsearch for all of them, and creates those that are missing |
 //!
-//! Three properties can not be left to chance: the location's type, since Elasticsearch would guess a text or two numbers;
+//! Three properties cannot be left to chance: the location's type, since Elasticsearch would guess a text or two numbers;
 //! `index.gc_deletes`, since a forgotten delete lets a late write bring a document back (protocol, "What an answer
 //! means"); and that placements are stored without being taken apart.
 

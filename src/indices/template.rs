@@ -18,11 +18,11 @@ pub struct Template {
     pub(super) mappings: Map<String, Value>,
 }
 
-/// A template that geoshards can not be made from.
+/// A template that geoshards cannot be made from.
 #[derive(Debug, Error)]
 pub enum TemplateError {
     /// The file could not be read.
-    #[error("can not read the index template {}: {error}", path.display())]
+    #[error("cannot read the index template {}: {error}", path.display())]
     Unreadable {
         /// Which file.
         path: PathBuf,
@@ -38,7 +38,7 @@ pub enum TemplateError {
     )]
     Part(String),
     /// An index made from it could not be worked with.
-    #[error("the index template can not be used for geoshards: {0}")]
+    #[error("the index template cannot be used for geoshards: {0}")]
     Conflict(Problem),
 }
 

@@ -30,7 +30,7 @@ pub fn client_config(properties: &Properties) -> ClientConfig {
 /// How a producer may compress what geofold can read.
 pub const CODECS: [&str; 4] = ["gzip", "snappy", "lz4", "zstd"];
 
-/// Those of [`CODECS`] that this build's librdkafka has. A topic with records of another one can not be read.
+/// Those of [`CODECS`] that this build's librdkafka has. A topic with records of another one cannot be read.
 pub fn codecs() -> Vec<&'static str> {
     let native = ClientConfig::new().create_native_config();
     let features = native.and_then(|native| native.get("builtin.features")).unwrap_or_default();

@@ -25,17 +25,17 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug, Error)]
 pub enum TopicError {
     /// A question was not answered.
-    #[error("can not {doing}: {error}")]
+    #[error("cannot {doing}: {error}")]
     Asking {
         /// What was asked.
         doing: &'static str,
         /// In librdkafka's words.
         error: KafkaError,
     },
-    /// The topic can not be described.
+    /// The topic cannot be described.
     #[error("could not describe the topic: {0}")]
     Describe(#[from] TopicFactsError),
-    /// Touches can not be produced.
+    /// Touches cannot be produced.
     #[error("could not produce touches: {0}")]
     Producer(#[from] SendError),
     /// The partitions of documents are not known.

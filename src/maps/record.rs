@@ -112,7 +112,7 @@ pub enum BadStep {
     #[error("no change of the map is going on")]
     NoChange,
     /// Not in this stage.
-    #[error("the change is in the stage {0:?}, in which this can not be done")]
+    #[error("the change is in the stage {0:?}, in which this cannot be done")]
     Stage(Stage),
 }
 

@@ -38,7 +38,7 @@ pub enum StoreError {
     },
     /// It is there, but not what it should be.
     #[error(
-        "{id:?} in the meta index can not be read: {error}; a newer version of geofold may have written it"
+        "{id:?} in the meta index cannot be read: {error}; a newer version of geofold may have written it"
     )]
     Unreadable {
         /// `_id`.
@@ -124,7 +124,7 @@ impl<'a> MapsStore<'a> {
 }
 
 fn write_op(id: DocId, guard: Guard, value: &impl Serialize) -> BulkOp {
-    // Serializing strings, numbers and maps into a Vec can not fail.
+    // Serializing strings, numbers and maps into a Vec cannot fail.
     let source = serde_json::to_vec(value).unwrap_or_default().into();
     BulkOp::Index { index: Index::Meta, id, guard, source }
 }

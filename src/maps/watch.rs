@@ -34,7 +34,7 @@ enum At {
     Never,
     /// It was asked for then.
     Asked(Instant),
-    /// It can not change.
+    /// It cannot change.
     Always,
 }
 
@@ -53,7 +53,7 @@ pub struct MapsReader {
 }
 
 impl MapsReader {
-    /// One map, which can not be changed: for tests and tools.
+    /// One map, which cannot be changed: for tests and tools.
     pub fn fixed(map: Arc<GeoshardMap>, clock: Arc<dyn Clock>) -> Self {
         let record = Arc::new(MapsRecord::unwritten(map, Epoch::default()));
         let known = watch::channel(Knowledge { record, at: At::Always }).1;

@@ -1,4 +1,4 @@
-//! Why a change of the map can not begin or go on.
+//! Why a change of the map cannot begin or go on.
 
 use thiserror::Error;
 
@@ -8,26 +8,26 @@ use crate::indices::IndicesError;
 use crate::kafka::topic::TopicError;
 use crate::maps::{BadStep, StoreError};
 
-/// A change of the map can not begin or go on. Whatever it is, the same command goes on from where it ended.
+/// A change of the map cannot begin or go on. Whatever it is, the same command goes on from where it ended.
 #[derive(Debug, Error)]
 pub enum MigrateError {
     /// It does not follow from where the change is.
     #[error(transparent)]
     Step(#[from] BadStep),
-    /// The record can not be read or written.
+    /// The record cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Kafka.
     #[error(transparent)]
     Topic(#[from] TopicError),
-    /// The documents can not be read.
+    /// The documents cannot be read.
     #[error(transparent)]
     Scan(#[from] ScanError),
-    /// Indices can not be listed or created.
+    /// Indices cannot be listed or created.
     #[error(transparent)]
     Indices(#[from] IndicesError),
     /// Elasticsearch did not do something.
-    #[error("can not {doing}: {error}")]
+    #[error("cannot {doing}: {error}")]
     Call {
         /// What.
         doing: &'static str,
@@ -35,7 +35,7 @@ pub enum MigrateError {
         error: CallError,
     },
     /// Elasticsearch said no.
-    #[error("can not {doing}: elasticsearch answered {status}: {reason}")]
+    #[error("cannot {doing}: elasticsearch answered {status}: {reason}")]
     Refused {
         /// What was being done.
         doing: String,
@@ -70,9 +70,7 @@ pub enum MigrateError {
     )]
     NothingRemembered,
     /// Somebody called the change off, or began it again, while this was going on.
-    #[error(
-        "the change was altered meanwhile (--abort or --to was run elsewhere); look with --status"
-    )]
+    #[error("the change was altered meanwhile (--abort or --to was run elsewhere); look with --status")]
     OtherCourse,
     /// Documents stay where the map does not say.
     #[error(

@@ -10,7 +10,7 @@
 //! | `place.rs` | finds what is not where the map says, and touches it |
 //! | `retire.rs` | deletes indices that no map needs any more |
 //! | `status.rs` | how far a change is, for people |
-//! | `error.rs` | why it can not go on |
+//! | `error.rs` | why it cannot go on |
 
 mod error;
 mod place;
@@ -368,9 +368,7 @@ impl Saying {
 /// A partition whose owner has not confirmed, and what is known of that owner.
 fn unconfirmed(partition: usize, found: Option<&Claim>) -> String {
     match found {
-        None => format!(
-            "partition {partition} (it never has been; does a worker of this version own it?)"
-        ),
+        None => format!("partition {partition} (it never has been; does a worker of this version own it?)"),
         Some(Claim { generation, owner, .. }) => {
             format!("partition {partition} (its owner at generation {generation} was {owner})")
         }

@@ -114,7 +114,7 @@ impl Migration {
                 GetAnswer::Missing => continue,
                 GetAnswer::Failed(error) => return Err(refused(error.to_string())),
             };
-            let unreadable = |error| refused(format!("the placement of {id:?} can not be read: {error}"));
+            let unreadable = |error| refused(format!("the placement of {id:?} cannot be read: {error}"));
             let mut placement = Placement::from_json(&found.source).map_err(unreadable)?;
             if placement.shard.as_ref().is_some_and(|shard| gone.contains(shard)) {
                 return Err(refused(format!(

@@ -62,7 +62,7 @@ pub enum Said {
     Document(Bytes),
     /// There is no such document.
     Gone,
-    /// One that can not be placed.
+    /// One that cannot be placed.
     Unusable(Refusal),
 }
 
@@ -133,7 +133,7 @@ impl Refusal {
 pub enum Outcome {
     /// The index is as the fold wants it: commit it to the dirty set.
     Done(Done),
-    /// It can not be carried out, ever: commit it once it is in the dead-letter topic.
+    /// It cannot be carried out, ever: commit it once it is in the dead-letter topic.
     DeadLetter(Refusal),
     /// An earlier owner had folded further: wait until the fold reaches this position (protocol, step 1).
     Parked {

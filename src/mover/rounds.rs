@@ -542,7 +542,7 @@ impl WriteDocuments {
                     }
                     written.push(placed);
                 }
-                // Only the last good copy, which can not be lifted any more (its mapping has changed); it stays as it is.
+                // Only the last good copy, which cannot be lifted any more (its mapping has changed); it stays as it is.
                 BulkOutcome::Refused(_) if placed.known.placement.refused => written.push(placed),
                 // While a lost record's decision is being finished, the placement is not this entry's to set back.
                 BulkOutcome::Refused(error) if placed.known.placement.pos > placed.entry.fold.last => {

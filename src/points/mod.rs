@@ -8,7 +8,7 @@
 //! | `scan.rs` | documents of Elasticsearch indices |
 //! | `ndjson.rs` | rows of a file with one JSON object a line |
 //!
-//! Rows are handed on one by one and nothing is kept. The first row of a file that can not be read ends it, with its line's number:
+//! Rows are handed on one by one and nothing is kept. The first row of a file that cannot be read ends it, with its line's number:
 //! a plan by part of the input would be wrong without anybody noticing.
 
 mod csv;
@@ -79,7 +79,7 @@ pub struct Row<'a> {
 #[derive(Debug, Error)]
 pub enum PointsError {
     /// The file itself.
-    #[error("can not read it: {0}")]
+    #[error("cannot read it: {0}")]
     Io(#[from] io::Error),
     /// A row.
     #[error("line {line}: {problem}")]

@@ -58,7 +58,7 @@ impl Http {
         let Some(url) = self.template.address_of(id.as_str()) else {
             return Answer::Unusable {
                 reason: "unfetchable_id",
-                detail: "the id can not stand in the address of the source: there, it means another address"
+                detail: "the id cannot stand in the address of the source: there, it means another address"
                     .to_owned(),
             };
         };

@@ -53,7 +53,7 @@ pub enum Answer {
     Found(Bytes),
     /// There is no such document.
     Gone,
-    /// The source can not give the document in a form that geofold could use, now or later, or refuses to.
+    /// The source cannot give the document in a form that geofold could use, now or later, or refuses to.
     Unusable {
         /// One word, for a dead letter's headers and for metrics.
         reason: &'static str,
@@ -84,7 +84,7 @@ impl Failure {
     }
 }
 
-/// Why a source can not be used at all: the configuration.
+/// Why a source cannot be used at all: the configuration.
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// Nothing is configured.
@@ -95,7 +95,7 @@ pub enum OpenError {
     /// The keys do not go together.
     #[error("[source] in the configuration is not whole; `geofold check` says what is missing")]
     Incomplete,
-    /// The certificates can not be read.
+    /// The certificates cannot be read.
     #[error("reading source.ca_file {path}: {error}; check the path and its permissions")]
     CaFile {
         /// The file.
@@ -103,7 +103,7 @@ pub enum OpenError {
         /// What the system said.
         error: std::io::Error,
     },
-    /// The HTTP client can not be made.
+    /// The HTTP client cannot be made.
     #[error("could not set up the http client for the source: {0}; check source.ca_file and source.headers")]
     Client(String),
 }
@@ -136,7 +136,7 @@ impl Source {
     /// The configured source. Nothing is dialled yet: a source that is down is no reason not to begin.
     ///
     /// # Errors
-    /// If the configuration names none, or can not be used.
+    /// If the configuration names none, or cannot be used.
     pub fn open(config: &Config) -> Result<Self, OpenError> {
         let source = &config.source;
         let kind = source.kind.ok_or(OpenError::None)?;

@@ -47,7 +47,7 @@ impl Postgres {
         })
     }
 
-    /// One id that the query can not take (a text where it wants a number) would spoil the answers of all others: then the
+    /// One id that the query cannot take (a text where it wants a number) would spoil the answers of all others: then the
     /// two halves are asked for, until it is alone.
     pub(super) fn select<'a>(&'a self, ids: &'a [DocId]) -> BoxFuture<'a, Vec<Answer>> {
         async move {
@@ -68,7 +68,7 @@ impl Postgres {
     }
 
     /// # Errors
-    /// If one of the ids, or a document, is what the query can not work with.
+    /// If one of the ids, or a document, is what the query cannot work with.
     async fn select_at_once(&self, ids: &[DocId]) -> Result<Vec<Answer>, String> {
         // No text of PostgreSQL can have it, so no row has this id; and one such text would spoil the whole query.
         let askable: Vec<&str> = ids.iter().map(DocId::as_str).filter(|id| !id.contains('\0')).collect();

@@ -265,7 +265,7 @@ impl Serialize for Json<'_> {
             }
             (time, _) => match text_of_time(time) {
                 Some(text) => to.serialize_str(&text),
-                None => Err(S::Error::custom("a value can not be written as JSON, or is out of its range")),
+                None => Err(S::Error::custom("a value cannot be written as JSON, or is out of its range")),
             },
         }
     }

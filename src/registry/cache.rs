@@ -57,7 +57,7 @@ impl Registry {
     /// The configured registry; `answers` counts what it says. Nothing is dialled yet: one that is down is no reason not to begin.
     ///
     /// # Errors
-    /// If the configuration can not be used.
+    /// If the configuration cannot be used.
     pub fn open(
         settings: &SchemaRegistry,
         answers: Option<Counters<SchemaAnswer>>,

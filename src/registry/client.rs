@@ -26,10 +26,10 @@ const MAX_REFERENCES: usize = 100;
 
 const MEDIA_TYPE: &str = "application/vnd.schemaregistry.v1+json, application/json";
 
-/// Why a registry can not be asked at all: the configuration.
+/// Why a registry cannot be asked at all: the configuration.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// The certificates can not be read.
+    /// The certificates cannot be read.
     #[error("reading schema_registry.ca_file {path}: {error}; check the path and its permissions")]
     CaFile {
         /// The file.
@@ -37,7 +37,7 @@ pub enum OpenError {
         /// What the system said.
         error: std::io::Error,
     },
-    /// The HTTP client can not be made.
+    /// The HTTP client cannot be made.
     #[error("could not set up the http client for the schema registry: {0}; check schema_registry.ca_file")]
     Client(String),
 }
@@ -137,7 +137,7 @@ impl Client {
         }
     }
 
-    /// Each once, and behind what it refers to itself; or why they can not be had.
+    /// Each once, and behind what it refers to itself; or why they cannot be had.
     async fn references(
         &self,
         wanted: Vec<SentReference>,

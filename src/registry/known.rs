@@ -7,7 +7,7 @@ use super::{Schema, SchemaId, Unreadable};
 /// A topic rarely has more in use at once: a few versions of two schemas.
 const RECENT: usize = 16;
 
-/// The schemas that one reader has used lately, and the last one that it can not have.
+/// The schemas that one reader has used lately, and the last one that it cannot have.
 #[derive(Debug, Default)]
 pub struct Schemas {
     /// What was used last comes first.

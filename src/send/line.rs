@@ -8,7 +8,7 @@
 //! | `anna<TAB>patch<TAB>{…}`, `anna<TAB>touch` | the operation is named in between |
 //! | `anna` | only where the operation for all lines is `delete`, `touch` or `refeed` |
 //!
-//! An id therefore can not begin with `{` or contain a tab in the forms with a tab; in the first form it can.
+//! An id therefore cannot begin with `{` or contain a tab in the forms with a tab; in the first form it can.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -144,7 +144,7 @@ pub enum LineProblem {
     /// The id is an object, array, boolean or null.
     #[error("the id at {0:?} is neither text nor a number")]
     IdKind(String),
-    /// The id can not be one.
+    /// The id cannot be one.
     #[error("{0}")]
     BadId(#[from] BadDocId),
     /// An index or patch of nothing.
@@ -181,7 +181,7 @@ fn parse<'a>(text: &'a str, rules: &LineRules) -> Result<SendRecord<'a>, LinePro
             _ => Err(LineProblem::NoTab),
         };
     };
-    // JSON never begins with one of these words, so that the column can not be mistaken for a value.
+    // JSON never begins with one of these words, so that the column cannot be mistaken for a value.
     let (word, after) = rest.split_once('\t').unwrap_or((rest, ""));
     let (op, value) = match word.parse() {
         Ok(op) => (Some(op), after.trim()),

@@ -183,7 +183,7 @@ pub enum SendError {
         /// What was done until then.
         summary: Box<SendSummary>,
     },
-    /// The client can not go on, whatever the options say: what is in the topic is in order, but not complete.
+    /// The client cannot go on, whatever the options say: what is in the topic is in order, but not complete.
     #[error("the kafka producer failed: {reason}; {summary}")]
     Fatal {
         /// What librdkafka said.
@@ -205,7 +205,7 @@ pub enum SendError {
 /// delivered. A read that waits for input (a terminal, a pipe) ends first.
 ///
 /// # Errors
-/// If Kafka can not be reached, the topic is not there, the input can not be read; and, unless
+/// If Kafka cannot be reached, the topic is not there, the input cannot be read; and, unless
 /// [`SendOptions::keep_going`], at the first line or record that fails. With it, see [`SendSummary::failed`].
 pub async fn send(
     options: SendOptions,

@@ -145,7 +145,7 @@ impl TopicProducer {
         }
     }
 
-    /// The client can not deliver anything any more.
+    /// The client cannot deliver anything any more.
     pub fn fatal_error(&self) -> Option<String> {
         self.producer.client().fatal_error().map(|(code, reason)| format!("{reason} ({code})"))
     }

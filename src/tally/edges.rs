@@ -115,7 +115,7 @@ impl Edges {
             if end > 0 {
                 part.json.push(b',');
             }
-            // Plain strings and numbers into a Vec: it can not fail.
+            // Plain strings and numbers into a Vec: it cannot fail.
             let _ = serde_json::to_writer(&mut part.json, &PartEdge { pos, delta: Written(held) });
             if part.json.len() > max_bytes && end > 0 {
                 part.json.truncate(end);

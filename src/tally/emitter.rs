@@ -152,7 +152,7 @@ impl Emitter {
         self.under_way = Some(part.to);
         let Source { topic, partition, .. } = &self.source;
         let head = Head { id: self.names.next(), topic, partition: *partition, to: part.to };
-        // Serializing plain strings and numbers into a Vec can not fail.
+        // Serializing plain strings and numbers into a Vec cannot fail.
         let mut value = serde_json::to_vec(&head).unwrap_or_default();
         value.pop();
         value.extend_from_slice(b",\"edges\":[");

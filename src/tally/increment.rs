@@ -112,7 +112,7 @@ impl Increment {
 
     /// The record's value.
     pub fn to_json(&self) -> Vec<u8> {
-        // Serializing plain strings and numbers into a Vec can not fail.
+        // Serializing plain strings and numbers into a Vec cannot fail.
         serde_json::to_vec(self).unwrap_or_default()
     }
 

@@ -20,7 +20,7 @@ pub type Counts = BTreeMap<(String, String), i64>;
 /// `seen` is told of how many documents were read so far. Memory holds a page, and a count for each value.
 ///
 /// # Errors
-/// If an index can not be read to its end.
+/// If an index cannot be read to its end.
 pub async fn recount(
     elastic: &dyn Elastic,
     prefix: &str,

@@ -101,7 +101,7 @@ impl PartitionsRevoked<'_> {
     }
 }
 
-/// A partition can not get past a record and stays there until somebody acts.
+/// A partition cannot get past a record and stays there until somebody acts.
 pub struct PartitionStopped<'a> {
     /// Its number.
     pub partition: i32,

@@ -1,4 +1,4 @@
-//! Metrics whose label values are Rust enums, so that a series with a misspelt or unbounded label can not be made.
+//! Metrics whose label values are Rust enums, so that a series with a misspelt or unbounded label cannot be made.
 //!
 //! A [`Counters`] holds the child handle of every value of its label, made once: counting is an index into an array
 //! and an atomic add, and a series that never counted is there from the start with the value 0, as `rate()` needs it.

@@ -7,7 +7,7 @@
 //!
 //! Records add up, per partition and over the worker's life:
 //! `geofold_records_total = sum(geofold_records_done_total) + geofold_records_in_flight`.
-//! [`PartitionMetrics`] is the only way to count a record and keeps the gauge itself, so that it can not be otherwise
+//! [`PartitionMetrics`] is the only way to count a record and keeps the gauge itself, so that it cannot be otherwise
 //! (but for the instant between two atomic adds, which a scrape may fall into).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -198,7 +198,7 @@ pub struct Metrics {
 #[derive(Debug, Default)]
 pub(super) struct Owned {
     pub(super) partitions: BTreeMap<i32, PartitionMetrics>,
-    /// Those of them that can not get past a record.
+    /// Those of them that cannot get past a record.
     pub(super) stopped: BTreeSet<i32>,
 }
 
@@ -449,7 +449,7 @@ impl Metrics {
         }
     }
 
-    /// An owned partition can not get past a record. One that was revoked meanwhile is somebody else's matter.
+    /// An owned partition cannot get past a record. One that was revoked meanwhile is somebody else's matter.
     pub(super) fn partition_stopped(&self, partition: i32) {
         self.change_owned(|owned| {
             if owned.partitions.contains_key(&partition) {

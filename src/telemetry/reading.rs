@@ -14,7 +14,7 @@ use super::metrics::{Metrics, Outcome, PartitionMetrics, RequestKind, Success};
 pub struct PartitionReading {
     /// Its number.
     pub partition: i32,
-    /// It can not get past a record.
+    /// It cannot get past a record.
     pub stopped: bool,
     /// Records read that have not come to their end.
     pub in_flight: i64,

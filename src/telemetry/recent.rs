@@ -114,7 +114,7 @@ struct Line {
 
 impl Line {
     fn field(&mut self, name: &str, value: impl fmt::Display) {
-        // Writing to a string can not fail.
+        // Writing to a string cannot fail.
         let _ = write!(self.fields, " {name}={value}");
     }
 }

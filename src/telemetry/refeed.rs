@@ -11,7 +11,7 @@ label! {
         Found => "found",
         /// It does not have it.
         Gone => "gone",
-        /// What it has can not be placed.
+        /// What it has cannot be placed.
         Unusable => "unusable",
         /// Nothing; it is asked again.
         Failed => "failed",

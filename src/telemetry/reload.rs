@@ -12,7 +12,7 @@ label! {
     Reloaded {
         /// It is in force, as far as it can be followed.
         Followed => "followed",
-        /// It can not be used; the one before stays.
+        /// It cannot be used; the one before stays.
         Refused => "refused",
     }
 }

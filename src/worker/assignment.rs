@@ -78,7 +78,7 @@ struct Owned {
     has_begun: bool,
     /// Everything below is routed, or no record; told the task after what waits here.
     read_to: Option<i64>,
-    /// It can not be read on.
+    /// It cannot be read on.
     is_in_trouble: bool,
     /// How often in a row librdkafka was seen not to read it.
     unread: u32,
@@ -491,7 +491,7 @@ impl Assignment {
         }
     }
 
-    /// Whether every partition has written all that was dirty, or can not.
+    /// Whether every partition has written all that was dirty, or cannot.
     pub fn is_drained(&self) -> bool {
         self.owned.values().all(|owned| owned.published.drained())
     }

@@ -377,9 +377,7 @@ fn poll_and_commit(
                     break;
                 }
                 if Instant::now() >= deadline {
-                    tracing::warn!(
-                        "drain deadline reached; the next owner reads unwritten records again"
-                    );
+                    tracing::warn!("drain deadline reached; the next owner reads unwritten records again");
                     break;
                 }
             }
@@ -500,7 +498,7 @@ fn check_logs(consumer: &BaseConsumer<Context>, context: &Context) {
     context.unchecked().append(&mut unchecked);
 }
 
-/// What librdkafka can not go on with it does not name, so all partitions are looked at.
+/// What librdkafka cannot go on with it does not name, so all partitions are looked at.
 fn look_for_trouble(consumer: &BaseConsumer<Context>, context: &Context) {
     if std::mem::take(&mut context.stuck().begin_again) {
         tracing::warn!("partitions without a start offset: rejoining the group");

@@ -89,7 +89,7 @@ fn action(
 /// The webhook of a job, to this address. Reads the file of its authorities.
 ///
 /// # Errors
-/// If that file can not be used, or the HTTP client not be set up.
+/// If that file cannot be used, or the HTTP client not be set up.
 pub fn webhook(job: &DistributionJob, url: &ServerUrl) -> Result<Webhook, WorkerError> {
     let header = |(name, value): (&String, &config::Secret)| {
         let mut value = HeaderValue::try_from(value.expose()).ok()?;
@@ -98,15 +98,16 @@ pub fn webhook(job: &DistributionJob, url: &ServerUrl) -> Result<Webhook, Worker
     };
     let headers: HeaderMap = job.headers.iter().filter_map(header).collect();
     let failed = |reason: String| WorkerError::Webhook { job: job.name.clone(), reason };
-    let authorities = match &job.ca_file {
-        None => None,
-        Some(file) => {
-            let pem = std::fs::read(file);
-            Some(pem.map_err(|error| {
-                failed(format!("its ca_file {} can not be read: {error}", file.display()))
-            })?)
-        }
-    };
+    let authorities =
+        match &job.ca_file {
+            None => None,
+            Some(file) => {
+                let pem = std::fs::read(file);
+                Some(pem.map_err(|error| {
+                    failed(format!("its ca_file {} cannot be read: {error}", file.display()))
+                })?)
+            }
+        };
     let webhook = Webhook::new(url.as_url().clone(), headers, authorities.as_deref());
     webhook.map_err(|error| {
         failed(format!("{error}; see that its ca_file, if there is one, holds certificates (PEM)"))

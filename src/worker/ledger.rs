@@ -57,7 +57,7 @@ pub struct Undeliverable {
     pub id: DocId,
     /// What was asked for.
     pub fold: Fold,
-    /// Why it can not be done.
+    /// Why it cannot be done.
     pub refusal: Refusal,
     /// The step that refused it: `fold` or `write`.
     pub stage: &'static str,

@@ -122,7 +122,7 @@ pub enum WorkerError {
     /// Elasticsearch refuses the worker as such.
     #[error(transparent)]
     Halt(#[from] Halt),
-    /// A webhook's client can not be made.
+    /// A webhook's client cannot be made.
     #[error("could not set up the webhook {job}: {reason}")]
     Webhook {
         /// The job's name.
@@ -130,7 +130,7 @@ pub enum WorkerError {
         /// Why, and what to do.
         reason: String,
     },
-    /// The schema registry can not be used as it is configured.
+    /// The schema registry cannot be used as it is configured.
     #[error(transparent)]
     Registry(#[from] registry::OpenError),
     /// The poll thread panicked.
@@ -325,7 +325,7 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
     }
 }
 
-/// A thread can not be cancelled: if the worker's future is dropped, the poll thread must be told.
+/// A thread cannot be cancelled: if the worker's future is dropped, the poll thread must be told.
 struct AbortOnDrop(Arc<Signals>);
 
 impl Drop for AbortOnDrop {

@@ -67,7 +67,7 @@ pub struct Truncated {
     pub end: Option<i64>,
 }
 
-/// Why a partition can not be read on.
+/// Why a partition cannot be read on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Trouble {
     /// Records are lost.
@@ -91,7 +91,7 @@ fn truncated(Truncated { next, end }: &Truncated, epoch: Epoch) -> String {
 }
 
 impl Trouble {
-    /// The offset that can not be read.
+    /// The offset that cannot be read.
     pub fn offset(&self) -> i64 {
         match self {
             Self::Lost(lost) => lost.from,

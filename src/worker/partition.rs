@@ -187,7 +187,7 @@ pub struct Known {
     pub read_to: Option<i64>,
     /// The partition's first offset, if nothing of it was committed.
     pub first: Option<i64>,
-    /// Why it can not be read on.
+    /// Why it cannot be read on.
     pub trouble: Option<Trouble>,
 }
 

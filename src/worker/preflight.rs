@@ -15,7 +15,7 @@ use crate::retry::RetryPolicy;
 
 /// Something is wrong that waiting does not mend.
 #[derive(Debug, Error)]
-#[error("this worker can not start:\n{}", lines(.0))]
+#[error("this worker cannot start:\n{}", lines(.0))]
 pub struct Refused(Vec<Finding>);
 
 fn lines(findings: &[Finding]) -> String {

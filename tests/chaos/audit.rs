@@ -143,7 +143,7 @@ fn document(
     };
     let placement = match placement.map(serde_json::from_value::<Placement>).transpose() {
         Ok(placement) => placement,
-        Err(error) => return findings.add_of(id, format!("the placement of {id} can not be read: {error}")),
+        Err(error) => return findings.add_of(id, format!("the placement of {id} cannot be read: {error}")),
     };
     let view = View {
         placement,
@@ -179,7 +179,7 @@ fn document(
     }
 }
 
-/// What can not be carried out is in the dead-letter topic, once at least, and nothing else is.
+/// What cannot be carried out is in the dead-letter topic, once at least, and nothing else is.
 fn letters(findings: &mut Findings, world: &World, said: &Said) {
     let mut covered: BTreeMap<Place, BTreeSet<String>> = BTreeMap::new();
     for letter in world.dead_letters() {
@@ -214,7 +214,7 @@ fn letters(findings: &mut Findings, world: &World, said: &Said) {
         match (covered.get(place), wanted) {
             (None, _) => {
                 let what = format!(
-                    "{id}: the record at {partition}/{offset} can not be carried out, and is not in the dead-letter topic"
+                    "{id}: the record at {partition}/{offset} cannot be carried out, and is not in the dead-letter topic"
                 );
                 findings.add_of(id, what);
             }

@@ -189,7 +189,7 @@ fn keep(world: &World, status: &Status) -> PathBuf {
     let own = std::fs::read_dir(world.dir()).unwrap().flatten().map(|entry| entry.path());
     for file in own.chain(world.stack.logs()).filter(|file| file.is_file()) {
         if let Some(name) = file.file_name() {
-            // A log that can not be copied keeps no other from being kept.
+            // A log that cannot be copied keeps no other from being kept.
             let _ = std::fs::copy(&file, folder.join(name));
         }
     }

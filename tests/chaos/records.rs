@@ -23,7 +23,7 @@ pub struct Record {
 #[derive(Debug, Clone)]
 pub enum What {
     Write(Event),
-    /// It can not be carried out, for this reason.
+    /// It cannot be carried out, for this reason.
     Bad(String),
 }
 

@@ -1,5 +1,5 @@
 //! Writes to the topic, at a rate, for as long as the run lasts: documents that come, move, are patched, touched, deleted and
-//! come back, a few of them hot, and records that can not be carried out.
+//! come back, a few of them hot, and records that cannot be carried out.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::report::Status;
 use crate::support::world::Feed;
 use crate::support::{Event, Raw, random_events};
 
-/// Marks a record that can not be carried out, with the reason that its dead letter must have.
+/// Marks a record that cannot be carried out, with the reason that its dead letter must have.
 pub const BAD: &str = "chaos-bad";
 
 /// Time between two portions.
@@ -23,7 +23,7 @@ const MAX_LAG: u64 = 5_000;
 /// More records without an acknowledgement than this, and it waits as well.
 const MAX_WAITING: usize = 5_000;
 
-/// One in so many records can not be carried out.
+/// One in so many records cannot be carried out.
 const BAD_SHARE: u64 = 150;
 
 /// Writes until it is over, then waits until the broker has everything.
@@ -51,7 +51,7 @@ pub fn write(feed: &Feed, seed: u64, rate: u64, ids: u64, status: &Status) {
     feed.flush();
 }
 
-/// The same with a number that no other record has: an older write can not pass for it.
+/// The same with a number that no other record has: an older write cannot pass for it.
 fn numbered(mut event: Event, number: u64) -> Event {
     match &mut event {
         Event::Index { document: content, .. } | Event::Patch { patch: content, .. } => {
@@ -62,7 +62,7 @@ fn numbered(mut event: Event, number: u64) -> Event {
     event
 }
 
-/// A record that can not be carried out. What is refused by Elasticsearch has an id of its own: what it does to a document
+/// A record that cannot be carried out. What is refused by Elasticsearch has an id of its own: what it does to a document
 /// that is there depends on how records were folded.
 fn bad(random: &mut Random, number: u64, ids: u64) -> Raw {
     let somebody = format!("p{}", random.below(ids));

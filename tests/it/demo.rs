@@ -155,7 +155,7 @@ fn wrong_arguments_and_a_port_that_is_taken_are_told() {
     let output = finish(start(&["--port", &port]));
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
-    assert!(said.contains(&format!("port {port} can not be had")) && said.contains("--port"), "{said}");
+    assert!(said.contains(&format!("port {port} cannot be had")) && said.contains("--port"), "{said}");
 }
 
 #[cfg(not(feature = "sabotage"))]

@@ -96,8 +96,7 @@ fn every_recorded_operation_of_the_original_gives_the_same_reply_and_state() {
     let path = elsewhere
         .clone()
         .unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/ick.jsonl").into());
-    let recording =
-        fs::read_to_string(&path).unwrap_or_else(|error| panic!("can not read {path:?}: {error}"));
+    let recording = fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {path:?}: {error}"));
 
     let mut replayed = 0;
     for line in recording.lines() {

@@ -1,5 +1,5 @@
 //! What runs on reads its configuration again, at SIGHUP and when the file has another content: it follows what it can,
-//! names what it can not, and keeps the old whole when the new is wrong. `tests/it/hang_up.rs` has the commands that end.
+//! names what it cannot, and keeps the old whole when the new is wrong. `tests/it/hang_up.rs` has the commands that end.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -58,11 +58,7 @@ fn the_filter_is_followed_other_keys_are_named_and_a_wrong_file_changes_nothing(
     write(&config, "warn", "[shutdown]\nrevoke = \"9s\"\n");
     worker.signal(Signal::HUP);
     let log = worker.wait_for("shutdown.revoke");
-    assert_eq!(
-        log.matches("configuration reloaded").count(),
-        1,
-        "the filter is \"warn\" now: {log}"
-    );
+    assert_eq!(log.matches("configuration reloaded").count(), 1, "the filter is \"warn\" now: {log}");
     assert_eq!((worker.metric(FOLLOWED), worker.metric(REFUSED)), (2.0, 2.0));
     assert!(!log.contains("Client stats"), "of nobody's use while it waits for brokers: {log}");
 
@@ -270,7 +266,7 @@ fn another_map_is_refused_with_what_to_do_until_a_migration_has_put_it_in_force(
     worker.wait_for_metric(REFUSED, 2.0);
     put("geofold.toml", &configured(&at("nowhere.json")));
     worker.wait_for_metric(REFUSED, 3.0);
-    worker.wait_for("can not read the geoshard map");
+    worker.wait_for("cannot read the geoshard map");
     put("geofold.toml", &configured(&at("map.json")));
     worker.wait_for_metric(FOLLOWED, 2.0);
 

@@ -190,7 +190,7 @@ fn input_that_can_not_be_planned_by_is_refused_with_file_and_line() {
         (vec!["empty"], "reading empty: there is no row in it"),
         (vec!["none.csv"], "opening none.csv"),
         (vec!["few.csv"], "points lie in 2 cells only, too few for 40 geoshards"),
-        (vec!["few.csv", "--min", "3", "--max", "2"], "can not try 3 to 2 geoshards"),
+        (vec!["few.csv", "--min", "3", "--max", "2"], "cannot try 3 to 2 geoshards"),
         (vec!["few.csv", "--weight", "a**b"], "no part of a weighted sum"),
         (vec!["few.csv", "--min", "1", "--map-version", "0"], "version is 0"),
         (vec!["few.csv", "--finest", "99"], "level 7"),

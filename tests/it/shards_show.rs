@@ -78,10 +78,10 @@ fn maps_are_compared_by_area_and_by_load() {
 #[test]
 fn what_can_not_be_shown_is_refused() {
     for (arguments, says) in [
-        (vec!["show", "--map", "none.json"], "--map: can not read the geoshard map none.json"),
+        (vec!["show", "--map", "none.json"], "--map: cannot read the geoshard map none.json"),
         (vec!["show", "--prefix", "p"], "--map"),
         (vec!["show", "--map", MAP, "--json", "--as", "svg"], "cannot be used with"),
-        (vec!["diff", MAP, "none.json"], "can not read the geoshard map none.json"),
+        (vec!["diff", MAP, "none.json"], "cannot read the geoshard map none.json"),
         (vec!["diff", MAP, MAP, "--points", "none.csv"], "opening none.csv"),
     ] {
         let output = shards(&arguments);

@@ -1,6 +1,6 @@
 //! The world as a transition system for stateright: one document, its script of records in a log, and the workers that were
 //! assigned the partition one after the other. All but the last are zombies; they go on as if nothing had happened, but
-//! that they can not commit. A worker that crashes is one that takes no further step.
+//! that they cannot commit. A worker that crashes is one that takes no further step.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -26,7 +26,7 @@ const KINDS: [&str; 10] = [
     "no-location",
 ];
 
-/// What the audit can not mend by itself.
+/// What the audit cannot mend by itself.
 const NEEDS_MORE: [&str; 4] = ["unreadable-placement", "no-copy", "behind", "no-location"];
 
 /// A document that stays where it is.
@@ -218,7 +218,7 @@ fn defects_of_every_kind_are_found_exactly_and_mended_under_load_and_then_there_
         assert_eq!(report["repairs"]["left_alone"], EACH * NEEDS_MORE.len(), "{report}");
 
         wait_for_touches(&world);
-        // As docs/runbooks.md says: a placement that can not be read is removed, and then made anew.
+        // As docs/runbooks.md says: a placement that cannot be read is removed, and then made anew.
         let mut planter = Planter { world: &world, truth: &truth, bulk: String::new() };
         for id in &expected["unreadable-placement"] {
             planter.remove(&format!("{}-placements", world.name), id);

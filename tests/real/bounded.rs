@@ -62,11 +62,7 @@ fn a_backlog_beyond_memory_and_a_dead_elasticsearch_move_neither_memory_nor_the_
         resident = resident.max(worker.metric("process_resident_memory_bytes", ""));
         std::thread::sleep(Duration::from_millis(200));
     }
-    assert_eq!(
-        worker.metric("geofold_paused_partitions", ""),
-        4.0,
-        "nothing is fetched that can not be held"
-    );
+    assert_eq!(worker.metric("geofold_paused_partitions", ""), 4.0, "nothing is fetched that cannot be held");
     assert_eq!(worker.get("/healthz").map(|(status, _)| status), Some(200));
     // Whichever request came first: a batch's, or the claim of a partition.
     wait_at_most("a request that fails", PATIENCE, || (proxy.faults_done() > 0).then_some(()));

@@ -1,4 +1,4 @@
-//! Promise 3, nothing lost: what can not be carried out goes to the dead-letter topic as it was, with the reason, or stops
+//! Promise 3, nothing lost: what cannot be carried out goes to the dead-letter topic as it was, with the reason, or stops
 //! its partition; it is never passed over.
 
 use std::collections::BTreeMap;

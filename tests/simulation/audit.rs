@@ -136,7 +136,7 @@ fn content(world: &World, document: &str, view: &View) {
     }
 }
 
-/// What can not be carried out is in the dead-letter topic, nothing else is, and nobody handed anything in twice.
+/// What cannot be carried out is in the dead-letter topic, nothing else is, and nobody handed anything in twice.
 fn letters(world: &World) {
     let scenario = &world.scenario;
     let deliveries = world.state().deliveries.clone();
@@ -159,7 +159,7 @@ fn letters(world: &World) {
         {
             let document = document_id(record.document);
             let what =
-                format!("the record at {offset} can not be carried out, and is not in the dead-letter topic");
+                format!("the record at {offset} cannot be carried out, and is not in the dead-letter topic");
             world.fail("letters", Some(&document), what);
         }
     }
@@ -172,7 +172,7 @@ fn may_be_refused(scenario: &Scenario, offset: i64) -> bool {
     record.is_bad || (record.is_patch() && truth(scenario, &document, offset - 1).is_none())
 }
 
-/// Whether a record has to become a dead letter: it can not be decoded, or it is the last patch of a document that is not
+/// Whether a record has to become a dead letter: it cannot be decoded, or it is the last patch of a document that is not
 /// there, with nothing behind it that it could be folded into.
 fn must_be_refused(scenario: &Scenario, offset: i64, record: &Produced) -> bool {
     if record.is_bad {

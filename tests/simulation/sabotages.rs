@@ -49,7 +49,7 @@ pub fn all() -> &'static [Sabotage] {
     Sabotage::value_variants()
 }
 
-/// Who finds a sabotage that the simulation can not.
+/// Who finds a sabotage that the simulation cannot.
 pub fn found_elsewhere(sabotage: Sabotage) -> Option<&'static str> {
     ELSEWHERE.iter().find(|(other, _)| *other == sabotage).map(|(_, by)| *by)
 }

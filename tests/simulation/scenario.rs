@@ -73,7 +73,7 @@ pub struct Produced {
     /// The header that says what it asks for; `None` is left to the value.
     pub op: Option<&'static str>,
     pub value: Option<String>,
-    /// It can not be decoded.
+    /// It cannot be decoded.
     pub is_bad: bool,
 }
 
@@ -126,7 +126,7 @@ pub enum What {
     Revoke { grace: u64, gap: u64 },
     /// The owner is gone from one moment to the next.
     Crash { gap: u64 },
-    /// The owner loses the partition and does not know it for `acts_for`: it goes on, but can not commit.
+    /// The owner loses the partition and does not know it for `acts_for`: it goes on, but cannot commit.
     Lose { acts_for: u64, gap: u64 },
     /// The owner is stopped, loses the partition, wakes `frozen` later, and does not know it yet for `acts_for`.
     FreezeAndLose { frozen: u64, acts_for: u64, gap: u64 },
@@ -459,7 +459,7 @@ fn record(
     let any_patch = on_missing != OnMissing::Create;
     let is_refusing = kind == Kind::Refusing;
     let (op, value, is_bad) = match draw.below(62 + patches) {
-        // Compaction would leave what can not be read, and take the document.
+        // Compaction would leave what cannot be read, and take the document.
         0..=1 if kind == Kind::Compacted => index,
         0..=1 => (None, Some("{".to_owned()), true),
         2..=20 if is_refusing => {

@@ -233,7 +233,7 @@ fn is_on_frame(arc: &[Point]) -> bool {
 /// Appends a line in path syntax: one absolute point, then relative ones.
 fn write_line(path: &mut String, points: &[Point], closed: bool) {
     let Some((x, y)) = points.first() else { return };
-    // Writing to a string can not fail.
+    // Writing to a string cannot fail.
     let _ = write!(path, "M{x} {y}l");
     for (step, pair) in points.windows(2).enumerate() {
         // A minus sign separates numbers as well as a space does.

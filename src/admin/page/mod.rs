@@ -100,7 +100,7 @@ fn tiles(status: &Status) -> String {
     let mut tiles = String::new();
     for (label, name, count) in counters {
         let average = count as f64 / status.uptime_seconds.max(1.0);
-        // Writing to a string can not fail; the same below.
+        // Writing to a string cannot fail; the same below.
         let _ = writeln!(
             tiles,
             "<div><dt>{label}</dt><dd class=\"big\"><span data-rate=\"{name}\">{}</span><small>/s</small></dd>\

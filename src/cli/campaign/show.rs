@@ -137,9 +137,7 @@ fn whole(status: &Status, failed: &[Failed]) -> String {
     line(format_args!("  times     {}", times.into_iter().flatten().collect::<Vec<_>>().join(", ")));
     match (status.state, status.seconds_left) {
         (State::Ready, Some(seconds)) => line(format_args!("  end       in {}", duration(seconds))),
-        (State::Ready, None) => {
-            line(format_args!("  end       not started; run: geofold campaign run {id}"))
-        }
+        (State::Ready, None) => line(format_args!("  end       not started; run: geofold campaign run {id}")),
         (State::Creating, _) if status.broken_off => line(format_args!(
             "  end       its list is incomplete and its writer gone: geofold campaign cancel {id}, then remove {id}"
         )),

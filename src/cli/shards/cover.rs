@@ -48,8 +48,7 @@ pub async fn cover(args: CoverArgs) -> Result<ExitCode, Failure> {
         LiveMaps::One(connect::map(&config)?)
     } else {
         connect::live_maps(&config, &connect::elasticsearch(&config)?).await.map_err(|failure| {
-            failure
-                .context("no cover available (--offline uses geoshards.map without asking)")
+            failure.context("no cover available (--offline uses geoshards.map without asking)")
         })?
     };
     let covered = describe::covered(&maps, &config.elasticsearch.prefix, &shape);

@@ -184,7 +184,7 @@ impl Driver {
         if let Ok(answers) = &answers
             && answers.len() != ops.len()
         {
-            // Which of them are whose can not be told.
+            // Which of them are whose cannot be told.
             let (got, sent) = (answers.len(), ops.len());
             let text = format!("{got} items for {sent} that were sent");
             return tell_all(parts, &Err(CallError::Undecodable(text)));

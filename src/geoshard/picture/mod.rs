@@ -23,7 +23,7 @@ pub fn svg(description: &MapDescription, outlines: &[Vec<Polygon>]) -> String {
     for (index, (shard, polygons)) in shards.iter().zip(outlines).enumerate() {
         // Without load, neighbours along the curve are told apart.
         let colour = shard.load.map_or(COLOURS[index % 4], |load| colour(load.over_mean));
-        // Writing to a string can not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(
             paths,
             "<path fill=\"{colour}\" d=\"{}\"><title>{}</title></path>",

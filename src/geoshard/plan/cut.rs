@@ -7,7 +7,7 @@
 //! first, whose cut bounds those of both halves. That is O(k × n log n) for every count up to `k` at once.
 //!
 //! **The usual way** is greedy: it walks, and closes a stretch where it is nearest to its even part of what is left. It
-//! can not take a worse stretch now for better ones later; it is here to be shown beside the other.
+//! cannot take a worse stretch now for better ones later; it is here to be shown beside the other.
 
 /// For each count up to a limit, the best cuts of one row of loads.
 #[derive(Debug, Clone)]

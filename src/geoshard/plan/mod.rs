@@ -97,7 +97,7 @@ pub struct Plan {
 pub enum PlanError {
     /// Bounds that hold no number, or too large ones.
     #[error(
-        "can not try {min} to {max} geoshards: give at least 1, at most {MAX_SHARDS}, and the lower number first"
+        "cannot try {min} to {max} geoshards: give at least 1, at most {MAX_SHARDS}, and the lower number first"
     )]
     Counts {
         /// The lowest.
@@ -106,7 +106,7 @@ pub enum PlanError {
         max: usize,
     },
     /// Levels that hold no cell.
-    #[error("cells can not have level {level} with {finest} as the finest: levels go from 0 to {MAX_LEVEL}")]
+    #[error("cells cannot have level {level} with {finest} as the finest: levels go from 0 to {MAX_LEVEL}")]
     Level {
         /// Of the cells to cut between.
         level: u8,
@@ -114,7 +114,7 @@ pub enum PlanError {
         finest: u8,
     },
     /// Not a share.
-    #[error("a cell can not be split above {0} of a geoshard's load: give a number above 0")]
+    #[error("a cell cannot be split above {0} of a geoshard's load: give a number above 0")]
     SplitAbove(f64),
     /// Nothing to plan by.
     #[error("there are no points to plan by")]
@@ -122,7 +122,7 @@ pub enum PlanError {
     /// Points, but all without load.
     #[error("all points have load 0, so that any map is as good as any other: choose another load score")]
     NoLoad,
-    /// Geoshards can not be fewer than cells.
+    /// Geoshards cannot be fewer than cells.
     #[error(
         "points lie in {cells} cells only, too few for {min} geoshards: choose a higher level (--level, --finest) or fewer geoshards (--min)"
     )]
@@ -337,7 +337,7 @@ mod tests {
         #[expect(clippy::reversed_empty_ranges, reason = "that is what is refused")]
         let reversed = 5..=4;
         for counts in [0..=4, reversed, 1..=MAX_SHARDS + 1] {
-            assert!(refusal(&some, &options(counts)).contains("can not try"));
+            assert!(refusal(&some, &options(counts)).contains("cannot try"));
         }
         assert!(refusal(&some, &options(900..=1000)).contains("higher level"));
         assert!(refusal(&some, &PlanOptions { level: 13, ..options(1..=2) }).contains("level 13"));

@@ -212,7 +212,7 @@ fn a_document_that_moves_has_a_copy_wherever_its_owner_dies() {
     }
 }
 
-/// A delete without a version can not be written down: [`BulkOp::Delete`] has one.
+/// A delete without a version cannot be written down: [`BulkOp::Delete`] has one.
 #[test]
 fn a_late_delete_does_not_remove_the_copy_of_a_document_that_came_back() {
     let mut store = in_a();
@@ -519,7 +519,7 @@ fn finishing_the_decision_of_a_lost_record_takes_along_a_copy_that_has_the_fold_
 }
 
 /// Found by the model: the document was in `a`, moved to `b`, and a record that compaction took was to move it back. Finishing
-/// that, the older record can not be written over the tombstone in `a`; the copy in `b` is the last one.
+/// that, the older record cannot be written over the tombstone in `a`; the copy in `b` is the last one.
 #[test]
 pub(super) fn finishing_the_decision_of_a_lost_record_does_not_sweep_the_last_copy() {
     let mut store = Store::default();

@@ -181,7 +181,7 @@ impl<'a> World<'a> {
     fn draw_rules(&mut self) -> Rules {
         let has_two_maps = self.kind == Kind::TwoMaps;
         let shards = if has_two_maps && self.rng.percent(50) { NEW_MAP } else { OLD_MAP };
-        // A new owner can not see what compaction took, but a zombie may still act on it: nothing is in place then (see
+        // A new owner cannot see what compaction took, but a zombie may still act on it: nothing is in place then (see
         // `counterexamples::a_record_that_compaction_takes_while_a_zombie_acts_on_it`).
         let announce_all = has_two_maps || self.kind == Kind::Compacted;
         Rules { map: map(shards), on_missing: self.on_missing, announce_all, ..rules() }

@@ -33,7 +33,7 @@ pub enum BadIncrement {
     Contradiction(&'static str),
 }
 
-/// Reads a record's value, and judges it: what is merged can not be taken back.
+/// Reads a record's value, and judges it: what is merged cannot be taken back.
 ///
 /// # Errors
 /// See [`BadIncrement`].

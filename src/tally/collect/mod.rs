@@ -66,7 +66,7 @@ pub enum CollectError {
     /// The database says no, and would again.
     #[error(transparent)]
     Database(#[from] DatabaseError),
-    /// Increments can not be read, and could not later.
+    /// Increments cannot be read, and could not later.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The thread that reads panicked.

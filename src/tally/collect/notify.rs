@@ -76,7 +76,7 @@ async fn tell_all(
     metrics: Arc<CollectorMetrics>,
 ) {
     while let Some(version) = versions.recv().await {
-        // Plain texts and numbers can not fail to be written.
+        // Plain texts and numbers cannot fail to be written.
         let notice = serde_json::to_vec(&Notice::from(&*version)).unwrap_or_default();
         let message =
             Message { topic: &topic, key: Some(KEY.as_bytes()), value: Some(&notice), headers: None };

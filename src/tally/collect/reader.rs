@@ -39,7 +39,7 @@ const MEMBERSHIP: [&str; 5] = [
     "heartbeat.interval.ms",
 ];
 
-/// Why reading can not go on. Counts need every increment, so that none is passed over by itself.
+/// Why reading cannot go on. Counts need every increment, so that none is passed over by itself.
 #[derive(Debug, Error)]
 pub enum ReadError {
     /// The consumer could not be made.
@@ -59,7 +59,7 @@ pub enum ReadError {
         /// What was said.
         reason: String,
     },
-    /// A record can not be merged.
+    /// A record cannot be merged.
     #[error(
         "the record at {topic}, partition {partition}, offset {offset}, is no increment: {reason}; counts that leave it \
          out may be wrong. See what wrote it, then start with --skip {partition}:{offset} to pass over it"
@@ -147,7 +147,7 @@ pub struct Limits {
 /// What to pass over, by an operator's word.
 #[derive(Debug, Clone, Default)]
 pub struct Allowances {
-    /// Records to skip if they can not be merged.
+    /// Records to skip if they cannot be merged.
     pub skip: BTreeSet<(Partition, i64)>,
     /// Go on although increments were lost.
     pub accept_loss: bool,
@@ -258,7 +258,7 @@ impl Reader {
     /// Reads until a limit is met, or told to stop: what there is then.
     ///
     /// # Errors
-    /// If a record can not be merged, or is gone. What was read before it is lost with the error, and read again.
+    /// If a record cannot be merged, or is gone. What was read before it is lost with the error, and read again.
     pub fn gather(&mut self, limits: Limits, stop: &CancellationToken) -> Result<Batch, ReadError> {
         let until = Instant::now() + limits.time;
         let mut batch = Batch::default();

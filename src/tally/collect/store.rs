@@ -408,7 +408,7 @@ impl Store {
         batch: &Batch,
         cloud: &Cloud,
     ) -> Result<(), DatabaseError> {
-        // Plain texts and numbers can not fail to be written.
+        // Plain texts and numbers cannot fail to be written.
         let blob = serde_json::to_vec(cloud).unwrap_or_default();
         let increments = i64::try_from(batch.increments.len()).unwrap_or(i64::MAX);
         let sql = "INSERT INTO tag_list (version, increments, cloud) VALUES ($1, $2, $3)";

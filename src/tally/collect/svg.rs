@@ -29,7 +29,7 @@ pub fn render(facet: &str, tags: &[Tag]) -> String {
         *y += tallest;
         for (x, size, colour, tag) in line.drain(..) {
             let text = escape(&shown(&tag.value));
-            // Writing to a text can not fail.
+            // Writing to a text cannot fail.
             let _ = writeln!(
                 body,
                 r#"<text x="{x:.0}" y="{:.0}" font-size="{size:.0}" fill="{}">{text}<title>{}: {}</title></text>"#,

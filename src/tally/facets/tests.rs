@@ -81,7 +81,7 @@ fn what_is_too_long_too_many_or_not_storable_is_left_out_and_counted() {
     let rules = rules(&[("t", "t")]).counting_left_out(counter.clone());
     let document = r#"{"t":["12345678","123456789","d","\u0000","\ud800","a","c","b","a","d"]}"#;
     assert_eq!(facets(&rules, document)["t"], json!(["12345678", "a", "b"]));
-    // Three that can not be, "c" and "d".
+    // Three that cannot be, "c" and "d".
     assert_eq!(counter.get(), 5);
     let long: Vec<String> = (0..1_000).map(|n| format!("{n:03}")).rev().collect();
     assert_eq!(facets(&rules, &json!({ "t": long }).to_string())["t"], json!(["000", "001", "002"]));

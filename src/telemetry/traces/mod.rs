@@ -26,7 +26,7 @@ pub use self::off::{PartitionTraces, Traces};
 #[cfg(feature = "otel")]
 pub use self::spans::PartitionTraces;
 
-/// Why spans can not be exported as configured.
+/// Why spans cannot be exported as configured.
 #[derive(Debug, Error)]
 pub enum TracesError {
     /// Another exporter than there is.
@@ -48,7 +48,7 @@ pub enum TracesError {
         /// What was given.
         value: String,
     },
-    /// The file with the authorities' certificates can not be used.
+    /// The file with the authorities' certificates cannot be used.
     #[error("reading {path} (OTEL_EXPORTER_OTLP_CERTIFICATE): {reason}; name a PEM file")]
     Certificate {
         /// The file.
@@ -56,7 +56,7 @@ pub enum TracesError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The exporter can not be made.
+    /// The exporter cannot be made.
     #[error(
         "could not set up the trace exporter: {0}; check the OTEL_… variables: an endpoint is written like \
          \"http://collector:4318\", with its scheme"

@@ -135,7 +135,7 @@ impl Task {
         !accepted
     }
 
-    /// Takes note of offsets that are no records at the end of what was read, and stops if what comes next can not be read.
+    /// Takes note of offsets that are no records at the end of what was read, and stops if what comes next cannot be read.
     pub(super) fn follow_offsets(&mut self) {
         if let Some(end) = self.all_is_read_to()
             && self.ledger.next_offset().is_none_or(|next| next < end)

@@ -26,7 +26,7 @@ pub(super) struct Delivered {
 }
 
 impl Task {
-    /// A record that can not be decoded.
+    /// A record that cannot be decoded.
     pub(super) fn refuse(&mut self, record: Record, bad: &BadRecord) {
         let (offset, bytes) = (record.offset, record.bytes());
         let Some(dead_letters) = self.partition.bench.dead_letters.clone() else {

@@ -100,7 +100,7 @@ pub fn sloppiness(metres: f64) -> f64 {
 }
 
 /// A map that is cut at these points: at their leaf cells or at a random one of the cells around those. Each range has an
-/// owner of its own, so that a cell which is left out can not hide behind another.
+/// owner of its own, so that a cell which is left out cannot hide behind another.
 pub fn map_cut_at(random: &mut Random, points: &[GeoPoint]) -> GeoshardMap {
     let mut cuts = BTreeSet::new();
     for &at in points {

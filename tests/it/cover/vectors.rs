@@ -156,7 +156,7 @@ fn each_vector_is_the_cover_and_no_hit_is_outside_of_it() {
 #[test]
 fn the_rule_in_python_makes_the_same_covers() {
     match Command::new("python3").args([SCRIPT, "--check", FILE]).output() {
-        Err(error) => println!("skipped: python3 can not be run: {error}"),
+        Err(error) => println!("skipped: python3 cannot be run: {error}"),
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stdout).into_owned()
                 + &String::from_utf8_lossy(&output.stderr);

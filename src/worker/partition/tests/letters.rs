@@ -1,4 +1,4 @@
-//! What can not be applied, and the dead letters that tell of it.
+//! What cannot be applied, and the dead letters that tell of it.
 
 use super::*;
 use crate::elastic::{BulkOp, Elastic, Guard, Index};

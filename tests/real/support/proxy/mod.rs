@@ -32,7 +32,7 @@ pub struct Faults {
     pub late_by: Duration,
     /// Every request is passed on so much later, at most.
     pub latency: Duration,
-    /// Of a `_bulk`, a shard refuses its items with 429; of an `_mget`, it can not be read.
+    /// Of a `_bulk`, a shard refuses its items with 429; of an `_mget`, it cannot be read.
     pub busy_items: u64,
     /// The same with 503.
     pub unavailable_items: u64,
