@@ -84,7 +84,7 @@ impl State {
     }
 }
 
-/// A word that is none of those that there are.
+/// An unknown state name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0:?} is not known")]
 pub struct UnknownWord(String);

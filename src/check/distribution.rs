@@ -79,7 +79,7 @@ async fn look_at_webhook(job: &DistributionJob, url: &ServerUrl, timeout: Durati
     }
 }
 
-/// What comes of it that it does not answer.
+/// The consequence of the endpoint not answering.
 fn held(job: &DistributionJob) -> &'static str {
     if job.has_gate() { ", and do not leave it like this: offsets wait for it (gate)" } else { "" }
 }

@@ -23,9 +23,9 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// With so much, one of `partitions` does not wait for more when the worker has come to its bound: half of its share. Then either
-    /// one has enough, or half of all is under way already. With less, a partition with little to write would take the turn of one
-    /// with much.
+    /// At the memory limit a partition flushes once it holds half its fair share: then either some partition qualifies, or half of
+    /// all memory is already in flight. With a lower threshold, partitions with little to write would take turns from those with
+    /// much.
     pub fn enough(self, partitions: usize) -> usize {
         self.total / (2 * partitions.max(1))
     }

@@ -160,7 +160,7 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
     } = surroundings;
     rules.tally = rules.tally.map(|tally| tally.counting_left_out(metrics.tally.values_left_out.clone()));
     let retry = RetryPolicy { initial: config.retry.initial, max: config.retry.max };
-    // What is published from now on is news to all that clone the reader.
+    // Receivers cloned from here on see later updates as changed.
     let now = *limits.borrow_and_update();
     metrics.held_bytes_limit.set(crate::telemetry::metrics::level(now.memory.total));
     metrics.elasticsearch_permits.set(crate::telemetry::metrics::level(now.max_in_flight));
@@ -376,7 +376,7 @@ fn counting(
     let settings = client_config(&config.producer_properties());
     let topic = KafkaIncrements::new(settings, &config.increments_topic(), retry, metrics.clone())
         .map_err(|error| WorkerError::Client { client: "producer for increments", error })?;
-    // A commit waits for an increment: it asks for one, so to speak.
+    // Commits wait for increments, so emit at least once per commit interval.
     let interval = config.tally.emit_interval.min(config.commit.interval);
     Ok(Some(Arc::new(Counting { topic: Arc::new(topic), names: Arc::default(), interval })))
 }

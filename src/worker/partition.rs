@@ -106,7 +106,7 @@ pub struct Bench {
     pub lost_records: LostRecords,
     /// Whether it is still that topic.
     pub topic_reader: TopicReader,
-    /// When and how much goes into a batch, as the worker began. Of the deadline alone that is always true.
+    /// Batching limits at startup. Only `deadline` stays fixed; the rest may be reloaded.
     pub batching: Batching,
     /// The limits in force.
     pub limits: LimitsReader,
@@ -154,7 +154,7 @@ pub struct Bench {
     pub fatal: mpsc::UnboundedSender<Halt>,
 }
 
-/// When and how much goes into a batch.
+/// Batching limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batching {
     /// Documents, at most.
@@ -680,7 +680,7 @@ impl Task {
             // Nothing comes that the clears could ride on.
             || (pending == 0 && self.has_clears() && self.partition.records.is_empty());
         let now = TokioInstant::now();
-        // All partitions leave at the same moments, so that what is little goes together (`elastic::rounds::Company`).
+        // Partitions flush on a shared tick so that small writes can be coalesced (`elastic::rounds::Company`).
         let leaves_at = |since: Instant| now + since.next_of(batching.linger).since(self.now());
         let lingered = self.ledger.pending_since().map(leaves_at);
         // Offsets wait for old copies, so these do not wait for company for as long as may be configured.

@@ -1,4 +1,4 @@
-//! Writes that are too few for a request of their own wait for company: those of several partitions go out as one `_bulk`.
+//! Coalesces small writes from several partitions into one `_bulk`.
 //!
 //! Elasticsearch syncs the log of each shard that a request writes to before it answers. Eight partitions with some dozen
 //! documents each, spread over 55 geoshards, would be eight times 55 syncs for what one request does with 55; and a disk that
@@ -20,7 +20,7 @@ use crate::clock::{Clock, Instant};
 use crate::elastic::answer::{CallVerdict, judge_call};
 use crate::elastic::{BulkAnswer, BulkOp, CallError, Elastic, encode};
 
-/// What takes up more than this share of a request goes on its own.
+/// Requests larger than 1/4 of the limits are sent alone.
 const SMALL: usize = 4;
 
 /// A request that takes so long does not hold up what came meanwhile: one slow shard must not be everybody's.
@@ -135,7 +135,7 @@ struct Driver {
 impl Driver {
     async fn run(mut self) {
         let company = self.company.clone();
-        // Never closed. Whoever comes while it is waited for comes along.
+        // The semaphore is never closed. Requests queued while we wait join this bulk.
         while let Ok(_permit) = company.permits.acquire().await {
             let Some(members) = self.next_members() else { return };
             company.start_another_driver(&self.limits);
