@@ -45,7 +45,7 @@ fn the_filter_is_followed_other_keys_are_named_and_a_wrong_file_changes_nothing(
 
     write(&config, "info", "[batch]\nlingre = \"1s\"\n");
     worker.signal(Signal::HUP);
-    let log = worker.wait_for("the one in force stays");
+    let log = worker.wait_for("the current one stays in force");
     assert!(log.contains("lingre"), "{log}");
 
     // What is wrong waits for a restart, which would fail.
@@ -76,7 +76,7 @@ fn the_environment_still_wins() {
     let worker = Worker::start(folder.path(), &config, &[("RUST_LOG", "info")]);
     write(&config, "warn", "[batch]\nmax_documents = 7\n");
     worker.signal(Signal::HUP);
-    worker.wait_for("RUST_LOG is set, and wins");
+    worker.wait_for("RUST_LOG overrides it");
     worker.wait_for_metric(FOLLOWED, 1.0);
     assert_eq!(worker.limit("log.filter"), "error");
     assert_eq!(worker.limit("batch.max_documents"), "7");
@@ -213,7 +213,7 @@ fn other_commands_that_run_on_follow_the_filter_and_are_not_ended_by_a_signal_to
 
         put("info", "[batch]\nlingre = \"1s\"\n");
         process.signal(Signal::HUP);
-        let log = process.wait_for("the one in force stays");
+        let log = process.wait_for("the current one stays in force");
         assert!(log.contains("lingre"), "{arguments:?} {log}");
         if code == 0 && arguments == ["collect"] {
             assert_eq!((process.metric(FOLLOWED), process.metric(REFUSED)), (1.0, 1.0));
@@ -257,7 +257,7 @@ fn another_map_is_refused_with_what_to_do_until_a_migration_has_put_it_in_force(
     // Another content under the same name, which is seen without a signal; then none at all; then a file of another name.
     put("map.json", &other);
     worker.wait_for_metric(REFUSED, 1.0);
-    let log = worker.wait_for("the one in force stays");
+    let log = worker.wait_for("the current one stays in force");
     assert!(log.contains("geofold shards migrate --to") && log.contains("map.json"), "{log}");
     put("map.json", &map.to_json());
     worker.wait_for_metric(FOLLOWED, 1.0);

@@ -368,7 +368,7 @@ fn records_in_each_format_become_documents_once_the_registry_is_there() {
     assert_eq!(world.metric("geofold_schema_answers_total{result=\"found\"}"), Some(3.0));
     worker.stop();
     let log = std::fs::read_to_string(log).unwrap();
-    assert!(log.contains("the schema registry has answered") && !log.contains("hunter2"), "{log}");
+    assert!(log.contains("the schema registry answered") && !log.contains("hunter2"), "{log}");
 
     let checked = world.geofold(&["check"]);
     assert!(text(&checked).contains("ok           schema registry"), "{}", text(&checked));

@@ -159,7 +159,7 @@ fn is_audited(world: &World, collectors: Vec<Collector>) {
     let audited = world.geofold(&["audit", "--tally"]);
     assert!(audited.status.success(), "{}", text(&audited));
     let refused = world.geofold(&["audit", "--tally", "--repair"]);
-    assert!(text(&refused).contains("a collector is at work"), "{}", text(&refused));
+    assert!(text(&refused).contains("a collector is running"), "{}", text(&refused));
     collectors.into_iter().for_each(Collector::kill);
 
     let copies = world.copies();

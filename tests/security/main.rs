@@ -109,7 +109,7 @@ fn dead_letters_go_on_once_a_permission_that_was_withdrawn_is_there_again() {
     // Where the user may write nowhere, the error is ClusterAuthorizationFailed, which is fatal to the client; tests at the same time
     // give it other topics.
     wait_at_most("a client that is replaced", patience, || {
-        worker.log().contains("a new client replaces it").then_some(())
+        worker.log().contains("failed; replacing it").then_some(())
     });
     world.allow_dead_letters("scram-user");
     wait_at_most("the dead letter", patience, || {

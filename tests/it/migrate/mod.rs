@@ -49,7 +49,7 @@ fn a_change_that_is_called_off_in_the_middle_ends_where_it_began() {
     wait_for("documents that move", || command.log().contains("were not where").then_some(()));
     let aborted = scenario.geofold(&["shards", "migrate", "--abort"]);
     assert!(aborted.status.success(), "{}", text(&aborted));
-    wait_for("the other command to notice", || command.log().contains("took another course").then_some(()));
+    wait_for("the other command to notice", || command.log().contains("was altered meanwhile").then_some(()));
     let (polls, missed) = reader.stop();
     assert!(polls > 100 && missed.is_empty(), "{polls} polls, missed {missed:?}");
     let truth = writer.stop();
