@@ -55,7 +55,7 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
         Ok(client) => client,
         Err(error) => {
             let message = format_args!(
-                "librdkafka refuses its settings: {error}; look at [kafka] and [kafka.properties]"
+                "librdkafka refuses its settings: {error}; check [kafka] and [kafka.properties]"
             );
             return KafkaSide::ends_with(Finding::error(BROKERS, message));
         }
@@ -65,7 +65,7 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
     match &answer {
         Err(TopicFactsError::Unreachable(words)) => {
             let message = format_args!(
-                "no answer from {addresses} within {:?}: {words}; look at kafka.brokers",
+                "no answer from {addresses} within {:?}: {words}; check kafka.brokers",
                 target.timeout
             );
             return KafkaSide::ends_with(Finding::unreachable(BROKERS, message));
@@ -73,7 +73,7 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
         // Who is not known cannot ask about another topic either.
         Err(TopicFactsError::NotLetIn(words)) => {
             let advice = advice_on_being_let_in(words);
-            let message = format_args!("{addresses} did not let this client in: {words}; {advice}");
+            let message = format_args!("{addresses} refused this client: {words}; {advice}");
             return KafkaSide::ends_with(Finding::error(BROKERS, message));
         }
         _ => {}
@@ -111,10 +111,9 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
 fn advice_on_being_let_in(words: &str) -> &'static str {
     // OpenSSL's words for an authority that is not known, and for a certificate of another name.
     if words.contains("certificate") {
-        "kafka.ssl_ca_file must hold the authority that signed the brokers' certificates, and kafka.brokers the names \
-         (or addresses) that are in them"
+        "kafka.ssl_ca_file must contain the CA of the brokers' certificates, and kafka.brokers the names (or addresses) in them"
     } else {
-        "look at kafka.security_protocol, sasl_* and ssl_*"
+        "check kafka.security_protocol, sasl_* and ssl_*"
     }
 }
 

@@ -50,8 +50,7 @@ async fn look_at_memcached(address: &str, patience: Duration, timeout: Duration)
         Err(error) => Finding::warning(
             MEMCACHED,
             format_args!(
-                "{address}: {error}; each worker runs every job itself meanwhile: look at distribution.memcached, and that one \
-                 runs there"
+                "{address}: {error}; each worker runs every job itself meanwhile: check distribution.memcached and that server"
             ),
         ),
     }
@@ -68,14 +67,12 @@ async fn look_at_webhook(job: &DistributionJob, url: &ServerUrl, timeout: Durati
         Err(reason) if reason.contains("certificate") => Finding::error(
             about,
             format_args!(
-                "its certificate is not trusted: {reason}; the job's ca_file must hold the authority that signed it, and its url \
-                 a name that is in it"
+                "its certificate is not trusted: {reason}; the job's ca_file must contain its CA, and its url a name in the certificate"
             ),
         ),
-        Err(reason) => Finding::unreachable(
-            about,
-            format_args!("no answer: {reason}; look at the job's url{}", held(job)),
-        ),
+        Err(reason) => {
+            Finding::unreachable(about, format_args!("no answer: {reason}; check the job's url{}", held(job)))
+        }
     }
 }
 
@@ -91,13 +88,13 @@ fn judge(about: String, status: StatusCode) -> Finding {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Finding::warning(
             about,
             format_args!(
-                "{said}: if it says so to a POST as well, notices become dead letters; look at the job's headers"
+                "{said}: if it says so to a POST as well, notices become dead letters; check the job's headers"
             ),
         ),
         StatusCode::NOT_FOUND | StatusCode::GONE => Finding::warning(
             about,
             format_args!(
-                "{said}: if it says so to a POST as well, notices become dead letters; look at the job's url"
+                "{said}: if it says so to a POST as well, notices become dead letters; check the job's url"
             ),
         ),
         _ if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED => {

@@ -22,7 +22,7 @@ pub(super) fn look(config: &ClientConfig, topic: &str, timeout: Duration) -> Fin
         Err(error) => Finding::warning(
             ABOUT,
             format_args!(
-                "the settings of {topic} could not be seen ({error}): see yourself that it is not compacted and keeps \
+                "the settings of {topic} are not readable ({error}): verify that it is not compacted and keeps \
                  increments for longer than all collectors may be down"
             ),
         ),

@@ -67,7 +67,7 @@ fn judge(config: &Config, sample: &Sample) -> Finding {
             ABOUT,
             format_args!(
                 "{wrong} of {keys} keys are not where kafka.partitioner = {partitioner} puts them, nor where another known one does: \
-                 let all who write to the topic use one partitioner, or set kafka.partitioner = \"custom\" if that is a rule of their own"
+                 give all producers one partitioner, or set kafka.partitioner = \"custom\" if they use another rule"
             ),
         ),
     }

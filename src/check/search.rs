@@ -125,7 +125,7 @@ fn judge_health(answer: Result<AdminAnswer, CallError>) -> Finding {
         (status, _) => Finding::error(
             CLUSTER,
             format_args!(
-                "GET /_cluster/health was answered with {status}, which is not Elasticsearch's way: look at elasticsearch.urls"
+                "GET /_cluster/health was answered with {status}, unlike Elasticsearch: check elasticsearch.urls"
             ),
         ),
     }
@@ -164,7 +164,7 @@ fn judge_auto_create(answer: Result<AdminAnswer, CallError>, target: &CheckTarge
     let Some(rule) = rule else {
         return Finding::warning(
             AUTO_CREATE,
-            "not known: this server does not show it; see that it creates no index of the prefix by itself",
+            "not known: this server does not report it; verify that it does not create indices of the prefix automatically",
         );
     };
     if target.indices.iter().any(|index| creates(rule, &index.name)) {
@@ -241,7 +241,7 @@ fn judge_differences(differences: &[Difference], wanted: usize) -> Vec<Finding> 
         by_problem.entry(problem.to_string()).or_insert((problem, Vec::new())).1.push(index);
     }
     if by_problem.is_empty() {
-        return vec![Finding::ok(INDICES, format_args!("all {wanted} are there and as they must be"))];
+        return vec![Finding::ok(INDICES, format_args!("all {wanted} exist and are correct"))];
     }
     let finding = |(message, (problem, names)): (String, (&Problem, Vec<&str>))| {
         let mut about = format!("index {}", names[..names.len().min(NAMES_SHOWN)].join(", "));
@@ -388,7 +388,7 @@ fn not_told(about: &str, answer: &Result<AdminAnswer, CallError>, privilege: &st
 
 fn not_known(reason: &str) -> String {
     format!(
-        "the credentials are missing or wrong: look at elasticsearch.username and password, or api_key, or aws_region ({reason})"
+        "the credentials are missing or wrong: check elasticsearch.username and password, or api_key, or aws_region ({reason})"
     )
 }
 

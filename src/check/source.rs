@@ -29,8 +29,8 @@ pub async fn look_at_source(config: &Config) -> Option<Finding> {
         Ok(Answer::Gone) => Finding::error(
             ABOUT,
             format_args!(
-                "{} answers, and has no document with the id in source.probe_id: see that source.url or source.query ask \
-                 for the right thing, and that the document exists; until then it is not believed that any other is gone",
+                "{} answers, and has no document with the id in source.probe_id: check source.url or source.query, and that the \
+                 document exists; until then no other document counts as missing",
                 source.name()
             ),
         ),
@@ -38,7 +38,7 @@ pub async fn look_at_source(config: &Config) -> Option<Finding> {
             ABOUT,
             format_args!(
                 "{} has a document for an id that should not exist: it answers 200 (or gives a row) for anything; \
-                 what is gone would never be found out",
+                 missing documents would never be detected",
                 source.name()
             ),
         ),
@@ -46,8 +46,8 @@ pub async fn look_at_source(config: &Config) -> Option<Finding> {
             good if good.level == Level::Ok && source.has_everything().await => Finding::error(
                 ABOUT,
                 format_args!(
-                    "{} has the document of source.probe_id, and one for an id that should not exist: what is gone would \
-                     never be found out",
+                    "{} has the document of source.probe_id, and one for an id that should not exist: missing documents would \
+                     never be detected",
                     source.name()
                 ),
             ),

@@ -259,7 +259,7 @@ fn check_security(findings: &mut Findings, kafka: &Kafka, has_tls: bool) {
     if in_the_clear && !kafka.brokers.iter().all(|broker| is_loopback_broker(broker)) {
         findings.warning(
             "kafka.security_protocol",
-            "name and password, and all records, travel without encryption; set it to \"sasl_ssl\"",
+            "credentials and records are sent unencrypted; set it to \"sasl_ssl\"",
         );
     }
 }
@@ -358,7 +358,7 @@ fn check_credentials(findings: &mut Findings, elasticsearch: &Elasticsearch) {
         if (has_password || has_key || has_region) && !url.uses_tls() && !url.is_loopback() {
             findings.warning(
                 "elasticsearch.urls",
-                format!("credentials travel to {url} without encryption; use https"),
+                format!("credentials are sent to {url} unencrypted; use https"),
             );
         }
     }
@@ -468,8 +468,7 @@ fn check_dead_letters(findings: &mut Findings, config: &Config) {
             ),
         ),
         (DeadLetterPolicy::Topic, Some(topic)) if *topic == config.kafka.topic => {
-            findings
-                .error(KEY, "is the topic that is read: bad records would come back for ever; name another");
+            findings.error(KEY, "is the topic being read: bad records would return for ever; set another");
         }
         (DeadLetterPolicy::Topic, Some(topic)) => check_topic(findings, KEY, topic),
         (DeadLetterPolicy::Stop, Some(_)) => {

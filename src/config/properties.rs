@@ -126,9 +126,8 @@ use Owner::{Fixed, Key};
 const COMMITS: Owner = Fixed("geofold commits an offset only when everything below it is durable");
 const PASSWORD: Owner = Key("kafka.sasl_password or kafka.sasl_password_file");
 const CA: Owner = Key("kafka.ssl_ca_file");
-const CHECKED: Owner = Fixed(
-    "certificates and host names of brokers are always checked; for certificates of a private authority set kafka.ssl_ca_file",
-);
+const CHECKED: Owner =
+    Fixed("broker certificates and host names are always verified; for a private CA set kafka.ssl_ca_file");
 
 /// Settings that neither client may be given.
 const OWNED_BY_BOTH: &[(&str, Owner)] = &[

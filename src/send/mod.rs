@@ -133,7 +133,7 @@ pub enum SendError {
     #[error("could not create the kafka producer: {0}; check the producer properties")]
     Client(KafkaError),
     /// No broker answers.
-    #[error("no answer from kafka at {servers:?}: {source}; look at kafka.brokers and the security settings")]
+    #[error("no answer from kafka at {servers:?}: {source}; check kafka.brokers and the security settings")]
     Unreachable {
         /// `bootstrap.servers`.
         servers: String,

@@ -169,7 +169,7 @@ fn kafka_lets_nobody_in_with_a_wrong_password_or_to_a_stranger() {
         }
     };
     world.secret("planted-but-wrong");
-    explained("sasl_password", quoted("planted-but-wrong"), &["did not let this client in", "sasl_"]);
+    explained("sasl_password", quoted("planted-but-wrong"), &["refused this client", "sasl_"]);
     explained(
         "ssl_ca_file",
         quoted(world.certificate("stranger.pem")),

@@ -103,10 +103,7 @@ fn check_database(findings: &mut Findings, database: &Database) {
             if !url.is_loopback() && !url.ssl_mode().insists() {
                 findings.warning(
                     "database.url",
-                    format!(
-                        "the connection to {} may be without encryption; add ?sslmode=verify-full",
-                        url.host()
-                    ),
+                    format!("the connection to {} may be unencrypted; add ?sslmode=verify-full", url.host()),
                 );
             }
         }

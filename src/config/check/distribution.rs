@@ -85,31 +85,33 @@ fn check_job(findings: &mut Findings, config: &Config, job: &DistributionJob) {
     let is_webhook = job.kind == JobKind::Webhook;
     match (is_webhook, &job.url) {
         (true, None) => error("a webhook needs a url"),
-        (false, Some(_)) => error("url has a meaning with kind = \"webhook\" only; remove it"),
+        (false, Some(_)) => error("url applies only to kind = \"webhook\"; remove it"),
         _ => {}
     }
     if !is_webhook && !job.headers.is_empty() {
-        error("headers have a meaning with kind = \"webhook\" only; remove them");
+        error("headers apply only to kind = \"webhook\"; remove them");
     }
     if job.ca_file.is_some() && !job.url.as_ref().is_some_and(ServerUrl::uses_tls) {
-        error("ca_file has a meaning with a webhook to an https url only; remove it");
+        error("ca_file applies only to a webhook with an https url; remove it");
     }
     if !is_webhook && job.give_up_after.is_some() {
         error(
-            "give_up_after has a meaning with kind = \"webhook\" only; remove it: others are tried for as long as it takes",
+            "give_up_after applies only to kind = \"webhook\"; remove it: others are tried for as long as it takes",
         );
     }
     for (header, value) in &job.headers {
         // The value is not quoted: it may be a secret.
         if HeaderName::try_from(header).is_err() || HeaderValue::try_from(value.expose()).is_err() {
-            error(&format!("the header {header:?} or its value has characters that no header has"));
+            error(&format!(
+                "the header {header:?} or its value contains characters that are invalid in a header"
+            ));
         }
     }
     if is_webhook
         && !job.headers.is_empty()
         && job.url.as_ref().is_some_and(|url| !url.uses_tls() && !url.is_loopback())
     {
-        findings.warning(JOBS, format!("{name}: its headers travel unencrypted; use https"));
+        findings.warning(JOBS, format!("{name}: its headers are sent unencrypted; use https"));
     }
     match (job.kind, &job.topic) {
         (JobKind::Topic, Some(topic)) => {
@@ -123,8 +125,7 @@ fn check_job(findings: &mut Findings, config: &Config, job: &DistributionJob) {
         }
         (JobKind::Topic, None) => findings.error(JOBS, format!("{name}: a record needs a topic")),
         (_, Some(_)) => {
-            findings
-                .error(JOBS, format!("{name}: topic has a meaning with kind = \"topic\" only; remove it"));
+            findings.error(JOBS, format!("{name}: topic applies only to kind = \"topic\"; remove it"));
         }
         (_, None) => {}
     }
@@ -168,13 +169,13 @@ mod tests {
             ("jobs = [{ name = \"A\", kind = \"refresh\" }]".to_owned(), "a name must be"),
             (job("kind = \"refresh\", interval = \"1ms\""), "interval"),
             (job("kind = \"refresh\", timeout = \"0s\""), "timeout"),
-            (job("kind = \"refresh\", url = \"http://h\""), "url has a meaning"),
-            (job("kind = \"refresh\", topic = \"t\""), "topic has a meaning"),
-            (job("kind = \"refresh\", headers = { x = \"hunter2\" }"), "headers have"),
+            (job("kind = \"refresh\", url = \"http://h\""), "url applies only"),
+            (job("kind = \"refresh\", topic = \"t\""), "topic applies only"),
+            (job("kind = \"refresh\", headers = { x = \"hunter2\" }"), "headers apply"),
             (job("kind = \"refresh\", give_up_after = \"1h\""), "give_up_after"),
             (job("kind = \"webhook\""), "needs a url"),
-            (job("kind = \"webhook\", url = \"http://h\", ca_file = \"ca.pem\""), "ca_file has a meaning"),
-            (job("kind = \"refresh\", ca_file = \"ca.pem\""), "ca_file has a meaning"),
+            (job("kind = \"webhook\", url = \"http://h\", ca_file = \"ca.pem\""), "ca_file applies only"),
+            (job("kind = \"refresh\", ca_file = \"ca.pem\""), "ca_file applies only"),
             (
                 job("kind = \"webhook\", url = \"http://127.0.0.1\", headers = { x = \"hunter2\\n\" }"),
                 "\"x\"",

@@ -31,7 +31,7 @@ impl Credentials<'_> {
         for (name, secret) in [("password", self.password), ("bearer_token", self.bearer_token)] {
             findings.not_empty(key(name), secret);
             if secret.is_some_and(|secret| HeaderValue::try_from(secret.expose()).is_err()) {
-                findings.error(key(name), "has characters that no header has");
+                findings.error(key(name), "contains characters that are invalid in a header");
             }
         }
     }

@@ -66,7 +66,7 @@ fn check_credentials(findings: &mut Findings, registry: &SchemaRegistry) {
         if credentials.are_secret() && !url.uses_tls() && !url.is_loopback() {
             findings.warning(
                 "schema_registry.urls",
-                format!("{url}: credentials travel without encryption; use https"),
+                format!("{url}: credentials are sent unencrypted; use https"),
             );
         }
     }
@@ -143,7 +143,7 @@ mod tests {
                     c.schema_registry.bearer_token = Some(Secret::new("t"));
                 },
                 "schema_registry.urls",
-                "without encryption",
+                "unencrypted",
             ),
             (
                 |c| {

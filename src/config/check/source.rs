@@ -78,18 +78,14 @@ fn check_url(findings: &mut Findings, source: &Source, kind: SourceKind) {
         }
         (SourceKind::Http, Some(SourceUrl::Http(template))) => {
             if has_secrets && !template.uses_tls() && !template.is_loopback() {
-                findings
-                    .warning("source.url", "credentials and headers travel without encryption; use https");
+                findings.warning("source.url", "credentials and headers are sent unencrypted; use https");
             }
         }
         (SourceKind::Postgresql, Some(SourceUrl::Postgres(url))) => {
             if !url.is_loopback() && !url.ssl_mode().insists() {
                 findings.warning(
                     "source.url",
-                    format!(
-                        "the connection to {} may be without encryption; add ?sslmode=verify-full",
-                        url.host()
-                    ),
+                    format!("the connection to {} may be unencrypted; add ?sslmode=verify-full", url.host()),
                 );
             }
         }
@@ -107,7 +103,7 @@ fn check_foreign(findings: &mut Findings, source: &Source, kind: SourceKind) {
     match kind {
         SourceKind::Http => {
             if source.query.is_some() {
-                findings.error("source.query", "has a meaning with kind = \"postgresql\" only; remove it");
+                findings.error("source.query", "applies only to kind = \"postgresql\"; remove it");
             }
         }
         SourceKind::Postgresql => {
@@ -117,7 +113,7 @@ fn check_foreign(findings: &mut Findings, source: &Source, kind: SourceKind) {
                 ("source.bearer_token", source.bearer_token.is_some()),
             ] {
                 if is_given {
-                    findings.error(key, "has a meaning with kind = \"http\" only; remove it");
+                    findings.error(key, "applies only to kind = \"http\"; remove it");
                 }
             }
             match &source.query {
@@ -147,7 +143,9 @@ fn check_credentials(findings: &mut Findings, source: &Source, kind: SourceKind)
         if HeaderName::try_from(header).is_err() || HeaderValue::try_from(value.expose()).is_err() {
             findings.error(
                 "source.headers",
-                format!("the header {header:?} or its value has characters that no header has"),
+                format!(
+                    "the header {header:?} or its value contains characters that are invalid in a header"
+                ),
             );
         }
     }
