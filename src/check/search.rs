@@ -278,7 +278,8 @@ async fn try_to_refresh(elastic: &dyn Elastic, timeout: Duration) -> Option<Find
         Err(CallError::Status { status: 401 | 403, reason, .. }) => Some(Finding::error(
             REFRESH,
             format_args!(
-                "this user may not refresh an index, so old copies of documents that move stay, and offsets wait: grant the index                  privilege maintenance, or set moves.visibility = \"realtime\" ({reason})"
+                "this user may not refresh an index, so old copies of documents that move stay, and offsets wait: grant the index \
+                 privilege maintenance, or set moves.visibility = \"realtime\" ({reason})"
             ),
         )),
         // Whether it answers at all is said elsewhere.

@@ -440,7 +440,8 @@ impl GapWhileCounting {
         metrics.tally.gaps.inc();
         warn!(
             partition,
-            "offsets are missing (compaction, or transactions): if a worker died before it told what it had counted of such a              record, counts stay wrong; if one died here, recount with geofold audit --tally"
+            "offsets are missing (compaction or transactions): if a worker died before it sent the changes of such a record, counts stay \
+             wrong; recount with geofold audit --tally"
         );
     }
 }
