@@ -10,17 +10,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use geofold::audit::{Audit, Fit, Options, SeenPage, Sightings};
-use geofold::clock::BootClock;
-use geofold::decode::LocationPath;
-use geofold::elastic::http::{Auth, HttpElastic, HttpOptions};
-use geofold::embedded::elasticsearch::{Condition, Content, Standin, StandinOptions};
-use geofold::geo::GeoPoint;
+use geofold::base::clock::BootClock;
+use geofold::base::geo::GeoPoint;
+use geofold::base::ids::ShardId;
+use geofold::base::position::{Epoch, Position};
+use geofold::base::random::Random;
+use geofold::core::decode::LocationPath;
+use geofold::core::placement::Placement;
 use geofold::geoshard::{GeoshardMap, LiveMaps};
-use geofold::ids::ShardId;
-use geofold::placement::Placement;
-use geofold::position::{Epoch, Position};
-use geofold::random::Random;
+use geofold::io::elastic::http::{Auth, HttpElastic, HttpOptions};
+use geofold::ops::audit::{Audit, Fit, Options, SeenPage, Sightings};
+use geofold::testkit::embedded::elasticsearch::{Condition, Content, Standin, StandinOptions};
 
 const MEMORY: usize = 64 << 20;
 

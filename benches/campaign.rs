@@ -10,11 +10,11 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures::future::join_all;
-use geofold::campaign::reserve::{Lease, Reservation};
-use geofold::campaign::store::{NewCampaign, Store};
-use geofold::campaign::{Action, chunk};
-use geofold::config::{Database as Config, Secret};
-use geofold::database::Database;
+use geofold::io::database::Database;
+use geofold::ops::campaign::reserve::{Lease, Reservation};
+use geofold::ops::campaign::store::{NewCampaign, Store};
+use geofold::ops::campaign::{Action, chunk};
+use geofold::support::config::{Database as Config, Secret};
 
 const RUNNERS: usize = 16;
 /// Tokens of one measurement.

@@ -5,10 +5,10 @@
 use std::path::Path;
 
 use divan::Bencher;
-use geofold::geo::{Distance, GeoPoint};
+use geofold::base::geo::{Distance, GeoPoint};
+use geofold::base::random::Random;
 use geofold::geoshard::GeoshardMap;
 use geofold::geoshard::cover::{Shape, cover};
-use geofold::random::Random;
 use s2::cellid::CellID;
 use s2::latlng::LatLng;
 
@@ -57,7 +57,7 @@ fn circle_on_a_map_of_10000_ranges(bencher: Bencher<'_, '_>, radius: &str) {
     starts.extend([0]);
     starts.sort_unstable();
     starts.dedup();
-    let mut shard = || geofold::ids::ShardId::new(&format!("s{}", random.below(50))).unwrap();
+    let mut shard = || geofold::base::ids::ShardId::new(&format!("s{}", random.below(50))).unwrap();
     let map =
         GeoshardMap::new(1, "many", starts.into_iter().map(|start| (start, shard())).collect()).unwrap();
     let mut random = Random::new(3);
@@ -96,7 +96,7 @@ fn polygon_anywhere(bencher: Bencher<'_, '_>, vertices: u32) {
 fn polygon_of_1000_vertices_along_a_border(bencher: Bencher<'_, '_>) {
     let ranges = (0..6_u64).map(|face| {
         let start = if face == 0 { 0 } else { (face << 61) | 1 };
-        (start, geofold::ids::ShardId::new(&format!("face{face}")).unwrap())
+        (start, geofold::base::ids::ShardId::new(&format!("face{face}")).unwrap())
     });
     let map = GeoshardMap::new(1, "faces", ranges.collect()).unwrap();
     // So far off it that the other geoshard can just be told apart, by the smallest cells.

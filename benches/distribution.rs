@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use divan::{Bencher, black_box};
-use geofold::clock::Instant;
-use geofold::distribution::run_after::{Mark, Record};
-use geofold::distribution::scheduler::{Change, Scheduler};
-use geofold::ids::ShardId;
+use geofold::base::clock::Instant;
+use geofold::base::ids::ShardId;
+use geofold::worker::distribution::run_after::{Mark, Record};
+use geofold::worker::distribution::scheduler::{Change, Scheduler};
 
 fn main() {
     divan::main();

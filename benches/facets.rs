@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use divan::Bencher;
 use divan::counter::BytesCount;
-use geofold::clock::Instant;
-use geofold::decode::LocationPath;
-use geofold::ids::ShardId;
-use geofold::position::{Epoch, Position};
-use geofold::tally::emitter::{Emitter, Names, Source};
-use geofold::tally::facets::{FacetLimits, FacetRules, Facets};
-use geofold::tally::increment::Change;
+use geofold::base::clock::Instant;
+use geofold::base::ids::ShardId;
+use geofold::base::position::{Epoch, Position};
+use geofold::core::counting::facets::{FacetLimits, FacetRules, Facets};
+use geofold::core::counting::increment::Change;
+use geofold::core::decode::LocationPath;
+use geofold::worker::increments::emitter::{Emitter, Names, Source};
 
 fn main() {
     divan::main();

@@ -8,13 +8,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use geofold::config::{Database as Config, Secret};
-use geofold::database::Database;
-use geofold::position::{Epoch, Position};
-use geofold::random::Random;
-use geofold::tally::collect::batch::{Batch, read_increment};
-use geofold::tally::collect::store::{KnownTopic, Merge, Store};
-use geofold::tally::increment::{Delta, Edge, Increment};
+use geofold::base::position::{Epoch, Position};
+use geofold::base::random::Random;
+use geofold::core::counting::increment::{Delta, Edge, Increment};
+use geofold::io::database::Database;
+use geofold::ops::tally::collect::batch::{Batch, read_increment};
+use geofold::ops::tally::collect::store::{KnownTopic, Merge, Store};
+use geofold::support::config::{Database as Config, Secret};
 
 /// Documents change from one value to another, so that each edge has two.
 const VALUES_PER_EDGE: usize = 2;

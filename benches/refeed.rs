@@ -12,10 +12,10 @@
 
 use std::time::Instant;
 
-use geofold::config::{Config, Secret, SourceKind};
-use geofold::ids::DocId;
-use geofold::random::Random;
-use geofold::refeed::{Answer, Source};
+use geofold::base::ids::DocId;
+use geofold::base::random::Random;
+use geofold::support::config::{Config, Secret, SourceKind};
+use geofold::worker::refeed::{Answer, Source};
 
 /// Rows in the table.
 const ROWS: u64 = 200_000;

@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::{Context, Result};
-use geofold::demo::cities::{CITIES, City};
-use geofold::geo::GeoPoint;
+use geofold::base::geo::GeoPoint;
+use geofold::base::ids::ShardId;
 use geofold::geoshard::cell;
 use geofold::geoshard::map::GeoshardMap;
 use geofold::geoshard::plan::cut::BestCuts;
-use geofold::ids::ShardId;
+use geofold::testkit::demo::cities::{CITIES, City};
 use s2::cellid::CellID;
 
 const SHARDS: usize = 55;
@@ -24,7 +24,7 @@ const LEVEL: u64 = 8;
 const THOUSANDS_PER_POINT: u32 = 10;
 const SEED: u64 = 55;
 
-struct Random(geofold::random::Random);
+struct Random(geofold::base::random::Random);
 
 impl Random {
     fn uniform(&mut self) -> f64 {
@@ -41,7 +41,7 @@ impl Random {
 /// People by level-8 cell, in curve order.
 fn loads_by_cell() -> Result<Vec<(CellID, u64)>> {
     const KM_PER_DEGREE: f64 = 111.2;
-    let mut random = Random(geofold::random::Random::new(SEED));
+    let mut random = Random(geofold::base::random::Random::new(SEED));
     let mut loads = BTreeMap::new();
     for City(_, lat, lon, thousands) in CITIES {
         for point in 0..thousands / THOUSANDS_PER_POINT {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
-use geofold::elastic::{
+use geofold::io::elastic::{
     AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer, Index, decode, encode,
 };
 

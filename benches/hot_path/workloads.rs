@@ -8,26 +8,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use geofold::clock::{Clock, Instant};
-use geofold::decode::{Decoder, LocationPath, RawRecord};
-use geofold::dirty_set::DirtySet;
-use geofold::elastic::rounds::{Lease, Limits, Rounds, Unobserved};
-use geofold::elastic::{BulkOp, Guard, Index, Stamp, decode, encode};
-use geofold::geo::GeoPoint;
+use geofold::base::clock::{Clock, Instant};
+use geofold::base::geo::GeoPoint;
+use geofold::base::ids::{DocId, ShardId};
+use geofold::base::position::{Epoch, Position};
+use geofold::base::random::Random;
+use geofold::base::retry::RetryPolicy;
+use geofold::core::counting::facets::{FacetLimits, FacetRules};
+use geofold::core::counting::version::History;
+use geofold::core::decode::{Decoder, LocationPath, RawRecord};
+use geofold::core::dirty_set::DirtySet;
+use geofold::core::mover::{Desk, OnMissing, Rules};
+use geofold::core::placement::{Known, Placement, PlacementCache};
+use geofold::core::schemas::Schemas;
+use geofold::core::write::Fold;
 use geofold::geoshard::GeoshardMap;
-use geofold::ids::{DocId, ShardId};
-use geofold::mover::{Desk, OnMissing, Rules};
-use geofold::placement::{Known, Placement, PlacementCache};
-use geofold::position::{Epoch, Position};
-use geofold::random::Random;
-use geofold::registry::Schemas;
-use geofold::retry::RetryPolicy;
-use geofold::tally::emitter::{Emitter, Names, Source};
-use geofold::tally::facets::{FacetLimits, FacetRules};
-use geofold::tally::version::History;
+use geofold::io::elastic::rounds::{Lease, Limits, Rounds, Unobserved};
+use geofold::io::elastic::{BulkOp, Guard, Index, Stamp, decode, encode};
+use geofold::worker::increments::emitter::{Emitter, Names, Source};
 use geofold::worker::ledger::Ledger;
 use geofold::worker::record::Record;
-use geofold::write::Fold;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -289,7 +289,7 @@ impl Whole {
     async fn batch(&mut self) -> u64 {
         let entries = self.ledger.hand_out(BATCH, REQUEST_BYTES, self.now);
         let desk = self.desk.take().unwrap();
-        let finished = geofold::mover::drive::run(desk, entries, &self.rounds, &self.lease).await.unwrap();
+        let finished = geofold::worker::drive::run(desk, entries, &self.rounds, &self.lease).await.unwrap();
         if let Some(emitter) = &mut self.emitter {
             emitter.put(finished.edges, self.now);
         }

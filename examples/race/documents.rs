@@ -1,9 +1,9 @@
 //! The documents of a race: people, spread evenly over the geoshards of a map, who take a step every round.
 
 use anyhow::{Context, Result};
-use geofold::geo::GeoPoint;
+use geofold::base::geo::GeoPoint;
+use geofold::base::ids::{DocId, ShardId};
 use geofold::geoshard::map::GeoshardMap;
-use geofold::ids::{DocId, ShardId};
 use s2::cellid::CellID;
 use s2::latlng::LatLng;
 
@@ -56,12 +56,12 @@ const WORDS: &[&str] = &[
 ];
 
 /// The same race on every machine.
-pub struct Random(geofold::random::Random);
+pub struct Random(geofold::base::random::Random);
 
 impl Random {
     /// From a seed.
     pub fn new(seed: u64) -> Self {
-        Self(geofold::random::Random::new(seed))
+        Self(geofold::base::random::Random::new(seed))
     }
 
     /// A number below `end`.

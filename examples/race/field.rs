@@ -8,8 +8,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use geofold::config;
-use geofold::position::Position;
+use geofold::base::position::Position;
+use geofold::support::config;
 
 use crate::documents::{Crowd, Event, INDEX_TEMPLATE};
 use crate::process::{DEADLINE, REQUEST_TIMEOUT, Worker, cpu_seconds, peak_mebibytes};

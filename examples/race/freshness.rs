@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use geofold::base::ids::ShardId;
 use geofold::geoshard::map::GeoshardMap;
-use geofold::ids::ShardId;
 use serde_json::Value;
 
 use crate::Options;

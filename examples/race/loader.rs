@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use geofold::elastic::{BulkOp, Get, Guard, Index, encode};
-use geofold::placement::Placement;
-use geofold::position::Position;
+use geofold::base::position::Position;
+use geofold::core::placement::Placement;
+use geofold::io::elastic::{BulkOp, Get, Guard, Index, encode};
 use reqwest::blocking::Client;
 
 use crate::documents::Event;

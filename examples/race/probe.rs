@@ -140,7 +140,8 @@ fn probe(prober: u64, sender: &Sender, indices: &str, events: &[Event], until: I
         let mut document: Value = serde_json::from_str(document)?;
         document["step"] = json!(step);
         // Somebody of their own, whom no other event writes over before they are found.
-        let id = geofold::ids::DocId::from_key(Some(format!("probe-{prober}-{}", somebody.id).as_bytes()))?;
+        let id =
+            geofold::base::ids::DocId::from_key(Some(format!("probe-{prober}-{}", somebody.id).as_bytes()))?;
         document["id"] = json!(id.as_str());
         let began = Instant::now();
         sender.send(&Event { id, value: Some(document.to_string()), ..somebody.clone() })?;

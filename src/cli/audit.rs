@@ -13,12 +13,12 @@ use clap::Args;
 use serde_json::json;
 
 use super::{ConfigArgs, Failure, audit_counts, audit_source, connect, output, signals};
-use crate::audit::sweep::{self, Sweep};
-use crate::audit::touches::TopicTouches;
-use crate::audit::{Aim, Audit, AuditError, Defect, Finding, Mended, Mender, Options, Report};
-use crate::config::{ByteSize, Config};
-use crate::decode::LocationPath;
-use crate::elastic::Elastic;
+use crate::core::decode::LocationPath;
+use crate::io::elastic::Elastic;
+use crate::ops::audit::sweep::{self, Sweep};
+use crate::ops::audit::touches::TopicTouches;
+use crate::ops::audit::{Aim, Audit, AuditError, Defect, Finding, Mended, Mender, Options, Report};
+use crate::support::config::{ByteSize, Config};
 
 /// Refreshing and scanning whole indices is not the hot path.
 pub(super) const LONG: Duration = Duration::from_secs(60);

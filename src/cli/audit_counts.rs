@@ -7,14 +7,14 @@ use serde_json::json;
 
 use super::audit::LONG;
 use super::{Failure, output};
-use crate::config::Config;
-use crate::config::database_url::DatabaseUrl;
-use crate::database::Database;
-use crate::elastic::{Elastic, Index};
-use crate::indices;
-use crate::tally::collect::store::Store;
-use crate::tally::facets::FacetRules;
-use crate::tally::recount::{Counts, Difference, differences, recount};
+use crate::core::counting::facets::FacetRules;
+use crate::io::database::Database;
+use crate::io::elastic::{Elastic, Index};
+use crate::io::indices;
+use crate::ops::tally::collect::store::Store;
+use crate::ops::tally::recount::{Counts, Difference, differences, recount};
+use crate::support::config::Config;
+use crate::support::config::database_url::DatabaseUrl;
 
 /// Differences printed.
 const PRINTED: usize = 100;

@@ -9,14 +9,14 @@ use anyhow::{Context, anyhow};
 
 use super::audit::{AuditArgs, LONG, PRINTED, a_seed};
 use super::{Failure, output};
-use crate::audit::AuditError;
-use crate::audit::touches::TopicTouches;
-use crate::audit::truth::{Comparing, Differs, Which};
-use crate::config::Config;
-use crate::elastic::Elastic;
-use crate::ids::DocId;
-use crate::refeed::{OpenError, Source};
-use crate::retry::RetryPolicy;
+use crate::base::ids::DocId;
+use crate::base::retry::RetryPolicy;
+use crate::io::elastic::Elastic;
+use crate::ops::audit::AuditError;
+use crate::ops::audit::touches::TopicTouches;
+use crate::ops::audit::truth::{Comparing, Differs, Which};
+use crate::support::config::Config;
+use crate::worker::refeed::{OpenError, Source};
 
 /// Ids in a file, at most: they are held in memory.
 const MOST_IDS: usize = 1_000_000;

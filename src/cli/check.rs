@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::{ConfigArgs, Failure, connect, output};
-use crate::check::{self, CheckTarget};
+use crate::ops::check::{self, CheckTarget};
 
 /// Check configuration, Kafka and Elasticsearch, and report problems with their solutions.
 ///

@@ -10,12 +10,12 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{ConfigArgs, Failure, output};
-use crate::config::ServerUrl;
-use crate::config::database_url::DatabaseUrl;
-use crate::database::Database;
-use crate::tally::collect::http::{CloudAnswer, Tag};
-use crate::tally::collect::store::Store;
-use crate::tally::collect::svg;
+use crate::io::database::Database;
+use crate::ops::tally::collect::http::{CloudAnswer, Tag};
+use crate::ops::tally::collect::store::Store;
+use crate::ops::tally::collect::svg;
+use crate::support::config::ServerUrl;
+use crate::support::config::database_url::DatabaseUrl;
 
 /// How long a collector may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);

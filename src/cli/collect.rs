@@ -11,15 +11,16 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{ConfigArgs, Failure, connect, reload, signals};
-use crate::admin::{self, Health};
-use crate::config::Config;
-use crate::database::Database;
-use crate::retry::RetryPolicy;
-use crate::supervisor::Supervisor;
-use crate::tally::collect::http::{self, CloudState};
-use crate::tally::collect::store::Store;
-use crate::tally::collect::{Allowances, Collector, DATABASE, Notifier};
-use crate::telemetry::collector::CollectorMetrics;
+use crate::base::retry::RetryPolicy;
+use crate::io::database::Database;
+use crate::ops::admin::{self};
+use crate::ops::tally::collect::http::{self, CloudState};
+use crate::ops::tally::collect::store::Store;
+use crate::ops::tally::collect::{Allowances, Collector, DATABASE, Notifier};
+use crate::support::config::Config;
+use crate::support::supervisor::Supervisor;
+use crate::support::telemetry::collector::CollectorMetrics;
+use crate::support::telemetry::health::Health;
 
 /// A collector that has done nothing for this long is taken for hung by `/healthz`: no wait of its own is longer.
 const MAX_SILENCE: Duration = Duration::from_secs(120);

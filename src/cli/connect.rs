@@ -5,17 +5,17 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 
 use super::Failure;
-use crate::clock::{BootClock, Clock};
-use crate::config::{Config, Credentials, KeyForm};
-use crate::decode::LocationPath;
-use crate::elastic::Elastic;
-use crate::elastic::aws::credentials::Source;
-use crate::elastic::http::{Auth, HttpElastic, HttpOptions};
+use crate::base::clock::{BootClock, Clock};
+use crate::core::counting::facets::FacetRules;
+use crate::core::decode::LocationPath;
+use crate::core::mover::Rules;
 use crate::geoshard::{GeoshardMap, LiveMaps};
-use crate::indices::{self, Layout, Template, WantedIndex};
-use crate::maps::MapsStore;
-use crate::mover::Rules;
-use crate::tally::facets::FacetRules;
+use crate::io::elastic::Elastic;
+use crate::io::elastic::aws::credentials::Source;
+use crate::io::elastic::http::{Auth, HttpElastic, HttpOptions};
+use crate::io::indices::{self, Layout, Template, WantedIndex};
+use crate::io::maps::MapsStore;
+use crate::support::config::{Config, Credentials, KeyForm};
 
 /// A client for the configured Elasticsearch. Nothing is dialled yet.
 pub fn elasticsearch(config: &Config) -> Result<HttpElastic, Failure> {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::{Failure, output, signals};
-use crate::demo::{self, DemoOptions};
+use crate::testkit::demo::{self, DemoOptions};
 
 /// Run everything on an embedded broker and a fake Elasticsearch; no server needed.
 ///
@@ -64,6 +64,6 @@ fn worker_arguments(args: &DemoArgs) -> Vec<String> {
 fn names_of_sabotages() -> clap::builder::PossibleValuesParser {
     use clap::ValueEnum;
 
-    let found = crate::sabotage::FOUND_BY_THE_DEMO.iter();
+    let found = crate::base::sabotage::FOUND_BY_THE_DEMO.iter();
     found.filter_map(ValueEnum::to_possible_value).collect::<Vec<_>>().into()
 }

@@ -12,16 +12,16 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{ConfigArgs, Failure, connect, output, signals};
-use crate::config::{Config, DeadLetterPolicy};
-use crate::decode::Decoder;
-use crate::dry_run::{DryRun, Step, Sums, reader};
-use crate::elastic::Elastic;
-use crate::elastic::rounds::{self, Rounds, Unobserved};
-use crate::maps::MapsStore;
-use crate::mover::{Desk, Rules};
-use crate::placement::PlacementCache;
-use crate::registry::Registry;
-use crate::retry::RetryPolicy;
+use crate::base::retry::RetryPolicy;
+use crate::core::decode::Decoder;
+use crate::core::mover::{Desk, Rules};
+use crate::core::placement::PlacementCache;
+use crate::io::elastic::Elastic;
+use crate::io::elastic::rounds::{self, Rounds, Unobserved};
+use crate::io::maps::MapsStore;
+use crate::io::registry::Registry;
+use crate::ops::dry_run::{DryRun, Step, Sums, reader};
+use crate::support::config::{Config, DeadLetterPolicy};
 use crate::worker::record::Record;
 
 /// Records that are looked at together.

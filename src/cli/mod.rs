@@ -32,7 +32,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
-use crate::config::{Config, ConfigError, Finding};
+use crate::support::config::{Config, ConfigError, Finding};
 
 /// Keeps a geosharded Elasticsearch index in step with a Kafka topic.
 ///
@@ -141,7 +141,7 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 
 /// Parses the arguments, runs the subcommand, and prints its error, if any.
 pub fn main() -> ExitCode {
-    crate::kafka::keep_openssl_to_the_end();
+    crate::io::kafka::keep_openssl_to_the_end();
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Run(args) => block_on(run::run(args)),

@@ -18,15 +18,15 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{ConfigArgs, Failure, run, signals};
-use crate::config::follow::{Process, is_followed};
-use crate::config::{Config, Finding};
 use crate::geoshard::GeoshardMap;
-use crate::maps::MapsReader;
-use crate::refeed::Source;
-use crate::supervisor::Supervisor;
-use crate::telemetry::logging::{FilterSwitch, Logging};
-use crate::telemetry::reload::{ReloadMetrics, Reloaded};
+use crate::io::maps::MapsReader;
+use crate::support::config::follow::{Process, is_followed};
+use crate::support::config::{Config, Finding};
+use crate::support::supervisor::Supervisor;
+use crate::support::telemetry::logging::{FilterSwitch, Logging};
+use crate::support::telemetry::reload::{ReloadMetrics, Reloaded};
 use crate::worker::limits::{Limits, LimitsReader};
+use crate::worker::refeed::Source;
 
 /// What is in force, for those who act by it.
 pub struct InForce {
@@ -301,7 +301,7 @@ impl Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::SourceKind;
+    use crate::support::config::SourceKind;
 
     #[test]
     fn what_is_published_reaches_whoever_acts_by_it() {

@@ -11,21 +11,21 @@ use tokio_util::sync::CancellationToken;
 
 use super::reload::{self, Follower, InForce, OfWorker, Readers, Watched};
 use super::{ConfigArgs, Failure, connect, signals};
-use crate::admin::{
-    self, AdminState, CoverSource, DocumentCounts, Health, StatusParts, StatusSource, Worker,
-};
-use crate::audit::periodic::Periodic;
-use crate::check::CheckTarget;
-use crate::config::{Config, LogFormat};
-use crate::elastic::Elastic;
-use crate::maps::{MapsRecord, Watcher};
-use crate::meta::TopicFacts;
-use crate::mover::Rules;
-use crate::supervisor::Supervisor;
-use crate::telemetry::Metrics;
-use crate::telemetry::logging::{self, Logging};
-use crate::telemetry::traces::Traces;
-use crate::worker::{self, Surroundings, preflight};
+use crate::core::mover::Rules;
+use crate::io::elastic::Elastic;
+use crate::io::maps::{MapsRecord, Watcher};
+use crate::io::meta::TopicFacts;
+use crate::ops::admin::{self, AdminState, CoverSource, DocumentCounts, StatusParts, StatusSource, Worker};
+use crate::ops::audit::periodic::Periodic;
+use crate::ops::check::CheckTarget;
+use crate::ops::check::preflight;
+use crate::support::config::{Config, LogFormat};
+use crate::support::supervisor::Supervisor;
+use crate::support::telemetry::Metrics;
+use crate::support::telemetry::health::Health;
+use crate::support::telemetry::logging::{self, Logging};
+use crate::support::telemetry::traces::Traces;
+use crate::worker::{self, Surroundings};
 
 /// A poll thread that has not polled for this long is taken for hung by `/healthz`. It may wait as long as a revoked
 /// partition may finish its batch, so that is added.
@@ -48,7 +48,7 @@ pub struct RunArgs {
     /// Break this rule of the protocol.
     #[cfg(feature = "sabotage")]
     #[arg(long, value_name = "NAME", hide = true)]
-    sabotage: Option<crate::sabotage::Sabotage>,
+    sabotage: Option<crate::base::sabotage::Sabotage>,
 }
 
 pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
@@ -56,7 +56,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         end_with(parent)?;
     }
     #[cfg(feature = "sabotage")]
-    args.sabotage.into_iter().for_each(crate::sabotage::choose);
+    args.sabotage.into_iter().for_each(crate::base::sabotage::choose);
     // From here on it is no reason to end.
     let hang_ups = signals::hang_ups()?;
     let file = Watched::new(reload::digest(&args.config.config).await);

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::{ConfigArgs, Failure, connect, output};
 use crate::geoshard::cover::Shape;
-use crate::search::{self, Search};
+use crate::ops::search::{self, Search};
 
 /// Find documents in a circle, nearest first: a minimal client.
 ///

@@ -11,8 +11,8 @@ use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 
 use super::{ConfigArgs, Failure, connect, output, signals};
-use crate::config::Partitioner;
-use crate::send::{LineRules, Op, SendOptions};
+use crate::io::send::{LineRules, Op, SendOptions};
+use crate::support::config::Partitioner;
 
 /// Produce documents, deletes and patches from a file or standard input to the topic.
 ///
@@ -96,7 +96,7 @@ pub async fn send(args: SendArgs) -> Result<ExitCode, Failure> {
         input_bytes,
         flush_timeout: FLUSH_TIMEOUT,
     };
-    let summary = crate::send::send(options, input, stop).await?;
+    let summary = crate::io::send::send(options, input, stop).await?;
     output::line(&summary)?;
     Ok(if summary.failed() > 0 || summary.interrupted { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::kafka::codecs;
+use crate::io::kafka::codecs;
 
 /// The version, the commit if it is known, and the librdkafka inside, with the codecs that it reads.
 pub fn version() -> &'static str {

@@ -10,7 +10,7 @@ use s2::cell::Cell;
 use s2::cellid::CellID;
 use s2::latlng::LatLng;
 
-use crate::geo::GeoPoint;
+use crate::base::geo::GeoPoint;
 
 /// The first leaf cell of face 0: the lowest id of any point.
 pub const FIRST_LEAF: u64 = 1;

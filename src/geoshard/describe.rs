@@ -11,9 +11,9 @@ use super::cover::{Shape, cover_live};
 use super::map::GeoshardMap;
 use super::plan::CellLoad;
 use super::plan::report::amount;
-use crate::geo::GeoPoint;
-use crate::ids::ShardId;
-use crate::requests::Index;
+use crate::base::geo::GeoPoint;
+use crate::base::ids::ShardId;
+use crate::base::requests::Index;
 
 /// A map, for people and programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -9,8 +9,8 @@ use super::cell::{share_of_globe, tiles};
 use super::map::GeoshardMap;
 use super::plan::CellLoad;
 use super::plan::report::amount;
-use crate::geo::GeoPoint;
-use crate::ids::ShardId;
+use crate::base::geo::GeoPoint;
+use crate::base::ids::ShardId;
 
 /// Compares two maps, and counts the points that are shown to it.
 #[derive(Debug)]

@@ -29,9 +29,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::cell::{self, END_OF_GLOBE, FIRST_LEAF};
-use crate::fnv::fnv1a;
-use crate::geo::GeoPoint;
-use crate::ids::ShardId;
+use crate::base::fnv::fnv1a;
+use crate::base::geo::GeoPoint;
+use crate::base::ids::ShardId;
 
 /// A map with more ranges than this is refused: it would be a mistake, and the table must stay in the CPU's cache.
 pub const MAX_RANGES: usize = 10_000;

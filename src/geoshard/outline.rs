@@ -388,9 +388,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::geo::GeoPoint;
+    use crate::base::geo::GeoPoint;
+    use crate::base::ids::ShardId;
     use crate::geoshard::cell::END_OF_GLOBE;
-    use crate::ids::ShardId;
 
     fn map(ranges: impl IntoIterator<Item = (u64, u8)>) -> GeoshardMap {
         let ranges =

@@ -7,7 +7,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::map::GeoshardMap;
-use crate::geo::GeoPoint;
+use crate::base::geo::GeoPoint;
 
 /// Things that are followed at most: some 500 MB with short names.
 pub const MAX_TRACKS: usize = 5_000_000;
@@ -80,7 +80,7 @@ impl fmt::Display for Crossings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::ShardId;
+    use crate::base::ids::ShardId;
 
     #[test]
     fn a_write_crosses_when_its_geoshard_is_another_than_that_of_the_write_before() {

@@ -11,13 +11,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::budget::{Budget, CacheShare, Limits, Meter};
 use super::limits::{self, LimitsReader};
-use super::offsets::{Trouble, Truncated, Verdict, judge};
 use super::partition::{Bench, Mode, Partition, Published, stopped_part};
 use super::record::Record;
-use crate::config::LostRecords;
-use crate::telemetry::board::Standing;
-use crate::telemetry::events::RecordsLost;
-use crate::telemetry::metrics::{PartitionMetrics, level};
+use crate::core::offsets::{Trouble, Truncated, Verdict, judge};
+use crate::support::config::LostRecords;
+use crate::support::telemetry::board::Standing;
+use crate::support::telemetry::events::RecordsLost;
+use crate::support::telemetry::metrics::{PartitionMetrics, level};
 
 /// Records that may wait between the poll thread and a partition task. Bytes bound them before ([`Limits`]): a partition
 /// that is paused loses what librdkafka has fetched for it, and comes back up to a second later.

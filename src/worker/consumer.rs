@@ -16,16 +16,16 @@ use tokio::sync::mpsc;
 
 use super::assignment::Assignment;
 use super::record::Record;
-use crate::admin::Health;
-use crate::kafka::{
+use crate::io::kafka::{
     add_leader_epochs, commit_with_answer, hold_back, known_beginning, leader_epoch, let_through, position,
     set_leader_epoch,
 };
-use crate::telemetry::board::Board;
-use crate::telemetry::events::{
+use crate::support::telemetry::board::Board;
+use crate::support::telemetry::events::{
     CommitFailed, Numbers, OffsetsCommitted, PartitionsAssigned, PartitionsRevoked,
 };
-use crate::telemetry::metrics::Metrics;
+use crate::support::telemetry::health::Health;
+use crate::support::telemetry::metrics::Metrics;
 
 /// How long a poll waits for a record: the pause between two looks at flow, commits and signals.
 const POLL_TIMEOUT: Duration = Duration::from_millis(20);

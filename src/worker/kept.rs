@@ -1,9 +1,9 @@
-//! Caches that outlive their task, by partition; only [`Sabotage::CacheSurvivesAssignment`](crate::sabotage::Sabotage) puts any here.
+//! Caches that outlive their task, by partition; only [`Sabotage::CacheSurvivesAssignment`](crate::base::sabotage::Sabotage) puts any here.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use crate::placement::PlacementCache;
+use crate::core::placement::PlacementCache;
 
 static CACHES: Mutex<Option<HashMap<i32, PlacementCache>>> = Mutex::new(None);
 

@@ -9,10 +9,10 @@ use tokio::sync::{Semaphore, watch};
 
 use super::budget;
 use super::partition::{Batching, TURNS_PER_REQUEST};
-use crate::config::Config;
-use crate::elastic::rounds;
-use crate::telemetry::Metrics;
-use crate::telemetry::metrics::level;
+use crate::io::elastic::rounds;
+use crate::support::config::Config;
+use crate::support::telemetry::Metrics;
+use crate::support::telemetry::metrics::level;
 
 /// How much a worker does at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,7 +131,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::ByteSize;
+    use crate::support::config::ByteSize;
 
     /// A configuration in which one thing was changed.
     fn with(change: fn(&mut Config)) -> Limits {

@@ -6,8 +6,8 @@
 //! | `preflight.rs` | what must be right before the worker joins |
 //! | `consumer.rs` | the poll thread: the only one that talks to the Kafka consumer |
 //! | `assignment.rs` | the partitions owned now, as the poll thread sees them |
-//! | `partition.rs` | one task per partition: decode, fold, batch, settle, publish |
-//! | `ledger.rs` | what a partition owes, and the watermark that follows (pure) |
+//! | `partition/` | one task per partition: decode, fold, batch, settle, publish |
+//! | `ledger/` | what a partition owes, and the watermark that follows (pure) |
 //! | `offsets.rs` | whether a partition still has what is to be read next (pure) |
 //! | `limits.rs` | the limits in force, which are followed while it runs |
 //! | `budget.rs` | bytes held, and who must stop reading |
@@ -21,14 +21,11 @@
 pub mod assignment;
 pub mod budget;
 pub mod consumer;
-pub(crate) mod distribution;
 #[cfg(feature = "sabotage")]
 mod kept;
 pub mod ledger;
 pub mod limits;
-pub mod offsets;
 pub mod partition;
-pub mod preflight;
 pub mod record;
 pub mod reread;
 pub mod topic_watch;
@@ -47,33 +44,33 @@ use tokio_util::task::AbortOnDropHandle;
 use self::assignment::Assignment;
 use self::budget::Budget;
 use self::consumer::{ConsumerLost, Context, Pace, Signals, poll_until_told};
-use self::distribution::{Distributing, build as build_distributor};
 use self::limits::{LimitsReader, follow_permits};
 use self::partition::{Bench, Counting};
 use self::reread::KafkaReread;
 use self::topic_watch::{Brokers, TopicWatch};
-use crate::admin::Health;
-use crate::claims::Keeper;
-use crate::clock::Clock;
-use crate::config::{Config, DeadLetterPolicy};
-use crate::dead_letter::{DeadLetters, LetterBox};
-use crate::decode::Decoder;
-use crate::elastic::Elastic;
-use crate::elastic::rounds::{Company, Halt, Lease, Rounds, ServerLimits, ServerState};
-use crate::kafka::client_config;
-use crate::maps::MapsReader;
-use crate::meta::{Memory, TopicFacts};
-use crate::mover::Rules;
-use crate::refeed::{self, Feeder, Source};
-use crate::registry::{self, Registry};
-use crate::retry::RetryPolicy;
-use crate::supervisor::Supervisor;
-use crate::tally::topic::KafkaIncrements;
-use crate::telemetry::Metrics;
-use crate::telemetry::board::Board;
-use crate::telemetry::requests::ServerEvents;
-use crate::telemetry::traces::Traces;
-use crate::visibility::Visibility;
+use crate::base::clock::Clock;
+use crate::base::retry::RetryPolicy;
+use crate::core::decode::Decoder;
+use crate::core::mover::Rules;
+use crate::io::claims::Keeper;
+use crate::io::elastic::Elastic;
+use crate::io::elastic::rounds::{Company, Halt, Lease, Rounds, ServerLimits, ServerState};
+use crate::io::kafka::client_config;
+use crate::io::maps::MapsReader;
+use crate::io::meta::{Memory, TopicFacts};
+use crate::io::registry::{self, Registry};
+use crate::support::config::{Config, DeadLetterPolicy};
+use crate::support::supervisor::Supervisor;
+use crate::support::telemetry::Metrics;
+use crate::support::telemetry::board::Board;
+use crate::support::telemetry::health::Health;
+use crate::support::telemetry::requests::ServerEvents;
+use crate::support::telemetry::traces::Traces;
+use crate::worker::dead_letter::{DeadLetters, LetterBox};
+use crate::worker::distribution::setup::{Distributing, build as build_distributor};
+use crate::worker::increments::topic::KafkaIncrements;
+use crate::worker::refeed::{Feeder, Source};
+use crate::worker::visibility::Visibility;
 
 /// Everything a worker needs that is not in its configuration.
 pub struct Surroundings {
@@ -162,8 +159,8 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
     let retry = RetryPolicy { initial: config.retry.initial, max: config.retry.max };
     // Receivers cloned from here on see later updates as changed.
     let now = *limits.borrow_and_update();
-    metrics.held_bytes_limit.set(crate::telemetry::metrics::level(now.memory.total));
-    metrics.elasticsearch_permits.set(crate::telemetry::metrics::level(now.max_in_flight));
+    metrics.held_bytes_limit.set(crate::support::telemetry::metrics::level(now.memory.total));
+    metrics.elasticsearch_permits.set(crate::support::telemetry::metrics::level(now.max_in_flight));
     let permits = Arc::new(Semaphore::new(now.max_in_flight));
     let turns = Arc::new(Semaphore::new(now.turns()));
     let rounds = Rounds {
@@ -398,5 +395,11 @@ async fn remember_commits(
     }
 }
 
+pub mod dead_letter;
+pub mod distribution;
+pub mod drive;
+pub mod increments;
+pub mod refeed;
 #[cfg(test)]
 mod tests;
+pub mod visibility;

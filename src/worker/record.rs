@@ -8,7 +8,7 @@ use rdkafka::Message;
 use rdkafka::message::{BorrowedMessage, Headers, OwnedHeaders};
 
 use super::budget::RECORD_OVERHEAD_BYTES;
-use crate::decode::OP_HEADER;
+use crate::core::decode::OP_HEADER;
 
 /// One Kafka record.
 #[derive(Debug, Clone)]

@@ -13,8 +13,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::record::Record;
-use crate::config::Config;
-use crate::kafka::client_config;
+use crate::io::kafka::client_config;
+use crate::support::config::Config;
 
 /// For all records of one fold.
 const TIMEOUT: Duration = Duration::from_secs(20);

@@ -13,13 +13,13 @@ use tokio::task::JoinHandle;
 
 use super::limits::Limits;
 use super::*;
-use crate::clock::BootClock;
-use crate::config::{self, ByteSize, GroupProtocol};
-use crate::position::Epoch;
-use crate::supervisor::LostTasks;
-use crate::tally::facets::FacetRules;
-use crate::tally::increment::Increment;
-use crate::testing::{MemoryElastic, Merger, recount, rules, six_faces};
+use crate::base::clock::BootClock;
+use crate::base::position::Epoch;
+use crate::core::counting::facets::FacetRules;
+use crate::core::counting::increment::Increment;
+use crate::support::config::{self, ByteSize, GroupProtocol};
+use crate::support::supervisor::LostTasks;
+use crate::testkit::testing::{MemoryElastic, Merger, recount, rules, six_faces};
 use crate::worker::reread::Reread;
 
 const TOPIC: &str = "documents";
@@ -245,7 +245,8 @@ async fn the_records_of_a_refused_fold_are_read_again_and_only_the_bad_one_is_a_
     config.dead_letter.policy = DeadLetterPolicy::Topic;
     config.dead_letter.topic = Some("dead".to_owned());
     let produce = |id: &str, value: &str, op: &str| {
-        let headers = OwnedHeaders::new().insert(Header { key: crate::decode::OP_HEADER, value: Some(op) });
+        let headers =
+            OwnedHeaders::new().insert(Header { key: crate::core::decode::OP_HEADER, value: Some(op) });
         let record = BaseRecord::to(TOPIC).key(id).payload(value).headers(headers).partition(0);
         world.producer.send(record).map_err(|(error, _)| error).unwrap();
         world.producer.flush(PATIENCE).unwrap();

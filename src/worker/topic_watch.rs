@@ -12,9 +12,9 @@ use futures::future::BoxFuture;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use tokio::sync::{Notify, watch};
 
-use crate::clock::{Clock, Instant};
-use crate::kafka::{TopicFactsError, TopicFactsFound, topic_facts};
-use crate::meta::{EpochNeeded, TopicFacts};
+use crate::base::clock::{Clock, Instant};
+use crate::io::kafka::{TopicFactsError, TopicFactsFound, topic_facts};
+use crate::io::meta::{EpochNeeded, TopicFacts};
 
 /// Time between two looks.
 pub const INTERVAL: Duration = Duration::from_secs(30);
@@ -188,8 +188,8 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
-    use crate::position::Epoch;
-    use crate::testing::TokioClock;
+    use crate::base::position::Epoch;
+    use crate::testkit::testing::TokioClock;
 
     type Answer = Result<TopicFactsFound, TopicFactsError>;
 

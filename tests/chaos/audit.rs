@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use geofold::ids::ShardId;
-use geofold::invariants::{View, inv_1_every_copy_is_named, inv_5_at_rest_there_is_one_copy};
-use geofold::placement::Placement;
-use geofold::position::{Epoch, Position};
+use geofold::base::ids::ShardId;
+use geofold::base::position::{Epoch, Position};
+use geofold::core::invariants::{View, inv_1_every_copy_is_named, inv_5_at_rest_there_is_one_copy};
+use geofold::core::placement::Placement;
 use serde_json::Value;
 
 use crate::records::{self, What};

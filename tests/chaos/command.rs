@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
-use geofold::random::Random;
-use geofold::sabotage::Sabotage;
+use geofold::base::random::Random;
+use geofold::base::sabotage::Sabotage;
 
 use crate::crew::Protocol;
 

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use geofold::config::Config;
-use geofold::database::{Database, DatabaseError};
-use geofold::tally::collect::store::Store;
+use geofold::io::database::{Database, DatabaseError};
+use geofold::ops::tally::collect::store::Store;
+use geofold::support::config::Config;
 use tokio::runtime::Runtime;
 
 use crate::collectors::TAKEOVER;

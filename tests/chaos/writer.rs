@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use geofold::random::Random;
+use geofold::base::random::Random;
 use serde_json::json;
 
 use crate::report::Status;

@@ -1,15 +1,15 @@
 //! geofold's own calls, through its own client: the worker's, those of `geofold check`, and those that make indices.
 
 use bytes::Bytes;
-use geofold::check::{CheckTarget, Level, check};
-use geofold::config::Config;
-use geofold::elastic::{
+use geofold::base::ids::{DocId, ShardId};
+use geofold::base::position::Position;
+use geofold::geoshard::GeoshardMap;
+use geofold::io::elastic::{
     AdminCall, BulkOp, CallError, Elastic, Found, Get, GetAnswer, Guard, Index, ItemError, Method, Stamp,
 };
-use geofold::geoshard::GeoshardMap;
-use geofold::ids::{DocId, ShardId};
-use geofold::indices::{self, Layout, Problem, Template};
-use geofold::position::Position;
+use geofold::io::indices::{self, Layout, Problem, Template};
+use geofold::ops::check::{CheckTarget, Level, check};
+use geofold::support::config::Config;
 use serde_json::json;
 
 use crate::server::{LIMIT, Server};
@@ -26,7 +26,7 @@ crate::cases![
 ];
 
 /// geofold's client, on a geoshard's index and the placements.
-struct Client(geofold::elastic::http::HttpElastic);
+struct Client(geofold::io::elastic::http::HttpElastic);
 
 impl Client {
     async fn on(server: &Server) -> Self {

@@ -27,7 +27,7 @@ use std::process::ExitCode;
 
 use futures::future::LocalBoxFuture;
 use futures::{FutureExt, StreamExt, stream};
-use geofold::embedded::elasticsearch::{Standin, StandinOptions};
+use geofold::testkit::embedded::elasticsearch::{Standin, StandinOptions};
 
 use server::{Kind, Server};
 

@@ -1,8 +1,8 @@
 //! Reads by id: realtime, byte for byte, and never "missing" where it is not known.
 
-use geofold::elastic::{BulkOp, Elastic, Get, GetAnswer, Guard, Index};
-use geofold::ids::{DocId, ShardId};
-use geofold::position::Position;
+use geofold::base::ids::{DocId, ShardId};
+use geofold::base::position::Position;
+use geofold::io::elastic::{BulkOp, Elastic, Get, GetAnswer, Guard, Index};
 use serde_json::{Value, json};
 
 use crate::server::{LIMIT, NO_INDEX, Server};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use geofold::elastic::scan::{Scan, ScanError, ScanOptions, draw};
+use geofold::io::elastic::scan::{Scan, ScanError, ScanOptions, draw};
 use serde_json::{Value, json};
 
 use crate::server::{LIMIT, Server};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use geofold::clock::BootClock;
-use geofold::elastic::http::{Auth, HttpElastic, HttpOptions};
+use geofold::base::clock::BootClock;
+use geofold::io::elastic::http::{Auth, HttpElastic, HttpOptions};
 use serde_json::{Value, json};
 
 pub const LIMIT: Duration = Duration::from_secs(20);

@@ -11,7 +11,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use geofold::embedded::elasticsearch::{Standin, StandinOptions};
+use geofold::testkit::embedded::elasticsearch::{Standin, StandinOptions};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 

@@ -1,11 +1,11 @@
-//! docs/configuration.md is generated from config/geofold.toml, which `src/config/tests.rs` holds to the types and their defaults.
+//! docs/configuration.md is generated from config/geofold.toml, which `src/support/config/tests.rs` holds to the types and their defaults.
 //!
 //! `GEOFOLD_UPDATE=1 cargo test --test it configuration` updates it.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use geofold::config::follow::{FOLLOWED_BY_ALL, FOLLOWED_BY_WORKERS};
+use geofold::support::config::follow::{FOLLOWED_BY_ALL, FOLLOWED_BY_WORKERS};
 
 const HEAD: &str = "# Configuration
 

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use geofold::telemetry::Metrics;
-use geofold::telemetry::collector::CollectorMetrics;
-use geofold::telemetry::families::{MetricInfo, MetricType};
-use geofold::telemetry::metrics::{RequestKind, Success};
+use geofold::support::telemetry::Metrics;
+use geofold::support::telemetry::collector::CollectorMetrics;
+use geofold::support::telemetry::families::{MetricInfo, MetricType};
+use geofold::support::telemetry::metrics::{RequestKind, Success};
 use serde_json::Value;
 
 use crate::tools::has;

@@ -283,7 +283,7 @@ const DAYS: usize = 4;
 #[ignore = "what real processes happen to do decides: dev/soak"]
 fn whatever_is_sabotaged_the_verdict_says_so_and_names_documents() {
     use clap::ValueEnum;
-    use geofold::sabotage::FOUND_BY_THE_DEMO;
+    use geofold::base::sabotage::FOUND_BY_THE_DEMO;
 
     let mut not_found: Vec<String> = FOUND_BY_THE_DEMO
         .map(|sabotage| sabotage.to_possible_value().unwrap().get_name().to_owned())

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use geofold::dirty_set::{Added, DirtySet, Entries};
+use geofold::core::dirty_set::{Added, DirtySet, Entries};
 use proptest::prelude::*;
 
 type Key = u8;

@@ -13,17 +13,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt};
-use geofold::clock::{Clock, Instant};
-use geofold::dead_letter::{Letter, LetterBox};
-use geofold::distribution::action::{Action, Failure};
-use geofold::distribution::last_runs::LastRuns;
-use geofold::distribution::memcached::Memcached;
-use geofold::distribution::scheduler::{Change, Key};
-use geofold::distribution::{Distributor, Job, Released, Subscription, Surroundings};
-use geofold::ids::ShardId;
-use geofold::random::Random;
-use geofold::retry::RetryPolicy;
-use geofold::telemetry::Metrics;
+use geofold::base::clock::{Clock, Instant};
+use geofold::base::ids::ShardId;
+use geofold::base::random::Random;
+use geofold::base::retry::RetryPolicy;
+use geofold::support::telemetry::Metrics;
+use geofold::worker::dead_letter::{Letter, LetterBox};
+use geofold::worker::distribution::action::{Action, Failure};
+use geofold::worker::distribution::last_runs::LastRuns;
+use geofold::worker::distribution::memcached::Memcached;
+use geofold::worker::distribution::scheduler::{Change, Key};
+use geofold::worker::distribution::{Distributor, Job, Released, Subscription, Surroundings};
 use tokio_util::sync::CancellationToken;
 
 /// tokio's clock.

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use axum::Json;
 use axum::extract::Path as UrlPath;
 use axum::http::StatusCode;
-use geofold::embedded::broker::EmbeddedBroker;
-use geofold::embedded::elasticsearch::{Standin, StandinOptions};
+use geofold::testkit::embedded::broker::EmbeddedBroker;
+use geofold::testkit::embedded::elasticsearch::{Standin, StandinOptions};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::json;
 

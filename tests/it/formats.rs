@@ -1,13 +1,13 @@
 //! What geofold 0.1 keeps in Elasticsearch, Kafka and files is read by this one as it was meant, and written the same way
 //! where workers of both run side by side (docs/upgrade.md). These texts are never changed; new ones are added.
 
-use geofold::claims::Claim;
+use geofold::base::position::{Epoch, Position};
+use geofold::core::counting::increment::Increment;
+use geofold::core::placement::Placement;
 use geofold::geoshard::GeoshardMap;
-use geofold::maps::{MapsRecord, MapsState, Stage};
-use geofold::meta::{TopicFacts, Watermark};
-use geofold::placement::Placement;
-use geofold::position::{Epoch, Position};
-use geofold::tally::increment::Increment;
+use geofold::io::claims::Claim;
+use geofold::io::maps::{MapsRecord, MapsState, Stage};
+use geofold::io::meta::{TopicFacts, Watermark};
 use serde_json::Value;
 
 const MAP: &str = r#"{"version":3,"name":"two","cells":"s2","ranges":[{"from":"0000000000000000","shard":"a"},{"from":"9000000000000001","shard":"b"}]}"#;

@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use geofold::dirty_set::{Added, DirtySet, Entries, SetStats};
+use geofold::core::dirty_set::{Added, DirtySet, Entries, SetStats};
 use serde::Deserialize;
 
 type Scored = Vec<(String, i64)>;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use geofold::config::{Config, Finding};
+use geofold::support::config::{Config, Finding};
 
 use crate::tools::has;
 
@@ -444,7 +444,7 @@ fn the_package_is_made_without_a_warning_and_has_what_belongs_there() {
         "Cargo.lock",
         "build.rs",
         "src/main.rs",
-        "src/admin/page/page.css",
+        "src/ops/admin/page/page.css",
         "config/geofold.toml",
         "config/map-55.json",
         "README.md",

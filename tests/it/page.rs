@@ -13,16 +13,17 @@ use std::time::Duration;
 
 use axum::extract::Request;
 use axum::middleware::{self, Next};
-use geofold::admin::{
-    AdminState, CoverSource, DocumentCounts, Health, StatusParts, StatusSource, Worker, routes, serve,
-};
-use geofold::clock::{Clock, Instant};
+use geofold::base::clock::{Clock, Instant};
 use geofold::geoshard::map::GeoshardMap;
-use geofold::supervisor::Supervisor;
-use geofold::telemetry::board::{Board, Standing};
-use geofold::telemetry::events::{DeadLettered, PartitionStopped};
-use geofold::telemetry::metrics::{RequestKind, Success};
-use geofold::telemetry::{Metrics, Outcome, PartitionMetrics, Recent};
+use geofold::ops::admin::{
+    AdminState, CoverSource, DocumentCounts, StatusParts, StatusSource, Worker, routes, serve,
+};
+use geofold::support::supervisor::Supervisor;
+use geofold::support::telemetry::board::{Board, Standing};
+use geofold::support::telemetry::events::{DeadLettered, PartitionStopped};
+use geofold::support::telemetry::health::Health;
+use geofold::support::telemetry::metrics::{RequestKind, Success};
+use geofold::support::telemetry::{Metrics, Outcome, PartitionMetrics, Recent};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::layer::SubscriberExt;

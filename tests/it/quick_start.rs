@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use geofold::embedded::broker::EmbeddedBroker;
-use geofold::embedded::elasticsearch::{Standin, StandinOptions};
+use geofold::testkit::embedded::broker::EmbeddedBroker;
+use geofold::testkit::embedded::elasticsearch::{Standin, StandinOptions};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 

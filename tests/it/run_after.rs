@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
-use geofold::distribution::run_after::{Mark, Record, Token};
+use geofold::worker::distribution::run_after::{Mark, Record, Token};
 
 /// A rule that is not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

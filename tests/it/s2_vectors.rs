@@ -1,6 +1,6 @@
 //! Leaf cell ids are those of S2, as another implementation gives them: `tests/vectors/s2.py` made the file.
 
-use geofold::geo::GeoPoint;
+use geofold::base::geo::GeoPoint;
 use geofold::geoshard::cell;
 use s2::cellid::CellID;
 use serde::Deserialize;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use geofold::geo::GeoPoint;
+use geofold::base::geo::GeoPoint;
 use geofold::geoshard::describe::show;
 use geofold::geoshard::map::GeoshardMap;
 

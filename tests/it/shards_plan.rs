@@ -4,11 +4,11 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use geofold::demo::cities::{CITIES, City};
-use geofold::embedded::elasticsearch::{Standin, StandinOptions};
-use geofold::geo::GeoPoint;
+use geofold::base::geo::GeoPoint;
+use geofold::base::random::Random;
 use geofold::geoshard::GeoshardMap;
-use geofold::random::Random;
+use geofold::testkit::demo::cities::{CITIES, City};
+use geofold::testkit::embedded::elasticsearch::{Standin, StandinOptions};
 use serde_json::Value;
 
 fn plan(folder: &Path, arguments: &[&str]) -> Output {

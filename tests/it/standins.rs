@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use geofold::embedded::broker::EmbeddedBroker;
-use geofold::embedded::elasticsearch::{Standin, StandinOptions};
+use geofold::testkit::embedded::broker::EmbeddedBroker;
+use geofold::testkit::embedded::elasticsearch::{Standin, StandinOptions};
 use rdkafka::ClientConfig;
 use rdkafka::message::OwnedHeaders;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use ahash::AHashMap;
-use geofold::position::Position;
-use geofold::tally::increment::Delta;
+use geofold::base::position::Position;
+use geofold::core::counting::increment::Delta;
 
 use super::record::position;
 use super::store::Numbered;

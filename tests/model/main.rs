@@ -4,7 +4,7 @@
 //! other; all of them go on, the earlier ones as zombies. [stateright](https://docs.rs/stateright) walks through every
 //! order in which they can read, begin batches (so: fold at every boundary), have their calls carried out, lose answers,
 //! overrun deadlines, commit, and be taken over. The workers are the real ledger and the real mover, and what must hold
-//! is asked of `src/invariants.rs`: there is no second description of the protocol that could be right while the code is
+//! is asked of `src/core/invariants.rs`: there is no second description of the protocol that could be right while the code is
 //! not.
 //!
 //! | file | what it holds |
@@ -32,8 +32,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use geofold::mover::OnMissing;
-use geofold::sabotage::Sabotage;
+use geofold::base::sabotage::Sabotage;
+use geofold::core::mover::OnMissing;
 use stateright::{Checker, HasDiscoveries, Model};
 
 use self::record::Record::{

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use geofold::decode::LocationPath;
+use geofold::base::ids::{DocId, ShardId};
+use geofold::base::position::{Epoch, Position};
+use geofold::core::counting::facets::{FacetLimits, FacetRules};
+use geofold::core::decode::LocationPath;
+use geofold::core::mover::{OnMissing, Rules};
+use geofold::core::write::{Body, Write};
 use geofold::geoshard::GeoshardMap;
-use geofold::ids::{DocId, ShardId};
-use geofold::mover::{OnMissing, Rules};
-use geofold::position::{Epoch, Position};
-use geofold::tally::facets::{FacetLimits, FacetRules};
-use geofold::write::{Body, Write};
 use serde_json::{Value, json};
 
 /// Three places, one on each of three faces of the S2 cube.

@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 use bytes::Bytes;
-use geofold::elastic::condition::Condition;
-use geofold::elastic::rounds::{BulkOutcome, GetOutcome};
-use geofold::elastic::{BulkOp, Found, Get, Guard, Index, ItemError, Stamp};
-use geofold::invariants::View;
-use geofold::placement::Placement;
-use geofold::position::Position;
-use geofold::tally::facets::{FacetRules, Facets};
+use geofold::base::position::Position;
+use geofold::core::counting::facets::{FacetRules, Facets};
+use geofold::core::invariants::View;
+use geofold::core::placement::Placement;
+use geofold::io::elastic::condition::Condition;
+use geofold::io::elastic::rounds::{BulkOutcome, GetOutcome};
+use geofold::io::elastic::{BulkOp, Found, Get, Guard, Index, ItemError, Stamp};
 
 use super::record::{UNACCEPTABLE, number_of, shard, version_of};
 

@@ -1,8 +1,8 @@
 //! Every rule of the protocol taken away, one at a time: the model finds the history that breaks. A weakening of the code
-//! is one of `src/sabotage.rs`; one of what is around the code is part of the world.
+//! is one of `src/base/sabotage.rs`; one of what is around the code is part of the world.
 
-use geofold::mover::OnMissing;
-use geofold::sabotage::Sabotage;
+use geofold::base::sabotage::Sabotage;
+use geofold::core::mover::OnMissing;
 
 use super::record::Record::{self, Bad, Delete, Heal, Index, Move, Patch, Refeed, Tag, Tagged, Touch};
 use super::world::{Searches, Setting, Weakening};
@@ -123,7 +123,7 @@ fn every_rule_of_what_searches_find_is_needed() {
 }
 
 /// Three more are not here: what is left of the rules makes up for them in every history of these bounds. Two are found by
-/// the table in `src/mover/tests/counterexamples.rs` (`OldRecordsDecide`, `IgnoreNewerLeftover`), and so is
+/// the table in `src/core/mover/tests/counterexamples.rs` (`OldRecordsDecide`, `IgnoreNewerLeftover`), and so is
 /// `InPlaceOverItsOwnRecord`, which broke until a refused document was no longer recorded as deleted.
 #[test]
 fn every_rule_of_the_code_is_needed() {

@@ -8,19 +8,19 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ahash::AHashMap;
-use geofold::clock::Instant;
-use geofold::elastic::rounds::{BulkOutcome, GetOutcome};
-use geofold::elastic::{BulkOp, Get};
-use geofold::mover::{
+use geofold::base::clock::Instant;
+use geofold::base::position::{Epoch, Position};
+use geofold::base::sabotage::Sabotage;
+use geofold::core::mover::{
     Announce, CleanUp, CopySize, Desk, Examine, Finished, Lookups, ReadDocuments, ReadPlacements, Rules,
     Said, WriteDocuments,
 };
-use geofold::placement::PlacementCache;
-use geofold::position::{Epoch, Position};
-use geofold::refeed::{Held, Question};
-use geofold::sabotage::Sabotage;
+use geofold::core::placement::PlacementCache;
+use geofold::core::write::Write;
+use geofold::io::elastic::rounds::{BulkOutcome, GetOutcome};
+use geofold::io::elastic::{BulkOp, Get};
 use geofold::worker::ledger::Ledger;
-use geofold::write::Write;
+use geofold::worker::refeed::{Held, Question};
 
 use super::collector::Edges;
 use super::record::{answers, number_of, position, shard};
@@ -421,7 +421,7 @@ impl Worker {
         }
         let mut report = Report::default();
         for settled in &settled {
-            use geofold::mover::{Done, Outcome};
+            use geofold::core::mover::{Done, Outcome};
             let fold = &settled.entry.fold;
             let (first, last) = (fold.first.offset(), fold.last.offset());
             if matches!(settled.outcome, Outcome::Done(_) | Outcome::DeadLetter(_)) {
@@ -451,7 +451,7 @@ impl Worker {
 /// Does it while this rule is not kept.
 fn weakened<R>(sabotage: Option<Sabotage>, work: impl FnOnce() -> R) -> R {
     match sabotage {
-        Some(sabotage) => geofold::sabotage::with(sabotage, work),
+        Some(sabotage) => geofold::base::sabotage::with(sabotage, work),
         None => work(),
     }
 }

@@ -6,14 +6,14 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ahash::AHashMap;
-use geofold::invariants::{
+use geofold::base::position::Position;
+use geofold::base::sabotage::Sabotage;
+use geofold::core::invariants::{
     inv_1_every_copy_is_named, inv_2_a_document_that_exists_has_a_copy, inv_3_nothing_owed_is_committed,
     inv_3_what_is_committed_can_be_seen, inv_4_nothing_goes_back, inv_5_at_rest_there_is_one_copy,
     inv_7_counted_exactly_once,
 };
-use geofold::mover::{MAX_VERSIONS, OnMissing};
-use geofold::position::Position;
-use geofold::sabotage::Sabotage;
+use geofold::core::mover::{MAX_VERSIONS, OnMissing};
 use serde_json::Value;
 use stateright::{Model, Property};
 
@@ -113,7 +113,7 @@ impl Search {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weakening {
     None,
-    /// See `src/sabotage.rs`.
+    /// See `src/base/sabotage.rs`.
     Code(Sabotage),
     /// The third worker is the first one again, with its cache.
     CacheIsKept,

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use geofold::config::{Database as DatabaseConfig, Secret};
-use geofold::database::Database;
-use geofold::tally::collect::history::History;
-use geofold::tally::collect::store::Store;
-use geofold::tally::increment::Increment;
+use geofold::core::counting::increment::Increment;
+use geofold::io::database::Database;
+use geofold::ops::tally::collect::history::History;
+use geofold::ops::tally::collect::store::Store;
+use geofold::support::config::{Database as DatabaseConfig, Secret};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;

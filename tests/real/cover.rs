@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use geofold::geo::GeoPoint;
+use geofold::base::geo::GeoPoint;
+use geofold::base::ids::ShardId;
 use geofold::geoshard::cell::leaf;
 use geofold::geoshard::cover::Shape;
 use geofold::geoshard::describe::covered;
 use geofold::geoshard::{GeoshardMap, LiveMaps};
-use geofold::ids::ShardId;
 use s2::cellid::CellID;
 use serde_json::{Value, json};
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU16, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use geofold::geo::GeoPoint;
+use geofold::base::geo::GeoPoint;
 use geofold::geoshard::GeoshardMap;
 use rdkafka::Message;
 use rustls::pki_types::pem::PemObject;

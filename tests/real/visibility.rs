@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
+use geofold::base::ids::ShardId;
 use geofold::geoshard::GeoshardMap;
-use geofold::ids::ShardId;
 use serde_json::{Value, json};
 
 use crate::support::world::Feed;

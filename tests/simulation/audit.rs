@@ -1,13 +1,13 @@
 //! The judge: what must hold at every change, at every commit, and at the end. The invariants are the crate's own
 //! functions; the truth is what applying the records one by one makes of a document.
 
-use geofold::ids::DocId;
-use geofold::invariants::{
+use geofold::base::ids::DocId;
+use geofold::base::position::Position;
+use geofold::core::invariants::{
     View, inv_1_every_copy_is_named, inv_2_a_document_that_exists_has_a_copy,
     inv_3_what_is_committed_can_be_seen, inv_4_nothing_goes_back, inv_5_at_rest_there_is_one_copy,
 };
-use geofold::mover::OnMissing;
-use geofold::position::Position;
+use geofold::core::mover::OnMissing;
 use serde_json::{Map, Value};
 
 use crate::process::MAPS;

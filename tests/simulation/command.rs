@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use geofold::sabotage::Sabotage;
+use geofold::base::sabotage::Sabotage;
 
 use crate::sabotages;
 use crate::scenario::{Part, Scenario};

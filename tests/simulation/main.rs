@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `scenario.rs` | from a seed to what shall happen: records, owners, trouble |
 //! | `world.rs` | what all processes share: time, the store, chance, the history |
-//! | `requests.rs` | Elasticsearch behind a network that delays, loses, repeats and reorders |
+//! | `base/requests.rs` | Elasticsearch behind a network that delays, loses, repeats and reorders |
 //! | `process.rs` | a worker's process: the partition task, fed, stopped and killed |
 //! | `run.rs` | one run, from its beginning to its audit |
 //! | `audit.rs` | what must hold at every change, at every commit, and at the end |
@@ -39,8 +39,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use geofold::random::Random;
-use geofold::sabotage;
+use geofold::base::random::Random;
+use geofold::base::sabotage;
 
 use command::{Command, Seeds};
 use process::Shared;

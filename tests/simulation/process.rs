@@ -10,29 +10,29 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use geofold::admin::Health;
-use geofold::claims::{Claims, Keeper};
-use geofold::clock::Clock;
-use geofold::config::{LostRecords, Partitioner};
-use geofold::dead_letter::{Letter, LetterBox};
-use geofold::decode::{Decoder, LocationPath, OP_HEADER};
-use geofold::elastic::Elastic;
-use geofold::elastic::rounds::{self, Company, Halt, Lease, Rounds, Unobserved};
+use geofold::base::clock::Clock;
+use geofold::base::ids::ShardId;
+use geofold::base::position::Epoch;
+use geofold::base::retry::RetryPolicy;
+use geofold::core::decode::{Decoder, LocationPath, OP_HEADER};
+use geofold::core::mover::Rules;
 use geofold::geoshard::GeoshardMap;
-use geofold::ids::ShardId;
-use geofold::maps::{Floor, MapsReader, MapsRecord, Watcher};
-use geofold::meta::Memory;
-use geofold::mover::Rules;
-use geofold::position::Epoch;
-use geofold::retry::RetryPolicy;
-use geofold::telemetry::Metrics;
-use geofold::telemetry::traces::Traces;
-use geofold::visibility::Visibility;
+use geofold::io::claims::{Claims, Keeper};
+use geofold::io::elastic::Elastic;
+use geofold::io::elastic::rounds::{self, Company, Halt, Lease, Rounds, Unobserved};
+use geofold::io::maps::{Floor, MapsReader, MapsRecord, Watcher};
+use geofold::io::meta::Memory;
+use geofold::support::config::{LostRecords, Partitioner};
+use geofold::support::telemetry::Metrics;
+use geofold::support::telemetry::health::Health;
+use geofold::support::telemetry::traces::Traces;
 use geofold::worker::budget::{self, Budget, CacheShare, Meter};
+use geofold::worker::dead_letter::{Letter, LetterBox};
 use geofold::worker::limits::Limits;
 use geofold::worker::partition::{Batching, Bench, Mode, Partition, Published, TURNS_PER_REQUEST};
 use geofold::worker::record::Record;
 use geofold::worker::topic_watch::TopicReader;
+use geofold::worker::visibility::Visibility;
 use rdkafka::message::{Header, OwnedHeaders};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
@@ -465,7 +465,7 @@ impl Process {
     }
 }
 
-/// A number for the partition of each run: what [`geofold::sabotage`] keeps from one assignment to the next is not to get
+/// A number for the partition of each run: what [`geofold::base::sabotage`] keeps from one assignment to the next is not to get
 /// from one run into another.
 pub fn next_partition() -> i32 {
     static NEXT: AtomicI32 = AtomicI32::new(0);

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use geofold::clock::Clock;
-use geofold::elastic::{
+use geofold::base::clock::Clock;
+use geofold::base::ids::DocId;
+use geofold::io::elastic::{
     AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Found, Get, GetAnswer, Index, ItemError,
     Stamp,
 };
-use geofold::embedded::elasticsearch::{Doc, EsError};
-use geofold::ids::DocId;
+use geofold::testkit::embedded::elasticsearch::{Doc, EsError};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use geofold::retry;
+use geofold::base::retry;
 use geofold::worker::partition::Mode;
 use tokio::runtime::Builder;
 use tokio::time::sleep;

@@ -2,7 +2,7 @@
 //! find.
 
 use clap::ValueEnum;
-use geofold::sabotage::{self, Sabotage};
+use geofold::base::sabotage::{self, Sabotage};
 
 use crate::process::Shared;
 use crate::run::run;

@@ -9,8 +9,8 @@
 
 use std::fmt;
 
-use geofold::mover::OnMissing;
-use geofold::random::Random;
+use geofold::base::random::Random;
+use geofold::core::mover::OnMissing;
 
 /// `batch.deadline`.
 pub const DEADLINE: u64 = 2_000;

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use geofold::config::{Moves, Visibility};
-use geofold::random::Random;
+use geofold::base::random::Random;
+use geofold::support::config::{Moves, Visibility};
 use tokio::time::sleep;
 
 use crate::scenario::{Kind, document_id};

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
-use geofold::ids::{DocId, ShardId};
-use geofold::position::Position;
-use geofold::tally::emitter::{Names, Outgoing};
-use geofold::tally::facets::{FacetLimits, FacetRules, Facets};
-use geofold::tally::increment::{Delta, Increment};
-use geofold::tally::topic::{IncrementTopic, TooLarge};
+use geofold::base::ids::{DocId, ShardId};
+use geofold::base::position::Position;
+use geofold::core::counting::facets::{FacetLimits, FacetRules, Facets};
+use geofold::core::counting::increment::{Delta, Increment};
+use geofold::worker::increments::emitter::{Names, Outgoing};
+use geofold::worker::increments::topic::{IncrementTopic, TooLarge};
 use geofold::worker::partition::Counting;
 use tokio::time::sleep;
 

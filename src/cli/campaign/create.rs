@@ -13,15 +13,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
 use super::{ConfigArgs, Failure, connect, open, output, signals};
-use crate::campaign::Action;
-use crate::campaign::create::{CreateError, Room, Source, create as make};
-use crate::campaign::select::Selection;
-use crate::campaign::store::{MAX_RATE, NewCampaign};
+use crate::base::ids::ShardId;
 use crate::cli::audit::LONG;
-use crate::config::{ByteSize, Config};
-use crate::decode::LocationPath;
+use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
-use crate::ids::ShardId;
+use crate::ops::campaign::Action;
+use crate::ops::campaign::create::{CreateError, Room, Source, create as make};
+use crate::ops::campaign::select::Selection;
+use crate::ops::campaign::store::{MAX_RATE, NewCampaign};
+use crate::support::config::{ByteSize, Config};
 
 /// Create a campaign; nothing happens to its documents until `campaign run`.
 ///
@@ -56,7 +56,7 @@ pub struct CreateArgs {
     #[arg(long)]
     name: Option<String>,
     /// Ids per chunk [default: campaigns.chunk], the unit that a killed run may send twice.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(crate::campaign::chunk::MAX_IDS)))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(crate::ops::campaign::chunk::MAX_IDS)))]
     chunk: Option<u32>,
     /// Maximum ids per second, all runs together; `campaign rate` changes it.
     #[arg(long, value_name = "N")]

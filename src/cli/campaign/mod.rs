@@ -11,10 +11,10 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 
 use super::{ConfigArgs, Failure, connect, output, signals};
-use crate::campaign::Command;
-use crate::campaign::store::{Store, StoreError};
-use crate::config::Config;
-use crate::database::Database;
+use crate::io::database::Database;
+use crate::ops::campaign::Command;
+use crate::ops::campaign::store::{Store, StoreError};
+use crate::support::config::Config;
 
 /// Touch, refeed or delete many documents: create a list, run it on any machines, watch it.
 ///

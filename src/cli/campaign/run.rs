@@ -11,20 +11,20 @@ use futures::future::try_join_all;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{ConfigArgs, Failure, connect, create, open, refused, signals};
-use crate::campaign::State;
-use crate::campaign::create::Room;
-use crate::campaign::produce::Producing;
-use crate::campaign::run::{Ended, Patience, RunError, Runner};
-use crate::campaign::select::Selection;
-use crate::campaign::store::{NewCampaign, Status, Store};
-use crate::campaign::watch::{Periodic, Watch};
+use crate::base::retry::RetryPolicy;
 use crate::cli::audit::LONG;
 use crate::cli::reload;
-use crate::config::Config;
-use crate::config::campaigns::Which;
-use crate::retry::RetryPolicy;
-use crate::send::Destinations;
-use crate::supervisor::Supervisor;
+use crate::io::send::Destinations;
+use crate::ops::campaign::State;
+use crate::ops::campaign::create::Room;
+use crate::ops::campaign::produce::Producing;
+use crate::ops::campaign::run::{Ended, Patience, RunError, Runner};
+use crate::ops::campaign::select::Selection;
+use crate::ops::campaign::store::{NewCampaign, Status, Store};
+use crate::ops::campaign::watch::{Periodic, Watch};
+use crate::support::config::Config;
+use crate::support::config::campaigns::Which;
+use crate::support::supervisor::Supervisor;
 
 /// Between two looks at how far it is.
 const BAR_INTERVAL: Duration = Duration::from_secs(1);

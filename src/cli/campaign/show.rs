@@ -9,8 +9,8 @@ use clap::Args;
 use serde_json::json;
 
 use super::{ConfigArgs, Failure, open, output, refused};
-use crate::campaign::State;
-use crate::campaign::store::{Failed, Status};
+use crate::ops::campaign::State;
+use crate::ops::campaign::store::{Failed, Status};
 
 /// Show progress, rate, estimated end and failures. Without ID: all unfinished campaigns.
 #[derive(Debug, Args)]

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::{ConfigArgs, Failure, connect, output};
-use crate::indices;
+use crate::io::indices;
 
 /// Create missing indices: one per geoshard and two internal ones. Existing indices are never changed; differences from
 /// the requirements (exit code 1) or from the index template are reported.

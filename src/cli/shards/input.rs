@@ -9,10 +9,10 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Failure, connect};
-use crate::config::Config;
-use crate::decode::LocationPath;
-use crate::geo::GeoPoint;
-use crate::points::{self, Columns, Format, Place, Row, Weight};
+use crate::base::geo::GeoPoint;
+use crate::core::decode::LocationPath;
+use crate::ops::points::{self, Columns, Format, Place, Row, Weight};
+use crate::support::config::Config;
 
 /// How rows of points are read.
 #[derive(Debug, Clone, Args)]

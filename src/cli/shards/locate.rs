@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::{ConfigArgs, Failure, connect, output};
-use crate::geo::GeoPoint;
+use crate::base::geo::GeoPoint;
 use crate::geoshard::describe;
 
 /// Show the geoshard of a point.

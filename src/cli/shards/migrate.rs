@@ -9,12 +9,12 @@ use anyhow::Context;
 use clap::Args;
 
 use super::{ConfigArgs, Failure, connect, output};
-use crate::check::{self, CheckTarget};
 use crate::cli::signals;
-use crate::decode::LocationPath;
-use crate::elastic::Elastic;
+use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
-use crate::migrate::{Migration, Tell};
+use crate::io::elastic::Elastic;
+use crate::ops::check::{self, CheckTarget};
+use crate::ops::migrate::{Migration, Tell};
 
 /// Change the map while workers run and writes go on.
 ///
@@ -33,7 +33,7 @@ pub struct MigrateArgs {
     /// Break this rule of the protocol.
     #[cfg(feature = "sabotage")]
     #[arg(long, value_name = "NAME", hide = true)]
-    sabotage: Option<crate::sabotage::Sabotage>,
+    sabotage: Option<crate::base::sabotage::Sabotage>,
 }
 
 #[derive(Debug, Args)]
@@ -55,7 +55,7 @@ struct What {
 
 pub async fn migrate(args: MigrateArgs) -> Result<ExitCode, Failure> {
     #[cfg(feature = "sabotage")]
-    args.sabotage.into_iter().for_each(crate::sabotage::choose);
+    args.sabotage.into_iter().for_each(crate::base::sabotage::choose);
     let config = args.config.load()?;
     let stop = signals::stop_on_signal_or_hang_up()?;
     let configured = connect::map(&config)?;

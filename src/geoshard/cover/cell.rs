@@ -171,7 +171,7 @@ mod tests {
     use s2::point::Point;
 
     use super::*;
-    use crate::random::Random;
+    use crate::base::random::Random;
 
     /// A cell somewhere, by a walk that turns at random; half of the walks turn to a corner all the way.
     fn some_cell(random: &mut Random, level: u64) -> Cell {

@@ -6,7 +6,7 @@
 
 use super::cell::Cell;
 use super::{Relation, Territory};
-use crate::geo::{Distance, EARTH_RADIUS_METRES, GeoPoint};
+use crate::base::geo::{Distance, EARTH_RADIUS_METRES, GeoPoint};
 
 /// Metres by which a circle is grown. Elasticsearch measures from the stored point, which is up to 1.1 cm from the one
 /// that was sent (32 bits for each coordinate), and its arithmetic is off by up to 40 cm (Lucene's

@@ -27,7 +27,7 @@ use self::circle::Circle;
 use self::planar::Planar;
 pub use self::shape::{BadShape, MAX_VERTICES, Shape};
 use super::{GeoshardMap, LiveMaps};
-use crate::ids::ShardId;
+use crate::base::ids::ShardId;
 
 /// How a shape, grown by its margin, and a cell lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

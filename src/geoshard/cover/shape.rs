@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::geo::{BadDistance, BadPoint, Distance, GeoPoint};
+use crate::base::geo::{BadDistance, BadPoint, Distance, GeoPoint};
 
 /// A polygon with more vertices is refused: its cover would take milliseconds.
 pub const MAX_VERTICES: usize = 1000;

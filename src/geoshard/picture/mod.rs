@@ -106,11 +106,11 @@ fn text(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::ids::ShardId;
     use crate::geoshard::describe::show;
     use crate::geoshard::map::GeoshardMap;
     use crate::geoshard::outline::outlines;
     use crate::geoshard::plan::CellLoad;
-    use crate::ids::ShardId;
 
     fn map() -> GeoshardMap {
         let shard = |id| ShardId::new(id).unwrap();

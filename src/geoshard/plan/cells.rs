@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use s2::cellid::CellID;
 use thiserror::Error;
 
-use crate::geo::GeoPoint;
+use crate::base::geo::GeoPoint;
 use crate::geoshard::cell;
 
 /// Finest cells that are held at most: some 300 MB.

@@ -261,9 +261,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::geo::GeoPoint;
+    use crate::base::geo::GeoPoint;
+    use crate::base::random::Random;
     use crate::geoshard::cell;
-    use crate::random::Random;
 
     fn options(counts: RangeInclusive<usize>) -> PlanOptions {
         PlanOptions { level: 7, split_above: 1.0, counts, by: By::Cv }

@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 
 use super::cells::WalkedCell;
+use crate::base::ids::ShardId;
 use crate::geoshard::map::GeoshardMap;
-use crate::ids::ShardId;
 
 /// How geoshards get their ids.
 #[derive(Debug, Clone, Copy)]

@@ -6,12 +6,12 @@ use s2::latlng::LatLng;
 use serde::Serialize;
 
 use super::{By, Plan, Tried, WalkedCell};
-use crate::geo::{Distance, EARTH_RADIUS_METRES, GeoPoint};
+use crate::base::geo::{Distance, EARTH_RADIUS_METRES, GeoPoint};
+use crate::base::ids::ShardId;
 use crate::geoshard::cell::share_of_globe;
 use crate::geoshard::cover::{Shape, cover};
 use crate::geoshard::map::GeoshardMap;
 use crate::geoshard::tracks::Crossings;
-use crate::ids::ShardId;
 
 /// Radii of the circles that are tried, in miles.
 const RADII_MILES: [u32; 3] = [5, 25, 100];

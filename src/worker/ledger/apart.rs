@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::separate::Parts;
 use super::{Dirty, Ledger, Merge};
-use crate::clock::Instant;
-use crate::ids::DocId;
-use crate::mover::{Carry, Entry};
+use crate::base::clock::Instant;
+use crate::base::ids::DocId;
+use crate::core::mover::{Carry, Entry};
 
 /// The longest pause before an entry is tried again.
 const MAX_PAUSE: Duration = Duration::from_secs(30);

@@ -1,9 +1,9 @@
 //! Documents that wait for the source of truth: out of the batches, and owed like all others (protocol, "Refeed").
 
 use super::{Dirty, Ledger, Merge};
-use crate::ids::DocId;
-use crate::mover::{Carry, Entry, Fetched, Said};
-use crate::refeed::{Held, Question, Waiter};
+use crate::base::ids::DocId;
+use crate::core::mover::{Carry, Entry, Fetched, Said};
+use crate::worker::refeed::{Held, Question, Waiter};
 
 /// An entry that waits for an answer.
 #[derive(Debug, Clone)]

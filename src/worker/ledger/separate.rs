@@ -6,11 +6,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{Dirty, Ledger, Undeliverable, held_bytes};
-use crate::clock::Instant;
-use crate::ids::DocId;
-use crate::mover::{Carry, Refusal};
+use crate::base::clock::Instant;
+use crate::base::ids::DocId;
+use crate::core::mover::{Carry, Refusal};
+use crate::core::write::{Fold, Write};
 use crate::worker::record::Record;
-use crate::write::{Fold, Write};
 
 /// One record of a fold that was taken apart.
 #[derive(Debug, Clone)]

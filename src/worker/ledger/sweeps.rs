@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
 use super::{Ledger, note_change};
-use crate::clock::Instant;
-use crate::distribution::scheduler::Change;
-use crate::ids::ShardId;
-use crate::mover::{Sweep, Swept};
-use crate::sabotage::{self, Sabotage};
+use crate::base::clock::Instant;
+use crate::base::ids::ShardId;
+use crate::base::sabotage::{self, Sabotage};
+use crate::core::mover::{Sweep, Swept};
 use crate::worker::budget::RECORD_OVERHEAD_BYTES;
+use crate::worker::distribution::scheduler::Change;
 
 /// The sweeps that are owed.
 #[derive(Clone, Default)]

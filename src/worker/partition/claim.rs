@@ -5,9 +5,9 @@ use std::time::Duration;
 use futures::future::FusedFuture;
 
 use super::{Task, stopped_part};
-use crate::claims::Taken;
-use crate::clock::Instant;
-use crate::telemetry::events::{PartitionGoesOn, PartitionStopped};
+use crate::base::clock::Instant;
+use crate::io::claims::Taken;
+use crate::support::telemetry::events::{PartitionGoesOn, PartitionStopped};
 
 /// What is known of the partition's ownership.
 #[derive(Debug, Default)]

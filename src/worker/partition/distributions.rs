@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::{Mode, Task};
-use crate::distribution::scheduler::{Change, Key};
-use crate::distribution::{Released, Subscription};
-use crate::ids::ShardId;
+use crate::base::ids::ShardId;
+use crate::worker::distribution::scheduler::{Change, Key};
+use crate::worker::distribution::{Released, Subscription};
 use crate::worker::partition::gates::Gate;
 
 /// Holds of one job and geoshard; further ones are taken together with the last.

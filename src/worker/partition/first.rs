@@ -1,11 +1,11 @@
 //! How a partition begins: at its first record, if that is where it left off. And what else its offsets say.
 
 use super::{Mode, Task};
-use crate::config::LostRecords;
-use crate::meta::{EpochNeeded, MemoryError, Watermark};
-use crate::position::Position;
-use crate::telemetry::events::RecordsLost;
-use crate::worker::offsets::{Verdict, judge};
+use crate::base::position::Position;
+use crate::core::offsets::{Verdict, judge};
+use crate::io::meta::{EpochNeeded, MemoryError, Watermark};
+use crate::support::config::LostRecords;
+use crate::support::telemetry::events::RecordsLost;
 use crate::worker::record::Record;
 
 /// Where a partition begins.
@@ -64,7 +64,7 @@ impl Task {
         }
     }
 
-    /// Compares where reading starts with what was committed before (see [`crate::meta`]).
+    /// Compares where reading starts with what was committed before (see [`crate::io::meta`]).
     pub(super) async fn may_start_at(&mut self, offset: i64) -> bool {
         let bench = self.partition.bench.clone();
         let number = self.partition.number;

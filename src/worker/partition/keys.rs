@@ -2,7 +2,7 @@
 //! partitions otherwise.
 
 use super::Task;
-use crate::kafka::partitioner::{OtherPartitioner, Verdict};
+use crate::io::kafka::partitioner::{OtherPartitioner, Verdict};
 
 impl Task {
     /// Takes in the key of a record that was read; tells if another partitioner explains where the keys are.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use futures::future::FutureExt;
 
 use super::Task;
-use crate::dead_letter::{Letter, LetterBox, Origin};
-use crate::decode::BadRecord;
-use crate::ids::DocId;
-use crate::mover::Refusal;
-use crate::telemetry::events::DeadLettered;
-use crate::telemetry::metrics::Outcome as Counted;
+use crate::base::ids::DocId;
+use crate::core::decode::BadRecord;
+use crate::core::mover::Refusal;
+use crate::support::telemetry::events::DeadLettered;
+use crate::support::telemetry::metrics::Outcome as Counted;
+use crate::worker::dead_letter::{Letter, LetterBox, Origin};
 use crate::worker::ledger::Undeliverable;
 use crate::worker::record::Record;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Promise, Task};
-use crate::maps::MapsRecord;
+use crate::io::maps::MapsRecord;
 
 impl Task {
     /// Acts by the maps as they are known now, as soon as no batch is under way that began under earlier ones, and has

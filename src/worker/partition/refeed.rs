@@ -1,8 +1,8 @@
 //! What a partition asks the source of truth. Documents that wait for an answer are out of its batches; the ledger owes them.
 
 use super::Task;
-use crate::mover::{Refusal, Said};
-use crate::refeed::{Answered, Held};
+use crate::core::mover::{Refusal, Said};
+use crate::worker::refeed::{Answered, Held};
 
 /// Answers taken in one go, before the batch in flight gets its turn again.
 const ANSWERS_AT_ONCE: usize = 512;

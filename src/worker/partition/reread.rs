@@ -3,11 +3,11 @@
 use futures::future::FutureExt;
 
 use super::Task;
-use crate::decode::{RawRecord, Undecoded};
-use crate::ids::DocId;
-use crate::telemetry::metrics::Outcome as Counted;
+use crate::base::ids::DocId;
+use crate::core::decode::{RawRecord, Undecoded};
+use crate::core::write::Write;
+use crate::support::telemetry::metrics::Outcome as Counted;
 use crate::worker::record::Record;
-use crate::write::Write;
 
 /// The records of a document's fold, or why they cannot be had.
 pub(super) type Came = (DocId, Result<Vec<Record>, String>);

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use futures::future::{BoxFuture, Fuse, FutureExt};
 
 use super::{Bench, Task};
-use crate::registry::{Looked, Registry, SchemaId};
-use crate::telemetry::events::{SchemaAwaited, SchemaCame};
+use crate::core::schemas::SchemaId;
+use crate::io::registry::{Looked, Registry};
+use crate::support::telemetry::events::{SchemaAwaited, SchemaCame};
 use crate::worker::record::Record;
 
 /// The question under way; done while none is.

@@ -7,12 +7,12 @@ use futures::future::{BoxFuture, Fuse, FusedFuture, FutureExt};
 use tokio::time::Instant as TokioInstant;
 
 use super::{Bench, Mode, Partition, Task};
-use crate::position::Position;
-use crate::retry::Delays;
-use crate::tally::emitter::{Emitter, Names, Source};
-use crate::tally::increment::Change;
-use crate::tally::topic::{IncrementTopic, TooLarge};
-use crate::telemetry::tally::PartitionTally;
+use crate::base::position::Position;
+use crate::base::retry::Delays;
+use crate::core::counting::increment::Change;
+use crate::support::telemetry::tally::PartitionTally;
+use crate::worker::increments::emitter::{Emitter, Names, Source};
+use crate::worker::increments::topic::{IncrementTopic, TooLarge};
 
 /// What all partition tasks of a worker that counts need.
 pub struct Counting {

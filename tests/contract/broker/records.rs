@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use geofold::kafka::{TopicFactsError, topic_facts};
+use geofold::io::kafka::{TopicFactsError, topic_facts};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{Headers, Message};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};

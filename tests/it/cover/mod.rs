@@ -11,12 +11,12 @@ mod vectors;
 use std::collections::BTreeSet;
 use std::f64::consts::PI;
 
-use geofold::geo::GeoPoint;
+use geofold::base::geo::GeoPoint;
+use geofold::base::ids::ShardId;
+use geofold::base::random::Random;
 use geofold::geoshard::cell::leaf;
 use geofold::geoshard::cover::{Shape, cover, cover_live};
 use geofold::geoshard::{GeoshardMap, LiveMaps};
-use geofold::ids::ShardId;
-use geofold::random::Random;
 
 use reference::{
     assert_covered, away, below, centre, circle, distance_to_shard, haversine, map_cut_at, map_of, one_of,

@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use geofold::geo::GeoPoint;
+use geofold::base::geo::GeoPoint;
+use geofold::base::ids::ShardId;
+use geofold::base::random::Random;
 use geofold::geoshard::GeoshardMap;
 use geofold::geoshard::cover::{Shape, cover};
-use geofold::ids::ShardId;
-use geofold::random::Random;
 use s2::cellid::CellID;
 use s2::latlng::LatLng;
 

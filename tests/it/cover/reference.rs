@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::f64::consts::PI;
 
-use geofold::geo::{Distance, GeoPoint};
+use geofold::base::geo::{Distance, GeoPoint};
+use geofold::base::ids::ShardId;
+use geofold::base::random::{Random, seed_of_test};
 use geofold::geoshard::GeoshardMap;
 use geofold::geoshard::cell::{END_OF_GLOBE, leaf, tiles};
 use geofold::geoshard::cover::Shape;
-use geofold::ids::ShardId;
-use geofold::random::{Random, seed_of_test};
 use s2::cell::Cell;
 use s2::cellid::CellID;
 use s2::edgeutil::distance_from_segment;

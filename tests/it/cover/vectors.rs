@@ -8,12 +8,12 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
-use geofold::geo::GeoPoint;
+use geofold::base::geo::GeoPoint;
+use geofold::base::ids::ShardId;
+use geofold::base::random::Random;
 use geofold::geoshard::cell::leaf;
 use geofold::geoshard::cover::{Shape, cover};
 use geofold::geoshard::{GeoshardMap, MapError};
-use geofold::ids::ShardId;
-use geofold::random::Random;
 use s2::cellid::CellID;
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -12,7 +12,7 @@ mod targets;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use geofold::random::{Random, seed_of_test};
+use geofold::base::random::{Random, seed_of_test};
 
 /// What often stands in such inputs.
 const WORDS: &[&str] = &[

@@ -9,17 +9,17 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
-use geofold::config::{Config, Envelope};
-use geofold::decode::{BadRecord, Decoder, LocationPath, RawRecord, Undecoded, merge_patch};
-use geofold::elastic::decode as answers;
-use geofold::geo::GeoPoint;
+use geofold::base::geo::GeoPoint;
+use geofold::base::ids::ShardId;
+use geofold::base::position::Epoch;
+use geofold::core::decode::{BadRecord, Decoder, LocationPath, RawRecord, Undecoded, merge_patch};
+use geofold::core::placement::Placement;
+use geofold::core::schemas::{Fetched, Kind, Schema, SchemaId, Schemas};
+use geofold::core::write::{Body, Fold, Write};
 use geofold::geoshard::GeoshardMap;
-use geofold::ids::ShardId;
-use geofold::placement::Placement;
-use geofold::position::Epoch;
-use geofold::registry::{Fetched, Kind, Schema, SchemaId, Schemas};
-use geofold::send::{LineRules, parse_line};
-use geofold::write::{Body, Fold, Write};
+use geofold::io::elastic::decode as answers;
+use geofold::io::send::{LineRules, parse_line};
+use geofold::support::config::{Config, Envelope};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -220,7 +220,7 @@ static READY: LazyLock<Vec<Arc<Schema>>> = LazyLock::new(|| {
 
 /// A value in the wire format: it is refused, or its JSON is valid and within its bound.
 pub fn framed(data: &[u8]) {
-    let Ok((id, head)) = geofold::registry::split(data) else { return };
+    let Ok((id, head)) = geofold::core::schemas::split(data) else { return };
     let Some(schema) = usize::try_from(id.0).ok().and_then(|id| READY.get(id)) else { return };
     if let Ok(json) = schema.json(&Bytes::copy_from_slice(data), head, MAX_BYTES) {
         assert!(json.len() <= MAX_BYTES);

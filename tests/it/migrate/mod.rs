@@ -5,8 +5,8 @@ mod scenario;
 
 use std::time::Duration;
 
-use geofold::embedded::broker::EmbeddedBroker;
-use geofold::embedded::elasticsearch::{Standin, StandinOptions};
+use geofold::testkit::embedded::broker::EmbeddedBroker;
+use geofold::testkit::embedded::elasticsearch::{Standin, StandinOptions};
 use tokio::runtime::Runtime;
 
 use crate::wait::wait_for;

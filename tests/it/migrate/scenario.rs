@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use geofold::demo::cities::CITIES;
-use geofold::geo::GeoPoint;
+use geofold::base::geo::GeoPoint;
+use geofold::base::ids::ShardId;
+use geofold::base::random::Random;
 use geofold::geoshard::GeoshardMap;
-use geofold::ids::ShardId;
-use geofold::random::Random;
+use geofold::testkit::demo::cities::CITIES;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};

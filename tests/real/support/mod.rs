@@ -11,7 +11,7 @@ pub mod world;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use crate::wait::{ask_for, wait_at_most};
-pub use geofold::random::{Random, seed_of_test};
+pub use geofold::base::random::{Random, seed_of_test};
 pub use proxy::{Faults, Proxy};
 pub use stack::Stack;
 pub use truth::{CITIES, Event, Truth, random_events};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use geofold::geo::GeoPoint;
+use geofold::base::geo::GeoPoint;
 use geofold::geoshard::GeoshardMap;
 use serde_json::{Value, json};
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use geofold::geoshard::GeoshardMap;
-use geofold::kafka::{leader_epoch, set_leader_epoch};
+use geofold::io::kafka::{leader_epoch, set_leader_epoch};
 use rdkafka::admin::{
     AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
 };

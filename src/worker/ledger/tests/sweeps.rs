@@ -1,9 +1,9 @@
 //! Old copies that are left to delete.
 
 use super::*;
-use crate::elastic::Stamp;
-use crate::mover::{Sweep, Swept};
-use crate::placement::{Known, Placement};
+use crate::core::mover::{Sweep, Swept};
+use crate::core::placement::{Known, Placement};
+use crate::io::elastic::Stamp;
 
 fn shard(id: &str) -> ShardId {
     ShardId::new(id).unwrap()

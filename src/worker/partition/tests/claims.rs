@@ -1,8 +1,8 @@
 //! Who may send for a partition.
 
 use super::*;
-use crate::claims::{Claim, Claimed, claim_key};
-use crate::elastic::{BulkOp, Elastic, Guard, Index};
+use crate::io::claims::{Claim, Claimed, claim_key};
+use crate::io::elastic::{BulkOp, Elastic, Guard, Index};
 
 impl Rig {
     /// Another worker takes the partition over; it keeps the claim while it runs.

@@ -1,8 +1,8 @@
 //! What cannot be applied, and the dead letters that tell of it.
 
 use super::*;
-use crate::elastic::{BulkOp, Elastic, Guard, Index};
-use crate::placement::Placement;
+use crate::core::placement::Placement;
+use crate::io::elastic::{BulkOp, Elastic, Guard, Index};
 
 #[tokio::test(start_paused = true)]
 async fn bad_records_go_to_the_dead_letters_and_hold_the_watermark_until_they_are_there() {

@@ -1,7 +1,7 @@
 //! Offsets that do not go up, are no records, or are gone.
 
 use super::*;
-use crate::worker::offsets::Lost;
+use crate::core::offsets::Lost;
 
 #[tokio::test(start_paused = true)]
 async fn a_rewound_partition_is_refused() {

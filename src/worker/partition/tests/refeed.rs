@@ -1,8 +1,8 @@
 //! A partition that waits for the source of truth, which here is the test.
 
 use super::*;
-use crate::mover::{Refusal, Said};
-use crate::refeed::Waiting;
+use crate::core::mover::{Refusal, Said};
+use crate::worker::refeed::Waiting;
 
 type Source = mpsc::UnboundedReceiver<Waiting>;
 

@@ -1,8 +1,8 @@
 //! A partition whose records need schemas. In real time: the registry is a server.
 
 use super::*;
-use crate::registry::Registry;
-use crate::testing::TestRegistry;
+use crate::io::registry::Registry;
+use crate::testkit::testing::TestRegistry;
 
 const PLACE: &str = r#"{"type":"record","name":"Place","fields":[
     {"name":"location","type":"string"},{"name":"n","type":"int"}]}"#;

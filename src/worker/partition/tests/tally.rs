@@ -1,12 +1,12 @@
 //! What a partition tells whoever counts, and what waits for that.
 
 use super::*;
-use crate::placement::Placement;
-use crate::tally::emitter::Outgoing;
-use crate::tally::facets::FacetLimits;
-use crate::tally::increment::{Delta, Increment};
-use crate::tally::topic::{IncrementTopic, TooLarge};
-use crate::testing::{Merger, recount};
+use crate::core::counting::facets::FacetLimits;
+use crate::core::counting::increment::{Delta, Increment};
+use crate::core::placement::Placement;
+use crate::testkit::testing::{Merger, recount};
+use crate::worker::increments::emitter::Outgoing;
+use crate::worker::increments::topic::{IncrementTopic, TooLarge};
 
 /// Keeps increments; acknowledges them only while it is open, and takes them up to a size.
 struct KeptIncrements {

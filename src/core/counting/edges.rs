@@ -1,0 +1,273 @@
+//! The edges of one partition that are in no acknowledged increment yet. Pure.
+//!
+//! What an acknowledged increment covers can go: the next one of the same partition comes after it in the topic, so whoever
+//! merges would skip those edges if they were sent once more.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use serde::{Serialize, Serializer};
+
+use super::facets::Facets;
+use super::increment::Change;
+use crate::base::clock::Instant;
+use crate::base::position::Position;
+
+/// What an edge costs besides its facets: the map's slot and the allocator's overhead, rounded up.
+const OVERHEAD_BYTES: usize = 96;
+
+/// See the top of this file.
+#[derive(Debug, Default)]
+pub struct Edges {
+    by_position: BTreeMap<Position, Held>,
+    bytes: usize,
+    /// How many were taken at each time.
+    taken: BTreeMap<Instant, usize>,
+    /// Every edge below this is in an acknowledged increment.
+    sent_to: Option<Position>,
+}
+
+/// Facets, and no delta yet: those of a placement are shared with whoever knows it, and the same edge put once more, which is
+/// what each entry of its document does until the next commit, costs a comparison.
+#[derive(Debug)]
+struct Held {
+    before: Facets,
+    after: Facets,
+    since: Instant,
+}
+
+impl Held {
+    fn bytes(&self) -> usize {
+        self.before.bytes() + self.after.bytes() + OVERHEAD_BYTES
+    }
+}
+
+/// Edges for one increment.
+#[derive(Debug)]
+pub struct Part {
+    /// Every edge below this position is in this part or in an earlier one.
+    pub to: Position,
+    /// How many there are.
+    pub edges: usize,
+    /// [`Edge`](super::increment::Edge)s in the order of their positions, with commas between.
+    pub json: Vec<u8>,
+}
+
+/// An [`Edge`](super::increment::Edge), as it is written.
+#[derive(Serialize)]
+struct PartEdge<'a> {
+    pos: Position,
+    delta: Written<'a>,
+}
+
+struct Written<'a>(&'a Held);
+
+impl Serialize for Written<'_> {
+    /// As a [`Delta`](super::increment::Delta).
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let changes = self.0.after.changes_since(&self.0.before);
+        serializer.collect_map(changes.map(|(facet, changes)| (facet, Pairs(changes))))
+    }
+}
+
+struct Pairs<I>(I);
+
+impl<'a, I: Iterator<Item = (&'a str, i64)> + Clone> Serialize for Pairs<I> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.clone())
+    }
+}
+
+impl Edges {
+    /// Takes an edge, in place of the one at its position if there is one. Taking it again changes nothing, and nor does one
+    /// that was sent: by then, the edge at a position is always the same.
+    pub fn put(&mut self, edge: Change, now: Instant) {
+        let Change { pos, before, after } = edge;
+        if self.sent_to.is_some_and(|sent_to| pos < sent_to) {
+            return;
+        }
+        // One that changes nothing is none.
+        if before == after {
+            if let Some(held) = self.by_position.remove(&pos) {
+                self.let_go(&held);
+            }
+            return;
+        }
+        match self.by_position.entry(pos) {
+            Entry::Occupied(mut held) => {
+                let held = held.get_mut();
+                self.bytes -= held.bytes();
+                (held.before, held.after) = (before, after);
+                self.bytes += held.bytes();
+            }
+            Entry::Vacant(place) => {
+                self.bytes += place.insert(Held { before, after, since: now }).bytes();
+                *self.taken.entry(now).or_default() += 1;
+            }
+        }
+    }
+
+    /// The first edges below `below` whose JSON has at most `max_bytes` together; at least one, if there is one.
+    pub fn part(&self, below: Position, max_bytes: usize) -> Part {
+        let mut part = Part { to: below, edges: 0, json: Vec::new() };
+        for (&pos, held) in self.by_position.range(..below) {
+            let end = part.json.len();
+            if end > 0 {
+                part.json.push(b',');
+            }
+            // Plain strings and numbers into a Vec: it cannot fail.
+            let _ = serde_json::to_writer(&mut part.json, &PartEdge { pos, delta: Written(held) });
+            if part.json.len() > max_bytes && end > 0 {
+                part.json.truncate(end);
+                part.to = pos;
+                break;
+            }
+            part.edges += 1;
+        }
+        part
+    }
+
+    /// An increment with all edges below `to` was acknowledged.
+    pub fn sent(&mut self, to: Position) {
+        let left = self.by_position.split_off(&to);
+        for held in std::mem::replace(&mut self.by_position, left).values() {
+            self.let_go(held);
+        }
+        self.sent_to = self.sent_to.max(Some(to));
+    }
+
+    /// It is held no more.
+    fn let_go(&mut self, held: &Held) {
+        self.bytes -= held.bytes();
+        if let Some(taken) = self.taken.get_mut(&held.since) {
+            *taken -= 1;
+            if *taken == 0 {
+                self.taken.remove(&held.since);
+            }
+        }
+    }
+
+    /// How many are held.
+    pub fn len(&self) -> usize {
+        self.by_position.len()
+    }
+
+    /// Whether none is held.
+    pub fn is_empty(&self) -> bool {
+        self.by_position.is_empty()
+    }
+
+    /// Bytes that they hold, about.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// When the one that waits for the longest time was taken.
+    pub fn oldest(&self) -> Option<Instant> {
+        self.taken.first_key_value().map(|(taken, _)| *taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::core::counting::increment::Edge;
+
+    fn at(second: u64) -> Instant {
+        Instant::from_start(Duration::from_secs(second))
+    }
+
+    fn pos(pos: u64) -> Position {
+        Position::from_version(pos)
+    }
+
+    fn edge(at: u64, value: &str) -> Change {
+        Change { pos: pos(at), before: Facets::default(), after: tagged(value) }
+    }
+
+    fn tagged(value: &str) -> Facets {
+        serde_json::from_value(serde_json::json!({ "t": [value] })).unwrap()
+    }
+
+    fn read(part: &Part) -> Vec<Edge> {
+        let edges: Vec<Edge> = serde_json::from_slice(&[b"[", part.json.as_slice(), b"]"].concat()).unwrap();
+        assert_eq!(edges.len(), part.edges);
+        edges
+    }
+
+    fn positions(part: &Part) -> Vec<u64> {
+        read(part).iter().map(|edge| edge.pos.version()).collect()
+    }
+
+    #[test]
+    fn an_edge_put_again_is_held_once_and_one_that_was_sent_is_not_held_again() {
+        let mut edges = Edges::default();
+        for second in [1, 2] {
+            edges.put(edge(7, "a"), at(second));
+        }
+        edges.put(edge(8, "b"), at(1));
+        edges.put(Change { after: Facets::default(), ..edge(8, "b") }, at(1));
+        assert_eq!((edges.len(), edges.oldest()), (1, Some(at(1))), "an edge that changes nothing is none");
+        edges.sent(pos(8));
+        edges.put(edge(7, "a"), at(2));
+        assert!(edges.is_empty());
+        assert_eq!((edges.bytes(), edges.oldest()), (0, None));
+    }
+
+    #[test]
+    fn only_edges_below_the_watermark_are_sent_and_those_above_stay() {
+        let mut edges = Edges::default();
+        for (second, pos) in [(1, 9), (2, 3), (3, 5)] {
+            edges.put(edge(pos, "a"), at(second));
+        }
+        let all = edges.bytes();
+        let part = edges.part(pos(9), usize::MAX);
+        assert_eq!((positions(&part), part.to), (vec![3, 5], pos(9)));
+        assert_eq!(edges.oldest(), Some(at(1)));
+        edges.sent(pos(5));
+        assert_eq!(positions(&edges.part(pos(6), usize::MAX)), [5]);
+        edges.sent(pos(6));
+        assert_eq!((edges.len(), edges.bytes()), (1, all / 3));
+        assert_eq!(positions(&edges.part(pos(9), usize::MAX)), [0_u64; 0]);
+    }
+
+    #[test]
+    fn a_part_ends_where_the_next_one_begins_and_has_one_edge_at_least() {
+        let mut edges = Edges::default();
+        for pos in [1, 2, 3] {
+            edges.put(edge(pos, "a"), at(1));
+        }
+        let two = r#"{"pos":1,"delta":{"t":{"a":1}}},{"pos":2,"delta":{"t":{"a":1}}}"#.len();
+        let part = edges.part(pos(10), two);
+        assert_eq!((positions(&part), part.to), (vec![1, 2], pos(3)));
+        let part = edges.part(pos(10), 1);
+        assert_eq!((positions(&part), part.to), (vec![1], pos(2)));
+        edges.sent(part.to);
+        let part = edges.part(pos(10), two);
+        assert_eq!((positions(&part), part.to), (vec![2, 3], pos(10)));
+    }
+
+    #[test]
+    fn an_edge_is_written_as_what_it_changes_and_one_at_its_position_takes_its_place() {
+        let facets = |json: &str| serde_json::from_str::<Facets>(json).unwrap();
+        let before = facets(r#"{"a":["1"],"geoshard":["3"],"q":["\"é\n"],"t":["b","d","e"]}"#);
+        let after = facets(r#"{"geoshard":["4"],"q":["\"é\n"],"t":["a","b","c","e"],"u":["","\""]}"#);
+        let mut edges = Edges::default();
+        edges.put(edge(5, "x"), at(1));
+        let change = Change { pos: pos(5), before, after };
+        for second in [2, 3] {
+            edges.put(change.clone(), at(second));
+        }
+        let part = edges.part(pos(9), 1);
+        assert_eq!(
+            String::from_utf8(part.json.clone()).unwrap(),
+            r#"{"pos":5,"delta":{"a":{"1":-1},"geoshard":{"3":-1,"4":1},"t":{"a":1,"c":1,"d":-1},"u":{"":1,"\"":1}}}"#
+        );
+        assert_eq!(read(&part), [Edge { pos: pos(5), delta: change.delta() }]);
+        assert_eq!(edges.oldest(), Some(at(1)));
+        edges.sent(pos(6));
+        assert_eq!((edges.bytes(), edges.oldest()), (0, None));
+    }
+}

@@ -1,0 +1,189 @@
+//! The history of a document's facets, as its placement carries it, and the edges that follow from it.
+//!
+//! One base in place of the history was tried on paper, and histories of a fixed length: both lose count when a zombie's
+//! increment is merged and the owner folds further (docs/tally.md, "The history").
+
+use serde::{Deserialize, Serialize, Serializer};
+use smallvec::SmallVec;
+
+use super::facets::Facets;
+use super::increment::Change;
+use crate::base::position::Position;
+use crate::base::sabotage::{self, Sabotage};
+
+/// One entry of a placement's history: what the document contributes since a position.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(from = "(Position, Facets)")]
+pub struct Version {
+    /// The position of the record that made them so.
+    pub pos: Position,
+    /// What the document contributes from there on; empty if there is none.
+    pub facets: Facets,
+}
+
+impl From<(Position, Facets)> for Version {
+    fn from((pos, facets): (Position, Facets)) -> Self {
+        Self { pos, facets }
+    }
+}
+
+/// What a document contributed, by positions: ascending, the last one current. Empty where nothing is counted, and then it
+/// costs nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(try_from = "Vec<Version>")]
+pub struct History(SmallVec<[Version; 1]>);
+
+impl TryFrom<Vec<Version>> for History {
+    type Error = &'static str;
+
+    fn try_from(versions: Vec<Version>) -> Result<Self, Self::Error> {
+        if versions.is_sorted_by(|a, b| a.pos < b.pos) {
+            Ok(Self(versions.into()))
+        } else {
+            Err("the positions of a placement's \"versions\" must ascend")
+        }
+    }
+}
+
+impl Serialize for History {
+    /// Pairs: `[[2,{"tag":["a"]}],[4,{"tag":["b"]}]]`.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|version| (version.pos, &version.facets)))
+    }
+}
+
+impl History {
+    /// Nothing was counted yet, or nothing is.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// From the oldest to the current one.
+    pub fn versions(&self) -> &[Version] {
+        &self.0
+    }
+
+    /// What the document contributes now; `None` if it has no history.
+    pub fn current(&self) -> Option<&Facets> {
+        self.0.last().map(|version| &version.facets)
+    }
+
+    /// The position since which the current facets are what they are.
+    pub fn last_position(&self) -> Option<Position> {
+        self.0.last().map(|version| version.pos)
+    }
+
+    /// `F(P, w)`: what records below `at` made of the document's facets; `None` if none of them is known.
+    pub fn below(&self, at: Position) -> Option<&Facets> {
+        self.0.iter().rev().find(|version| version.pos < at).map(|version| &version.facets)
+    }
+
+    /// How many versions are at or above a position.
+    pub fn count_from(&self, at: Position) -> usize {
+        self.0.iter().rev().take_while(|version| version.pos >= at).count()
+    }
+
+    /// The history after the document's record at `pos` has made its facets these.
+    ///
+    /// ⚠ Versions below `committed`, the position up to which the owner knows its partition committed, are dropped but for
+    /// the last of those; no other is ever dropped. Where the record at `pos` has a version, this one takes its place: it was
+    /// decided anew, by compare-and-set, before anybody was done with it.
+    pub fn with(&self, committed: Position, pos: Position, facets: Facets) -> Self {
+        let before = self.0.len() - self.0.iter().rev().take_while(|version| version.pos >= pos).count();
+        let before = &self.0[..before];
+        let obsolete = before.iter().take_while(|version| version.pos < committed).count().saturating_sub(1);
+        let mut kept: SmallVec<[Version; 1]> = before[obsolete..].iter().cloned().collect();
+        if sabotage::is(Sabotage::HistoryIsCutToOne) {
+            kept.clear();
+        }
+        if sabotage::is(Sabotage::HistoryIsCutToTwo) {
+            kept.drain(..kept.len().saturating_sub(1));
+        }
+        if sabotage::is(Sabotage::HistoryIsOneBase) {
+            kept.truncate(1);
+        }
+        kept.push(Version { pos, facets });
+        Self(kept)
+    }
+
+    /// The edges that may not be counted yet: one for each version at or above `committed`, against the one before it. An
+    /// edge that changes nothing is among them: it takes back one that was put at its position before.
+    pub fn edges(&self, committed: Position) -> impl Iterator<Item = Change> {
+        let new = self.0.len() - self.count_from(committed);
+        (new..self.0.len()).map(move |n| {
+            let before = n.checked_sub(1).map(|before| self.0[before].facets.clone());
+            let Version { pos, facets } = &self.0[n];
+            Change { pos: *pos, before: before.unwrap_or_default(), after: facets.clone() }
+        })
+    }
+
+    /// Bytes that it holds on the heap, about.
+    pub fn bytes(&self) -> usize {
+        let spilled = if self.0.spilled() { self.0.capacity() * size_of::<Version>() } else { 0 };
+        spilled + self.0.iter().map(|version| version.facets.bytes()).sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::testing::at;
+
+    fn tagged(tag: &str) -> Facets {
+        serde_json::from_value(serde_json::json!({ "tag": [tag] })).unwrap()
+    }
+
+    fn history(versions: &[(i64, &str)]) -> History {
+        let versions = versions.iter().map(|(offset, tag)| Version { pos: at(*offset), facets: tagged(tag) });
+        History::try_from(versions.collect::<Vec<_>>()).unwrap()
+    }
+
+    /// `4 tag red -1, 4 tag blue +1`.
+    fn in_short(edges: impl Iterator<Item = Change>) -> Vec<String> {
+        let changes = |edge: Change| {
+            let offset = edge.pos.offset();
+            let changes: Vec<String> =
+                edge.delta().iter().map(|(_, value, by)| format!("{value} {by:+}")).collect();
+            format!("{offset}: {}", changes.join(", "))
+        };
+        edges.map(changes).collect()
+    }
+
+    #[test]
+    fn what_is_below_the_committed_position_is_dropped_but_for_the_last_of_it_and_nothing_else_is() {
+        let before = history(&[(1, "a"), (3, "b"), (5, "c"), (7, "d")]);
+        assert_eq!(
+            before.with(at(5), at(9), tagged("e")),
+            history(&[(3, "b"), (5, "c"), (7, "d"), (9, "e")])
+        );
+        assert_eq!(before.with(at(8), at(9), tagged("e")), history(&[(7, "d"), (9, "e")]));
+        let none_dropped = before.with(at(0), at(9), tagged("e"));
+        assert_eq!(none_dropped.versions().len(), 5);
+        assert_eq!(History::default().with(at(5), at(9), tagged("e")), history(&[(9, "e")]));
+    }
+
+    #[test]
+    fn a_version_at_the_same_position_takes_the_place_of_the_one_that_was_there() {
+        let before = history(&[(1, "a"), (3, "b")]);
+        assert_eq!(before.with(at(2), at(3), tagged("c")), history(&[(1, "a"), (3, "c")]));
+    }
+
+    #[test]
+    fn an_edge_is_what_a_version_has_that_the_one_before_it_had_not_and_the_other_way_round() {
+        let history = history(&[(1, "a"), (3, "b"), (5, "b"), (7, "a")]);
+        assert_eq!(in_short(history.edges(at(3))), ["3: a -1, b +1", "5: ", "7: a +1, b -1"]);
+        assert_eq!(in_short(history.edges(at(0)))[0], "1: a +1");
+        assert_eq!(in_short(history.edges(at(8))), [""; 0]);
+        assert_eq!(history.below(at(3)), Some(&tagged("a")));
+        assert_eq!(history.below(at(1)), None);
+    }
+
+    #[test]
+    fn a_history_is_pairs_in_json_and_they_must_ascend() {
+        let history = history(&[(1, "a"), (3, "b")]);
+        let json = serde_json::to_string(&history).unwrap();
+        assert_eq!(json, r#"[[2,{"tag":["a"]}],[4,{"tag":["b"]}]]"#);
+        assert_eq!(serde_json::from_str::<History>(&json).unwrap(), history);
+        assert!(serde_json::from_str::<History>("[[2,{}],[2,{}]]").is_err());
+    }
+}

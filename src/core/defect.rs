@@ -1,0 +1,340 @@
+//! What can be wrong with a document: decided from its placement and its copies alone, without I/O.
+
+use std::collections::BTreeMap;
+use std::collections::hash_map::DefaultHasher;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+use serde::Serialize;
+
+use crate::base::ids::ShardId;
+use crate::base::position::{Epoch, Position};
+use crate::base::requests::Stamp;
+use crate::core::placement::Placement;
+
+/// Whether a copy is where its location belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fit {
+    /// By a map that is in force.
+    Here,
+    /// Every map in force says another geoshard.
+    Elsewhere,
+    /// It has no location that can be read.
+    NoLocation,
+}
+
+/// A copy as it was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Copy {
+    /// Its version.
+    pub version: Position,
+    /// Whether it belongs where it is.
+    pub fit: Fit,
+}
+
+/// A placement as it was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Placed {
+    /// There is none.
+    Nowhere,
+    /// There is a record that is no placement.
+    Unreadable,
+    /// Here.
+    At(Placement),
+}
+
+/// All that is stored of one document, as it was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sight {
+    /// Its placement.
+    pub placed: Placed,
+    /// The placement's state, if it was read realtime.
+    pub stamp: Option<Stamp>,
+    /// Its copies.
+    pub copies: BTreeMap<ShardId, Copy>,
+}
+
+impl Sight {
+    /// Tells two states of a document apart.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        match &self.placed {
+            Placed::Nowhere => 0.hash(&mut hasher),
+            Placed::Unreadable => 1.hash(&mut hasher),
+            Placed::At(placement) => placement.to_json().hash(&mut hasher),
+        }
+        self.stamp.hash(&mut hasher);
+        self.copies.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+impl fmt::Display for Sight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.placed {
+            Placed::Nowhere => f.write_str("no placement")?,
+            Placed::Unreadable => f.write_str("an unreadable placement")?,
+            Placed::At(placement) => {
+                match &placement.shard {
+                    Some(shard) => write!(f, "placed in {shard} at {}", placement.pos)?,
+                    None => write!(f, "deleted at {}", placement.pos)?,
+                }
+                if placement.refused {
+                    f.write_str(", refused")?;
+                }
+                if !placement.leftovers.is_empty() {
+                    write!(f, ", leftovers {:?}", placement.leftovers)?;
+                }
+            }
+        }
+        if self.copies.is_empty() {
+            return f.write_str("; no copy");
+        }
+        f.write_str("; copies")?;
+        for (n, (shard, copy)) in self.copies.iter().enumerate() {
+            write!(f, "{} {shard} at {}", if n == 0 { "" } else { "," }, copy.version)?;
+        }
+        Ok(())
+    }
+}
+
+/// Something wrong with a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Defect {
+    /// There are copies, but no placement: geofold does not know the document.
+    NoPlacement,
+    /// The record in the placements index cannot be read.
+    UnreadablePlacement,
+    /// The placement names a geoshard, and no copy is anywhere.
+    NoCopy,
+    /// The only copies are in other geoshards than the placement says: a move that was not finished.
+    NotInPlace,
+    /// A second copy, in a geoshard that the placement does not name: nobody would ever remove it.
+    UnnamedCopy,
+    /// An old copy in a geoshard that the placement names as a leftover: a move that was not finished.
+    OldCopy,
+    /// The placement says deleted, and there is a copy.
+    DeletedLives,
+    /// The copy is older than what the placement announced: its record is not done yet, or was lost.
+    Behind,
+    /// The copy's location belongs to another geoshard.
+    WrongGeoshard,
+    /// The copy has no location that can be read, so nothing says where it belongs.
+    NoLocation,
+    /// A version of a later epoch than the configured one: it refuses every write.
+    LaterEpoch,
+}
+
+impl Defect {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::NoPlacement,
+        Self::UnreadablePlacement,
+        Self::NoCopy,
+        Self::NotInPlace,
+        Self::UnnamedCopy,
+        Self::OldCopy,
+        Self::DeletedLives,
+        Self::Behind,
+        Self::WrongGeoshard,
+        Self::NoLocation,
+        Self::LaterEpoch,
+    ];
+
+    /// Whether it is what a move looks like that is under way: with the record that the placement is of, a worker mends it.
+    pub fn ends_with_its_record(self) -> bool {
+        matches!(self, Self::NoCopy | Self::NotInPlace | Self::OldCopy | Self::DeletedLives | Self::Behind)
+    }
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NoPlacement => "no-placement",
+            Self::UnreadablePlacement => "unreadable-placement",
+            Self::NoCopy => "no-copy",
+            Self::NotInPlace => "not-in-place",
+            Self::UnnamedCopy => "unnamed-copy",
+            Self::OldCopy => "old-copy",
+            Self::DeletedLives => "deleted-lives",
+            Self::Behind => "behind",
+            Self::WrongGeoshard => "wrong-geoshard",
+            Self::NoLocation => "no-location",
+            Self::LaterEpoch => "later-epoch",
+        }
+    }
+}
+
+impl fmt::Display for Defect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What is wrong with a document, each kind once; nothing, if all is as it should be at rest (protocol, INV-1 and INV-5).
+pub fn judge(sight: &Sight, epoch: Epoch) -> Vec<Defect> {
+    let mut defects = match &sight.placed {
+        Placed::Unreadable => vec![Defect::UnreadablePlacement],
+        Placed::Nowhere if sight.copies.is_empty() => vec![],
+        Placed::Nowhere => vec![Defect::NoPlacement],
+        Placed::At(placement) => judge_placed(placement, &sight.copies),
+    };
+    let recorded = if let Placed::At(placement) = &sight.placed { Some(placement.pos) } else { None };
+    let versions = sight.copies.values().map(|copy| copy.version);
+    if versions.chain(recorded).any(|position| position.epoch() > epoch) {
+        defects.push(Defect::LaterEpoch);
+    }
+    defects.sort_unstable();
+    defects.dedup();
+    defects
+}
+
+fn judge_placed(placement: &Placement, copies: &BTreeMap<ShardId, Copy>) -> Vec<Defect> {
+    let is_named = |shard: &ShardId| placement.may_hold().any(|named| named == shard);
+    let (own, others): (Vec<_>, Vec<_>) =
+        copies.iter().partition(|(shard, _)| placement.shard.as_ref() == Some(*shard));
+    // What a refused document left may stay in any geoshard that is named, until its next record.
+    let stays = placement.refused && copies.len() <= 1 && copies.keys().all(is_named);
+    let mut defects = Vec::new();
+    for (shard, _) in &others {
+        if placement.shard.is_none() {
+            defects.push(Defect::DeletedLives);
+        } else if !is_named(shard) {
+            defects.push(Defect::UnnamedCopy);
+        } else if !own.is_empty() {
+            defects.push(Defect::OldCopy);
+        }
+    }
+    match own.first() {
+        None if placement.shard.is_none() || stays => {}
+        None if others.is_empty() => defects.push(Defect::NoCopy),
+        None => defects.push(Defect::NotInPlace),
+        Some((_, copy)) => {
+            if copy.version < placement.pos && !placement.refused {
+                defects.push(Defect::Behind);
+            }
+            match copy.fit {
+                Fit::Here => {}
+                Fit::Elsewhere => defects.push(Defect::WrongGeoshard),
+                Fit::NoLocation => defects.push(Defect::NoLocation),
+            }
+        }
+    }
+    if stays {
+        defects.retain(|defect| *defect != Defect::DeletedLives);
+    }
+    defects
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::random::Random;
+    use crate::core::invariants::{View, inv_1_every_copy_is_named, inv_5_at_rest_there_is_one_copy};
+    use crate::testkit::testing::{at, shard};
+
+    fn placed(offset: i64, place: Option<&str>, leftovers: &[&str]) -> Placed {
+        Placed::At(Placement::new(at(offset), place.map(shard), leftovers.iter().map(|id| shard(id))))
+    }
+
+    fn judged(placed: Placed, copies: &[(&str, i64, Fit)]) -> Vec<Defect> {
+        let copies =
+            copies.iter().map(|(id, offset, fit)| (shard(id), Copy { version: at(*offset), fit: *fit }));
+        judge(&Sight { placed, stamp: None, copies: copies.collect() }, Epoch::default())
+    }
+
+    #[test]
+    fn what_a_move_looks_like_on_its_way_ends_with_its_record_and_what_none_looks_like_does_not() {
+        use Fit::{Elsewhere, Here};
+        for (placement, copies) in [
+            (placed(5, Some("b"), &[]), vec![]),
+            (placed(5, Some("b"), &["a"]), vec![("a", 1, Here)]),
+            (placed(5, Some("b"), &["a"]), vec![("b", 2, Here)]),
+            (placed(5, Some("b"), &["a"]), vec![("a", 1, Here), ("b", 5, Here)]),
+            (placed(5, None, &["a"]), vec![("a", 1, Here)]),
+        ] {
+            let said = format!("{placement:?} {copies:?}");
+            let defects = judged(placement, &copies);
+            assert!(
+                !defects.is_empty() && defects.iter().all(|defect| defect.ends_with_its_record()),
+                "{said}"
+            );
+        }
+        for (placement, copies) in [
+            (Placed::Nowhere, vec![("a", 1, Here)]),
+            (Placed::Unreadable, vec![("a", 1, Here)]),
+            (placed(5, Some("b"), &[]), vec![("b", 5, Here), ("c", 1, Here)]),
+            (placed(5, Some("b"), &[]), vec![("b", 5, Elsewhere)]),
+        ] {
+            let said = format!("{placement:?} {copies:?}");
+            let defects = judged(placement, &copies);
+            assert!(defects.iter().any(|defect| !defect.ends_with_its_record()), "{said}");
+        }
+    }
+
+    #[test]
+    fn each_defect_is_called_by_its_name() {
+        use Fit::{Elsewhere, Here, NoLocation};
+        let refused = || {
+            let Placed::At(placement) = placed(5, Some("b"), &["a"]) else { unreachable!() };
+            Placed::At(placement.after_refusal())
+        };
+        for (placement, copies, expected) in [
+            (Placed::Nowhere, vec![], vec![]),
+            (Placed::Nowhere, vec![("a", 1, Here)], vec![Defect::NoPlacement]),
+            (Placed::Unreadable, vec![("a", 1, Here)], vec![Defect::UnreadablePlacement]),
+            (placed(5, Some("b"), &[]), vec![("b", 5, Here)], vec![]),
+            (placed(5, Some("b"), &["a"]), vec![("b", 9, Here)], vec![]),
+            (placed(5, Some("b"), &[]), vec![], vec![Defect::NoCopy]),
+            (placed(5, Some("b"), &["a"]), vec![("a", 1, Here)], vec![Defect::NotInPlace]),
+            (placed(5, Some("b"), &["a"]), vec![("a", 1, Here), ("b", 5, Here)], vec![Defect::OldCopy]),
+            (placed(5, Some("b"), &[]), vec![("c", 1, Here), ("b", 5, Here)], vec![Defect::UnnamedCopy]),
+            (placed(5, Some("b"), &[]), vec![("c", 1, Here)], vec![Defect::NotInPlace, Defect::UnnamedCopy]),
+            (placed(5, None, &["a"]), vec![], vec![]),
+            (placed(5, None, &["a"]), vec![("a", 1, Here)], vec![Defect::DeletedLives]),
+            (placed(5, None, &[]), vec![("a", 7, Here)], vec![Defect::DeletedLives]),
+            (placed(5, Some("b"), &[]), vec![("b", 4, Here)], vec![Defect::Behind]),
+            (placed(5, Some("b"), &[]), vec![("b", 5, Elsewhere)], vec![Defect::WrongGeoshard]),
+            (placed(5, Some("b"), &[]), vec![("b", 5, NoLocation)], vec![Defect::NoLocation]),
+            (refused(), vec![], vec![]),
+            (refused(), vec![("a", 1, Here)], vec![]),
+            (refused(), vec![("b", 1, Here)], vec![]),
+            (refused(), vec![("a", 1, Here), ("b", 1, Here)], vec![Defect::OldCopy]),
+        ] {
+            let said = format!("{placement:?} {copies:?}");
+            assert_eq!(judged(placement, &copies), expected, "{said}");
+        }
+        let later = Position::new(Epoch::new(1).unwrap(), 0).unwrap();
+        let copies = BTreeMap::from([(shard("b"), Copy { version: later, fit: Here })]);
+        let sight = Sight { placed: placed(5, Some("b"), &[]), stamp: None, copies };
+        assert_eq!(judge(&sight, Epoch::default()), [Defect::LaterEpoch]);
+        assert!(judge(&sight, Epoch::new(1).unwrap()).is_empty());
+    }
+
+    #[test]
+    fn nothing_is_wrong_exactly_where_the_invariants_hold() {
+        let mut random = Random::new(11);
+        for _ in 0..20_000 {
+            let names = ["a", "b", "c"];
+            let pick = |random: &mut Random| names[usize::try_from(random.below(3)).unwrap()];
+            let leftovers: Vec<&str> = (0..random.below(3)).map(|_| pick(&mut random)).collect();
+            let place = (random.below(3) > 0).then(|| pick(&mut random));
+            let mut placement = placed(5, place, &leftovers);
+            if let (Placed::At(record), 0) = (&mut placement, random.below(4)) {
+                record.refused = true;
+            }
+            let copies: BTreeMap<ShardId, Copy> = (0..random.below(3))
+                .map(|_| (shard(pick(&mut random)), Copy { version: at(6), fit: Fit::Here }))
+                .collect();
+            let Placed::At(record) = &placement else { unreachable!() };
+            let view = View {
+                placement: Some(record.clone()),
+                copies: copies.iter().map(|(shard, copy)| (shard.clone(), copy.version)).collect(),
+            };
+            let holds =
+                inv_1_every_copy_is_named(&view).is_ok() && inv_5_at_rest_there_is_one_copy(&view).is_ok();
+            let sight = Sight { placed: placement, stamp: None, copies };
+            assert_eq!(judge(&sight, Epoch::default()).is_empty(), holds, "{view}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The protocol's invariants, each written once, as a function over what can be seen of one document.
+//!
+//! Who can see it (a store in memory, an audit over searches) fills in a [`View`]; what is broken comes back as a
+//! sentence. Nothing here knows how the state came about: that is what makes these functions fit to judge it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use crate::base::ids::{DocId, ShardId};
+use crate::base::position::Position;
+use crate::core::counting::facets::Facets;
+use crate::core::counting::increment::Delta;
+use crate::core::placement::Placement;
+
+/// All that is stored of one document.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct View {
+    /// Its record in the placements index.
+    pub placement: Option<Placement>,
+    /// The geoshards that hold a copy, and the copy's version.
+    pub copies: BTreeMap<ShardId, Position>,
+}
+
+/// An invariant that does not hold.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{invariant} is broken: {what}")]
+pub struct Broken {
+    /// Its name in the protocol.
+    pub invariant: &'static str,
+    /// What is wrong.
+    pub what: String,
+}
+
+fn hold(holds: bool, invariant: &'static str, what: impl FnOnce() -> String) -> Result<(), Broken> {
+    if holds { Ok(()) } else { Err(Broken { invariant, what: what() }) }
+}
+
+/// INV-1: every geoshard that holds a copy is named by the placement, as `shard` or among `leftovers`. Holds at every
+/// moment.
+pub fn inv_1_every_copy_is_named(view: &View) -> Result<(), Broken> {
+    let named: BTreeSet<&ShardId> = view.placement.iter().flat_map(Placement::may_hold).collect();
+    let unnamed: Vec<&ShardId> = view.copies.keys().filter(|shard| !named.contains(shard)).collect();
+    hold(unnamed.is_empty(), "INV-1", || {
+        format!("the placement does not name the copies in {unnamed:?}: {view}")
+    })
+}
+
+/// INV-2: a document that `exists` has a copy. Holds at every moment between its first copy and the record that
+/// deletes it, moves included.
+pub fn inv_2_a_document_that_exists_has_a_copy(view: &View, exists: bool) -> Result<(), Broken> {
+    hold(!exists || !view.copies.is_empty(), "INV-2", || format!("the document's last copy is gone: {view}"))
+}
+
+/// INV-3, one half: the committed offset is not above the first offset of anything that is `owed`.
+pub fn inv_3_nothing_owed_is_committed(
+    committed: i64,
+    owed: impl IntoIterator<Item = i64>,
+) -> Result<(), Broken> {
+    let oldest = owed.into_iter().min();
+    hold(oldest.is_none_or(|oldest| committed <= oldest), "INV-3", || {
+        format!("offset {committed} is committed, but offset {oldest:?} is not done")
+    })
+}
+
+/// INV-3, the other half: what was done of the document up to `last`, its last committed record, can be seen: a copy
+/// at least that new, or a placement that says that it is deleted, or one of a later record, which answers for it.
+/// Does not hold for what was dead-lettered or dropped.
+pub fn inv_3_what_is_committed_can_be_seen(view: &View, last: Position) -> Result<(), Broken> {
+    let written = view.copies.values().any(|version| *version >= last);
+    let recorded = view.placement.as_ref().is_some_and(|placement| {
+        placement.pos > last || (placement.pos == last && placement.shard.is_none())
+    });
+    hold(written || recorded, "INV-3", || format!("{last} is committed, but nothing shows it: {view}"))
+}
+
+/// INV-4: from one moment to a later one, neither the placement's position nor any copy's version goes back, and a
+/// placement is never removed. (That a removed copy does not come back older is Elasticsearch's to keep, by tombstones.)
+pub fn inv_4_nothing_goes_back(before: &View, after: &View) -> Result<(), Broken> {
+    let position = |view: &View| view.placement.as_ref().map(|placement| placement.pos);
+    hold(position(before) <= position(after), "INV-4", || {
+        format!("the placement went back: {before}, then {after}")
+    })?;
+    for (shard, version) in &before.copies {
+        let later = after.copies.get(shard);
+        hold(later.is_none_or(|later| later >= version), "INV-4", || {
+            format!("the copy in {shard} went back: {before}, then {after}")
+        })?;
+    }
+    Ok(())
+}
+
+/// INV-5: exactly one copy, in the placement's geoshard, or none if the document is deleted or was never there. Of a refused
+/// document there may be none, or one that arrived late in a geoshard that is named. Holds with nothing in flight and
+/// nothing owed.
+pub fn inv_5_at_rest_there_is_one_copy(view: &View) -> Result<(), Broken> {
+    let belongs: BTreeSet<&ShardId> =
+        view.placement.iter().filter_map(|placement| placement.shard.as_ref()).collect();
+    let stored: BTreeSet<&ShardId> = view.copies.keys().collect();
+    let is_refused = view.placement.as_ref().is_some_and(|placement| placement.refused);
+    hold(belongs == stored || (is_refused && stored.len() <= 1), "INV-5", || {
+        format!("copies are not just where they belong: {view}")
+    })
+}
+
+/// INV-6: at most one entry of a document is in work.
+pub fn inv_6_one_entry_of_a_document<'a>(in_work: impl IntoIterator<Item = &'a DocId>) -> Result<(), Broken> {
+    let mut seen = BTreeSet::new();
+    let twice = in_work.into_iter().find(|id| !seen.insert(*id));
+    hold(twice.is_none(), "INV-6", || "two entries of one document are in work".to_owned())
+}
+
+/// INV-7: every document is counted exactly once: the counts are what the documents say (docs/tally.md). Holds with nothing in
+/// flight and nothing owed, once every increment is merged.
+pub fn inv_7_counted_exactly_once<'a>(
+    counts: &Delta,
+    documents: impl IntoIterator<Item = &'a Facets>,
+) -> Result<(), Broken> {
+    let nothing = Facets::default();
+    let mut recount = Delta::default();
+    for facets in documents {
+        recount.merge(&facets.delta_since(&nothing));
+    }
+    hold(*counts == recount, "INV-7", || {
+        format!("the counts are {counts:?}, but the documents say {recount:?}")
+    })
+}
+
+impl fmt::Display for View {
+    /// `placement 0:5 in b, leftovers [a]; copies a at 0:1, b at 0:5`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.placement {
+            None => f.write_str("no placement; copies")?,
+            Some(Placement { pos, shard, leftovers, refused, .. }) => {
+                write!(f, "placement {pos} ")?;
+                match shard {
+                    Some(shard) => write!(f, "in {shard}")?,
+                    None => f.write_str("deleted")?,
+                }
+                write!(f, "{}, leftovers {leftovers:?}; copies", if *refused { ", refused" } else { "" })?;
+            }
+        }
+        if self.copies.is_empty() {
+            return f.write_str(" none");
+        }
+        for (n, (shard, version)) in self.copies.iter().enumerate() {
+            write!(f, "{} {shard} at {version}", if n == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::testing::{at, shard};
+
+    fn view(placement: Option<Placement>, copies: &[(&str, i64)]) -> View {
+        let copies = copies.iter().map(|(id, offset)| (shard(id), at(*offset))).collect();
+        View { placement, copies }
+    }
+
+    fn placed(offset: i64, place: Option<&str>, leftovers: &[&str]) -> Option<Placement> {
+        Some(Placement::new(at(offset), place.map(shard), leftovers.iter().map(|id| shard(id))))
+    }
+
+    #[test]
+    fn each_invariant_holds_where_it_should_and_is_broken_where_it_is_not_kept() {
+        let moving = view(placed(5, Some("b"), &["a"]), &[("a", 1)]);
+        let moved = view(placed(5, Some("b"), &["a"]), &[("b", 5)]);
+        let orphan = view(placed(5, Some("b"), &[]), &[("a", 1), ("b", 5)]);
+        let deleted = view(placed(5, None, &["a"]), &[]);
+
+        assert!(inv_1_every_copy_is_named(&moving).is_ok());
+        assert!(inv_1_every_copy_is_named(&orphan).is_err());
+        assert!(inv_1_every_copy_is_named(&view(None, &[("a", 1)])).is_err());
+
+        assert!(inv_2_a_document_that_exists_has_a_copy(&deleted, false).is_ok());
+        assert!(inv_2_a_document_that_exists_has_a_copy(&deleted, true).is_err());
+
+        assert!(inv_3_nothing_owed_is_committed(4, [4, 7]).is_ok());
+        assert!(inv_3_nothing_owed_is_committed(5, [4, 7]).is_err());
+        assert!(inv_3_what_is_committed_can_be_seen(&moved, at(5)).is_ok());
+        assert!(inv_3_what_is_committed_can_be_seen(&deleted, at(5)).is_ok());
+        assert!(inv_3_what_is_committed_can_be_seen(&moving, at(5)).is_err());
+
+        assert!(inv_4_nothing_goes_back(&moving, &moved).is_ok());
+        assert!(inv_4_nothing_goes_back(&moved, &view(placed(4, Some("b"), &["a"]), &[("b", 5)])).is_err());
+        assert!(inv_4_nothing_goes_back(&moved, &view(placed(5, Some("b"), &["a"]), &[("b", 4)])).is_err());
+        assert!(inv_4_nothing_goes_back(&moved, &View::default()).is_err());
+
+        assert!(inv_5_at_rest_there_is_one_copy(&moved).is_ok());
+        assert!(inv_5_at_rest_there_is_one_copy(&deleted).is_ok());
+        assert!(inv_5_at_rest_there_is_one_copy(&View::default()).is_ok());
+        let refused = placed(5, Some("b"), &[]).map(Placement::after_refusal);
+        assert!(inv_5_at_rest_there_is_one_copy(&view(refused.clone(), &[])).is_ok());
+        assert!(inv_5_at_rest_there_is_one_copy(&view(refused, &[("a", 1), ("b", 2)])).is_err());
+        assert!(inv_5_at_rest_there_is_one_copy(&moving).is_err());
+        assert!(inv_5_at_rest_there_is_one_copy(&orphan).is_err());
+
+        let red: Facets = serde_json::from_str(r#"{"tag":["red"]}"#).unwrap();
+        let mut counts = Delta::default();
+        counts.add("tag", "red", 2);
+        assert!(inv_7_counted_exactly_once(&counts, [&red, &red, &Facets::default()]).is_ok());
+        assert!(inv_7_counted_exactly_once(&counts, [&red]).is_err());
+        assert!(inv_7_counted_exactly_once(&Delta::default(), []).is_ok());
+
+        let ids = ["x", "y", "x"].map(|id| DocId::from_key(Some(id.as_bytes())).unwrap());
+        assert!(inv_6_one_entry_of_a_document(&ids[..2]).is_ok());
+        assert!(inv_6_one_entry_of_a_document(&ids).is_err());
+    }
+
+    #[test]
+    fn what_is_broken_is_said_with_all_that_is_stored() {
+        let orphan = view(placed(5, Some("b"), &[]), &[("a", 1), ("b", 5)]);
+        assert_eq!(
+            inv_1_every_copy_is_named(&orphan).unwrap_err().to_string(),
+            "INV-1 is broken: the placement does not name the copies in [\"a\"]: \
+             placement 0:5 in b, leftovers [\"b\"]; copies a at 0:1, b at 0:5"
+                .replace("[\"b\"]", "[]")
+        );
+        assert_eq!(
+            view(placed(5, None, &["a"]), &[]).to_string(),
+            "placement 0:5 deleted, leftovers [\"a\"]; copies none"
+        );
+    }
+}

@@ -1,0 +1,14 @@
+//! What is done with documents, decided without I/O: decoding, folding, placing, moving, counting, and what must hold.
+//!
+//! It imports `base` and `geoshard`, and no client of any server.
+
+pub mod counting;
+pub mod decode;
+pub(crate) mod defect;
+pub mod dirty_set;
+pub mod invariants;
+pub mod mover;
+pub mod offsets;
+pub mod placement;
+pub mod schemas;
+pub mod write;

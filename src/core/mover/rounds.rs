@@ -1,0 +1,780 @@
+//! A batch of entries as a chain of types, one per round. Each gives the operations of its round and takes their
+//! answers; taking them gives the next type. A batch that is all in place has nothing to say after [`Announce`].
+//!
+//! [`ReadPlacements`] → [`ReadDocuments`] → [`Announce`] → [`WriteDocuments`] → [`Examine`] → [`CleanUp`] → [`Finished`]
+
+use std::collections::HashSet;
+
+use super::decide::{Copy, Plan, Task, again_outcome, copies_needed, decide, new_placement, refused_history};
+use super::{
+    CONFIRMED_COPY, Carry, Clear, Desk, Done, Entry, Outcome, REFUSED_FOLD, Refusal, SET_BACK, STALE_COPY,
+    Said, Settled, Sweep, Swept, Touched, UNANSWERED,
+};
+use crate::base::ids::{DocId, ShardId};
+use crate::base::position::Position;
+use crate::base::requests::{BulkOp, Get, Guard, Index};
+use crate::base::requests::{BulkOutcome, GetOutcome};
+use crate::base::sabotage::{self, Sabotage};
+use crate::core::counting::increment::Change;
+use crate::core::counting::version::History;
+use crate::core::invariants::inv_6_one_entry_of_a_document;
+use crate::core::placement::{Known, Placement};
+
+/// What every round of a batch carries along.
+#[derive(Debug, Clone)]
+struct Tray {
+    desk: Desk,
+    settled: Vec<Settled>,
+    edges: Vec<Change>,
+    sweeps: Vec<(Sweep, Swept)>,
+}
+
+impl Tray {
+    fn settle(&mut self, entry: Entry, outcome: Outcome, touched: Touched) {
+        self.settled.push(Settled { entry, outcome, touched });
+    }
+
+    /// Nothing is left to do for an entry, whichever way it went. What its document's history has that may not be counted yet
+    /// becomes edges, also what others have put there: who did may be dead (docs/tally.md, "Edges").
+    fn done(&mut self, entry: Entry, outcome: Outcome, versions: &History, touched: Touched) {
+        if self.desk.rules.tally.is_some() {
+            self.edges.extend(versions.edges(self.desk.committed));
+        }
+        self.settle(entry, outcome, touched);
+    }
+
+    /// Back to step 1, with a fresh read of the placement.
+    fn start_over(&mut self, entry: Entry, reason: &'static str, carry: Carry) {
+        self.desk.cache.forget(&entry.id);
+        self.settle(entry, again_outcome(reason, carry), Touched::default());
+    }
+
+    fn unanswered(&mut self, entry: Entry) {
+        // What the next attempt knew, it still knows: nothing was learnt.
+        let carry = entry.carry.clone();
+        self.settle(entry, again_outcome(UNANSWERED, carry), Touched::default());
+    }
+
+    /// The same, where the placement may have been written.
+    fn unanswered_placement(&mut self, entry: Entry) {
+        self.desk.cache.forget(&entry.id);
+        self.unanswered(entry);
+    }
+}
+
+/// Reads that belong to one entry: how many of the round's answers are its own.
+#[derive(Debug, Clone)]
+struct Reading {
+    entry: Entry,
+    known: Option<Known>,
+    fresh: bool,
+    shards: Vec<ShardId>,
+}
+
+/// R1: read the placements that the owner does not know.
+#[derive(Debug, Clone)]
+pub struct ReadPlacements {
+    tray: Tray,
+    known: Vec<(Entry, Known)>,
+    unknown: Vec<Entry>,
+}
+
+impl ReadPlacements {
+    /// Begins a batch. At most one entry of a document may be in work at a time (INV-6).
+    pub fn begin(mut desk: Desk, entries: Vec<Entry>) -> Self {
+        debug_assert_eq!(inv_6_one_entry_of_a_document(entries.iter().map(|entry| &entry.id)), Ok(()));
+        let settled = Vec::with_capacity(entries.len());
+        let mut known = Vec::with_capacity(entries.len());
+        let mut unknown = Vec::new();
+        for entry in entries {
+            // Whoever asks for a document to be placed again may know of a copy that the cached placement does not name.
+            let may_be_cached = entry.fold.touched_at.is_none();
+            match desk.cache.get(&entry.id).filter(|_| may_be_cached) {
+                Some(placement) => known.push((entry, placement)),
+                None => unknown.push(entry),
+            }
+        }
+        desk.lookups.hits += known.len() as u64;
+        desk.lookups.misses += unknown.len() as u64;
+        let tray = Tray { desk, settled, edges: Vec::new(), sweeps: Vec::new() };
+        Self { tray, known, unknown }
+    }
+
+    /// The placements to read.
+    pub fn gets(&self) -> Vec<Get> {
+        self.unknown.iter().map(|entry| Get { index: Index::Placements, id: entry.id.clone() }).collect()
+    }
+
+    /// Takes one answer per get, in order.
+    pub fn answered(mut self, answers: Vec<GetOutcome>) -> ReadDocuments {
+        let mut readings: Vec<Reading> = Vec::with_capacity(self.known.len() + self.unknown.len());
+        let add = |readings: &mut Vec<Reading>, desk: &Desk, entry: Entry, known: Option<Known>, fresh| {
+            let shards = copies_needed(desk, &entry, known.as_ref());
+            readings.push(Reading { entry, known, fresh, shards });
+        };
+        for (entry, known) in self.known {
+            add(&mut readings, &self.tray.desk, entry, Some(known), false);
+        }
+        for (entry, answer) in self.unknown.into_iter().zip(answers) {
+            match answer {
+                GetOutcome::Unanswered => self.tray.unanswered(entry),
+                GetOutcome::Missing => add(&mut readings, &self.tray.desk, entry, None, true),
+                GetOutcome::Found(found) => match Placement::from_json(&found.source) {
+                    Ok(placement) => {
+                        let floor = self.tray.desk.cache.floor(&entry.id);
+                        let known = Known::new(placement, found.stamp).above(floor);
+                        self.tray.desk.cache.put(&entry.id, known.clone());
+                        add(&mut readings, &self.tray.desk, entry, Some(known), true);
+                    }
+                    Err(error) => {
+                        tracing::error!(
+                            index = "placements",
+                            position = %entry.fold.last,
+                            %error,
+                            "a placement cannot be read; its document waits until it is repaired (docs/runbooks.md)"
+                        );
+                        self.tray.start_over(entry, "unreadable_placement", Carry::default());
+                    }
+                },
+            }
+        }
+        ReadDocuments { tray: self.tray, readings }
+    }
+}
+
+/// R1b: read the copies that patches and touches apply to.
+#[derive(Debug, Clone)]
+pub struct ReadDocuments {
+    tray: Tray,
+    readings: Vec<Reading>,
+}
+
+/// Entries of a batch that are left for its next slice.
+#[derive(Debug, Clone)]
+pub struct Unread(Vec<Reading>);
+
+impl ReadDocuments {
+    /// Keeps the entries that need no copy, and as many others as have copies of about [`Desk::max_copy_bytes`] together, at least one.
+    /// Gives the rest, if there is any, for [`Finished::go_on`].
+    #[must_use]
+    pub fn cut(&mut self) -> Option<Unread> {
+        let Desk { copy_size, max_copy_bytes, .. } = self.tray.desk;
+        let mut copies = 0;
+        let fits = |reading: &Reading| {
+            let is_first = copies == 0;
+            copies += reading.shards.len();
+            reading.shards.is_empty() || is_first || copy_size.of(copies) <= max_copy_bytes
+        };
+        let (now, later) = std::mem::take(&mut self.readings).into_iter().partition(fits);
+        self.readings = now;
+        let later: Vec<Reading> = later;
+        (!later.is_empty()).then_some(Unread(later))
+    }
+
+    /// The copies to read.
+    pub fn gets(&self) -> Vec<Get> {
+        self.readings
+            .iter()
+            .flat_map(|reading| {
+                reading
+                    .shards
+                    .iter()
+                    .map(|shard| Get { index: Index::Geoshard(shard.clone()), id: reading.entry.id.clone() })
+            })
+            .collect()
+    }
+
+    /// Takes one answer per get, in order, and decides every entry.
+    pub fn answered(self, answers: Vec<GetOutcome>) -> Announce {
+        let Self { mut tray, readings } = self;
+        let mut copy_size = tray.desk.copy_size;
+        let mut answers = answers.into_iter();
+        let mut announced =
+            Announced { in_place: Vec::with_capacity(readings.len()), ..Announced::default() };
+        for reading in readings {
+            let Reading { entry, known, fresh, shards } = reading;
+            let answers = answers.by_ref().inspect(|answer| {
+                if let GetOutcome::Found(found) = answer {
+                    copy_size.saw(found.source.len());
+                }
+            });
+            let copies = shards.into_iter().zip(answers);
+            let Some(copy) = newest_copy(copies) else {
+                tray.unanswered(entry);
+                continue;
+            };
+            // Empty, and nothing to copy, where nothing is counted.
+            let before = known.as_ref().map(|known| known.placement.versions.clone()).unwrap_or_default();
+            let touched = known.as_ref().map(Touched::by).unwrap_or_default();
+            let version = copy.as_ref().map(|copy| copy.version);
+            let plan = decide(&tray.desk, &entry, known, fresh, copy);
+            if let Some(version) = version.filter(|_| !plan.is_doubt()) {
+                tray.desk.cache.saw(&entry.id, version);
+            }
+            match plan {
+                Plan::Settle(Outcome::Again { reason, carry }) => tray.start_over(entry, reason, carry),
+                Plan::Settle(outcome @ Outcome::Parked { .. }) => {
+                    tray.settle(entry, outcome, Touched::default());
+                }
+                Plan::Settle(Outcome::Fetch) => {
+                    // That nothing was found is believed after a fresh look only.
+                    if entry.carry.nothing_found.is_some() {
+                        tray.desk.cache.forget(&entry.id);
+                    }
+                    tray.settle(entry, Outcome::Fetch, Touched::default());
+                }
+                Plan::Settle(outcome) => tray.done(entry, outcome, &before, touched),
+                Plan::Reject(refusal) => {
+                    tray.settle(entry, Outcome::DeadLetter(refusal), Touched::default());
+                }
+                Plan::Confirm { copy, carry } => {
+                    announced.confirming.push(Confirming { entry: Entry { carry, ..entry }, copy });
+                }
+                Plan::InPlace { known, task } => announced.in_place.push(Placed { entry, known, task }),
+                Plan::WriteAhead { guard, placement, task } => {
+                    announced.ahead.push(Ahead { entry, guard, placement, task, before });
+                }
+                Plan::CarryOut { known, task } => announced.ready.push(Placed { entry, known, task }),
+            }
+        }
+        tray.desk.copy_size = copy_size;
+        let rewritten: HashSet<&DocId> = announced.ahead.iter().map(|ahead| &ahead.entry.id).collect();
+        let mut clears = std::mem::take(&mut tray.desk.clears);
+        clears.retain(|clear| !rewritten.contains(&clear.id));
+        Announce { tray, announced, clears }
+    }
+}
+
+/// The newest of the copies that were found; `None` if a read was not answered.
+fn newest_copy(copies: impl Iterator<Item = (ShardId, GetOutcome)>) -> Option<Option<Copy>> {
+    let mut newest: Option<Copy> = None;
+    let mut all_answered = true;
+    for (shard, answer) in copies {
+        match answer {
+            GetOutcome::Unanswered => all_answered = false,
+            GetOutcome::Missing => {}
+            GetOutcome::Found(found) => {
+                let copy = Copy::new(shard, found);
+                if newest.as_ref().is_none_or(|best| best.version < copy.version) {
+                    newest = Some(copy);
+                }
+            }
+        }
+    }
+    all_answered.then_some(newest)
+}
+
+/// A placement about to be written.
+#[derive(Debug, Clone)]
+struct Ahead {
+    entry: Entry,
+    guard: Guard,
+    placement: Placement,
+    task: Task,
+    /// The history that the placement has without this.
+    before: History,
+}
+
+impl Ahead {
+    fn guard(&self) -> Guard {
+        if sabotage::is(Sabotage::ExternalVersion) {
+            return Guard::External(self.placement.pos);
+        }
+        self.guard
+    }
+
+    /// What must not be sent before the placement stands: nothing, but for a sabotage. Nobody looks at its answers.
+    fn too_early(&self) -> Vec<BulkOp> {
+        let Self { entry, placement, task, .. } = self;
+        if sabotage::is(Sabotage::DeleteFirst) {
+            return deletes(&entry.id, &placement.leftovers, task.sweep_at).collect();
+        }
+        if sabotage::is(Sabotage::WriteAheadBeside) {
+            return document(&entry.id, entry.fold.last, placement, task).into_iter().collect();
+        }
+        Vec::new()
+    }
+}
+
+/// The document into the placement's geoshard; `None` if there is nothing to write.
+fn document(id: &DocId, at: Position, placement: &Placement, task: &Task) -> Option<BulkOp> {
+    Some(BulkOp::Index {
+        index: Index::Geoshard(placement.shard.clone()?),
+        id: id.clone(),
+        guard: Guard::External(at),
+        source: task.write.clone()?,
+    })
+}
+
+/// One delete per geoshard.
+fn deletes(id: &DocId, shards: &[ShardId], version: Position) -> impl Iterator<Item = BulkOp> {
+    shards.iter().map(move |shard| BulkOp::Delete {
+        index: Index::Geoshard(shard.clone()),
+        id: id.clone(),
+        version,
+    })
+}
+
+/// An entry whose placement stands.
+#[derive(Debug, Clone)]
+struct Placed {
+    entry: Entry,
+    known: Known,
+    task: Task,
+}
+
+impl Placed {
+    fn document(&self) -> Option<BulkOp> {
+        document(&self.entry.id, self.entry.fold.last, &self.known.placement, &self.task)
+    }
+
+    fn done(self, tray: &mut Tray, outcome: Outcome) {
+        tray.done(self.entry, outcome, &self.known.placement.versions, Touched::by(&self.known));
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+struct Announced {
+    ahead: Vec<Ahead>,
+    in_place: Vec<Placed>,
+    ready: Vec<Placed>,
+    confirming: Vec<Confirming>,
+}
+
+/// A copy that is older than it should be, about to be written again as it is.
+#[derive(Debug, Clone)]
+struct Confirming {
+    entry: Entry,
+    copy: Copy,
+}
+
+impl Confirming {
+    fn op(&self) -> BulkOp {
+        BulkOp::Index {
+            index: Index::Geoshard(self.copy.shard.clone()),
+            id: self.entry.id.clone(),
+            guard: Guard::ExternalOrEqual(self.copy.version),
+            source: self.copy.source.clone(),
+        }
+    }
+
+    /// Back to step 1, with what came out.
+    fn answered(self, answer: BulkOutcome, tray: &mut Tray) {
+        let Self { entry, copy } = self;
+        let mut carry = entry.carry.clone();
+        let Some(doubt) = &mut carry.doubt else { return tray.start_over(entry, STALE_COPY, carry) };
+        let (found, at_least) = (copy.version, doubt.at_least);
+        match answer {
+            // Whether there is a newer one cannot be told of a document that its geoshard does not take any more.
+            BulkOutcome::Done { .. } | BulkOutcome::Refused(_) => {
+                tracing::warn!(
+                    position = %entry.fold.last,
+                    %found,
+                    expected = %at_least,
+                    "a document's newest copy is older than expected; continuing from it (docs/operations.md, \"Metrics\")"
+                );
+                doubt.newest = Some((copy.shard, copy.version));
+                tray.start_over(entry, CONFIRMED_COPY, carry);
+            }
+            BulkOutcome::Conflict | BulkOutcome::NotFound => {
+                tracing::warn!(
+                    position = %entry.fold.last,
+                    %found,
+                    expected = %at_least,
+                    "an elasticsearch node answers reads from an old state; answer ignored (docs/operations.md, \"Metrics\")"
+                );
+                doubt.newest = None;
+                tray.start_over(entry, STALE_COPY, carry);
+            }
+            BulkOutcome::Unanswered => tray.start_over(entry, UNANSWERED, carry),
+        }
+    }
+}
+
+/// R2: write-aheads, documents in place, and clears of earlier batches.
+#[derive(Debug, Clone)]
+pub struct Announce {
+    tray: Tray,
+    announced: Announced,
+    clears: Vec<Clear>,
+}
+
+impl Announce {
+    /// Write-aheads, then documents in place, then clears, then copies that are in doubt.
+    pub fn ops(&self) -> Vec<BulkOp> {
+        let ahead = self.announced.ahead.iter().map(|ahead| BulkOp::Index {
+            index: Index::Placements,
+            id: ahead.entry.id.clone(),
+            guard: ahead.guard(),
+            source: ahead.placement.to_json(),
+        });
+        let in_place = self.announced.in_place.iter().filter_map(Placed::document);
+        let clears = self.clears.iter().map(|clear| BulkOp::Index {
+            index: Index::Placements,
+            id: clear.id.clone(),
+            guard: Guard::Unchanged(clear.stamp),
+            source: clear.placement.to_json(),
+        });
+        let too_early = self.announced.ahead.iter().flat_map(Ahead::too_early);
+        let confirming = self.announced.confirming.iter().map(Confirming::op);
+        ahead.chain(in_place).chain(clears).chain(confirming).chain(too_early).collect()
+    }
+
+    /// Takes one answer per operation, in order.
+    pub fn answered(self, answers: Vec<BulkOutcome>) -> WriteDocuments {
+        let Self { mut tray, announced, clears } = self;
+        let mut answers = answers.into_iter();
+        let mut placed = announced.ready;
+        for (ahead, answer) in announced.ahead.into_iter().zip(answers.by_ref()) {
+            let Ahead { entry, placement, task, before, .. } = ahead;
+            match answer {
+                BulkOutcome::Done { stamp: Some(stamp) } => {
+                    let known = Known::new(placement, stamp);
+                    tray.desk.cache.put(&entry.id, known.clone());
+                    placed.push(Placed { entry, known, task });
+                }
+                // Perhaps our own, executed by a request whose answer was lost: the fresh read will tell, and resume.
+                BulkOutcome::Done { stamp: None } | BulkOutcome::Conflict | BulkOutcome::NotFound => {
+                    tray.start_over(entry, "placement_conflict", Carry::default());
+                }
+                BulkOutcome::Refused(error) => {
+                    let refusal = Refusal::by_elasticsearch(&error);
+                    tray.done(entry, Outcome::DeadLetter(refusal), &before, Touched::default());
+                }
+                BulkOutcome::Unanswered => tray.unanswered_placement(entry),
+            }
+        }
+        let mut refused = Vec::new();
+        for (placed, answer) in announced.in_place.into_iter().zip(answers.by_ref()) {
+            if matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::Conflict) {
+                tray.desk.cache.saw(&placed.entry.id, placed.entry.fold.last);
+            }
+            let outcome = match answer {
+                BulkOutcome::Done { .. } => placed.task.then.clone(),
+                BulkOutcome::Conflict | BulkOutcome::NotFound => Outcome::Done(Done::AlreadyApplied),
+                // Somebody may yet record one of the fold's positions, and count it, unless the last of them is recorded.
+                BulkOutcome::Refused(error)
+                    if tray.desk.rules.tally.is_some()
+                        && !sabotage::is(Sabotage::RefusedInPlaceIsNotRecorded) =>
+                {
+                    refused.push((placed, Refusal::by_elasticsearch(&error)));
+                    continue;
+                }
+                BulkOutcome::Refused(error)
+                    if tray.desk.separates && placed.entry.fold.separable().is_some() =>
+                {
+                    let refusal = Some(Refusal::by_elasticsearch(&error));
+                    let again = again_outcome(REFUSED_FOLD, Carry { refusal, ..Carry::default() });
+                    tray.settle(placed.entry, again, Touched::default());
+                    continue;
+                }
+                BulkOutcome::Refused(error) => Outcome::DeadLetter(Refusal::by_elasticsearch(&error)),
+                BulkOutcome::Unanswered => {
+                    tray.unanswered(placed.entry);
+                    continue;
+                }
+            };
+            if sabotage::is(Sabotage::InPlaceHasNoEdges) {
+                let touched = Touched::by(&placed.known);
+                tray.settle(placed.entry, outcome, touched);
+            } else {
+                placed.done(&mut tray, outcome);
+            }
+        }
+        for (clear, answer) in clears.into_iter().zip(answers.by_ref()) {
+            match answer {
+                BulkOutcome::Done { stamp: Some(stamp) } => {
+                    tray.desk.cache.put(&clear.id, Known::new(clear.placement, stamp));
+                }
+                // A clear may fail or never happen; but what is cached may be out of date now.
+                _ => tray.desk.cache.forget(&clear.id),
+            }
+        }
+        for (confirming, answer) in announced.confirming.into_iter().zip(answers) {
+            confirming.answered(answer, &mut tray);
+        }
+        WriteDocuments::new(tray, placed, refused)
+    }
+}
+
+/// R3: write the documents whose placement stands.
+#[derive(Debug, Clone)]
+pub struct WriteDocuments {
+    tray: Tray,
+    writing: Vec<Placed>,
+    /// Nothing to write: on to the deletes.
+    written: Vec<Placed>,
+    /// In place, where something is counted: on to their last good copies.
+    refused: Vec<(Placed, Refusal)>,
+}
+
+impl WriteDocuments {
+    fn new(tray: Tray, placed: Vec<Placed>, refused: Vec<(Placed, Refusal)>) -> Self {
+        let (writing, written) = placed.into_iter().partition(|placed| placed.document().is_some());
+        Self { tray, writing, written, refused }
+    }
+
+    /// One index operation per document to write.
+    pub fn ops(&self) -> Vec<BulkOp> {
+        self.writing.iter().filter_map(Placed::document).collect()
+    }
+
+    /// Takes one answer per operation, in order.
+    pub fn answered(self, answers: Vec<BulkOutcome>) -> Examine {
+        let Self { mut tray, writing, mut written, mut refused } = self;
+        for (mut placed, answer) in writing.into_iter().zip(answers) {
+            if matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::Conflict) {
+                tray.desk.cache.saw(&placed.entry.id, placed.entry.fold.last);
+            }
+            match answer {
+                BulkOutcome::Done { .. } => written.push(placed),
+                // Perhaps a tombstone of the document's way elsewhere, since this was written below the recorded position:
+                // what is in the leftovers may be the last copy. It stays named, and the next record sees to it.
+                BulkOutcome::Conflict
+                    if placed.known.placement.pos > placed.entry.fold.last
+                        && !sabotage::is(Sabotage::FinishingSweepsAnyway) =>
+                {
+                    placed.done(&mut tray, Outcome::Done(Done::AlreadyApplied));
+                }
+                BulkOutcome::Conflict => {
+                    if let Outcome::Done(done) = &mut placed.task.then {
+                        *done = Done::AlreadyApplied;
+                    }
+                    written.push(placed);
+                }
+                // Only the last good copy, which cannot be lifted any more (its mapping has changed); it stays as it is.
+                BulkOutcome::Refused(_) if placed.known.placement.refused => written.push(placed),
+                // While a lost record's decision is being finished, the placement is not this entry's to set back.
+                BulkOutcome::Refused(error) if placed.known.placement.pos > placed.entry.fold.last => {
+                    placed.done(&mut tray, Outcome::DeadLetter(Refusal::by_elasticsearch(&error)));
+                }
+                BulkOutcome::Refused(error) => refused.push((placed, Refusal::by_elasticsearch(&error))),
+                // The placement is recorded: the next attempt resumes it.
+                BulkOutcome::NotFound | BulkOutcome::Unanswered => tray.unanswered(placed.entry),
+            }
+        }
+        Examine { tray, written, refused }
+    }
+}
+
+/// R3b, rarely anything to do: where is the last good copy of a document that was refused?
+#[derive(Debug, Clone)]
+pub struct Examine {
+    tray: Tray,
+    written: Vec<Placed>,
+    refused: Vec<(Placed, Refusal)>,
+}
+
+impl Examine {
+    /// The copies to look for.
+    pub fn gets(&self) -> Vec<Get> {
+        self.refused
+            .iter()
+            .flat_map(|(placed, _)| {
+                let id = &placed.entry.id;
+                let shards = placed.known.placement.may_hold();
+                shards.map(move |shard| Get { index: Index::Geoshard(shard.clone()), id: id.clone() })
+            })
+            .collect()
+    }
+
+    /// Takes one answer per get, in order.
+    pub fn answered(self, answers: Vec<GetOutcome>) -> CleanUp {
+        let Self { mut tray, written, refused } = self;
+        let mut answers = answers.into_iter();
+        let mut set_backs = Vec::new();
+        for (placed, refusal) in refused {
+            let Placed { entry, known, .. } = placed;
+            let shards: Vec<ShardId> = known.placement.may_hold().cloned().collect();
+            let Some(copy) = newest_copy(shards.iter().cloned().zip(answers.by_ref())) else {
+                tray.unanswered(entry);
+                continue;
+            };
+            // Never to "deleted": a copy may be on its way from somebody at a lower position, who goes by this record.
+            let versions = refused_history(&tray.desk, &known, entry.fold.last);
+            let stays_in = match copy {
+                Some(copy) => Some(copy.shard),
+                None if sabotage::is(Sabotage::RefusedIsDeleted) => None,
+                None => known.placement.shard.clone(),
+            };
+            let placement =
+                new_placement(&tray.desk, &entry, stays_in, shards).after_refusal().with_history(versions);
+            set_backs.push(SetBack { entry, refusal, guard: Guard::Unchanged(known.stamp), placement });
+        }
+        CleanUp::new(tray, written, set_backs)
+    }
+}
+
+/// A placement about to be set back to where the last good copy is.
+#[derive(Debug, Clone)]
+struct SetBack {
+    entry: Entry,
+    refusal: Refusal,
+    guard: Guard,
+    placement: Placement,
+}
+
+/// R4: delete the old copies that searches do not need any more, of this batch and of earlier ones, and set back the placements of
+/// refused documents.
+#[derive(Debug, Clone)]
+pub struct CleanUp {
+    tray: Tray,
+    sweeping: Vec<Sweep>,
+    set_backs: Vec<SetBack>,
+}
+
+impl CleanUp {
+    /// An entry is done once its document is written: what is left to delete is owed apart from it.
+    fn new(mut tray: Tray, written: Vec<Placed>, set_backs: Vec<SetBack>) -> Self {
+        let mut sweeping = std::mem::take(&mut tray.desk.sweeps);
+        for Placed { entry, known, task } in written {
+            let Some(sweep) = Sweep::after(&entry, &known, task.sweep_at) else {
+                let (id, touched) = (entry.id.clone(), Touched::by(&known));
+                tray.done(entry, task.then, &known.placement.versions, touched);
+                if known.placement.fetched.is_some() {
+                    tray.written(id, known);
+                }
+                continue;
+            };
+            let touched = Touched { target: known.placement.shard.clone(), sources: Vec::new() };
+            tray.done(entry, task.then, &known.placement.versions, touched);
+            // Also if there was nothing to write: then another owner has written it, and perhaps a moment ago.
+            let waits = tray.desk.searches_are_served && sweep.must_be_seen_in().is_some();
+            let at_once = sabotage::is(Sabotage::DeleteBeforeSeen)
+                || (task.write.is_none() && sabotage::is(Sabotage::ResumedSweepsAtOnce));
+            if waits && !at_once {
+                tray.sweeps.push((sweep, Swept::Waits));
+            } else {
+                sweeping.push(sweep);
+            }
+        }
+        Self { tray, sweeping, set_backs }
+    }
+
+    /// Deletes, then set-backs.
+    pub fn ops(&self) -> Vec<BulkOp> {
+        let deletes = self.sweeping.iter().flat_map(|sweep| deletes(&sweep.id, sweep.leftovers(), sweep.at));
+        let set_backs = self.set_backs.iter().map(|set_back| BulkOp::Index {
+            index: Index::Placements,
+            id: set_back.entry.id.clone(),
+            guard: set_back.guard,
+            source: set_back.placement.to_json(),
+        });
+        deletes.chain(set_backs).collect()
+    }
+
+    /// Takes one answer per operation, in order.
+    pub fn answered(self, answers: Vec<BulkOutcome>) -> Finished {
+        let Self { mut tray, sweeping, set_backs } = self;
+        let mut answers = answers.into_iter();
+        for sweep in sweeping {
+            let answers: Vec<_> = answers.by_ref().take(sweep.leftovers().len()).collect();
+            let gone =
+                |answer: &BulkOutcome| matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::NotFound);
+            if !answers.iter().all(|answer| gone(answer) || *answer == BulkOutcome::Conflict) {
+                tray.sweeps.push((sweep, Swept::Unanswered));
+                continue;
+            }
+            // A conflict: this very delete, sent twice, or a copy at least as new, which is not this sweep's to remove.
+            // It stays named (INV-1), and the document's next entry sweeps again.
+            if answers.iter().all(gone) {
+                tray.swept(&sweep);
+            } else {
+                tray.not_swept(&sweep);
+            }
+            tray.sweeps.push((sweep, Swept::Ended));
+        }
+        for (set_back, answer) in set_backs.into_iter().zip(answers) {
+            let SetBack { entry, refusal, placement, .. } = set_back;
+            match answer {
+                BulkOutcome::Done { stamp: Some(stamp) } => {
+                    let known = Known::new(placement, stamp);
+                    tray.desk.cache.put(&entry.id, known);
+                    let carry = Carry { refusal: Some(refusal), ..Carry::default() };
+                    // The next attempt sweeps the other copies and hands the dead letter over.
+                    tray.settle(entry, again_outcome(SET_BACK, carry), Touched::default());
+                }
+                BulkOutcome::Unanswered => tray.unanswered_placement(entry),
+                _ => tray.start_over(entry, "placement_conflict", Carry::default()),
+            }
+        }
+        let Tray { desk, settled, edges, sweeps } = tray;
+        Finished { desk, settled, edges, sweeps }
+    }
+}
+
+impl Tray {
+    /// What was fetched is where it belongs; the record need not carry it any more.
+    fn written(&mut self, id: DocId, mut known: Known) {
+        known.placement.fetched = None;
+        self.clear_with_the_next_bulk(id, known.placement.clone(), known);
+    }
+
+    /// Step 7: the leftovers are gone; the record shall say so with the next bulk, if nothing was recorded since. ⚠ A later placement
+    /// names them too, and its own sweep is to leave tombstones of its own position there: it is not told of this one.
+    fn swept(&mut self, sweep: &Sweep) {
+        let is_latest = |cached: &Known| cached.stamp == sweep.known.stamp;
+        let cached = self.desk.cache.get(&sweep.id);
+        if cached.as_ref().is_none_or(is_latest) {
+            let known = Known { swept: true, ..sweep.known.clone() };
+            if cached.is_some() {
+                self.desk.cache.put(&sweep.id, known.clone());
+            }
+            let placement = Placement { leftovers: Default::default(), ..known.placement };
+            self.desk.clears.push(Clear { id: sweep.id.clone(), placement, stamp: known.stamp });
+        }
+    }
+
+    /// Some of the leftovers stay named, but what was fetched need not be carried any more.
+    fn not_swept(&mut self, sweep: &Sweep) {
+        let cached = self.desk.cache.get(&sweep.id);
+        if let Some(known) = cached.filter(|cached| cached.stamp == sweep.known.stamp)
+            && known.placement.fetched.is_some()
+        {
+            self.written(sweep.id.clone(), known);
+        }
+    }
+
+    fn clear_with_the_next_bulk(&mut self, id: DocId, placement: Placement, known: Known) {
+        let stamp = known.stamp;
+        self.desk.cache.put(&id, known);
+        self.desk.clears.push(Clear { id, placement, stamp });
+    }
+}
+
+/// The end of a batch.
+#[derive(Debug, Clone)]
+pub struct Finished {
+    /// What the owner keeps.
+    pub desk: Desk,
+    /// Every entry of the batch, once.
+    pub settled: Vec<Settled>,
+    /// What the entries that are done, or go to the dead-letter topic, change in the counts: for the partition's map of edges,
+    /// where each takes the place of one at its position. None if nothing is counted. One that changes nothing is there to
+    /// take another's place. An edge may be at or above the watermark, and belongs into an increment once it is below.
+    pub edges: Vec<Change>,
+    /// Old copies that are left to delete, or were deleted.
+    pub sweeps: Vec<(Sweep, Swept)>,
+}
+
+impl Finished {
+    /// The batch's next slice; what was settled before is settled with it.
+    pub fn go_on(self, Unread(readings): Unread) -> ReadDocuments {
+        let Self { desk, settled, edges, sweeps } = self;
+        ReadDocuments { tray: Tray { desk, settled, edges, sweeps }, readings }
+    }
+}
+
+impl Entry {
+    /// What the source of truth said, unless a later record says what the whole document is, or wants it asked again.
+    pub(super) fn said(&self) -> Option<&Said> {
+        let fetched = self.fetched.as_deref()?;
+        let is_recent = self.fold.whole_at.is_none_or(|whole_at| whole_at <= fetched.after);
+        (is_recent || sabotage::is(Sabotage::OldAnswerIsBelieved)).then_some(&fetched.said)
+    }
+
+    /// Its position: the version of what it writes (protocol: `p`).
+    pub fn position(&self) -> Position {
+        self.fold.last
+    }
+}

@@ -1,0 +1,726 @@
+//! Every weakening that the protocol names, as the history that it would break: owner and zombie as two movers over one
+//! store, step by step. Each test fails if its rule is taken out of the mover.
+
+use super::store::{Answer, Store};
+use super::*;
+use crate::core::invariants::*;
+use crate::io::elastic::Get;
+use crate::io::elastic::rounds::{BulkOutcome, GetOutcome};
+
+/// Document `x` lives in geoshard `a`, written by record 1.
+pub(super) fn in_a() -> Store {
+    Store::with(placed(1, Some("a"), &[]), &[("a", 1)])
+}
+
+/// Nothing is in flight: one copy, where it belongs. Gives the store in short.
+pub(super) fn at_rest(store: &Store) -> String {
+    inv_1_every_copy_is_named(&store.view(&id("x"))).unwrap();
+    inv_5_at_rest_there_is_one_copy(&store.view(&id("x"))).unwrap();
+    store.x()
+}
+
+pub(super) fn in_short_of(outcome: &Outcome) -> String {
+    outcome_in_short(outcome)
+}
+
+/// Rules while maps change, by the old map or the new one.
+fn two_maps(shards: [&str; 3]) -> Rules {
+    Rules { map: map(shards), announce_all: true, ..rules() }
+}
+
+#[test]
+fn a_placement_that_a_zombie_wrote_in_between_is_not_overwritten_by_a_higher_version() {
+    let mut store = in_a();
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    owner.begin(entry([index(B, 2), index(C, 3)])).up_to(Round::Announce, &mut store);
+    zombie.begin(entry([index(B, 2)])).up_to(Round::WriteDocuments, &mut store);
+    assert_eq!(in_short_of(&owner.finish(&mut store)), "again: placement_conflict");
+    owner.work_out(&mut store, entry([index(B, 2), index(C, 3)]));
+    zombie.finish(&mut store);
+    assert_eq!(at_rest(&store), "3 c [a b] | c@3", "the zombie's geoshard is named, and swept");
+}
+
+#[test]
+fn a_fold_that_went_elsewhere_and_back_is_not_in_place_so_that_a_zombie_can_not_move_the_document_away() {
+    let mut store = in_a();
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    zombie.begin(entry([index(B, 2)])).up_to(Round::Announce, &mut store);
+    owner.work_out(&mut store, entry([index(B, 2), index(A, 3)]));
+    zombie.finish(&mut store);
+    assert_eq!(at_rest(&store), "3 a [] | a@3");
+}
+
+/// Found by the model: a zombie's document was refused, and it is about to set the placement back, when the owner folds that
+/// record with a good one for the same geoshard.
+#[test]
+pub(super) fn a_fold_over_the_record_that_the_placement_was_written_for_is_not_in_place() {
+    let mut store = Store::default();
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    zombie.begin(entry([unacceptable(A, 1)])).up_to(Round::CleanUp, &mut store);
+    assert_eq!(in_short(&zombie.batch().calls()), ["place 1! a [] if unchanged"]);
+    let both = entry([unacceptable(A, 1), index(A, 2)]);
+    owner.begin(both).up_to(Round::Announce, &mut store);
+    assert_eq!(in_short(&owner.batch().calls()), ["place 2 a [] if unchanged"]);
+    owner.step(&mut store);
+    zombie.finish(&mut store);
+    owner.finish(&mut store);
+    assert_eq!(at_rest(&store), "2 a [] | a@2");
+}
+
+/// Found by the model: the placement was set back to where the last good copy is, and a patch mends what was refused before
+/// that is tried again.
+#[test]
+pub(super) fn a_mended_document_goes_where_its_refused_record_had_put_it() {
+    let mut store = in_a();
+    let (refused, mend) = (unacceptable(B, 2), patch(r#"{"n":3}"#, 3));
+    let mut owner = Owner::new();
+    assert_eq!(in_short_of(&owner.work(&mut store, entry([refused.clone()]))), "again: set_back");
+    assert_eq!(store.x(), "2! a [b] | a@1");
+    assert_eq!(in_short_of(&owner.work_out(&mut store, entry([refused, mend]))), "moved");
+    assert_eq!(at_rest(&store), "3 b [a] | b@3");
+}
+
+/// Found by the model: one worker has given up the refused record and has only the patch, the other folds both.
+#[test]
+pub(super) fn a_decision_about_another_document_at_the_same_position_is_corrected() {
+    let (refused, mend) = (|| unacceptable(B, 2), || patch(r#"{"n":3}"#, 3));
+    let given_up = || {
+        let (mut store, mut zombie) = (in_a(), Owner::new());
+        let outcome = zombie.work_out(&mut store, entry([refused()]));
+        assert_eq!(in_short_of(&outcome), "dead letter: refused_by_elasticsearch");
+        (store, zombie)
+    };
+    // Recorded by who has the patch alone, and not carried out.
+    let (mut store, mut zombie) = given_up();
+    zombie.begin(entry([mend()])).up_to(Round::WriteDocuments, &mut store);
+    assert_eq!(store.x(), "3 a [] | a@2");
+    assert_eq!(in_short_of(&Owner::new().work_out(&mut store, entry([refused(), mend()]))), "moved");
+    zombie.finish(&mut store);
+    assert_eq!(at_rest(&store), "3 b [a] | b@3");
+    // Recorded by who folded both.
+    let (mut store, mut zombie) = given_up();
+    let mut owner = Owner::new();
+    owner.begin(entry([refused(), mend()])).up_to(Round::WriteDocuments, &mut store);
+    assert_eq!(store.x(), "3 b [a] | a@2");
+    assert_eq!(in_short_of(&zombie.work_out(&mut store, entry([mend()]))), "moved");
+    owner.finish(&mut store);
+    assert_eq!(at_rest(&store), "3 a [b] | a@3");
+    // Carried out: it stands.
+    let (mut store, mut zombie) = given_up();
+    zombie.work_out(&mut store, entry([mend()]));
+    let outcome = Owner::new().work_out(&mut store, entry([refused(), mend()]));
+    assert_eq!(in_short_of(&outcome), "already applied");
+    assert_eq!(at_rest(&store), "3 a [] | a@3");
+}
+
+#[test]
+fn an_entry_behind_the_recorded_position_waits_so_that_no_patch_is_lost() {
+    let mut store = in_a();
+    let (second, third) = (patch(r#"{"p":2}"#, 2), patch(r#"{"location":{"lat":1,"lon":90}}"#, 3));
+    let dead = entry([second.clone(), third.clone()]);
+    Owner::new().begin(dead).up_to(Round::WriteDocuments, &mut store);
+    let mut owner = Owner::new();
+    let outcome = owner.work(&mut store, entry([second.clone()]));
+    assert_eq!(in_short_of(&outcome), "parked until 3");
+    assert_eq!(in_short_of(&owner.work_out(&mut store, entry([second, third]))), "moved");
+    assert_eq!(at_rest(&store), "3 b [a] | b@3");
+    assert_eq!(store.text("b"), r#"{"location":{"lat":1,"lon":90},"n":1,"p":2}"#);
+}
+
+#[test]
+fn nothing_of_a_document_that_is_new_or_moves_is_sent_before_its_placement_stands() {
+    for (store, entry, announced) in [
+        (Store::default(), entry([index(B, 2)]), "place 2 b [] if absent"),
+        (in_a(), entry([index(B, 2)]), "place 2 b [a] if unchanged"),
+        (in_a(), entry([delete(2)]), "place 2 deleted [a] if unchanged"),
+    ] {
+        let mut store = store;
+        let mut owner = Owner::new();
+        owner.begin(entry).up_to(Round::Announce, &mut store);
+        assert_eq!(in_short(&owner.batch().calls()), [announced]);
+        owner.unanswered();
+        while owner.batch().round().is_some() {
+            assert_eq!(in_short(&owner.batch().calls()), [""; 0]);
+            owner.step(&mut store);
+        }
+    }
+}
+
+#[test]
+fn a_new_document_is_announced_so_that_a_delete_knows_where_to_look() {
+    let mut store = Store::default();
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    zombie.begin(entry([index(A, 1)])).up_to(Round::Announce, &mut store);
+    owner.work_out(&mut store, entry([index(A, 1), delete(2)]));
+    assert_eq!(in_short_of(&zombie.finish(&mut store)), "again: placement_conflict");
+    assert_eq!(at_rest(&store), "2 deleted [] | ");
+}
+
+#[test]
+fn a_deleted_document_does_not_come_back_by_a_late_write() {
+    let mut store = Store::default();
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    let late = zombie.begin(entry([index(A, 1)])).up_to(Round::WriteDocuments, &mut store).unanswered();
+    owner.work_out(&mut store, entry([index(A, 1), delete(2)]));
+    assert_eq!(store.deliver(late), [Answer::Bulk(BulkOutcome::Conflict)]);
+    assert_eq!(at_rest(&store), "2 deleted [a] | ");
+}
+
+#[test]
+fn a_delete_of_a_document_that_never_was_is_recorded() {
+    let mut store = Store::default();
+    assert_eq!(in_short_of(&Owner::new().work_out(&mut store, entry([delete(2)]))), "deleted");
+    assert_eq!(at_rest(&store), "2 deleted [] | ");
+}
+
+#[test]
+fn what_was_decided_at_a_position_is_not_decided_again_under_another_map() {
+    let mut store = Store::default();
+    let (mut zombie, mut owner) = (Owner::by(two_maps(OLD_MAP)), Owner::by(two_maps(NEW_MAP)));
+    zombie.begin(entry([index(A, 5)])).up_to(Round::WriteDocuments, &mut store);
+    owner.work_out(&mut store, entry_by(&two_maps(NEW_MAP), [index(A, 5)]));
+    assert_eq!(at_rest(&store), "5 a [] | a@5");
+    zombie.finish(&mut store);
+    assert_eq!(at_rest(&store), "5 a [] | a@5");
+}
+
+#[test]
+pub(super) fn a_record_up_to_the_recorded_position_does_not_decide_again() {
+    let mut store = Store::default();
+    Owner::by(two_maps(OLD_MAP)).work_out(&mut store, entry([index(A, 3)]));
+    let newer = entry_by(&two_maps(NEW_MAP), [index(A, 3), patch(r#"{"p":4}"#, 4)]);
+    Owner::by(two_maps(NEW_MAP)).work_out(&mut store, newer);
+    assert_eq!(at_rest(&store), "4 a [] | a@4");
+}
+
+#[test]
+fn a_document_that_moves_has_a_copy_wherever_its_owner_dies() {
+    for round in [Round::Announce, Round::WriteDocuments, Round::Examine, Round::CleanUp] {
+        for answered in [true, false] {
+            let mut store = in_a();
+            let mut dead = Owner::new();
+            dead.begin(entry([patch(r#"{"location":{"lon":90}}"#, 2)])).up_to(round, &mut store);
+            if !answered {
+                // Not carried out either; whatever the owner does next must allow for that.
+                dead.unanswered();
+            }
+            dead.finish(&mut store);
+            inv_2_a_document_that_exists_has_a_copy(&store.view(&id("x")), true).unwrap();
+            Owner::new().work_out(&mut store, entry([patch(r#"{"location":{"lon":90}}"#, 2)]));
+            assert_eq!(at_rest(&store).split(" [").next(), Some("2 b"), "{round:?}");
+        }
+    }
+}
+
+/// A delete without a version cannot be written down: [`BulkOp::Delete`] has one.
+#[test]
+fn a_late_delete_does_not_remove_the_copy_of_a_document_that_came_back() {
+    let mut store = in_a();
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    let late = zombie.begin(entry([index(B, 2)])).up_to(Round::CleanUp, &mut store).unanswered();
+    assert_eq!(in_short(&late), ["delete a@2"]);
+    owner.work_out(&mut store, entry([index(A, 3)]));
+    assert_eq!(store.deliver(late), [Answer::Bulk(BulkOutcome::Conflict)]);
+    assert_eq!(at_rest(&store), "3 a [b] | a@3");
+}
+
+#[test]
+pub(super) fn a_newer_copy_found_in_a_leftover_is_neither_copied_nor_overlooked() {
+    let (fourth, fifth) = (patch(r#"{"p":4}"#, 4), index(A, 5));
+    let mut store = Store::with(placed(2, Some("b"), &["a"]), &[("b", 2)]);
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    owner.begin(entry([fourth.clone()])).up_to(Round::ReadDocuments, &mut store);
+    zombie.work_out(&mut store, entry([fourth.clone(), fifth.clone()]));
+    assert_eq!(in_short_of(&owner.finish(&mut store)), "again: newer_copy_elsewhere");
+    assert_eq!(in_short_of(&owner.work_out(&mut store, entry([fourth.clone()]))), "parked until 5");
+    assert_eq!(in_short_of(&owner.work_out(&mut store, entry([fourth, fifth]))), "already applied");
+    assert_eq!(at_rest(&store), "5 a [b] | a@5");
+    assert_eq!(store.text("a"), doc(A, 5));
+}
+
+/// Found by the model: a zombie has moved the document to `b` and back, and dies before it deletes the copy in `b`. The
+/// owner's placement is from before all that.
+#[test]
+pub(super) fn a_copy_that_is_written_already_does_not_hide_a_way_there_and_back() {
+    let (second, third) = (patch(r#"{"location":{"lon":90}}"#, 2), patch(r#"{"location":{"lon":0}}"#, 3));
+    let mut store = Store::default();
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    owner.work(&mut store, entry([index(A, 1)]));
+    zombie.work_out(&mut store, entry([second.clone()]));
+    zombie.begin(entry([third.clone()])).up_to(Round::CleanUp, &mut store);
+    assert_eq!(store.x(), "3 a [b] | a@3 b@2");
+    let outcome = owner.work_out(&mut store, entry([second, third]));
+    assert_eq!(in_short_of(&outcome), "already applied");
+    assert_eq!(at_rest(&store), "3 a [b] | a@3");
+}
+
+#[test]
+fn a_copy_that_is_written_already_in_place_needs_nothing_more() {
+    let mut store = in_a();
+    let patched = entry([patch(r#"{"p":2}"#, 2)]);
+    Owner::new().work(&mut store, patched.clone());
+    let mut owner = Owner::new();
+    owner.begin(patched).up_to(Round::Announce, &mut store);
+    assert_eq!(in_short(&owner.batch().calls()), [""; 0]);
+    assert_eq!(in_short_of(&owner.finish(&mut store)), "already applied");
+}
+
+#[test]
+fn a_document_that_moved_while_it_was_looked_for_is_not_missing() {
+    let (second, third) = (patch(r#"{"p":2}"#, 2), patch(r#"{"location":{"lon":90}}"#, 3));
+    let mut store = in_a();
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    owner.begin(entry([second.clone()])).up_to(Round::ReadDocuments, &mut store);
+    zombie.work_out(&mut store, entry([second.clone(), third.clone()]));
+    assert_eq!(in_short_of(&owner.finish(&mut store)), "again: nothing_found");
+    assert_eq!(in_short_of(&owner.work_out(&mut store, entry([second.clone()]))), "parked until 3");
+    owner.work_out(&mut store, entry([second, third]));
+    assert_eq!(at_rest(&store), "3 b [a] | b@3");
+}
+
+#[test]
+fn a_document_that_nobody_finds_look_after_look_under_the_same_placement_is_missing() {
+    let mut store = Store::with(placed(1, Some("a"), &[]), &[]);
+    let mut owner = Owner::new();
+    let mut entry = entry([patch(r#"{"p":2}"#, 2)]);
+    for _ in 0..5 {
+        let Outcome::Again { carry, .. } = owner.work(&mut store, entry.clone()) else { panic!() };
+        entry.carry = carry;
+    }
+    assert_eq!(in_short_of(&owner.work(&mut store, entry)), "dead letter: missing_document");
+    assert_eq!(store.x(), "1 a [] | ", "no record has deleted it");
+}
+
+/// Found by the model: a look is not one moment. The zombie moves the document twice, each time from a geoshard that the
+/// owner has not looked into yet to one that it has.
+#[test]
+pub(super) fn a_document_that_moves_during_two_looks_is_not_missing() {
+    let (second, third) = (patch(r#"{"location":{"lon":90}}"#, 2), patch(r#"{"location":{"lon":170}}"#, 3));
+    let mut store = in_a();
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    zombie.begin(entry([second.clone()])).up_to(Round::WriteDocuments, &mut store);
+    let further = entry([second, third.clone()]);
+    owner.begin(further.clone()).up_to(Round::WriteDocuments, &mut store);
+    assert_eq!(store.x(), "3 c [a b] | a@1");
+
+    let mut owner = Owner::new();
+    owner.begin(further.clone()).up_to(Round::ReadDocuments, &mut store);
+    let calls = owner.batch().calls();
+    assert_eq!(in_short(&calls), ["get c", "get a", "get b"]);
+    let (c, b) = (store.call(&calls[0]), store.call(&calls[2]));
+    zombie.finish(&mut store);
+    assert_eq!(store.x(), "3 c [a b] | b@2");
+    let a = store.call(&calls[1]);
+    let Outcome::Again { carry, .. } = owner.answered(vec![c, a, b]).finish(&mut store) else { panic!() };
+
+    assert_eq!(in_short_of(&zombie.work(&mut store, entry([third.clone()]))), "again: placement_conflict");
+    zombie.begin(entry([third])).up_to(Round::WriteDocuments, &mut store);
+    let again = Entry { carry, ..further };
+    owner.begin(again.clone()).up_to(Round::ReadDocuments, &mut store);
+    let (c, a) = (store.call(&calls[0]), store.call(&calls[1]));
+    zombie.finish(&mut store);
+    let b = store.call(&calls[2]);
+    let outcome = owner.answered(vec![c, a, b]).finish(&mut store);
+    assert_eq!(in_short_of(&outcome), "again: nothing_found");
+    owner.work_out(&mut store, again);
+    assert_eq!(at_rest(&store), "3 c [a b] | c@3");
+}
+
+#[test]
+fn a_cache_that_survived_into_a_later_assignment_would_make_two_copies() {
+    let history = |keeps_cache: bool| {
+        let mut store = in_a();
+        let mut worker = Owner::new();
+        worker.work_out(&mut store, entry([index(A, 2)]));
+        let mut other = Owner::new();
+        other.work_out(&mut store, entry([index(B, 3)]));
+        other.clear(&mut store);
+        if !keeps_cache {
+            worker = Owner::new();
+        }
+        worker.work_out(&mut store, entry([index(A, 4)]));
+        store
+    };
+    assert_eq!(at_rest(&history(false)), "4 a [b] | a@4");
+    assert_eq!(history(true).x(), "3 b [] | a@4 b@3", "why the cache dies with the assignment");
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "INV-6")]
+fn two_entries_of_one_document_are_not_worked_on_at_once() {
+    Batch::begin(new_desk(rules()), vec![entry([index(A, 1)]), entry([index(B, 2)])]);
+}
+
+#[test]
+fn a_refused_document_stays_as_it_last_was_and_where() {
+    let mut store = in_a();
+    let outcome = Owner::new().work_out(&mut store, entry([unacceptable(B, 5)]));
+    assert_eq!(in_short_of(&outcome), "dead letter: refused_by_elasticsearch");
+    assert_eq!(at_rest(&store), "5! a [b] | a@5");
+    assert_eq!(store.text("a"), doc(A, 1));
+}
+
+#[test]
+fn a_refused_document_stays_where_it_is_even_if_an_earlier_move_was_never_carried_out() {
+    let mut store = in_a();
+    Owner::new().begin(entry([index(B, 3)])).up_to(Round::WriteDocuments, &mut store);
+    assert_eq!(store.x(), "3 b [a] | a@1");
+    Owner::new().work_out(&mut store, entry([index(B, 3), unacceptable(C, 5)]));
+    assert_eq!(at_rest(&store), "5! a [b c] | a@5");
+    assert_eq!(store.text("a"), doc(A, 1));
+}
+
+#[test]
+fn a_refused_document_that_never_existed_leaves_a_placement_that_says_so() {
+    let mut store = Store::default();
+    Owner::new().work_out(&mut store, entry([unacceptable(B, 5)]));
+    assert_eq!(at_rest(&store), "5! b [] | ");
+    // The next record writes its placement, so that nobody takes the refusal for its own.
+    Owner::new().work_out(&mut store, entry([index(B, 6)]));
+    assert_eq!(at_rest(&store), "6 b [] | b@6");
+}
+
+/// Found by the model: a zombie that folded further is refused, and finds no copy yet. What it records, and what it sweeps,
+/// must leave room for the copy that the owner is writing.
+#[test]
+pub(super) fn a_refusal_does_not_hide_a_copy_that_is_on_its_way() {
+    let mut store = Store::default();
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    owner.begin(entry([index(A, 1)])).up_to(Round::WriteDocuments, &mut store);
+    zombie.work_out(&mut store, entry([index(A, 1), unacceptable(A, 2)]));
+    zombie.clear(&mut store);
+    assert_eq!(in_short_of(&owner.finish(&mut store)), "indexed");
+    owner.work_out(&mut store, entry([unacceptable(A, 2), index(A, 3)]));
+    assert_eq!(at_rest(&store), "2! a [] | a@3");
+}
+
+/// Found by the model, as the one before: what is missing for a zombie may be on its way.
+#[test]
+pub(super) fn a_patch_of_a_missing_document_does_not_hide_a_copy_that_is_on_its_way() {
+    let mut store = Store::default();
+    let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+    owner.begin(entry([index(A, 1)])).up_to(Round::WriteDocuments, &mut store);
+    zombie.work_out(&mut store, entry([index(A, 1), unacceptable(A, 2)]));
+    zombie.work_out(&mut store, entry([patch(r#"{"p":3}"#, 3)]));
+    zombie.clear(&mut store);
+    assert_eq!(in_short_of(&owner.finish(&mut store)), "indexed");
+    assert_eq!(at_rest(&store), "2! a [] | a@1");
+}
+
+#[test]
+fn what_was_refused_at_a_position_is_refused_there_again_without_being_written() {
+    let mut store = in_a();
+    Owner::new().work_out(&mut store, entry([unacceptable(B, 5)]));
+    let mut owner = Owner::new();
+    owner.begin(entry([unacceptable(B, 5)])).up_to(Round::WriteDocuments, &mut store);
+    assert_eq!(in_short(&owner.batch().calls()), [""; 0]);
+    assert_eq!(in_short_of(&owner.finish(&mut store)), "dead letter: refused_by_elasticsearch");
+    assert_eq!(at_rest(&store), "5! a [b] | a@5");
+    // The next record decides again.
+    owner.work_out(&mut store, entry([index(C, 6)]));
+    assert_eq!(at_rest(&store).split(" [").next(), Some("6 c"));
+}
+
+#[test]
+fn a_refusal_in_place_leaves_placement_and_copy_alone() {
+    let mut store = in_a();
+    let outcome = Owner::new().work_out(&mut store, entry([unacceptable(A, 5)]));
+    assert_eq!(in_short_of(&outcome), "dead letter: refused_by_elasticsearch");
+    assert_eq!(at_rest(&store), "1 a [] | a@1");
+}
+
+/// The zombie moves the document from `a` to `b` while the owner, who has folded further, is refused in `c` and sets the
+/// placement back to `a`. If the owner sweeps `b` and the zombie then `a`, nothing is left.
+#[test]
+fn a_zombie_does_not_delete_the_last_good_copy_of_a_refused_document() {
+    let further = entry([index(B, 2), unacceptable(C, 3)]);
+    for put_after in 0..16 {
+        for delete_after in put_after..16 {
+            let mut store = in_a();
+            let (mut zombie, mut owner) = (Owner::new(), Owner::new());
+            zombie.begin(entry([index(B, 2)])).up_to(Round::WriteDocuments, &mut store);
+            let mut carry = Carry::default();
+            owner.begin(further.clone());
+            for step in 0..16 {
+                if step == put_after {
+                    zombie.up_to(Round::CleanUp, &mut store);
+                }
+                if step == delete_after {
+                    zombie.finish(&mut store);
+                }
+                match owner.batch.as_ref().map(Batch::round) {
+                    Some(Some(_)) => drop(owner.step(&mut store)),
+                    Some(None) => {
+                        if let Outcome::Again { carry: taken, .. } = owner.finish(&mut store) {
+                            carry = taken;
+                            owner.begin(Entry { carry: carry.clone(), ..further.clone() });
+                        }
+                    }
+                    None => {}
+                }
+                let view = store.view(&id("x"));
+                inv_1_every_copy_is_named(&view).unwrap();
+                inv_2_a_document_that_exists_has_a_copy(&view, true)
+                    .unwrap_or_else(|broken| panic!("put {put_after}, delete {delete_after}: {broken}"));
+            }
+            if owner.batch.is_some() {
+                owner.finish(&mut store);
+            }
+            owner.work_out(&mut store, Entry { carry, ..further.clone() });
+            assert_eq!(at_rest(&store).split(' ').next(), Some("3!"));
+        }
+    }
+}
+
+#[test]
+fn patches_that_make_no_document_do_not_leave_an_earlier_move_half_done() {
+    let mut store = Store::default();
+    let mut first = index(A, 1);
+    first.body = Body::Index {
+        doc: r#"{"location":"1,0"}"#.into(),
+        at: path().locate(br#"{"location":"1,0"}"#).unwrap(),
+    };
+    Owner::new().work_out(&mut store, entry([first]));
+    let moves = patch(r#"{"location":"1,90"}"#, 2);
+    Owner::new().begin(entry([moves.clone()])).up_to(Round::WriteDocuments, &mut store);
+    assert_eq!(store.x(), "2 b [] | a@1".replace("[]", "[a]"));
+    // Half a location over a location in text is none.
+    let outcome = Owner::new().work_out(&mut store, entry([moves, patch(r#"{"location":{"lat":5}}"#, 3)]));
+    assert_eq!(in_short_of(&outcome), "dead letter: no_location_after_patch");
+    assert_eq!(at_rest(&store), "3! a [b] | a@3");
+    assert_eq!(store.text("a"), r#"{"location":"1,0"}"#);
+}
+
+fn finishing(writes: [Write; 1]) -> Entry {
+    let carry = Carry { finish_recorded: true, ..Carry::default() };
+    Entry { carry, ..entry(writes) }
+}
+
+#[test]
+fn the_decision_of_a_record_that_was_lost_is_finished() {
+    let mut store = Store::with(placed(5, Some("b"), &["a"]), &[("a", 1)]);
+    let patched = patch(r#"{"p":3}"#, 3);
+    assert_eq!(in_short_of(&Owner::new().work(&mut store, entry([patched.clone()]))), "parked until 5");
+    assert_eq!(in_short_of(&Owner::new().work_out(&mut store, finishing([patched]))), "indexed");
+    assert_eq!(at_rest(&store), "5 b [a] | b@3");
+    assert!(store.text("b").contains(r#""p":3"#));
+    let mut deleted = Store::with(placed(5, None, &["a"]), &[("a", 1)]);
+    Owner::new().work_out(&mut deleted, finishing([index(A, 3)]));
+    assert_eq!(at_rest(&deleted), "5 deleted [a] | ");
+}
+
+#[test]
+fn finishing_the_decision_of_a_lost_record_takes_along_a_copy_that_has_the_fold_already() {
+    let mut store = Store::with(placed(5, Some("b"), &["a"]), &[("a", 3)]);
+    assert_eq!(in_short_of(&Owner::new().work_out(&mut store, finishing([patch(r#"{"p":3}"#, 3)]))), "moved");
+    assert_eq!(at_rest(&store), "5 b [a] | b@3");
+    assert_eq!(store.text("b"), doc(A, 3));
+}
+
+/// Found by the model: the document was in `a`, moved to `b`, and a record that compaction took was to move it back. Finishing
+/// that, the older record cannot be written over the tombstone in `a`; the copy in `b` is the last one.
+#[test]
+pub(super) fn finishing_the_decision_of_a_lost_record_does_not_sweep_the_last_copy() {
+    let mut store = Store::default();
+    let mut dead = Owner::new();
+    dead.work_out(&mut store, entry([index(A, 1)]));
+    dead.work_out(&mut store, entry([index(B, 2)]));
+    dead.begin(entry([index(A, 3)])).up_to(Round::WriteDocuments, &mut store);
+    let mut owner = Owner::new();
+    assert_eq!(in_short_of(&owner.work_out(&mut store, finishing([index(A, 1)]))), "already applied");
+    assert_eq!(store.x(), "3 a [b] | b@2");
+    owner.work_out(&mut store, entry([index(A, 4)]));
+    assert_eq!(at_rest(&store), "4 a [b] | a@4");
+}
+
+#[test]
+fn a_patch_of_a_missing_document_is_told_even_if_a_lost_record_had_placed_it() {
+    let mut store = Store::with(placed(5, Some("b"), &[]), &[]);
+    let outcome = Owner::new().work_out(&mut store, finishing([patch(r#"{"p":3}"#, 3)]));
+    assert_eq!(in_short_of(&outcome), "dead letter: missing_document");
+}
+
+#[test]
+fn leftovers_that_were_swept_are_not_named_again() {
+    let mut store = in_a();
+    let mut owner = Owner::new();
+    owner.work_out(&mut store, entry([index(B, 2)]));
+    assert_eq!(at_rest(&store), "2 b [a] | b@2");
+    owner.work_out(&mut store, entry([index(C, 3)]));
+    assert_eq!(at_rest(&store), "3 c [b] | c@3");
+    owner.clear(&mut store);
+    assert_eq!(at_rest(&store), "3 c [] | c@3");
+    owner.begin(entry([index(C, 4)])).up_to(Round::Announce, &mut store);
+    assert_eq!(in_short(&owner.batch().calls()), ["put c@4"], "and the document is in place again");
+}
+
+#[test]
+fn a_leftover_whose_delete_met_a_newer_copy_stays_named() {
+    let mut store = Store::with(placed(2, Some("b"), &["a"]), &[("a", 7)]);
+    let mut owner = Owner::new();
+    owner.work_out(&mut store, entry([index(B, 3)]));
+    owner.clear(&mut store);
+    assert_eq!(store.x(), "3 b [a] | a@7 b@3");
+    owner.work_out(&mut store, entry([index(B, 8)]));
+    owner.clear(&mut store);
+    assert_eq!(at_rest(&store), "8 b [] | b@8");
+}
+
+#[test]
+fn a_late_clear_changes_nothing() {
+    let mut store = in_a();
+    let mut zombie = Owner::new();
+    zombie.work_out(&mut store, entry([index(B, 2)]));
+    zombie.batch = Some(Batch::begin(zombie.desk.take().unwrap(), Vec::new()));
+    let late = zombie.up_to(Round::Announce, &mut store).unanswered();
+    Owner::new().work_out(&mut store, entry([index(C, 3)]));
+    assert_eq!(store.deliver(late), [Answer::Bulk(BulkOutcome::Conflict)]);
+    assert_eq!(at_rest(&store).split(" [").next(), Some("3 c"));
+}
+
+#[test]
+fn nothing_is_in_place_while_two_maps_are_live() {
+    for (rules, sent) in [(rules(), "put a@2"), (two_maps(OLD_MAP), "place 2 a [] if unchanged")] {
+        let mut store = in_a();
+        let mut owner = Owner::by(rules);
+        owner.begin(entry([index(A, 2)])).up_to(Round::Announce, &mut store);
+        assert_eq!(in_short(&owner.batch().calls()), [sent]);
+    }
+}
+
+#[test]
+fn a_touch_places_again_under_the_current_map() {
+    let mut store = in_a();
+    let mut owner = Owner::by(two_maps(NEW_MAP));
+    assert_eq!(in_short_of(&owner.work_out(&mut store, entry([touch(2)]))), "moved");
+    assert_eq!(at_rest(&store), "2 b [a] | b@2");
+    assert_eq!(store.text("b"), doc(A, 1));
+}
+
+#[test]
+fn a_touch_and_a_patch_of_unclear_location_are_never_in_place() {
+    for write in [touch(2), patch(r#"{"location":{"lat":2}}"#, 2)] {
+        let mut store = in_a();
+        let mut owner = Owner::new();
+        owner.begin(entry([write.clone()])).up_to(Round::Announce, &mut store);
+        assert_eq!(in_short(&owner.batch().calls()), ["place 2 a [] if unchanged"]);
+        owner.finish(&mut store);
+        assert_eq!(at_rest(&store), "2 a [] | a@2");
+    }
+}
+
+#[test]
+fn what_is_done_about_a_missing_document_is_configured() {
+    let whole = || patch(r#"{"location":{"lat":1,"lon":90},"p":1}"#, 5);
+    let part = || patch(r#"{"p":1}"#, 5);
+    let (dead, unplaced) = ("dead letter: missing_document", "dead letter: no_location_after_patch");
+    let nothing = "none | ";
+    use OnMissing::{Create, DeadLetter, Drop};
+    for (on_missing, write, outcome, left) in [
+        (DeadLetter, whole(), dead, nothing),
+        (DeadLetter, touch(5), "nothing to place", nothing),
+        (Drop, whole(), "dropped", nothing),
+        (Drop, touch(5), "nothing to place", nothing),
+        (Create, whole(), "indexed", "5 b [] | b@5"),
+        (Create, part(), unplaced, nothing),
+        (Create, touch(5), "nothing to place", nothing),
+    ] {
+        let mut store = Store::default();
+        let done = Owner::by(Rules { on_missing, ..rules() }).work_out(&mut store, entry([write.clone()]));
+        assert_eq!(
+            (in_short_of(&done).as_str(), at_rest(&store).as_str()),
+            (outcome, left),
+            "{on_missing:?} {write:?}"
+        );
+    }
+    // A delete before the patch is carried out, whatever becomes of the patch.
+    let gone = "5 deleted [a] | ";
+    for (on_missing, write, outcome, left) in [
+        (DeadLetter, whole(), dead, gone),
+        (Drop, whole(), "dropped", gone),
+        (Create, whole(), "moved", "5 b [a] | b@5"),
+        (Create, part(), unplaced, gone),
+    ] {
+        let mut store = in_a();
+        let done = Owner::by(Rules { on_missing, ..rules() })
+            .work_out(&mut store, entry([delete(4), write.clone()]));
+        assert_eq!(
+            (in_short_of(&done).as_str(), at_rest(&store).as_str()),
+            (outcome, left),
+            "{on_missing:?} {write:?}"
+        );
+    }
+}
+
+/// Not the mover's to prevent: who changes the map must not activate it before everything that was written in place
+/// under the old map alone is committed. Otherwise it may be replayed, and decided, under the new one.
+#[test]
+fn a_map_that_is_activated_before_what_was_written_in_place_is_committed_makes_two_copies() {
+    let mut store = in_a();
+    Owner::new().work_out(&mut store, entry([index(A, 2)]));
+    Owner::new().work_out(&mut store, entry([index(A, 3)]));
+    assert_eq!(store.x(), "1 a [] | a@3", "in place, and not committed when the owner dies");
+    let rules = two_maps(NEW_MAP);
+    let mut owner = Owner::by(rules.clone());
+    for write in [index(A, 2), index(A, 3)] {
+        owner.work_out(&mut store, entry_by(&rules, [write]));
+        owner.clear(&mut store);
+    }
+    assert_eq!(store.x(), "3 b [a] | a@3 b@3");
+    // It stays named, so the next record heals it.
+    owner.work_out(&mut store, entry_by(&rules, [index(A, 4)]));
+    assert_eq!(at_rest(&store), "4 b [a] | b@4");
+}
+
+/// Not the mover's to prevent either: writing in place relies on seeing every record that a zombie may still act on.
+/// Where compaction takes one in between, only an owner that writes every placement (as with two maps) is safe.
+#[test]
+fn a_record_that_compaction_takes_while_a_zombie_acts_on_it() {
+    let history = |owner: Rules| {
+        let mut store = in_a();
+        let mut zombie = Owner::new();
+        zombie.begin(entry([delete(2)])).up_to(Round::Announce, &mut store);
+        // Record 2 is gone from the topic when the new owner reads it.
+        Owner::by(owner).work_out(&mut store, entry([index(A, 3)]));
+        zombie.finish(&mut store);
+        zombie.clear(&mut store);
+        store
+    };
+    assert_eq!(at_rest(&history(two_maps(OLD_MAP))), "3 a [] | a@3");
+    let in_place = history(rules());
+    assert_eq!(in_place.x(), "2 deleted [a] | a@3");
+    inv_1_every_copy_is_named(&in_place.view(&id("x"))).unwrap();
+}
+
+#[test]
+fn a_touch_finds_the_copy_that_somebody_named_meanwhile() {
+    let named_meanwhile = |ask: Write| {
+        let mut store = in_a();
+        let mut owner = Owner::new();
+        owner.work_out(&mut store, entry([index(A, 2)]));
+        // What `geofold audit --repair` does about a copy that no placement names.
+        let stray = Position::from_version(1);
+        store.exec(&BulkOp::Index {
+            index: Index::Geoshard(shard("b")),
+            id: id("x"),
+            guard: Guard::External(stray),
+            source: doc(A, 0).into(),
+        });
+        let GetOutcome::Found(found) = store.read(&Get { index: Index::Placements, id: id("x") }) else {
+            panic!("no placement")
+        };
+        let recorded = Placement::from_json(&found.source).unwrap();
+        let named = Placement::new(recorded.pos, recorded.shard, [shard("b")]);
+        store.exec(&BulkOp::Index {
+            index: Index::Placements,
+            id: id("x"),
+            guard: Guard::Unchanged(found.stamp),
+            source: named.to_json(),
+        });
+        owner.work_out(&mut store, entry([ask]));
+        store
+    };
+    assert_eq!(at_rest(&named_meanwhile(touch(3))), "3 a [b] | a@3");
+    assert_eq!(named_meanwhile(index(A, 3)).x(), "1 a [b] | a@3 b@0", "by the cache, until the next owner");
+}

@@ -1,0 +1,435 @@
+//! The protocol's tables, its counterexamples, and random histories, over an Elasticsearch in memory.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | documents on a globe of three geoshards; a [`Batch`] at any of its rounds; an [`Owner`] to step through it |
+//! | `store.rs` | the Elasticsearch in memory |
+//! | `answers.rs` | every answer at every round: what follows, and what must not |
+//! | `counterexamples.rs` | every weakening that the protocol names, as the history that it would break |
+//! | `partitions.rs` | one key in two partitions |
+//! | `refeed.rs` | documents from the source of truth |
+//! | `tally.rs` | what is recorded of facets, and which edges an entry that is done leaves |
+//! | `stale.rs` | a node that answers reads by an old state |
+//! | `sweeps.rs` | old copies that stay until searches find the new ones |
+//! | `slices.rs` | batches whose patches have many bytes to read |
+//! | `histories.rs` | random logs, crashes, zombies and lost replies, judged by the invariants |
+
+mod answers;
+mod counterexamples;
+mod histories;
+mod partitions;
+mod refeed;
+mod slices;
+mod stale;
+mod store;
+mod sweeps;
+mod tally;
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use self::store::{Answer, Call, Store};
+use super::{
+    Announce, Carry, CleanUp, Desk, Done, Entry, Examine, Finished, NothingFound, OnMissing, Outcome,
+    ReadDocuments, ReadPlacements, Rules, Settled, Sweep, Swept, WriteDocuments,
+};
+use crate::base::ids::{DocId, ShardId};
+use crate::base::position::{Epoch, Position};
+use crate::core::counting::increment::Change;
+use crate::core::decode::LocationPath;
+use crate::core::placement::{Placement, PlacementCache};
+use crate::core::write::{Body, Fold, Write};
+use crate::geoshard::GeoshardMap;
+use crate::io::elastic::{BulkOp, Guard, Index};
+use crate::testkit::testing::{at, id, shard};
+
+fn path() -> LocationPath {
+    LocationPath::new("location").unwrap()
+}
+
+/// Three places, one on each of three faces of the S2 cube; [`OLD_MAP`] gives them to `a`, `b` and `c`.
+const A: f64 = 0.0;
+const B: f64 = 90.0;
+const C: f64 = 170.0;
+
+const OLD_MAP: [&str; 3] = ["a", "b", "c"];
+/// Every place belongs to another geoshard.
+const NEW_MAP: [&str; 3] = ["b", "c", "a"];
+
+fn map(shards: [&str; 3]) -> Arc<GeoshardMap> {
+    let starts = [0, 0x2000_0000_0000_0001, 0x4000_0000_0000_0001];
+    let ranges = starts.into_iter().zip(shards.map(shard)).collect();
+    Arc::new(GeoshardMap::new(1, "three faces", ranges).unwrap())
+}
+
+fn rules() -> Rules {
+    Rules {
+        map: map(OLD_MAP),
+        location: path(),
+        on_missing: OnMissing::DeadLetter,
+        announce_all: false,
+        tally: None,
+    }
+}
+
+/// A document at a place; `n` tells which.
+fn doc(place: f64, n: i64) -> String {
+    format!(r#"{{"location":{{"lat":1,"lon":{place}}},"n":{n}}}"#)
+}
+
+fn index(place: f64, offset: i64) -> Write {
+    let doc = doc(place, offset);
+    let at_place = path().locate(doc.as_bytes()).unwrap();
+    write(offset, Body::Index { doc: doc.into(), at: at_place })
+}
+
+/// A document that every geoshard refuses.
+fn unacceptable(place: f64, offset: i64) -> Write {
+    let doc = format!(r#"{{"location":{{"lat":1,"lon":{place}}},"n":"{}"}}"#, store::UNACCEPTABLE);
+    let at_place = path().locate(doc.as_bytes()).unwrap();
+    write(offset, Body::Index { doc: doc.into(), at: at_place })
+}
+
+fn delete(offset: i64) -> Write {
+    write(offset, Body::Delete)
+}
+
+fn touch(offset: i64) -> Write {
+    write(offset, Body::Touch)
+}
+
+fn patch(text: &str, offset: i64) -> Write {
+    let moves = path().patch_move(text.as_bytes()).unwrap();
+    write(offset, Body::Patch { patch: text.to_owned().into(), moves })
+}
+
+fn write(offset: i64, body: Body) -> Write {
+    Write { id: id("x"), position: at(offset), body }
+}
+
+/// The records as one entry, folded by somebody who works by these rules.
+fn entry_by<const N: usize>(rules: &Rules, writes: [Write; N]) -> Entry {
+    let mut folds = writes.into_iter().map(|write| {
+        let (id, fold) = Fold::from_write(write, |at| rules.locate(at));
+        (id, rules.tally.iter().fold(fold, Fold::counted_by))
+    });
+    let (id, mut fold) = folds.next().unwrap();
+    folds.for_each(|(_, newer)| fold.absorb(newer, &rules.location).unwrap());
+    Entry { id, fold: Arc::new(fold), carry: Carry::default(), fetched: None }
+}
+
+fn entry<const N: usize>(writes: [Write; N]) -> Entry {
+    entry_by(&rules(), writes)
+}
+
+/// The rounds of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Round {
+    ReadPlacements,
+    ReadDocuments,
+    Announce,
+    WriteDocuments,
+    Examine,
+    CleanUp,
+}
+
+/// A batch at one of its rounds: the chain of types as one type, so that tests can hold it and look at it.
+#[derive(Debug)]
+enum Batch {
+    ReadPlacements(ReadPlacements),
+    ReadDocuments(ReadDocuments),
+    Announce(Announce),
+    WriteDocuments(WriteDocuments),
+    Examine(Examine),
+    CleanUp(CleanUp),
+    Finished(Finished),
+}
+
+impl Batch {
+    fn begin(desk: Desk, entries: Vec<Entry>) -> Self {
+        Self::ReadPlacements(ReadPlacements::begin(desk, entries))
+    }
+
+    /// `None` at the end.
+    fn round(&self) -> Option<Round> {
+        Some(match self {
+            Self::ReadPlacements(_) => Round::ReadPlacements,
+            Self::ReadDocuments(_) => Round::ReadDocuments,
+            Self::Announce(_) => Round::Announce,
+            Self::WriteDocuments(_) => Round::WriteDocuments,
+            Self::Examine(_) => Round::Examine,
+            Self::CleanUp(_) => Round::CleanUp,
+            Self::Finished(_) => return None,
+        })
+    }
+
+    /// What this round sends.
+    fn calls(&self) -> Vec<Call> {
+        let (gets, ops) = match self {
+            Self::ReadPlacements(round) => (round.gets(), Vec::new()),
+            Self::ReadDocuments(round) => (round.gets(), Vec::new()),
+            Self::Announce(round) => (Vec::new(), round.ops()),
+            Self::WriteDocuments(round) => (Vec::new(), round.ops()),
+            Self::Examine(round) => (round.gets(), Vec::new()),
+            Self::CleanUp(round) => (Vec::new(), round.ops()),
+            Self::Finished(_) => (Vec::new(), Vec::new()),
+        };
+        gets.into_iter().map(Call::Get).chain(ops.into_iter().map(Call::Bulk)).collect()
+    }
+
+    fn answered(self, answers: Vec<Answer>) -> Self {
+        let (mut gets, mut ops) = (Vec::new(), Vec::new());
+        for answer in answers {
+            match answer {
+                Answer::Get(answer) => gets.push(answer),
+                Answer::Bulk(answer) => ops.push(answer),
+            }
+        }
+        match self {
+            Self::ReadPlacements(round) => Self::ReadDocuments(round.answered(gets)),
+            Self::ReadDocuments(round) => Self::Announce(round.answered(gets)),
+            Self::Announce(round) => Self::WriteDocuments(round.answered(ops)),
+            Self::WriteDocuments(round) => Self::Examine(round.answered(ops)),
+            Self::Examine(round) => Self::CleanUp(round.answered(gets)),
+            Self::CleanUp(round) => Self::Finished(round.answered(ops)),
+            Self::Finished(finished) => Self::Finished(finished),
+        }
+    }
+}
+
+fn new_desk(rules: Rules) -> Desk {
+    Desk::new(rules, PlacementCache::new(NonZeroUsize::new(100).unwrap()))
+}
+
+/// Somebody who owns the partition, or once did, and can be stopped before any round.
+#[derive(Debug)]
+struct Owner {
+    /// `None` while a batch is under way.
+    desk: Option<Desk>,
+    batch: Option<Batch>,
+    /// Of all batches that are finished.
+    edges: Vec<Change>,
+    /// What is left to delete.
+    sweeps: Vec<Sweep>,
+}
+
+impl Owner {
+    fn new() -> Self {
+        Self::by(rules())
+    }
+
+    fn by(rules: Rules) -> Self {
+        Self { desk: Some(new_desk(rules)), batch: None, edges: Vec::new(), sweeps: Vec::new() }
+    }
+
+    /// One who leaves old copies until searches find the new ones.
+    fn serving_searches() -> Self {
+        let mut owner = Self::new();
+        owner.desk.as_mut().unwrap().searches_are_served = true;
+        owner
+    }
+
+    fn begin(&mut self, entry: Entry) -> &mut Self {
+        self.batch = Some(Batch::begin(self.desk.take().unwrap(), vec![entry]));
+        self
+    }
+
+    fn batch(&self) -> &Batch {
+        self.batch.as_ref().unwrap()
+    }
+
+    /// Goes on until `round` is about to be sent.
+    fn up_to(&mut self, round: Round, store: &mut Store) -> &mut Self {
+        while self.batch().round().unwrap() < round {
+            self.step(store);
+        }
+        self
+    }
+
+    /// Carries out one round.
+    fn step(&mut self, store: &mut Store) -> &mut Self {
+        let answers = self.batch().calls().iter().map(|call| store.call(call)).collect();
+        self.answered(answers)
+    }
+
+    /// Gets these answers to the round, whatever the store says.
+    fn answered(&mut self, answers: Vec<Answer>) -> &mut Self {
+        self.batch = Some(self.batch.take().unwrap().answered(answers));
+        self
+    }
+
+    /// Gives up waiting for the round's answers, and hands out its calls: they are still on their way.
+    fn unanswered(&mut self) -> Vec<Call> {
+        let calls = self.batch().calls();
+        self.answered(calls.iter().map(Call::unanswered).collect());
+        calls
+    }
+
+    /// Carries out what is left of the batch.
+    fn finish(&mut self, store: &mut Store) -> Outcome {
+        while self.batch().round().is_some() {
+            self.step(store);
+        }
+        let Some(Batch::Finished(Finished { desk, settled, edges, sweeps })) = self.batch.take() else {
+            panic!("not finished")
+        };
+        self.desk = Some(desk);
+        self.edges.extend(edges);
+        self.sweeps
+            .extend(sweeps.into_iter().filter(|(_, swept)| *swept != Swept::Ended).map(|(sweep, _)| sweep));
+        let [Settled { outcome, .. }] = settled.try_into().unwrap();
+        outcome
+    }
+
+    /// The time of what is left to delete has come: gives what it sends.
+    fn sweep(&mut self, store: &mut Store) -> Vec<String> {
+        let sweeps = std::mem::take(&mut self.sweeps);
+        let desk = Desk { sweeps, ..self.desk.take().unwrap() };
+        self.batch = Some(Batch::begin(desk, Vec::new()));
+        self.up_to(Round::CleanUp, store);
+        let sent = in_short(&self.batch().calls());
+        self.step(store);
+        let Some(Batch::Finished(Finished { desk, sweeps, .. })) = self.batch.take() else {
+            panic!("not finished")
+        };
+        assert!(sweeps.iter().all(|(_, swept)| *swept == Swept::Ended), "{sweeps:?}");
+        self.desk = Some(desk);
+        sent
+    }
+
+    /// One entry from beginning to end.
+    fn work(&mut self, store: &mut Store, entry: Entry) -> Outcome {
+        self.begin(entry).finish(store)
+    }
+
+    /// One entry, and again with what it takes along as long as it goes back to step 1.
+    fn work_out(&mut self, store: &mut Store, mut entry: Entry) -> Outcome {
+        for _ in 0..10 {
+            match self.work(store, entry.clone()) {
+                Outcome::Again { carry, .. } => entry.carry = carry,
+                outcome => return outcome,
+            }
+        }
+        panic!("the entry goes back to step 1 for ever: {entry:?}");
+    }
+
+    /// Sends the clears that are waiting.
+    fn clear(&mut self, store: &mut Store) {
+        let batch = Batch::begin(self.desk.take().unwrap(), Vec::new());
+        self.batch = Some(batch);
+        while self.batch().round().is_some() {
+            self.step(store);
+        }
+        let Some(Batch::Finished(finished)) = self.batch.take() else { panic!("not finished") };
+        self.desk = Some(finished.desk);
+    }
+}
+
+impl Store {
+    /// Carries out calls that were on their way.
+    fn deliver(&mut self, late: Vec<Call>) -> Vec<Answer> {
+        late.iter().map(|call| self.call(call)).collect()
+    }
+
+    /// All of document `x`, in short: `5 b [a] | a@1 b@5`.
+    fn x(&self) -> String {
+        let view = self.view(&id("x"));
+        let placement = view.placement.as_ref().map_or("none".to_owned(), placement_in_short);
+        let copies: Vec<String> =
+            view.copies.iter().map(|(shard, version)| format!("{shard}@{}", version.offset())).collect();
+        format!("{placement} | {}", copies.join(" "))
+    }
+
+    /// The content of a copy of document `x`.
+    fn text(&self, place: &str) -> String {
+        String::from_utf8(self.content(&shard(place), &id("x")).unwrap().to_vec()).unwrap()
+    }
+
+    /// A store with a placement and copies of document `x`, each at place [`A`].
+    fn with(placement: Option<Placement>, copies: &[(&str, i64)]) -> Self {
+        let mut store = Self::default();
+        if let Some(placement) = placement {
+            store.exec(&BulkOp::Index {
+                index: Index::Placements,
+                id: id("x"),
+                guard: Guard::Absent,
+                source: placement.to_json(),
+            });
+        }
+        for (place, offset) in copies {
+            store.exec(&BulkOp::Index {
+                index: Index::Geoshard(shard(place)),
+                id: id("x"),
+                guard: Guard::External(at(*offset)),
+                source: doc(A, *offset).into(),
+            });
+        }
+        store
+    }
+}
+
+fn placed(offset: i64, place: Option<&str>, leftovers: &[&str]) -> Option<Placement> {
+    Some(Placement::new(at(offset), place.map(shard), leftovers.iter().map(|id| shard(id))))
+}
+
+/// `5 b [a]`: position, geoshard or `deleted`, leftovers; `!` behind the position of what was refused.
+fn placement_in_short(placement: &Placement) -> String {
+    let leftovers: Vec<&str> = placement.leftovers.iter().map(ShardId::as_str).collect();
+    format!(
+        "{}{} {} [{}]",
+        placement.pos.offset(),
+        if placement.refused { "!" } else { "" },
+        placement.shard.as_ref().map_or("deleted", ShardId::as_str),
+        leftovers.join(" ")
+    )
+}
+
+/// `get b`, `put b@5`, `delete a@5`, `place 5 b [a] if unchanged`.
+fn call_in_short(call: &Call) -> String {
+    let index_name = |index: &Index| match index {
+        Index::Placements => "placement".to_owned(),
+        index => index.suffix().to_owned(),
+    };
+    match call {
+        Call::Get(get) => format!("get {}", index_name(&get.index)),
+        Call::Bulk(BulkOp::Delete { index, version, .. }) => {
+            format!("delete {}@{}", index_name(index), version.offset())
+        }
+        Call::Bulk(BulkOp::Index { index: Index::Placements, guard, source, .. }) => {
+            let guard = match guard {
+                Guard::Absent => "if absent",
+                Guard::Unchanged(_) => "if unchanged",
+                Guard::External(_) | Guard::ExternalOrEqual(_) => "by version",
+            };
+            format!("place {} {guard}", placement_in_short(&Placement::from_json(source).unwrap()))
+        }
+        Call::Bulk(BulkOp::Index { index, guard: Guard::External(version), .. }) => {
+            format!("put {}@{}", index_name(index), version.offset())
+        }
+        Call::Bulk(BulkOp::Index { index, guard: Guard::ExternalOrEqual(version), .. }) => {
+            format!("put {}@{} again", index_name(index), version.offset())
+        }
+        Call::Bulk(BulkOp::Index { index, guard, .. }) => format!("put {} by {guard:?}", index_name(index)),
+        Call::Bulk(BulkOp::Remove { index, .. }) => format!("remove {} if unchanged", index_name(index)),
+    }
+}
+
+fn in_short(calls: &[Call]) -> Vec<String> {
+    calls.iter().map(call_in_short).collect()
+}
+
+/// `indexed`, `moved`, `deleted`, `already applied`, `dropped`, `nothing to place`, `parked until 5`, `again: …`, `dead letter: …`.
+fn outcome_in_short(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Done(Done::Indexed { moved: false }) => "indexed".to_owned(),
+        Outcome::Done(Done::Indexed { moved: true }) => "moved".to_owned(),
+        Outcome::Done(Done::Deleted) => "deleted".to_owned(),
+        Outcome::Done(Done::AlreadyApplied) => "already applied".to_owned(),
+        Outcome::Done(Done::Dropped) => "dropped".to_owned(),
+        Outcome::Done(Done::NothingToPlace) => "nothing to place".to_owned(),
+        Outcome::DeadLetter(refusal) => format!("dead letter: {}", refusal.reason),
+        Outcome::Fetch => "fetch".to_owned(),
+        Outcome::Parked { until } => format!("parked until {}", until.offset()),
+        Outcome::Again { reason, .. } => format!("again: {reason}"),
+    }
+}

@@ -1,0 +1,146 @@
+//! The rules of a refeed (protocol, "Refeed"), one by one; `tests/model` has them in every order of events.
+
+use super::counterexamples::{at_rest, in_a, in_short_of};
+use super::*;
+use crate::core::mover::{Fetched, Refusal, Said};
+
+fn refeed(offset: i64) -> Write {
+    write(offset, Body::Refeed)
+}
+
+/// The entry with an answer that was asked for after the record at `after` was taken in.
+fn told(entry: Entry, after: i64, said: Said) -> Entry {
+    Entry { fetched: Some(Box::new(Fetched { after: at(after), said })), ..entry }
+}
+
+fn says(place: f64, n: i64) -> Said {
+    Said::Document(doc(place, n).into())
+}
+
+fn fetching() -> Rules {
+    Rules { on_missing: OnMissing::Refeed, ..rules() }
+}
+
+#[test]
+fn the_source_is_asked_and_its_document_placed_where_it_belongs() {
+    let mut store = in_a();
+    let mut owner = Owner::new();
+    assert_eq!(in_short_of(&owner.work(&mut store, entry([refeed(2)]))), "fetch");
+    let entry = told(entry([refeed(2)]), 2, says(B, 7));
+    assert_eq!(in_short_of(&owner.work(&mut store, entry)), "moved");
+    owner.clear(&mut store);
+    assert_eq!(at_rest(&store), "2 b [] | b@2", "and the placement carries it no more");
+}
+
+#[test]
+pub(super) fn an_answer_from_before_a_later_refeed_or_delete_is_asked_for_again() {
+    let later = [
+        entry([refeed(2), refeed(3)]),
+        entry_by(&fetching(), [refeed(2), delete(3), patch(r#"{"p":1}"#, 4)]),
+    ];
+    for entry in later {
+        let mut owner = Owner::by(fetching());
+        assert_eq!(in_short_of(&owner.work(&mut in_a(), told(entry, 2, says(A, 7)))), "fetch");
+    }
+}
+
+#[test]
+pub(super) fn whoever_resumes_writes_what_was_fetched_and_asks_nobody() {
+    let mut store = in_a();
+    let mut zombie = Owner::new();
+    zombie.begin(told(entry([refeed(2)]), 2, says(B, 7))).up_to(Round::WriteDocuments, &mut store);
+    let mut owner = Owner::new();
+    let elsewhere = told(entry([refeed(2)]), 2, says(C, 8));
+    assert_eq!(in_short_of(&owner.work(&mut store, elsewhere)), "moved");
+    zombie.finish(&mut store);
+    owner.clear(&mut store);
+    assert_eq!(at_rest(&store), "2 b [] | b@2");
+}
+
+#[test]
+fn a_patch_over_a_refeed_that_somebody_has_decided_applies_to_what_was_fetched() {
+    let mut store = in_a();
+    let mut zombie = Owner::new();
+    zombie.begin(told(entry([refeed(2)]), 2, says(B, 7))).up_to(Round::WriteDocuments, &mut store);
+    let mut owner = Owner::new();
+    let further = entry([refeed(2), patch(r#"{"n":9}"#, 3)]);
+    assert_eq!(in_short_of(&owner.work(&mut store, further)), "indexed");
+    zombie.finish(&mut store);
+    owner.clear(&mut store);
+    assert_eq!(at_rest(&store), "3 b [] | b@3");
+}
+
+#[test]
+fn a_refeed_is_never_in_place_and_nothing_is_over_a_placement_that_carries_a_document() {
+    let mut store = in_a();
+    let mut owner = Owner::new();
+    owner.work(&mut store, told(entry([refeed(2)]), 2, says(A, 7)));
+    assert!(store.x().starts_with("2 a []"), "{}", store.x());
+    // Before the clear.
+    let mut next = Owner::new();
+    assert_eq!(in_short_of(&next.work(&mut store, entry([index(A, 3)]))), "indexed");
+    assert_eq!(store.x(), "3 a [] | a@3");
+}
+
+#[test]
+fn what_is_gone_is_deleted_and_what_can_not_be_placed_changes_nothing() {
+    let mut store = in_a();
+    let refusal = Refusal { reason: "no_location", detail: String::new() };
+    let bad = told(entry([refeed(2)]), 2, Said::Unusable(refusal));
+    assert_eq!(in_short_of(&Owner::new().work(&mut store, bad)), "dead letter: no_location");
+    assert_eq!(store.x(), "1 a [] | a@1");
+    let gone = told(entry([refeed(2)]), 2, Said::Gone);
+    assert_eq!(in_short_of(&Owner::new().work(&mut store, gone)), "deleted");
+}
+
+#[test]
+fn a_delete_stands_whatever_the_source_says_of_the_patch_after_it() {
+    let refusal = Refusal { reason: "no_location", detail: String::new() };
+    for (said, expected) in [(Said::Unusable(refusal), "dead letter: no_location"), (Said::Gone, "dropped")] {
+        let mut store = in_a();
+        let fold = entry_by(&fetching(), [delete(2), patch(r#"{"p":1}"#, 3)]);
+        let mut owner = Owner::by(fetching());
+        assert_eq!(in_short_of(&owner.work(&mut store, told(fold, 3, said))), expected);
+        assert!(store.x().starts_with("3 deleted"), "{}", store.x());
+    }
+}
+
+/// Found by the model.
+#[test]
+pub(super) fn that_the_source_does_not_have_it_either_is_recorded_and_a_zombie_told_otherwise_places_nothing()
+{
+    let mut store = Store::with(None, &[]);
+    let missing = entry_by(&fetching(), [patch(r#"{"p":1}"#, 2)]);
+    let mut zombie = Owner::by(fetching());
+    zombie.begin(told(missing.clone(), 2, says(A, 7))).up_to(Round::Announce, &mut store);
+    let mut owner = Owner::by(fetching());
+    assert_eq!(in_short_of(&owner.work(&mut store, told(missing, 2, Said::Gone))), "dropped");
+    zombie.finish(&mut store);
+    assert_eq!(at_rest(&store), "2 deleted [] | ");
+}
+
+/// Found by the model: somebody else had the delete and the touch in two folds.
+#[test]
+fn a_delete_with_a_touch_folded_into_it_resumes_what_was_fetched_for_the_touch_alone() {
+    let mut store = in_a();
+    let mut zombie = Owner::by(fetching());
+    zombie.work(&mut store, entry_by(&fetching(), [delete(2)]));
+    let alone = told(entry_by(&fetching(), [touch(3)]), 3, says(B, 7));
+    zombie.begin(alone).up_to(Round::WriteDocuments, &mut store);
+    let mut owner = Owner::by(fetching());
+    owner.work(&mut store, entry_by(&fetching(), [delete(2), touch(3)]));
+    zombie.finish(&mut store);
+    owner.clear(&mut store);
+    assert_eq!(at_rest(&store), "3 b [] | b@3");
+}
+
+/// Found by the model.
+#[test]
+fn a_patch_after_a_delete_resumes_with_what_was_fetched_for_it() {
+    let mut store = Store::with(None, &[]);
+    let fold = entry_by(&fetching(), [delete(2), patch(r#"{"n":9}"#, 3)]);
+    let mut zombie = Owner::by(fetching());
+    zombie.begin(told(fold.clone(), 3, says(A, 7))).up_to(Round::WriteDocuments, &mut store);
+    assert_eq!(in_short_of(&Owner::by(fetching()).work(&mut store, fold)), "indexed");
+    assert_eq!(at_rest(&store), "3 a [] | a@3");
+}

@@ -1,0 +1,262 @@
+//! A node that is cut off from its master answers reads by what it had then, and takes no writes.
+
+use super::store::{Answer, Call, Store};
+use super::*;
+use crate::base::random::Random;
+use crate::core::mover::decide::{Copy, Plan, decide};
+use crate::core::mover::{Doubt, OLDER_COPY, UNANSWERED};
+use crate::core::placement::Known;
+use crate::io::elastic::{Found, Stamp};
+
+impl Owner {
+    /// Like [`Owner::work`], with reads answered by another node than writes.
+    fn work_reading(&mut self, reads: &Store, store: &mut Store, entry: Entry) -> Outcome {
+        self.begin(entry);
+        while self.batch().round().is_some() {
+            self.step_reading(reads, store);
+        }
+        self.finish(store)
+    }
+
+    fn step_reading(&mut self, reads: &Store, store: &mut Store) -> &mut Self {
+        let answer = |call: &Call| match call {
+            Call::Get(get) => Answer::Get(reads.read(get)),
+            call => store.call(call),
+        };
+        let answers = self.batch().calls().iter().map(answer).collect();
+        self.answered(answers)
+    }
+}
+
+fn again(outcome: Outcome, reason: &str, entry: &mut Entry) {
+    let Outcome::Again { reason: found, carry } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(found, reason);
+    entry.carry = carry;
+}
+
+fn set(offset: i64) -> Entry {
+    entry([patch(&format!(r#"{{"p{offset}":1}}"#), offset)])
+}
+
+#[test]
+fn a_base_older_than_what_the_owner_wrote_in_place_is_read_again_and_not_used() {
+    let mut store = Store::default();
+    let mut owner = Owner::new();
+    owner.work_out(&mut store, entry([index(A, 1)]));
+    owner.work_out(&mut store, set(2));
+    let cut_off = store.clone();
+    owner.work_out(&mut store, set(3));
+    let mut fourth = set(4);
+    again(owner.work_reading(&cut_off, &mut store, fourth.clone()), "older_copy", &mut fourth);
+    assert_eq!(outcome_in_short(&owner.work(&mut store, fourth)), "indexed");
+    assert_eq!(store.x(), "1 a [] | a@4");
+    for field in ["p2", "p3", "p4"] {
+        assert!(store.text("a").contains(field), "{}", store.text("a"));
+    }
+}
+
+#[test]
+fn a_base_older_than_its_placement_is_read_again_until_another_node_answers() {
+    let cut_off = Store::with(placed(1, Some("a"), &[]), &[("a", 1)]);
+    let mut store = cut_off.clone();
+    Owner::new().work_out(&mut store, entry([touch(2), patch(r#"{"p3":1}"#, 3)]));
+    assert_eq!(store.x(), "3 a [] | a@3");
+    // The placement is read from a node that is well, the copy is not.
+    let mut reads = cut_off;
+    reads.take_placement_of(&store);
+    let (mut owner, mut fourth) = (Owner::new(), set(4));
+    again(owner.work_reading(&reads, &mut store, fourth.clone()), "older_copy", &mut fourth);
+    for _ in 0..3 {
+        owner.begin(fourth.clone());
+        while owner.batch().round() != Some(Round::Announce) {
+            owner.step_reading(&reads, &mut store);
+        }
+        assert_eq!(in_short(&owner.batch().calls()), ["put a@1 again"]);
+        again(owner.finish(&mut store), "stale_copy", &mut fourth);
+        assert_eq!(store.x(), "3 a [] | a@3");
+    }
+    assert_eq!(outcome_in_short(&owner.work(&mut store, fourth)), "indexed");
+    assert_eq!(store.x(), "3 a [] | a@4");
+    assert!(store.text("a").contains("p3") && store.text("a").contains("p4"), "{}", store.text("a"));
+}
+
+/// Somebody has put an old copy back, or the decision of a lost record was finished: nothing newer will come.
+#[test]
+fn a_base_that_is_the_newest_although_it_is_older_than_its_placement_is_used_once_that_is_sure() {
+    let mut store = Store::with(placed(3, Some("a"), &[]), &[("a", 1)]);
+    let (mut owner, mut fourth) = (Owner::new(), set(4));
+    again(owner.work(&mut store, fourth.clone()), "older_copy", &mut fourth);
+    again(owner.work(&mut store, fourth.clone()), "confirmed_copy", &mut fourth);
+    let stale = Store::with(placed(3, Some("a"), &[]), &[("a", 0)]);
+    again(owner.work_reading(&stale, &mut store, fourth.clone()), "older_copy", &mut fourth);
+    assert_eq!(outcome_in_short(&owner.work(&mut store, fourth)), "indexed");
+    assert_eq!(store.x(), "3 a [] | a@4");
+}
+
+#[test]
+fn a_last_good_copy_that_is_stale_is_not_lifted_over_the_newer_one() {
+    let mut store = Store::default();
+    let mut owner = Owner::new();
+    owner.work_out(&mut store, entry([index(A, 1)]));
+    let cut_off = store.clone();
+    owner.work_out(&mut store, set(2));
+    let mut third = entry([unacceptable(B, 3)]);
+    again(owner.work(&mut store, third.clone()), "set_back", &mut third);
+    assert_eq!(store.x(), "3! a [b] | a@2");
+    let mut reads = cut_off;
+    reads.take_placement_of(&store);
+    again(owner.work_reading(&reads, &mut store, third.clone()), "older_copy", &mut third);
+    assert_eq!(outcome_in_short(&owner.work(&mut store, third)), "dead letter: refused_by_elasticsearch");
+    assert!(store.text("a").contains("p2"), "{}", store.text("a"));
+}
+
+#[test]
+fn what_the_owner_wrote_is_remembered_although_the_answer_to_a_write_ahead_is_lost() {
+    let mut store = Store::default();
+    let mut owner = Owner::new();
+    owner.work_out(&mut store, entry([index(A, 1)]));
+    let cut_off = store.clone();
+    owner.work_out(&mut store, set(2));
+    let mut third = entry([patch(r#"{"location":{"lon":90},"p3":1}"#, 3)]);
+    owner.begin(third.clone()).up_to(Round::Announce, &mut store).unanswered();
+    again(owner.finish(&mut store), UNANSWERED, &mut third);
+    // The placement was not written since the node was cut off.
+    again(owner.work_reading(&cut_off, &mut store, third.clone()), "older_copy", &mut third);
+    owner.work_out(&mut store, third);
+    assert_eq!(store.x(), "3 b [a] | b@3");
+    assert!(store.text("b").contains("p2"), "{}", store.text("b"));
+}
+
+const STAMP: Stamp = Stamp { seq_no: 7, primary_term: 1 };
+
+/// What is done with a copy at version 5 under a patch of record 9, with a placement at `pos`.
+fn judged(pos: i64, refused: bool, cached: i64, doubt: Option<Doubt>) -> &'static str {
+    let mut placement = placed(pos, Some("a"), &[]).unwrap();
+    if refused {
+        placement = placement.after_refusal();
+    }
+    let known = Known { at_least: at(cached), ..Known::new(placement, STAMP) };
+    let mut entry = set(9);
+    entry.carry = Carry { doubt, ..Carry::default() };
+    let found = Found { version: at(5).version(), stamp: STAMP, source: doc(A, 5).into() };
+    match decide(&new_desk(rules()), &entry, Some(known), true, Some(Copy::new(shard("a"), found))) {
+        Plan::Settle(Outcome::Again { reason: OLDER_COPY, .. }) => "look again",
+        Plan::Confirm { .. } => "confirm",
+        Plan::InPlace { .. } | Plan::WriteAhead { .. } => "use",
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn when_a_base_is_believed() {
+    let looked = |looks, newest: Option<(&str, i64)>| {
+        let newest = newest.map(|(name, version)| (shard(name), at(version)));
+        Some(Doubt { at: STAMP, looks, at_least: at(6), newest })
+    };
+    let earlier = Some(Doubt {
+        at: Stamp { seq_no: 6, ..STAMP },
+        looks: 3,
+        at_least: at(6),
+        newest: Some((shard("a"), at(5))),
+    });
+    for (pos, refused, cached, doubt, expected) in [
+        (5, false, 5, None, "use"),
+        (4, false, 0, None, "use"),
+        (6, false, 0, None, "look again"),
+        (4, false, 6, None, "look again"),
+        // The good copy that stays may be of any earlier record.
+        (6, true, 0, None, "use"),
+        (6, true, 6, None, "look again"),
+        (6, false, 0, looked(1, None), "confirm"),
+        (6, false, 0, looked(9, None), "confirm"),
+        (6, false, 0, looked(2, Some(("a", 5))), "use"),
+        // Not this copy, or not now.
+        (6, false, 0, looked(2, Some(("b", 5))), "confirm"),
+        (6, false, 0, looked(2, Some(("a", 4))), "confirm"),
+        (6, false, 0, earlier, "look again"),
+        // Older than what was confirmed: from the node that is cut off.
+        (7, false, 0, looked(2, Some(("a", 6))), "look again"),
+    ] {
+        let case = format!("{pos} {refused} {cached} {doubt:?}");
+        assert_eq!(judged(pos, refused, cached, doubt), expected, "{case}");
+    }
+    let resumed = set(9);
+    let known = || Known { at_least: at(4), ..Known::new(placed(9, Some("a"), &[]).unwrap(), STAMP) };
+    let found = |version| Found { version: at(version).version(), stamp: STAMP, source: doc(A, 5).into() };
+    let is_doubt = |entry: &Entry, version| {
+        let copy = Some(Copy::new(shard("a"), found(version)));
+        decide(&new_desk(rules()), entry, Some(known()), true, copy).is_doubt()
+    };
+    assert!(!is_doubt(&resumed, 5), "whoever wrote the placement ahead may have died before the document");
+    assert!(is_doubt(&resumed, 3));
+    let resumed = entry([patch("{}", 8), patch("{}", 10)]);
+    assert!(!is_doubt(&resumed, 5), "its record is in the fold");
+}
+
+/// Patches, with and without another place, and whole documents, by one owner; each of its reads is answered by the node that is well or by one that was
+/// cut off some time ago, and answers to writes get lost.
+#[test]
+pub(super) fn whatever_a_node_answers_that_is_cut_off_no_write_is_taken_back() {
+    let (mut doubts, mut stale) = (0, 0);
+    for seed in 0..300 {
+        let mut random = Random::new(seed);
+        let mut store = Store::default();
+        let mut owner = Owner::new();
+        owner.work_out(&mut store, entry([index(A, 1)]));
+        let (mut cut_off, mut first) = (store.clone(), 1);
+        for offset in 2..12 {
+            let place = [A, B, C][usize::try_from(random.below(3)).unwrap()];
+            if random.below(8) == 0 {
+                first = offset;
+            }
+            let mut next = match random.below(3) {
+                _ if first == offset => entry([index(place, offset)]),
+                0 => entry([patch(&format!(r#"{{"location":{{"lon":{place}}},"p{offset}":1}}"#), offset)]),
+                _ => set(offset),
+            };
+            let mut attempts = 0;
+            while attempts < 100 {
+                attempts += 1;
+                owner.begin(next.clone());
+                while owner.batch().round().is_some() {
+                    // Two of three nodes are cut off, and in the end they are back.
+                    let node = match next.carry.looks() {
+                        0 => random.below(3),
+                        look => look as u64 % 3,
+                    };
+                    let reads = if node > 0 && attempts < 40 { cut_off.clone() } else { store.clone() };
+                    if random.below(8) == 0 && attempts < 40 {
+                        let lost = owner.unanswered();
+                        if random.below(2) == 0 {
+                            store.deliver(lost);
+                        }
+                    } else {
+                        owner.step_reading(&reads, &mut store);
+                    }
+                }
+                match owner.finish(&mut store) {
+                    Outcome::Again { reason, carry } => {
+                        doubts += u32::from(reason == OLDER_COPY);
+                        stale += u32::from(reason == "stale_copy");
+                        next.carry = carry;
+                    }
+                    Outcome::Done(_) => break,
+                    other => panic!("seed {seed}: {other:?}"),
+                }
+            }
+            assert!(attempts < 100, "seed {seed}: never done");
+            if random.below(3) == 0 {
+                cut_off = store.clone();
+            }
+        }
+        owner.sweep(&mut store);
+        let view = store.view(&id("x"));
+        let place = view.placement.as_ref().unwrap().shard.as_ref().unwrap().as_str().to_owned();
+        let text = store.text(&place);
+        counterexamples::at_rest(&store);
+        for offset in first + 1..12 {
+            assert!(text.contains(&format!("\"p{offset}\"")), "seed {seed}: p{offset} is gone from {text}");
+        }
+    }
+    assert!(doubts > 100 && stale > 100, "{doubts} {stale}");
+}

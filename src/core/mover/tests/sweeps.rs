@@ -1,0 +1,119 @@
+//! Old copies that stay until searches find the new ones (protocol, "What searches find").
+
+use super::*;
+use crate::io::elastic::rounds::BulkOutcome;
+
+fn in_a() -> Store {
+    Store::with(placed(1, Some("a"), &[]), &[("a", 1)])
+}
+
+/// Works on an entry, and gives what it sends.
+fn sent_by(owner: &mut Owner, store: &mut Store, entry: Entry) -> Vec<String> {
+    owner.begin(entry);
+    let mut sent = Vec::new();
+    while owner.batch().round().is_some() {
+        sent.extend(in_short(&owner.batch().calls()));
+        owner.step(store);
+    }
+    owner.finish(store);
+    sent
+}
+
+#[test]
+fn a_document_is_done_once_it_is_written_and_its_old_copy_stays_until_its_time_has_come() {
+    let mut store = in_a();
+    let mut owner = Owner::serving_searches();
+    let outcome = owner.work(&mut store, entry([index(B, 2)]));
+    assert_eq!((outcome_in_short(&outcome).as_str(), store.x().as_str()), ("moved", "2 b [a] | a@1 b@2"));
+    let [sweep] = owner.sweeps.as_slice() else { panic!("{:?}", owner.sweeps) };
+    assert_eq!((sweep.must_be_seen_in(), sweep.leftovers()), (Some(&shard("b")), [shard("a")].as_slice()));
+    assert_eq!(owner.sweep(&mut store), ["delete a@2"]);
+    owner.clear(&mut store);
+    assert_eq!(store.x(), "2 b [] | b@2");
+    assert_eq!(sent_by(&mut owner, &mut store, entry([index(B, 3)])), ["put b@3"], "in place again");
+}
+
+#[test]
+fn whoever_resumes_leaves_the_old_copy_as_well_whether_it_writes_or_not() {
+    for copies in [vec![("a", 1)], vec![("a", 1), ("b", 2)]] {
+        let mut store = Store::with(placed(2, Some("b"), &["a"]), &copies);
+        let mut owner = Owner::serving_searches();
+        owner.work(&mut store, entry([index(B, 2)]));
+        assert_eq!(store.x(), "2 b [a] | a@1 b@2");
+        assert_eq!(owner.sweep(&mut store), ["delete a@2"]);
+    }
+}
+
+#[test]
+fn copies_of_a_deleted_document_go_at_once() {
+    let mut store = in_a();
+    let mut owner = Owner::serving_searches();
+    owner.work(&mut store, entry([index(B, 2)]));
+    owner.work(&mut store, entry([delete(3)]));
+    assert_eq!(store.x(), "3 deleted [a b] | ");
+    // Refused by the tombstones: nothing is left for it.
+    assert_eq!(owner.sweep(&mut store), ["delete a@2"]);
+    assert_eq!(
+        owner.work_out(&mut store, entry([index(A, 4)])),
+        Outcome::Done(Done::Indexed { moved: false })
+    );
+    assert_eq!(store.x(), "4 a [] | a@4");
+}
+
+#[test]
+fn a_sweep_does_not_remove_a_copy_that_came_back_meanwhile() {
+    let mut store = in_a();
+    let mut owner = Owner::serving_searches();
+    owner.work(&mut store, entry([index(B, 2)]));
+    owner.work(&mut store, entry([index(A, 3)]));
+    assert_eq!(store.x(), "3 a [b] | a@3 b@2");
+    assert_eq!(owner.sweep(&mut store), ["delete a@2", "delete b@3"]);
+    owner.clear(&mut store);
+    assert_eq!(store.x(), "3 a [] | a@3");
+}
+
+/// The model found it: an earlier sweep has emptied a geoshard, and a later one that left it out would leave no tombstone of its own
+/// position there, for the write of a zombie in between.
+#[test]
+fn a_sweep_does_not_speak_for_a_later_one() {
+    let mut store = in_a();
+    let mut owner = Owner::serving_searches();
+    let mut zombie = Owner::serving_searches();
+    owner.work(&mut store, entry([index(B, 2)]));
+    let earlier = std::mem::take(&mut owner.sweeps);
+    zombie.begin(entry([index(A, 3)])).up_to(Round::WriteDocuments, &mut store);
+    owner.work_out(&mut store, entry([index(A, 3), index(B, 4)]));
+    let later = std::mem::replace(&mut owner.sweeps, earlier);
+    assert_eq!(owner.sweep(&mut store), ["delete a@2"]);
+    owner.sweeps = later;
+    assert_eq!(owner.sweep(&mut store), ["delete a@4"]);
+    zombie.finish(&mut store);
+    owner.clear(&mut store);
+    assert_eq!(store.x(), "4 b [] | b@4");
+}
+
+#[test]
+fn a_placement_written_since_names_what_was_swept_and_is_not_cleared_for_it() {
+    let mut store = in_a();
+    let mut owner = Owner::serving_searches();
+    owner.work(&mut store, entry([index(B, 2)]));
+    let earlier = std::mem::take(&mut owner.sweeps);
+    owner.work(&mut store, entry([index(C, 3)]));
+    let later = std::mem::replace(&mut owner.sweeps, earlier);
+    owner.sweep(&mut store);
+    owner.clear(&mut store);
+    assert_eq!(store.x(), "3 c [a b] | b@2 c@3");
+    owner.sweeps = later;
+    assert_eq!(owner.sweep(&mut store), ["delete a@3", "delete b@3"]);
+}
+
+#[test]
+fn a_sweep_without_an_answer_is_still_owed() {
+    let mut store = in_a();
+    let mut owner = Owner::new();
+    owner.begin(entry([index(B, 2)])).up_to(Round::CleanUp, &mut store);
+    owner.answered(vec![Answer::Bulk(BulkOutcome::Unanswered)]);
+    let outcome = owner.finish(&mut store);
+    assert_eq!(outcome_in_short(&outcome), "moved");
+    assert_eq!(owner.sweep(&mut store), ["delete a@2"]);
+}

@@ -1,0 +1,413 @@
+//! The owner's cache of placements: those used least recently go first.
+//!
+//! There is one entry for each document that was written lately, a hundred thousand of them, and they live long among records
+//! that live for a moment. Each in a place of its own would keep pages of memory from being given back that hold nothing else
+//! any more, so all are in one piece: ids that are not very long are part of their entry, names of geoshards are shared, and
+//! what few placements have is apart. Entries name their neighbours by number, in the order of use.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::num::NonZeroUsize;
+
+use ahash::RandomState;
+use bytes::Bytes;
+use hashbrown::HashTable;
+use slab::Slab;
+use smallvec::SmallVec;
+
+use super::{Floor, Known, Leftovers, Placement};
+use crate::base::ids::{DocId, ShardId};
+use crate::base::position::Position;
+use crate::base::requests::Stamp;
+use crate::core::counting::version::History;
+
+/// Ids up to this length, those of UUIDs among them, cost no allocation.
+const INLINE_ID_BYTES: usize = 40;
+/// More names of geoshards than any map has: those of maps that are long gone are forgotten.
+const MOST_NAMES: usize = 4096;
+/// No entry.
+const NONE: u32 = u32::MAX;
+/// In place of the state of a placement that has to be read.
+const FORGOTTEN: Stamp = Stamp { seq_no: u64::MAX, primary_term: u64::MAX };
+
+/// Placements that this owner read or wrote since its partition was assigned; the least recently used go first.
+///
+/// One that survived into a later assignment would make two copies: the cache lives and dies with the partition task.
+#[derive(Clone)]
+pub struct PlacementCache {
+    capacity: usize,
+    entries: Slab<Entry>,
+    /// The entries' numbers, by the hashes of their ids.
+    places: HashTable<u32>,
+    /// Keyed at random: whoever writes to the topic chooses the ids.
+    hasher: RandomState,
+    newest: u32,
+    oldest: u32,
+    names: HashSet<ShardId, RandomState>,
+}
+
+#[derive(Clone)]
+struct Entry {
+    id: SmallVec<[u8; INLINE_ID_BYTES]>,
+    pos: Position,
+    stamp: Stamp,
+    shard: Option<ShardId>,
+    partition: Option<i32>,
+    at_least: Position,
+    rare: Option<Box<Rare>>,
+    /// Its neighbours in the order of use.
+    newer: u32,
+    older: u32,
+}
+
+/// What few placements have.
+#[derive(Clone)]
+struct Rare {
+    leftovers: Leftovers,
+    refused: bool,
+    fetched: Option<Bytes>,
+    versions: History,
+    swept: bool,
+}
+
+impl Rare {
+    fn is_nothing(&self) -> bool {
+        let Self { leftovers, refused, fetched, versions, swept } = self;
+        leftovers.is_empty() && !refused && fetched.is_none() && versions.is_empty() && !swept
+    }
+}
+
+impl Entry {
+    fn known(&self) -> Known {
+        let (pos, shard) = (self.pos, self.shard.clone());
+        let placement = Placement::new(pos, shard, []).by_partition(self.partition);
+        let mut known = Known { at_least: self.at_least, ..Known::new(placement, self.stamp) };
+        if let Some(rare) = &self.rare {
+            let Rare { leftovers, refused, fetched, versions, swept } = (**rare).clone();
+            known.placement = Placement { leftovers, refused, fetched, versions, ..known.placement };
+            known.swept = swept;
+        }
+        known
+    }
+
+    fn set(&mut self, known: Known) {
+        let Known { placement, stamp, swept, at_least, .. } = known;
+        let Placement { pos, shard, leftovers, refused, fetched, partition, versions } = placement;
+        let rare = Rare { leftovers, refused, fetched, versions, swept };
+        (self.pos, self.stamp, self.shard, self.partition) = (pos, stamp, shard, partition);
+        self.at_least = self.at_least.max(at_least);
+        match &mut self.rare {
+            place if rare.is_nothing() => *place = None,
+            Some(place) => **place = rare,
+            place => *place = Some(Box::new(rare)),
+        }
+    }
+}
+
+impl PlacementCache {
+    /// An empty cache that holds at most `capacity` placements. It takes memory as they come.
+    pub fn new(capacity: NonZeroUsize) -> Self {
+        Self {
+            // Numbers of entries have 32 bits, and one of them is none.
+            capacity: capacity.get().min(NONE as usize),
+            entries: Slab::new(),
+            places: HashTable::new(),
+            hasher: RandomState::new(),
+            newest: NONE,
+            oldest: NONE,
+            names: HashSet::default(),
+        }
+    }
+
+    /// How many placements it holds at most.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Changes the capacity; what is too much goes, and its memory with it.
+    pub fn resize(&mut self, capacity: NonZeroUsize) {
+        let mut resized = Self::new(capacity);
+        if self.len() <= resized.capacity {
+            self.capacity = resized.capacity;
+            return;
+        }
+        let kept: Vec<u32> = self.numbers().take(resized.capacity).collect();
+        for number in kept.into_iter().rev() {
+            resized.insert(self.entries.remove(number as usize));
+        }
+        resized.names = std::mem::take(&mut self.names);
+        *self = resized;
+    }
+
+    /// The placement of `id`, if known.
+    pub fn get(&mut self, id: &DocId) -> Option<Known> {
+        let number = self.find(id)?;
+        if self.entries[number as usize].stamp == FORGOTTEN {
+            return None;
+        }
+        self.unlink(number);
+        self.link_newest(number);
+        Some(self.entries[number as usize].known())
+    }
+
+    /// Takes note of a placement that was just read or written, unless it is out of date.
+    pub fn put(&mut self, id: &DocId, mut known: Known) {
+        if known.outdated {
+            return;
+        }
+        known.placement.shard = known.placement.shard.map(|shard| self.shared(shard));
+        if let Some(number) = self.find(id) {
+            self.unlink(number);
+            self.link_newest(number);
+            return self.entries[number as usize].set(known);
+        }
+        if self.len() >= self.capacity {
+            self.remove(self.oldest);
+        }
+        let id = SmallVec::from_slice(id.as_str().as_bytes());
+        let Known { placement: Placement { pos, .. }, stamp, at_least, .. } = known;
+        let (shard, partition, rare) = (None, None, None);
+        let mut entry = Entry { id, pos, stamp, shard, partition, at_least, rare, newer: NONE, older: NONE };
+        entry.set(known);
+        self.insert(entry);
+    }
+
+    /// What is known of `id`, also where its placement was forgotten.
+    pub fn floor(&self, id: &DocId) -> Floor {
+        let Some(number) = self.find(id) else { return Floor::default() };
+        let Entry { pos, at_least, .. } = self.entries[number as usize];
+        Floor { pos, version: at_least }
+    }
+
+    /// Takes note of a version of the document that was just written or read, if its placement is or was known.
+    pub fn saw(&mut self, id: &DocId, version: Position) {
+        if let Some(number) = self.find(id) {
+            let entry = &mut self.entries[number as usize];
+            entry.at_least = entry.at_least.max(version);
+        }
+    }
+
+    /// Forgets the placement of `id`: the next entry reads it. What is below it stays known.
+    pub fn forget(&mut self, id: &DocId) {
+        if let Some(number) = self.find(id) {
+            let entry = &mut self.entries[number as usize];
+            entry.stamp = FORGOTTEN;
+            (entry.shard, entry.partition, entry.rare) = (None, None, None);
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        *self = Self::new(NonZeroUsize::new(self.capacity).unwrap_or(NonZeroUsize::MIN));
+    }
+
+    /// How many placements are known, or are known to be out of date.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether none is known.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn find(&self, id: &DocId) -> Option<u32> {
+        let id = id.as_str().as_bytes();
+        let is_it = |number: &u32| self.entries[*number as usize].id.as_slice() == id;
+        self.places.find(self.hasher.hash_one(id), is_it).copied()
+    }
+
+    /// An entry of an id that has none, as the newest.
+    fn insert(&mut self, entry: Entry) {
+        let hash = self.hasher.hash_one(entry.id.as_slice());
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "numbers are below the capacity, which has 32 bits"
+        )]
+        let number = self.entries.insert(entry) as u32;
+        let rehash = |number: &u32| self.hasher.hash_one(self.entries[*number as usize].id.as_slice());
+        self.places.insert_unique(hash, number, rehash);
+        self.link_newest(number);
+    }
+
+    fn remove(&mut self, number: u32) {
+        self.unlink(number);
+        let entry = self.entries.remove(number as usize);
+        let hash = self.hasher.hash_one(entry.id.as_slice());
+        if let Ok(place) = self.places.find_entry(hash, |other| *other == number) {
+            place.remove();
+        }
+    }
+
+    fn link_newest(&mut self, number: u32) {
+        let older = std::mem::replace(&mut self.newest, number);
+        let entry = &mut self.entries[number as usize];
+        (entry.newer, entry.older) = (NONE, older);
+        match older {
+            NONE => self.oldest = number,
+            older => self.entries[older as usize].newer = number,
+        }
+    }
+
+    fn unlink(&mut self, number: u32) {
+        let Entry { newer, older, .. } = self.entries[number as usize];
+        match newer {
+            NONE => self.newest = older,
+            newer => self.entries[newer as usize].older = older,
+        }
+        match older {
+            NONE => self.oldest = newer,
+            older => self.entries[older as usize].newer = newer,
+        }
+    }
+
+    /// The entries, the most recently used first.
+    fn numbers(&self) -> impl Iterator<Item = u32> {
+        let next = |number: u32| (number != NONE).then_some(number);
+        std::iter::successors(next(self.newest), move |&number| next(self.entries[number as usize].older))
+    }
+
+    /// One name for all placements of a geoshard.
+    fn shared(&mut self, shard: ShardId) -> ShardId {
+        if let Some(shared) = self.names.get(&shard) {
+            return shared.clone();
+        }
+        if self.names.len() >= MOST_NAMES {
+            self.names.clear();
+        }
+        self.names.insert(shard.clone());
+        shard
+    }
+}
+
+impl fmt::Debug for PlacementCache {
+    /// All that is known, most recently used first: two caches that look alike behave alike.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let entries = self.numbers().map(|number| &self.entries[number as usize]);
+        f.debug_map().entries(entries.map(|entry| (entry.id.escape_ascii(), entry.known()))).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::random::Random;
+    use crate::core::counting::facets::Facets;
+
+    fn id(number: u64) -> DocId {
+        let long = if number.is_multiple_of(7) { "-".repeat(60) } else { String::new() };
+        DocId::from_key(Some(format!("d{number}{long}").as_bytes())).unwrap()
+    }
+
+    fn known(number: u64) -> Known {
+        let pos = Position::from_version(number + 1);
+        let shard = |name: u64| ShardId::new(&format!("s{name}")).unwrap();
+        let mut placement = match number % 5 {
+            0 => Placement::new(pos, None, [shard(1)]),
+            1 => Placement::new(pos, Some(shard(number % 3)), [shard(7), shard(8)]).after_refusal(),
+            2 => Placement::new(pos, Some(shard(number % 3)), []).with_fetched(Some("{}".into())),
+            _ => Placement::new(pos, Some(shard(number % 3)), []).by_partition(Some(7)),
+        };
+        if number.is_multiple_of(11) {
+            placement = placement.with_history(History::default().with(pos, pos, Facets::default()));
+        }
+        let stamp = Stamp { seq_no: number, primary_term: number / 2 };
+        let at_least = Position::from_version(number % 17);
+        Known { swept: number % 5 == 1, at_least, ..Known::new(placement, stamp) }
+    }
+
+    /// The slow way: the most recently used first.
+    #[derive(Default)]
+    struct Model(Vec<(DocId, Option<Known>, Floor)>);
+
+    impl Model {
+        fn find(&self, id: &DocId) -> Option<usize> {
+            self.0.iter().position(|(other, ..)| other == id)
+        }
+    }
+
+    #[test]
+    fn it_does_what_a_list_in_the_order_of_use_does() {
+        for seed in 0..20 {
+            let mut random = Random::new(seed);
+            let mut capacity = 30;
+            let mut cache = PlacementCache::new(NonZeroUsize::new(capacity).unwrap());
+            let mut model = Model::default();
+            for step in 0..3_000 {
+                let id = id(random.below(60));
+                match random.below(20) {
+                    0 => {
+                        cache.forget(&id);
+                        if let Some(at) = model.find(&id) {
+                            model.0[at].1 = None;
+                        }
+                    }
+                    1 if random.below(10) == 0 => {
+                        capacity = usize::try_from(1 + random.below(40)).unwrap();
+                        cache.resize(NonZeroUsize::new(capacity).unwrap());
+                    }
+                    2 if random.below(50) == 0 => {
+                        cache.clear();
+                        model.0.clear();
+                    }
+                    3 => {
+                        let version = Position::from_version(random.below(20));
+                        cache.saw(&id, version);
+                        if let Some(at) = model.find(&id) {
+                            model.0[at].2.version = model.0[at].2.version.max(version);
+                        }
+                    }
+                    4..10 => {
+                        let at = model.find(&id);
+                        let floor = at.map(|at| model.0[at].2).unwrap_or_default();
+                        assert_eq!(cache.floor(&id), floor);
+                        let found = at.filter(|&at| model.0[at].1.is_some()).map(|at| model.0.remove(at));
+                        let known = found.as_ref().and_then(|(_, known, floor)| {
+                            Some(Known { at_least: floor.version, ..known.clone()? })
+                        });
+                        assert_eq!(cache.get(&id), known);
+                        model.0.splice(0..0, found);
+                    }
+                    _ => {
+                        let known = known(random.below(1_000));
+                        cache.put(&id, known.clone());
+                        let before = model.find(&id).map(|at| model.0.remove(at).2).unwrap_or_default();
+                        let version = before.version.max(known.at_least);
+                        let floor = Floor { pos: known.placement.pos, version };
+                        model.0.insert(0, (id, Some(known), floor));
+                    }
+                }
+                model.0.truncate(capacity);
+                assert_eq!(cache.len(), model.0.len(), "seed {seed}, step {step}");
+            }
+            let ids: Vec<_> = model.0.iter().map(|(id, ..)| id.as_str().as_bytes()).collect();
+            let all: Vec<_> =
+                cache.numbers().map(|number| cache.entries[number as usize].id.as_slice()).collect();
+            assert_eq!(all, ids, "seed {seed}");
+            assert_eq!(cache.places.len(), all.len(), "seed {seed}");
+        }
+    }
+
+    /// docs/performance.md counts on it.
+    #[test]
+    fn an_entry_takes_120_bytes_and_placements_of_a_geoshard_share_its_name() {
+        assert_eq!(size_of::<Entry>(), 120);
+        let mut cache = PlacementCache::new(NonZeroUsize::new(10).unwrap());
+        for number in [3, 13] {
+            cache.put(&id(number), known(18));
+            assert!(cache.entries.iter().all(|(_, entry)| entry.rare.is_none() && !entry.id.spilled()));
+        }
+        let names: Vec<*const u8> = cache.entries.iter().map(|(_, entry)| name_of(entry).as_ptr()).collect();
+        assert_eq!(names[0], names[1]);
+        for number in 0..2 * MOST_NAMES {
+            let mut known = known(3);
+            known.placement.shard = Some(ShardId::new(&format!("n{number}")).unwrap());
+            cache.put(&id(1), known);
+        }
+        assert!(cache.names.len() <= MOST_NAMES);
+    }
+
+    fn name_of(entry: &Entry) -> &str {
+        entry.shard.as_ref().unwrap().as_str()
+    }
+}

@@ -1,0 +1,269 @@
+//! Where a document is: the record in the placements index, and the owner's cache of such records.
+//!
+//! A placement names every geoshard that may hold a copy of its document (INV-1). It is written only by
+//! compare-and-set against the record that was read, so each known placement carries the [`Stamp`] of its state.
+
+mod cache;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
+use smallvec::SmallVec;
+
+pub use self::cache::PlacementCache;
+use crate::base::ids::ShardId;
+use crate::base::position::{Epoch, Position};
+use crate::base::requests::Stamp;
+use crate::core::counting::facets::Facets;
+use crate::core::counting::version::History;
+
+/// Geoshards that may still hold an old copy. Nearly always none or one.
+pub type Leftovers = SmallVec<[ShardId; 1]>;
+
+/// What was decided about a document's place, and at which position.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Record")]
+pub struct Placement {
+    /// Position at which it was decided; never goes back (INV-4).
+    pub pos: Position,
+    /// The geoshard that the document belongs to; `None` if it was deleted.
+    pub shard: Option<ShardId>,
+    /// Geoshards other than `shard` that may hold an old copy; sorted.
+    pub leftovers: Leftovers,
+    /// Elasticsearch refused the document at `pos` for good: `shard` is where the last good copy stayed, if there is one, and
+    /// whoever meets the record at `pos` again dead-letters it again rather than writing it there.
+    pub refused: bool,
+    /// The document as it was decided at `pos`, while it may not be in `shard` yet: only where nobody could make it again, for
+    /// it comes from the source of truth, which may say something else when asked again (protocol, "Refeed").
+    pub fetched: Option<Bytes>,
+    /// The partition of the record at `pos`. `None` where no record decided (adopted, repaired), or an earlier geofold did.
+    pub partition: Option<i32>,
+    /// What the document contributes to the counts, by positions up to `pos` (docs/tally.md). Empty if nothing is counted.
+    pub versions: History,
+}
+
+/// The JSON form of a placement, as it is read.
+///
+/// ⚠ A field of a later geofold makes it unreadable: whoever passed over the field would lose it with the next write.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    pos: Position,
+    #[serde(default)]
+    shard: Option<ShardId>,
+    #[serde(default)]
+    leftovers: Vec<ShardId>,
+    #[serde(default)]
+    deleted: bool,
+    #[serde(default)]
+    refused: bool,
+    #[serde(default)]
+    fetched: Option<Box<RawValue>>,
+    #[serde(default)]
+    partition: Option<i32>,
+    #[serde(default)]
+    versions: History,
+}
+
+/// The same, as it is written.
+#[derive(Serialize)]
+struct Written<'a> {
+    pos: Position,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shard: Option<&'a ShardId>,
+    #[serde(skip_serializing_if = "<[ShardId]>::is_empty")]
+    leftovers: &'a [ShardId],
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    deleted: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    refused: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fetched: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partition: Option<i32>,
+    #[serde(skip_serializing_if = "History::is_empty")]
+    versions: &'a History,
+}
+
+impl TryFrom<Record> for Placement {
+    type Error = &'static str;
+
+    fn try_from(record: Record) -> Result<Self, Self::Error> {
+        if record.deleted == record.shard.is_some() {
+            return Err("a placement has either a shard or \"deleted\": true");
+        }
+        if record.versions.last_position() > Some(record.pos) {
+            return Err("a placement's \"versions\" cannot be above its \"pos\"");
+        }
+        if record.fetched.is_some() && record.deleted {
+            return Err("a placement with \"deleted\" has no \"fetched\" document");
+        }
+        Ok(Self {
+            fetched: record.fetched.map(|document| String::from(Box::<str>::from(document)).into()),
+            pos: record.pos,
+            shard: record.shard,
+            leftovers: record.leftovers.into_iter().collect(),
+            refused: record.refused,
+            partition: record.partition,
+            versions: record.versions,
+        })
+    }
+}
+
+impl Serialize for Placement {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { pos, shard, leftovers, refused, fetched, partition, versions } = self;
+        // It was checked when it was fetched.
+        let fetched = fetched.as_ref().and_then(|document| serde_json::from_slice(document).ok());
+        let (shard, deleted) = (shard.as_ref(), shard.is_none());
+        let (pos, refused, partition) = (*pos, *refused, *partition);
+        Written { pos, shard, leftovers, deleted, refused, fetched, partition, versions }
+            .serialize(serializer)
+    }
+}
+
+impl Placement {
+    /// A placement whose leftovers are `may_hold` without `shard` itself, sorted, each once; it names no partition, and
+    /// has no history of facets.
+    pub fn new(pos: Position, shard: Option<ShardId>, may_hold: impl IntoIterator<Item = ShardId>) -> Self {
+        let mut leftovers: Leftovers =
+            may_hold.into_iter().filter(|other| Some(other) != shard.as_ref()).collect();
+        leftovers.sort_unstable();
+        leftovers.dedup();
+        let (refused, fetched, partition) = (false, None, None);
+        Self { pos, shard, leftovers, refused, fetched, partition, versions: History::default() }
+    }
+
+    /// The same, by a record of `partition`.
+    pub fn by_partition(self, partition: Option<i32>) -> Self {
+        Self { partition, ..self }
+    }
+
+    /// The partition that the document's records of `epoch` are in, if it is known.
+    pub fn partition_in(&self, epoch: Epoch) -> Option<i32> {
+        self.partition.filter(|_| self.pos.epoch() == epoch)
+    }
+
+    /// The same with this history.
+    pub fn with_history(self, versions: History) -> Self {
+        Self { versions, ..self }
+    }
+
+    /// The same with the document that was fetched for it.
+    pub fn with_fetched(self, fetched: Option<Bytes>) -> Self {
+        Self { fetched: fetched.filter(|_| self.shard.is_some()), ..self }
+    }
+
+    /// What the document contributes to the counts at `pos`; `None` if it was never counted.
+    pub fn facets(&self) -> Option<&Facets> {
+        self.versions.current()
+    }
+
+    /// The same, saying that the document at `pos` was refused.
+    pub fn after_refusal(self) -> Self {
+        Self { refused: true, ..self }
+    }
+
+    /// Every geoshard that may hold a copy (INV-1).
+    pub fn may_hold(&self) -> impl Iterator<Item = &ShardId> {
+        self.shard.iter().chain(&self.leftovers)
+    }
+
+    /// The JSON stored in the placements index.
+    pub fn to_json(&self) -> Bytes {
+        // Serializing plain strings and numbers into a Vec cannot fail.
+        Bytes::from(serde_json::to_vec(self).unwrap_or_default())
+    }
+
+    /// Reads the JSON back.
+    pub fn from_json(json: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(json)
+    }
+}
+
+/// Positions never go back (INV-4): what is below these is out of date.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Floor {
+    /// Of the document's placement.
+    pub pos: Position,
+    /// Of its newest copy.
+    pub version: Position,
+}
+
+/// A placement as it stands in the index, as far as its owner knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// The record.
+    pub placement: Placement,
+    /// Its state, for compare-and-set.
+    pub stamp: Stamp,
+    /// This owner has deleted the copies in all leftovers at `placement.pos`; only the record does not say so yet.
+    pub swept: bool,
+    /// The highest version of the document that this owner has written or read. A copy below it is not the newest.
+    pub at_least: Position,
+    /// This owner has known a later one: the answer came from a node that is cut off.
+    pub outdated: bool,
+}
+
+impl Known {
+    /// As just read or written.
+    pub fn new(placement: Placement, stamp: Stamp) -> Self {
+        Self { placement, stamp, swept: false, at_least: Position::NONE, outdated: false }
+    }
+
+    /// The same, by what its owner knew before.
+    pub fn above(self, floor: Floor) -> Self {
+        let outdated = self.placement.pos < floor.pos;
+        Self { at_least: self.at_least.max(floor.version), outdated, ..self }
+    }
+
+    /// The geoshards, other than the placement's own, that may really still hold a copy.
+    pub fn unswept(&self) -> &[ShardId] {
+        if self.swept { &[] } else { &self.placement.leftovers }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::testing::shard;
+
+    #[test]
+    fn a_placement_survives_the_way_through_json() {
+        let pos = Position::from_version(1 << 62);
+        for placement in [
+            Placement::new(pos, Some(shard("a")), []),
+            Placement::new(pos, None, [shard("b"), shard("a")]),
+            Placement { refused: true, ..Placement::new(pos, Some(shard("a")), [shard("b")]) },
+            Placement::new(pos, Some(shard("a")), []).by_partition(Some(7)),
+            Placement::new(pos, Some(shard("a")), []).with_fetched(Some(r#"{"n":1.10,"a":[]}"#.into())),
+            Placement::new(pos, None, []).with_history(History::default().with(pos, pos, Facets::default())),
+        ] {
+            assert_eq!(Placement::from_json(&placement.to_json()).unwrap(), placement);
+        }
+        assert!(Placement::from_json(br#"{"pos":1}"#).is_err(), "neither shard nor deleted");
+        let ahead = br#"{"pos":1,"deleted":true,"versions":[[2,{}]]}"#;
+        assert!(Placement::from_json(ahead).is_err(), "facets of a later record than the placement's");
+    }
+
+    #[test]
+    fn a_history_is_in_the_json_only_where_there_is_one() {
+        let placement = Placement::new(Position::from_version(7), Some(shard("a")), []);
+        assert_eq!(placement.to_json(), r#"{"pos":7,"shard":"a"}"#);
+        let tagged: Facets = serde_json::from_str(r#"{"tags":["x","y"]}"#).unwrap();
+        let history = History::default().with(placement.pos, placement.pos, tagged);
+        let counted = placement.with_history(history);
+        assert_eq!(counted.to_json(), r#"{"pos":7,"shard":"a","versions":[[7,{"tags":["x","y"]}]]}"#);
+        assert_eq!(Placement::from_json(&counted.to_json()).unwrap(), counted);
+    }
+
+    #[test]
+    fn leftovers_never_name_the_shard_itself_and_name_others_once() {
+        let placement = Placement::new(
+            Position::from_version(1),
+            Some(shard("a")),
+            [shard("c"), shard("a"), shard("b"), shard("c")],
+        );
+        assert_eq!(placement.leftovers.as_slice(), [shard("b"), shard("c")]);
+    }
+}

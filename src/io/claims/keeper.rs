@@ -1,0 +1,367 @@
+//! Takes and renews the claims of all partitions of a worker: one small request for all of them each third of a batch
+//! deadline, and at once for one that is new or acts by another generation of the maps.
+//!
+//! A claim is renewed by writing it, not by reading it: a copy of the meta index that is cut off from its cluster may still
+//! answer reads, and would confirm a claim that was taken over elsewhere.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::record::{Claim, claim_key};
+use super::slot::{Found, Slot, Standing, Taken};
+use crate::base::clock::Clock;
+use crate::base::sabotage::{self, Sabotage};
+use crate::io::elastic::answer::{BulkVerdict, GetVerdict, judge_bulk, judge_get};
+use crate::io::elastic::{BulkOp, CallError, Elastic, Get, Guard, Index};
+
+/// How long one request may take, at most.
+const LONGEST_REQUEST: Duration = Duration::from_secs(10);
+/// How often it is looked for claims that are due.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long a worker that stops waits for the last claims to be written.
+const LAST_REQUEST: Duration = Duration::from_secs(2);
+/// So often within one look a claim is read and written anew, if others write it at the same time.
+const ATTEMPTS: usize = 3;
+
+/// Takes claims for partition tasks. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Claims {
+    shared: Option<Arc<Shared>>,
+    clock: Arc<dyn Clock>,
+    deadline: Duration,
+}
+
+#[derive(Debug)]
+struct Shared {
+    slots: Mutex<BTreeMap<i32, (Slot, watch::Sender<Standing>)>>,
+    /// What owners that have ended leave behind, with the partition.
+    endings: Mutex<Vec<(i32, Guard, Claim)>>,
+    /// Who claims, for people.
+    owner: Arc<str>,
+    /// Told when a claim has to be written.
+    wanted: Notify,
+    /// Part of every assignment's name.
+    process: u64,
+    assignments: Mutex<u64>,
+}
+
+impl Shared {
+    fn slots(&self) -> MutexGuard<'_, BTreeMap<i32, (Slot, watch::Sender<Standing>)>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Claims {
+    /// Every partition is claimed as soon as it is assigned, without anybody being asked: for tests.
+    pub fn unchecked(clock: Arc<dyn Clock>, deadline: Duration) -> Self {
+        Self { shared: None, clock, deadline }
+    }
+
+    /// Claims a partition that was just assigned, whose owner acts by this generation of the maps.
+    pub fn claim(&self, partition: i32, generation: u64) -> Claimed {
+        let now = self.clock.now();
+        let of = self.shared.clone().map(|shared| {
+            let mut count = shared.assignments.lock().unwrap_or_else(PoisonError::into_inner);
+            *count += 1;
+            let assignment = format!("{:016x}-{count}", shared.process);
+            drop(count);
+            (shared, assignment)
+        });
+        let standing = match &of {
+            Some((shared, assignment)) => {
+                let slot = Slot::new(assignment.clone(), now, self.deadline, generation);
+                let (sender, receiver) = watch::channel(slot.standing.clone());
+                shared.slots().insert(partition, (slot, sender));
+                shared.wanted.notify_one();
+                receiver
+            }
+            None => {
+                let taken = Some(Taken {
+                    at: now,
+                    deadline: self.deadline,
+                    zombies: self.deadline.saturating_mul(2),
+                });
+                watch::channel(Standing { taken, ..Standing::default() }).1
+            }
+        };
+        Claimed { of, partition, standing, clock: self.clock.clone(), max_age: self.deadline }
+    }
+}
+
+/// A partition's claim, for its task. The claim is kept until this is dropped.
+#[derive(Debug)]
+pub struct Claimed {
+    of: Option<(Arc<Shared>, String)>,
+    partition: i32,
+    standing: watch::Receiver<Standing>,
+    clock: Arc<dyn Clock>,
+    max_age: Duration,
+}
+
+impl Claimed {
+    /// The owner acts by this generation of the maps from now on; the claim will say so.
+    pub fn act_by(&self, generation: u64) {
+        let Some((shared, assignment)) = &self.of else { return };
+        if let Some((slot, _)) = shared.slots().get_mut(&self.partition)
+            && slot.assignment == *assignment
+            && slot.generation != generation
+        {
+            slot.generation = generation;
+            shared.wanted.notify_one();
+        }
+    }
+
+    /// Whether a batch may begin: the claim that was taken then was confirmed no longer than a batch deadline ago, with this
+    /// generation.
+    pub fn is_confirmed(&self, taken: Option<Taken>, generation: u64) -> bool {
+        if self.of.is_none() || sabotage::is(Sabotage::ClaimIsNotAsked) {
+            return true;
+        }
+        let standing = self.standing.borrow();
+        standing.generation == generation
+            && standing.taken == taken
+            && standing.lost_to.is_none()
+            && standing.confirmed_at.is_some_and(|at| self.clock.now().since(at) <= self.max_age)
+    }
+
+    /// The owner has ended in good order: nothing that it has sent is under way, and it sends nothing more. Whoever takes the
+    /// partition over does not wait for it then. It is told once; if that does not arrive, it is waited for.
+    pub fn end(&self) {
+        let Some((shared, assignment)) = &self.of else { return };
+        let ending = match shared.slots().get(&self.partition) {
+            Some((slot, _)) if slot.assignment == *assignment => slot.end(&shared.owner, self.clock.now()),
+            _ => None,
+        };
+        if let Some((guard, claim)) = ending {
+            let mut endings = shared.endings.lock().unwrap_or_else(PoisonError::into_inner);
+            endings.push((self.partition, guard, claim));
+            drop(endings);
+            shared.wanted.notify_one();
+        }
+    }
+
+    /// How the claim stands.
+    pub fn standing(&self) -> Standing {
+        self.standing.borrow().clone()
+    }
+
+    /// Waits until it stands differently, or was confirmed again.
+    pub async fn changed(&mut self) {
+        if self.standing.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        let Some((shared, assignment)) = &self.of else { return };
+        let mut slots = shared.slots();
+        // It may be assigned anew already.
+        if slots.get(&self.partition).is_some_and(|(slot, _)| slot.assignment == *assignment) {
+            slots.remove(&self.partition);
+        }
+    }
+}
+
+/// Asks the meta index, for all partitions of a worker.
+pub struct Keeper {
+    elastic: Arc<dyn Elastic>,
+    topic: String,
+    timeout: Duration,
+    retry: Duration,
+    clock: Arc<dyn Clock>,
+    shared: Arc<Shared>,
+}
+
+impl Keeper {
+    /// Of the partitions of `topic`. `deadline`: `batch.deadline`; `process`: a number that no other process has.
+    pub fn new(
+        elastic: Arc<dyn Elastic>,
+        topic: &str,
+        owner: Arc<str>,
+        deadline: Duration,
+        clock: Arc<dyn Clock>,
+        process: u64,
+    ) -> (Self, Claims) {
+        let shared = Arc::new(Shared {
+            slots: Mutex::default(),
+            endings: Mutex::default(),
+            owner,
+            wanted: Notify::new(),
+            process,
+            assignments: Mutex::default(),
+        });
+        let claims = Claims { shared: Some(shared.clone()), clock: clock.clone(), deadline };
+        let timeout = (deadline / 6).min(LONGEST_REQUEST);
+        let retry = (deadline / 12).min(RETRY);
+        (Self { elastic, topic: topic.to_owned(), timeout, retry, clock, shared }, claims)
+    }
+
+    /// Keeps claims until told to stop, and leaves behind then what owners that have ended said last.
+    pub async fn run(self, stop: CancellationToken) {
+        loop {
+            self.look().await;
+            // Often, also where nothing is due for long: this clock stands still while the machine sleeps, and claims get old.
+            let pause = tokio::time::sleep(self.retry);
+            let told = async {
+                tokio::time::sleep(self.retry / 8).await;
+                self.shared.wanted.notified().await;
+            };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return self.leave().await,
+                () = told => {}
+                () = pause => {}
+            }
+        }
+    }
+
+    /// Reads and writes the claims that are due, once.
+    pub async fn look(&self) {
+        self.leave().await;
+        for _ in 0..ATTEMPTS {
+            if !self.read().await || !self.write().await {
+                return;
+            }
+        }
+    }
+
+    /// Reads the claims that cannot be written before that. `false`: there was no usable answer.
+    async fn read(&self) -> bool {
+        let now = self.clock.now();
+        let is_due = |slot: &Slot| slot.due_at() <= now && slot.is_to_be_read();
+        let read: Vec<(i32, String)> = {
+            let slots = self.shared.slots();
+            let due = slots.iter().filter(|(_, (slot, _))| is_due(slot));
+            due.map(|(partition, (slot, _))| (*partition, slot.assignment.clone())).collect()
+        };
+        let gets: Vec<Get> = read.iter().map(|(partition, _)| self.get(*partition)).collect();
+        if gets.is_empty() {
+            return true;
+        }
+        let answers = match self.elastic.mget(&gets, self.timeout).await {
+            Ok(answers) if answers.len() == gets.len() => answers,
+            Ok(answers) => {
+                return self.report(&CallError::Undecodable(format!("{} answers", answers.len())));
+            }
+            Err(error) => return self.report(&error),
+        };
+        let now = self.clock.now();
+        for ((partition, assignment), answer) in read.iter().zip(answers) {
+            let found = match judge_get(answer) {
+                GetVerdict::Missing => None,
+                GetVerdict::Found(found) => match serde_json::from_slice::<Claim>(&found.source) {
+                    Ok(claim) => Some(Found { claim, stamp: found.stamp }),
+                    Err(error) => {
+                        tracing::error!(partition, %error, "the partition's claim cannot be read; a later geofold may have written it");
+                        continue;
+                    }
+                },
+                GetVerdict::Again(error) | GetVerdict::Unauthorized(error) => {
+                    tracing::warn!(partition, %error, "the partition's claim could not be read");
+                    continue;
+                }
+            };
+            self.change(*partition, assignment, |slot| slot.found(found, now));
+        }
+        true
+    }
+
+    /// Writes the claims that are due. Whether one of them was somebody else's, and should be read at once.
+    async fn write(&self) -> bool {
+        let asked = self.clock.now();
+        let mut writes = Vec::new();
+        for (&partition, (slot, _)) in self.shared.slots().iter() {
+            if slot.due_at() <= asked
+                && let Some((guard, claim)) = slot.write(&self.shared.owner, asked)
+            {
+                let id = claim_key(&self.topic, partition);
+                let op = BulkOp::Index { index: Index::Meta, id, guard, source: claim.to_json() };
+                writes.push((partition, slot.assignment.clone(), claim.generation, op));
+            }
+        }
+        if writes.is_empty() {
+            return false;
+        }
+        let ops: Vec<BulkOp> = writes.iter().map(|(_, _, _, op)| op.clone()).collect();
+        let answers = match self.elastic.bulk(&ops, self.timeout).await {
+            Ok(answers) if answers.len() == ops.len() => answers,
+            Ok(answers) => {
+                return self.lost(&writes, &CallError::Undecodable(format!("{} answers", answers.len())));
+            }
+            Err(error) => return self.lost(&writes, &error),
+        };
+        let now = self.clock.now();
+        let mut conflicts = false;
+        for ((partition, assignment, generation, op), answer) in writes.into_iter().zip(answers) {
+            match judge_bulk(&op, answer) {
+                BulkVerdict::Done { stamp } => {
+                    self.change(partition, &assignment, |slot| slot.written(generation, stamp, asked, now));
+                }
+                BulkVerdict::Conflict => {
+                    conflicts = true;
+                    self.change(partition, &assignment, Slot::not_written);
+                }
+                verdict => {
+                    tracing::warn!(
+                        partition,
+                        ?verdict,
+                        "could not write the partition's claim; nothing is sent once the last confirmation is older than batch.deadline"
+                    );
+                    self.change(partition, &assignment, Slot::not_written);
+                }
+            }
+        }
+        conflicts
+    }
+
+    /// Writes what owners that have ended leave behind.
+    async fn leave(&self) {
+        let endings =
+            std::mem::take(&mut *self.shared.endings.lock().unwrap_or_else(PoisonError::into_inner));
+        let op = |(partition, guard, claim): (i32, Guard, Claim)| {
+            let id = claim_key(&self.topic, partition);
+            BulkOp::Index { index: Index::Meta, id, guard, source: claim.to_json() }
+        };
+        let ops: Vec<BulkOp> = endings.into_iter().map(op).collect();
+        // A conflict says that somebody has followed already.
+        if !ops.is_empty()
+            && let Err(error) = self.elastic.bulk(&ops, self.timeout.min(LAST_REQUEST)).await
+        {
+            tracing::warn!(%error, "could not release claims; the next owners of these partitions wait as if this worker were still active");
+        }
+    }
+
+    fn lost(&self, writes: &[(i32, String, u64, BulkOp)], error: &CallError) -> bool {
+        for (partition, assignment, _, _) in writes {
+            self.change(*partition, assignment, Slot::not_written);
+        }
+        self.report(error)
+    }
+
+    fn report(&self, error: &CallError) -> bool {
+        tracing::warn!(%error, "could not confirm claims; nothing is sent once the last confirmation is older than batch.deadline");
+        false
+    }
+
+    fn get(&self, partition: i32) -> Get {
+        Get { index: Index::Meta, id: claim_key(&self.topic, partition) }
+    }
+
+    /// Changes a claim, unless the partition was taken away or assigned anew, and tells its task.
+    fn change(&self, partition: i32, assignment: &str, change: impl FnOnce(&mut Slot)) {
+        if let Some((slot, sender)) = self.shared.slots().get_mut(&partition)
+            && slot.assignment == assignment
+        {
+            change(slot);
+            if *sender.borrow() != slot.standing {
+                sender.send_replace(slot.standing.clone());
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The claim as it is stored: the document `maps/<topic>/<partition>` of the index `<prefix>-meta`.
+//!
+//! It is written by compare-and-set only. Whoever writes it over another claim's state takes the partition over, and whoever
+//! held it before finds out with its next renewal, since that conflicts. geofold 0.1 keeps the same document without an
+//! assignment, and writes it only to confirm a generation of the maps: that is taken over like any other claim.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::base::ids::DocId;
+
+/// That somebody owns a partition, and by which maps it acts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// The generation of the record of the maps that the owner acts by.
+    pub generation: u64,
+    /// Who, for people.
+    pub owner: String,
+    /// The longest `batch.deadline` of all that may still act on the partition, in milliseconds: the owner's own, and that
+    /// of earlier owners until twice their deadline has passed.
+    pub deadline_ms: u64,
+    /// Tells the assignment from every other one, those of the same worker included.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub assignment: String,
+    /// The owner has ended in good order and sends nothing more: for so many milliseconds from then on earlier owners may
+    /// still act. Absent while it owns the partition, and if it may have left a request behind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_ms: Option<u64>,
+}
+
+impl Claim {
+    /// [`Claim::deadline_ms`].
+    pub fn deadline(&self) -> Duration {
+        Duration::from_millis(self.deadline_ms)
+    }
+
+    /// For how long anybody may act who had the partition before, from when this claim is taken over: a zombie's claim was
+    /// confirmed no later than that, its last batch begins within a deadline, and ends within another.
+    pub fn zombies(&self) -> Duration {
+        self.ended_ms.map_or(self.deadline().saturating_mul(2), Duration::from_millis)
+    }
+
+    /// As it is stored.
+    pub fn to_json(&self) -> Bytes {
+        // Serializing strings and numbers into a Vec cannot fail.
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+}
+
+/// `_id` of a partition's claim. No topic's name has a slash in it.
+pub fn claim_key(topic: &str, partition: i32) -> DocId {
+    let text = format!("maps/{topic}/{partition}");
+    #[expect(clippy::expect_used, reason = "topic names have 249 bytes at most, by Kafka's own rule")]
+    DocId::from_key(Some(text.as_bytes())).expect("a topic name fits an id")
+}

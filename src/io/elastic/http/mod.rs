@@ -1,0 +1,570 @@
+//! The [`Elastic`] trait over HTTP, on the `elasticsearch` crate.
+//!
+//! One transport for each node. The crate's own pools are not used: they neither notice dead nodes nor survive a failed
+//! sniff; [`Nodes`] chooses instead. Nothing is tried again here; that is `rounds/`. Bodies are passed to the crate as
+//! finished `Bytes`, which it sends without a copy. Proxy variables of the environment are respected.
+
+use std::error::Error as _;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use elasticsearch::auth::Credentials;
+use elasticsearch::cert::{Certificate, CertificateValidation};
+use elasticsearch::http::Method as HttpMethod;
+use elasticsearch::http::headers::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use elasticsearch::http::transport::{SingleNodeConnectionPool, Transport, TransportBuilder};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use serde_json::Value;
+use thiserror::Error;
+use url::Url;
+
+use super::aws::{self, Outgoing, Signer};
+use super::encode::MAX_PREFIX_BYTES;
+use super::nodes::{Nodes, NodesObserver};
+use super::{
+    AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer, Index, Method, decode,
+    encode,
+};
+use crate::base::clock::Clock;
+
+/// Indices named in one request to refresh them: with the longest prefix and the longest ids they fit a request line.
+const REFRESHED_AT_ONCE: usize = 20;
+
+/// An answer that announces more than this is not read.
+const MAX_ANSWER_BYTES: u64 = 256 << 20;
+
+/// How geofold proves who it is. Never shown by `Debug`.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Auth {
+    /// Not at all.
+    None,
+    /// Basic authentication.
+    Basic {
+        /// User name.
+        user: String,
+        /// Password.
+        password: String,
+    },
+    /// An API key: encoded, as Elasticsearch gives it out, or as `id:secret`.
+    ApiKey(String),
+    /// Each request is signed, as Amazon OpenSearch Service wants it.
+    Aws {
+        /// The region of the domain.
+        region: String,
+        /// The service's name in a signature: `es`, `aoss`.
+        service: &'static str,
+        /// Where the keys come from.
+        source: aws::credentials::Source,
+    },
+}
+
+impl fmt::Debug for Auth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "None",
+            Self::Basic { .. } => "Basic(redacted)",
+            Self::ApiKey(_) => "ApiKey(redacted)",
+            Self::Aws { .. } => "Aws(redacted)",
+        })
+    }
+}
+
+/// Where Elasticsearch is, and how to speak to it.
+#[derive(Debug, Clone)]
+pub struct HttpOptions {
+    /// One address for each node, `http` or `https`, without user name or password. A path is kept as a prefix.
+    pub urls: Vec<Url>,
+    /// Credentials, the same for all nodes.
+    pub auth: Auth,
+    /// PEM certificates of authorities to trust besides the public ones.
+    pub ca_pem: Option<Vec<u8>>,
+    /// What the names of all indices begin with; 1 to [`MAX_PREFIX_BYTES`] bytes.
+    pub prefix: String,
+    /// Limit for a request that is given none; each call brings its own.
+    pub request_timeout: Duration,
+}
+
+/// Why a client cannot be made of [`HttpOptions`].
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ConnectError {
+    /// Nowhere to connect to.
+    #[error("elasticsearch.urls is empty; give the address of at least one node")]
+    NoUrl,
+    /// An address that cannot be used. The address is shown without user name and password.
+    #[error("elasticsearch.urls: {url} cannot be used: {reason}")]
+    Url {
+        /// The address.
+        url: String,
+        /// What is wrong with it, and what to do.
+        reason: &'static str,
+    },
+    /// The index prefix cannot begin an index name.
+    #[error(
+        "the index prefix {0:?} cannot begin an index name; use 1 to 64 lower-case letters, digits, '-', '_' and '.', and begin with a letter or digit"
+    )]
+    Prefix(String),
+    /// The API key cannot be sent in a header.
+    #[error("elasticsearch.api_key has characters that no API key has; check for spaces and line breaks")]
+    ApiKey,
+    /// The certificates cannot be read.
+    #[error("elasticsearch.ca_file does not hold a PEM certificate that can be used: {0}")]
+    Ca(String),
+    /// The HTTP client cannot be made.
+    #[error("could not set up the http client for elasticsearch: {0}")]
+    Client(String),
+}
+
+/// Elasticsearch, over HTTP.
+pub struct HttpElastic {
+    targets: Vec<Target>,
+    nodes: Mutex<Nodes>,
+    signer: Option<Signer>,
+    observer: Option<Arc<dyn NodesObserver>>,
+    prefix: String,
+    clock: Arc<dyn Clock>,
+}
+
+struct Target {
+    /// Ends with a slash.
+    url: Url,
+    transport: Transport,
+}
+
+/// What a node answered, with any status.
+struct Answer {
+    status: u16,
+    retry_after: Option<Duration>,
+    body: Bytes,
+}
+
+impl Answer {
+    /// The body; a status other than success is an error.
+    fn success(self) -> Result<Bytes, CallError> {
+        if (200..300).contains(&self.status) {
+            return Ok(self.body);
+        }
+        let (kind, reason) = decode::error_body(&self.body);
+        Err(CallError::Status { status: self.status, kind, reason, retry_after: self.retry_after })
+    }
+}
+
+impl fmt::Debug for HttpElastic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A transport would show its credentials.
+        let urls: Vec<_> = self.targets.iter().map(|target| target.url.as_str()).collect();
+        f.debug_struct("HttpElastic")
+            .field("urls", &urls)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+impl HttpElastic {
+    /// Checks the options and makes a client of them. No connection is opened yet.
+    pub fn connect(options: &HttpOptions, clock: Arc<dyn Clock>) -> Result<Self, ConnectError> {
+        if options.urls.is_empty() {
+            return Err(ConnectError::NoUrl);
+        }
+        check_prefix(&options.prefix)?;
+        let credentials = credentials(&options.auth)?;
+        let signer = match &options.auth {
+            Auth::Aws { region, service, source } => {
+                Some(Signer::new(region.clone(), service, source.clone()).map_err(ConnectError::Client)?)
+            }
+            Auth::None | Auth::Basic { .. } | Auth::ApiKey(_) => None,
+        };
+        let targets = options
+            .urls
+            .iter()
+            .map(|url| Target::new(url, credentials.clone(), options))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            nodes: Mutex::new(Nodes::new(targets.len())),
+            targets,
+            signer,
+            observer: None,
+            prefix: options.prefix.clone(),
+            clock,
+        })
+    }
+
+    /// Tells `observer` how many nodes answer: now, and whenever that changes.
+    #[must_use]
+    pub fn observed_by(mut self, observer: Arc<dyn NodesObserver>) -> Self {
+        let (up, down) = self.nodes().up_and_down();
+        observer.nodes(up, down);
+        self.observer = Some(observer);
+        self
+    }
+
+    /// What the names of all indices begin with.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Sends one request to the node whose turn it is.
+    async fn send(
+        &self,
+        method: HttpMethod,
+        path: &str,
+        content_type: &'static str,
+        body: Option<Bytes>,
+        timeout: Duration,
+    ) -> Result<Answer, CallError> {
+        let node = self.nodes().pick(self.clock.now());
+        self.send_to(node, method, path, content_type, body, timeout).await
+    }
+
+    async fn send_to(
+        &self,
+        node: usize,
+        method: HttpMethod,
+        path: &str,
+        content_type: &'static str,
+        body: Option<Bytes>,
+        timeout: Duration,
+    ) -> Result<Answer, CallError> {
+        let target = &self.targets[node];
+        let (headers, left) = match &self.signer {
+            None => (Target::headers(content_type), timeout),
+            Some(signer) => {
+                let began = self.clock.now();
+                let mut headers = Target::headers(content_type);
+                target.sign(signer, method, path, &mut headers, &body, timeout).await?;
+                // What it took to have keys is no longer there: nothing may be under way after its time.
+                (headers, timeout.saturating_sub(self.clock.now().since(began)))
+            }
+        };
+        if left.is_zero() {
+            return Err(CallError::Unsigned(format!("it took all of {timeout:?} to have keys")));
+        }
+        let mut answer = target.send(method, path, headers, body, left).await;
+        if let (Some(_), Ok(answer)) = (&self.signer, &mut answer)
+            && let Some((status, body)) = aws::explain(answer.status, &answer.body)
+        {
+            *answer = Answer { status, body, ..*answer };
+        }
+        let failure = match &answer {
+            Ok(answer) if matches!(answer.status, 502 | 503) => {
+                Some(format!("it answered {}", answer.status))
+            }
+            Err(error @ (CallError::Connection(_) | CallError::Timeout(_))) => Some(error.to_string()),
+            Ok(_) | Err(_) => None,
+        };
+        self.note(node, failure);
+        answer
+    }
+
+    /// Remembers how a node's request ended, and says so where that is news.
+    fn note(&self, node: usize, failure: Option<String>) {
+        let url = &self.targets[node].url;
+        let mut nodes = self.nodes();
+        let is_news = match failure {
+            None => {
+                let is_news = nodes.succeeded(node);
+                if is_news {
+                    tracing::info!(%url, "an elasticsearch node answers again");
+                }
+                is_news
+            }
+            Some(failure) => {
+                let rest = nodes.failed(node, self.clock.now());
+                if let Some(rest) = rest {
+                    tracing::warn!(%url, ?rest, "an elasticsearch node does not answer and is skipped: {failure}");
+                }
+                rest.is_some()
+            }
+        };
+        if let Some(observer) = self.observer.as_ref().filter(|_| is_news) {
+            let (up, down) = nodes.up_and_down();
+            // Under the lock, so that nobody is told an older state last.
+            observer.nodes(up, down);
+        }
+    }
+
+    /// Like [`HttpElastic::send`]; a status other than success is an error.
+    async fn post(
+        &self,
+        path: &str,
+        content_type: &'static str,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<Bytes, CallError> {
+        self.send(HttpMethod::Post, path, content_type, Some(body), timeout).await?.success()
+    }
+
+    fn nodes(&self) -> std::sync::MutexGuard<'_, Nodes> {
+        // No code that holds the lock can leave the nodes half changed.
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Elastic for HttpElastic {
+    fn mget<'a>(
+        &'a self,
+        gets: &'a [Get],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<GetAnswer>, CallError>> {
+        self.mget_again(gets, 0, timeout)
+    }
+
+    fn mget_again<'a>(
+        &'a self,
+        gets: &'a [Get],
+        look: usize,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<GetAnswer>, CallError>> {
+        async move {
+            let body = Some(encode::mget_body(gets, &self.prefix));
+            let node = self.nodes().pick_for(look, self.clock.now());
+            let (post, json) = (HttpMethod::Post, "application/json");
+            let answer = self.send_to(node, post, encode::MGET_PATH, json, body, timeout).await?;
+            decode::mget_answer(&answer.success()?, gets.len())
+        }
+        .boxed()
+    }
+
+    fn bulk<'a>(
+        &'a self,
+        ops: &'a [BulkOp],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>> {
+        async move {
+            let body = encode::bulk_body(ops, &self.prefix);
+            let path = encode::bulk_path(ops, timeout);
+            let answer = self.post(&path, "application/x-ndjson", body, timeout).await?;
+            decode::bulk_answer(&answer, ops.len())
+        }
+        .boxed()
+    }
+
+    fn refresh<'a>(
+        &'a self,
+        indices: &'a [Index],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<(), CallError>> {
+        async move {
+            // Elasticsearch's longest request line has 4 KB.
+            for some in indices.chunks(REFRESHED_AT_ONCE) {
+                let names: Vec<String> = some.iter().map(|index| index.name(&self.prefix)).collect();
+                let path = format!("/{}/_refresh", names.join(","));
+                let answer = self.post(&path, "application/json", Bytes::new(), timeout).await?;
+                let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
+                if answer["_shards"]["failed"].as_u64() != Some(0) {
+                    return Err(CallError::Undecodable("not every shard was refreshed".to_owned()));
+                }
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn admin<'a>(
+        &'a self,
+        call: AdminCall,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<AdminAnswer, CallError>> {
+        async move {
+            let (status, body) = self.admin_bytes(call, timeout).await?;
+            Ok(AdminAnswer { status, body: serde_json::from_slice(&body).unwrap_or(Value::Null) })
+        }
+        .boxed()
+    }
+
+    fn admin_bytes<'a>(
+        &'a self,
+        call: AdminCall,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<(u16, Bytes), CallError>> {
+        async move {
+            let method = match call.method {
+                Method::Get => HttpMethod::Get,
+                Method::Head => HttpMethod::Head,
+                Method::Put => HttpMethod::Put,
+                Method::Post => HttpMethod::Post,
+                Method::Delete => HttpMethod::Delete,
+            };
+            let body = call.body.map(|body| Bytes::from(body.to_string()));
+            let answer = self.send(method, &call.path, "application/json", body, timeout).await?;
+            Ok((answer.status, answer.body))
+        }
+        .boxed()
+    }
+}
+
+impl Target {
+    fn new(url: &Url, credentials: Option<Credentials>, options: &HttpOptions) -> Result<Self, ConnectError> {
+        let mut url = check_url(url)?;
+        if !url.path().ends_with('/') {
+            url.set_path(&format!("{}/", url.path()));
+        }
+        let mut builder = TransportBuilder::new(SingleNodeConnectionPool::new(url.clone()))
+            .timeout(options.request_timeout);
+        if let Some(credentials) = credentials {
+            builder = builder.auth(credentials);
+        }
+        if let Some(pem) = &options.ca_pem {
+            let certificates = Certificate::from_pem(pem).map_err(|error| ConnectError::Ca(chain(&error)))?;
+            builder = builder.cert_validation(CertificateValidation::Full(certificates));
+        }
+        let transport = builder.build().map_err(|error| ConnectError::Client(error.to_string()))?;
+        Ok(Self { url, transport })
+    }
+
+    fn headers(content_type: &'static str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        // Answers are small or passed on at once: compressing them would cost the server more than it saves, and hide
+        // their length.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        headers
+    }
+
+    /// Adds the signature of a request with these headers and this body, which the transport does not compress.
+    async fn sign(
+        &self,
+        signer: &Signer,
+        method: HttpMethod,
+        path: &str,
+        headers: &mut HeaderMap,
+        body: &Option<Bytes>,
+        timeout: Duration,
+    ) -> Result<(), CallError> {
+        // As the transport will make it.
+        let url = self.url.join(path.trim_start_matches('/'));
+        let url = &url.map_err(|error| CallError::Unsigned(error.to_string()))?;
+        let method = match method {
+            HttpMethod::Get => "GET",
+            HttpMethod::Put => "PUT",
+            HttpMethod::Post => "POST",
+            HttpMethod::Delete => "DELETE",
+            HttpMethod::Head => "HEAD",
+        };
+        let request = Outgoing { method, url, body: body.as_deref().unwrap_or_default() };
+        signer.sign(&request, headers, timeout).await.map_err(CallError::Unsigned)
+    }
+
+    async fn send(
+        &self,
+        method: HttpMethod,
+        path: &str,
+        headers: HeaderMap,
+        body: Option<Bytes>,
+        timeout: Duration,
+    ) -> Result<Answer, CallError> {
+        let failure = |error| self.failure(&error, timeout);
+        let response = self
+            .transport
+            .send(method, path, headers, None::<&()>, body, Some(timeout))
+            .await
+            .map_err(failure)?;
+        // The client follows redirects, and makes a GET of a POST on the way.
+        if self.url.join(path.trim_start_matches('/')).is_ok_and(|asked| asked != *response.url()) {
+            return Err(CallError::Undecodable(format!(
+                "{} redirects to another address; set elasticsearch.urls to that of elasticsearch itself",
+                self.url
+            )));
+        }
+        if let Some(bytes) = response.content_length().filter(|&bytes| bytes > MAX_ANSWER_BYTES) {
+            return Err(CallError::TooLarge { bytes, most: MAX_ANSWER_BYTES });
+        }
+        let status = response.status_code().as_u16();
+        let retry_after = response.headers().get(RETRY_AFTER).and_then(retry_after);
+        let body = response.bytes().await.map_err(failure)?;
+        Ok(Answer { status, retry_after, body })
+    }
+
+    fn failure(&self, error: &elasticsearch::Error, timeout: Duration) -> CallError {
+        if error.is_timeout() {
+            return CallError::Timeout(timeout);
+        }
+        let cause = chain(error);
+        let advice = advice(&cause);
+        CallError::Connection(format!("{}: {}{advice}", self.url, decode::shorten(&cause, 300)))
+    }
+}
+
+/// What an operator can do about a connection error, as the end of a sentence.
+fn advice(cause: &str) -> &'static str {
+    if cause.contains("UnknownIssuer") || cause.contains("CaUsedAsEndEntity") {
+        "; the server's certificate is not trusted: set elasticsearch.ca_file"
+    } else if cause.contains("NotValidForName") || cause.contains("not valid for name") {
+        "; the server's certificate is for another host name: use that name in elasticsearch.urls"
+    } else if cause.contains("Expired") || cause.contains("certificate expired") {
+        "; the server's certificate has expired: renew it"
+    } else if cause.contains("InvalidContentType") {
+        "; the server does not speak TLS there: use http:// in elasticsearch.urls, or another port"
+    } else {
+        ""
+    }
+}
+
+/// The causes of an error, outermost first. The client's own line, which would repeat the whole address, is left out.
+fn chain(error: &elasticsearch::Error) -> String {
+    let mut causes = Vec::new();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !text.starts_with("error sending request") && !text.starts_with("client error") {
+            causes.push(text);
+        }
+        cause = error.source();
+    }
+    if causes.is_empty() { error.to_string() } else { causes.join(": ") }
+}
+
+/// Seconds; Elasticsearch and the usual proxies send no dates.
+fn retry_after(value: &HeaderValue) -> Option<Duration> {
+    value.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
+}
+
+fn check_url(url: &Url) -> Result<Url, ConnectError> {
+    let mut shown = url.clone();
+    let has_user = !url.username().is_empty() || url.password().is_some();
+    let stripped = shown.set_username("").is_ok() && shown.set_password(None).is_ok();
+    let bad = |reason| {
+        let url = if stripped || !has_user { shown.to_string() } else { format!("{}:…", url.scheme()) };
+        Err(ConnectError::Url { url, reason })
+    };
+    if !matches!(url.scheme(), "http" | "https") {
+        return bad("it must begin with http:// or https://");
+    }
+    if has_user {
+        return bad("a user name or password in an address ends up in logs; use elasticsearch.username and \
+                    elasticsearch.password");
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return bad("it must have neither '?' nor '#'");
+    }
+    Ok(shown)
+}
+
+/// The rules for index names that concern their beginning.
+fn check_prefix(prefix: &str) -> Result<(), ConnectError> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let fits = prefix.len() <= MAX_PREFIX_BYTES
+        && prefix.bytes().next().is_some_and(plain)
+        && prefix.bytes().all(|byte| plain(byte) || b"-_.".contains(&byte));
+    if fits { Ok(()) } else { Err(ConnectError::Prefix(prefix.to_owned())) }
+}
+
+fn credentials(auth: &Auth) -> Result<Option<Credentials>, ConnectError> {
+    Ok(match auth {
+        Auth::None | Auth::Aws { .. } => None,
+        Auth::Basic { user, password } => Some(Credentials::Basic(user.clone(), password.clone())),
+        // The crate panics on a key that cannot be sent in a header.
+        Auth::ApiKey(key) if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            return Err(ConnectError::ApiKey);
+        }
+        Auth::ApiKey(key) => Some(match key.split_once(':') {
+            Some((id, secret)) => Credentials::ApiKey(id.to_owned(), secret.to_owned()),
+            None => Credentials::EncodedApiKey(key.clone()),
+        }),
+    })
+}
+
+#[cfg(test)]
+mod tests;

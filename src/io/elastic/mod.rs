@@ -1,0 +1,162 @@
+//! Elasticsearch as geofold sees it: a handful of calls, behind one trait.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | the seam: operations, answers, errors, the [`Elastic`] trait |
+//! | `answer.rs` | pure classification: what a status means to the protocol, and whether to try again |
+//! | `encode.rs`, `decode.rs` | `_bulk` and `_mget` bodies and answers, as pure functions over bytes |
+//! | `http/` | the trait over HTTP, on the `elasticsearch` crate |
+//! | `aws/` | requests signed for Amazon OpenSearch Service, and where the keys come from |
+//! | `nodes.rs` | which node to ask next: round robin, with a rest for the dead |
+//! | `scan.rs` | reads all documents of some indices, a page at a time |
+//! | `slices.rs` | reads documents of unknown size, so many at a time that their answer can be read |
+//! | `scripted.rs` | the trait by script, for tests |
+//! | `rounds/` | sends a round of operations: cut by count and bytes, side by side, small ones of several partitions together, failed items again until the deadline |
+
+pub mod answer;
+pub mod aws;
+pub mod condition;
+pub mod decode;
+pub mod encode;
+pub mod http;
+pub mod nodes;
+pub mod rounds;
+pub mod scan;
+#[cfg(test)]
+pub(crate) mod scripted;
+pub mod slices;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use serde_json::Value;
+use thiserror::Error;
+
+pub use crate::base::requests::{BulkAnswer, BulkOp, Found, Get, GetAnswer, Guard, Index, ItemError, Stamp};
+
+/// A whole request that brought no usable answer.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CallError {
+    /// An answer with an HTTP status other than success.
+    #[error("elasticsearch answered {status}: {reason}")]
+    Status {
+        /// The HTTP status.
+        status: u16,
+        /// `error.type` where the body is Elasticsearch's own error object; empty where a proxy answered.
+        kind: String,
+        /// What the body says, shortened.
+        reason: String,
+        /// The `Retry-After` header, if it was there.
+        retry_after: Option<Duration>,
+    },
+    /// No answer: refused, reset, unreachable, TLS failure.
+    #[error("no connection to elasticsearch: {0}")]
+    Connection(String),
+    /// No answer in time; the request may or may not have been carried out.
+    #[error("elasticsearch did not answer within {0:?}")]
+    Timeout(Duration),
+    /// Not sent: there are no credentials to sign it with.
+    #[error("the request to elasticsearch could not be signed: {0}")]
+    Unsigned(String),
+    /// An answer that was not read because of its size. The same request would bring the same answer again; its halves
+    /// bring smaller ones.
+    #[error(
+        "elasticsearch's answer has {bytes} bytes, and no more than {most} are read; ask for fewer documents at once"
+    )]
+    TooLarge {
+        /// What the server announced.
+        bytes: u64,
+        /// The bound.
+        most: u64,
+    },
+    /// An answer of another shape than asked for, or with another number of items.
+    #[error("unusable answer from elasticsearch: {0}")]
+    Undecodable(String),
+}
+
+/// HTTP method of an [`AdminCall`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// GET.
+    Get,
+    /// HEAD.
+    Head,
+    /// PUT.
+    Put,
+    /// POST.
+    Post,
+    /// DELETE.
+    Delete,
+}
+
+/// A call outside the hot path: settings, mappings, health, refresh, search.
+#[derive(Debug, Clone)]
+pub struct AdminCall {
+    /// HTTP method.
+    pub method: Method,
+    /// Path with query, beginning with `/`; its parts already percent-encoded.
+    pub path: String,
+    /// JSON body.
+    pub body: Option<Value>,
+}
+
+/// What came back from an [`AdminCall`]: any status that the server itself gave.
+#[derive(Debug, Clone)]
+pub struct AdminAnswer {
+    /// HTTP status.
+    pub status: u16,
+    /// The body; `Null` where there is none or it is no JSON.
+    pub body: Value,
+}
+
+/// The search server. One implementation speaks HTTP, one is a store in memory for tests; both are held to the same suite.
+pub trait Elastic: Send + Sync {
+    /// Reads documents, realtime; one answer per get, in order.
+    fn mget<'a>(
+        &'a self,
+        gets: &'a [Get],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<GetAnswer>, CallError>>;
+
+    /// Reads the same again, for the `look`th time: each time from another node, until all were asked. 0: from any.
+    fn mget_again<'a>(
+        &'a self,
+        gets: &'a [Get],
+        look: usize,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<GetAnswer>, CallError>> {
+        let _ = look;
+        self.mget(gets, timeout)
+    }
+
+    /// Carries out operations; one answer per operation, in order. Items succeed or fail one by one.
+    fn bulk<'a>(
+        &'a self,
+        ops: &'a [BulkOp],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>>;
+
+    /// Makes all that was written to these indices visible to searches.
+    fn refresh<'a>(&'a self, indices: &'a [Index], timeout: Duration)
+    -> BoxFuture<'a, Result<(), CallError>>;
+
+    /// Anything else. Statuses of 400 and above are answers, not errors; only no answer at all is one.
+    fn admin<'a>(
+        &'a self,
+        call: AdminCall,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<AdminAnswer, CallError>>;
+
+    /// The same with the body as it came, for answers that are too large to make a tree of.
+    fn admin_bytes<'a>(
+        &'a self,
+        call: AdminCall,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<(u16, Bytes), CallError>> {
+        Box::pin(async move {
+            let AdminAnswer { status, body } = self.admin(call, timeout).await?;
+            Ok((status, body.to_string().into()))
+        })
+    }
+}

@@ -1,0 +1,242 @@
+//! Coalesces small writes from several partitions into one `_bulk`.
+//!
+//! Elasticsearch syncs the log of each shard that a request writes to before it answers. Eight partitions with some dozen
+//! documents each, spread over 55 geoshards, would be eight times 55 syncs for what one request does with 55; and a disk that
+//! is busy with syncs is slow at the files of a refresh, too (docs/performance.md, "Latency"). So one small request is under
+//! way at a time, and what comes meanwhile goes together in the next: nobody waits where nothing is under way, and the
+//! slower Elasticsearch is, the more goes together.
+//!
+//! *Invariant:* a member that has ended, by its deadline or since nobody waits for its answer any more, is not sent. And
+//! whatever becomes of one member says nothing of another: a request that is refused as a whole is sent again, one by one.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, oneshot};
+
+use super::Limits;
+use crate::base::clock::{Clock, Instant};
+use crate::io::elastic::answer::{CallVerdict, judge_call};
+use crate::io::elastic::{BulkAnswer, BulkOp, CallError, Elastic, encode};
+
+/// Requests larger than 1/4 of the limits are sent alone.
+const SMALL: usize = 4;
+
+/// A request that takes so long does not hold up what came meanwhile: one slow shard must not be everybody's.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+type Answers = Result<Vec<BulkAnswer>, CallError>;
+
+/// See the top of this file. One for all partitions of a worker.
+pub struct Company {
+    elastic: Arc<dyn Elastic>,
+    permits: Arc<Semaphore>,
+    clock: Arc<dyn Clock>,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Member>,
+    /// Tasks that send what waits. Never 0 while anything waits.
+    drivers: usize,
+}
+
+/// What one batch wants written.
+struct Member {
+    ops: Vec<BulkOp>,
+    bytes: usize,
+    deadline: Instant,
+    answer: oneshot::Sender<Answers>,
+}
+
+impl Company {
+    /// Each request that is sent holds one of the permits.
+    pub fn new(elastic: Arc<dyn Elastic>, permits: Arc<Semaphore>, clock: Arc<dyn Clock>) -> Arc<Self> {
+        Arc::new(Self { elastic, permits, clock, queue: Mutex::default() })
+    }
+
+    /// Whether these operations are so few that they should wait for company.
+    pub(super) fn suits(ops: &[BulkOp], limits: &Limits) -> bool {
+        ops.len() <= limits.max_operations / SMALL
+            && ops.iter().map(encode::bulk_op_bytes).sum::<usize>() <= limits.max_bytes / SMALL
+    }
+
+    /// Carries out operations like [`Elastic::bulk`], together with those of others.
+    pub(super) async fn bulk(
+        self: &Arc<Self>,
+        ops: &[BulkOp],
+        limits: &Limits,
+        timeout: Duration,
+    ) -> Answers {
+        let (answer, mut answered) = oneshot::channel();
+        let bytes = ops.iter().map(encode::bulk_op_bytes).sum();
+        let deadline = self.clock.now() + timeout;
+        let is_first = {
+            let mut queue = self.queue();
+            queue.waiting.push_back(Member { ops: ops.to_vec(), bytes, deadline, answer });
+            let is_first = queue.drivers == 0;
+            queue.drivers += usize::from(is_first);
+            is_first
+        };
+        if is_first {
+            self.spawn_driver(limits);
+        }
+        let (ended, patience) = (tokio::time::sleep(timeout), tokio::time::sleep(PATIENCE));
+        tokio::pin!(ended, patience);
+        let mut is_patient = true;
+        loop {
+            tokio::select! {
+                biased;
+                answers = &mut answered => {
+                    let gone = |_| Err(CallError::Connection("the request was given up".to_owned()));
+                    return answers.unwrap_or_else(gone);
+                }
+                () = &mut ended => return Err(CallError::Timeout(timeout)),
+                () = &mut patience, if is_patient => {
+                    is_patient = false;
+                    self.start_another_driver(limits);
+                }
+            }
+        }
+    }
+
+    /// If anything waits.
+    fn start_another_driver(self: &Arc<Self>, limits: &Limits) {
+        let mut queue = self.queue();
+        if queue.waiting.is_empty() {
+            return;
+        }
+        queue.drivers += 1;
+        drop(queue);
+        self.spawn_driver(limits);
+    }
+
+    /// One that is counted already.
+    fn spawn_driver(self: &Arc<Self>, limits: &Limits) {
+        #[expect(clippy::disallowed_methods, reason = "a driver that panics ends its members' waits (Drop)")]
+        tokio::spawn(Driver { company: self.clone(), limits: *limits, is_over: false }.run());
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        // No code that holds the lock can leave it half changed.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sends what waits until nothing does.
+struct Driver {
+    company: Arc<Company>,
+    limits: Limits,
+    is_over: bool,
+}
+
+impl Driver {
+    async fn run(mut self) {
+        let company = self.company.clone();
+        // The semaphore is never closed. Requests queued while we wait join this bulk.
+        while let Ok(_permit) = company.permits.acquire().await {
+            let Some(members) = self.next_members() else { return };
+            company.start_another_driver(&self.limits);
+            self.send(members).await;
+        }
+    }
+
+    /// As many of those that wait as fit into one request; `None` if nobody waits, and this driver is over then.
+    fn next_members(&mut self) -> Option<Vec<Member>> {
+        let now = self.company.clock.now();
+        let (mut operations, mut bytes) = (0, 0);
+        let mut members = Vec::new();
+        let mut queue = self.company.queue();
+        while let Some(next) = queue.waiting.pop_front() {
+            if next.answer.is_closed() || next.deadline <= now {
+                continue;
+            }
+            (operations, bytes) = (operations + next.ops.len(), bytes + next.bytes);
+            let fits = operations <= self.limits.max_operations && bytes <= self.limits.max_bytes;
+            if !(fits || members.is_empty()) {
+                queue.waiting.push_front(next);
+                break;
+            }
+            members.push(next);
+        }
+        if members.is_empty() {
+            queue.drivers -= 1;
+            self.is_over = true;
+            return None;
+        }
+        Some(members)
+    }
+
+    async fn send(&self, members: Vec<Member>) {
+        let mut ops = Vec::with_capacity(members.iter().map(|member| member.ops.len()).sum());
+        let mut parts = Vec::with_capacity(members.len());
+        for Member { ops: own, deadline, answer, .. } in members {
+            parts.push((own.len(), deadline, answer));
+            ops.extend(own);
+        }
+        let earliest = parts.iter().map(|(_, deadline, _)| *deadline).min();
+        let mut answers = match earliest {
+            Some(earliest) => self.bulk(&ops, earliest).await,
+            None => return,
+        };
+        if let Ok(answers) = &answers
+            && answers.len() != ops.len()
+        {
+            // Which of them are whose cannot be told.
+            let (got, sent) = (answers.len(), ops.len());
+            let text = format!("{got} items for {sent} that were sent");
+            return tell_all(parts, &Err(CallError::Undecodable(text)));
+        }
+        match &mut answers {
+            Ok(answers) => {
+                for (count, _, answer) in parts {
+                    let rest = answers.split_off(count);
+                    // Whoever does not wait any more does not need it.
+                    let _ = answer.send(Ok(std::mem::replace(answers, rest)));
+                }
+            }
+            Err(error) if parts.len() > 1 && matches!(judge_call(error), CallVerdict::Split) => {
+                let mut ops = ops.as_slice();
+                for (count, deadline, answer) in parts {
+                    let (own, others) = ops.split_at(count);
+                    ops = others;
+                    if !answer.is_closed() {
+                        let _ = answer.send(self.bulk(own, deadline).await);
+                    }
+                }
+            }
+            Err(_) => tell_all(parts, &answers),
+        }
+    }
+
+    /// One request, unless the deadline has passed.
+    async fn bulk(&self, ops: &[BulkOp], deadline: Instant) -> Answers {
+        let left = deadline.since(self.company.clock.now());
+        if left.is_zero() {
+            return Err(CallError::Timeout(left));
+        }
+        self.company.elastic.bulk(ops, left).await
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        // It was dropped with its runtime, or panicked: nobody may wait for it.
+        let mut queue = self.company.queue();
+        queue.drivers -= 1;
+        if queue.drivers == 0 {
+            queue.waiting.clear();
+        }
+    }
+}
+
+fn tell_all(parts: Vec<(usize, Instant, oneshot::Sender<Answers>)>, answers: &Answers) {
+    for (_, _, answer) in parts {
+        let _ = answer.send(answers.clone());
+    }
+}

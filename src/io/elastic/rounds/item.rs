@@ -1,0 +1,183 @@
+//! What `_bulk` and `_mget` have in common, and how they differ: all that the sending of a round needs to know of either.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use super::refusals::RefusedItem;
+use super::{BulkOutcome, Company, GetOutcome, RequestKind, Rounds, ServerState};
+use crate::base::sabotage::{self, Sabotage};
+use crate::io::elastic::answer::{BulkVerdict, GetVerdict, judge_bulk, judge_get};
+use crate::io::elastic::{BulkAnswer, BulkOp, CallError, Get, GetAnswer, Index, ItemError, encode};
+
+/// What an answer to one item leaves to do.
+pub(super) enum Verdict<O> {
+    Settled(O),
+    Again(ItemError),
+    Unauthorized(ItemError),
+}
+
+/// One operation of a round.
+pub(super) trait Item: Send + Sync + Sized {
+    type Answer;
+    type Outcome;
+    const KIND: RequestKind;
+    const UNANSWERED: Self::Outcome;
+
+    fn bytes(&self) -> usize;
+    fn index(&self) -> &Index;
+    /// With whom they go, if not on their own.
+    fn company<'a>(rounds: &'a Rounds, items: &[Self]) -> Option<&'a Arc<Company>>;
+    fn send<'a>(
+        rounds: &'a Rounds,
+        company: Option<&'a Arc<Company>>,
+        items: &'a [Self],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<Self::Answer>, CallError>>;
+    fn judge(&self, answer: Self::Answer) -> Verdict<Self::Outcome>;
+    /// The error of an outcome that is a refusal.
+    fn error_of(outcome: Self::Outcome) -> Option<ItemError>;
+    /// Places of items that the answer refuses although the fault is their index's.
+    fn not_the_documents(items: &[Self], answers: &[Self::Answer], server: &ServerState) -> BTreeSet<usize>;
+    /// The outcome of an item whose request, of it alone, was refused as too large or invalid; `None` if it can only be
+    /// tried again.
+    fn refused(&self, error: &CallError, server: &ServerState) -> Option<Self::Outcome>;
+}
+
+impl Item for BulkOp {
+    type Answer = BulkAnswer;
+    type Outcome = BulkOutcome;
+    const KIND: RequestKind = RequestKind::Bulk;
+    const UNANSWERED: BulkOutcome = BulkOutcome::Unanswered;
+
+    fn bytes(&self) -> usize {
+        encode::bulk_op_bytes(self)
+    }
+
+    fn index(&self) -> &Index {
+        self.address().0
+    }
+
+    fn company<'a>(rounds: &'a Rounds, items: &[Self]) -> Option<&'a Arc<Company>> {
+        rounds.company.as_ref().filter(|_| Company::suits(items, &rounds.limits))
+    }
+
+    fn send<'a>(
+        rounds: &'a Rounds,
+        company: Option<&'a Arc<Company>>,
+        items: &'a [Self],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>> {
+        match company {
+            Some(company) => company.bulk(items, &rounds.limits, timeout).boxed(),
+            None => rounds.elastic.bulk(items, timeout),
+        }
+    }
+
+    fn judge(&self, answer: BulkAnswer) -> Verdict<BulkOutcome> {
+        Verdict::Settled(match judge_bulk(self, answer) {
+            BulkVerdict::Done { stamp } => BulkOutcome::Done { stamp },
+            BulkVerdict::Conflict => BulkOutcome::Conflict,
+            BulkVerdict::NotFound => BulkOutcome::NotFound,
+            BulkVerdict::Refused(error) => BulkOutcome::Refused(error),
+            BulkVerdict::Again(_) if sabotage::is(Sabotage::SkipRetry) => BulkOutcome::Done { stamp: None },
+            BulkVerdict::Again(error) => return Verdict::Again(error),
+            BulkVerdict::Unauthorized(error) => return Verdict::Unauthorized(error),
+        })
+    }
+
+    fn error_of(outcome: BulkOutcome) -> Option<ItemError> {
+        match outcome {
+            BulkOutcome::Refused(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    fn not_the_documents(ops: &[Self], answers: &[BulkAnswer], server: &ServerState) -> BTreeSet<usize> {
+        let may_refuse = |answer: &BulkAnswer| {
+            answer.error.is_some() && matches!(answer.status, 400..=499) && answer.status != 409
+        };
+        if !server.refusals.is_watching() && !answers.iter().any(may_refuse) {
+            return BTreeSet::new();
+        }
+        // Deletes are carried out even where no document is taken.
+        fn taken<'a>((op, answer): (&'a BulkOp, &BulkAnswer)) -> Option<&'a Index> {
+            match op {
+                BulkOp::Index { index, .. } if matches!(answer.status, 200..=299) => Some(index),
+                _ => None,
+            }
+        }
+        let took = ops.iter().zip(answers).filter_map(taken).collect();
+        let pairs = ops.iter().zip(answers).enumerate().filter(|(_, (_, answer))| may_refuse(answer));
+        let refused = pairs.filter_map(|(place, (op, answer))| {
+            let BulkVerdict::Refused(error) = judge_bulk(op, answer.clone()) else { return None };
+            let (index, id) = op.address();
+            Some(RefusedItem { place, index, id, error })
+        });
+        server.not_the_documents(&took, refused.collect())
+    }
+
+    fn refused(&self, error: &CallError, server: &ServerState) -> Option<BulkOutcome> {
+        let CallError::Status { status, kind, reason, .. } = error else {
+            return None;
+        };
+        let kind = if kind.is_empty() { "request_refused".to_owned() } else { kind.clone() };
+        let error = ItemError { status: *status, kind, reason: reason.clone() };
+        let (index, id) = self.address();
+        let refused = RefusedItem { place: 0, index, id, error: error.clone() };
+        let is_believed = server.not_the_documents(&BTreeSet::new(), vec![refused]).is_empty();
+        is_believed.then_some(BulkOutcome::Refused(error))
+    }
+}
+
+impl Item for Get {
+    type Answer = GetAnswer;
+    type Outcome = GetOutcome;
+    const KIND: RequestKind = RequestKind::Mget;
+    const UNANSWERED: GetOutcome = GetOutcome::Unanswered;
+
+    fn bytes(&self) -> usize {
+        encode::mget_get_bytes(self)
+    }
+
+    fn index(&self) -> &Index {
+        &self.index
+    }
+
+    fn company<'a>(_: &'a Rounds, _: &[Self]) -> Option<&'a Arc<Company>> {
+        None
+    }
+
+    fn send<'a>(
+        rounds: &'a Rounds,
+        _: Option<&'a Arc<Company>>,
+        items: &'a [Self],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<GetAnswer>, CallError>> {
+        rounds.elastic.mget_again(items, rounds.look, timeout)
+    }
+
+    fn judge(&self, answer: GetAnswer) -> Verdict<GetOutcome> {
+        Verdict::Settled(match judge_get(answer) {
+            GetVerdict::Found(found) => GetOutcome::Found(found),
+            GetVerdict::Missing => GetOutcome::Missing,
+            GetVerdict::Again(error) => return Verdict::Again(error),
+            GetVerdict::Unauthorized(error) => return Verdict::Unauthorized(error),
+        })
+    }
+
+    fn error_of(_: GetOutcome) -> Option<ItemError> {
+        None
+    }
+
+    fn not_the_documents(_: &[Self], _: &[GetAnswer], _: &ServerState) -> BTreeSet<usize> {
+        BTreeSet::new()
+    }
+
+    fn refused(&self, _: &CallError, _: &ServerState) -> Option<GetOutcome> {
+        None
+    }
+}

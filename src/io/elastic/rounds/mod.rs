@@ -1,0 +1,414 @@
+//! Sends one round of operations and brings back what became of each, in order.
+//!
+//! A round is cut by count and bytes into requests that go out side by side. Each holds a permit of a semaphore that all
+//! partitions share for its whole life, its waits between attempts included: a server that pushes back is asked by fewer,
+//! not by more. Writes that are few go together with those of other partitions (`company.rs`), one such request at a time. The
+//! permit is of that request then, and nobody holds one while waiting for the next attempt.
+//! Only the items that deserve it are sent again, with backoff and without a limit in number, until the
+//! [`Lease`] ends. Once it has, nothing more is sent; an item without an answer is then `Unanswered`, which says nothing
+//! about whether it was carried out.
+//!
+//! While credentials are refused (`credentials.rs`) one request at a time is sent; while an index refuses everything
+//! (`refusals.rs`), its items are sent again.
+
+mod company;
+mod credentials;
+mod item;
+mod observer;
+mod refusals;
+mod server;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use thiserror::Error;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+pub use self::company::Company;
+use self::item::{Item, Verdict};
+use self::observer::Waiting;
+pub use self::server::{ServerLimits, ServerState};
+use super::answer::{CallVerdict, judge_call};
+use super::{BulkOp, CallError, Elastic, Get, Index, ItemError};
+use crate::base::clock::{Clock, Instant};
+pub use crate::base::requests::{
+    BulkOutcome, GetOutcome, RequestKind, RoundsObserver, ServerObserver, Unobserved,
+};
+use crate::base::retry::RetryPolicy;
+
+/// Bounds of one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Operations, at least one.
+    pub max_operations: usize,
+    /// Bytes of the body. A single operation above it is sent alone.
+    pub max_bytes: usize,
+    /// How long to wait for an answer; the rest of the lease, if that is less.
+    pub request_timeout: Duration,
+}
+
+/// For how long a batch may send.
+#[derive(Debug, Clone)]
+pub struct Lease {
+    /// Nothing is sent at or after this.
+    pub deadline: Instant,
+    /// Nothing is sent once this is cancelled; requests in flight are abandoned, waits end at once.
+    pub cancel: CancellationToken,
+}
+
+impl Lease {
+    /// The time that is left; `None` once the lease has ended.
+    pub fn time_left(&self, now: Instant) -> Option<Duration> {
+        let left = self.deadline.since(now);
+        (!left.is_zero() && !self.cancel.is_cancelled()).then_some(left)
+    }
+}
+
+/// Why the worker must stop instead of trying again.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Halt {
+    /// 401 or 403, for as long as is waited for. Trying on would lock accounts and help nobody.
+    #[error(
+        "elasticsearch keeps refusing geofold's credentials ({0}); check elasticsearch.username, password or api_key, and the privileges on the indices"
+    )]
+    Unauthorized(String),
+}
+
+/// Sends rounds. Cheap to clone; one for all partitions, or one each with the same permits.
+#[derive(Clone)]
+pub struct Rounds {
+    /// Where to.
+    pub elastic: Arc<dyn Elastic>,
+    /// How many requests the whole worker may have under way. Never closed.
+    pub permits: Arc<Semaphore>,
+    /// Where small writes wait for those of others; `None`: each goes on its own.
+    pub company: Option<Arc<Company>>,
+    /// What all that send know of the server together.
+    pub server: Arc<ServerState>,
+    /// How often the same was read before: see [`Elastic::mget_again`].
+    pub look: usize,
+    /// Bounds of one request.
+    pub limits: Limits,
+    /// Delays between attempts.
+    pub retry: RetryPolicy,
+    /// The clock that leases are measured by.
+    pub clock: Arc<dyn Clock>,
+    /// Who is told.
+    pub observer: Arc<dyn RoundsObserver>,
+}
+
+impl Rounds {
+    /// Carries out operations. One outcome for each, in order.
+    pub async fn bulk(&self, ops: Vec<BulkOp>, lease: &Lease) -> Result<Vec<BulkOutcome>, Halt> {
+        self.round(ops, lease).await
+    }
+
+    /// Reads documents. One outcome for each, in order.
+    pub async fn mget(&self, gets: Vec<Get>, lease: &Lease) -> Result<Vec<GetOutcome>, Halt> {
+        self.round(gets, lease).await
+    }
+
+    /// Makes what was written to these indices visible to searches: one attempt. It takes no permit: nothing is sent with it that
+    /// Elasticsearch would have to work off.
+    ///
+    /// # Errors
+    /// Whatever came instead of an answer.
+    pub async fn refresh(&self, indices: &[Index]) -> Result<(), CallError> {
+        // A refresh needs a privilege of its own, so its answer says nothing of the credentials.
+        let _probe = match self.server.credentials.is_closed() {
+            true => self.server.credentials.enter().await,
+            false => None,
+        };
+        self.elastic.refresh(indices, self.limits.request_timeout).await
+    }
+
+    async fn round<I: Item>(&self, items: Vec<I>, lease: &Lease) -> Result<Vec<I::Outcome>, Halt> {
+        let requests = cut(items, &self.limits).into_iter().map(|items| self.request(items, lease));
+        Ok(try_join_all(requests).await?.into_iter().flatten().collect())
+    }
+
+    /// One request and all its repetitions.
+    async fn request<I: Item>(&self, items: Vec<I>, lease: &Lease) -> Result<Vec<I::Outcome>, Halt> {
+        let mut outcomes: Vec<_> = items.iter().map(|_| I::UNANSWERED).collect();
+        let company = I::company(self, &items);
+        let _permit = match company {
+            // Whoever sends it with those of others has one.
+            Some(_) => None,
+            None => match self.permit(lease).await {
+                Some(permit) => Some(permit),
+                None => return Ok(outcomes),
+            },
+        };
+        // Usually one part; a request that was too large leaves its halves here, the earlier on top.
+        let mut parts = vec![Part { slots: (0..items.len()).collect(), items }];
+        while let Some(part) = parts.pop() {
+            if let Some((left, right)) = self.part(part, company, &mut outcomes, lease).await? {
+                parts.extend([right, left]);
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Sends a part until it has its outcomes or the lease ends; or gives its halves, to be sent instead.
+    async fn part<I: Item>(
+        &self,
+        mut part: Part<I>,
+        company: Option<&Arc<Company>>,
+        outcomes: &mut [I::Outcome],
+        lease: &Lease,
+    ) -> Result<Option<(Part<I>, Part<I>)>, Halt> {
+        let mut delays = self.retry.delays();
+        // While credentials are refused: that this is the request that tries, and how often it did.
+        let mut probe: Option<SemaphorePermit<'_>> = None;
+        let mut refused = 0;
+        for attempt in 1_u32.. {
+            if probe.is_none() {
+                match self.enter(lease).await {
+                    Some(permit) => probe = permit,
+                    None => return Ok(None),
+                }
+            }
+            // Others that hold all permits may wait for this one.
+            let company = company.filter(|_| probe.is_none());
+            let Some(answers) = self.send(&part.items, company, lease).await else {
+                return Ok(None);
+            };
+            let mut unauthorized = None;
+            let (label, reason, after) = match answers {
+                Ok(answers) => {
+                    let indices = part.indices_to_watch(&self.server, probe.is_some());
+                    let left = part.settle(answers, outcomes, self);
+                    if let Some(indices) = indices.filter(|_| left.unauthorized.is_none()) {
+                        self.server.authorized(&indices, self.clock.now(), probe.take().is_some());
+                        refused = 0;
+                    }
+                    let Some(failure) = left.error else {
+                        return Ok(None);
+                    };
+                    unauthorized = left.unauthorized.map(Some);
+                    (failure.label(), failure.to_string(), None)
+                }
+                Err(error) => {
+                    let after = match judge_call(&error) {
+                        CallVerdict::Unauthorized => {
+                            unauthorized = Some(None);
+                            None
+                        }
+                        CallVerdict::Split if part.items.len() > 1 => {
+                            self.observer.retry(error.label(), part.items.len());
+                            warn!(reason = error.label(), %error, items = part.items.len(), "request halved");
+                            return Ok(Some(part.halve()));
+                        }
+                        CallVerdict::Split => {
+                            let item = part.items.first();
+                            if let Some(refused) = item.and_then(|item| item.refused(&error, &self.server)) {
+                                part.set(outcomes, refused);
+                                return Ok(None);
+                            }
+                            None
+                        }
+                        CallVerdict::Again { after } => after,
+                    };
+                    self.observer.retry(error.label(), part.items.len());
+                    (error.label(), error.to_string(), after)
+                }
+            };
+            let delay = match unauthorized {
+                None => delays.next(after),
+                Some(what) => {
+                    self.server.unauthorized(what, self.clock.now(), &reason)?;
+                    probe = probe.or_else(|| self.server.credentials.try_probe());
+                    refused += 1;
+                    self.server.credentials.pause(refused - 1)
+                }
+            };
+            warn!(
+                reason = label,
+                error = reason,
+                items = part.items.len(),
+                attempt,
+                ?delay,
+                "request to be repeated"
+            );
+            self.pause(delay, lease).await;
+        }
+        Ok(None)
+    }
+
+    /// Waits until a request may be sent; `None` if the lease ends first. While credentials are refused, gives the permit of the
+    /// one request that tries.
+    async fn enter(&self, lease: &Lease) -> Option<Option<SemaphorePermit<'_>>> {
+        if !self.server.credentials.is_closed() {
+            return Some(None);
+        }
+        let left = lease.time_left(self.clock.now())?;
+        tokio::select! {
+            biased;
+            permit = self.server.credentials.enter() => Some(permit),
+            () = lease.cancel.cancelled() => None,
+            () = tokio::time::sleep(left) => None,
+        }
+    }
+
+    /// One attempt; `None` if the lease has ended, or was cancelled meanwhile.
+    async fn send<I: Item>(
+        &self,
+        items: &[I],
+        company: Option<&Arc<Company>>,
+        lease: &Lease,
+    ) -> Option<Result<Vec<I::Answer>, CallError>> {
+        let started = self.clock.now();
+        let timeout = lease.time_left(started)?.min(self.limits.request_timeout);
+        let answers = tokio::select! {
+            // An answer that is there is used, even if the lease ended with it.
+            biased;
+            answers = I::send(self, company, items, timeout) => answers,
+            () = lease.cancel.cancelled() => {
+                self.server.gave_up(self.clock.now());
+                return None;
+            }
+        };
+        // A proxy may answer 5xx for a request that the server goes on with.
+        if matches!(
+            answers,
+            Err(CallError::Connection(_) | CallError::Timeout(_) | CallError::Status { status: 500.., .. })
+        ) {
+            self.server.gave_up(self.clock.now());
+        }
+        let answers = answers.and_then(|answers| {
+            if answers.len() == items.len() {
+                return Ok(answers);
+            }
+            let (got, sent) = (answers.len(), items.len());
+            Err(CallError::Undecodable(format!("{got} items for {sent} that were sent")))
+        });
+        let bytes = items.iter().map(I::bytes).sum();
+        let took = self.clock.now().since(started);
+        self.observer.request(I::KIND, items.len(), bytes, took, answers.is_ok());
+        Some(answers)
+    }
+
+    /// A permit to send; `None` if the lease ends first.
+    async fn permit(&self, lease: &Lease) -> Option<SemaphorePermit<'_>> {
+        let left = lease.time_left(self.clock.now())?;
+        let _waiting = Waiting::begin(&*self.observer);
+        tokio::select! {
+            biased;
+            () = lease.cancel.cancelled() => None,
+            permit = self.permits.acquire() => permit.ok(),
+            () = tokio::time::sleep(left) => None,
+        }
+    }
+
+    /// Waits for the next attempt, or for the end of the lease. The permit is kept even if the delay outlasts the lease:
+    /// leaving early would bring the same items back with a fresh lease, and past what the server asked for.
+    async fn pause(&self, delay: Duration, lease: &Lease) {
+        let Some(left) = lease.time_left(self.clock.now()) else {
+            return;
+        };
+        let _waiting = Waiting::begin(&*self.observer);
+        tokio::select! {
+            biased;
+            () = lease.cancel.cancelled() => {}
+            () = tokio::time::sleep(delay.min(left)) => {}
+        }
+    }
+}
+
+/// Items that are sent together, and where their outcomes go.
+struct Part<I> {
+    items: Vec<I>,
+    slots: Vec<usize>,
+}
+
+/// Why items have to be sent again.
+struct Left {
+    /// One of the reasons, if any are left; that of an item that got 401 or 403 first.
+    error: Option<ItemError>,
+    /// The index of such an item.
+    unauthorized: Option<Index>,
+}
+
+impl<I: Item> Part<I> {
+    /// Records what is settled and keeps what has to be sent again.
+    fn settle(&mut self, answers: Vec<I::Answer>, outcomes: &mut [I::Outcome], rounds: &Rounds) -> Left {
+        let mut left = Left { error: None, unauthorized: None };
+        let not_the_documents = I::not_the_documents(&self.items, &answers, &rounds.server);
+        let (items, slots) = (std::mem::take(&mut self.items), std::mem::take(&mut self.slots));
+        let each = items.into_iter().zip(slots).zip(answers).enumerate();
+        for (place, ((item, slot), answer)) in each {
+            let error = match item.judge(answer) {
+                Verdict::Settled(outcome) if !not_the_documents.contains(&place) => {
+                    outcomes[slot] = outcome;
+                    continue;
+                }
+                Verdict::Settled(outcome) => I::error_of(outcome),
+                Verdict::Unauthorized(error) => {
+                    if left.unauthorized.is_none() {
+                        left.unauthorized = Some(item.index().clone());
+                        left.error = None;
+                    }
+                    Some(error)
+                }
+                Verdict::Again(error) => Some(error),
+            };
+            if let Some(error) = error {
+                rounds.observer.retry(error.label(), 1);
+                left.error.get_or_insert(error);
+            }
+            self.items.push(item);
+            self.slots.push(slot);
+        }
+        left
+    }
+
+    /// The indices of the items, if it matters that nothing of them is refused.
+    fn indices_to_watch(&self, server: &ServerState, is_probe: bool) -> Option<BTreeSet<Index>> {
+        let matters = is_probe || server.credentials.is_watching();
+        matters.then(|| self.items.iter().map(|item| item.index().clone()).collect())
+    }
+
+    fn set(&self, outcomes: &mut [I::Outcome], outcome: I::Outcome) {
+        if let [slot] = self.slots[..] {
+            outcomes[slot] = outcome;
+        }
+    }
+
+    fn halve(mut self) -> (Self, Self) {
+        let middle = self.items.len() / 2;
+        let right = Self { items: self.items.split_off(middle), slots: self.slots.split_off(middle) };
+        (self, right)
+    }
+}
+
+/// Cuts items into requests, in order and none of them empty.
+fn cut<I: Item>(items: Vec<I>, limits: &Limits) -> Vec<Vec<I>> {
+    let is_one =
+        items.len() <= limits.max_operations && items.iter().map(I::bytes).sum::<usize>() <= limits.max_bytes;
+    if is_one {
+        return if items.is_empty() { Vec::new() } else { vec![items] };
+    }
+    let mut requests: Vec<Vec<I>> = Vec::new();
+    let mut bytes = 0_usize;
+    for item in items {
+        let size = item.bytes();
+        match requests.last_mut() {
+            Some(last) if last.len() < limits.max_operations && bytes + size <= limits.max_bytes => {
+                bytes += size;
+                last.push(item);
+            }
+            _ => {
+                bytes = size;
+                requests.push(vec![item]);
+            }
+        }
+    }
+    requests
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,302 @@
+//! What geofold needs of Kafka beyond rust-rdkafka: a topic's id and number of partitions before it is worked on,
+//! commits whose answer comes back, and a producer that survives a fatal error of its client.
+
+mod native;
+pub mod partitioner;
+pub(crate) mod resilient_producer;
+
+use std::time::{Duration, Instant};
+
+use rdkafka::client::{Client, ClientContext};
+use rdkafka::consumer::{BaseConsumer, ConsumerContext};
+use rdkafka::error::KafkaResult;
+use rdkafka::metadata::MetadataBroker;
+use rdkafka::types::RDKafkaErrorCode;
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use thiserror::Error;
+
+use crate::support::config::Properties;
+
+/// librdkafka's configuration from plain settings.
+pub fn client_config(properties: &Properties) -> ClientConfig {
+    let mut client = ClientConfig::new();
+    for (key, value) in properties.iter() {
+        client.set(key, value);
+    }
+    client
+}
+
+/// How a producer may compress what geofold can read.
+pub const CODECS: [&str; 4] = ["gzip", "snappy", "lz4", "zstd"];
+
+/// Those of [`CODECS`] that this build's librdkafka has. A topic with records of another one cannot be read.
+pub fn codecs() -> Vec<&'static str> {
+    let native = ClientConfig::new().create_native_config();
+    let features = native.and_then(|native| native.get("builtin.features")).unwrap_or_default();
+    let built_in: Vec<&str> = features.split(',').map(str::trim).collect();
+    CODECS.into_iter().filter(|codec| built_in.contains(codec)).collect()
+}
+
+/// For the beginning of `main`: keeps OpenSSL, if it is built in, from cleaning up when the process exits.
+///
+/// It would do so while threads that spoke TLS, librdkafka's and the runtime's, may still be ending; such a thread then uses what
+/// was just freed, and the process dies of SIGSEGV after all its work was done (tests/security, `leaving`).
+pub(crate) fn keep_openssl_to_the_end() {
+    #[cfg(feature = "tls")]
+    openssl_sys::init(); // OPENSSL_INIT_NO_ATEXIT
+}
+
+/// Commits `offsets` without waiting; the answer comes through the context's `commit_callback`, in a later `poll`.
+///
+/// # Errors
+/// If librdkafka does not even try: the consumer is in no group, or is closing.
+pub fn commit_with_answer<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    offsets: &TopicPartitionList,
+) -> KafkaResult<()> {
+    native::commit_with_answer(consumer, offsets)
+}
+
+/// The offset that comes after all that was polled of a partition, and after what was there in between and is no record. `None`:
+/// nothing came since it was assigned.
+pub fn position<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, partition: i32) -> Option<i64> {
+    let mut asked = TopicPartitionList::with_capacity(1);
+    asked.add_partition(topic, partition);
+    native::positions(consumer, &asked)?;
+    let element = asked.find_partition(topic, partition)?;
+    if let Offset::Offset(offset) = element.offset() { Some(offset) } else { None }
+}
+
+/// The leader epoch beside an offset of a list: which leader had written what is before it.
+pub fn leader_epoch(list: &TopicPartitionList, topic: &str, partition: i32) -> Option<i32> {
+    Some(native::leader_epoch(list, topic, partition)).filter(|epoch| *epoch >= 0)
+}
+
+/// Sets the leader epoch beside an offset of a list.
+pub fn set_leader_epoch(list: &mut TopicPartitionList, topic: &str, partition: i32, epoch: i32) {
+    native::set_leader_epoch(list, topic, partition, epoch);
+}
+
+/// Sets the leader epochs beside offsets that are to be committed: each that of the newest record polled. It is not
+/// older than what is before the offset, and the partition's log has it no more if that was truncated.
+pub fn add_leader_epochs<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    topic: &str,
+    offsets: &mut TopicPartitionList,
+) {
+    let mut known = Vec::with_capacity(offsets.count());
+    let positions = offsets.clone();
+    if native::positions(consumer, &positions).is_none() {
+        return;
+    }
+    for (offset, position) in offsets.elements().iter().zip(positions.elements()) {
+        if let (Offset::Offset(offset), Offset::Offset(polled)) = (offset.offset(), position.offset())
+            && offset <= polled
+            && let Some(epoch) = leader_epoch(&positions, topic, position.partition())
+        {
+            known.push((position.partition(), epoch));
+        }
+    }
+    for (partition, epoch) in known {
+        set_leader_epoch(offsets, topic, partition, epoch);
+    }
+}
+
+/// A partition's first offset as the last answer with records has told, without asking; negative if none has.
+pub fn known_beginning<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, partition: i32) -> i64 {
+    native::known_beginning(consumer, topic, partition)
+}
+
+/// Keeps what is fetched of a partition back, in a queue that nobody polls: when it is full (`queued.max.messages.kbytes`),
+/// librdkafka fetches no more of it. Nothing is thrown away, unlike by a pause. `false`: there is no such partition.
+pub fn hold_back<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, partition: i32) -> bool {
+    native::let_through(consumer, topic, partition, false)
+}
+
+/// Lets come what was held back, and what follows. Also after a partition that was held back once is assigned again: librdkafka
+/// does not do it any more.
+pub fn let_through<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, partition: i32) -> bool {
+    native::let_through(consumer, topic, partition, true)
+}
+
+/// For the mock cluster inside a client: how long a new consumer group waits for more members. Does nothing if the client
+/// has none.
+pub(crate) fn set_initial_rebalance_delay<C: ClientContext>(client: &Client<C>, delay: Duration) {
+    native::set_initial_rebalance_delay(client, delay);
+}
+
+/// A topic as the brokers describe it now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicFactsFound {
+    /// Kafka's own id of the topic, as `kafka-topics --describe` prints it; another one after the topic was created anew.
+    /// `None` from brokers before Kafka 2.8, which have no ids.
+    pub topic_id: Option<String>,
+    /// Number of partitions.
+    pub partitions: i32,
+}
+
+/// A topic could not be described.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum TopicFactsError {
+    /// The brokers do not know the topic.
+    #[error("the topic does not exist")]
+    Missing,
+    /// The user may not describe the topic.
+    #[error("access denied: {0}")]
+    Denied(String),
+    /// The brokers and this client did not agree on TLS, or on who the user is.
+    #[error("not let in: {0}")]
+    NotLetIn(String),
+    /// No broker answered in time.
+    #[error("no broker answered: {0}")]
+    Unreachable(String),
+    /// Anything else, in librdkafka's words.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl TopicFactsError {
+    /// What one of librdkafka's codes means to somebody who asked about a topic.
+    pub fn from_code(code: RDKafkaErrorCode, reason: &str) -> Self {
+        use RDKafkaErrorCode as Code;
+        let words = if reason.is_empty() { code.to_string() } else { reason.to_owned() };
+        match code {
+            Code::UnknownTopicOrPartition | Code::UnknownTopic => Self::Missing,
+            Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed => Self::Denied(words),
+            Code::SaslAuthenticationFailed | Code::Authentication | Code::SSL => Self::NotLetIn(words),
+            Code::OperationTimedOut
+            | Code::RequestTimedOut
+            | Code::BrokerTransportFailure
+            | Code::AllBrokersDown
+            | Code::BrokerNotAvailable
+            | Code::LeaderNotAvailable
+            | Code::NetworkException
+            | Code::Resolve => Self::Unreachable(words),
+            _ => Self::Other(words),
+        }
+    }
+
+    fn other(words: &str) -> Self {
+        Self::Other(words.to_owned())
+    }
+}
+
+/// Asks the brokers about `topic`. Blocks for `timeout` and a second at most.
+///
+/// `client` should be a consumer's: a producer's asks the brokers to create a topic that they do not know, unless
+/// `allow.auto.create.topics` is set to `false`.
+pub fn topic_facts<C: ClientContext>(
+    client: &Client<C>,
+    topic: &str,
+    timeout: Duration,
+) -> Result<TopicFactsFound, TopicFactsError> {
+    let begin = Instant::now();
+    let metadata = client.fetch_metadata(Some(topic), timeout).map_err(|error| {
+        let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
+        TopicFactsError::from_code(code, "")
+    })?;
+    let answered = metadata.orig_broker_id();
+    let broker = metadata.brokers().iter().map(MetadataBroker::id).max_by_key(|&id| id == answered);
+    let broker =
+        broker.ok_or_else(|| TopicFactsError::Unreachable("the cluster names no broker".to_owned()))?;
+    native::describe_topic(client, broker, topic, timeout.saturating_sub(begin.elapsed()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use rdkafka::consumer::{BaseConsumer, Consumer};
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+    use rdkafka::{ClientConfig, Message};
+
+    use super::*;
+
+    fn consumer(brokers: &str) -> BaseConsumer {
+        ClientConfig::new().set("bootstrap.servers", brokers).set("group.id", "g").create().unwrap()
+    }
+
+    #[test]
+    fn every_codec_of_kafka_is_in_this_build() {
+        assert_eq!(codecs(), CODECS);
+    }
+
+    #[test]
+    fn a_topic_is_described_and_never_created() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("documents", 3, 1).unwrap();
+        let consumer = consumer(&cluster.bootstrap_servers());
+        let ask = |topic| topic_facts(consumer.client(), topic, Duration::from_secs(10));
+
+        let found = ask("documents").unwrap();
+        assert_eq!(found.partitions, 3);
+        assert_eq!(ask("documents").unwrap(), found, "the id must be stable");
+        for _ in 0..2 {
+            assert_eq!(ask("absent"), Err(TopicFactsError::Missing));
+        }
+        assert!(matches!(ask(""), Err(TopicFactsError::Other(_))));
+        assert!(matches!(ask("a\0b"), Err(TopicFactsError::Other(_))));
+    }
+
+    #[test]
+    fn what_is_held_back_comes_when_it_is_let_through_also_after_another_assignment() {
+        const AT_ONCE: Duration = Duration::from_millis(300);
+        const PATIENCE: Duration = Duration::from_secs(30);
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("documents", 1, 1).unwrap();
+        let brokers = cluster.bootstrap_servers();
+        let producer: BaseProducer = ClientConfig::new().set("bootstrap.servers", &brokers).create().unwrap();
+        let produce = || {
+            for _ in 0..10 {
+                producer.send(BaseRecord::<(), str>::to("documents").payload("{}")).unwrap();
+            }
+            producer.flush(PATIENCE).unwrap();
+        };
+        let consumer = consumer(&brokers);
+        let assign = |offset| {
+            let mut list = TopicPartitionList::new();
+            list.add_partition_offset("documents", 0, Offset::Offset(offset)).unwrap();
+            consumer.assign(&list).unwrap();
+        };
+        let poll = |patience| consumer.poll(patience).map(|record| record.unwrap().offset());
+        let read = |offsets: Range<i64>| offsets.for_each(|offset| assert_eq!(poll(PATIENCE), Some(offset)));
+
+        produce();
+        assign(0);
+        read(0..10);
+        assert!(hold_back(&consumer, "documents", 0));
+        produce();
+        assert_eq!(poll(AT_ONCE), None);
+        assert!(let_through(&consumer, "documents", 0));
+        read(10..20);
+
+        assert!(hold_back(&consumer, "documents", 0));
+        consumer.unassign().unwrap();
+        assign(5);
+        assert_eq!(poll(AT_ONCE), None, "librdkafka leaves it to us");
+        assert!(let_through(&consumer, "documents", 0));
+        read(5..20);
+    }
+
+    #[test]
+    fn brokers_that_are_not_there_are_unreachable_within_the_timeout() {
+        // Nothing listens on the discard port; no name has to be resolved for it.
+        let consumer = consumer("127.0.0.1:9");
+        let begin = Instant::now();
+        let answer = topic_facts(consumer.client(), "documents", Duration::from_millis(300));
+        assert!(matches!(answer, Err(TopicFactsError::Unreachable(_))), "{answer:?}");
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    }
+
+    #[test]
+    fn codes_that_mean_a_wrong_setup_differ_from_those_that_pass() {
+        use RDKafkaErrorCode as Code;
+        let of = |code| TopicFactsError::from_code(code, "why");
+        assert_eq!(of(Code::UnknownTopicOrPartition), TopicFactsError::Missing);
+        assert_eq!(of(Code::Authentication), TopicFactsError::NotLetIn("why".into()));
+        assert_eq!(of(Code::TopicAuthorizationFailed), TopicFactsError::Denied("why".into()));
+        assert_eq!(of(Code::AllBrokersDown), TopicFactsError::Unreachable("why".into()));
+        assert_eq!(of(Code::InvalidTopic), TopicFactsError::Other("why".into()));
+    }
+}

@@ -1,0 +1,339 @@
+//! The calls of librdkafka that rust-rdkafka does not wrap, and the one file of the crate with `unsafe`.
+//!
+//! `DescribeTopics`: a topic's id is the only proof that it is still the same topic, and the safe API does not tell it. It
+//! is a Metadata request underneath that never lets a broker create the topic, so every broker answers it; those before
+//! Kafka 2.8 leave the id zero.
+//!
+//! A commit with an answer: rust-rdkafka 0.39 sends an asynchronous commit without naming a queue for its answer, and sets
+//! no commit callback in librdkafka's configuration, so `commit_callback` is never called for it. Without the answer nobody
+//! knows what is committed.
+//!
+//! A partition's own queue: pausing throws away what was fetched, and a partition that is resumed waits up to a second. One
+//! whose queue nobody polls stops when that is full, and goes on as soon as it is polled again. rust-rdkafka only lets the way
+//! into that queue be opened, not closed again.
+//!
+//! Where one partition is read, the leader epochs beside offsets, and the beginning of a partition that librdkafka knows.
+//!
+//! The partition that a producer's partitioner chooses for a key, without producing anything.
+//!
+//! A mock cluster's initial rebalance delay: tests and demo would wait three seconds for it, every time.
+//!
+//! What librdkafka hands out and the caller owns is held in [`Owned`]; everything else is borrowed from such a value and
+//! copied before it goes.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char};
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use rdkafka::TopicPartitionList;
+use rdkafka::client::{Client, ClientContext};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::types::RDKafkaErrorCode;
+use rdkafka_sys as sys;
+
+use super::{TopicFactsError, TopicFactsFound};
+use crate::support::config::Partitioner;
+
+/// How much longer than the request itself its answer is waited for; librdkafka gives up first.
+const GRACE: Duration = Duration::from_secs(1);
+/// The longest request timeout that librdkafka takes.
+const MAX_TIMEOUT_MS: i32 = 3_600_000;
+const NO_ERROR: sys::rd_kafka_resp_err_t = sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
+/// Room for librdkafka's text about a refused option.
+const ERROR_TEXT_BYTES: usize = 256;
+
+/// Commits `offsets` without waiting. The answer comes to the consumer's own queue, from which `poll` hands it to the
+/// context's `commit_callback`.
+pub(super) fn commit_with_answer<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    offsets: &TopicPartitionList,
+) -> KafkaResult<()> {
+    let rk = consumer.client().native_ptr();
+    // SAFETY: `rk` is alive while `consumer` is borrowed; the reference is owned here, and this is its function.
+    let queue = unsafe { Owned::new(sys::rd_kafka_queue_get_consumer(rk), sys::rd_kafka_queue_destroy) }
+        .ok_or(KafkaError::ConsumerCommit(RDKafkaErrorCode::UnknownGroup))?;
+    // SAFETY: all are alive; librdkafka copies the list and counts its own reference to the queue.
+    let code =
+        unsafe { sys::rd_kafka_commit_queue(rk, offsets.ptr(), queue.as_ptr(), None, std::ptr::null_mut()) };
+    if code == NO_ERROR { Ok(()) } else { Err(KafkaError::ConsumerCommit(code.into())) }
+}
+
+/// Sets the offsets of a list to where the application stands, and leader epochs too. `None`: librdkafka does not tell.
+///
+/// rust-rdkafka tells it for the whole assignment only.
+pub(super) fn positions<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    partitions: &TopicPartitionList,
+) -> Option<()> {
+    // SAFETY: both are alive while they are borrowed; librdkafka only writes to the elements of the list.
+    let code = unsafe { sys::rd_kafka_position(consumer.client().native_ptr(), partitions.ptr()) };
+    (code == NO_ERROR).then_some(())
+}
+
+/// The element of a list; `None` if it has none for the partition.
+fn element(
+    list: &TopicPartitionList,
+    topic: &str,
+    partition: i32,
+) -> Option<NonNull<sys::rd_kafka_topic_partition_t>> {
+    let name = CString::new(topic).ok()?;
+    // SAFETY: the list is alive while it is borrowed, and the name is terminated; the element belongs to the list.
+    NonNull::new(unsafe { sys::rd_kafka_topic_partition_list_find(list.ptr(), name.as_ptr(), partition) })
+}
+
+/// The leader epoch beside an offset of a list; negative if there is none.
+pub(super) fn leader_epoch(list: &TopicPartitionList, topic: &str, partition: i32) -> i32 {
+    let Some(element) = element(list, topic, partition) else { return -1 };
+    // SAFETY: the element is alive as long as the list, which is borrowed.
+    unsafe { sys::rd_kafka_topic_partition_get_leader_epoch(element.as_ptr()) }
+}
+
+/// Sets the leader epoch beside an offset of a list.
+pub(super) fn set_leader_epoch(list: &TopicPartitionList, topic: &str, partition: i32, epoch: i32) {
+    if let Some(element) = element(list, topic, partition) {
+        // SAFETY: the element is alive as long as the list, which is borrowed, and nobody else has it.
+        unsafe { sys::rd_kafka_topic_partition_set_leader_epoch(element.as_ptr(), epoch) };
+    }
+}
+
+/// The first offset of a partition that librdkafka knows of; negative if it knows of none. Asks nobody.
+pub(super) fn known_beginning<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    topic: &str,
+    partition: i32,
+) -> i64 {
+    let (mut low, mut high) = (-1, -1);
+    let Ok(name) = CString::new(topic) else { return low };
+    // SAFETY: the client is alive while `consumer` is borrowed, the name is terminated, and both numbers may be written to.
+    unsafe {
+        sys::rd_kafka_get_watermark_offsets(
+            consumer.client().native_ptr(),
+            name.as_ptr(),
+            partition,
+            &mut low,
+            &mut high,
+        );
+    }
+    low
+}
+
+/// Lets what is fetched of a partition come with the consumer's polls, or stay in the partition's own queue, where
+/// librdkafka's bounds hold it and nobody polls. `false`: librdkafka does not know the partition.
+///
+/// From the first call on, librdkafka leaves the partition to its caller: whoever is assigned it again has to call again.
+pub(super) fn let_through<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    topic: &str,
+    partition: i32,
+    through: bool,
+) -> bool {
+    let Ok(name) = CString::new(topic) else { return false };
+    let rk = consumer.client().native_ptr();
+    // SAFETY: `rk` is alive while `consumer` is borrowed, and the name is terminated; the references are owned here, and this
+    // is their function.
+    let (own, all) = unsafe {
+        let own = sys::rd_kafka_queue_get_partition(rk, name.as_ptr(), partition);
+        let all = sys::rd_kafka_queue_get_consumer(rk);
+        (Owned::new(own, sys::rd_kafka_queue_destroy), Owned::new(all, sys::rd_kafka_queue_destroy))
+    };
+    let (Some(own), Some(all)) = (own, all) else { return false };
+    let target = if through { all.as_ptr() } else { std::ptr::null_mut() };
+    // SAFETY: both are alive, or the target is null, which stands for no queue; librdkafka counts its own reference to it.
+    unsafe { sys::rd_kafka_queue_forward(own.as_ptr(), target) };
+    true
+}
+
+/// Sets `group.initial.rebalance.delay.ms` of the mock cluster that lives in a client, if one does.
+pub(super) fn set_initial_rebalance_delay<C: ClientContext>(client: &Client<C>, delay: Duration) {
+    let delay_ms = i32::try_from(delay.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: the client is alive; the cluster is null, or its own and alive as long as it is.
+    let cluster = unsafe { sys::rd_kafka_handle_mock_cluster(client.native_ptr()) };
+    if !cluster.is_null() {
+        // SAFETY: the cluster is alive; librdkafka hands the change to the cluster's own thread.
+        unsafe { sys::rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, delay_ms) };
+    }
+}
+
+/// The partition that librdkafka's partitioner chooses for `key` among `partitions`; `None` if there is none, or no such
+/// partitioner.
+pub(super) fn partition_of(partitioner: Partitioner, key: &[u8], partitions: i32) -> Option<i32> {
+    let choose = match partitioner {
+        Partitioner::Murmur2 => sys::rd_kafka_msg_partitioner_murmur2,
+        Partitioner::Crc32 => sys::rd_kafka_msg_partitioner_consistent,
+        Partitioner::Fnv1a => sys::rd_kafka_msg_partitioner_fnv1a,
+        Partitioner::Custom => return None,
+    };
+    let null = std::ptr::null_mut();
+    // SAFETY: the key is as long as said and alive, and there is a partition. None of the three looks at the topic or at the
+    // opaque pointers.
+    (partitions > 0)
+        .then(|| unsafe { choose(std::ptr::null(), key.as_ptr().cast(), key.len(), partitions, null, null) })
+}
+
+/// Describes `topic`, asking `broker`; answers or fails after `timeout` and a second at the latest.
+///
+/// Left to itself librdkafka would ask the controller, and wait in vain for one where there is none.
+pub(super) fn describe_topic<C: ClientContext>(
+    client: &Client<C>,
+    broker: i32,
+    topic: &str,
+    timeout: Duration,
+) -> Result<TopicFactsFound, TopicFactsError> {
+    let name =
+        CString::new(topic).map_err(|_| TopicFactsError::other("a topic's name has no NUL character"))?;
+    let rk = client.native_ptr();
+    let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(MAX_TIMEOUT_MS).clamp(1, MAX_TIMEOUT_MS);
+
+    // SAFETY: `rk` is alive while `client` is borrowed; what is made is owned here, and this is its function.
+    let options = unsafe {
+        let for_api = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS;
+        Owned::new(sys::rd_kafka_AdminOptions_new(rk, for_api), sys::rd_kafka_AdminOptions_destroy)
+    };
+    let options = options.ok_or_else(not_set_up)?;
+    let mut error_text: [c_char; ERROR_TEXT_BYTES] = [0; ERROR_TEXT_BYTES];
+    let (buffer, bytes) = (error_text.as_mut_ptr(), error_text.len());
+    // SAFETY: `options` is alive, and the buffer is as long as said; librdkafka writes a terminated text into it.
+    let settings = unsafe {
+        [
+            sys::rd_kafka_AdminOptions_set_request_timeout(options.as_ptr(), timeout_ms, buffer, bytes),
+            sys::rd_kafka_AdminOptions_set_broker(options.as_ptr(), broker, buffer, bytes),
+        ]
+    };
+    if let Some(&refused) = settings.iter().find(|&&code| code != NO_ERROR) {
+        // SAFETY: the buffer is terminated: it began as zeros, and librdkafka terminates what it writes.
+        return Err(TopicFactsError::from_code(refused.into(), &unsafe { text(error_text.as_ptr()) }));
+    }
+
+    let mut names = [name.as_ptr()];
+    // SAFETY: `names` holds one terminated string, which librdkafka copies; the copy is owned here.
+    let topics = unsafe {
+        let topics = sys::rd_kafka_TopicCollection_of_topic_names(names.as_mut_ptr(), names.len());
+        Owned::new(topics, sys::rd_kafka_TopicCollection_destroy)
+    };
+    let topics = topics.ok_or_else(not_set_up)?;
+    // SAFETY: `rk` is alive while `client` is borrowed; the queue is owned here.
+    let queue = unsafe { Owned::new(sys::rd_kafka_queue_new(rk), sys::rd_kafka_queue_destroy) };
+    let queue = queue.ok_or_else(not_set_up)?;
+
+    // SAFETY: all four are alive; librdkafka copies topics and options, and counts its own reference to the queue, so that
+    // an answer that comes after this function returned is dropped with the queue.
+    unsafe { sys::rd_kafka_DescribeTopics(rk, topics.as_ptr(), options.as_ptr(), queue.as_ptr()) };
+    let wait_ms = timeout_ms.saturating_add(i32::try_from(GRACE.as_millis()).unwrap_or(i32::MAX));
+    // SAFETY: the queue is alive; an event that it gives out is owned here.
+    let event =
+        unsafe { Owned::new(sys::rd_kafka_queue_poll(queue.as_ptr(), wait_ms), sys::rd_kafka_event_destroy) };
+    let event =
+        event.ok_or_else(|| TopicFactsError::from_code(RDKafkaErrorCode::OperationTimedOut, "no answer"))?;
+    read_answer(&event)
+}
+
+/// Copies what is wanted out of the answer.
+fn read_answer(event: &Owned<sys::rd_kafka_event_t>) -> Result<TopicFactsFound, TopicFactsError> {
+    // SAFETY: the event is alive; its text belongs to it, or is static.
+    let (code, reason) = unsafe {
+        (sys::rd_kafka_event_error(event.as_ptr()), text(sys::rd_kafka_event_error_string(event.as_ptr())))
+    };
+    if code != NO_ERROR {
+        return Err(TopicFactsError::from_code(code.into(), &reason));
+    }
+    // SAFETY: the event is alive; the result is a view of it, or null for an event of another type.
+    let result = unsafe { sys::rd_kafka_event_DescribeTopics_result(event.as_ptr()) };
+    if result.is_null() {
+        return Err(TopicFactsError::other("librdkafka answered with an event of another type"));
+    }
+    let mut count = 0;
+    // SAFETY: the result is not null and lives as long as the event; `count` is set to the length of the array.
+    let described = unsafe { sys::rd_kafka_DescribeTopics_result_topics(result, &mut count) };
+    if count == 0 || described.is_null() {
+        return Err(TopicFactsError::Missing);
+    }
+    // SAFETY: the array has `count` elements, at least one; a slot without an answer is null.
+    let topic = unsafe { *described };
+    if topic.is_null() {
+        return Err(TopicFactsError::Missing);
+    }
+
+    // SAFETY: the topic lives as long as the event, and so does its error, which is null where there is none.
+    let error = unsafe { sys::rd_kafka_TopicDescription_error(topic) };
+    if !error.is_null() {
+        // SAFETY: `error` is not null and alive; its text belongs to it.
+        let (code, reason) =
+            unsafe { (sys::rd_kafka_error_code(error), text(sys::rd_kafka_error_string(error))) };
+        if code != NO_ERROR {
+            return Err(TopicFactsError::from_code(code.into(), &reason));
+        }
+    }
+    let mut partitions = 0;
+    // SAFETY: the topic is alive; only the count is used.
+    unsafe { sys::rd_kafka_TopicDescription_partitions(topic, &mut partitions) };
+    let partitions = i32::try_from(partitions)
+        .map_err(|_| TopicFactsError::other("more partitions than Kafka can number"))?;
+    // SAFETY: the topic is alive, and so is its id.
+    let topic_id = unsafe { read_topic_id(topic) };
+    Ok(TopicFactsFound { topic_id, partitions })
+}
+
+/// The topic's id in the form that Kafka's own tools print; `None` where the broker told none.
+///
+/// # Safety
+/// `topic` is a live description.
+unsafe fn read_topic_id(topic: *const sys::rd_kafka_TopicDescription_t) -> Option<String> {
+    // SAFETY: by this function's contract; id and text live as long as the description.
+    let (id, is_zero) = unsafe {
+        let id = sys::rd_kafka_TopicDescription_topic_id(topic);
+        if id.is_null() {
+            return None;
+        }
+        let bits =
+            (sys::rd_kafka_Uuid_most_significant_bits(id), sys::rd_kafka_Uuid_least_significant_bits(id));
+        (text(sys::rd_kafka_Uuid_base64str(id)), bits == (0, 0))
+    };
+    // Kafka's tools print the URL-safe alphabet, librdkafka the other one.
+    (!is_zero && !id.is_empty()).then(|| id.replace('+', "-").replace('/', "_"))
+}
+
+/// A copy of a C text; empty for null.
+///
+/// # Safety
+/// `text` is null or a terminated string that lives through the call.
+unsafe fn text(text: *const c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: not null, and terminated by this function's contract.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+fn not_set_up() -> TopicFactsError {
+    TopicFactsError::other("librdkafka could not set up the request")
+}
+
+/// Something of librdkafka's that has to be given back with its own function.
+struct Owned<T> {
+    pointer: NonNull<T>,
+    destroy: unsafe extern "C" fn(*mut T),
+}
+
+impl<T> Owned<T> {
+    /// Takes over `pointer`; `None` for null.
+    ///
+    /// # Safety
+    /// `pointer` is null, or alive and owned by the caller, and `destroy` is the function that frees its kind.
+    unsafe fn new(pointer: *mut T, destroy: unsafe extern "C" fn(*mut T)) -> Option<Self> {
+        Some(Self { pointer: NonNull::new(pointer)?, destroy })
+    }
+
+    fn as_ptr(&self) -> *mut T {
+        self.pointer.as_ptr()
+    }
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        // SAFETY: alive and owned by this value alone since `new`, by whose contract the function is the right one.
+        unsafe { (self.destroy)(self.pointer.as_ptr()) }
+    }
+}

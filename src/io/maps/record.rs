@@ -1,0 +1,401 @@
+//! The record of the maps in force, and every way in which it may change. Pure.
+//!
+//! It goes through these stages, one compare-and-set each; the letters are who decides where a document belongs:
+//!
+//! ```text
+//!   One(A) ──begin──▶ Announced(A) ──activate──▶ Moving(B) ──finish──▶ One(B)
+//!                          │                        │
+//!                        abort                    abort
+//!                          ▼                        ▼
+//!                        One(A) ◀──finish── Returning(A)
+//! ```
+//!
+//! In the three stages in the middle both maps are live: every entry writes its placement, and a reader has to look where
+//! either map says. What must have happened before each step is `ops/migrate/`'s to see to; here is only what follows what.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::base::ids::ShardId;
+use crate::base::position::Epoch;
+use crate::geoshard::{GeoshardMap, LiveMaps};
+
+/// For each partition the offset below which no owner has anything left to do.
+pub type Floor = BTreeMap<i32, i64>;
+
+/// What is stored about the maps of a topic.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapsRecord {
+    /// Counts the changes of this record, from 1.
+    pub generation: u64,
+    /// The epoch of the offsets in `floor`.
+    pub epoch: Epoch,
+    /// An owner that still holds a record below this has lost its partition and does not know it yet: that record was
+    /// done under an earlier generation. Such an owner sends nothing.
+    #[serde(default)]
+    pub floor: Floor,
+    /// Which maps there are.
+    #[serde(flatten)]
+    pub state: MapsState,
+}
+
+/// One map, or two on the way from one to the other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum MapsState {
+    /// The usual state.
+    One {
+        /// The map.
+        map: Arc<GeoshardMap>,
+        /// Fingerprint of the map that was live beside it before: a worker's file may still hold that one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        before: Option<String>,
+        /// Geoshards that only that other map has. Their indices are empty.
+        #[serde(default)]
+        unused: Vec<ShardId>,
+    },
+    /// A change is going on.
+    Two {
+        /// The map before the change.
+        old: Arc<GeoshardMap>,
+        /// The map after it.
+        new: Arc<GeoshardMap>,
+        /// How far it is.
+        stage: Stage,
+    },
+}
+
+/// How far a change is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// Both maps are known; the old one decides.
+    Announced,
+    /// The new one decides, and documents move.
+    Moving,
+    /// The change was called off: the old one decides again, and documents move back.
+    Returning,
+}
+
+/// A step that does not follow from where the record is.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum BadStep {
+    /// Another change is going on.
+    #[error("a change to map {going_on} is going on; finish it with that map, or call it off with --abort")]
+    AnotherChange {
+        /// Fingerprint of its new map.
+        going_on: String,
+    },
+    /// The change is being called off.
+    #[error("the change to map {going_on} is being called off; let --abort come to its end first")]
+    BeingCalledOff {
+        /// Fingerprint of its new map.
+        going_on: String,
+    },
+    /// The map is in force already.
+    #[error("map {0} is the one in force; there is nothing to change")]
+    InForce(String),
+    /// Two maps that differ need two versions.
+    #[error(
+        "the new map has version {new}, and the one in force has {old}: give the new map a higher version"
+    )]
+    Version {
+        /// Of the map in force.
+        old: u64,
+        /// Of the new map.
+        new: u64,
+    },
+    /// There is no change to go on with.
+    #[error("no change of the map is going on")]
+    NoChange,
+    /// Not in this stage.
+    #[error("the change is in the stage {0:?}, in which this cannot be done")]
+    Stage(Stage),
+}
+
+impl MapsRecord {
+    /// The state without a record: `map` is in force, by configuration.
+    pub fn unwritten(map: Arc<GeoshardMap>, epoch: Epoch) -> Self {
+        let state = MapsState::One { map, before: None, unused: Vec::new() };
+        Self { generation: 0, epoch, floor: Floor::new(), state }
+    }
+
+    /// Both maps become known. With the same `new` as in a change that is going on: that one.
+    pub fn begin(&self, new: Arc<GeoshardMap>) -> Result<Self, BadStep> {
+        match &self.state {
+            MapsState::One { map, .. } if **map == *new => Err(BadStep::InForce(map.fingerprint())),
+            MapsState::One { map, .. } if new.version() <= map.version() => {
+                Err(BadStep::Version { old: map.version(), new: new.version() })
+            }
+            MapsState::One { map, .. } => {
+                Ok(self.next(MapsState::Two { old: map.clone(), new, stage: Stage::Announced }))
+            }
+            MapsState::Two { new: going_on, stage: Stage::Returning, .. } => {
+                Err(BadStep::BeingCalledOff { going_on: going_on.fingerprint() })
+            }
+            MapsState::Two { new: going_on, .. } if **going_on == *new => Ok(self.clone()),
+            MapsState::Two { new: going_on, .. } => {
+                Err(BadStep::AnotherChange { going_on: going_on.fingerprint() })
+            }
+        }
+    }
+
+    /// The new map decides from now on. All partitions have confirmed that both are known, no batch is under way that
+    /// began before that, and everything below `floor` is committed.
+    pub fn activate(&self, epoch: Epoch, floor: Floor) -> Result<Self, BadStep> {
+        match &self.state {
+            MapsState::Two { old, new, stage: Stage::Announced } => {
+                let state = MapsState::Two { old: old.clone(), new: new.clone(), stage: Stage::Moving };
+                Ok(Self { epoch, floor, ..self.next(state) })
+            }
+            MapsState::Two { stage, .. } => Err(BadStep::Stage(*stage)),
+            MapsState::One { .. } => Err(BadStep::NoChange),
+        }
+    }
+
+    /// The map that decides is the only one from now on. All partitions have confirmed that it decides, no batch is under
+    /// way that began before that, every document is where it says, and everything below `floor` is committed.
+    pub fn finish(&self, epoch: Epoch, floor: Floor) -> Result<Self, BadStep> {
+        let (stays, goes) = match &self.state {
+            MapsState::Two { old, new, stage: Stage::Moving } => (new, old),
+            MapsState::Two { old, new, stage: Stage::Returning } => (old, new),
+            MapsState::Two { stage, .. } => return Err(BadStep::Stage(*stage)),
+            MapsState::One { .. } => return Err(BadStep::NoChange),
+        };
+        Ok(Self { epoch, floor, ..self.next(one_of_two(stays, goes)) })
+    }
+
+    /// The change is called off. Where no document was placed by the new map yet, that is all; otherwise they move back.
+    pub fn abort(&self) -> Result<Self, BadStep> {
+        match &self.state {
+            MapsState::Two { old, new, stage: Stage::Announced } => Ok(self.next(one_of_two(old, new))),
+            MapsState::Two { old, new, stage: Stage::Moving } => {
+                Ok(self.next(MapsState::Two { old: old.clone(), new: new.clone(), stage: Stage::Returning }))
+            }
+            MapsState::Two { stage: Stage::Returning, .. } => Ok(self.clone()),
+            MapsState::One { .. } => Err(BadStep::NoChange),
+        }
+    }
+
+    /// A new epoch began with another map: all workers were stopped, and every position is new.
+    pub fn replaced(&self, map: Arc<GeoshardMap>, epoch: Epoch) -> Self {
+        let state = MapsState::One { map, before: None, unused: Vec::new() };
+        Self { epoch, floor: Floor::new(), ..self.next(state) }
+    }
+
+    /// The indices of these geoshards are gone.
+    pub fn retired(&self) -> Result<Self, BadStep> {
+        match &self.state {
+            MapsState::One { map, before, .. } => {
+                Ok(self.next(MapsState::One { map: map.clone(), before: before.clone(), unused: Vec::new() }))
+            }
+            MapsState::Two { stage, .. } => Err(BadStep::Stage(*stage)),
+        }
+    }
+
+    fn next(&self, state: MapsState) -> Self {
+        Self { generation: self.generation + 1, epoch: self.epoch, floor: self.floor.clone(), state }
+    }
+
+    /// The map that decides where a document belongs.
+    pub fn deciding(&self) -> &Arc<GeoshardMap> {
+        match &self.state {
+            MapsState::One { map, .. } => map,
+            MapsState::Two { new, stage: Stage::Moving, .. } => new,
+            MapsState::Two { old, .. } => old,
+        }
+    }
+
+    /// The maps that readers have to ask.
+    pub fn live(&self) -> LiveMaps {
+        match &self.state {
+            MapsState::One { map, .. } => LiveMaps::One(map.clone()),
+            MapsState::Two { old, new, .. } => LiveMaps::Two { old: old.clone(), new: new.clone() },
+        }
+    }
+
+    /// Whether two maps are live.
+    pub fn has_two(&self) -> bool {
+        matches!(self.state, MapsState::Two { .. })
+    }
+
+    /// Whether a worker whose file holds the map with this fingerprint may follow this record.
+    pub fn knows(&self, fingerprint: &str) -> bool {
+        let before = match &self.state {
+            MapsState::One { before, .. } => before.as_deref(),
+            MapsState::Two { .. } => None,
+        };
+        before == Some(fingerprint) || self.live().iter().any(|map| map.fingerprint() == fingerprint)
+    }
+
+    /// The offset below which the owner of `partition` has nothing left to do; offsets of other epochs say nothing.
+    pub fn floor_of(&self, partition: i32, epoch: Epoch) -> i64 {
+        if epoch != self.epoch {
+            return 0;
+        }
+        self.floor.get(&partition).copied().unwrap_or(0)
+    }
+}
+
+fn one_of_two(stays: &Arc<GeoshardMap>, goes: &GeoshardMap) -> MapsState {
+    let is_unused = |shard: &&ShardId| stays.shards().binary_search(shard).is_err();
+    MapsState::One {
+        map: stays.clone(),
+        before: Some(goes.fingerprint()),
+        unused: goes.shards().iter().filter(is_unused).cloned().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(version: u64, shards: &[&str]) -> Arc<GeoshardMap> {
+        let ranges = shards.iter().enumerate().map(|(n, id)| {
+            let from = if n == 0 { 0 } else { (n as u64) << 60 | 1 };
+            (from, ShardId::new(id).unwrap())
+        });
+        Arc::new(GeoshardMap::new(version, "test", ranges.collect()).unwrap())
+    }
+
+    fn a() -> Arc<GeoshardMap> {
+        map(1, &["x", "y"])
+    }
+
+    fn b() -> Arc<GeoshardMap> {
+        map(2, &["y", "z"])
+    }
+
+    fn start() -> MapsRecord {
+        MapsRecord::unwritten(a(), Epoch::new(1).unwrap())
+    }
+
+    /// Every record that steps can lead to, with how it was reached; each step that may be taken is taken.
+    fn all() -> Vec<(String, MapsRecord)> {
+        let (epoch, floor) = (Epoch::new(1).unwrap(), || Floor::from([(0, 7)]));
+        let mut known = vec![("start".to_owned(), start())];
+        let mut at = 0;
+        while let Some((way, record)) = known.get(at).cloned() {
+            at += 1;
+            let steps = [
+                ("begin", record.begin(b())),
+                ("activate", record.activate(epoch, floor())),
+                ("finish", record.finish(epoch, floor())),
+                ("abort", record.abort()),
+                ("retired", record.retired()),
+            ];
+            for (step, next) in steps {
+                let Ok(next) = next else { continue };
+                if !known.iter().any(|(_, known)| known.state == next.state) {
+                    known.push((format!("{way} {step}"), next));
+                }
+            }
+        }
+        known
+    }
+
+    #[test]
+    fn a_change_goes_forward_or_back_and_every_way_ends_with_one_map() {
+        let ways: Vec<String> = all().into_iter().map(|(way, _)| way).collect();
+        assert_eq!(
+            ways,
+            [
+                "start",
+                "start begin",
+                "start begin activate",
+                "start begin abort",
+                "start begin activate finish",
+                "start begin activate abort",
+                "start begin abort retired",
+                "start begin activate finish retired",
+            ]
+        );
+        for (way, record) in all() {
+            match &record.state {
+                MapsState::One { map, .. } => assert!(**map == *a() || **map == *b(), "{way}"),
+                MapsState::Two { stage, .. } => {
+                    let ends = match stage {
+                        Stage::Announced => record.abort(),
+                        _ => record.finish(record.epoch, Floor::new()),
+                    };
+                    assert!(!ends.unwrap().has_two(), "{way}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn two_maps_that_both_place_documents_are_never_one_step_apart_without_both_being_live() {
+        let (epoch, floor) = (Epoch::new(1).unwrap(), Floor::new());
+        for (way, record) in all() {
+            for next in [
+                record.begin(b()),
+                record.activate(epoch, floor.clone()),
+                record.finish(epoch, floor.clone()),
+                record.abort(),
+                record.retired(),
+            ] {
+                let Ok(next) = next else { continue };
+                if next.deciding() != record.deciding() {
+                    assert!(record.has_two() && next.has_two(), "{way}: {next:?}");
+                }
+                // What a reader has to ask is never less than where the step before may have put a document.
+                assert!(next.live().iter().any(|map| map == next.deciding()), "{way}");
+                assert!(record.live().iter().any(|map| map == next.deciding()) || !next.has_two(), "{way}");
+                assert!(next.generation == record.generation + 1 || next == record, "{way}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_step_that_was_taken_before_a_crash_is_found_again_and_not_taken_twice() {
+        let announced = start().begin(b()).unwrap();
+        assert_eq!(announced.begin(b()).unwrap(), announced, "the same change goes on");
+        let moving = announced.activate(announced.epoch, Floor::new()).unwrap();
+        assert_eq!(moving.begin(b()).unwrap(), moving);
+        assert_eq!(moving.activate(moving.epoch, Floor::new()), Err(BadStep::Stage(Stage::Moving)));
+        let returning = moving.abort().unwrap();
+        assert_eq!(returning.abort().unwrap(), returning);
+        assert!(matches!(returning.begin(b()), Err(BadStep::BeingCalledOff { .. })));
+        let done = moving.finish(moving.epoch, Floor::new()).unwrap();
+        assert!(matches!(done.begin(b()), Err(BadStep::InForce(_))));
+        assert_eq!(done.finish(done.epoch, Floor::new()), Err(BadStep::NoChange));
+        assert_eq!(done.abort(), Err(BadStep::NoChange));
+    }
+
+    #[test]
+    fn another_map_or_one_that_is_not_newer_is_refused() {
+        let announced = start().begin(b()).unwrap();
+        let other = map(3, &["q"]);
+        assert!(matches!(announced.begin(other), Err(BadStep::AnotherChange { .. })));
+        assert_eq!(start().begin(map(1, &["z"])), Err(BadStep::Version { old: 1, new: 1 }));
+    }
+
+    #[test]
+    fn a_worker_may_have_either_map_while_two_are_live_and_the_old_one_for_a_while_after() {
+        let (a, b) = (a().fingerprint(), b().fingerprint());
+        let announced = start().begin(self::b()).unwrap();
+        let moving = announced.activate(announced.epoch, Floor::new()).unwrap();
+        let done = moving.finish(moving.epoch, Floor::from([(3, 9)])).unwrap();
+        for record in [&announced, &moving, &done] {
+            assert!(record.knows(&a) && record.knows(&b) && !record.knows("9-other"), "{record:?}");
+        }
+        assert!(start().knows(&a) && !start().knows(&b));
+        let MapsState::One { unused, .. } = &done.state else { panic!("{done:?}") };
+        assert_eq!(unused.iter().map(ShardId::as_str).collect::<Vec<_>>(), ["x"]);
+        assert_eq!((done.floor_of(3, done.epoch), done.floor_of(4, done.epoch)), (9, 0));
+        assert_eq!(done.floor_of(3, Epoch::new(2).unwrap()), 0, "offsets of another epoch");
+    }
+
+    #[test]
+    fn a_record_written_and_read_again_is_the_same() {
+        for (way, record) in all() {
+            let json = serde_json::to_string(&record).unwrap();
+            assert!(!json.contains('\n'));
+            assert_eq!(serde_json::from_str::<MapsRecord>(&json).unwrap(), record, "{way}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Where the record is kept: a document of the index `<prefix>-meta`. That a partition's owner acts by it is in the partition's
+//! [`Claim`].
+//!
+//! The record is written by compare-and-set only, so that of two who change it one finds out.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::record::MapsRecord;
+use crate::base::ids::DocId;
+use crate::io::claims::{Claim, claim_key};
+use crate::io::elastic::{BulkOp, CallError, Elastic, Get, GetAnswer, Guard, Index, Stamp};
+
+/// The record as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// The record.
+    pub record: MapsRecord,
+    /// Its state, for compare-and-set.
+    pub stamp: Stamp,
+}
+
+/// The record or a claim could not be read or written.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// No usable answer.
+    #[error("elasticsearch did not answer about the meta index: {0}")]
+    Call(#[from] CallError),
+    /// The item was not answered, or was refused.
+    #[error("the meta index refused {id:?}: {reason}")]
+    Item {
+        /// `_id`.
+        id: String,
+        /// In its words.
+        reason: String,
+    },
+    /// It is there, but not what it should be.
+    #[error(
+        "{id:?} in the meta index cannot be read: {error}; a newer version of geofold may have written it"
+    )]
+    Unreadable {
+        /// `_id`.
+        id: String,
+        /// What is wrong with it.
+        error: String,
+    },
+    /// Somebody else changed the record since it was read.
+    #[error("the record of the maps was changed concurrently; check --status")]
+    Conflict,
+}
+
+/// The record of one topic, and the claims of its partitions.
+pub struct MapsStore<'a> {
+    elastic: &'a dyn Elastic,
+    topic: &'a str,
+    timeout: Duration,
+}
+
+impl<'a> MapsStore<'a> {
+    /// Of `topic`; each request may take `timeout`.
+    pub fn new(elastic: &'a dyn Elastic, topic: &'a str, timeout: Duration) -> Self {
+        Self { elastic, topic, timeout }
+    }
+
+    /// The record, if there is one.
+    pub async fn read(&self) -> Result<Option<Stored>, StoreError> {
+        let mut found = self.get(&[record_key(self.topic)]).await?;
+        Ok(found.pop().flatten().map(|(record, stamp)| Stored { record, stamp }))
+    }
+
+    /// Writes the record, if it still is as it was read (`None`: if there is none).
+    pub async fn write(&self, record: &MapsRecord, over: Option<Stamp>) -> Result<(), StoreError> {
+        let guard = over.map_or(Guard::Absent, Guard::Unchanged);
+        self.put(record_key(self.topic), guard, record).await
+    }
+
+    /// The claims of partitions `0..partitions`: each says by which generation its owner acts.
+    pub async fn claims(&self, partitions: i32) -> Result<Vec<Option<Claim>>, StoreError> {
+        let keys: Vec<DocId> = (0..partitions).map(|partition| claim_key(self.topic, partition)).collect();
+        let found = self.get(&keys).await?;
+        Ok(found.into_iter().map(|found| found.map(|(claim, _)| claim)).collect())
+    }
+
+    async fn get<T: for<'de> Deserialize<'de>>(
+        &self,
+        keys: &[DocId],
+    ) -> Result<Vec<Option<(T, Stamp)>>, StoreError> {
+        let gets: Vec<Get> = keys.iter().map(|id| Get { index: Index::Meta, id: id.clone() }).collect();
+        let answers = self.elastic.mget(&gets, self.timeout).await?;
+        if answers.len() != keys.len() {
+            return Err(
+                CallError::Undecodable(format!("{} answers to {} gets", answers.len(), keys.len())).into()
+            );
+        }
+        let read = |(id, answer): (&DocId, GetAnswer)| match answer {
+            GetAnswer::Missing => Ok(None),
+            GetAnswer::Found(found) => match serde_json::from_slice(&found.source) {
+                Ok(value) => Ok(Some((value, found.stamp))),
+                Err(error) => Err(StoreError::Unreadable { id: id.to_string(), error: error.to_string() }),
+            },
+            GetAnswer::Failed(error) => {
+                Err(StoreError::Item { id: id.to_string(), reason: error.to_string() })
+            }
+        };
+        keys.iter().zip(answers).map(read).collect()
+    }
+
+    async fn put(&self, id: DocId, guard: Guard, value: &impl Serialize) -> Result<(), StoreError> {
+        let op = write_op(id.clone(), guard, value);
+        let answers = self.elastic.bulk(&[op], self.timeout).await?;
+        match answers.first() {
+            Some(answer) if answer.status < 300 => Ok(()),
+            Some(answer) if answer.status == 409 => Err(StoreError::Conflict),
+            Some(answer) => {
+                let reason =
+                    answer.error.as_ref().map_or_else(|| answer.status.to_string(), ToString::to_string);
+                Err(StoreError::Item { id: id.to_string(), reason })
+            }
+            None => Err(CallError::Undecodable("an empty answer to a bulk".to_owned()).into()),
+        }
+    }
+}
+
+fn write_op(id: DocId, guard: Guard, value: &impl Serialize) -> BulkOp {
+    // Serializing strings, numbers and maps into a Vec cannot fail.
+    let source = serde_json::to_vec(value).unwrap_or_default().into();
+    BulkOp::Index { index: Index::Meta, id, guard, source }
+}
+
+/// `_id` of the record of `topic`.
+pub fn record_key(topic: &str) -> DocId {
+    key(format!("maps/{topic}"))
+}
+
+fn key(text: String) -> DocId {
+    #[expect(clippy::expect_used, reason = "topic names have 249 bytes at most, by Kafka's own rule")]
+    DocId::from_key(Some(text.as_bytes())).expect("a topic name fits an id")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::base::position::Epoch;
+    use crate::testkit::testing::{MemoryElastic, six_faces};
+
+    const SOON: Duration = Duration::from_secs(1);
+
+    fn record() -> MapsRecord {
+        let next = MapsRecord::unwritten(six_faces(), Epoch::new(1).unwrap());
+        next.replaced(six_faces(), Epoch::new(1).unwrap())
+    }
+
+    #[tokio::test]
+    async fn of_two_who_change_the_record_one_finds_out() {
+        let elastic: Arc<MemoryElastic> = MemoryElastic::for_map(&six_faces());
+        let store = MapsStore::new(&*elastic, "topic", SOON);
+        assert_eq!(store.read().await.unwrap(), None);
+        store.write(&record(), None).await.unwrap();
+        assert!(matches!(store.write(&record(), None).await, Err(StoreError::Conflict)));
+        let first = store.read().await.unwrap().unwrap();
+        assert_eq!(first.record, record());
+        let next = record().replaced(six_faces(), Epoch::new(2).unwrap());
+        store.write(&next, Some(first.stamp)).await.unwrap();
+        assert!(matches!(store.write(&next, Some(first.stamp)).await, Err(StoreError::Conflict)));
+        assert_eq!(store.read().await.unwrap().unwrap().record, next);
+        assert_eq!(MapsStore::new(&*elastic, "other", SOON).read().await.unwrap(), None);
+    }
+}

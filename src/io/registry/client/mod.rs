@@ -1,0 +1,294 @@
+//! One question to the registry: what Confluent's HTTP interface has, of which only two GETs are asked for.
+//!
+//! <https://docs.confluent.io/platform/current/schema-registry/develop/api.html>
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use reqwest::header::{ACCEPT, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::{Certificate, Response, StatusCode};
+use serde::Deserialize;
+use thiserror::Error;
+use url::Url;
+
+use super::Trouble;
+use crate::base::causes::with_causes;
+use crate::core::schemas::schema::{Fetched, Kind, Reference};
+use crate::core::schemas::{SchemaId, Unreadable};
+use crate::support::config::{SchemaRegistry, Secret};
+
+/// Bytes of one answer.
+const MAX_ANSWER: usize = 4 << 20;
+
+/// Schemas that one schema may refer to, directly or not.
+const MAX_REFERENCES: usize = 100;
+
+const MEDIA_TYPE: &str = "application/vnd.schemaregistry.v1+json, application/json";
+
+/// Why a registry cannot be asked at all: the configuration.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The certificates cannot be read.
+    #[error("reading schema_registry.ca_file {path}: {error}; check the path and its permissions")]
+    CaFile {
+        /// The file.
+        path: String,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The HTTP client cannot be made.
+    #[error("could not set up the http client for the schema registry: {0}; check schema_registry.ca_file")]
+    Client(String),
+}
+
+/// The way to the registry.
+#[derive(Debug)]
+pub(super) struct Client {
+    http: reqwest::Client,
+    settings: SchemaRegistry,
+    /// Which address is asked first: the one that answered last.
+    first: AtomicUsize,
+}
+
+/// A schema as it is sent.
+#[derive(Debug, Deserialize)]
+struct Sent {
+    schema: String,
+    /// Left out where it is Avro.
+    #[serde(rename = "schemaType")]
+    kind: Option<String>,
+    references: Option<Vec<SentReference>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct SentReference {
+    name: String,
+    subject: String,
+    version: i64,
+}
+
+/// What is sent with an error.
+#[derive(Debug, Deserialize)]
+struct SentError {
+    error_code: i64,
+}
+
+/// What one question has led to.
+enum Answer {
+    Found(Bytes),
+    /// There is no such thing.
+    None,
+}
+
+impl Client {
+    pub(super) fn new(settings: &SchemaRegistry) -> Result<Self, OpenError> {
+        let failed = |error: reqwest::Error| OpenError::Client(with_causes(&error));
+        let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(MEDIA_TYPE))]);
+        // Redirections are not followed: they would take credentials elsewhere.
+        let mut builder = reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .timeout(settings.request_timeout)
+            .default_headers(headers);
+        if let Some(path) = &settings.ca_file {
+            let pem = std::fs::read(path)
+                .map_err(|error| OpenError::CaFile { path: path.display().to_string(), error })?;
+            builder = builder.tls_built_in_root_certs(false);
+            for certificate in Certificate::from_pem_bundle(&pem).map_err(failed)? {
+                builder = builder.add_root_certificate(certificate);
+            }
+        }
+        let http = builder.build().map_err(failed)?;
+        Ok(Self { http, settings: settings.clone(), first: AtomicUsize::new(0) })
+    }
+
+    /// The schema with all that it refers to.
+    ///
+    /// # Errors
+    /// [`Trouble`] if nothing was learnt; within, [`Unreadable`] if the registry has no such schema, or one of no use.
+    pub(super) async fn schema(&self, id: SchemaId) -> Result<Result<Fetched, Unreadable>, Trouble> {
+        let bytes = match self.get(&["schemas", "ids", &id.to_string()], false).await? {
+            Answer::Found(bytes) => bytes,
+            Answer::None => return Ok(Err(Unreadable::UnknownSchema(id))),
+        };
+        let sent: Sent = self.understood(&bytes)?;
+        let kind = match sent.kind.as_deref() {
+            None | Some("AVRO") => Kind::Avro,
+            Some("JSON") => Kind::Json,
+            Some("PROTOBUF") => Kind::Protobuf,
+            Some(other) => {
+                let why = format!("its type is {other:?}, and AVRO, JSON and PROTOBUF are read").into();
+                return Ok(Err(Unreadable::BadSchema { id, why }));
+            }
+        };
+        // Values are not compared with a JSON Schema, so what it refers to is not needed.
+        let wanted = if kind == Kind::Json { Vec::new() } else { sent.references.unwrap_or_default() };
+        match self.references(wanted).await? {
+            Ok(references) => Ok(Ok(Fetched { kind, text: sent.schema, references })),
+            Err(why) => Ok(Err(Unreadable::BadSchema { id, why: why.into() })),
+        }
+    }
+
+    /// What the registry knows of itself: whether it is one, and takes who is asking.
+    pub(super) async fn types(&self) -> Result<Vec<String>, Trouble> {
+        match self.get(&["schemas", "types"], false).await? {
+            Answer::Found(bytes) => self.understood(&bytes),
+            Answer::None => Err(self.not_a_registry("it has no /schemas/types")),
+        }
+    }
+
+    /// Each once, and behind what it refers to itself; or why they cannot be had.
+    async fn references(
+        &self,
+        wanted: Vec<SentReference>,
+    ) -> Result<Result<Vec<Reference>, String>, Trouble> {
+        /// A reference that is to be asked for, or whose own references are all in place.
+        enum Step {
+            Ask(SentReference),
+            Place(Reference),
+        }
+        let (mut done, mut seen) = (Vec::new(), HashSet::new());
+        let mut steps: Vec<Step> = wanted.into_iter().rev().map(Step::Ask).collect();
+        while let Some(step) = steps.pop() {
+            let SentReference { name, subject, version } = match step {
+                Step::Place(reference) => {
+                    done.push(reference);
+                    continue;
+                }
+                Step::Ask(reference) => reference,
+            };
+            if !seen.insert(name.clone()) {
+                continue;
+            }
+            if seen.len() > MAX_REFERENCES {
+                return Ok(Err(format!("it refers to more than {MAX_REFERENCES} others")));
+            }
+            let path = ["subjects", &subject, "versions", &version.to_string()];
+            let Answer::Found(bytes) = self.get(&path, true).await? else {
+                return Ok(Err(format!(
+                    "it refers to {name}, and the registry has no version {version} of the subject {subject}"
+                )));
+            };
+            let sent: Sent = self.understood(&bytes)?;
+            steps.push(Step::Place(Reference { name, text: sent.schema }));
+            steps.extend(sent.references.unwrap_or_default().into_iter().rev().map(Step::Ask));
+        }
+        Ok(Ok(done))
+    }
+
+    /// Asks one address after the other, until one answers.
+    async fn get(&self, path: &[&str], deleted_too: bool) -> Result<Answer, Trouble> {
+        let urls = &self.settings.urls;
+        let first = self.first.load(Ordering::Relaxed);
+        let mut trouble = Trouble::not_configured();
+        for place in (0..urls.len()).map(|n| (first + n) % urls.len()) {
+            match self.get_from(urls[place].as_url(), path, deleted_too).await {
+                Ok(answer) => {
+                    self.first.store(place, Ordering::Relaxed);
+                    return Ok(answer);
+                }
+                Err(reason) => {
+                    trouble = Trouble {
+                        reason: format!("asking the schema registry {}: {reason}", urls[place]).into(),
+                        retry_after: reason.retry_after,
+                    };
+                }
+            }
+        }
+        Err(trouble)
+    }
+
+    async fn get_from(&self, base: &Url, path: &[&str], deleted_too: bool) -> Result<Answer, Trouble> {
+        let mut url = base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        if deleted_too {
+            // What others refer to may have been deleted softly since.
+            url.set_query(Some("deleted=true"));
+        }
+        let mut request = self.http.get(url);
+        if let Some(token) = &self.settings.bearer_token {
+            request = request.bearer_auth(token.expose());
+        } else if let Some(username) = &self.settings.username {
+            request = request.basic_auth(username, self.settings.password.as_ref().map(Secret::expose));
+        }
+        let response = request.send().await.map_err(|error| self.failure(error))?;
+        let status = response.status();
+        let retry_after = retry_after(response.headers());
+        let body = self.body(response).await?;
+        match status {
+            StatusCode::OK => Ok(Answer::Found(body)),
+            // A proxy, or a wrong path in the address, answers 404 as well, and says nothing of a schema by it.
+            StatusCode::NOT_FOUND if is_about_a_schema(&body) => Ok(Answer::None),
+            _ => Err(Trouble { retry_after, ..Trouble::new(refusal(status)) }),
+        }
+    }
+
+    async fn body(&self, mut response: Response) -> Result<Bytes, Trouble> {
+        let mut body = BytesMut::new();
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.failure(error))? {
+            if body.len() + chunk.len() > MAX_ANSWER {
+                return Err(self.not_a_registry("its answer has more than 4 MiB"));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body.freeze())
+    }
+
+    fn understood<'a, T: Deserialize<'a>>(&self, body: &'a [u8]) -> Result<T, Trouble> {
+        serde_json::from_slice(body).map_err(|error| self.not_a_registry(&error.to_string()))
+    }
+
+    fn not_a_registry(&self, why: &str) -> Trouble {
+        Trouble::new(format!(
+            "this is no answer of a schema registry: {why}; see that schema_registry.urls lead to Confluent's interface"
+        ))
+    }
+
+    fn failure(&self, error: reqwest::Error) -> Trouble {
+        if error.is_timeout() {
+            return Trouble::new(format!(
+                "no whole answer in {} (schema_registry.request_timeout)",
+                humantime::format_duration(self.settings.request_timeout)
+            ));
+        }
+        let cause = with_causes(&error.without_url());
+        let advice = if cause.contains("UnknownIssuer") || cause.contains("CaUsedAsEndEntity") {
+            "; its certificate is not trusted: set schema_registry.ca_file"
+        } else if cause.contains("InvalidContentType") {
+            "; it does not speak TLS there: use http:// in schema_registry.urls, or another port"
+        } else {
+            ""
+        };
+        Trouble::new(format!("{cause}{advice}"))
+    }
+}
+
+/// 40401 to 40403: no subject, no version, no schema.
+fn is_about_a_schema(body: &[u8]) -> bool {
+    serde_json::from_slice(body).is_ok_and(|error: SentError| (40_401..=40_403).contains(&error.error_code))
+}
+
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+fn refusal(status: StatusCode) -> String {
+    let advice = match status.as_u16() {
+        401 | 403 => {
+            "check schema_registry.username and password or bearer_token, and that they may read all subjects"
+        }
+        404 => {
+            "this is not how a registry says that it has no schema; check the path in schema_registry.urls"
+        }
+        300..=399 => "redirections are not followed; put the final address into schema_registry.urls",
+        _ => "it is tried again; if it lasts, see the registry's log",
+    };
+    format!("it answered {status}; {advice}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! Which partition geofold's own records of a document have to go to: the one that its other records are in.
+//!
+//! Its placement names that partition. A document without one, or of an earlier epoch, is written by `kafka.partitioner`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use thiserror::Error;
+
+use crate::base::ids::DocId;
+use crate::base::position::{Epoch, Position};
+use crate::io::elastic::slices::{SliceSize, mget_in_slices};
+use crate::io::elastic::{Elastic, Get, GetAnswer, Index};
+use crate::support::config::{Config, Partitioner};
+
+/// Placements read at once, at most.
+const PAGE: usize = 1000;
+/// What each of the first placements may have; one that carries a fetched document is as large as that.
+const USUAL_BYTES: usize = 1 << 10;
+
+/// Where a record goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Destination {
+    /// To this partition.
+    Partition(i32),
+    /// Where the partitioner puts its key.
+    ByKey,
+    /// That cannot be known: producers choose partitions by a rule of their own, and no placement names one.
+    Unknown,
+}
+
+impl Destination {
+    /// The partition, if it is chosen here.
+    pub fn partition(self) -> Option<i32> {
+        if let Self::Partition(partition) = self { Some(partition) } else { None }
+    }
+
+    /// Of a document with this placement.
+    fn of(placed: Option<Placed>, epoch: Epoch, partitioner: Partitioner) -> Self {
+        let recorded =
+            placed.filter(|placed| placed.pos.epoch() == epoch).and_then(|placed| placed.partition);
+        match (recorded, partitioner) {
+            (Some(partition), _) => Self::Partition(partition),
+            (None, Partitioner::Custom) => Self::Unknown,
+            (None, _) => Self::ByKey,
+        }
+    }
+}
+
+/// What is wanted of a placement. What else it says, also of later versions, does not matter here.
+#[derive(Debug, Clone, Copy, Deserialize)]
+struct Placed {
+    pos: Position,
+    #[serde(default)]
+    partition: Option<i32>,
+}
+
+/// The placements could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("the partitions of documents cannot be read from the placements: {0}; look at [elasticsearch]")]
+pub struct Unreadable(String);
+
+/// Reads where documents' records go. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Destinations {
+    elastic: Arc<dyn Elastic>,
+    epoch: Epoch,
+    partitioner: Partitioner,
+    timeout: Duration,
+}
+
+impl Destinations {
+    /// By the placements in `elastic`.
+    pub fn new(config: &Config, elastic: Arc<dyn Elastic>) -> Self {
+        let (epoch, partitioner) = (config.positions.epoch, config.kafka.partitioner);
+        Self { elastic, epoch, partitioner, timeout: config.elasticsearch.request_timeout }
+    }
+
+    /// One for each id, in order.
+    pub async fn of(&self, ids: &[DocId]) -> Result<Vec<Destination>, Unreadable> {
+        let gets: Vec<Get> = ids.iter().map(|id| Get { index: Index::Placements, id: id.clone() }).collect();
+        let mut placed = Vec::with_capacity(ids.len());
+        let mut size = SliceSize::new(PAGE, USUAL_BYTES);
+        let read = mget_in_slices(&*self.elastic, &gets, self.timeout, &mut size, |_, answer| {
+            placed.push(match answer {
+                GetAnswer::Missing => Ok(None),
+                GetAnswer::Failed(error) => Err(Unreadable(error.to_string())),
+                GetAnswer::Found(found) => Ok(serde_json::from_slice(&found.source).ok()),
+            });
+        });
+        read.await.map_err(|error| Unreadable(error.to_string()))?;
+        placed.into_iter().map(|placed| Ok(Destination::of(placed?, self.epoch, self.partitioner))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ids::ShardId;
+    use crate::core::placement::Placement;
+    use crate::io::elastic::scripted::Scripted;
+    use crate::io::elastic::{BulkOp, Found, Guard, Stamp};
+    use crate::testkit::testing::{MemoryElastic, six_faces};
+
+    #[tokio::test]
+    async fn records_go_where_the_placement_says_else_where_their_key_belongs() {
+        let elastic = MemoryElastic::for_map(&six_faces());
+        let id = |id: &str| DocId::from_key(Some(id.as_bytes())).unwrap();
+        let epoch = |n| Epoch::new(n).unwrap();
+        let placed = |of, partition| {
+            let pos = Position::new(epoch(of), 5).unwrap();
+            Placement::new(pos, Some(ShardId::new("f0").unwrap()), []).by_partition(partition)
+        };
+        let placements =
+            [("a", placed(2, Some(7))), ("old", placed(1, Some(7))), ("adopted", placed(2, None))];
+        let ops = placements.map(|(name, placement)| BulkOp::Index {
+            index: Index::Placements,
+            id: id(name),
+            guard: Guard::Absent,
+            source: placement.to_json(),
+        });
+        elastic.bulk(&ops, Duration::from_secs(10)).await.unwrap();
+        let mut config = Config::default();
+        config.positions.epoch = epoch(2);
+        let ids = ["none", "a", "old", "adopted"].map(id);
+        use Destination::{ByKey, Partition, Unknown};
+        let of = Destinations::new(&config, elastic.clone()).of(&ids).await.unwrap();
+        assert_eq!(of, [ByKey, Partition(7), ByKey, ByKey]);
+        config.kafka.partitioner = Partitioner::Custom;
+        let of = Destinations::new(&config, elastic.clone()).of(&ids).await.unwrap();
+        assert_eq!(of, [Unknown, Partition(7), Unknown, Unknown]);
+        elastic.set_faults(|faults| faults.down = true);
+        assert!(Destinations::new(&config, elastic).of(&ids).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn placements_that_carry_documents_are_read_although_one_answer_would_be_too_large() {
+        let fetched =
+            format!(r#"{{"pos":{},"partition":3,"fetched":"{}"}}"#, 1_u64 << 44 | 1, "x".repeat(1000));
+        let stamp = Stamp { seq_no: 1, primary_term: 1 };
+        let found = Found { version: 1, stamp, source: fetched.into() };
+        let get = Box::new(move |_: &Get| GetAnswer::Found(found.clone()));
+        let elastic = Scripted { get, largest_answer: Some(5000), ..Scripted::default() };
+        let ids: Vec<DocId> =
+            (0..20).map(|n| DocId::from_key(Some(n.to_string().as_bytes())).unwrap()).collect();
+        let of = Destinations::new(&Config::default(), Arc::new(elastic)).of(&ids).await.unwrap();
+        assert_eq!(of, [Destination::Partition(3); 20]);
+    }
+}

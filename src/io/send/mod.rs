@@ -1,0 +1,613 @@
+//! `geofold send`: reads lines and produces a record of each, keyed by the document's id.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | options, summary, errors; the run over all lines |
+//! | `destination.rs` | which partition geofold's own records of a document have to go to |
+//! | `line.rs` | the forms of a line, parsed to a record; pure |
+//! | `producer.rs` | the Kafka side: settings that the promises need, deliveries counted |
+//! | `pace.rs` | an even rate |
+
+mod destination;
+mod line;
+mod pace;
+mod producer;
+pub(crate) mod topic;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, BufRead, Read};
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
+use rdkafka::error::KafkaError;
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+pub use line::{LineError, LineProblem, LineRules, OP_HEADER, Op, SendRecord, UnknownOp, parse_line};
+pub use producer::DeliveryFailure;
+
+pub use destination::Unreadable;
+pub(crate) use destination::{Destination, Destinations};
+use pace::Pace;
+pub(crate) use producer::{TopicProducer, check_topic, settings};
+
+/// A longer line is an error without being held in memory; no broker takes a record of this size.
+const MAX_LINE_BYTES: u64 = 64 << 20;
+/// Time between two log lines where there is no terminal for a progress bar.
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
+/// Time between two updates of the bar's count of records.
+const BAR_INTERVAL: Duration = Duration::from_millis(100);
+/// Bad lines that are logged one by one; the rest is only counted.
+const LOGGED_BAD_LINES: u64 = 10;
+
+/// What to send, and where. Not `Debug`, since the properties may hold a password.
+#[derive(Clone)]
+pub struct SendOptions {
+    /// Settings for librdkafka's producer, with `bootstrap.servers` and `partitioner` (murmur2 without it). Acknowledgements and
+    /// idempotence are not theirs to choose.
+    pub properties: BTreeMap<String, String>,
+    /// The topic; it must exist.
+    pub topic: String,
+    /// How lines are read.
+    pub rules: LineRules,
+    /// Records per second; as fast as the broker takes them if `None`.
+    pub rate: Option<NonZeroU32>,
+    /// Count bad lines and failed deliveries, and go on.
+    pub keep_going: bool,
+    /// Size of the input, for the progress bar.
+    pub input_bytes: Option<u64>,
+    /// How long to wait, after the last line, for the broker to acknowledge what is under way.
+    pub flush_timeout: Duration,
+}
+
+/// What a run did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SendSummary {
+    /// Lines read, blank ones included.
+    pub lines: u64,
+    /// Records that the broker acknowledged.
+    pub delivered: u64,
+    /// Records produced that delete a document.
+    pub deletes: u64,
+    /// Bytes of keys and values produced.
+    pub bytes: u64,
+    /// Lines that asked for no record.
+    pub bad_lines: u64,
+    /// Records that the broker or the client refused.
+    pub refused: u64,
+    /// Records that were not acknowledged in time; they may be in the topic or not.
+    pub unacknowledged: u64,
+    /// The run was asked to stop before the end of its input.
+    pub interrupted: bool,
+    /// From the first line to the last acknowledgement.
+    pub took: Duration,
+}
+
+impl SendSummary {
+    /// Lines that did not become an acknowledged record.
+    pub fn failed(&self) -> u64 {
+        self.bad_lines + self.refused + self.unacknowledged
+    }
+
+    /// Acknowledged records per second.
+    pub fn rate(&self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "2^53 records would take years")]
+        let delivered = self.delivered as f64;
+        delivered / self.took.as_secs_f64().max(1e-9)
+    }
+}
+
+impl fmt::Display for SendSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} records delivered ({} deletes, {}) in {:.1} s, {:.0} records/s",
+            HumanCount(self.delivered),
+            HumanCount(self.deletes),
+            HumanBytes(self.bytes),
+            self.took.as_secs_f64(),
+            self.rate(),
+        )?;
+        if self.failed() > 0 {
+            write!(
+                f,
+                "; failed: {} bad lines, {} refused, {} not acknowledged",
+                HumanCount(self.bad_lines),
+                HumanCount(self.refused),
+                HumanCount(self.unacknowledged),
+            )?;
+        }
+        if self.interrupted {
+            write!(f, "; interrupted after line {}", self.lines)?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a run did not come to its end. What it did until then is in the summary, where anything was sent.
+#[derive(Debug, Error)]
+pub enum SendError {
+    /// librdkafka does not take the settings.
+    #[error("could not create the kafka producer: {0}; check the producer properties")]
+    Client(KafkaError),
+    /// No broker answers.
+    #[error("no answer from kafka at {servers:?}: {source}; check kafka.brokers and the security settings")]
+    Unreachable {
+        /// `bootstrap.servers`.
+        servers: String,
+        /// What librdkafka said.
+        source: KafkaError,
+    },
+    /// The topic is not there.
+    #[error(
+        "there is no topic {topic:?}; create it, for example: \
+         kafka-topics.sh --bootstrap-server {servers} --create --topic {topic} --partitions 12"
+    )]
+    UnknownTopic {
+        /// Its name.
+        topic: String,
+        /// `bootstrap.servers`.
+        servers: String,
+    },
+    /// The topic is there, but not for this client, or not now.
+    #[error("kafka does not let topic {topic:?} be written: {reason}")]
+    Topic {
+        /// Its name.
+        topic: String,
+        /// What the broker said.
+        reason: String,
+    },
+    /// The input could not be read further.
+    #[error("could not read the input after line {}: {source}; {summary}", summary.lines)]
+    Input {
+        /// What the system said.
+        source: io::Error,
+        /// What was done until then.
+        summary: Box<SendSummary>,
+    },
+    /// A line asks for no record, and the run was not to go on.
+    #[error("{error}; {summary}")]
+    BadLine {
+        /// The line and what is wrong with it.
+        error: LineError,
+        /// What was done until then.
+        summary: Box<SendSummary>,
+    },
+    /// A record was refused, and the run was not to go on.
+    #[error("{failure}; {summary}")]
+    Refused {
+        /// The record's line and the reason.
+        failure: DeliveryFailure,
+        /// What was done until then.
+        summary: Box<SendSummary>,
+    },
+    /// The client cannot go on, whatever the options say: what is in the topic is in order, but not complete.
+    #[error("the kafka producer failed: {reason}; {summary}")]
+    Fatal {
+        /// What librdkafka said.
+        reason: String,
+        /// What was done until then.
+        summary: Box<SendSummary>,
+    },
+    /// Records were not acknowledged in time.
+    #[error("kafka did not acknowledge everything within {waited:?} after the last line; {summary}")]
+    Unacknowledged {
+        /// How long it was waited.
+        waited: Duration,
+        /// What was done until then.
+        summary: Box<SendSummary>,
+    },
+}
+
+/// Sends all of `input`, on a thread of its own, until its end or until `stop`. What is under way then is still
+/// delivered. A read that waits for input (a terminal, a pipe) ends first.
+///
+/// # Errors
+/// If Kafka cannot be reached, the topic is not there, the input cannot be read; and, unless
+/// [`SendOptions::keep_going`], at the first line or record that fails. With it, see [`SendSummary::failed`].
+pub async fn send(
+    options: SendOptions,
+    input: impl BufRead + Send + 'static,
+    stop: CancellationToken,
+) -> Result<SendSummary, SendError> {
+    let run = tokio::task::spawn_blocking(move || send_blocking(&options, input, &stop));
+    run.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
+
+/// Why the loop over the lines ended before the end of the input.
+enum Halt {
+    Interrupted,
+    Input(io::Error),
+    BadLine(LineError),
+    Refused,
+    Fatal(String),
+}
+
+fn send_blocking(
+    options: &SendOptions,
+    input: impl BufRead,
+    stop: &CancellationToken,
+) -> Result<SendSummary, SendError> {
+    let producer = TopicProducer::connect(&options.properties, &options.topic)?;
+    let mut run = Run {
+        options,
+        producer,
+        stop,
+        start: Instant::now(),
+        pace: options.rate.map(Pace::new),
+        progress: Progress::new(options.input_bytes),
+        summary: SendSummary::default(),
+        produced: 0,
+    };
+    let halted = run.all_lines(input).err();
+    run.finish(halted)
+}
+
+struct Run<'a> {
+    options: &'a SendOptions,
+    producer: TopicProducer,
+    stop: &'a CancellationToken,
+    start: Instant,
+    pace: Option<Pace>,
+    progress: Progress,
+    summary: SendSummary,
+    /// Records that the client took, delivered or not.
+    produced: u64,
+}
+
+impl Run<'_> {
+    fn all_lines(&mut self, mut input: impl BufRead) -> Result<(), Halt> {
+        let mut buffer = Vec::new();
+        loop {
+            if self.stop.is_cancelled() {
+                return Err(Halt::Interrupted);
+            }
+            if let Some(reason) = self.producer.fatal_error() {
+                return Err(Halt::Fatal(reason));
+            }
+            if !self.options.keep_going && self.producer.refused() > 0 {
+                return Err(Halt::Refused);
+            }
+            buffer.clear();
+            let read =
+                input.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut buffer).map_err(Halt::Input)?;
+            if read == 0 {
+                return Ok(());
+            }
+            self.summary.lines += 1;
+            let line = self.summary.lines;
+            let cut = buffer.last() != Some(&b'\n') && u64::try_from(read) == Ok(MAX_LINE_BYTES);
+            let parsed = if cut {
+                input.skip_until(b'\n').map_err(Halt::Input)?;
+                Err(LineError { line, problem: LineProblem::TooLong(MAX_LINE_BYTES) })
+            } else {
+                std::str::from_utf8(&buffer)
+                    .map_err(|_| LineError { line, problem: LineProblem::NotUtf8 })
+                    .and_then(|text| parse_line(text, line, &self.options.rules))
+            };
+            match parsed {
+                Ok(Some(record)) => self.produce(&record)?,
+                Ok(None) => {}
+                Err(error) => self.bad_line(error)?,
+            }
+            self.progress.read(u64::try_from(read).unwrap_or_default(), self.produced);
+        }
+    }
+
+    fn produce(&mut self, record: &SendRecord<'_>) -> Result<(), Halt> {
+        if let Some(pace) = &mut self.pace {
+            pace.wait(self.start.elapsed());
+        }
+        if !self.producer.produce(record, None, self.summary.lines, self.stop) {
+            self.summary.lines -= 1;
+            return Err(Halt::Interrupted);
+        }
+        self.produced += 1;
+        self.summary.deletes += u64::from(record.is_delete());
+        let bytes = record.key.len() + record.value.map_or(0, str::len);
+        self.summary.bytes += u64::try_from(bytes).unwrap_or_default();
+        Ok(())
+    }
+
+    fn bad_line(&mut self, error: LineError) -> Result<(), Halt> {
+        self.summary.bad_lines += 1;
+        if !self.options.keep_going {
+            return Err(Halt::BadLine(error));
+        }
+        if self.summary.bad_lines <= LOGGED_BAD_LINES {
+            warn!(line = error.line, problem = %error.problem, "line passed over");
+        }
+        Ok(())
+    }
+
+    /// Waits for what is under way, whatever ended the loop, so that the summary tells what is in the topic.
+    fn finish(self, halted: Option<Halt>) -> Result<SendSummary, SendError> {
+        let waited = self.options.flush_timeout;
+        self.producer.flush(waited);
+        self.progress.end();
+        let mut summary = self.summary;
+        summary.delivered = self.producer.delivered();
+        summary.refused = self.producer.refused();
+        summary.unacknowledged = self.produced.saturating_sub(summary.delivered + summary.refused);
+        summary.took = self.start.elapsed();
+        summary.interrupted = matches!(halted, Some(Halt::Interrupted));
+        let refusal = self.producer.first_refusal();
+        let boxed = || Box::new(summary.clone());
+        match (halted, refusal) {
+            (Some(Halt::Input(source)), _) => Err(SendError::Input { source, summary: boxed() }),
+            (Some(Halt::BadLine(error)), _) => Err(SendError::BadLine { error, summary: boxed() }),
+            (Some(Halt::Fatal(reason)), _) => Err(SendError::Fatal { reason, summary: boxed() }),
+            (_, Some(failure)) if !self.options.keep_going => {
+                Err(SendError::Refused { failure, summary: boxed() })
+            }
+            _ if summary.unacknowledged > 0 && !self.options.keep_going => {
+                Err(SendError::Unacknowledged { waited, summary: boxed() })
+            }
+            _ => Ok(summary),
+        }
+    }
+}
+
+/// A bar on a terminal, a log line now and then elsewhere.
+struct Progress {
+    bar: ProgressBar,
+    last_shown: Instant,
+}
+
+impl Progress {
+    fn new(input_bytes: Option<u64>) -> Self {
+        let (bar, template) = match input_bytes {
+            Some(bytes) => (
+                ProgressBar::new(bytes),
+                "{wide_bar} {bytes}/{total_bytes} {msg} records, {binary_bytes_per_sec}, {eta} left",
+            ),
+            None => (ProgressBar::no_length(), "{spinner} {bytes} {msg} records, {binary_bytes_per_sec}"),
+        };
+        // The templates are constants; the fallback is the bar's default style.
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        Self { bar, last_shown: Instant::now() }
+    }
+
+    fn read(&mut self, bytes: u64, records: u64) {
+        self.bar.inc(bytes);
+        let interval = if self.bar.is_hidden() { LOG_INTERVAL } else { BAR_INTERVAL };
+        if self.last_shown.elapsed() < interval {
+            return;
+        }
+        self.last_shown = Instant::now();
+        if self.bar.is_hidden() {
+            info!(records, bytes = self.bar.position(), "sending");
+        } else {
+            self.bar.set_message(HumanCount(records).to_string());
+        }
+    }
+
+    fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::io::Cursor;
+
+    use rdkafka::config::ClientConfig;
+    use rdkafka::consumer::{BaseConsumer, Consumer};
+    use rdkafka::message::{Headers, Message};
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::producer::DefaultProducerContext;
+    use rdkafka::types::RDKafkaRespErr;
+    use rdkafka::{Offset, TopicPartitionList};
+
+    use super::*;
+
+    const PARTITIONS: i32 = 7;
+
+    type Broker = MockCluster<'static, DefaultProducerContext>;
+
+    fn broker() -> Broker {
+        let broker = MockCluster::new(1).unwrap();
+        broker.create_topic("people", PARTITIONS, 1).unwrap();
+        broker
+    }
+
+    #[tokio::test]
+    async fn records_land_where_the_configured_partitioner_puts_them() {
+        let broker = broker();
+        let mut options = options(&broker);
+        options.properties.insert("partitioner".to_owned(), "consistent_random".to_owned());
+        let lines: Vec<String> = (0..50).map(|n| format!("{{\"id\":\"user-{n}\"}}")).collect();
+        send_text(options, lines.join("\n")).await.unwrap();
+        let seen = read(&broker, 50);
+        assert_eq!(seen.len(), 50);
+        for record in &seen {
+            let partition =
+                crate::support::config::Partitioner::Crc32.partition_of(record.key.as_bytes(), PARTITIONS);
+            assert_eq!(Some(record.partition), partition, "{record:?}");
+        }
+    }
+
+    fn options(broker: &Broker) -> SendOptions {
+        SendOptions {
+            properties: BTreeMap::from([("bootstrap.servers".to_owned(), broker.bootstrap_servers())]),
+            topic: "people".to_owned(),
+            rules: LineRules { id_field: "id".to_owned(), op: None },
+            rate: None,
+            keep_going: false,
+            input_bytes: None,
+            flush_timeout: Duration::from_secs(20),
+        }
+    }
+
+    async fn send_text(options: SendOptions, text: impl Into<String>) -> Result<SendSummary, SendError> {
+        send(options, Cursor::new(text.into()), CancellationToken::new()).await
+    }
+
+    #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+    struct Seen {
+        key: String,
+        value: Option<String>,
+        op: Option<String>,
+        partition: i32,
+    }
+
+    fn read(broker: &Broker, count: usize) -> BTreeSet<Seen> {
+        let consumer: BaseConsumer = ClientConfig::new()
+            .set("bootstrap.servers", broker.bootstrap_servers())
+            .set("group.id", "reader")
+            .create()
+            .unwrap();
+        let mut assignment = TopicPartitionList::new();
+        for partition in 0..PARTITIONS {
+            assignment.add_partition_offset("people", partition, Offset::Beginning).unwrap();
+        }
+        consumer.assign(&assignment).unwrap();
+        let mut seen = BTreeSet::new();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while seen.len() < count && Instant::now() < deadline {
+            let Some(message) = consumer.poll(Duration::from_millis(100)) else { continue };
+            let message = message.unwrap();
+            let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+            seen.insert(Seen {
+                key: text(message.key().unwrap()),
+                value: message.payload().map(text),
+                op: message.headers().map(|headers| {
+                    assert_eq!(headers.get(0).key, OP_HEADER);
+                    text(headers.get(0).value.unwrap())
+                }),
+                partition: message.partition(),
+            });
+        }
+        seen
+    }
+
+    /// As the Java clients choose a partition: `toPositive(murmur2(key)) % partitions`.
+    fn java_partition(key: &str) -> i32 {
+        i32::try_from(murmur2(key.as_bytes()) & 0x7fff_ffff).unwrap() % PARTITIONS
+    }
+
+    fn murmur2(data: &[u8]) -> u32 {
+        const M: u32 = 0x5bd1_e995;
+        let mut h = 0x9747_b28c ^ u32::try_from(data.len()).unwrap();
+        let mut words = data.chunks_exact(4);
+        for word in words.by_ref() {
+            let k = u32::from_le_bytes(word.try_into().unwrap()).wrapping_mul(M);
+            h = h.wrapping_mul(M) ^ (k ^ (k >> 24)).wrapping_mul(M);
+        }
+        let rest = words.remainder();
+        if !rest.is_empty() {
+            let rest = rest.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
+            h = (h ^ rest).wrapping_mul(M);
+        }
+        h = (h ^ (h >> 13)).wrapping_mul(M);
+        h ^ (h >> 15)
+    }
+
+    #[test]
+    fn the_hash_of_these_tests_is_that_of_the_java_clients() {
+        // From Kafka's own UtilsTest.
+        for (key, hash) in
+            [("21", -973_932_308), ("foobar", -790_332_482), ("a-little-bit-long-string", -985_981_536)]
+        {
+            assert_eq!(murmur2(key.as_bytes()).cast_signed(), hash, "{key}");
+        }
+    }
+
+    #[tokio::test]
+    async fn records_land_where_a_java_producer_would_put_them_with_values_and_headers() {
+        let broker = broker();
+        let mut lines: Vec<String> = (0..50).map(|n| format!("{{\"id\":\"user-{n}\"}}")).collect();
+        lines.extend(
+            ["gone\t", "moved\tpatch\t{\"x\":1}", "again\ttouch", "", "7\tdelete"].map(str::to_owned),
+        );
+        let summary = send_text(options(&broker), lines.join("\n")).await.unwrap();
+        assert_eq!((summary.delivered, summary.deletes, summary.failed()), (54, 2, 0), "{summary}");
+
+        let seen = read(&broker, 54);
+        assert_eq!(seen.len(), 54);
+        for record in &seen {
+            assert_eq!(record.partition, java_partition(&record.key), "{record:?}");
+        }
+        let of = |key: &str| {
+            let record = seen.iter().find(|record| record.key == key).unwrap();
+            (record.value.as_deref(), record.op.as_deref())
+        };
+        assert_eq!(of("user-3"), (Some("{\"id\":\"user-3\"}"), None));
+        assert_eq!(of("gone"), (None, None));
+        assert_eq!(of("moved"), (Some("{\"x\":1}"), Some("patch")));
+        assert_eq!(of("again"), (None, Some("touch")));
+        assert_eq!(of("7"), (None, Some("delete")));
+    }
+
+    #[tokio::test]
+    async fn a_bad_line_ends_the_run_after_what_came_before_it_is_delivered() {
+        let broker = broker();
+        let error = send_text(options(&broker), "a\t{}\nb\n c\t{}\n").await.unwrap_err();
+        let SendError::BadLine { error, summary } = &error else { panic!("{error}") };
+        assert_eq!((error.line, summary.delivered), (2, 1));
+    }
+
+    #[tokio::test]
+    async fn keep_going_counts_bad_lines_and_records_too_large_and_sends_the_rest() {
+        let broker = broker();
+        let mut options = options(&broker);
+        options.keep_going = true;
+        let large = format!("big\t{{\"x\":\"{}\"}}", "x".repeat(2_000_000));
+        let mut text = format!("a\t{{}}\nb\n{large}\nc\t{{}}\n").into_bytes();
+        text.extend(b"\xff\t{}\n");
+        let summary = send(options, Cursor::new(text), CancellationToken::new()).await.unwrap();
+        assert_eq!((summary.delivered, summary.bad_lines, summary.refused), (2, 2, 1), "{summary}");
+        assert_eq!((summary.lines, summary.failed()), (5, 3));
+    }
+
+    #[tokio::test]
+    async fn a_record_that_the_client_refuses_is_named_by_its_line() {
+        let broker = broker();
+        let text = format!("a\t{{}}\nbig\t{{\"x\":\"{}\"}}\n", "x".repeat(2_000_000));
+        let error = send_text(options(&broker), text).await.unwrap_err();
+        let SendError::Refused { failure, summary } = &error else { panic!("{error}") };
+        assert_eq!((failure.line, summary.delivered, summary.refused), (2, 1, 1), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_unknown_topic_is_an_error_that_says_how_to_create_it() {
+        let broker = broker();
+        broker.topic_error("people", RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART).unwrap();
+        let error = send_text(options(&broker), "a\t{}\n").await.unwrap_err();
+        assert!(matches!(error, SendError::UnknownTopic { .. }), "{error}");
+        assert!(error.to_string().contains("--create --topic people"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_queue_shorter_than_the_input_slows_it_and_loses_nothing() {
+        let broker = broker();
+        let mut options = options(&broker);
+        options.properties.insert("queue.buffering.max.messages".to_owned(), "10".to_owned());
+        let text: String = (0..300).map(|n| format!("user-{n}\t{{}}\n")).collect();
+        assert_eq!(send_text(options, text).await.unwrap().delivered, 300);
+    }
+
+    #[tokio::test]
+    async fn a_run_that_is_stopped_says_so_and_a_rate_is_kept() {
+        let broker = broker();
+        let mut options = options(&broker);
+        options.rate = NonZeroU32::new(100);
+        let stop = CancellationToken::new();
+        let text: String = (0..100_000).map(|n| format!("user-{n}\t{{}}\n")).collect();
+        let run = tokio::spawn(send(options, Cursor::new(text), stop.clone()));
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        stop.cancel();
+        let summary = run.await.unwrap().unwrap();
+        assert!(summary.interrupted);
+        assert_eq!(summary.delivered, summary.lines);
+        // A hundred per second, and what a saved-up 100 ms allows.
+        let most = summary.took.as_secs_f64() * 100.0 + 11.0;
+        assert!(summary.delivered > 0 && summary.delivered as f64 <= most, "{summary}");
+    }
+}

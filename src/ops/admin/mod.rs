@@ -1,0 +1,130 @@
+//! The worker's own HTTP server: metrics, health, readiness, covers, and a page for people.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | the routes |
+//! | `health.rs` | [`Health`]: is the worker alive, is it ready, and if not, why |
+//! | `status.rs` | [`Status`](status::Status): what the worker does now, as one value |
+//! | `page/` | the same as an HTML page with a map |
+//! | `cover.rs` | which geoshards a search has to ask |
+//! | `document_counts.rs` | how many documents each geoshard holds |
+//! | `server.rs` | the listener: limits on connections, header time and connection age; graceful shutdown |
+//!
+//! It only answers questions (GET and HEAD); nothing here changes the worker. It has no authentication and is meant
+//! for a private network or loopback.
+
+mod cover;
+pub mod document_counts;
+pub mod page;
+mod server;
+pub mod status;
+
+use std::sync::Arc;
+
+use axum::extract::{RawQuery, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::json;
+
+pub use crate::support::telemetry::health::{Alive, Health};
+pub use cover::{CoverSource, LiveNow};
+pub use document_counts::DocumentCounts;
+pub use server::{AdminError, serve};
+pub use status::{LimitsNow, MapNow, ShownMap, StatusParts, StatusSource, Worker};
+
+use crate::support::telemetry::Metrics;
+
+/// Content type of Prometheus' text format.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What the routes answer from.
+#[derive(Clone)]
+pub struct AdminState {
+    /// For `/metrics`.
+    pub metrics: Arc<Metrics>,
+    /// For `/healthz` and `/readyz`.
+    pub health: Arc<Health>,
+    /// For `/` and `/status.json`.
+    pub status: Arc<StatusSource>,
+    /// For `/shards/cover`.
+    pub cover: CoverSource,
+}
+
+/// The routes that every worker has. More can be merged in before [`serve`], which adds the answer for unknown paths.
+pub fn routes(state: AdminState) -> Router {
+    Router::new()
+        .route("/", get(page))
+        .route("/status.json", get(status))
+        .route("/shards/cover", get(cover))
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .with_state(state)
+}
+
+async fn page(State(state): State<AdminState>) -> Response {
+    // The first time, the map is drawn, which takes longer than other requests should wait.
+    let render = tokio::task::spawn_blocking(move || {
+        page::render(&state.status.status(), state.status.shown().drawing())
+    });
+    match render.await {
+        Ok(html) => {
+            let headers = [
+                (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+                (header::CONTENT_SECURITY_POLICY, page::CONTENT_SECURITY_POLICY),
+                (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+                (header::REFERRER_POLICY, "no-referrer"),
+                (header::CACHE_CONTROL, "no-store"),
+            ];
+            (headers, html).into_response()
+        }
+        Err(error) => {
+            tracing::error!(%error, "the status page could not be rendered");
+            (StatusCode::INTERNAL_SERVER_ERROR, "the status page could not be rendered\n").into_response()
+        }
+    }
+}
+
+async fn status(State(state): State<AdminState>) -> Response {
+    ([(header::CACHE_CONTROL, "no-store")], Json(state.status.status())).into_response()
+}
+
+async fn cover(State(state): State<AdminState>, RawQuery(query): RawQuery) -> Response {
+    state.cover.answer(query.as_deref().unwrap_or_default()).await
+}
+
+async fn metrics(State(state): State<AdminState>) -> Response {
+    match state.metrics.render() {
+        Ok(text) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "metrics could not be rendered");
+            (StatusCode::INTERNAL_SERVER_ERROR, format!("metrics could not be rendered: {error}\n"))
+                .into_response()
+        }
+    }
+}
+
+async fn healthz(State(state): State<AdminState>) -> Response {
+    match state.health.alive() {
+        Alive::Yes => "ok\n".into_response(),
+        Alive::Silent(silence) => {
+            let seconds = silence.as_secs();
+            let text = format!("the thread that polls kafka has not polled for {seconds} s\n");
+            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+        }
+    }
+}
+
+async fn readyz(State(state): State<AdminState>) -> Response {
+    let missing = state.health.missing();
+    if missing.is_empty() {
+        return "ready\n".into_response();
+    }
+    let lines: String = missing
+        .iter()
+        .map(|(part, reason)| format!("{}\n", json!({"part": part, "reason": reason})))
+        .collect();
+    (StatusCode::SERVICE_UNAVAILABLE, [(header::CONTENT_TYPE, "application/x-ndjson")], lines).into_response()
+}

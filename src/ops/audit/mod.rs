@@ -1,0 +1,326 @@
+//! Compares all placements with all copies, while writes go on, and says what is wrong (`geofold audit`).
+//!
+//! Everything is scanned as searches see it and brought together by id; what looks wrong is then read realtime, again and
+//! again: a defect is only what looks exactly the same at two looks, `settle` apart. What is in motion is not wrong.
+//! Nothing here has an opinion about what a document should say: that only the topic and the source of truth know.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | the course of an audit; its report |
+//! | `defect.rs` | what can be wrong with one document, pure |
+//! | `gather.rs` | scans, sorts, and brings documents together |
+//! | `sample.rs` | looks at documents drawn at random instead; how sure that makes |
+//! | `sort.rs` | sorting in bounded memory |
+//! | `look.rs` | realtime reads of suspects |
+//! | `owed.rs` | documents that a worker is not done with: their record is not committed |
+//! | `mend.rs` | what can be done about a defect without guessing |
+//! | `sweep.rs` | removes placements of deleted documents when they are old |
+//! | `truth/` | compares with the source of truth, document by document |
+//! | `touches.rs` | the way into the topic for all of them |
+//! | `periodic.rs` | the audit that a worker runs by itself |
+
+mod gather;
+mod look;
+mod mend;
+mod owed;
+pub mod periodic;
+mod sample;
+pub(crate) mod sort;
+pub mod sweep;
+pub(crate) mod touches;
+pub mod truth;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use crate::core::defect::{Copy, Defect, Fit, Placed, Sight, judge};
+pub use gather::{SeenPage, Sightings, Suspect};
+pub use mend::{Aim, Mended, Mender, Touches};
+pub use sample::{Looked, Sampled, at_most};
+use serde::{Serialize, Serializer};
+use thiserror::Error;
+use tokio::sync::watch;
+
+use crate::base::ids::DocId;
+use crate::base::position::Epoch;
+use crate::core::decode::LocationPath;
+use crate::geoshard::LiveMaps;
+use crate::io::elastic::scan::ScanError;
+use crate::io::elastic::{CallError, Elastic};
+use crate::io::indices::IndicesError;
+use look::Spool;
+
+/// So often a document is looked at that never looks the same twice.
+const MOST_LOOKS: u32 = 6;
+
+/// What an audit stands on.
+pub struct Audit<'a> {
+    /// The search server.
+    pub elastic: &'a dyn Elastic,
+    /// Start of every index name.
+    pub prefix: &'a str,
+    /// The topic of documents.
+    pub topic: &'a str,
+    /// Which map is in force, or which two.
+    pub maps: &'a LiveMaps,
+    /// Where a document's location is.
+    pub location: &'a LocationPath,
+    /// The configured epoch: later ones refuse every write.
+    pub epoch: Epoch,
+    /// How it goes about it.
+    pub options: Options,
+}
+
+/// How an audit goes about it.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Indices that are scanned side by side.
+    pub scans: usize,
+    /// Bytes of memory for sorting.
+    pub memory: usize,
+    /// Where temporary files go: about 60 bytes for each placement and each copy.
+    pub folder: PathBuf,
+    /// Time between two looks at a document that seems wrong.
+    pub settle: Duration,
+    /// How long one request may take.
+    pub timeout: Duration,
+    /// Copies and placements read per second, at most.
+    pub rate: Option<watch::Receiver<NonZeroU32>>,
+    /// Placements of deleted documents go whose last write has a lower `_seq_no` than this (`sweep.rs`).
+    pub sweep_below: Option<u64>,
+}
+
+/// A document with which something is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Its id.
+    #[serde(serialize_with = "as_text")]
+    pub id: DocId,
+    /// What is wrong; never empty.
+    pub defects: Vec<Defect>,
+    /// What is stored of it.
+    #[serde(serialize_with = "as_text")]
+    pub stored: Sight,
+}
+
+fn as_text<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.defects.iter().map(|defect| defect.name()).collect();
+        write!(f, "{}  {}  {}", names.join(","), self.id, self.stored)
+    }
+}
+
+/// What was read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    /// Documents with a copy, at least.
+    pub documents: u64,
+    /// Copies.
+    pub copies: u64,
+    /// Placements, those of deleted documents among them.
+    pub placements: u64,
+}
+
+/// What an audit found.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// What was read.
+    #[serde(flatten)]
+    pub totals: Totals,
+    /// How many documents have each defect.
+    pub defects: BTreeMap<Defect, u64>,
+    /// Documents with a defect.
+    pub wrong: u64,
+    /// Documents that looked wrong, and either never twice in the same way, or with a last record that is not committed.
+    pub unsettled: u64,
+    /// If placements of deleted documents were swept: how many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swept: Option<u64>,
+    /// If only a sample was looked at: how large it was, and what follows for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample: Option<Sampled>,
+}
+
+impl Report {
+    /// Nothing is wrong, and everything could be judged.
+    pub fn is_clean(&self) -> bool {
+        self.wrong == 0 && self.unsettled == 0
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Totals { documents, copies, placements } = self.totals;
+        write!(f, "{documents} documents in {copies} copies, {placements} placements: ")?;
+        if self.is_clean() {
+            f.write_str("nothing is wrong")?;
+        } else {
+            write!(f, "{} documents are wrong", self.wrong)?;
+        }
+        for (defect, count) in &self.defects {
+            write!(f, "\n  {count:>8}  {defect}")?;
+        }
+        if self.unsettled > 0 {
+            write!(
+                f,
+                "\n  {:>8}  in motion or not committed at every look: run the audit again",
+                self.unsettled
+            )?;
+        }
+        if let Some(swept) = self.swept {
+            write!(f, "\n{swept} placements of deleted documents were removed")?;
+        }
+        if let Some(sample) = &self.sample {
+            write!(f, "\n{sample}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The audit could not be ended.
+#[derive(Debug, Error)]
+pub enum AuditError {
+    /// A request brought nothing.
+    #[error("cannot {doing}: {error}")]
+    Call {
+        /// What was wanted.
+        doing: &'static str,
+        /// Why not.
+        error: CallError,
+    },
+    /// An item was not answered.
+    #[error("cannot {doing}: {reason}")]
+    Item {
+        /// What was wanted.
+        doing: &'static str,
+        /// In the server's words.
+        reason: String,
+    },
+    /// The indices cannot be listed.
+    #[error(transparent)]
+    Indices(#[from] IndicesError),
+    /// A scan broke off.
+    #[error(transparent)]
+    Scan(#[from] ScanError),
+    /// No room, or no right to write.
+    #[error(
+        "cannot use temporary files in {folder}: {error}; about 60 bytes are needed for each placement and each copy; \
+         another folder is taken with --temp-dir"
+    )]
+    Temporary {
+        /// Where.
+        folder: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// The topic could not be asked.
+    #[error("could not read the topic's end offsets: {0}")]
+    Log(String),
+    /// Touches did not get into the topic.
+    #[error("could not produce touches: {0}")]
+    Touch(String),
+    /// The source of truth could not be asked.
+    #[error("the source of truth gives no answer: {0}; `geofold check` asks it, too")]
+    Source(String),
+    /// A finding could not be written down.
+    #[error("cannot write a finding to the file given with --out: {0}")]
+    Out(String),
+}
+
+impl Audit<'_> {
+    /// Reads everything; gives each finding to `found`, some hundred at a time, once it is sure. `say` tells how far it is.
+    pub async fn run(
+        &self,
+        say: &(dyn Fn(&str) + Sync),
+        found: impl AsyncFnMut(Vec<Finding>) -> Result<(), AuditError>,
+    ) -> Result<Report, AuditError> {
+        let mut spool = self.spool()?;
+        say("reading all placements and all geoshards");
+        let mut swept = self.options.sweep_below.map(|_| 0);
+        let totals = self
+            .gather(async |suspects| {
+                let (graves, suspects): (Vec<_>, Vec<_>) = suspects.into_iter().partition(|one| one.is_grave);
+                if let (Some(below), Some(swept)) = (self.options.sweep_below, &mut swept) {
+                    *swept += self.sweep(&graves, below).await?;
+                }
+                self.look_first(&suspects, &mut spool).await.map(drop)
+            })
+            .await?;
+        self.look_again(Report { totals, swept, ..Report::default() }, spool, say, found).await
+    }
+
+    fn spool(&self) -> Result<Spool, AuditError> {
+        Spool::new(&self.options.folder).map_err(|error| self.no_room(error))
+    }
+
+    /// Reads suspects realtime; keeps those that still look wrong. Gives what was seen of each.
+    async fn look_first(&self, suspects: &[Suspect], spool: &mut Spool) -> Result<Vec<Sight>, AuditError> {
+        let sights = self.look(suspects).await?;
+        for (suspect, sight) in suspects.iter().zip(&sights) {
+            if !judge(sight, self.epoch).is_empty() {
+                spool.push(suspect, sight).map_err(|error| self.no_room(error))?;
+            }
+        }
+        Ok(sights)
+    }
+
+    /// Looks again at what looks wrong, until it is sure or was looked at often enough.
+    async fn look_again(
+        &self,
+        mut report: Report,
+        mut spool: Spool,
+        say: &(dyn Fn(&str) + Sync),
+        mut found: impl AsyncFnMut(Vec<Finding>) -> Result<(), AuditError>,
+    ) -> Result<Report, AuditError> {
+        for _ in 1..MOST_LOOKS {
+            if spool.len() == 0 {
+                break;
+            }
+            let settle = self.options.settle;
+            say(&format!("{} documents look wrong; looking again in {settle:?}", spool.len()));
+            tokio::time::sleep(settle).await;
+            let mut next = self.spool()?;
+            for chunk in spool.read().map_err(|error| self.no_room(error))? {
+                let chunk = chunk.map_err(|error| self.no_room(error))?;
+                let committed = self.committed(chunk.iter().filter_map(|looked| looked.partition)).await?;
+                let (suspects, before): (Vec<_>, Vec<_>) =
+                    chunk.into_iter().map(|looked| (looked.suspect, looked.fingerprint)).unzip();
+                let sights = self.look(&suspects).await?;
+                let mut sure = Vec::new();
+                for ((suspect, before), sight) in suspects.into_iter().zip(before).zip(sights) {
+                    let mut defects = judge(&sight, self.epoch);
+                    if defects.is_empty() {
+                        continue;
+                    }
+                    let is_same = sight.fingerprint() == before;
+                    if owed::is_owed(&sight, &committed) {
+                        defects.retain(|defect| !defect.ends_with_its_record());
+                    }
+                    if !is_same || defects.is_empty() {
+                        next.push(&suspect, &sight).map_err(|error| self.no_room(error))?;
+                        continue;
+                    }
+                    report.wrong += 1;
+                    for defect in &defects {
+                        *report.defects.entry(*defect).or_default() += 1;
+                    }
+                    sure.push(Finding { id: suspect.id, defects, stored: sight });
+                }
+                if !sure.is_empty() {
+                    found(sure).await?;
+                }
+            }
+            spool = next;
+        }
+        report.unsettled = spool.len();
+        Ok(report)
+    }
+}

@@ -1,0 +1,280 @@
+//! The audit that a worker runs by itself (`[audit] every`).
+//!
+//! One worker at a time: the owner of partition 0. The group has agreed on that already, there is one in every topic, and it
+//! changes hands when a worker dies. Two that both believe to own it are two audits, which do no harm: an audit reads, and
+//! what it mends or sweeps is compared and set. When the last one ended is kept in the meta index, so that restarts and
+//! rebalances begin none too many. One that is interrupted begins anew.
+//!
+//! Nothing of the worker waits for it, and readiness does not depend on it.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::sweep::{self, Sweep, unix_now};
+use super::touches::TopicTouches;
+use super::{Aim, Audit, AuditError, Finding, Mended, Mender, Options, Report};
+use crate::base::ids::DocId;
+use crate::base::position::Position;
+use crate::core::decode::LocationPath;
+use crate::io::elastic::{BulkOp, Elastic, Get, GetAnswer, Guard, Index};
+use crate::io::maps::MapsReader;
+use crate::support::config::Config;
+use crate::support::telemetry::Metrics;
+use crate::support::telemetry::audit::AuditTotals;
+use crate::support::telemetry::board::BoardReader;
+use crate::support::telemetry::metrics::Success;
+
+/// The partition whose owner audits.
+const ITS: i32 = 0;
+/// Refreshing and scanning whole indices is not the hot path.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Time between two looks; longer than a batch takes as a rule.
+const SETTLE: Duration = Duration::from_secs(10);
+/// For sorting: a worker has other things to keep.
+const MEMORY: usize = 32 << 20;
+/// A failed audit is tried again after this, or after `every` if that is less.
+const AFTER_FAILURE: Duration = Duration::from_secs(600);
+/// Touches per second.
+const TOUCHES: NonZeroU32 = NonZeroU32::new(500).unwrap();
+
+/// The audit of one worker.
+pub struct Periodic {
+    /// Of this configuration.
+    pub config: Config,
+    /// Time from the end of one to the next.
+    pub every: Duration,
+    /// The search server.
+    pub elastic: Arc<dyn Elastic>,
+    /// Where a document's location is.
+    pub location: LocationPath,
+    /// Which maps are in force.
+    pub maps: MapsReader,
+    /// Copies and placements read per second, at most.
+    pub rate: watch::Receiver<NonZeroU32>,
+    /// Which partitions are owned.
+    pub board: BoardReader,
+    /// What it found.
+    pub metrics: Arc<Metrics>,
+}
+
+/// What is remembered of the last audit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Last {
+    /// Seconds since 1970.
+    ended: u64,
+}
+
+impl Periodic {
+    /// Audits while the partition is owned, until told to stop.
+    pub async fn run(self, stop: CancellationToken) {
+        let (owned, lost) = (self.board.clone(), self.board.clone());
+        stop.run_until_cancelled(async {
+            loop {
+                if !wait_until(owned.clone(), true).await {
+                    return;
+                }
+                tokio::select! {
+                    _ = wait_until(lost.clone(), false) => {}
+                    () = self.own() => {}
+                }
+            }
+        })
+        .await;
+    }
+
+    /// One audit after the other.
+    async fn own(&self) {
+        loop {
+            let wait = match self.last().await {
+                Ok(None) => Duration::ZERO,
+                Ok(Some(last)) => until_next(last, self.every, unix_now()),
+                Err(error) => {
+                    tracing::warn!(%error, "could not read when the last audit ended; retrying");
+                    tokio::time::sleep(self.after_failure()).await;
+                    continue;
+                }
+            };
+            tokio::time::sleep(wait).await;
+            let begun = tokio::time::Instant::now();
+            self.metrics.audit.begun.set(i64::try_from(unix_now()).unwrap_or(i64::MAX));
+            tracing::info!("an audit begins");
+            match self.audit().await {
+                Ok(report) => {
+                    let totals = AuditTotals {
+                        documents: report.totals.documents,
+                        unsettled: report.unsettled,
+                        defects: &report.defects,
+                        swept: report.swept.unwrap_or(0),
+                    };
+                    self.metrics.audit.ended(totals, begun.elapsed(), unix_now());
+                    if report.is_clean() {
+                        tracing::info!(%report, "an audit ended");
+                    } else {
+                        tracing::warn!(%report, "an audit found defects; `geofold audit` lists the documents");
+                    }
+                    if let Err(error) = self.remember().await {
+                        tracing::warn!(%error, "could not store when the audit ended");
+                        tokio::time::sleep(self.after_failure()).await;
+                    }
+                }
+                Err(error) => {
+                    self.metrics.audit.audits.of(Success::Failed).inc();
+                    tracing::warn!(%error, "an audit failed; it starts again later");
+                    tokio::time::sleep(self.after_failure()).await;
+                }
+            }
+        }
+    }
+
+    fn after_failure(&self) -> Duration {
+        self.every.min(AFTER_FAILURE)
+    }
+
+    async fn audit(&self) -> Result<Report, AuditError> {
+        let Config { elasticsearch, kafka, positions, placements, audit, .. } = &self.config;
+        let topic = TopicTouches::connect(&self.config, self.elastic.clone(), TOUCHES).await;
+        let topic = topic.map_err(|error| AuditError::Log(error.to_string()))?;
+        let of = (kafka.topic.as_str(), positions.epoch);
+        let keep = placements.keep_deleted;
+        let sweep = sweep::prepare(&*self.elastic, &elasticsearch.prefix, of, &topic, keep, TIMEOUT).await?;
+        let sweep_below = match sweep {
+            Sweep::Below(writes) => Some(writes),
+            Sweep::Unripe => None,
+            Sweep::Waits(partitions) => {
+                tracing::warn!(
+                    ?partitions,
+                    "placements of deleted documents are not swept: these partitions have not committed everything up to the oldest mark"
+                );
+                None
+            }
+        };
+        let mender = if audit.repair {
+            let next =
+                topic.next(positions.epoch).await.map_err(|error| AuditError::Log(error.to_string()))?;
+            // Beyond what positions can hold nothing is placed.
+            let next = next.unwrap_or(Position::from_version(0));
+            Some(Mender {
+                elastic: &*self.elastic,
+                touches: &topic,
+                aim: Aim::Repair { next },
+                has_source: self.config.source.kind.is_some(),
+                timeout: TIMEOUT,
+            })
+        } else {
+            None
+        };
+        let maps = self.maps.record().live();
+        let audit = Audit {
+            elastic: &*self.elastic,
+            prefix: &elasticsearch.prefix,
+            topic: &kafka.topic,
+            maps: &maps,
+            location: &self.location,
+            epoch: positions.epoch,
+            options: Options {
+                scans: 1,
+                memory: MEMORY,
+                folder: audit.temp_dir.clone().unwrap_or_else(std::env::temp_dir),
+                settle: SETTLE.min(self.every),
+                timeout: TIMEOUT,
+                rate: Some(self.rate.clone()),
+                sweep_below,
+            },
+        };
+        let found = async |findings: Vec<Finding>| {
+            for finding in &findings {
+                tracing::debug!(%finding, "the audit found a document that is wrong");
+            }
+            if let Some(mender) = &mender {
+                let mended = mender.mend(&findings).await?;
+                let count = mended.iter().filter(|outcome| **outcome == Mended::Yes).count();
+                tracing::info!(mended = count, of = findings.len(), "the audit repaired documents");
+            }
+            Ok(())
+        };
+        audit.run(&|said| tracing::info!("{said}"), found).await
+    }
+
+    fn key(&self) -> Result<DocId, AuditError> {
+        let key = format!("audit/{}", self.config.kafka.topic);
+        let doing = "name what is remembered of the last audit";
+        DocId::from_key(Some(key.as_bytes()))
+            .map_err(|error| AuditError::Item { doing, reason: error.to_string() })
+    }
+
+    async fn last(&self) -> Result<Option<Last>, AuditError> {
+        let doing = "read when the last audit ended";
+        let get = Get { index: Index::Meta, id: self.key()? };
+        let answers = self.elastic.mget(&[get], TIMEOUT).await;
+        let answers = answers.map_err(|error| AuditError::Call { doing, error })?;
+        match answers.into_iter().next() {
+            Some(GetAnswer::Found(found)) => serde_json::from_slice(&found.source)
+                .map(Some)
+                .map_err(|error| AuditError::Item { doing, reason: error.to_string() }),
+            Some(GetAnswer::Failed(error)) => Err(AuditError::Item { doing, reason: error.to_string() }),
+            Some(GetAnswer::Missing) | None => Ok(None),
+        }
+    }
+
+    async fn remember(&self) -> Result<(), AuditError> {
+        let doing = "remember when the audit ended";
+        let last = Last { ended: unix_now() };
+        let op = BulkOp::Index {
+            index: Index::Meta,
+            id: self.key()?,
+            // Of two, the later one.
+            guard: Guard::ExternalOrEqual(Position::from_version(last.ended)),
+            source: serde_json::to_vec(&last).unwrap_or_default().into(),
+        };
+        let answers = self.elastic.bulk(&[op], TIMEOUT).await;
+        let answers = answers.map_err(|error| AuditError::Call { doing, error })?;
+        match answers.into_iter().find(|answer| answer.status != 409).and_then(|answer| answer.error) {
+            Some(error) => Err(AuditError::Item { doing, reason: error.to_string() }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Waits until the partition is owned, or is not. `false` if nobody will tell any more.
+async fn wait_until(mut board: BoardReader, owned: bool) -> bool {
+    board.wait_for(|board| board.iter().any(|one| one.partition == ITS) == owned).await.is_ok()
+}
+
+/// A clock that went back makes nobody wait for longer than `every`.
+fn until_next(last: Last, every: Duration, now: u64) -> Duration {
+    every.saturating_sub(Duration::from_secs(now.saturating_sub(last.ended)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::telemetry::board::Standing;
+
+    #[test]
+    fn the_next_one_is_due_so_long_after_the_last_ended() {
+        let every = Duration::from_secs(100);
+        for (ended, now, wait) in
+            [(1000, 1000, 100), (1000, 1040, 60), (1000, 1100, 0), (1000, 9000, 0), (1000, 500, 100)]
+        {
+            assert_eq!(until_next(Last { ended }, every, now), Duration::from_secs(wait), "{now}");
+        }
+    }
+
+    #[tokio::test]
+    async fn it_is_for_the_owner_of_partition_0() {
+        let standing =
+            |partition| Standing { partition, paused: false, watermark: None, committed: None, end: None };
+        let (board, reader) = watch::channel(vec![standing(1)]);
+        assert!(wait_until(reader.clone(), false).await);
+        let owned = tokio::spawn(wait_until(reader.clone(), true));
+        board.send_replace(vec![standing(1), standing(0)]);
+        assert!(owned.await.unwrap());
+        drop(board);
+        assert!(!wait_until(reader, false).await, "nobody tells any more");
+    }
+}

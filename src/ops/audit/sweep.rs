@@ -1,0 +1,308 @@
+//! Removes placements of deleted documents, once nobody acts any more on what was there before (protocol, "Deleted
+//! documents").
+//!
+//! A placement has no date, and needs none: its index counts its writes. From time to time a **mark** is kept in the meta
+//! index: how far that count is, and where the partitions end. Later it is noted there when all of that was seen committed.
+//! ⚠ What was written below a mark goes when that is `placements.keep_deleted` ago: who was assigned a partition before it was
+//! committed, lost it, and does not know yet, would read old records and find no placement. It goes if no copy is found
+//! where it says that one may be, and by compare-and-set: whoever writes the placement meanwhile wins.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+
+use super::gather::Suspect;
+use super::{Audit, AuditError};
+use crate::base::ids::DocId;
+use crate::base::position::Epoch;
+use crate::core::defect::{Placed, Sight};
+use crate::io::elastic::{AdminCall, BulkOp, Elastic, Get, GetAnswer, Guard, Index, Method, Stamp};
+use crate::io::maps::Floor;
+
+/// A mark is made this often within `keep_deleted`; so what is swept is an eighth older than it has to be, at most.
+const MARKS: u32 = 8;
+/// Marks that are kept, at most; each has an offset for every partition.
+const MOST: usize = 16;
+
+/// What the topic tells.
+pub trait Log: Send + Sync {
+    /// Where each partition ends now.
+    fn ends(&self) -> BoxFuture<'_, Result<Floor, AuditError>>;
+    /// The partitions of `floor` in which less than that is committed, each with what is.
+    fn behind<'a>(&'a self, floor: &'a Floor) -> BoxFuture<'a, Result<Floor, AuditError>>;
+}
+
+/// How far everything was at a moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Mark {
+    /// When; seconds since 1970.
+    at: u64,
+    /// So many writes of placements had been counted: all with a lower `_seq_no` came before.
+    writes: u64,
+    /// So did all records below these offsets.
+    ends: Floor,
+    /// When all of them had been seen to be committed; seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    committed: Option<u64>,
+}
+
+/// The marks of a topic, oldest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Marks {
+    /// The index's own id: another index counts anew.
+    index: String,
+    /// Offsets of another epoch are others.
+    epoch: Epoch,
+    marks: Vec<Mark>,
+}
+
+impl Marks {
+    /// Those of this index and epoch, without any from the future: somebody's clock was wrong.
+    fn of(self, index: &str, epoch: Epoch, now: u64) -> Self {
+        let mut marks = if self.index == index && self.epoch == epoch { self.marks } else { Vec::new() };
+        marks.retain(|mark| mark.at <= now && mark.committed.unwrap_or(0) <= now);
+        Self { index: index.to_owned(), epoch, marks }
+    }
+
+    /// The newest that is old enough.
+    fn ripe(&self, keep: Duration, now: u64) -> Option<&Mark> {
+        let is_ripe = |committed: u64| committed.saturating_add(keep.as_secs()) < now;
+        self.marks.iter().rev().find(|mark| mark.committed.is_some_and(is_ripe))
+    }
+
+    /// With a new one, if it is time for one, and without those that a newer ripe one makes useless. While nothing is
+    /// committed there are no more than [`MOST`]: the oldest are what is waited for.
+    fn with(mut self, mark: Mark, keep: Duration) -> Self {
+        let last = self.marks.last().map(|last| last.at);
+        if last.is_some_and(|last| last.saturating_add((keep / MARKS).as_secs()) > mark.at) {
+            return self;
+        }
+        if let Some(ripe) = self.ripe(keep, mark.at).cloned() {
+            self.marks.retain(|mark| mark.at >= ripe.at);
+        }
+        if self.marks.len() < MOST {
+            self.marks.push(mark);
+        }
+        self
+    }
+}
+
+/// What may be swept now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sweep {
+    /// Placements whose last write has a lower `_seq_no` than this.
+    Below(u64),
+    /// Nothing yet: no mark is old enough.
+    Unripe,
+    /// Nothing yet; and these partitions have not committed what was in the topic at the oldest mark.
+    Waits(Vec<i32>),
+}
+
+/// Finds out what may be swept, and makes a mark if it is time for one. `keep`: `placements.keep_deleted`.
+pub async fn prepare(
+    elastic: &dyn Elastic,
+    prefix: &str,
+    topic: (&str, Epoch),
+    log: &dyn Log,
+    keep: Duration,
+    timeout: Duration,
+) -> Result<Sweep, AuditError> {
+    let (topic, epoch) = topic;
+    let key = DocId::from_key(Some(format!("sweep/{topic}").as_bytes())).map_err(|error| {
+        AuditError::Item { doing: "name the marks of the sweep", reason: error.to_string() }
+    })?;
+    let now = unix_now();
+    // In this order: what is written between the two is above the one, and below the other.
+    let (index, writes) = count_of_writes(elastic, prefix, timeout).await?;
+    let ends = log.ends().await?;
+    let (marks, stamp) = read(elastic, &key, timeout).await?;
+    let before = marks;
+    let mut marks = before.clone().of(&index, epoch, now);
+    let mut waits_for = Vec::new();
+    for mark in marks.marks.iter_mut().filter(|mark| mark.committed.is_none()) {
+        let behind = log.behind(&mark.ends).await?;
+        if !behind.is_empty() {
+            waits_for = behind.into_keys().collect();
+            break;
+        }
+        // Not when it was committed, but when that was seen: later does no harm.
+        mark.committed = Some(unix_now());
+    }
+    let sweep = match marks.ripe(keep, now) {
+        Some(mark) => Sweep::Below(mark.writes),
+        None if waits_for.is_empty() => Sweep::Unripe,
+        None => Sweep::Waits(waits_for),
+    };
+    let marks = marks.with(Mark { at: now, writes, ends, committed: None }, keep);
+    if marks != before {
+        let guard = stamp.map_or(Guard::Absent, Guard::Unchanged);
+        let source = serde_json::to_vec(&marks).unwrap_or_default().into();
+        let op = BulkOp::Index { index: Index::Meta, id: key, guard, source };
+        let doing = "keep a mark of the sweep in the meta index";
+        let answers =
+            elastic.bulk(&[op], timeout).await.map_err(|error| AuditError::Call { doing, error })?;
+        // 409: somebody else made one at the same time.
+        if let Some(error) = answers.into_iter().find(|answer| answer.status != 409).and_then(|a| a.error) {
+            return Err(AuditError::Item { doing, reason: error.to_string() });
+        }
+    }
+    Ok(sweep)
+}
+
+async fn read(
+    elastic: &dyn Elastic,
+    key: &DocId,
+    timeout: Duration,
+) -> Result<(Marks, Option<Stamp>), AuditError> {
+    let doing = "read the marks of the sweep";
+    let get = Get { index: Index::Meta, id: key.clone() };
+    let answers = elastic.mget(&[get], timeout).await.map_err(|error| AuditError::Call { doing, error })?;
+    match answers.into_iter().next() {
+        Some(GetAnswer::Found(found)) => {
+            let marks = serde_json::from_slice(&found.source)
+                .map_err(|error| AuditError::Item { doing, reason: error.to_string() })?;
+            Ok((marks, Some(found.stamp)))
+        }
+        Some(GetAnswer::Failed(error)) => Err(AuditError::Item { doing, reason: error.to_string() }),
+        Some(GetAnswer::Missing) | None => Ok((Marks::default(), None)),
+    }
+}
+
+/// The id of the placements index, and how many writes all of its shards have counted for good: what is lost when a primary
+/// is replaced is not among them.
+async fn count_of_writes(
+    elastic: &dyn Elastic,
+    prefix: &str,
+    timeout: Duration,
+) -> Result<(String, u64), AuditError> {
+    let doing = "ask how far the placements index has counted its writes";
+    let name = Index::Placements.name(prefix);
+    let path = format!("/{name}/_stats/docs?level=shards");
+    let call = AdminCall { method: Method::Get, path, body: None };
+    let answer = elastic.admin(call, timeout).await.map_err(|error| AuditError::Call { doing, error })?;
+    let unusable = |reason: &str| AuditError::Item { doing, reason: reason.to_owned() };
+    if answer.status != 200 {
+        return Err(AuditError::Item { doing, reason: crate::io::elastic::decode::reason(&answer) });
+    }
+    let index = &answer.body["indices"][&name];
+    let uuid = index["uuid"].as_str().ok_or_else(|| unusable("the index is not in the answer"))?;
+    let copies = index["shards"].as_object().into_iter().flatten().map(|(_, copies)| copies);
+    let primary = |copies: &serde_json::Value| {
+        let mut copies = copies.as_array().into_iter().flatten();
+        let primary = copies.find(|copy| copy["routing"]["primary"] == true)?;
+        // -1: nothing was written there.
+        primary["seq_no"]["global_checkpoint"]
+            .as_i64()
+            .map(|last| last.saturating_add(1).max(0).unsigned_abs())
+    };
+    let least = copies.map(primary).collect::<Option<Vec<u64>>>().and_then(|all| all.into_iter().min());
+    Ok((uuid.to_owned(), least.ok_or_else(|| unusable("a shard has no sequence numbers"))?))
+}
+
+/// Seconds since 1970.
+pub(crate) fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Whether this is what is left of a deleted document, and nothing else.
+fn is_grave(sight: &Sight, below: u64) -> Option<Stamp> {
+    let Placed::At(placement) = &sight.placed else { return None };
+    let is_over = placement.shard.is_none() && !placement.refused && sight.copies.is_empty();
+    sight.stamp.filter(|stamp| is_over && stamp.seq_no < below)
+}
+
+impl Audit<'_> {
+    /// Removes those placements that are what they looked like, and old enough. Gives how many.
+    pub(super) async fn sweep(&self, graves: &[Suspect], below: u64) -> Result<u64, AuditError> {
+        let sights = self.look(graves).await?;
+        let remove = |(grave, sight): (&Suspect, &Sight)| {
+            let stamp = is_grave(sight, below)?;
+            Some(BulkOp::Remove { index: Index::Placements, id: grave.id.clone(), stamp })
+        };
+        let ops: Vec<BulkOp> = graves.iter().zip(&sights).filter_map(remove).collect();
+        if ops.is_empty() {
+            return Ok(0);
+        }
+        let doing = "remove placements of deleted documents";
+        let answers = self.elastic.bulk(&ops, self.options.timeout).await;
+        let answers = answers.map_err(|error| AuditError::Call { doing, error })?;
+        let refused = answers.iter().find(|answer| !matches!(answer.status, 200..=299 | 404 | 409));
+        if let Some(error) = refused.and_then(|answer| answer.error.as_ref()) {
+            return Err(AuditError::Item { doing, reason: error.to_string() });
+        }
+        // 409: somebody writes the document again.
+        Ok(answers.iter().filter(|answer| answer.status < 300).count() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::base::ids::ShardId;
+    use crate::base::position::Position;
+    use crate::core::defect::{Copy, Fit};
+    use crate::core::placement::Placement;
+
+    const KEEP: Duration = Duration::from_secs(800);
+
+    fn mark(at: u64) -> Mark {
+        Mark { at, writes: at * 10, ends: Floor::new(), committed: Some(at) }
+    }
+
+    #[test]
+    fn a_mark_is_ripe_after_keep_deleted_and_one_more_is_kept_an_eighth_later() {
+        let of = |marks: Marks, now| marks.of("i", Epoch::default(), now);
+        let mut marks = of(Marks::default(), 1000);
+        assert_eq!(marks.ripe(KEEP, 1_000_000), None);
+        for (at, is_kept) in [(1000, true), (1050, false), (1100, true), (1250, true)] {
+            let with = marks.clone().with(mark(at), KEEP);
+            assert_eq!(with != marks, is_kept, "{at}");
+            marks = with;
+        }
+        for (now, ripe) in
+            [(1800, None), (1801, Some(1000)), (1900, Some(1000)), (1901, Some(1100)), (5000, Some(1250))]
+        {
+            assert_eq!(marks.ripe(KEEP, now).map(|mark| mark.at), ripe, "{now}");
+        }
+        // What a newer ripe one makes useless goes.
+        let later = marks.clone().with(mark(1950), KEEP);
+        assert_eq!(later.marks.iter().map(|mark| mark.at).collect::<Vec<_>>(), [1100, 1250, 1950]);
+        // Not since it was made, but since all of it was committed.
+        let late = Marks { marks: vec![Mark { committed: Some(3000), ..mark(1000) }], ..marks.clone() };
+        assert!(late.ripe(KEEP, 3800).is_none() && late.ripe(KEEP, 3801).is_some());
+        let open = Marks { marks: vec![Mark { committed: None, ..mark(1000) }], ..marks.clone() };
+        assert!(open.ripe(KEEP, 9000).is_none());
+        let many =
+            (0..100).fold(open, |open, n| open.with(Mark { committed: None, ..mark(2000 + n * 100) }, KEEP));
+        assert_eq!((many.marks.len(), many.marks[0].at), (MOST, 1000), "while nothing is committed");
+        // Another index, another epoch, or a clock that went back.
+        assert!(marks.clone().of("other", Epoch::default(), 5000).marks.is_empty());
+        assert!(marks.clone().of("i", Epoch::new(1).unwrap(), 5000).marks.is_empty());
+        assert_eq!(of(marks, 1100).marks.len(), 2);
+    }
+
+    #[test]
+    fn only_a_placement_that_says_deleted_and_was_not_written_since_the_mark_is_a_grave() {
+        let shard = |id: &str| ShardId::new(id).unwrap();
+        let pos = Position::new(Epoch::default(), 7).unwrap();
+        let sight = |placement: Placement, copies: &[&str]| Sight {
+            placed: Placed::At(placement),
+            stamp: Some(Stamp { seq_no: 5, primary_term: 1 }),
+            copies: copies
+                .iter()
+                .map(|id| (shard(id), Copy { version: pos, fit: Fit::Here }))
+                .collect::<BTreeMap<_, _>>(),
+        };
+        let deleted = || Placement::new(pos, None, [shard("a")]);
+        assert_eq!(is_grave(&sight(deleted(), &[]), 6), Some(Stamp { seq_no: 5, primary_term: 1 }));
+        assert_eq!(is_grave(&sight(deleted(), &[]), 5), None, "written after the mark");
+        assert_eq!(is_grave(&sight(deleted(), &["a"]), 6), None, "a copy");
+        assert_eq!(is_grave(&sight(deleted().after_refusal(), &[]), 6), None, "refused");
+        assert_eq!(is_grave(&sight(Placement::new(pos, Some(shard("a")), []), &[]), 6), None, "alive");
+        let unreadable = Sight { placed: Placed::Unreadable, ..sight(deleted(), &[]) };
+        assert_eq!(is_grave(&unreadable, 6), None);
+    }
+}

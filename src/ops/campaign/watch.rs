@@ -1,0 +1,124 @@
+//! Campaigns that are made every so often: `[[campaigns.periodic]]`.
+//!
+//! Any number of processes may watch; the database has one campaign of a name for each period, and everybody works on it.
+//! Periods are counted from 1970 by the database's clock. While the last campaign of a name is not over, none is added.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::State;
+use super::create::{CreateError, Room, Source, create};
+use super::run::{RunError, Runner};
+use super::select::Selection;
+use super::store::{NewCampaign, Store, StoreError};
+use crate::base::retry::RetryPolicy;
+use crate::io::elastic::Elastic;
+
+/// How often it is looked whether a period has begun, and whether there is work.
+pub const LOOK: Duration = Duration::from_secs(5);
+/// Campaigns of a name that are kept when they are over.
+const KEPT: usize = 5;
+
+/// A campaign that is made every so often.
+#[derive(Debug, Clone)]
+pub struct Periodic {
+    /// Its name, its action, and how often.
+    pub new: NewCampaign,
+    /// Which documents.
+    pub selection: Selection,
+}
+
+/// What watching needs.
+pub struct Watch<'a> {
+    /// Campaigns.
+    pub store: &'a Store,
+    /// Who works on them.
+    pub runner: &'a Runner,
+    /// Where ids come from.
+    pub elastic: &'a dyn Elastic,
+    /// What names of indices begin with.
+    pub prefix: &'a str,
+    /// For a request of a scan.
+    pub timeout: Duration,
+    /// For sorting.
+    pub room: Room,
+    /// Between attempts.
+    pub retry: RetryPolicy,
+}
+
+impl Watch<'_> {
+    /// Makes this one whenever a period has begun, and works on it, until `stop`.
+    ///
+    /// # Errors
+    /// If something cannot go on that waiting does not mend. What passes is tried again.
+    pub async fn run(&self, periodic: &Periodic, stop: &CancellationToken) -> Result<(), RunError> {
+        let mut delays = self.retry.delays();
+        while !stop.is_cancelled() {
+            let pause = match self.turn(periodic, stop).await {
+                Ok(()) => {
+                    delays = self.retry.delays();
+                    LOOK
+                }
+                Err(RunError::Store(error)) if error.is_passing() => {
+                    let pause = delays.next(None);
+                    tracing::warn!(%error, campaign = periodic.new.name, "looking again");
+                    pause
+                }
+                Err(error) => return Err(error),
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = stop.cancelled() => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn turn(&self, periodic: &Periodic, stop: &CancellationToken) -> Result<(), RunError> {
+        let name = &periodic.new.name;
+        self.make_if_due(periodic, stop).await?;
+        let found = self.store.of_periodic(name).await?;
+        if let Some((id, _)) = found.iter().find(|(_, state)| *state == State::Ready) {
+            let ended = self.runner.run(*id, stop).await?;
+            tracing::info!(campaign = name, id, ?ended, "run");
+        }
+        self.forget_old_ones(&found).await
+    }
+
+    async fn make_if_due(&self, periodic: &Periodic, stop: &CancellationToken) -> Result<(), RunError> {
+        let source = Source::Index {
+            elastic: self.elastic,
+            prefix: self.prefix,
+            selection: periodic.selection.clone(),
+            timeout: self.timeout,
+        };
+        let name = &periodic.new.name;
+        match create(self.store, &periodic.new, source, &self.room, false, stop, &|_| {}).await {
+            Ok(None) => Ok(()),
+            Ok(Some(created)) => {
+                tracing::info!(campaign = name, id = created.id, ids = created.ids, "made");
+                Ok(())
+            }
+            Err(CreateError::Database(error)) => Err(error.into()),
+            Err(CreateError::Interrupted) => Ok(()),
+            // The period is free again, and the next turn makes it.
+            Err(error) => {
+                tracing::warn!(%error, campaign = name, "could not be made; trying again");
+                Ok(())
+            }
+        }
+    }
+
+    async fn forget_old_ones(&self, found: &[(i64, State)]) -> Result<(), RunError> {
+        let over: Vec<i64> = found.iter().filter(|(_, state)| state.is_over()).map(|(id, _)| *id).collect();
+        for id in &over[..over.len().saturating_sub(KEPT)] {
+            match self.store.remove(*id).await {
+                // Somebody else did, or it was retried meanwhile.
+                Ok(()) | Err(StoreError::Unknown(_) | StoreError::Refused(..)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}

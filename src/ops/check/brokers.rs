@@ -1,0 +1,299 @@
+//! Asks the brokers: do they answer, and are the topics there?
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaErrorCode;
+
+use super::{CheckTarget, Finding, increments};
+use crate::io::kafka::client_config;
+use crate::io::kafka::{TopicFactsError, TopicFactsFound, topic_facts};
+
+const BROKERS: &str = "kafka brokers";
+
+/// After each of these the client's own errors are read: a wrong password is known long before the time is up.
+const SLICE: Duration = Duration::from_secs(2);
+
+/// How long the client's queue of errors is read.
+const SERVE: Duration = Duration::from_millis(100);
+
+/// What the brokers told.
+pub(super) struct KafkaSide {
+    pub(super) findings: Vec<Finding>,
+    /// The topic of document writes, if it could be described.
+    pub(super) topic: Option<TopicFactsFound>,
+}
+
+impl KafkaSide {
+    /// Where there is nothing more to ask.
+    fn ends_with(finding: Finding) -> Self {
+        Self { findings: vec![finding], topic: None }
+    }
+}
+
+/// Asks for both topics, on a thread that may block.
+pub(super) async fn look(target: &CheckTarget) -> KafkaSide {
+    let target = target.clone();
+    let asked = tokio::task::spawn_blocking(move || look_blocking(&target)).await;
+    asked.unwrap_or_else(|error| {
+        KafkaSide::ends_with(Finding::error(BROKERS, format_args!("the check itself failed: {error}")))
+    })
+}
+
+fn look_blocking(target: &CheckTarget) -> KafkaSide {
+    let addresses = target.kafka.get("bootstrap.servers").unwrap_or_default().to_owned();
+    let mut config = client_config(&target.kafka);
+    // A check must not bring a misspelt topic into being.
+    config.set("allow.auto.create.topics", "false");
+    // Nobody counts by them here, and each would be a line of the log with thousands of characters.
+    config.set("statistics.interval.ms", "0");
+    let client: BaseConsumer<Complaints> = match config.create_with_context(Complaints::default()) {
+        Ok(client) => client,
+        Err(error) => {
+            let message = format_args!(
+                "librdkafka refuses its settings: {error}; check [kafka] and [kafka.properties]"
+            );
+            return KafkaSide::ends_with(Finding::error(BROKERS, message));
+        }
+    };
+
+    let answer = patiently(&client, &target.topic, target.timeout);
+    match &answer {
+        Err(TopicFactsError::Unreachable(words)) => {
+            let message = format_args!(
+                "no answer from {addresses} within {:?}: {words}; check kafka.brokers",
+                target.timeout
+            );
+            return KafkaSide::ends_with(Finding::unreachable(BROKERS, message));
+        }
+        // Who is not known cannot ask about another topic either.
+        Err(TopicFactsError::NotLetIn(words)) => {
+            let advice = advice_on_being_let_in(words);
+            let message = format_args!("{addresses} refused this client: {words}; {advice}");
+            return KafkaSide::ends_with(Finding::error(BROKERS, message));
+        }
+        _ => {}
+    }
+    let mut findings = vec![Finding::ok(BROKERS, format_args!("{addresses} answered"))];
+    findings.push(topic_finding(
+        "kafka topic",
+        &target.topic,
+        &answer,
+        "with as many partitions as it will ever need",
+    ));
+    findings.push(match &target.dead_letter_topic {
+        Some(topic) => {
+            let answer = patiently(&client, topic, target.timeout);
+            topic_finding("dead-letter topic", topic, &answer, "or set dead_letter.policy to stop")
+        }
+        None => Finding::ok("dead letters", "no topic: a record that cannot be applied stops its partition"),
+    });
+    for (job, topic) in &target.job_topics {
+        let answer = patiently(&client, topic, target.timeout);
+        let about = format!("topic of the job {job}");
+        findings.push(topic_finding(&about, topic, &answer, "or remove the job from distribution.jobs"));
+    }
+    if let Some(topic) = &target.increments_topic {
+        let answer = patiently(&client, topic, target.timeout);
+        findings.push(topic_finding("increments topic", topic, &answer, "or count nothing: [tally]"));
+        if answer.is_ok() {
+            findings.push(increments::look(&config, topic, target.timeout));
+        }
+    }
+    KafkaSide { findings, topic: answer.ok() }
+}
+
+/// Where to look when the brokers and this client did not agree on TLS or on who the user is; `words` are librdkafka's.
+fn advice_on_being_let_in(words: &str) -> &'static str {
+    // OpenSSL's words for an authority that is not known, and for a certificate of another name.
+    if words.contains("certificate") {
+        "kafka.ssl_ca_file must contain the CA of the brokers' certificates, and kafka.brokers the names (or addresses) in them"
+    } else {
+        "check kafka.security_protocol, sasl_* and ssl_*"
+    }
+}
+
+/// What to say about a topic; `hint` ends the advice to create it.
+fn topic_finding(
+    about: &str,
+    topic: &str,
+    answer: &Result<TopicFactsFound, TopicFactsError>,
+    hint: &str,
+) -> Finding {
+    match answer {
+        Ok(TopicFactsFound { topic_id: Some(id), partitions }) => {
+            Finding::ok(about, format_args!("{topic} has {partitions} partitions, id {id}"))
+        }
+        Ok(TopicFactsFound { topic_id: None, partitions }) => Finding::ok(
+            about,
+            format_args!(
+                "{topic} has {partitions} partitions; these brokers have no topic ids, so a topic created anew is not noticed"
+            ),
+        ),
+        Err(TopicFactsError::Missing) => {
+            Finding::error(about, format_args!("{topic} does not exist: create it, {hint}"))
+        }
+        Err(error @ TopicFactsError::Denied(_)) => {
+            Finding::error(about, format_args!("{topic}: {error}: grant this user Describe on it"))
+        }
+        Err(error @ TopicFactsError::Unreachable(_)) => {
+            Finding::unreachable(about, format_args!("{topic}: {error}"))
+        }
+        Err(error @ (TopicFactsError::NotLetIn(_) | TopicFactsError::Other(_))) => {
+            Finding::error(about, format_args!("could not describe {topic}: {error}"))
+        }
+    }
+}
+
+/// Asks until there is an answer, the time is up, or the client has said why there will be none.
+fn patiently(
+    client: &BaseConsumer<Complaints>,
+    topic: &str,
+    timeout: Duration,
+) -> Result<TopicFactsFound, TopicFactsError> {
+    let begin = Instant::now();
+    loop {
+        let left = timeout.saturating_sub(begin.elapsed());
+        let answer = topic_facts(client.client(), topic, left.min(SLICE));
+        let Err(TopicFactsError::Unreachable(words)) = answer else { return answer };
+        // Serves the client's queue of errors; there is no subscription, so no record can come. For a bounded time, since
+        // without brokers there is an error every 50 ms; not for no time at all, since the first log line would end it.
+        let served = Instant::now();
+        while served.elapsed() < SERVE && client.poll(SERVE).is_some() {}
+        match client.context().worst(words) {
+            TopicFactsError::Unreachable(_) if begin.elapsed() < timeout => {}
+            error => return Err(error),
+        }
+    }
+}
+
+/// Keeps what the client reports in passing: librdkafka tells a request only that it took too long, and why elsewhere.
+#[derive(Default)]
+struct Complaints(Mutex<Reported>);
+
+#[derive(Default)]
+struct Reported {
+    /// The first time that the brokers did not let the client in.
+    refusal: Option<TopicFactsError>,
+    /// The last thing that tells more than that there is no broker.
+    last: Option<String>,
+}
+
+impl Complaints {
+    fn reported(&self) -> MutexGuard<'_, Reported> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why there was no answer: a refusal if one was reported, else the last thing that was, else `words`.
+    fn worst(&self, words: String) -> TopicFactsError {
+        let reported = self.reported();
+        let last = || TopicFactsError::Unreachable(reported.last.clone().unwrap_or(words));
+        reported.refusal.clone().unwrap_or_else(last)
+    }
+}
+
+impl ClientContext for Complaints {
+    fn error(&self, error: KafkaError, reason: &str) {
+        let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
+        let mut reported = self.reported();
+        match TopicFactsError::from_code(code, reason) {
+            refusal @ TopicFactsError::NotLetIn(_) => drop(reported.refusal.get_or_insert(refusal)),
+            _ if code == RDKafkaErrorCode::AllBrokersDown => {}
+            _ => reported.last = Some(reason.to_owned()),
+        }
+    }
+
+    fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
+        tracing::debug!(facility, message, "librdkafka");
+    }
+}
+
+impl ConsumerContext for Complaints {}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::mocking::MockCluster;
+
+    use super::super::Level;
+    use super::super::tests::target;
+    use super::*;
+    use crate::support::config::Config;
+
+    fn target_at(brokers: &str) -> CheckTarget {
+        let mut config = Config::default();
+        config.kafka.brokers = vec![brokers.to_owned()];
+        CheckTarget { kafka: config.consumer_properties(), timeout: Duration::from_millis(600), ..target() }
+    }
+
+    fn levels(side: &KafkaSide) -> Vec<(&str, Level)> {
+        side.findings.iter().map(|finding| (finding.about.as_str(), finding.level)).collect()
+    }
+
+    #[tokio::test]
+    async fn topics_that_are_there_and_those_that_are_not_are_told_apart() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("documents", 3, 1).unwrap();
+        let target = CheckTarget {
+            dead_letter_topic: Some("absent".to_owned()),
+            timeout: Duration::from_secs(10),
+            ..target_at(&cluster.bootstrap_servers())
+        };
+        let side = look(&target).await;
+        assert_eq!(
+            levels(&side),
+            [(BROKERS, Level::Ok), ("kafka topic", Level::Ok), ("dead-letter topic", Level::Error)]
+        );
+        assert_eq!(side.topic.unwrap().partitions, 3);
+
+        let target = CheckTarget { topic: "absent".to_owned(), dead_letter_topic: None, ..target };
+        let side = look(&target).await;
+        assert_eq!(
+            levels(&side),
+            [(BROKERS, Level::Ok), ("kafka topic", Level::Error), ("dead letters", Level::Ok)]
+        );
+        assert_eq!(side.topic, None);
+
+        let of_a_job = |job: &str, topic: &str| (job.to_owned(), topic.to_owned());
+        let job_topics = vec![of_a_job("announce", "documents"), of_a_job("tell", "absent")];
+        let side = look(&CheckTarget { job_topics, ..target }).await;
+        let jobs: Vec<_> = levels(&side).split_off(3);
+        assert_eq!(jobs, [("topic of the job announce", Level::Ok), ("topic of the job tell", Level::Error)]);
+        assert!(side.findings[4].message.contains("create it, or remove the job"), "{}", side.findings[4]);
+    }
+
+    #[tokio::test]
+    async fn brokers_that_do_not_answer_are_unreachable_and_the_cause_is_said() {
+        let side = look(&target_at("127.0.0.1:9")).await;
+        assert_eq!(levels(&side), [(BROKERS, Level::Unreachable)]);
+        assert!(side.findings[0].message.contains("refused"), "{}", side.findings[0]);
+    }
+
+    #[tokio::test]
+    async fn settings_that_librdkafka_refuses_are_an_error() {
+        let mut config = Config::default();
+        config.kafka.properties = serde_json::from_str(r#"{"no.such.setting": "1"}"#).unwrap();
+        let side = look(&CheckTarget { kafka: config.consumer_properties(), ..target() }).await;
+        assert_eq!(levels(&side), [(BROKERS, Level::Error)]);
+        assert!(side.findings[0].message.contains("no.such.setting"), "{}", side.findings[0]);
+    }
+
+    #[test]
+    fn a_refusal_is_told_before_what_came_after_it() {
+        let complaints = Complaints::default();
+        assert_eq!(complaints.worst("slow".into()), TopicFactsError::Unreachable("slow".into()));
+        let report = |code, reason| complaints.error(KafkaError::Global(code), reason);
+        report(RDKafkaErrorCode::BrokerTransportFailure, "connection refused");
+        report(RDKafkaErrorCode::AllBrokersDown, "1/1 brokers are down");
+        assert_eq!(
+            complaints.worst("slow".into()),
+            TopicFactsError::Unreachable("connection refused".into())
+        );
+        report(RDKafkaErrorCode::Authentication, "wrong password");
+        report(RDKafkaErrorCode::BrokerTransportFailure, "disconnected");
+        assert_eq!(complaints.worst("slow".into()), TopicFactsError::NotLetIn("wrong password".into()));
+    }
+}

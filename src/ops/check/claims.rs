@@ -1,0 +1,63 @@
+//! What the claims of partitions say about workers that may still act, whatever their configuration is (protocol, "Claims").
+
+use std::time::Duration;
+
+use super::{CheckTarget, Finding};
+use crate::io::claims::Claim;
+use crate::io::elastic::Elastic;
+use crate::io::maps::MapsStore;
+
+const CLAIMS: &str = "claims";
+
+/// Whether deletes are remembered for as long as anybody may act who does not know yet that its partition is gone.
+pub(super) async fn look(target: &CheckTarget, elastic: &dyn Elastic, partitions: i32) -> Finding {
+    let store = MapsStore::new(elastic, &target.topic, target.timeout);
+    match store.claims(partitions).await {
+        Ok(claims) => judge(target, &claims),
+        Err(error) => Finding::unreachable(CLAIMS, error),
+    }
+}
+
+fn judge(target: &CheckTarget, claims: &[Option<Claim>]) -> Finding {
+    let longest = claims.iter().flatten().max_by_key(|claim| claim.deadline_ms);
+    let Some(longest) = longest else { return Finding::ok(CLAIMS, "no partition was claimed yet") };
+    let (deadline, gc_deletes) = (longest.deadline(), target.gc_deletes);
+    if gc_deletes >= deadline.saturating_mul(2) {
+        return Finding::ok(CLAIMS, format_args!("no worker acts by a batch.deadline above {deadline:?}"));
+    }
+    Finding::error(
+        CLAIMS,
+        format_args!(
+            "a worker with a batch.deadline of {deadline:?} may still act ({}), and elasticsearch.gc_deletes is {gc_deletes:?}: keep \
+             it at {:?} or more until every partition is claimed by workers with the shorter deadline for twice the longer one",
+            longest.owner,
+            deadline.saturating_mul(2).max(Duration::from_secs(1)),
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Level, tests::target};
+    use super::*;
+
+    #[test]
+    fn deletes_are_remembered_for_twice_the_longest_deadline_by_which_anybody_acts() {
+        let claim = |deadline_ms| {
+            Some(Claim {
+                generation: 0,
+                owner: "w".into(),
+                deadline_ms,
+                assignment: "1".into(),
+                ended_ms: None,
+            })
+        };
+        let target = CheckTarget { gc_deletes: Duration::from_secs(120), ..target() };
+        let level = |claims: &[Option<Claim>]| judge(&target, claims).level;
+        assert_eq!(level(&[None, None]), Level::Ok);
+        assert_eq!(level(&[claim(60_000), None]), Level::Ok);
+        assert_eq!(level(&[claim(60_000), claim(60_001)]), Level::Error);
+        let found = judge(&target, &[claim(300_000)]);
+        assert!(found.message.contains("keep it at 600s or more"), "{found}");
+    }
+}

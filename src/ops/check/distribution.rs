@@ -1,0 +1,230 @@
+//! Asks what follows every change: the memcached that workers share, and webhooks. None of it keeps a worker from starting.
+
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use reqwest::StatusCode;
+
+use super::Finding;
+use crate::support::config::{Config, DistributionJob, LastRuns, ServerUrl};
+use crate::worker::distribution::memcached::{MAX_KEY_BYTES, Memcached};
+use crate::worker::distribution::setup::webhook;
+
+const MEMCACHED: &str = "memcached";
+
+/// All of them side by side; each may take the timeout.
+pub(super) async fn look(config: &Config, timeout: Duration) -> Vec<Finding> {
+    let distribution = &config.distribution;
+    if distribution.jobs.is_empty() {
+        return Vec::new();
+    }
+    let webhooks =
+        distribution.jobs.iter().filter_map(|job| Some(look_at_webhook(job, job.url.as_ref()?, timeout)));
+    let memcached = async {
+        match (distribution.last_runs, &distribution.memcached) {
+            (LastRuns::Memcached, Some(address)) => {
+                Some(look_at_memcached(address, distribution.memcached_timeout, timeout).await)
+            }
+            _ => None,
+        }
+    };
+    let (memcached, webhooks) = tokio::join!(memcached, join_all(webhooks));
+    memcached.into_iter().chain(webhooks).collect()
+}
+
+/// `patience` is the workers'. Reads a key that nobody writes.
+async fn look_at_memcached(address: &str, patience: Duration, timeout: Duration) -> Finding {
+    let mut key = format!("geofold-check-{}", std::process::id());
+    key.truncate(MAX_KEY_BYTES);
+    let began = Instant::now();
+    match Memcached::new(address, timeout).read(&[key]).await {
+        Ok(_) if began.elapsed() > patience => Finding::warning(
+            MEMCACHED,
+            format_args!(
+                "{address} answered after {:?}: workers wait for distribution.memcached_timeout, {patience:?}, and then run every \
+                 job themselves",
+                began.elapsed()
+            ),
+        ),
+        Ok(_) => Finding::ok(MEMCACHED, format_args!("{address} answered")),
+        Err(error) => Finding::warning(
+            MEMCACHED,
+            format_args!(
+                "{address}: {error}; each worker runs every job itself meanwhile: check distribution.memcached and that server"
+            ),
+        ),
+    }
+}
+
+async fn look_at_webhook(job: &DistributionJob, url: &ServerUrl, timeout: Duration) -> Finding {
+    let about = format!("webhook {}", job.name);
+    let webhook = match webhook(job, url) {
+        Ok(webhook) => webhook,
+        Err(error) => return Finding::error(about, error),
+    };
+    match webhook.probe(timeout).await {
+        Ok(status) => judge(about, status),
+        Err(reason) if reason.contains("certificate") => Finding::error(
+            about,
+            format_args!(
+                "its certificate is not trusted: {reason}; the job's ca_file must contain its CA, and its url a name in the certificate"
+            ),
+        ),
+        Err(reason) => {
+            Finding::unreachable(about, format_args!("no answer: {reason}; check the job's url{}", held(job)))
+        }
+    }
+}
+
+/// The consequence of the endpoint not answering.
+fn held(job: &DistributionJob) -> &'static str {
+    if job.has_gate() { ", and do not leave it like this: offsets wait for it (gate)" } else { "" }
+}
+
+/// An endpoint may answer OPTIONS as it likes. What it says about who asks, or that there is nothing, a POST would hear too.
+fn judge(about: String, status: StatusCode) -> Finding {
+    let said = format!("it answered {status} to OPTIONS, and no notice was sent to it");
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Finding::warning(
+            about,
+            format_args!(
+                "{said}: if it says so to a POST as well, notices become dead letters; check the job's headers"
+            ),
+        ),
+        StatusCode::NOT_FOUND | StatusCode::GONE => Finding::warning(
+            about,
+            format_args!(
+                "{said}: if it says so to a POST as well, notices become dead letters; check the job's url"
+            ),
+        ),
+        _ if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED => {
+            Finding::warning(about, format_args!("{said}: a run that is answered like this is tried again"))
+        }
+        _ if status.is_redirection() => Finding::warning(
+            about,
+            format_args!("{said}: redirections are not followed; give the job the url that it leads to"),
+        ),
+        _ => Finding::ok(about, format_args!("reachable; {said}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufStream};
+    use tokio::net::TcpListener;
+
+    use super::super::Level;
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// A server that reads up to a line that ends with `until`, and gives the answer, once. Its address, and what it read.
+    async fn server(until: &'static str, answer: &'static str) -> (String, tokio::task::JoinHandle<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let serving = tokio::spawn(async move {
+            let mut stream = BufStream::new(listener.accept().await.unwrap().0);
+            let mut read = String::new();
+            while !read.ends_with(until) {
+                stream.read_line(&mut read).await.unwrap();
+            }
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            stream.flush().await.unwrap();
+            read
+        });
+        (address, serving)
+    }
+
+    /// Nobody listens there.
+    async fn nowhere() -> String {
+        TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string()
+    }
+
+    fn with(distribution: &str) -> Config {
+        Config { distribution: toml::from_str(distribution).unwrap(), ..Config::default() }
+    }
+
+    fn sharing(address: &str) -> Config {
+        with(&format!(
+            "last_runs = \"memcached\"\nmemcached = \"{address}\"\nmemcached_timeout = \"5s\"\n\
+             jobs = [{{ name = \"searchable\", kind = \"refresh\" }}]"
+        ))
+    }
+
+    fn telling(url: &str) -> Config {
+        with(&format!(
+            "jobs = [{{ name = \"notify\", kind = \"webhook\", url = \"{url}\", headers = {{ authorization = \"Bearer hunter2\" }} }}]"
+        ))
+    }
+
+    async fn one(config: &Config) -> Finding {
+        let [finding] = <[Finding; 1]>::try_from(look(config, SOON).await).unwrap();
+        finding
+    }
+
+    #[tokio::test]
+    async fn a_memcached_that_does_not_answer_is_a_warning_since_work_goes_on_without() {
+        let (address, _serving) = server("\n", "END\r\n").await;
+        let finding = one(&sharing(&address)).await;
+        assert_eq!((finding.level, finding.about.as_str()), (Level::Ok, "memcached"), "{finding}");
+        let (address, _serving) = server("\n", "HTTP/1.1 400 Bad Request\r\n").await;
+        let finding = one(&sharing(&address)).await;
+        assert_eq!(finding.level, Level::Warning);
+        assert!(finding.message.contains("does not fit"), "{finding}");
+        let finding = one(&sharing(&nowhere().await)).await;
+        assert_eq!(finding.level, Level::Warning);
+        assert!(finding.message.contains("distribution.memcached"), "{finding}");
+    }
+
+    #[tokio::test]
+    async fn a_webhook_is_asked_with_its_headers_and_told_nothing() {
+        let (address, serving) = server("\r\n\r\n", "HTTP/1.1 405 No\r\ncontent-length: 0\r\n\r\n").await;
+        let finding = one(&telling(&format!("http://{address}/changed"))).await;
+        assert_eq!((finding.level, finding.about.as_str()), (Level::Ok, "webhook notify"), "{finding}");
+        let request = serving.await.unwrap();
+        assert!(request.starts_with("OPTIONS /changed "), "{request}");
+        assert!(request.contains("Bearer hunter2") && !request.contains("content-length"), "{request}");
+    }
+
+    #[tokio::test]
+    async fn a_webhook_that_nobody_serves_is_unreachable_and_nothing_of_it_is_printed_that_may_be_secret() {
+        let finding = one(&telling(&format!("http://{}/key-hunter2", nowhere().await))).await;
+        assert_eq!(finding.level, Level::Unreachable);
+        assert!(finding.message.contains("offsets wait for it"), "{finding}");
+        assert!(!finding.to_string().contains("hunter2"), "{finding}");
+    }
+
+    #[tokio::test]
+    async fn authorities_that_can_not_be_read_are_an_error() {
+        let mut config = telling("https://127.0.0.1:9/");
+        config.distribution.jobs[0].ca_file = Some("no/such.pem".into());
+        let finding = one(&config).await;
+        assert_eq!(finding.level, Level::Error);
+        assert!(finding.message.contains("no/such.pem"), "{finding}");
+    }
+
+    #[test]
+    fn what_a_post_would_hear_as_well_is_a_warning() {
+        for (status, level, words) in [
+            (200, Level::Ok, "no notice was sent"),
+            (204, Level::Ok, "reachable"),
+            (400, Level::Ok, "reachable"),
+            (405, Level::Ok, "reachable"),
+            (501, Level::Ok, "reachable"),
+            (302, Level::Warning, "not followed"),
+            (401, Level::Warning, "headers"),
+            (403, Level::Warning, "headers"),
+            (404, Level::Warning, "url"),
+            (503, Level::Warning, "tried again"),
+        ] {
+            let finding = judge("webhook notify".to_owned(), StatusCode::from_u16(status).unwrap());
+            assert_eq!(finding.level, level, "{finding}");
+            assert!(finding.message.contains(words), "{finding}");
+        }
+    }
+
+    #[tokio::test]
+    async fn without_jobs_nothing_is_asked() {
+        assert_eq!(look(&Config::default(), SOON).await, []);
+    }
+}

@@ -1,0 +1,125 @@
+//! The configured map against the record of the maps in force (protocol, "Changing the map").
+
+use super::{CheckTarget, Finding};
+use crate::io::elastic::{CallError, Elastic};
+use crate::io::maps::{MapsRecord, MapsState, MapsStore, StoreError, Stored};
+use crate::io::meta::EpochNeeded;
+
+const MAP: &str = "map";
+
+/// The record of the maps, if there is one.
+pub(super) async fn read(target: &CheckTarget, elastic: &dyn Elastic) -> Result<Option<Stored>, Finding> {
+    let store = MapsStore::new(elastic, &target.topic, target.timeout);
+    store.read().await.map_err(|error| finding(&error))
+}
+
+/// Whether a worker with the configured map may follow `record`.
+pub(super) fn judge(record: &MapsRecord, target: &CheckTarget) -> Finding {
+    let (configured, in_force) = (target.map.fingerprint(), record.deciding().fingerprint());
+    if record.knows(&configured) {
+        return match &record.state {
+            MapsState::Two { new, .. } => Finding::ok(
+                MAP,
+                format_args!("is being changed to {}; both maps are live", new.fingerprint()),
+            ),
+            MapsState::One { map, .. } if **map != *target.map => Finding::warning(
+                MAP,
+                format_args!(
+                    "{in_force} is in force, and geoshards.map still holds {configured}, the one before: put the new map there before the next change"
+                ),
+            ),
+            MapsState::One { .. } => Finding::ok(MAP, format_args!("{in_force} is in force")),
+        };
+    }
+    if takes_over(record, target) {
+        return Finding::ok(
+            MAP,
+            format_args!("a new epoch begins, with map {configured} instead of {in_force}"),
+        );
+    }
+    let (remembered, found, epoch) = (in_force, configured, record.epoch);
+    Finding::error(MAP, EpochNeeded::OtherMap { remembered, found, epoch })
+}
+
+/// Makes the configured map the one in force, where a new epoch begins with it.
+pub(super) async fn replace(
+    target: &CheckTarget,
+    elastic: &dyn Elastic,
+    stored: &Stored,
+) -> Result<(), Finding> {
+    let is_known = stored.record.knows(&target.map.fingerprint());
+    if is_known || !takes_over(&stored.record, target) {
+        return Ok(());
+    }
+    let next = stored.record.replaced(target.map.clone(), target.epoch);
+    let store = MapsStore::new(elastic, &target.topic, target.timeout);
+    store.write(&next, Some(stored.stamp)).await.map_err(|error| finding(&error))
+}
+
+/// All workers were stopped to raise the epoch, and every position is new.
+fn takes_over(record: &MapsRecord, target: &CheckTarget) -> bool {
+    target.epoch > record.epoch && !record.has_two()
+}
+
+fn finding(error: &StoreError) -> Finding {
+    match error {
+        // Another worker was faster: to be looked at again.
+        StoreError::Conflict | StoreError::Item { .. } => Finding::unreachable(MAP, error),
+        StoreError::Call(CallError::Connection(_) | CallError::Timeout(_)) => {
+            Finding::unreachable(MAP, error)
+        }
+        StoreError::Call(CallError::Status { status: 429 | 502 | 503 | 504, .. }) => {
+            Finding::unreachable(MAP, error)
+        }
+        StoreError::Call(_) | StoreError::Unreadable { .. } => Finding::error(MAP, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::{Level, tests::target};
+    use super::*;
+    use crate::base::ids::ShardId;
+    use crate::base::position::Epoch;
+    use crate::geoshard::GeoshardMap;
+    use crate::io::maps::Floor;
+
+    fn map(version: u64) -> Arc<GeoshardMap> {
+        Arc::new(GeoshardMap::new(version, "x", vec![(0, ShardId::new("all").unwrap())]).unwrap())
+    }
+
+    #[test]
+    fn the_record_wins_over_the_file_and_a_file_that_it_does_not_know_is_refused() {
+        let target = target();
+        let epoch = target.epoch;
+        let announced = MapsRecord::unwritten(target.map.clone(), epoch).begin(map(8)).unwrap();
+        assert_eq!(judge(&announced, &target).level, Level::Ok);
+        let done = announced.activate(epoch, Floor::new()).unwrap().finish(epoch, Floor::new()).unwrap();
+        let old_file = judge(&done, &target);
+        assert_eq!(old_file.level, Level::Warning);
+        assert!(old_file.message.contains("put the new map there"), "{old_file}");
+        let new_file = CheckTarget { map: map(8), ..target.clone() };
+        assert_eq!(judge(&done, &new_file).level, Level::Ok);
+        let other_file = CheckTarget { map: map(9), ..target.clone() };
+        assert!(judge(&done, &other_file).is_error() && judge(&announced, &other_file).is_error());
+        let raised = CheckTarget { epoch: Epoch::new(epoch.get() + 1).unwrap(), ..other_file };
+        assert_eq!(judge(&done, &raised).level, Level::Ok);
+        assert!(judge(&announced, &raised).is_error(), "not in the middle of a change");
+    }
+
+    #[test]
+    fn the_indices_of_all_live_maps_have_to_be_there_and_those_of_the_file_need_not() {
+        let target = target();
+        let names = |target: &CheckTarget| -> Vec<String> {
+            target.indices.iter().map(|index| index.name.trim_start_matches("geofold-").to_owned()).collect()
+        };
+        let record = MapsRecord::unwritten(target.map.clone(), target.epoch).begin(map(8)).unwrap();
+        assert_eq!(names(&target.by_record(Some(&record))), ["all", "eu", "us", "placements", "meta"]);
+        let record = record.activate(target.epoch, Floor::new()).unwrap();
+        let record = record.finish(target.epoch, Floor::new()).unwrap();
+        assert_eq!(names(&target.by_record(Some(&record))), ["all", "placements", "meta"]);
+        assert_eq!(names(&target.by_record(None)), ["eu", "us", "placements", "meta"]);
+    }
+}

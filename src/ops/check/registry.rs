@@ -1,0 +1,64 @@
+//! Asks the schema registry whether it is one, and takes who is asking.
+
+use super::Finding;
+use crate::io::registry::Registry;
+use crate::support::config::Config;
+
+const ABOUT: &str = "schema registry";
+
+/// Kinds of schemas that records are read by.
+const READ: [&str; 3] = ["AVRO", "JSON", "PROTOBUF"];
+
+/// Whether the registry answers; nothing if none is used. That it does not keeps no worker from starting: only the partitions
+/// whose records need a schema wait.
+pub async fn look_at_registry(config: &Config) -> Option<Finding> {
+    if !config.reads_registry() {
+        return None;
+    }
+    let registry = match Registry::open(&config.schema_registry, None) {
+        Ok(registry) => registry,
+        Err(error) => return Some(Finding::error(ABOUT, error)),
+    };
+    Some(match registry.kinds().await {
+        Err(trouble) => Finding::unreachable(ABOUT, trouble),
+        Ok(kinds) => {
+            let read: Vec<&str> =
+                READ.into_iter().filter(|read| kinds.iter().any(|kind| kind == read)).collect();
+            if read.is_empty() {
+                Finding::warning(
+                    ABOUT,
+                    format_args!("it answers, and has none of the kinds {}", READ.join(", ")),
+                )
+            } else {
+                Finding::ok(
+                    ABOUT,
+                    format_args!("it answers, and has schemas of the kinds {}", read.join(", ")),
+                )
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::check::Level;
+    use crate::support::config::Format;
+    use crate::testkit::testing::TestRegistry;
+
+    #[tokio::test]
+    async fn the_registry_is_asked_if_anything_is_read_by_it() {
+        assert_eq!(look_at_registry(&Config::default()).await, None);
+        let registry = TestRegistry::start().await;
+        let mut config = Config::default();
+        config.kafka.format = Format::Registry;
+        config.schema_registry = registry.settings();
+        let finding = look_at_registry(&config).await.unwrap();
+        assert_eq!(finding.level, Level::Ok, "{finding}");
+        assert!(finding.message.contains("AVRO, JSON, PROTOBUF"), "{finding}");
+        registry.be(503);
+        let finding = look_at_registry(&config).await.unwrap();
+        assert_eq!(finding.level, Level::Unreachable, "{finding}");
+        assert!(finding.message.contains("503"), "{finding}");
+    }
+}

@@ -1,0 +1,254 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rdkafka::message::{Header, OwnedHeaders};
+use tokio::sync::Semaphore;
+
+use super::*;
+use crate::base::clock::BootClock;
+use crate::base::position::{Epoch, Position};
+use crate::base::random::Random;
+use crate::base::retry::RetryPolicy;
+use crate::core::mover::{Desk, OnMissing, Rules};
+use crate::core::placement::PlacementCache;
+use crate::io::elastic::rounds::{Limits, Unobserved};
+use crate::io::elastic::{BulkOp, Elastic, Guard};
+use crate::testkit::testing::MemoryElastic;
+
+const PLACES: [(f64, f64); 4] = [(52.5, 13.4), (37.8, -122.4), (-33.9, 151.2), (35.7, 139.7)];
+
+fn id(n: usize) -> String {
+    format!("d{n}")
+}
+
+fn record(offset: i64, id: &str, op: Option<&str>, value: Option<String>) -> (i32, Record) {
+    let headers = op.map(|op| OwnedHeaders::new().insert(Header { key: "geofold-op", value: Some(op) }));
+    let key = Some(Bytes::copy_from_slice(id.as_bytes()));
+    (0, Record { offset, key, value: value.map(Bytes::from), headers })
+}
+
+fn document(place: usize) -> Option<String> {
+    let (lat, lon) = PLACES[place % PLACES.len()];
+    Some(format!(r#"{{"n":{place},"location":{{"lat":{lat},"lon":{lon}}}}}"#))
+}
+
+fn rounds(elastic: Arc<dyn Elastic>) -> Rounds {
+    Rounds {
+        elastic,
+        permits: Arc::new(Semaphore::new(4)),
+        company: None,
+        server: Arc::default(),
+        look: 0,
+        limits: Limits { max_operations: 100, max_bytes: 1 << 20, request_timeout: Duration::from_secs(1) },
+        retry: RetryPolicy { initial: Duration::from_millis(1), max: Duration::from_millis(2) },
+        clock: Arc::new(BootClock),
+        observer: Arc::new(Unobserved),
+    }
+}
+
+fn desk(on_missing: OnMissing) -> Desk {
+    let rules = Rules { on_missing, ..crate::testkit::testing::rules() };
+    Desk::new(rules, PlacementCache::new(std::num::NonZeroUsize::MIN))
+}
+
+fn dry_run(elastic: &Arc<MemoryElastic>, desk: Desk, stops_at_bad: bool) -> DryRun {
+    let decoder = Decoder::new(desk.rules.location.clone(), Epoch::new(1).unwrap(), 1 << 20);
+    DryRun::new(rounds(elastic.clone()), decoder, desk, stops_at_bad, Duration::from_secs(5))
+}
+
+/// Carries records out for real, one by one.
+async fn carry_out(elastic: &Arc<MemoryElastic>, desk: Desk, records: &[(i32, Record)]) -> Vec<String> {
+    let decoder = Decoder::new(desk.rules.location.clone(), Epoch::new(1).unwrap(), 1 << 20);
+    let rounds = rounds(elastic.clone());
+    let mut desk = Some(desk);
+    let mut after = Vec::new();
+    for (partition, record) in records {
+        let raw = RawRecord {
+            partition: *partition,
+            offset: record.offset,
+            key: record.key.as_deref(),
+            value: record.value.clone(),
+            op: record.op(),
+        };
+        let write = decoder.decode(raw, &mut Schemas::new()).unwrap();
+        let map = desk.as_ref().unwrap().rules.map.clone();
+        let (id, fold) = Fold::from_write(write, |at| map.locate(at).clone());
+        let mut entries =
+            vec![Entry { id: id.clone(), fold: Arc::new(fold), carry: Carry::default(), fetched: None }];
+        while !entries.is_empty() {
+            let lease = Lease {
+                deadline: rounds.clock.now() + Duration::from_secs(5),
+                cancel: CancellationToken::new(),
+            };
+            let finished = run(desk.take().unwrap(), entries, &rounds, &lease).await.unwrap();
+            desk = Some(finished.desk);
+            entries = finished
+                .settled
+                .into_iter()
+                .filter_map(|settled| match settled.outcome {
+                    Outcome::Again { carry, .. } => Some(Entry { carry, ..settled.entry }),
+                    _ => None,
+                })
+                .collect();
+        }
+        after.push(elastic.placement(id.as_str()));
+    }
+    after
+}
+
+fn shard_in(placement: &str) -> Option<String> {
+    Placement::from_json(placement.as_bytes()).ok()?.shard.map(|shard| shard.as_str().to_owned())
+}
+
+#[tokio::test]
+async fn what_is_foretold_is_what_happens_and_foretelling_writes_nothing() {
+    for seed in 0..8 {
+        let mut random = Random::new(seed);
+        let mut any = |n: u64| usize::try_from(random.below(n)).unwrap();
+        let records: Vec<(i32, Record)> = (0..120)
+            .map(|offset| {
+                let id = id(any(12));
+                match any(8) {
+                    0 => record(offset, &id, None, None),
+                    1 => record(offset, &id, Some("patch"), Some(format!(r#"{{"p":{offset}}}"#))),
+                    2 => record(offset, &id, Some("patch"), document(any(4))),
+                    3 => record(offset, &id, Some("touch"), None),
+                    _ => record(offset, &id, None, document(any(4))),
+                }
+            })
+            .collect();
+        let (first, second) = records.split_at(40);
+        let elastic = MemoryElastic::for_map(&crate::testkit::testing::six_faces());
+        carry_out(&elastic, desk(OnMissing::Drop), first).await;
+        let before: Vec<_> = (0..12).map(|n| (elastic.placement(&id(n)), elastic.copies(&id(n)))).collect();
+        let writes = elastic.placement_writes();
+
+        let mut run = dry_run(&elastic, desk(OnMissing::Drop), false);
+        let second: Vec<(i32, Record)> = second.iter().map(|(partition, r)| (*partition, copy(r))).collect();
+        let steps =
+            run.run(second.iter().map(|(partition, r)| (*partition, copy(r))).collect()).await.unwrap();
+        assert_eq!(elastic.placement_writes(), writes, "seed {seed}: it wrote");
+        let now: Vec<_> = (0..12).map(|n| (elastic.placement(&id(n)), elastic.copies(&id(n)))).collect();
+        assert_eq!(now, before, "seed {seed}: it changed something");
+
+        assert_eq!(steps.len(), second.len());
+        let mut shards: HashMap<String, Option<String>> =
+            (0..12).map(|n| (id(n), shard_in(&elastic.placement(&id(n))))).collect();
+        let after = carry_out(&elastic, desk(OnMissing::Drop), &second).await;
+        for (step, placement) in steps.iter().zip(after) {
+            let to = shard_in(&placement);
+            assert_eq!(
+                step.from.as_ref().map(|shard| shard.as_str().to_owned()),
+                shards[&step.id],
+                "seed {seed}: {step}"
+            );
+            assert_eq!(step.to.as_ref().map(|shard| shard.as_str().to_owned()), to, "seed {seed}: {step}");
+            let moves = step.from != step.to && step.from.is_some() && step.to.is_some();
+            assert_eq!(step.does == Does::Move, moves, "seed {seed}: {step}");
+            shards.insert(step.id.clone(), to);
+        }
+    }
+}
+
+fn copy(record: &Record) -> Record {
+    Record {
+        offset: record.offset,
+        key: record.key.clone(),
+        value: record.value.clone(),
+        headers: record.headers.clone(),
+    }
+}
+
+#[tokio::test]
+async fn each_record_is_told_with_its_reason() {
+    let elastic = MemoryElastic::for_map(&crate::testkit::testing::six_faces());
+    let mut run = dry_run(&elastic, desk(OnMissing::DeadLetter), false);
+    let records = vec![
+        record(0, "a", None, document(0)),
+        record(1, "a", None, document(0)),
+        record(2, "a", None, document(1)),
+        record(3, "b", Some("patch"), Some("{}".to_owned())),
+        record(4, "c", None, Some("nonsense".to_owned())),
+        record(5, "a", None, None),
+        record(6, "a", None, None),
+        record(7, "a", Some("refeed"), None),
+    ];
+    let steps = run.run(records).await.unwrap();
+    let does: Vec<Does> = steps.iter().map(|step| step.does).collect();
+    assert_eq!(
+        does,
+        [
+            Does::Create,
+            Does::Update,
+            Does::Move,
+            Does::DeadLetter,
+            Does::DeadLetter,
+            Does::Delete,
+            Does::Nothing,
+            Does::Fetch
+        ]
+    );
+    assert_eq!(steps[0].to, steps[1].from);
+    assert!(steps[2].why.contains("deleted from"), "{}", steps[2]);
+    assert!(steps[4].why.contains("not a JSON object"), "{}", steps[4]);
+    let mut sums = Sums::default();
+    steps.iter().for_each(|step| sums.add(step));
+    assert!(!sums.is_well());
+    assert!(sums.to_string().starts_with("8 records, 1 create, 1 update, 1 move"), "{sums}");
+}
+
+#[tokio::test]
+async fn where_bad_input_stops_a_partition_what_follows_is_not_reached() {
+    let elastic = MemoryElastic::for_map(&crate::testkit::testing::six_faces());
+    let mut run = dry_run(&elastic, desk(OnMissing::DeadLetter), true);
+    let records = vec![record(0, "c", None, Some("7".to_owned())), record(1, "a", None, document(0))];
+    let steps = run.run(records).await.unwrap();
+    assert_eq!((steps[0].does, steps[1].does), (Does::Stop, Does::NotReached));
+    let elsewhere = vec![(1, record(9, "a", None, document(0)).1)];
+    assert_eq!(run.run(elsewhere).await.unwrap()[0].does, Does::Create, "other partitions go on");
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_an_error_and_no_foretelling() {
+    let elastic = MemoryElastic::for_map(&crate::testkit::testing::six_faces());
+    elastic.set_faults(|faults| faults.down = true);
+    let decoder = Decoder::new(crate::testkit::testing::rules().location, Epoch::new(1).unwrap(), 1 << 20);
+    let patience = Duration::from_millis(50);
+    let mut run = DryRun::new(rounds(elastic), decoder, desk(OnMissing::Drop), false, patience);
+    let error = run.run(vec![record(0, "a", None, document(0))]).await.unwrap_err();
+    assert!(error.to_string().contains("geofold check"), "{error}");
+}
+
+#[tokio::test]
+async fn what_is_only_remembered_is_judged_as_elasticsearch_judges() {
+    let rehearsal = Rehearsal::new(MemoryElastic::for_map(&crate::testkit::testing::six_faces()));
+    let at = |offset| Position::new(Epoch::new(1).unwrap(), offset).unwrap();
+    let doc = DocId::from_key(Some(b"a")).unwrap();
+    let index = |guard| BulkOp::Index {
+        index: Index::Placements,
+        id: doc.clone(),
+        guard,
+        source: Bytes::from_static(b"{}"),
+    };
+    let delete = |version| BulkOp::Delete { index: Index::Placements, id: doc.clone(), version };
+    let timeout = Duration::from_secs(1);
+    let ops = [
+        delete(at(9)),
+        index(Guard::External(at(5))),
+        index(Guard::External(at(9))),
+        index(Guard::ExternalOrEqual(at(9))),
+        index(Guard::Absent),
+        delete(at(9)),
+        delete(at(10)),
+        index(Guard::Absent),
+    ];
+    let answers = rehearsal.bulk(&ops, timeout).await.unwrap();
+    let statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
+    assert_eq!(statuses, [404, 409, 409, 201, 409, 409, 200, 201]);
+    let stamp = answers[7].stamp.unwrap();
+    let changed =
+        rehearsal.bulk(&[index(Guard::Unchanged(stamp)), index(Guard::Unchanged(stamp))], timeout).await;
+    let statuses: Vec<u16> = changed.unwrap().iter().map(|answer| answer.status).collect();
+    assert_eq!(statuses, [200, 409]);
+}

@@ -1,0 +1,206 @@
+//! Finds the documents that are not where the deciding map says, and touches each, until there are none.
+//!
+//! A scan sees the last refresh; writes go on meanwhile. So what a scan finds is read again, realtime, before it is touched,
+//! and a touch too many does no harm. A scan that finds nothing after all that was touched is done is the proof that
+//! everything is in its place: whatever is written meanwhile is placed by the same map.
+
+use std::time::Duration;
+
+use super::{MigrateError, Migration, SAY, Seen};
+use crate::base::clock::Instant;
+use crate::base::ids::{DocId, ShardId};
+use crate::core::decode::LocationPath;
+use crate::geoshard::GeoshardMap;
+use crate::io::elastic::scan::{Hit, Scan, ScanOptions};
+use crate::io::elastic::slices::{SliceSize, mget_in_slices};
+use crate::io::elastic::{Elastic, Get, GetAnswer, Index, ItemError};
+use crate::io::send::Op;
+
+/// Documents read at once.
+const PAGE: usize = 1000;
+/// So often everything is looked at; what did not move by then does not move.
+const MOST_ROUNDS: u32 = 8;
+
+/// What one look at everything found.
+#[derive(Debug, Default)]
+struct Round {
+    read: u64,
+    misplaced: u64,
+    unplaceable: u64,
+    example: Option<DocId>,
+    said: Option<Instant>,
+}
+
+impl Migration {
+    /// Touches what is not in its place until everything is.
+    pub(super) async fn place_all(&self, seen: &Seen) -> Result<(), MigrateError> {
+        let record = &seen.stored.record;
+        let map = record.deciding();
+        for number in 1.. {
+            let round = self.look_at_everything(seen, map).await?;
+            self.say(format!(
+                "look {number}: {} documents read, {} were not where {} says",
+                round.read,
+                round.misplaced,
+                map.fingerprint()
+            ));
+            if round.unplaceable > 0 {
+                self.say(format!(
+                    "{} documents have no location that geofold can read; they stay where they are",
+                    round.unplaceable
+                ));
+            }
+            let Some(example) = round.example else { return Ok(()) };
+            if number == MOST_ROUNDS {
+                return Err(MigrateError::Stuck { count: round.misplaced, example: example.to_string() });
+            }
+            self.topic.flush().await?;
+            self.everything_is_committed(seen).await?;
+        }
+        Ok(())
+    }
+
+    async fn look_at_everything(&self, seen: &Seen, map: &GeoshardMap) -> Result<Round, MigrateError> {
+        let mut shards: Vec<ShardId> =
+            seen.stored.record.live().iter().flat_map(|map| map.shards().iter().cloned()).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        self.refresh(&shards).await?;
+        let mut round = Round::default();
+        let mut size = SliceSize::new(PAGE, self.config.documents.max_bytes.as_usize());
+        for shard in &shards {
+            let options = ScanOptions {
+                page: PAGE,
+                timeout: self.timeout(),
+                fields: vec![self.location.as_str().to_owned()],
+                query: None,
+            };
+            let name = Index::Geoshard(shard.clone()).name(&self.config.elasticsearch.prefix);
+            let mut scan = Scan::open(&*self.elastic, &[name], options).await?;
+            loop {
+                let page = scan.next().await?;
+                if page.is_empty() {
+                    break;
+                }
+                round.read += page.len() as u64;
+                let placing = Placing { elastic: &*self.elastic, location: &self.location, map, shard };
+                let (misplaced, unplaceable) =
+                    placing.really_misplaced(page, self.timeout(), &mut size).await?;
+                round.unplaceable += unplaceable;
+                round.misplaced += misplaced.len() as u64;
+                round.example = round.example.or_else(|| misplaced.first().cloned());
+                self.touch(misplaced).await?;
+                let now = self.clock.now();
+                if round.said.is_some_and(|said| now.since(said) >= SAY) {
+                    self.say(format!("{} documents read, {} touched", round.read, round.misplaced));
+                    round.said = Some(now);
+                }
+                round.said = round.said.or(Some(now));
+                // A change that was called off is not gone on with.
+                self.is_still(seen).await?;
+            }
+            scan.close().await;
+        }
+        Ok(round)
+    }
+
+    /// Touches documents no faster than the rate allows.
+    async fn touch(&self, ids: Vec<DocId>) -> Result<(), MigrateError> {
+        let share = Duration::from_secs(1) / self.touch_rate.get();
+        let pause = share.saturating_mul(u32::try_from(ids.len()).unwrap_or(u32::MAX));
+        if !ids.is_empty() {
+            self.topic.ask(Op::Touch, ids).await?;
+            tokio::time::sleep(pause).await;
+        }
+        Ok(())
+    }
+}
+
+/// Where the documents of one geoshard belong.
+struct Placing<'a> {
+    elastic: &'a dyn Elastic,
+    location: &'a LocationPath,
+    map: &'a GeoshardMap,
+    /// Where they are.
+    shard: &'a ShardId,
+}
+
+impl Placing<'_> {
+    /// Whether a document belongs where it is; `None` if its location cannot be read.
+    fn is_placed(&self, source: &[u8]) -> Option<bool> {
+        self.location.locate(source).ok().map(|at| self.map.locate(at) == self.shard)
+    }
+
+    /// Of a page, the documents that the map places elsewhere, now; and how many have no location. Whole documents are read,
+    /// so they are read in slices.
+    async fn really_misplaced(
+        &self,
+        page: Vec<Hit>,
+        timeout: Duration,
+        size: &mut SliceSize,
+    ) -> Result<(Vec<DocId>, u64), MigrateError> {
+        let gets: Vec<Get> = page
+            .into_iter()
+            .filter(|hit| self.is_placed(hit.source.to_string().as_bytes()) != Some(true))
+            .map(|hit| Get { index: Index::Geoshard(self.shard.clone()), id: hit.id })
+            .collect();
+        let (mut misplaced, mut unplaceable) = (Vec::new(), 0);
+        let mut failed: Option<ItemError> = None;
+        let read = mget_in_slices(self.elastic, &gets, timeout, size, |place, answer| match answer {
+            GetAnswer::Missing => {}
+            GetAnswer::Failed(error) => {
+                failed.get_or_insert(error);
+            }
+            GetAnswer::Found(found) => match (self.is_placed(&found.source), gets.get(place)) {
+                (Some(false), Some(get)) => misplaced.push(get.id.clone()),
+                (None, _) => unplaceable += 1,
+                _ => {}
+            },
+        });
+        let doing = "read documents that are to move";
+        read.await.map_err(|error| MigrateError::Call { doing, error })?;
+        if let Some(error) = failed {
+            let (doing, reason) = (doing.to_owned(), error.to_string());
+            return Err(MigrateError::Refused { doing, status: error.status, reason });
+        }
+        Ok((misplaced, unplaceable))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use serde_json::json;
+
+    use super::*;
+    use crate::io::elastic::scripted::Scripted;
+    use crate::io::elastic::{Found, Stamp};
+
+    #[tokio::test]
+    async fn a_page_of_large_documents_is_read_although_one_answer_would_be_too_large() {
+        let shard = |id| ShardId::new(id).unwrap();
+        let ranges = vec![(0, shard("here")), (1 << 61 | 1, shard("there")), (2 << 61 | 1, shard("here"))];
+        let map = GeoshardMap::new(1, "halves", ranges).unwrap();
+        let there = shard("there");
+        let elsewhere = json!({"location": {"lat": 0.0, "lon": 0.0}});
+        let get = move |_: &Get| {
+            let large = json!({"location": {"lat": 0.0, "lon": 0.0}, "text": "x".repeat(10_000)});
+            let source = Bytes::from(large.to_string());
+            GetAnswer::Found(Found { version: 1, stamp: Stamp { seq_no: 1, primary_term: 1 }, source })
+        };
+        let elastic = Scripted { get: Box::new(get), largest_answer: Some(1 << 20), ..Scripted::default() };
+        let hit = |n: usize| Hit {
+            index: String::new(),
+            id: DocId::from_key(Some(n.to_string().as_bytes())).unwrap(),
+            version: 1,
+            source: elsewhere.clone(),
+        };
+        let page: Vec<Hit> = (0..PAGE).map(hit).collect();
+        let ids: Vec<DocId> = page.iter().map(|hit| hit.id.clone()).collect();
+        let location = LocationPath::new("location").unwrap();
+        let placing = Placing { elastic: &elastic, location: &location, map: &map, shard: &there };
+        let mut size = SliceSize::new(PAGE, 1 << 10);
+        let found = placing.really_misplaced(page, Duration::ZERO, &mut size).await.unwrap();
+        assert_eq!(found, (ids, 0));
+    }
+}

@@ -1,0 +1,68 @@
+//! How far a change of the map is, for people.
+
+use std::fmt;
+
+use super::{MigrateError, Migration, some_of, unconfirmed};
+use crate::io::maps::{MapsState, Stage};
+
+/// What `geofold shards migrate --status` prints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status(Vec<String>);
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+impl Migration {
+    /// How far the change is.
+    pub async fn status(&self) -> Result<Status, MigrateError> {
+        let configured = self.configured.fingerprint();
+        let Some(stored) = self.store().read().await? else {
+            return Ok(Status(vec![format!("one map: {configured}, as configured; it was never changed")]));
+        };
+        let record = stored.record;
+        let mut lines = Vec::new();
+        match &record.state {
+            MapsState::One { map, unused, .. } => {
+                lines.push(format!("one map: {}, generation {}", map.fingerprint(), record.generation));
+                if map.fingerprint() != configured {
+                    lines.push(format!("geoshards.map holds {configured}: put the map in force there"));
+                }
+                if !unused.is_empty() {
+                    lines.push(format!(
+                        "{} geoshards are not used any more; --retire deletes their indices",
+                        unused.len()
+                    ));
+                }
+            }
+            MapsState::Two { old, new, stage } => {
+                lines.push(format!(
+                    "two maps: from {} to {}, generation {}",
+                    old.fingerprint(),
+                    new.fingerprint(),
+                    record.generation
+                ));
+                lines.push(match stage {
+                    Stage::Announced => "announced: the old one decides; once every owner has confirmed, the new one will".to_owned(),
+                    Stage::Moving => "moving: the new one decides, and documents move; go on with --to, or back with --abort".to_owned(),
+                    Stage::Returning => "returning: the old one decides again, and documents move back; go on with --abort".to_owned(),
+                });
+            }
+        }
+        let claims = self.store().claims(self.topic.partitions()).await?;
+        let behind: Vec<String> = claims
+            .iter()
+            .enumerate()
+            .filter(|(_, found)| found.as_ref().is_none_or(|found| found.generation < record.generation))
+            .map(|(partition, found)| unconfirmed(partition, found.as_ref()))
+            .collect();
+        lines.push(if behind.is_empty() {
+            format!("all {} partitions have confirmed", claims.len())
+        } else {
+            format!("not confirmed yet: {}", some_of(&behind))
+        });
+        Ok(Status(lines))
+    }
+}

@@ -1,0 +1,13 @@
+//! What people and schedules run beside the worker: checks, audits, migrations, campaigns, the collector, the admin server.
+//!
+//! It imports `worker` and below.
+
+pub mod admin;
+pub mod audit;
+pub mod campaign;
+pub mod check;
+pub mod dry_run;
+pub mod migrate;
+pub mod points;
+pub mod search;
+pub mod tally;

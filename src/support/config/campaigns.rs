@@ -1,0 +1,88 @@
+//! `[campaigns]`: how lists of documents are worked through, and those that are made every so often.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::base::ids::ShardId;
+
+/// Ids in one chunk, at most.
+pub const MAX_IDS: u32 = 10_000;
+
+/// Ids per second that may be asked for, at most.
+pub const MAX_RATE: u32 = 10_000_000;
+
+/// `[campaigns]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Campaigns {
+    /// A runner that gives no sign of life for so long loses its chunk to another.
+    #[serde(with = "humantime_serde")]
+    pub lease: Duration,
+    /// Ids in one chunk.
+    pub chunk: u32,
+    /// Campaigns that `geofold campaign watch` makes and runs every so often.
+    pub periodic: Vec<PeriodicCampaign>,
+}
+
+impl Default for Campaigns {
+    fn default() -> Self {
+        Self { lease: Duration::from_secs(30), chunk: 1_000, periodic: Vec::new() }
+    }
+}
+
+/// One of `[[campaigns.periodic]]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeriodicCampaign {
+    /// What it is called; in each period there is one campaign of this name.
+    pub name: String,
+    /// The period.
+    #[serde(with = "humantime_serde")]
+    pub every: Duration,
+    /// What it does to each document.
+    pub action: Action,
+    /// Which documents.
+    pub what: Which,
+    /// Ids per second, at most.
+    pub rate: Option<u32>,
+}
+
+/// Which documents a periodic campaign is about.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Which {
+    /// `"all"`: all that are not deleted.
+    All,
+    /// `{ shard = "eu-1" }`: those that belong to this geoshard.
+    Shard(ShardId),
+    /// `{ query = "query.json" }`: those that the query in this file finds.
+    Query(PathBuf),
+}
+
+/// What a campaign does to each of its documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// It is placed again.
+    Touch,
+    /// It is read again from the source of truth.
+    Refeed,
+    /// It is deleted.
+    Delete,
+}
+
+impl Action {
+    /// Every action.
+    pub const ALL: [Self; 3] = [Self::Touch, Self::Refeed, Self::Delete];
+
+    /// The word in the record's header, and in the database.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Touch => "touch",
+            Self::Refeed => "refeed",
+            Self::Delete => "delete",
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Who geofold is to a web server: what is the same in `[schema_registry]` and `[source]`.
+
+use reqwest::header::HeaderValue;
+
+use super::Findings;
+use crate::support::config::secret::Secret;
+
+/// A user name with its password, a bearer token, or none of these.
+pub(super) struct Credentials<'a> {
+    /// Whose: the section's name.
+    pub(super) section: &'static str,
+    pub(super) username: Option<&'a str>,
+    pub(super) password: Option<&'a Secret>,
+    pub(super) bearer_token: Option<&'a Secret>,
+}
+
+impl Credentials<'_> {
+    /// Whether somebody on the way could read a secret.
+    pub(super) fn are_secret(&self) -> bool {
+        self.password.is_some() || self.bearer_token.is_some()
+    }
+
+    pub(super) fn check(&self, findings: &mut Findings) {
+        let key = |name: &str| format!("{}.{name}", self.section);
+        if self.bearer_token.is_some() && (self.username.is_some() || self.password.is_some()) {
+            findings
+                .error(key("bearer_token"), "give either a bearer token or username and password, not both");
+        } else if self.username.is_some() != self.password.is_some() {
+            findings.error(key("username"), "username and password go together; set both, or remove both");
+        }
+        for (name, secret) in [("password", self.password), ("bearer_token", self.bearer_token)] {
+            findings.not_empty(key(name), secret);
+            if secret.is_some_and(|secret| HeaderValue::try_from(secret.expose()).is_err()) {
+                findings.error(key(name), "contains characters that are invalid in a header");
+            }
+        }
+    }
+}

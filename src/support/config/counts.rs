@@ -1,0 +1,154 @@
+//! The sections of live counts: `[tally]`, what is counted; `[database]`, where the counts are; `[collector]`, who brings
+//! them there.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::byte_size::ByteSize;
+use super::database_url::DatabaseUrl;
+use super::secret::Secret;
+use super::types::{Config, Kafka};
+pub use crate::core::counting::facets::GEOSHARD_FACET;
+use crate::core::counting::facets::{FacetLimits, FacetRules};
+
+/// `[tally]`: what workers count.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tally {
+    /// Facets by name, each with the dotted path of a scalar or an array of scalars in a document.
+    pub facets: BTreeMap<String, String>,
+    /// Count documents by geoshard too, as the facet [`GEOSHARD_FACET`].
+    pub geoshard: bool,
+    /// The topic of increments; see [`Config::increments_topic`].
+    pub topic: Option<String>,
+    /// How often a partition's increment is sent when nothing else asks for it.
+    #[serde(with = "humantime_serde")]
+    pub emit_interval: Duration,
+    /// Values that one document adds to one facet, at most.
+    pub max_values: usize,
+    /// Bytes of a value that is counted, at most.
+    pub max_value_bytes: ByteSize,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            facets: BTreeMap::new(),
+            geoshard: false,
+            topic: None,
+            emit_interval: Duration::from_secs(1),
+            max_values: 100,
+            max_value_bytes: ByteSize::new(256),
+        }
+    }
+}
+
+impl Tally {
+    /// Whether anything is counted.
+    pub fn is_on(&self) -> bool {
+        self.geoshard || !self.facets.is_empty()
+    }
+}
+
+impl FacetRules {
+    /// What the configuration says to count; `None` if that is nothing.
+    pub fn configured(tally: &Tally) -> Option<Self> {
+        let facets = tally.facets.iter().map(|(name, path)| (name.as_str(), path.as_str()));
+        let limits =
+            FacetLimits { max_value_bytes: tally.max_value_bytes.as_usize(), max_values: tally.max_values };
+        tally.is_on().then(|| Self::new(tally.geoshard, facets, limits))
+    }
+}
+
+/// `[database]`: where counts are kept.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Database {
+    /// A file of SQLite, or a database of a PostgreSQL server.
+    pub url: DatabaseUrl,
+    /// Password for PostgreSQL, given here or read from [`Database::password_file`].
+    pub password: Option<Secret>,
+    /// File that holds the password.
+    pub password_file: Option<PathBuf>,
+    /// Certificates of the authorities that may sign the server's certificate, PEM; the built-in ones if not given.
+    pub ca_file: Option<PathBuf>,
+    /// A connection that is not there after this time has failed, and so has a statement without an answer.
+    #[serde(with = "humantime_serde")]
+    pub timeout: Duration,
+    /// Connections of one process, at most.
+    pub connections: u32,
+}
+
+impl Default for Database {
+    fn default() -> Self {
+        Self {
+            url: DatabaseUrl::default(),
+            password: None,
+            password_file: None,
+            ca_file: None,
+            timeout: Duration::from_secs(10),
+            connections: 4,
+        }
+    }
+}
+
+/// `[collector]`: how increments become counts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Collector {
+    /// The consumer group under which merged offsets are shown to Kafka's tools; see [`Config::collector_group`].
+    pub group_id: Option<String>,
+    /// Time between two merges.
+    #[serde(with = "humantime_serde")]
+    pub merge_interval: Duration,
+    /// Increments in one merge, at most.
+    pub max_increments: usize,
+    /// Bytes of increments in one merge, at most.
+    pub max_bytes: ByteSize,
+    /// A collector that has not merged for so long is replaced by one that stands by.
+    #[serde(with = "humantime_serde")]
+    pub takeover: Duration,
+    /// Values of each facet in the cloud.
+    pub top: usize,
+    /// Versions whose row, cloud and increments' ids are kept.
+    pub keep_versions: u32,
+    /// The topic for a record about each version.
+    pub notify_topic: Option<String>,
+    /// Address of the collector's HTTP server.
+    pub listen: SocketAddr,
+}
+
+impl Default for Collector {
+    fn default() -> Self {
+        Self {
+            group_id: None,
+            merge_interval: Duration::from_secs(1),
+            max_increments: 1_000,
+            max_bytes: ByteSize::mib(32),
+            takeover: Duration::from_secs(3),
+            top: 100,
+            keep_versions: 1_000,
+            notify_topic: None,
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9465)),
+        }
+    }
+}
+
+impl Config {
+    /// The topic through which increments go from workers to collectors: the configured one, or the topic of documents
+    /// with `-increments` at its end.
+    pub fn increments_topic(&self) -> String {
+        let Kafka { topic, .. } = &self.kafka;
+        self.tally.topic.clone().unwrap_or_else(|| format!("{topic}-increments"))
+    }
+
+    /// The consumer group of collectors: the configured one, or the workers' with `-collector` at its end.
+    pub fn collector_group(&self) -> String {
+        let Kafka { group_id, .. } = &self.kafka;
+        self.collector.group_id.clone().unwrap_or_else(|| format!("{group_id}-collector"))
+    }
+}

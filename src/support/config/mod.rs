@@ -1,0 +1,69 @@
+//! The configuration: one TOML file, overridden by the environment, checked before anything runs.
+//!
+//! - [`types`]: a type for each section, with its defaults; [`byte_size`], [`secret`], [`server_url`] are its values
+//! - [`counts`]: the sections of live counts; [`database_url`] is one of their values
+//! - [`moves`]: the section of documents that move
+//! - [`source`]: the section of the source of truth
+//! - [`registry`]: the section of the schema registry, and the forms of keys and values
+//! - [`load`]: file and environment to [`Config`], refusing unknown keys; with `keys` (which there are) and `overlay`
+//!   (what the environment changes)
+//! - [`check`]: what is wrong between keys, all of it at once
+//! - [`follow`]: what a running worker follows when the file changes
+//! - [`properties`]: what librdkafka is given, and what it may not be given
+//! - `show`: the effective configuration, without secrets
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//! use std::path::Path;
+//!
+//! let text = r#"
+//!     kafka.brokers = ["${KAFKA_HOST}:9092"]
+//!     kafka.topic = "users"
+//!     elasticsearch.urls = ["http://127.0.0.1:9200"]
+//! "#;
+//! let env = BTreeMap::from([
+//!     ("KAFKA_HOST".to_owned(), "127.0.0.1".to_owned()),
+//!     ("GEOFOLD_BATCH__LINGER".to_owned(), "50ms".to_owned()),
+//! ]);
+//! let config = geofold::support::config::Config::from_toml(text, Path::new("."), &env)?;
+//! assert_eq!(config.kafka.brokers, ["127.0.0.1:9092"]);
+//! assert_eq!(config.batch.linger.as_millis(), 50);
+//! assert!(config.findings().is_empty());
+//! # Ok::<(), geofold::support::config::ConfigError>(())
+//! ```
+
+pub mod audit;
+pub mod byte_size;
+pub mod campaigns;
+pub mod check;
+pub mod counts;
+pub mod database_url;
+pub mod follow;
+mod keys;
+pub mod load;
+pub mod moves;
+mod overlay;
+pub mod properties;
+pub mod registry;
+pub mod secret;
+pub mod server_url;
+mod show;
+pub mod source;
+pub mod types;
+
+pub use audit::{Audit, Placements};
+pub use byte_size::ByteSize;
+pub use check::{Finding, Level};
+pub use counts::{Collector, Database, GEOSHARD_FACET, Tally};
+pub use database_url::DatabaseUrl;
+pub use load::{BadKey, ConfigError, Place};
+pub use moves::{Moves, Visibility};
+pub use properties::Properties;
+pub use registry::{Format, KeyForm, SchemaRegistry};
+pub use secret::Secret;
+pub use server_url::ServerUrl;
+pub use source::{Source, SourceKind, SourceUrl};
+pub use types::*;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,721 @@
+//! What can be configured: one type for each section of the file, with its defaults.
+//!
+//! A missing key has the value that its section's `Default` gives it; `config/geofold.toml` says the same to people, and a
+//! test holds the two together. Sections refuse unknown keys by themselves, but the loader finds them first and names
+//! the nearest known one.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::audit::{Audit, Placements};
+use super::byte_size::ByteSize;
+use super::campaigns::Campaigns;
+use super::counts::{Collector, Database, Tally};
+use super::moves::Moves;
+use super::properties::Properties;
+use super::registry::{Format, KeyForm, SchemaRegistry};
+use super::secret::Secret;
+use super::server_url::ServerUrl;
+use super::source::Source;
+use crate::base::position::Epoch;
+pub use crate::core::decode::Envelope;
+pub use crate::core::mover::OnMissing;
+
+/// The whole configuration. Load it with [`Config::load`]; the default is a worker for services on this machine.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The topic, the consumer group, and the way to the brokers.
+    pub kafka: Kafka,
+    /// Where the schemas of records are.
+    pub schema_registry: SchemaRegistry,
+    /// The search server that holds the geoshards.
+    pub elasticsearch: Elasticsearch,
+    /// What a document looks like.
+    pub documents: Documents,
+    /// The order of records across topic re-creations.
+    pub positions: Positions,
+    /// Where the geoshards are.
+    pub geoshards: Geoshards,
+    /// When folded writes go out.
+    pub batch: Batch,
+    /// What is promised of documents that move.
+    pub moves: Moves,
+    /// Bounds of memory.
+    pub memory: Memory,
+    /// Waiting between attempts.
+    pub retry: Retry,
+    /// Committing offsets.
+    pub commit: Commit,
+    /// What happens to records that cannot be applied.
+    pub dead_letter: DeadLetter,
+    /// What follows every change of a geoshard.
+    pub distribution: Distribution,
+    /// Where documents can be fetched again.
+    pub source: Source,
+    /// What is counted.
+    pub tally: Tally,
+    /// Where counts are kept.
+    pub database: Database,
+    /// How increments become counts.
+    pub collector: Collector,
+    /// Lists of documents to each of which the same is done.
+    pub campaigns: Campaigns,
+    /// What is kept of deleted documents.
+    pub placements: Placements,
+    /// The audit that a worker runs by itself.
+    pub audit: Audit,
+    /// Leaving in good order.
+    pub shutdown: Shutdown,
+    /// The HTTP server for metrics, health and tools.
+    pub admin: Admin,
+    /// What the process logs.
+    pub log: Log,
+    /// How a running worker follows this file.
+    pub reload: Reload,
+}
+
+/// `[kafka]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Kafka {
+    /// First brokers to ask, `host:port`. Required in the file.
+    pub brokers: Vec<String>,
+    /// The topic of document writes, keyed by document id. Required in the file.
+    pub topic: String,
+    /// How a record's value is written.
+    pub format: Format,
+    /// How a record's key holds the document's id.
+    pub key: KeyForm,
+    /// What a record's value is.
+    pub envelope: Envelope,
+    /// Where producers put a key.
+    pub partitioner: Partitioner,
+    /// What follows when the topic no longer has records that were not read yet.
+    pub lost_records: LostRecords,
+    /// The consumer group that all workers of one index share.
+    pub group_id: String,
+    /// The name by which brokers log this client.
+    pub client_id: String,
+    /// The rebalance protocol.
+    pub group_protocol: GroupProtocol,
+    /// How the members share the partitions out. Only with [`GroupProtocol::Classic`].
+    pub assignment: Assignment,
+    /// After this silence the group gives the member's partitions away. Only with [`GroupProtocol::Classic`].
+    #[serde(with = "humantime_serde")]
+    pub session_timeout: Duration,
+    /// Time between signs of life. Only with [`GroupProtocol::Classic`].
+    #[serde(with = "humantime_serde")]
+    pub heartbeat_interval: Duration,
+    /// The broker's assignor. Only with [`GroupProtocol::Consumer`].
+    pub remote_assignor: RemoteAssignor,
+    /// Encryption and authentication on the way to the brokers.
+    pub security_protocol: SecurityProtocol,
+    /// How the worker proves who it is. Required with the two SASL protocols.
+    pub sasl_mechanism: Option<SaslMechanism>,
+    /// User name for SASL.
+    pub sasl_username: Option<String>,
+    /// Password for SASL, given here or read from [`Kafka::sasl_password_file`].
+    pub sasl_password: Option<Secret>,
+    /// File that holds the password for SASL.
+    pub sasl_password_file: Option<PathBuf>,
+    /// Certificates of the authorities that may sign a broker's certificate, PEM; the system's if not given.
+    pub ssl_ca_file: Option<PathBuf>,
+    /// More librdkafka settings for the consumer.
+    pub properties: Properties,
+    /// More librdkafka settings for the dead-letter producer.
+    pub producer_properties: Properties,
+}
+
+impl Default for Kafka {
+    fn default() -> Self {
+        Self {
+            brokers: vec!["127.0.0.1:9092".to_owned()],
+            topic: "documents".to_owned(),
+            format: Format::Json,
+            key: KeyForm::Text,
+            envelope: Envelope::Plain,
+            partitioner: Partitioner::Murmur2,
+            lost_records: LostRecords::Stop,
+            group_id: "geofold".to_owned(),
+            client_id: "geofold".to_owned(),
+            group_protocol: GroupProtocol::Classic,
+            assignment: Assignment::CooperativeSticky,
+            session_timeout: Duration::from_secs(45),
+            heartbeat_interval: Duration::from_secs(3),
+            remote_assignor: RemoteAssignor::Uniform,
+            security_protocol: SecurityProtocol::Plaintext,
+            sasl_mechanism: None,
+            sasl_username: None,
+            sasl_password: None,
+            sasl_password_file: None,
+            ssl_ca_file: None,
+            properties: Properties::default(),
+            producer_properties: Properties::default(),
+        }
+    }
+}
+
+/// Who decides on the assignment of partitions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GroupProtocol {
+    /// The members, one of them leading; every broker version.
+    Classic,
+    /// The broker (KIP-848); brokers from 4.0.
+    Consumer,
+}
+
+impl GroupProtocol {
+    /// Keys of `[kafka]` that have no meaning with this protocol.
+    pub(super) fn foreign_keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Classic => &["remote_assignor"],
+            Self::Consumer => &["assignment", "session_timeout", "heartbeat_interval"],
+        }
+    }
+}
+
+/// How classic members share the partitions out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Assignment {
+    /// Only partitions that change hands stop; the others go on through a rebalance.
+    CooperativeSticky,
+    /// Every partition stops at every rebalance.
+    Range,
+}
+
+/// The broker's assignors under KIP-848.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RemoteAssignor {
+    /// Even and sticky.
+    Uniform,
+    /// Contiguous ranges of partitions.
+    Range,
+}
+
+/// Where those who write to the topic put a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Partitioner {
+    /// As Java's clients.
+    Murmur2,
+    /// As librdkafka, unless it is told otherwise.
+    Crc32,
+    /// As Sarama.
+    Fnv1a,
+    /// By a rule of their own.
+    Custom,
+}
+
+/// What follows when the topic no longer has records that were not read yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LostRecords {
+    /// Their partition stops.
+    Stop,
+    /// It goes on at the first record that is left.
+    Accept,
+}
+
+/// Encryption and authentication on the way to the brokers; librdkafka's `security.protocol`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SecurityProtocol {
+    /// Neither.
+    Plaintext,
+    /// TLS.
+    Ssl,
+    /// SASL over an open connection.
+    SaslPlaintext,
+    /// SASL over TLS.
+    SaslSsl,
+}
+
+impl SecurityProtocol {
+    /// Whether the connection is encrypted.
+    pub fn uses_tls(self) -> bool {
+        matches!(self, Self::Ssl | Self::SaslSsl)
+    }
+
+    /// Whether the worker has to prove who it is.
+    pub fn uses_sasl(self) -> bool {
+        matches!(self, Self::SaslPlaintext | Self::SaslSsl)
+    }
+}
+
+/// SASL mechanisms that need a name and a password only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SaslMechanism {
+    /// The password travels as it is.
+    #[serde(rename = "PLAIN")]
+    Plain,
+    /// Salted challenge and response (RFC 5802) with SHA-256.
+    #[serde(rename = "SCRAM-SHA-256")]
+    ScramSha256,
+    /// The same with SHA-512.
+    #[serde(rename = "SCRAM-SHA-512")]
+    ScramSha512,
+}
+
+/// `[elasticsearch]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Elasticsearch {
+    /// Nodes to send requests to. Required in the file.
+    pub urls: Vec<ServerUrl>,
+    /// User name for basic authentication.
+    pub username: Option<String>,
+    /// Password for basic authentication, given here or read from [`Elasticsearch::password_file`].
+    pub password: Option<Secret>,
+    /// File that holds the password.
+    pub password_file: Option<PathBuf>,
+    /// API key (the `encoded` form), given here or read from [`Elasticsearch::api_key_file`].
+    pub api_key: Option<Secret>,
+    /// File that holds the API key.
+    pub api_key_file: Option<PathBuf>,
+    /// The region of a domain of Amazon OpenSearch Service, for which requests are signed.
+    pub aws_region: Option<String>,
+    /// The service that requests are signed for. Only with [`Elasticsearch::aws_region`].
+    pub aws_service: AwsService,
+    /// Certificates of the authorities that may sign the server's certificate, PEM; the built-in ones if not given.
+    pub ca_file: Option<PathBuf>,
+    /// Start of every index name: `<prefix>-<geoshard>`, `<prefix>-placements`, `<prefix>-meta`.
+    pub prefix: String,
+    /// A request without an answer after this time has failed.
+    #[serde(with = "humantime_serde")]
+    pub request_timeout: Duration,
+    /// Requests side by side, per worker.
+    pub max_in_flight: usize,
+    /// Operations in one request, at most.
+    pub request_max_operations: usize,
+    /// Bytes in one request, at most.
+    pub request_max_bytes: ByteSize,
+    /// How long Elasticsearch remembers the version of a deleted document (`index.gc_deletes`).
+    #[serde(with = "humantime_serde")]
+    pub gc_deletes: Duration,
+}
+
+impl Default for Elasticsearch {
+    fn default() -> Self {
+        Self {
+            urls: vec![ServerUrl::local(9200)],
+            username: None,
+            password: None,
+            password_file: None,
+            api_key: None,
+            api_key_file: None,
+            aws_region: None,
+            aws_service: AwsService::Es,
+            ca_file: None,
+            prefix: "geofold".to_owned(),
+            request_timeout: Duration::from_secs(20),
+            max_in_flight: 4,
+            request_max_operations: 2_000,
+            request_max_bytes: ByteSize::mib(8),
+            gc_deletes: Duration::from_secs(600),
+        }
+    }
+}
+
+/// Which of Amazon's services answers; a part of what is signed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AwsService {
+    /// Amazon OpenSearch Service: a domain.
+    Es,
+    /// Amazon OpenSearch Serverless: a collection.
+    Aoss,
+}
+
+impl AwsService {
+    /// Its name in a signature.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Es => "es",
+            Self::Aoss => "aoss",
+        }
+    }
+}
+
+/// Who geofold is to Elasticsearch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Credentials<'a> {
+    /// HTTP basic authentication.
+    Basic {
+        /// User name.
+        username: &'a str,
+        /// Its password.
+        password: &'a Secret,
+    },
+    /// `Authorization: ApiKey …`, the `encoded` form that Elasticsearch gives out.
+    ApiKey(&'a Secret),
+    /// A signature of AWS for each request, with keys of the environment.
+    Aws {
+        /// The region.
+        region: &'a str,
+        /// The service.
+        service: AwsService,
+    },
+}
+
+impl Elasticsearch {
+    /// The configured way to authenticate; `None` for a server without security.
+    pub fn credentials(&self) -> Option<Credentials<'_>> {
+        if let Some(key) = &self.api_key {
+            return Some(Credentials::ApiKey(key));
+        }
+        if let Some(region) = &self.aws_region {
+            return Some(Credentials::Aws { region, service: self.aws_service });
+        }
+        Some(Credentials::Basic { username: self.username.as_deref()?, password: self.password.as_ref()? })
+    }
+}
+
+/// `[documents]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Documents {
+    /// Dotted path of the location in a document.
+    pub location: String,
+    /// A record's value above this size is bad input.
+    pub max_bytes: ByteSize,
+    /// What to do with a patch of a document that is nowhere; see [`Config::on_missing`].
+    pub on_missing: Option<OnMissing>,
+}
+
+impl Default for Documents {
+    fn default() -> Self {
+        Self { location: "location".to_owned(), max_bytes: ByteSize::mib(1), on_missing: None }
+    }
+}
+
+impl Config {
+    /// What to do with a patch of a document that is nowhere: what is configured, or what fits best if nothing is.
+    pub fn on_missing(&self) -> OnMissing {
+        let has_source = self.source.kind.is_some();
+        let fitting = if has_source { OnMissing::Refeed } else { OnMissing::DeadLetter };
+        self.documents.on_missing.unwrap_or(fitting)
+    }
+}
+
+/// `[positions]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Positions {
+    /// Generation of offsets; raised when they start over.
+    pub epoch: Epoch,
+}
+
+impl Default for Positions {
+    fn default() -> Self {
+        Self { epoch: Epoch::new(1).unwrap_or_default() }
+    }
+}
+
+/// `[geoshards]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Geoshards {
+    /// The map file.
+    pub map: PathBuf,
+    /// JSON file with the settings and mappings of a geoshard's index.
+    pub index_template: Option<PathBuf>,
+}
+
+impl Default for Geoshards {
+    fn default() -> Self {
+        Self { map: PathBuf::from("map-55.json"), index_template: None }
+    }
+}
+
+/// `[batch]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Batch {
+    /// Documents in one batch, at most.
+    pub max_documents: usize,
+    /// Bytes of folded writes in one batch, at most.
+    pub max_bytes: ByteSize,
+    /// How long a dirty document waits for others at most; all partitions send at the same moments, so far apart.
+    #[serde(with = "humantime_serde")]
+    pub linger: Duration,
+    /// A document is written at least this often, however hot it is.
+    #[serde(with = "humantime_serde")]
+    pub max_dirty_age: Duration,
+    /// A batch sends nothing more after this time (protocol, "The envelope of trust"); what is left starts over in a new
+    /// one.
+    #[serde(with = "humantime_serde")]
+    pub deadline: Duration,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self {
+            max_documents: 2_000,
+            max_bytes: ByteSize::mib(8),
+            linger: Duration::from_millis(200),
+            max_dirty_age: Duration::from_secs(10),
+            deadline: Duration::from_secs(60),
+        }
+    }
+}
+
+/// `[memory]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Memory {
+    /// Records and folds that one worker holds, in bytes; fetching pauses above it.
+    pub total: ByteSize,
+    /// The same for one partition.
+    pub per_partition: ByteSize,
+    /// Placements that one worker remembers.
+    pub cached_placements: usize,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { total: ByteSize::mib(24), per_partition: ByteSize::mib(16), cached_placements: 200_000 }
+    }
+}
+
+/// `[retry]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retry {
+    /// Longest wait before the second attempt.
+    #[serde(with = "humantime_serde")]
+    pub initial: Duration,
+    /// Longest wait between two attempts.
+    #[serde(with = "humantime_serde")]
+    pub max: Duration,
+    /// Elasticsearch answers 401 or 403 for so long, and the worker stops.
+    #[serde(with = "humantime_serde")]
+    pub unauthorized: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            initial: Duration::from_millis(100),
+            max: Duration::from_secs(10),
+            unauthorized: Duration::from_secs(30),
+        }
+    }
+}
+
+/// `[commit]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Commit {
+    /// Time between two commits of a partition's watermark.
+    #[serde(with = "humantime_serde")]
+    pub interval: Duration,
+}
+
+impl Default for Commit {
+    fn default() -> Self {
+        Self { interval: Duration::from_secs(1) }
+    }
+}
+
+/// `[dead_letter]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DeadLetter {
+    /// Where bad input goes.
+    pub policy: DeadLetterPolicy,
+    /// The topic for it. Required with [`DeadLetterPolicy::Topic`].
+    pub topic: Option<String>,
+    /// A geoshard that refuses so many different documents alike, and takes none in between, is taken for the one at fault;
+    /// 0: never.
+    pub most_alike: usize,
+}
+
+impl Default for DeadLetter {
+    fn default() -> Self {
+        Self { policy: DeadLetterPolicy::Stop, topic: None, most_alike: 50 }
+    }
+}
+
+/// Where bad input goes. There is no policy that skips it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeadLetterPolicy {
+    /// To a topic, with the reason in its headers; then the partition goes on.
+    Topic,
+    /// Nowhere: the partition stops at it.
+    Stop,
+}
+
+/// `[distribution]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Distribution {
+    /// Where workers tell each other of their runs.
+    pub last_runs: LastRuns,
+    /// The memcached, `host:port`. Required with [`LastRuns::Memcached`].
+    pub memcached: Option<String>,
+    /// For how long memcached is waited for.
+    #[serde(with = "humantime_serde")]
+    pub memcached_timeout: Duration,
+    /// What keys in memcached begin with: another one for each installation that shares it.
+    pub namespace: String,
+    /// The jobs.
+    pub jobs: Vec<DistributionJob>,
+}
+
+impl Default for Distribution {
+    fn default() -> Self {
+        Self {
+            last_runs: LastRuns::Memory,
+            memcached: None,
+            memcached_timeout: Duration::from_millis(100),
+            namespace: "geofold".to_owned(),
+            jobs: Vec::new(),
+        }
+    }
+}
+
+/// Where workers tell each other of their runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LastRuns {
+    /// Nowhere: each worker knows its own.
+    Memory,
+    /// In a memcached.
+    Memcached,
+}
+
+/// One of `[[distribution.jobs]]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DistributionJob {
+    /// What it is called.
+    pub name: String,
+    /// What it does.
+    pub kind: JobKind,
+    /// Whether offsets wait for it; by default, for all but refreshes.
+    pub gate: Option<bool>,
+    /// How long a change waits for others.
+    #[serde(default = "job_interval", with = "humantime_serde")]
+    pub interval: Duration,
+    /// How long one attempt may take.
+    #[serde(default = "job_timeout", with = "humantime_serde")]
+    pub timeout: Duration,
+    /// After this long without success it is given up. Only with [`JobKind::Webhook`].
+    #[serde(default, with = "humantime_serde")]
+    pub give_up_after: Option<Duration>,
+    /// Where to POST. Required with [`JobKind::Webhook`].
+    pub url: Option<ServerUrl>,
+    /// Headers of the POST.
+    #[serde(default)]
+    pub headers: BTreeMap<String, Secret>,
+    /// Certificates of authorities to trust besides the public ones, PEM. Only with [`JobKind::Webhook`].
+    pub ca_file: Option<PathBuf>,
+    /// The topic to write to. Required with [`JobKind::Topic`].
+    pub topic: Option<String>,
+}
+
+fn job_interval() -> Duration {
+    Duration::from_millis(400)
+}
+
+fn job_timeout() -> Duration {
+    Duration::from_secs(10)
+}
+
+impl DistributionJob {
+    /// A webhook that has not succeeded for this long is given up.
+    pub const GIVE_UP_AFTER: Duration = Duration::from_secs(3600);
+
+    /// Whether offsets wait for it.
+    pub fn has_gate(&self) -> bool {
+        self.gate.unwrap_or(self.kind != JobKind::Refresh)
+    }
+}
+
+/// What a distribution does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobKind {
+    /// Elasticsearch's `_refresh` of the geoshard's index.
+    Refresh,
+    /// An HTTP POST.
+    Webhook,
+    /// A Kafka record.
+    Topic,
+}
+
+/// `[shutdown]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Shutdown {
+    /// Time for the batches in flight after a signal to stop.
+    #[serde(with = "humantime_serde")]
+    pub drain: Duration,
+    /// Time for the batch in flight of a partition that is being taken away.
+    #[serde(with = "humantime_serde")]
+    pub revoke: Duration,
+}
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        Self { drain: Duration::from_secs(25), revoke: Duration::from_secs(10) }
+    }
+}
+
+/// `[admin]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Admin {
+    /// Address to listen on.
+    pub listen: SocketAddr,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9464)) }
+    }
+}
+
+/// `[log]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// The form of a line.
+    pub format: LogFormat,
+    /// Which events are logged; the syntax of `tracing_subscriber::EnvFilter`.
+    pub filter: String,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, filter: "info".to_owned() }
+    }
+}
+
+/// `[reload]`
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Reload {
+    /// Time between two looks at the file; it is not watched if not given. SIGHUP is always heard.
+    #[serde(with = "humantime_serde::option")]
+    pub watch: Option<Duration>,
+}
+
+/// The form of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}

@@ -1,0 +1,7 @@
+//! What every process needs: configuration, metrics, events, logs, traces, background tasks.
+//!
+//! It imports `core` and below.
+
+pub mod config;
+pub mod supervisor;
+pub mod telemetry;

@@ -1,0 +1,39 @@
+//! What geofold tells its operators: numbers, log lines, and the events that own both.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `families.rs` | metrics whose labels are Rust enums, and the register that knows every metric's name and help |
+//! | `metrics.rs` | [`Metrics`]: every metric of the worker, one struct of handles |
+//! | `collector.rs` | every metric of a collector |
+//! | `tally.rs` | the metrics of live counts |
+//! | `visibility.rs` | the metrics of refreshes |
+//! | `events.rs` | one type per event that an operator may need: its log line and its counters |
+//! | `requests.rs` | [`Metrics`] as the observer of requests to Elasticsearch |
+//! | `logging.rs` | where log lines go, as text or JSON |
+//! | `traces/` | traces for OpenTelemetry, with the feature `otel` |
+//! | `recent.rs` | the last warnings and errors, for the status page |
+//! | `reading.rs` | what the metrics say now, for the status page |
+//! | `reload.rs` | what came of a configuration that was read again |
+//! | `audit.rs` | what the worker's own audit found |
+//! | `board.rs` | where each partition stands, for the status page |
+
+pub mod audit;
+pub mod board;
+pub mod collector;
+pub mod events;
+pub mod families;
+pub(crate) mod health;
+pub mod logging;
+pub mod metrics;
+pub mod reading;
+pub mod recent;
+pub mod refeed;
+pub mod reload;
+pub mod requests;
+pub mod schemas;
+pub mod tally;
+pub mod traces;
+pub mod visibility;
+
+pub use metrics::{Metrics, Outcome, PartitionMetrics};
+pub use recent::Recent;

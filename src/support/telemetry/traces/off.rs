@@ -1,0 +1,57 @@
+//! A build without the feature `otel`: no traces.
+
+use std::sync::Arc;
+
+use rdkafka::message::OwnedHeaders;
+
+use crate::base::ids::DocId;
+use crate::base::requests::RoundsObserver;
+use crate::core::mover::{Entry, Settled};
+use crate::support::telemetry::traces::TracesError;
+
+/// Nothing.
+#[derive(Debug, Clone, Default)]
+pub struct Traces(());
+
+impl Traces {
+    /// None: this build has none. Somebody who asks for them is told.
+    ///
+    /// # Errors
+    /// Never.
+    pub fn from_env(_: &str, _: &str) -> Result<Self, TracesError> {
+        for variable in ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] {
+            if std::env::var_os(variable).is_some_and(|value| !value.is_empty()) {
+                tracing::warn!("{variable} is set, but this build has no traces; build with --features otel");
+            }
+        }
+        Ok(Self(()))
+    }
+
+    /// For a partition.
+    pub fn partition(&self, _: i32) -> PartitionTraces {
+        PartitionTraces
+    }
+
+    /// Nothing is left to send.
+    pub async fn flush(self) {}
+}
+
+/// Nothing.
+#[derive(Debug)]
+pub struct PartitionTraces;
+
+impl PartitionTraces {
+    /// Does nothing.
+    #[inline]
+    pub fn note(&mut self, _: &DocId, _: Option<&OwnedHeaders>, _: i64) {}
+
+    /// The same observer.
+    #[inline]
+    pub fn begin(&mut self, _: &[Entry], observer: Arc<dyn RoundsObserver>) -> Arc<dyn RoundsObserver> {
+        observer
+    }
+
+    /// Does nothing.
+    #[inline]
+    pub fn end(&mut self, _: &[Settled]) {}
+}

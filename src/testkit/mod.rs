@@ -1,0 +1,8 @@
+//! Stand-ins for Kafka and Elasticsearch inside the process, the demo on them, and helpers of unit tests.
+//!
+//! It imports `ops` and below; only `cli` and tests import it.
+
+pub mod demo;
+pub mod embedded;
+#[cfg(test)]
+pub(crate) mod testing;

@@ -1,0 +1,245 @@
+//! What a run does: a refresh, a POST, a record. Each tries once; when to try again is the distributor's business.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::{BoxFuture, FutureExt};
+use rdkafka::ClientConfig;
+use rdkafka::error::KafkaError;
+use reqwest::header::{CONTENT_TYPE, HeaderMap};
+use reqwest::{Certificate, Method, StatusCode};
+use serde::Serialize;
+use url::Url;
+
+use super::scheduler::{Group, Span};
+use crate::base::causes::with_causes;
+use crate::base::ids::ShardId;
+use crate::io::elastic::CallError;
+use crate::io::kafka::resilient_producer::{Message, ResilientProducer};
+use crate::worker::visibility::Visibility;
+
+/// Why a run did not succeed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// What was wrong.
+    pub reason: String,
+    /// It would not succeed another time either.
+    pub for_good: bool,
+}
+
+impl Failure {
+    fn passing(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), for_good: false }
+    }
+}
+
+/// One kind of run.
+pub trait Action: Send + Sync {
+    /// Runs once, and does not wait for longer than `timeout`.
+    fn run<'a>(
+        &'a self,
+        shard: &'a ShardId,
+        notice: &'a Bytes,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<(), Failure>>;
+}
+
+/// What a webhook and a record tell: JSON.
+#[derive(Debug, Serialize)]
+pub(super) struct Notice<'a> {
+    job: &'a str,
+    shard: &'a ShardId,
+    topic: &'a str,
+    documents: u64,
+    partitions: Vec<PartitionNotice>,
+}
+
+#[derive(Debug, Serialize)]
+struct PartitionNotice {
+    partition: i32,
+    documents: u64,
+    first_offset: Option<i64>,
+    last_offset: Option<i64>,
+    watermark: Option<i64>,
+}
+
+impl<'a> Notice<'a> {
+    /// Of what a run is for.
+    pub(super) fn new(job: &'a str, shard: &'a ShardId, topic: &'a str, group: &Group) -> Self {
+        let partition = |(&partition, span): (&i32, &Span)| PartitionNotice {
+            partition,
+            documents: span.documents,
+            first_offset: span.offsets.map(|(first, _)| first),
+            last_offset: span.offsets.map(|(_, last)| last),
+            watermark: span.watermark,
+        };
+        let partitions: Vec<_> = group.spans.iter().map(partition).collect();
+        let documents = partitions.iter().map(|partition| partition.documents).sum();
+        Self { job, shard, topic, documents, partitions }
+    }
+
+    pub(super) fn to_json(&self) -> Bytes {
+        // Numbers and texts: it cannot fail.
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+}
+
+/// Makes what was written to a geoshard visible to searches: with all others that wait for that.
+pub struct Refresh(pub Arc<Visibility>);
+
+impl Action for Refresh {
+    fn run<'a>(
+        &'a self,
+        shard: &'a ShardId,
+        _: &'a Bytes,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        async move {
+            match tokio::time::timeout(timeout, self.0.refreshed(shard)).await {
+                // A geoshard of an earlier map: there is nothing that anybody could search.
+                Ok(Ok(()) | Err(CallError::Status { status: 404, .. })) => Ok(()),
+                Err(_) => Err(Failure::passing(format!("no answer within {timeout:?}"))),
+                Ok(Err(error)) => Err(Failure::passing(format!(
+                    "{error} (a refresh needs the index privilege maintenance)"
+                ))),
+            }
+        }
+        .boxed()
+    }
+}
+
+/// POSTs the notice. Any status of 200 to 299 is success; the body is not read.
+pub struct Webhook {
+    http: reqwest::Client,
+    url: Url,
+    headers: HeaderMap,
+}
+
+impl Webhook {
+    /// To this address, with these headers, where `authorities` (PEM) are trusted besides the public ones. Redirections are
+    /// not followed: they would take the headers elsewhere.
+    ///
+    /// # Errors
+    /// If the HTTP client cannot be set up, or `authorities` hold no certificate.
+    pub fn new(url: Url, headers: HeaderMap, authorities: Option<&[u8]>) -> Result<Self, reqwest::Error> {
+        let mut http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
+        for authority in authorities.map(Certificate::from_pem_bundle).transpose()?.into_iter().flatten() {
+            http = http.add_root_certificate(authority);
+        }
+        Ok(Self { http: http.build()?, url, headers })
+    }
+
+    /// Asks the endpoint what it takes (OPTIONS, with the headers of a run), which is no notice and changes nothing. Gives the
+    /// status that it answered.
+    ///
+    /// # Errors
+    /// With what stood in the way of an answer, without the address, which may hold a key.
+    pub async fn probe(&self, timeout: Duration) -> Result<StatusCode, String> {
+        let request = self.http.request(Method::OPTIONS, self.url.clone());
+        let answer = request.timeout(timeout).headers(self.headers.clone()).send().await;
+        answer.map(|answer| answer.status()).map_err(|error| with_causes(&error.without_url()))
+    }
+}
+
+impl Action for Webhook {
+    fn run<'a>(
+        &'a self,
+        _: &'a ShardId,
+        notice: &'a Bytes,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        async move {
+            let request = self
+                .http
+                .post(self.url.clone())
+                .timeout(timeout)
+                .headers(self.headers.clone())
+                .header(CONTENT_TYPE, "application/json")
+                .body(notice.clone());
+            // Without the address, which may hold a key.
+            let answer =
+                request.send().await.map_err(|error| Failure::passing(with_causes(&error.without_url())))?;
+            judge(answer.status())
+        }
+        .boxed()
+    }
+}
+
+fn judge(status: StatusCode) -> Result<(), Failure> {
+    if status.is_success() {
+        return Ok(());
+    }
+    // While a service is deployed, what stands before it answers 404.
+    let passes = !status.is_client_error()
+        || matches!(
+            status,
+            StatusCode::NOT_FOUND | StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS
+        );
+    Err(Failure { reason: format!("the endpoint answered {status}"), for_good: !passes })
+}
+
+/// Writes the notice to a topic, keyed by the geoshard.
+pub struct Topic {
+    producer: ResilientProducer,
+    topic: String,
+}
+
+impl Topic {
+    /// To `topic`, through a producer with these settings.
+    ///
+    /// # Errors
+    /// If librdkafka refuses the settings.
+    pub fn new(settings: ClientConfig, topic: &str) -> Result<Self, KafkaError> {
+        let producer = ResilientProducer::new(settings, "distributions")?;
+        Ok(Self { producer, topic: topic.to_owned() })
+    }
+}
+
+impl Action for Topic {
+    fn run<'a>(
+        &'a self,
+        shard: &'a ShardId,
+        notice: &'a Bytes,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        async move {
+            let message = Message {
+                topic: &self.topic,
+                key: Some(shard.as_str().as_bytes()),
+                value: Some(notice),
+                headers: None,
+            };
+            match tokio::time::timeout(timeout, self.producer.send(&message)).await {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(undelivered)) => Err(Failure::passing(undelivered.to_string())),
+                Err(_) => Err(Failure::passing(format!("kafka did not acknowledge it within {timeout:?}"))),
+            }
+        }
+        .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_for_good_unless_it_says_later() {
+        for (status, verdict) in [
+            (200, None),
+            (204, None),
+            (301, Some(false)),
+            (400, Some(true)),
+            (404, Some(false)),
+            (408, Some(false)),
+            (410, Some(true)),
+            (429, Some(false)),
+            (500, Some(false)),
+            (503, Some(false)),
+        ] {
+            let judged = judge(StatusCode::from_u16(status).unwrap()).err().map(|failure| failure.for_good);
+            assert_eq!(judged, verdict, "{status}");
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Where the records of last runs live (`run_after.rs` has the rule): in this process, or in a memcached that all workers
+//! share. An optimisation, and nothing else: whatever cannot be answered, in time, is answered with "run".
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use prometheus::IntCounter;
+
+use super::memcached::{Memcached, MemcachedError};
+use super::run_after::{Mark, Record, Token, new_generation};
+use crate::base::clock::{Clock, Instant};
+
+/// A memcached that failed this often in a row is left alone for a while.
+const FAILURES: u32 = 3;
+
+/// For how long.
+const REST: Duration = Duration::from_secs(5);
+
+/// What has to be decided when a run is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// A run that started after all of it has succeeded, or what is left is not due yet.
+    NothingDue,
+    /// Somebody started a run after the oldest of it, of which it is not known yet how it ends.
+    UnderWay,
+    /// Run.
+    Run,
+}
+
+/// A record that is there for whoever asks, and what it said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Begun {
+    /// What was decided.
+    pub decision: Decision,
+    /// As it was read; `None` if nothing is known.
+    pub record: Option<Record>,
+    /// The token of a run that begins now; `None`: nobody will hear of it.
+    pub token: Option<Token>,
+}
+
+/// See the top of this file.
+#[derive(Debug)]
+pub struct LastRuns {
+    store: Store,
+}
+
+#[derive(Debug)]
+enum Store {
+    Memory(Mutex<HashMap<String, Record, ahash::RandomState>>),
+    Memcached { memcached: Memcached, breaker: Mutex<Breaker>, clock: Arc<dyn Clock>, failures: IntCounter },
+}
+
+impl LastRuns {
+    /// In this process. One record for each key that is asked for: a job of a geoshard.
+    pub fn in_memory() -> Self {
+        Self { store: Store::Memory(Mutex::default()) }
+    }
+
+    /// In a memcached; `failures` counts what it did not answer.
+    pub fn in_memcached(memcached: Memcached, clock: Arc<dyn Clock>, failures: IntCounter) -> Self {
+        Self { store: Store::Memcached { memcached, breaker: Mutex::default(), clock, failures } }
+    }
+
+    /// The counters now, for updates that are completed by now. `None`: not known.
+    pub async fn marks(&self, keys: &[String]) -> Vec<Option<Mark>> {
+        let records = match &self.store {
+            Store::Memory(records) => {
+                let records = records.lock().unwrap_or_else(PoisonError::into_inner);
+                keys.iter().map(|key| records.get(key).copied()).collect()
+            }
+            Store::Memcached { memcached, .. } => {
+                self.ask(memcached.read(keys)).await.unwrap_or_else(|| vec![None; keys.len()])
+            }
+        };
+        records.into_iter().map(|record| record.as_ref().map(Record::mark)).collect()
+    }
+
+    /// Decides on a run by the record as it is now, and takes a token if it begins: both in one step.
+    pub async fn begin(
+        &self,
+        key: &str,
+        mut decide: impl FnMut(Option<&Record>) -> Decision + Send,
+    ) -> Begun {
+        let mut begun = Begun { decision: Decision::Run, record: None, token: None };
+        let change = |found: Option<Record>| {
+            let decision = decide(found.as_ref());
+            begun = Begun { decision, record: found, token: None };
+            if decision != Decision::Run {
+                return None;
+            }
+            let (record, token) = found.unwrap_or_else(|| Record::new(new_generation())).start()?;
+            begun.token = Some(token);
+            Some(record)
+        };
+        if !self.update(key, change).await {
+            // What was read may be true all the same, but who doubts runs.
+            return Begun { decision: Decision::Run, record: None, token: None };
+        }
+        begun
+    }
+
+    /// Records that the run of this token has succeeded. Lost if it cannot be: others run once more.
+    pub async fn succeeded(&self, key: &str, token: Token) {
+        self.update(key, |found| found.and_then(|record| record.succeed(token))).await;
+    }
+
+    /// `false` if it may not have been carried out.
+    async fn update(
+        &self,
+        key: &str,
+        mut change: impl FnMut(Option<Record>) -> Option<Record> + Send,
+    ) -> bool {
+        match &self.store {
+            Store::Memory(records) => {
+                let mut records = records.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(record) = change(records.get(key).copied()) {
+                    records.insert(key.to_owned(), record);
+                }
+                true
+            }
+            Store::Memcached { memcached, .. } => self.ask(memcached.update(key, change)).await.is_some(),
+        }
+    }
+
+    /// Asks memcached, unless it has a rest; `None` if that gave nothing.
+    async fn ask<T>(&self, call: impl Future<Output = Result<T, MemcachedError>>) -> Option<T> {
+        let Store::Memcached { memcached, breaker, clock, failures } = &self.store else { return None };
+        let breaker = || breaker.lock().unwrap_or_else(PoisonError::into_inner);
+        if !breaker().may_ask(clock.now()) {
+            return None;
+        }
+        let answer = call.await;
+        match answer {
+            Ok(answer) => {
+                if breaker().answered() {
+                    tracing::info!(?memcached, "memcached answers again");
+                }
+                Some(answer)
+            }
+            // It is there, and busy.
+            Err(MemcachedError::Contended) => None,
+            Err(error) => {
+                failures.inc();
+                if breaker().failed(clock.now()) {
+                    tracing::warn!(
+                        ?memcached,
+                        %error,
+                        "memcached is unavailable; every worker runs its own distributions meanwhile"
+                    );
+                }
+                None
+            }
+        }
+    }
+}
+
+/// After some failures in a row, one in a while may try; the others do not wait for what does not come.
+#[derive(Debug, Default)]
+struct Breaker {
+    failures: u32,
+    not_before: Option<Instant>,
+}
+
+impl Breaker {
+    fn may_ask(&mut self, now: Instant) -> bool {
+        if self.failures < FAILURES {
+            return true;
+        }
+        let may = self.not_before.is_none_or(|not_before| now >= not_before);
+        if may {
+            // One asks, and the others wait for how that ends.
+            self.not_before = Some(now + REST);
+        }
+        may
+    }
+
+    /// Whether it had been given up.
+    fn answered(&mut self) -> bool {
+        let was_given_up = self.failures >= FAILURES;
+        *self = Self::default();
+        was_given_up
+    }
+
+    /// Whether it is given up just now.
+    fn failed(&mut self, now: Instant) -> bool {
+        self.failures = self.failures.saturating_add(1);
+        self.not_before = Some(now + REST);
+        self.failures == FAILURES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::clock::BootClock;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_start(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn what_does_not_answer_is_asked_by_one_in_a_while() {
+        let mut breaker = Breaker::default();
+        for n in 1..=FAILURES {
+            assert!(breaker.may_ask(at(10)));
+            assert_eq!(breaker.failed(at(10)), n == FAILURES, "said once");
+        }
+        assert!(!breaker.may_ask(at(14)));
+        assert!(breaker.may_ask(at(15)));
+        assert!(!breaker.may_ask(at(15)), "one is enough");
+        assert!(!breaker.failed(at(16)), "said already");
+        assert!(!breaker.may_ask(at(20)));
+        assert!(breaker.may_ask(at(21)));
+        assert!(breaker.answered());
+        assert!(breaker.may_ask(at(21)) && breaker.may_ask(at(21)));
+    }
+
+    #[tokio::test]
+    async fn a_run_is_heard_of_by_those_who_were_there_before_it() {
+        let runs = LastRuns::in_memory();
+        let key = ["k".to_owned()];
+        assert_eq!(runs.marks(&key).await, [None], "nobody has run");
+        let begun = runs.begin("k", |_| Decision::Run).await;
+        let during = runs.marks(&key).await[0].unwrap();
+        runs.succeeded("k", begun.token.unwrap()).await;
+        let covers = |mark: Mark| {
+            move |record: Option<&Record>| match record {
+                Some(record) if record.covers(mark) => Decision::NothingDue,
+                _ => Decision::Run,
+            }
+        };
+        let before = Mark { counter: 0, ..during };
+        assert_eq!(runs.begin("k", covers(before)).await.decision, Decision::NothingDue);
+        assert_eq!(runs.begin("k", covers(during)).await.decision, Decision::Run);
+    }
+
+    #[tokio::test]
+    async fn without_a_memcached_everything_runs_and_nobody_waits_for_long() {
+        // A port that was free a moment ago.
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let memcached = Memcached::new(&format!("127.0.0.1:{port}"), Duration::from_millis(50));
+        let failures = IntCounter::new("failures", "of a test").unwrap();
+        let runs = LastRuns::in_memcached(memcached, Arc::new(BootClock), failures.clone());
+        for _ in 0..10 {
+            assert_eq!(runs.marks(&["k".to_owned()]).await, [None]);
+            let begun = runs.begin("k", |_| Decision::Run).await;
+            assert_eq!(begun, Begun { decision: Decision::Run, record: None, token: None });
+        }
+        assert_eq!(failures.get(), u64::from(FAILURES), "and then it is left alone");
+    }
+}

@@ -1,0 +1,208 @@
+//! Distribution: what must follow every change of a geoshard, without being done for every change. A refresh, so that
+//! searches find what was written; a webhook; a record in a topic. docs/distribution.md is for who uses it.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | the jobs, the [`Distributor`] that all partitions of a worker share, a partition's [`Subscription`] |
+//! | `run_after.rs` | whether a run of somebody else makes one's own redundant (pure) |
+//! | `scheduler/` | what is owed, what is due, what a run settles (pure) |
+//! | `driver.rs` | asks, runs, tries again: the only loop |
+//! | `action.rs` | the kinds of runs |
+//! | `last_runs.rs`, `memcached.rs` | where workers tell each other of their runs, and what they do without |
+//!
+//! *Invariant:* for every change that was requested there is a run that began after it and succeeded, or the request is
+//! still owed (or was given up, in the dead-letter topic where it had a gate). What is owed of a job with a gate holds its
+//! partition's watermark.
+
+pub mod action;
+mod driver;
+pub mod last_runs;
+pub mod memcached;
+pub mod run_after;
+pub mod scheduler;
+pub(crate) mod setup;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+
+use self::action::Action;
+use self::last_runs::LastRuns;
+use self::scheduler::{Change, Key, Scheduler, Waiter};
+use crate::base::clock::Clock;
+use crate::base::ids::ShardId;
+use crate::base::retry::RetryPolicy;
+use crate::support::telemetry::metrics::DistributionMetrics;
+use crate::worker::dead_letter::LetterBox;
+
+/// A job, as it is configured.
+pub struct Job {
+    /// What it is called: with a geoshard, `NAME:SHARD`, its identity.
+    pub name: Arc<str>,
+    /// Whether offsets wait for it.
+    pub gate: bool,
+    /// How long the first update waits for others, and so the least time from run to run.
+    pub interval: Duration,
+    /// How long one attempt may take.
+    pub timeout: Duration,
+    /// A run that has not succeeded this long after its oldest update is given up; `None`: never.
+    pub give_up_after: Option<Duration>,
+    /// What a run does.
+    pub action: Arc<dyn Action>,
+    /// What its key in the store of last runs begins with. Another job, or the same with another goal, has another one.
+    pub store_key: String,
+    /// Counters.
+    pub metrics: DistributionMetrics,
+}
+
+/// What a distributor is made of, besides jobs.
+pub struct Surroundings {
+    /// The topic of document writes.
+    pub topic: Arc<str>,
+    /// What workers know of each other's runs.
+    pub last_runs: Arc<LastRuns>,
+    /// Where what is given up goes, if it has a gate. Without, it is tried for as long as it takes.
+    pub dead_letters: Option<Arc<dyn LetterBox>>,
+    /// Pauses between attempts.
+    pub retry: RetryPolicy,
+    /// Boot time.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// All distributions of a worker. Its lock is taken once per batch and once or twice per run, for a moment.
+pub struct Distributor {
+    jobs: Vec<Job>,
+    gated: Vec<usize>,
+    not_gated: Vec<usize>,
+    around: Surroundings,
+    state: Mutex<State>,
+    /// There is something new to do.
+    wake: Notify,
+}
+
+struct State {
+    scheduler: Scheduler,
+    waiters: HashMap<Waiter, mpsc::UnboundedSender<Released>, ahash::RandomState>,
+    next_waiter: Waiter,
+}
+
+/// Distributions of one job and geoshard that a partition waited for are settled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Released {
+    /// Which.
+    pub key: Key,
+    /// All that was requested up to this ticket.
+    pub ticket: u64,
+}
+
+impl Distributor {
+    /// Nothing is owed yet. [`Distributor::run`] has to be spawned.
+    pub fn new(jobs: Vec<Job>, around: Surroundings) -> Arc<Self> {
+        let (gated, not_gated) = (0..jobs.len()).partition(|job| jobs[*job].gate);
+        let state = State {
+            scheduler: Scheduler::new(jobs.iter().map(|job| job.interval).collect()),
+            waiters: HashMap::default(),
+            next_waiter: 0,
+        };
+        Arc::new(Self { jobs, gated, not_gated, around, state: Mutex::new(state), wake: Notify::new() })
+    }
+
+    /// For one assignment of a partition.
+    pub fn subscribe(self: &Arc<Self>, partition: i32) -> Subscription {
+        // What waits in it is bounded by what the partition holds at its gate.
+        let (sender, released) = mpsc::unbounded_channel();
+        let mut state = self.state();
+        let waiter = state.next_waiter;
+        state.next_waiter += 1;
+        state.waiters.insert(waiter, sender);
+        drop(state);
+        Subscription { distributor: self.clone(), partition, waiter, next_ticket: 0, released }
+    }
+
+    /// Everything that is owed is due now; returns once nothing is owed any more, or after `limit`.
+    pub async fn flush(&self, limit: Duration) {
+        let nothing_owed = async {
+            loop {
+                let owed = {
+                    let mut state = self.state();
+                    state.scheduler.hurry(None);
+                    (0..self.jobs.len()).map(|job| state.scheduler.pending(job)).sum::<usize>()
+                };
+                if owed == 0 {
+                    return;
+                }
+                self.wake.notify_one();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        if tokio::time::timeout(limit, nothing_owed).await.is_err() {
+            tracing::warn!("distributions not run in time are left to the next owners");
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code that holds the lock can leave it half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A partition's way to the distributor, for one assignment.
+pub struct Subscription {
+    distributor: Arc<Distributor>,
+    partition: i32,
+    waiter: Waiter,
+    next_ticket: u64,
+    released: mpsc::UnboundedReceiver<Released>,
+}
+
+impl Subscription {
+    /// These changes are in the index. Gives the ticket, and what is to be held until it is released, if anything is.
+    pub fn request(
+        &mut self,
+        changes: &BTreeMap<ShardId, Change>,
+        watermark: Option<i64>,
+    ) -> (u64, Vec<Key>) {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let distributor = &*self.distributor;
+        let now = distributor.around.clock.now();
+        let mut state = distributor.state();
+        let scheduler = &mut state.scheduler;
+        let waiter = Some((self.waiter, ticket));
+        scheduler.request(&distributor.gated, changes, self.partition, watermark, waiter, now);
+        scheduler.request(&distributor.not_gated, changes, self.partition, watermark, None, now);
+        drop(state);
+        for job in &distributor.jobs {
+            job.metrics.requested.inc_by(changes.len() as u64);
+        }
+        distributor.wake.notify_one();
+        let keys = distributor
+            .gated
+            .iter()
+            .flat_map(|&job| changes.keys().map(move |shard| Key { job, shard: shard.clone() }));
+        (ticket, keys.collect())
+    }
+
+    /// The next release. Never ends.
+    pub async fn released(&mut self) -> Released {
+        match self.released.recv().await {
+            Some(released) => released,
+            // The sender is in the distributor until this value is dropped.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The partition is about to go: what it waits for does not wait for company any more.
+    pub fn hurry(&self) {
+        self.distributor.state().scheduler.hurry(Some(self.waiter));
+        self.distributor.wake.notify_one();
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.distributor.state().waiters.remove(&self.waiter);
+    }
+}

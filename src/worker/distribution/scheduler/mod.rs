@@ -1,0 +1,507 @@
+//! Which distribution is owed, which is due, and what a run of it settles. Pure: requests, marks and outcomes go in with
+//! the time; what to look up and what to run comes out.
+//!
+//! A *key* is a job and a geoshard. What is owed of a key is kept as a short row of *groups*, oldest first: updates that
+//! came one after the other and found the same [`Mark`]. A run settles all of them; a run of another worker settles those
+//! that were marked before it started. So the queue is bounded: jobs × geoshards × [`MAX_GROUPS`].
+//!
+//! Each key has at most one run at a time, and is due once its oldest update has waited for the job's interval.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use super::last_runs::Decision;
+use super::run_after::{Mark, Record};
+use crate::base::clock::Instant;
+use crate::base::ids::ShardId;
+
+/// Groups of one key. Runs of other workers make one each; further ones are taken together.
+pub const MAX_GROUPS: usize = 8;
+
+/// Runs of one job at once.
+const MAX_RUNNING: usize = 8;
+
+/// A job, by its place in the configuration, of one geoshard.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Which job.
+    pub job: usize,
+    /// Of which geoshard.
+    pub shard: ShardId,
+}
+
+/// Whoever waits for a distribution: a partition's task, from its assignment to its end.
+pub type Waiter = u64;
+
+/// The changes of one geoshard that a batch of a partition made.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Change {
+    /// Documents written there or deleted from there; 0 if it is not known that there are any.
+    pub documents: u64,
+    /// First and last offset of their records; `None` if none is known of.
+    pub offsets: Option<(i64, i64)>,
+    /// The geoshards that documents went to from here: theirs is to be run before this one's.
+    pub moved_to: BTreeSet<ShardId>,
+}
+
+/// What a run tells about one partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Span {
+    /// Documents changed.
+    pub documents: u64,
+    /// First and last offset of their records, if any is known of.
+    pub offsets: Option<(i64, i64)>,
+    /// The offset below which all of the partition is in the index.
+    pub watermark: Option<i64>,
+}
+
+impl Span {
+    fn absorb(&mut self, other: Self) {
+        self.documents += other.documents;
+        self.offsets = match (self.offsets, other.offsets) {
+            (Some((a, b)), Some((c, d))) => Some((a.min(c), b.max(d))),
+            (one, another) => one.or(another),
+        };
+        self.watermark = self.watermark.max(other.watermark);
+    }
+}
+
+/// Updates that found the same mark.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Group {
+    /// When the oldest of them was completed.
+    pub since: Instant,
+    /// Who waits for it, each up to its latest ticket.
+    pub waiters: BTreeMap<Waiter, u64>,
+    /// What is known of them, by partition.
+    pub spans: BTreeMap<i32, Span>,
+    /// How many requests it stands for.
+    pub requests: u64,
+    /// The number of its first request.
+    first: u64,
+    mark: Option<Mark>,
+}
+
+impl Group {
+    fn absorb(&mut self, later: Self) {
+        self.since = self.since.min(later.since);
+        self.requests += later.requests;
+        self.first = self.first.min(later.first);
+        for (waiter, ticket) in later.waiters {
+            let known = self.waiters.entry(waiter).or_default();
+            *known = ticket.max(*known);
+        }
+        for (partition, span) in later.spans {
+            self.spans.entry(partition).or_default().absorb(span);
+        }
+        // What holds for all of them: nothing, or the later counter. Between generations nothing can be compared.
+        self.mark = match (self.mark, later.mark) {
+            (Some(a), Some(b)) if a.generation == b.generation => Some(a.max(b)),
+            _ => None,
+        };
+    }
+}
+
+/// Whether a key is in somebody's hands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Free,
+    /// It is being decided on, or runs.
+    Busy,
+}
+
+#[derive(Debug)]
+struct Slot {
+    phase: Phase,
+    /// Joined since the counter was last asked for.
+    unmarked: Option<Group>,
+    /// The counter is being asked for.
+    marking: Option<Group>,
+    marked: VecDeque<Group>,
+    /// What the run that is under way settles if it succeeds.
+    running: Option<Group>,
+    not_before: Option<Instant>,
+    /// Somebody who waits for it has to go.
+    hurry: bool,
+    /// Until when a run of another worker is waited for, once one was seen.
+    patience: Option<Instant>,
+    /// Whose runs come before this one's, each up to this request.
+    after: BTreeMap<ShardId, u64>,
+    /// The same, as it was when the key became due: what comes later does not hold it up any more.
+    waits_for: Option<BTreeMap<ShardId, u64>>,
+}
+
+impl Slot {
+    fn new() -> Self {
+        Self {
+            phase: Phase::Free,
+            unmarked: None,
+            marking: None,
+            marked: VecDeque::new(),
+            running: None,
+            not_before: None,
+            hurry: false,
+            patience: None,
+            after: BTreeMap::new(),
+            waits_for: None,
+        }
+    }
+
+    fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.running.iter().chain(&self.marked).chain(&self.marking).chain(&self.unmarked)
+    }
+
+    fn since(&self) -> Option<Instant> {
+        self.groups().map(|group| group.since).min()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.phase == Phase::Free && self.groups().next().is_none()
+    }
+
+    fn put_marked(&mut self, group: Group) {
+        let is_full = self.marked.len() >= MAX_GROUPS;
+        match self.marked.back_mut() {
+            Some(last) if is_full || (last.mark.is_some() && last.mark == group.mark) => last.absorb(group),
+            _ => self.marked.push_back(group),
+        }
+    }
+
+    /// Takes everything that is there by now: a run that begins after this settles it.
+    fn take_all(&mut self) -> Option<Group> {
+        let marking = self.marking.take();
+        let unmarked = self.unmarked.take();
+        let mut all = self.marked.drain(..).chain(marking).chain(unmarked);
+        let mut first = all.next()?;
+        all.for_each(|group| first.absorb(group));
+        Some(first)
+    }
+}
+
+/// What was settled.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Settled {
+    /// Who may go on, each up to this ticket.
+    pub waiters: Vec<(Waiter, u64)>,
+    /// How many requests.
+    pub requests: u64,
+    /// When the oldest of their updates was completed.
+    pub since: Option<Instant>,
+}
+
+impl Settled {
+    fn add(&mut self, group: Group) {
+        self.requests += group.requests;
+        self.since = Some(self.since.map_or(group.since, |since| since.min(group.since)));
+        self.waiters.extend(group.waiters);
+    }
+}
+
+/// See the top of this file.
+#[derive(Debug)]
+pub struct Scheduler {
+    /// Each job's interval.
+    intervals: Vec<Duration>,
+    slots: BTreeMap<Key, Slot>,
+    /// Numbers requests.
+    next_request: u64,
+}
+
+impl Scheduler {
+    /// For jobs with these intervals.
+    pub fn new(intervals: Vec<Duration>) -> Self {
+        Self { intervals, slots: BTreeMap::new(), next_request: 1 }
+    }
+
+    /// A batch of a partition was completed just now, and this is what it changed. Each job in `jobs` is owed for each
+    /// geoshard; `waiter` is to be told when that is settled.
+    pub fn request(
+        &mut self,
+        jobs: &[usize],
+        changes: &BTreeMap<ShardId, Change>,
+        partition: i32,
+        watermark: Option<i64>,
+        waiter: Option<(Waiter, u64)>,
+        now: Instant,
+    ) {
+        let number = self.next_request;
+        self.next_request += 1;
+        for &job in jobs {
+            for (shard, change) in changes {
+                let span = Span { documents: change.documents, offsets: change.offsets, watermark };
+                let group = Group {
+                    since: now,
+                    waiters: waiter.into_iter().collect(),
+                    spans: BTreeMap::from([(partition, span)]),
+                    requests: 1,
+                    first: number,
+                    mark: None,
+                };
+                let slot = self.slots.entry(Key { job, shard: shard.clone() }).or_insert_with(Slot::new);
+                match &mut slot.unmarked {
+                    Some(unmarked) => unmarked.absorb(group),
+                    None => slot.unmarked = Some(group),
+                }
+                slot.after.extend(change.moved_to.iter().map(|target| (target.clone(), number)));
+            }
+        }
+    }
+
+    /// Keys whose counter is to be asked for now, at most this many.
+    pub fn to_mark(&mut self, most: usize) -> Vec<Key> {
+        let mut keys = Vec::new();
+        for (key, slot) in &mut self.slots {
+            if keys.len() < most && slot.marking.is_none() && slot.unmarked.is_some() {
+                slot.marking = slot.unmarked.take();
+                keys.push(key.clone());
+            }
+        }
+        keys
+    }
+
+    /// The counter of a key, asked for after [`Scheduler::to_mark`] gave it. `None`: not known.
+    pub fn marked(&mut self, key: &Key, mark: Option<Mark>) {
+        if let Some(slot) = self.slots.get_mut(key)
+            && let Some(mut group) = slot.marking.take()
+        {
+            group.mark = mark;
+            slot.put_marked(group);
+        }
+    }
+
+    /// Keys to decide on now, those that wait the longest first. They are in the caller's hands until
+    /// [`Scheduler::put_off`], [`Scheduler::succeeded`] or [`Scheduler::failed`].
+    pub fn start_due(&mut self, now: Instant) -> Vec<Key> {
+        let due = self.due(now);
+        for key in &due {
+            let unsettled = self.unsettled_targets(key);
+            if let Some(slot) = self.slots.get_mut(key) {
+                slot.waits_for.get_or_insert(unsettled);
+            }
+        }
+        let mut started = Vec::new();
+        for key in due {
+            let running = self.of_job(key.job).filter(|slot| slot.phase == Phase::Busy);
+            if running.count() >= MAX_RUNNING || (self.is_held_up(&key) && !self.is_in_a_circle(&key)) {
+                continue;
+            }
+            if let Some(slot) = self.slots.get_mut(&key) {
+                slot.phase = Phase::Busy;
+                started.push(key);
+            }
+        }
+        started
+    }
+
+    /// When the next key that nobody works on becomes due; one that is held up by others waits for them, not for this.
+    pub fn next_due(&self, now: Instant) -> Option<Instant> {
+        let due = self.slots.iter().filter_map(|(key, slot)| self.due_at(key, slot));
+        due.filter(|due| *due > now).min()
+    }
+
+    /// What a run has to settle, oldest first: for [`Owed::decide`].
+    pub fn owed(&self, key: &Key, now: Instant) -> Owed {
+        let slot = self.slots.get(key);
+        let interval = slot.map_or(Duration::ZERO, |slot| self.wait_of(key, slot));
+        Owed {
+            groups: slot.into_iter().flat_map(|slot| &slot.marked).map(|g| (g.mark, g.since)).collect(),
+            unmarked_since: slot
+                .into_iter()
+                .flat_map(|s| s.marking.iter().chain(&s.unmarked))
+                .map(|g| g.since)
+                .min(),
+            due_if_since: interval,
+            now,
+            has_patience: slot.is_none_or(|slot| slot.patience.is_none_or(|until| now < until)),
+        }
+    }
+
+    /// What the record covers is settled: another worker's run did it.
+    pub fn covered(&mut self, key: &Key, record: &Record) -> Settled {
+        let mut settled = Settled::default();
+        if let Some(slot) = self.slots.get_mut(key) {
+            // Only from the front: a waiter's tickets are settled in their order.
+            while let Some(group) =
+                slot.marked.pop_front_if(|g| g.mark.is_some_and(|mark| record.covers(mark)))
+            {
+                settled.add(group);
+            }
+        }
+        settled
+    }
+
+    /// Nothing runs now. With a time, a run of another worker is waited for until then, but in all not for longer than
+    /// the job's interval.
+    pub fn put_off(&mut self, key: &Key, until: Option<Instant>, now: Instant) {
+        let interval = self.interval(key);
+        if let Some(slot) = self.slots.get_mut(key) {
+            slot.phase = Phase::Free;
+            slot.not_before = until;
+            match until {
+                Some(_) => {
+                    slot.patience.get_or_insert(now + interval);
+                }
+                None => (slot.patience, slot.waits_for) = (None, None),
+            }
+        }
+        self.forget_if_idle(key);
+    }
+
+    /// A run begins now: gives what it is for. `None` if nothing is owed any more.
+    pub fn begin_run(&mut self, key: &Key) -> Option<&Group> {
+        let slot = self.slots.get_mut(key)?;
+        slot.patience = None;
+        slot.running = slot.take_all();
+        slot.running.as_ref()
+    }
+
+    /// The run has succeeded, or was given up for good.
+    pub fn succeeded(&mut self, key: &Key) -> Settled {
+        let mut settled = Settled::default();
+        if let Some(slot) = self.slots.get_mut(key) {
+            (slot.phase, slot.not_before, slot.waits_for) = (Phase::Free, None, None);
+            slot.hurry = false;
+            slot.running.take().into_iter().for_each(|group| settled.add(group));
+        }
+        let left = self.unsettled_targets(key);
+        if let Some(slot) = self.slots.get_mut(key) {
+            slot.after = left;
+        }
+        self.forget_if_idle(key);
+        settled
+    }
+
+    /// The run has not succeeded: what it was for stays owed, and is tried again then.
+    pub fn failed(&mut self, key: &Key, again_at: Instant) {
+        if let Some(slot) = self.slots.get_mut(key) {
+            (slot.phase, slot.not_before) = (Phase::Free, Some(again_at));
+            if let Some(group) = slot.running.take() {
+                slot.marked.push_front(group);
+            }
+        }
+    }
+
+    /// What this waiter waits for is due at once: it has little time left. `None` is everything.
+    pub fn hurry(&mut self, waiter: Option<Waiter>) {
+        for slot in self.slots.values_mut() {
+            slot.hurry |=
+                waiter.is_none_or(|waiter| slot.groups().any(|group| group.waiters.contains_key(&waiter)));
+        }
+    }
+
+    /// Keys of which anything is owed.
+    pub fn pending(&self, job: usize) -> usize {
+        self.of_job(job).filter(|slot| slot.groups().next().is_some()).count()
+    }
+
+    fn of_job(&self, job: usize) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().filter(move |(key, _)| key.job == job).map(|(_, slot)| slot)
+    }
+
+    fn interval(&self, key: &Key) -> Duration {
+        self.intervals.get(key.job).copied().unwrap_or_default()
+    }
+
+    /// How long its oldest update waits for others.
+    fn wait_of(&self, key: &Key, slot: &Slot) -> Duration {
+        if slot.hurry { Duration::ZERO } else { self.interval(key) }
+    }
+
+    fn due_at(&self, key: &Key, slot: &Slot) -> Option<Instant> {
+        if slot.phase == Phase::Busy {
+            return None;
+        }
+        let due = slot.since()? + self.wait_of(key, slot);
+        Some(slot.not_before.map_or(due, |not_before| due.max(not_before)))
+    }
+
+    fn due(&self, now: Instant) -> Vec<Key> {
+        let due = self.slots.iter().filter_map(|(key, slot)| Some((self.due_at(key, slot)?, key)));
+        let mut due: Vec<_> = due.filter(|(at, _)| *at <= now).collect();
+        due.sort();
+        due.into_iter().map(|(_, key)| key.clone()).collect()
+    }
+
+    /// The runs that a key's has to come after, of those that are owed still.
+    fn unsettled_targets(&self, key: &Key) -> BTreeMap<ShardId, u64> {
+        let Some(slot) = self.slots.get(key) else { return BTreeMap::new() };
+        let unsettled = slot.after.iter().filter(|(target, number)| self.is_owed(key.job, target, **number));
+        unsettled.map(|(target, number)| (target.clone(), *number)).collect()
+    }
+
+    fn is_owed(&self, job: usize, target: &ShardId, number: u64) -> bool {
+        let slot = self.slots.get(&Key { job, shard: target.clone() });
+        slot.is_some_and(|slot| slot.groups().any(|group| group.first <= number))
+    }
+
+    /// Whom a key that is due still waits for.
+    fn holders<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = Key> + 'a {
+        let waits_for = self.slots.get(key).and_then(|slot| slot.waits_for.as_ref());
+        let owed = waits_for
+            .into_iter()
+            .flatten()
+            .filter(|(target, number)| **target != key.shard && self.is_owed(key.job, target, **number));
+        owed.map(|(target, _)| Key { job: key.job, shard: target.clone() })
+    }
+
+    fn is_held_up(&self, key: &Key) -> bool {
+        self.holders(key).next().is_some()
+    }
+
+    /// Whether those that a key waits for wait for it: documents went both ways, and no order is right for all of them.
+    fn is_in_a_circle(&self, key: &Key) -> bool {
+        let mut seen = BTreeSet::new();
+        let mut ahead: Vec<Key> = self.holders(key).collect();
+        while let Some(holder) = ahead.pop() {
+            if holder == *key {
+                return true;
+            }
+            if self.slots.get(&holder).is_some_and(|slot| slot.phase == Phase::Free)
+                && seen.insert(holder.clone())
+            {
+                ahead.extend(self.holders(&holder));
+            }
+        }
+        false
+    }
+
+    fn forget_if_idle(&mut self, key: &Key) {
+        if self.slots.get(key).is_some_and(Slot::is_idle) {
+            self.slots.remove(key);
+        }
+    }
+}
+
+/// What is owed of a key, as far as a decision needs it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Owed {
+    groups: Vec<(Option<Mark>, Instant)>,
+    unmarked_since: Option<Instant>,
+    due_if_since: Duration,
+    now: Instant,
+    has_patience: bool,
+}
+
+impl Owed {
+    /// Decides by the record of last runs as it is now; without one, in doubt, it runs.
+    pub fn decide(&self, record: Option<&Record>) -> Decision {
+        let covers = |mark: &Option<Mark>| mark.is_some_and(|mark| record.is_some_and(|r| r.covers(mark)));
+        let left = || self.groups.iter().skip_while(|(mark, _)| covers(mark));
+        let oldest = left().map(|(_, since)| *since).chain(self.unmarked_since).min();
+        let Some(oldest) = oldest else { return Decision::NothingDue };
+        if oldest + self.due_if_since > self.now {
+            return Decision::NothingDue;
+        }
+        // Only if it would settle all that is due: otherwise there has to be a run of one's own anyway.
+        let is_due = |since: Instant| since + self.due_if_since <= self.now;
+        let is_under_way = |mark: Option<Mark>| {
+            mark.is_some_and(|mark| record.is_some_and(|record| record.is_under_way_since(mark)))
+        };
+        let all_under_way = left().filter(|(_, since)| is_due(*since)).all(|(mark, _)| is_under_way(*mark))
+            && !self.unmarked_since.is_some_and(is_due);
+        if all_under_way && self.has_patience { Decision::UnderWay } else { Decision::Run }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,207 @@
+use super::*;
+use crate::testkit::testing::shard;
+
+const INTERVAL: Duration = Duration::from_millis(100);
+
+fn at(ms: u64) -> Instant {
+    Instant::from_start(Duration::from_millis(ms))
+}
+
+fn key(name: &str) -> Key {
+    Key { job: 0, shard: shard(name) }
+}
+
+fn scheduler() -> Scheduler {
+    Scheduler::new(vec![INTERVAL])
+}
+
+/// A change of `name`, from which documents moved to those.
+fn change(name: &str, moved_to: &[&str]) -> (ShardId, Change) {
+    let moved_to = moved_to.iter().map(|target| shard(target)).collect();
+    (shard(name), Change { documents: 1, offsets: Some((5, 6)), moved_to })
+}
+
+fn request(scheduler: &mut Scheduler, changes: &[(ShardId, Change)], ticket: u64, ms: u64) {
+    let changes = changes.iter().cloned().collect();
+    scheduler.request(&[0], &changes, 3, Some(7), Some((1, ticket)), at(ms));
+}
+
+fn mark(scheduler: &mut Scheduler, name: &str, counter: u64) {
+    assert!(scheduler.to_mark(10).contains(&key(name)));
+    scheduler.marked(&key(name), Some(Mark { generation: 1, counter }));
+}
+
+/// Decides, and runs with success if that is what it says.
+fn run(scheduler: &mut Scheduler, name: &str) -> Settled {
+    scheduler.begin_run(&key(name)).expect("something is owed");
+    scheduler.succeeded(&key(name))
+}
+
+#[test]
+fn a_change_waits_for_others_and_one_run_settles_them() {
+    let mut scheduler = scheduler();
+    request(&mut scheduler, &[change("a", &[])], 1, 0);
+    request(&mut scheduler, &[change("a", &[])], 2, 50);
+    assert_eq!(scheduler.start_due(at(99)), []);
+    assert_eq!(scheduler.next_due(at(99)), Some(at(100)));
+    assert_eq!(scheduler.start_due(at(100)), [key("a")]);
+    assert_eq!(scheduler.start_due(at(1000)), [], "one at a time");
+    assert_eq!(scheduler.owed(&key("a"), at(100)).decide(None), Decision::Run);
+    let group = scheduler.begin_run(&key("a")).unwrap();
+    assert_eq!(group.spans[&3], Span { documents: 2, offsets: Some((5, 6)), watermark: Some(7) });
+    request(&mut scheduler, &[change("a", &[])], 3, 110);
+    let settled = scheduler.succeeded(&key("a"));
+    assert_eq!(settled, Settled { waiters: vec![(1, 2)], requests: 2, since: Some(at(0)) });
+    assert_eq!(scheduler.next_due(at(110)), Some(at(210)), "what came while it ran is owed");
+    assert_eq!(scheduler.pending(0), 1);
+    assert_eq!(scheduler.start_due(at(210)), [key("a")]);
+    assert_eq!(run(&mut scheduler, "a").waiters, [(1, 3)]);
+    assert_eq!(scheduler.pending(0), 0);
+}
+
+#[test]
+fn what_another_workers_run_covers_is_dropped_and_the_rest_waits_for_its_own_time() {
+    let mut scheduler = scheduler();
+    request(&mut scheduler, &[change("a", &[])], 1, 0);
+    mark(&mut scheduler, "a", 4);
+    request(&mut scheduler, &[change("a", &[])], 2, 60);
+    mark(&mut scheduler, "a", 5);
+    assert_eq!(scheduler.start_due(at(100)), [key("a")]);
+    let record = Record { generation: 1, counter: 5, succeeded: 5 };
+    assert_eq!(scheduler.owed(&key("a"), at(100)).decide(Some(&record)), Decision::NothingDue);
+    assert_eq!(
+        scheduler.covered(&key("a"), &record).waiters,
+        [(1, 1)],
+        "the later one was there before run 5"
+    );
+    scheduler.put_off(&key("a"), None, at(100));
+    assert_eq!(scheduler.next_due(at(100)), Some(at(160)));
+    assert_eq!(scheduler.start_due(at(160)), [key("a")]);
+    assert_eq!(scheduler.owed(&key("a"), at(160)).decide(Some(&record)), Decision::Run);
+}
+
+#[test]
+fn whatever_is_not_known_is_run() {
+    let record = Record { generation: 1, counter: 9, succeeded: 9 };
+    for mark_found in
+        [None, Some(Mark { generation: 2, counter: 1 }), Some(Mark { generation: 1, counter: 9 })]
+    {
+        let mut scheduler = scheduler();
+        request(&mut scheduler, &[change("a", &[])], 1, 0);
+        assert_eq!(scheduler.to_mark(10), [key("a")]);
+        // While the counter is being asked for, nothing is known either.
+        assert_eq!(scheduler.owed(&key("a"), at(100)).decide(Some(&record)), Decision::Run);
+        scheduler.marked(&key("a"), mark_found);
+        assert_eq!(scheduler.owed(&key("a"), at(100)).decide(Some(&record)), Decision::Run, "{mark_found:?}");
+        assert_eq!(scheduler.owed(&key("a"), at(100)).decide(None), Decision::Run);
+        assert_eq!(scheduler.covered(&key("a"), &record), Settled::default());
+    }
+}
+
+#[test]
+fn tickets_are_settled_in_their_order_even_if_a_later_one_is_known_to_be_covered() {
+    let mut scheduler = scheduler();
+    request(&mut scheduler, &[change("a", &[])], 1, 0);
+    scheduler.to_mark(10);
+    scheduler.marked(&key("a"), None);
+    request(&mut scheduler, &[change("a", &[])], 2, 1);
+    mark(&mut scheduler, "a", 4);
+    let record = Record { generation: 1, counter: 5, succeeded: 5 };
+    assert_eq!(scheduler.covered(&key("a"), &record), Settled::default());
+    assert_eq!(scheduler.owed(&key("a"), at(100)).decide(Some(&record)), Decision::Run);
+}
+
+#[test]
+fn a_run_under_way_elsewhere_is_waited_for_but_not_for_ever() {
+    let mut scheduler = scheduler();
+    request(&mut scheduler, &[change("a", &[])], 1, 0);
+    mark(&mut scheduler, "a", 4);
+    let record = Record { generation: 1, counter: 5, succeeded: 4 };
+    let mut now = 100;
+    loop {
+        assert_eq!(scheduler.start_due(at(now)), [key("a")]);
+        if scheduler.owed(&key("a"), at(now)).decide(Some(&record)) == Decision::Run {
+            break;
+        }
+        scheduler.put_off(&key("a"), Some(at(now + 20)), at(now));
+        assert_eq!(scheduler.start_due(at(now + 19)), []);
+        now += 20;
+        assert!(now < 1000, "it may have died");
+    }
+    assert_eq!(now, 200, "an interval longer");
+}
+
+#[test]
+fn what_failed_stays_owed_with_all_that_came_since() {
+    let mut scheduler = scheduler();
+    request(&mut scheduler, &[change("a", &[])], 1, 0);
+    assert_eq!(scheduler.start_due(at(100)), [key("a")]);
+    scheduler.begin_run(&key("a"));
+    request(&mut scheduler, &[change("a", &[])], 2, 105);
+    scheduler.failed(&key("a"), at(130));
+    assert_eq!(scheduler.start_due(at(129)), []);
+    assert_eq!(scheduler.start_due(at(130)), [key("a")]);
+    assert_eq!(run(&mut scheduler, "a"), Settled { waiters: vec![(1, 2)], requests: 2, since: Some(at(0)) });
+}
+
+#[test]
+fn a_geoshard_waits_for_those_that_its_documents_moved_to() {
+    let mut scheduler = scheduler();
+    request(&mut scheduler, &[change("from", &[])], 1, 0);
+    request(&mut scheduler, &[change("from", &["to"]), change("to", &[])], 2, 50);
+    assert_eq!(scheduler.start_due(at(100)), [], "its own time has come, the other's has not");
+    // What moves from now on does not hold it up any longer.
+    request(&mut scheduler, &[change("from", &["more"]), change("more", &[])], 3, 120);
+    assert_eq!(scheduler.start_due(at(150)), [key("to")]);
+    assert_eq!(scheduler.start_due(at(151)), [], "the other runs");
+    scheduler.begin_run(&key("to"));
+    scheduler.failed(&key("to"), at(170));
+    assert_eq!(scheduler.start_due(at(160)), [], "twice rather than never");
+    assert_eq!(scheduler.start_due(at(170)), [key("to")]);
+    run(&mut scheduler, "to");
+    assert_eq!(scheduler.start_due(at(171)), [key("from")]);
+}
+
+#[test]
+fn documents_that_change_places_do_not_block_each_other() {
+    let mut scheduler = scheduler();
+    let circle = [change("a", &["b"]), change("b", &["c"]), change("c", &["a"]), change("d", &["a"])];
+    request(&mut scheduler, &circle, 1, 0);
+    assert_eq!(scheduler.start_due(at(100)), [key("a")], "one has to be the first");
+    for (done, next) in [("a", ["c", "d"].as_slice()), ("c", &["b"])] {
+        run(&mut scheduler, done);
+        let next: Vec<Key> = next.iter().map(|name| key(name)).collect();
+        assert_eq!(scheduler.start_due(at(101)), next);
+    }
+}
+
+#[test]
+fn who_has_to_go_does_not_wait_for_company() {
+    let mut scheduler = scheduler();
+    request(&mut scheduler, &[change("a", &[])], 1, 0);
+    scheduler.request(&[0], &BTreeMap::from([change("b", &[])]), 4, None, Some((2, 1)), at(0));
+    scheduler.hurry(Some(1));
+    assert_eq!(scheduler.start_due(at(1)), [key("a")]);
+    assert_eq!(scheduler.owed(&key("a"), at(1)).decide(Some(&Record::new(1))), Decision::Run);
+    run(&mut scheduler, "a");
+    request(&mut scheduler, &[change("a", &[])], 2, 2);
+    assert_eq!(scheduler.start_due(at(3)), [], "the next one again");
+    scheduler.hurry(None);
+    assert_eq!(scheduler.start_due(at(3)).len(), 2);
+}
+
+#[test]
+fn what_is_owed_of_a_key_is_bounded_and_nothing_of_it_is_forgotten() {
+    let mut scheduler = scheduler();
+    for n in 0..100 {
+        request(&mut scheduler, &[change("a", &[])], n, n);
+        mark(&mut scheduler, "a", n);
+    }
+    assert_eq!(scheduler.slots[&key("a")].marked.len(), MAX_GROUPS);
+    // Those that were taken together are as new as the newest of them.
+    let record = Record { generation: 1, counter: 99, succeeded: 99 };
+    assert_eq!(scheduler.covered(&key("a"), &record).waiters.last(), Some(&(1, MAX_GROUPS as u64 - 2)));
+    assert_eq!(scheduler.start_due(at(1000)), [key("a")]);
+    let settled = run(&mut scheduler, "a");
+    assert_eq!((settled.waiters, settled.requests), (vec![(1, 99)], 100 - MAX_GROUPS as u64 + 1));
+}

@@ -1,0 +1,38 @@
+//! Runs a batch against Elasticsearch: the mover's only I/O.
+
+use crate::core::mover::{Desk, Entry, Finished, ReadDocuments, ReadPlacements};
+use crate::io::elastic::rounds::{Halt, Lease, Rounds};
+
+/// Carries out a batch: in one slice, unless its patches have more copies to read than [`Desk::max_copy_bytes`]. Once the
+/// lease has ended nothing more is sent, and entries that were not done come back as [`crate::core::mover::Outcome::Again`].
+///
+/// # Errors
+/// If Elasticsearch refuses the credentials. The desk is lost then, which is harmless: nothing may go on.
+pub async fn run(desk: Desk, entries: Vec<Entry>, rounds: &Rounds, lease: &Lease) -> Result<Finished, Halt> {
+    // What was found out of date, or not at all, is read from another node than before.
+    let look = entries.iter().map(|entry| entry.carry.looks()).max().unwrap_or_default();
+    let rounds = &Rounds { look, ..rounds.clone() };
+    let batch = ReadPlacements::begin(desk, entries);
+    let answers = rounds.mget(batch.gets(), lease).await?;
+    let mut slice = batch.answered(answers);
+    loop {
+        let rest = slice.cut();
+        let finished = run_slice(slice, rounds, lease).await?;
+        let Some(rest) = rest else { return Ok(finished) };
+        slice = finished.go_on(rest);
+    }
+}
+
+/// The rounds after the placements were read.
+async fn run_slice(batch: ReadDocuments, rounds: &Rounds, lease: &Lease) -> Result<Finished, Halt> {
+    let answers = rounds.mget(batch.gets(), lease).await?;
+    let batch = batch.answered(answers);
+    let answers = rounds.bulk(batch.ops(), lease).await?;
+    let batch = batch.answered(answers);
+    let answers = rounds.bulk(batch.ops(), lease).await?;
+    let batch = batch.answered(answers);
+    let answers = rounds.mget(batch.gets(), lease).await?;
+    let batch = batch.answered(answers);
+    let answers = rounds.bulk(batch.ops(), lease).await?;
+    Ok(batch.answered(answers))
+}

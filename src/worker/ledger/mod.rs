@@ -1,0 +1,555 @@
+//! What a partition owes: every record that was read and is not done yet, and the watermark that follows from it.
+//!
+//! Pure: records and outcomes go in with the time, entries to work on and letters to deliver come out. One ledger per
+//! assignment; nothing of it survives a revocation, since the next owner reads the same records again.
+//!
+//! *Invariant (INV-3):* [`Ledger::watermark`] is never above the first record of anything that is pending, in flight, apart,
+//! parked, waiting for the source of truth, or on its way to the dead-letter topic; nor of anything whose old copies are left to delete.
+
+mod apart;
+mod asking;
+mod separate;
+mod sweeps;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use self::apart::Apart;
+use self::asking::{Asking, Kept};
+pub use self::separate::Reread;
+use self::sweeps::Sweeps;
+use super::budget::RECORD_OVERHEAD_BYTES;
+use super::record::Record;
+use crate::base::clock::Instant;
+use crate::base::ids::{DocId, ShardId};
+use crate::base::position::{Epoch, Position};
+use crate::base::sabotage::{self, Sabotage};
+use crate::core::dirty_set::DirtySet;
+use crate::core::mover::{self, Carry, Done, Entry, Outcome, Refusal, Rules, Settled, Touched};
+use crate::core::write::{Fold, Write};
+use crate::geoshard::GeoshardMap;
+use crate::worker::distribution::scheduler::Change;
+use crate::worker::refeed::Question;
+
+/// What the dirty set holds for a document.
+#[derive(Debug, Clone)]
+struct Dirty {
+    /// Shared with the entry that was handed out, if one was.
+    fold: Arc<Fold>,
+    /// When its first record was read.
+    since: Instant,
+    /// What it costs to hold.
+    bytes: usize,
+}
+
+/// An entry that waits for its document's next record (protocol, step 1).
+#[derive(Debug, Clone)]
+struct Parked {
+    score: i64,
+    dirty: Dirty,
+    until: Position,
+}
+
+/// A fold for the dead-letter topic.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Undeliverable {
+    /// The document.
+    pub id: DocId,
+    /// What was asked for.
+    pub fold: Fold,
+    /// Why it cannot be done.
+    pub refusal: Refusal,
+    /// The step that refused it: `fold` or `write`.
+    pub stage: &'static str,
+    /// The record, if it is only one, and was read from the topic again.
+    pub record: Option<Arc<Record>>,
+}
+
+impl Undeliverable {
+    /// What it costs to hold.
+    pub fn bytes(&self) -> usize {
+        held_bytes(&self.id, &self.fold)
+    }
+}
+
+/// What settling a batch came to, in documents.
+#[derive(Debug, Default, PartialEq)]
+pub struct Settlement {
+    /// Folds whose last copy was written, and how many of them moved.
+    pub indexed: u64,
+    /// See [`Done::Indexed`].
+    pub moved: u64,
+    /// See [`Done::Deleted`].
+    pub deleted: u64,
+    /// See [`Done::AlreadyApplied`].
+    pub already_applied: u64,
+    /// See [`Done::Dropped`].
+    pub dropped: u64,
+    /// See [`Done::NothingToPlace`].
+    pub nothing_to_place: u64,
+    /// Records that went into a fold with a newer one.
+    pub folded: u64,
+    /// Entries that wait for their document's next record now, each with the position it waits for.
+    pub parked: Vec<(DocId, Position, Position)>,
+    /// Recorded decisions of records that never came, finished.
+    pub finished_recorded: Vec<(DocId, Position)>,
+    /// Placements set back to the last good copy.
+    pub set_back: Vec<(DocId, Position)>,
+    /// Entries that wait for the source of truth now.
+    pub asking: u64,
+    /// Entries that join the next batch, by reason.
+    pub again: BTreeMap<&'static str, u64>,
+    /// For the dead-letter topic.
+    pub undeliverable: Vec<Undeliverable>,
+    /// What changed in which geoshard.
+    pub changes: BTreeMap<ShardId, Change>,
+}
+
+impl Settlement {
+    /// Whether anything came to an end.
+    pub fn made_progress(&self) -> bool {
+        self.indexed + self.deleted + self.already_applied + self.dropped > 0
+            || self.asking > 0
+            || !(self.parked.is_empty() && self.set_back.is_empty() && self.undeliverable.is_empty())
+    }
+}
+
+/// See the top of this file.
+#[derive(Debug, Clone)]
+pub struct Ledger {
+    rules: Rules,
+    epoch: Epoch,
+    dirty: DirtySet<DocId, Dirty>,
+    parked: HashMap<DocId, Parked, ahash::RandomState>,
+    /// Which parked entry waits for which position. A position is one record, so one document; but where a producer put
+    /// a key into two partitions, that of the other one may be recorded, and two documents wait for the same number.
+    parked_until: BTreeSet<(Position, DocId)>,
+    carries: HashMap<DocId, Carry, ahash::RandomState>,
+    /// What came back from a batch, and not for want of an answer. Its documents are not in `dirty`.
+    apart: HashMap<DocId, Apart, ahash::RandomState>,
+    /// When each of those is due again that is not in a batch.
+    due: BTreeSet<(Instant, DocId)>,
+    /// Records to be read again.
+    rereads: Vec<Reread>,
+    asking: HashMap<DocId, Asking, ahash::RandomState>,
+    questions: Vec<Question>,
+    /// Answers of the source.
+    kept: HashMap<DocId, Kept, ahash::RandomState>,
+    sweeps: Sweeps,
+    /// First offsets of what is on its way to the dead-letter topic.
+    letters: BTreeMap<i64, u32>,
+    /// Folds that rejected a newer one; delivered with the next settlement.
+    rejected: Vec<Undeliverable>,
+    next_offset: Option<i64>,
+    bytes: usize,
+}
+
+impl Ledger {
+    /// A partition of which nothing was read yet.
+    pub fn new(rules: Rules, epoch: Epoch) -> Self {
+        Self {
+            rules,
+            epoch,
+            dirty: DirtySet::new(),
+            parked: HashMap::default(),
+            parked_until: BTreeSet::new(),
+            carries: HashMap::default(),
+            apart: HashMap::default(),
+            due: BTreeSet::new(),
+            rereads: Vec::new(),
+            asking: HashMap::default(),
+            questions: Vec::new(),
+            kept: HashMap::default(),
+            sweeps: Sweeps::default(),
+            letters: BTreeMap::new(),
+            rejected: Vec::new(),
+            next_offset: None,
+            bytes: 0,
+        }
+    }
+
+    /// From now on the targets of records are those of this map.
+    pub fn place_by(&mut self, map: Arc<GeoshardMap>) {
+        self.rules.map = map;
+    }
+
+    /// Takes a decoded record. What it makes undeliverable (a patch that leaves its document without a location)
+    /// comes with [`Ledger::take_rejected`].
+    pub fn take(&mut self, write: Write, now: Instant) {
+        let offset = write.position.offset();
+        let rules = &self.rules;
+        let (id, mut fold) = Fold::from_write(write, |at| rules.map.locate(at).clone());
+        if let Some(tally) = &rules.tally {
+            fold = fold.counted_by(tally);
+        }
+        let bytes = held_bytes(&id, &fold);
+        let dirty = Dirty { fold: Arc::new(fold), since: now, bytes };
+        self.bytes += bytes;
+        let mut dirty = Some(dirty);
+        if !self.asking.is_empty() {
+            dirty = dirty.and_then(|dirty| self.take_while_asking(&id, dirty));
+        }
+        if !self.apart.is_empty() {
+            dirty = dirty.and_then(|dirty| self.take_while_apart(&id, offset, dirty));
+        }
+        match dirty {
+            Some(dirty) if self.parked.is_empty() => self.add(id, offset, dirty),
+            Some(dirty) => self.take_while_parked(id, offset, dirty),
+            None => {}
+        }
+        self.read_up_to(offset + 1);
+    }
+
+    /// Takes note that the partition was read up to `next_offset`, whatever was there (a bad record, a transaction marker).
+    pub fn read_up_to(&mut self, next_offset: i64) {
+        if self.next_offset.is_some_and(|known| known >= next_offset) {
+            return;
+        }
+        self.next_offset = Some(next_offset);
+        if let Some(last_read) = Position::new(self.epoch, next_offset - 1)
+            && self.parked_until.first().is_some_and(|(until, _)| *until <= last_read)
+        {
+            self.release_passed(last_read);
+        }
+    }
+
+    /// The record at `offset` is on its way to the dead-letter topic: the watermark waits for [`Ledger::delivered`].
+    pub fn letter_sent(&mut self, offset: i64) {
+        *self.letters.entry(offset).or_default() += 1;
+    }
+
+    /// The dead letter whose first record is at `offset` was acknowledged.
+    pub fn delivered(&mut self, offset: i64) {
+        if let Some(count) = self.letters.get_mut(&offset) {
+            *count -= 1;
+            if *count == 0 {
+                self.letters.remove(&offset);
+            }
+        }
+    }
+
+    /// Hands out the entries that are dirty for the longest time: those of earlier batches that are not done and are due `now`, and new
+    /// ones up to `max_documents` and about `max_bytes` in all, but at least one.
+    pub fn hand_out(&mut self, max_documents: usize, max_bytes: usize, now: Instant) -> Vec<Entry> {
+        let mut entries =
+            if self.due.is_empty() { Vec::new() } else { self.hand_out_apart(max_documents, now) };
+        let held: usize = self.dirty.in_flight().map(|entry| entry.value.bytes).sum();
+        let held_apart: usize = entries.iter().map(|entry| held_bytes(&entry.id, &entry.fold)).sum();
+        let mut budget = max_bytes.saturating_sub(held + held_apart);
+        let affordable = self
+            .dirty
+            .pending()
+            .take(max_documents)
+            .take_while(|entry| {
+                let fits = entry.value.bytes <= budget;
+                budget = budget.saturating_sub(entry.value.bytes);
+                fits
+            })
+            .count()
+            .max(1);
+        let room = max_documents.max(1) - entries.len();
+        let n = (self.dirty.in_flight_len() + affordable).min(room);
+        let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
+        let (carries, kept) = (&self.carries, &self.kept);
+        let handed_out = self.dirty.reserve(n, false, |id, older, newer| merge.merge(id, older, newer));
+        entries.extend(handed_out.map(|entry| Entry {
+            id: entry.key.clone(),
+            fold: entry.value.fold.clone(),
+            carry: carries.get(entry.key).cloned().unwrap_or_default(),
+            fetched: kept.get(entry.key).map(|kept| Box::new(kept.fetched.clone())),
+        }));
+        entries
+    }
+
+    /// Takes the outcomes of a batch.
+    pub fn settle(&mut self, settled: Vec<Settled>, now: Instant) -> Settlement {
+        let mut sum = Settlement::default();
+        for Settled { entry, outcome, touched } in settled {
+            // There are seldom any, and each look would hash the id.
+            if !self.carries.is_empty() {
+                self.carries.remove(&entry.id);
+            }
+            if outcome == Outcome::Fetch {
+                sum.asking += 1;
+                self.ask(entry);
+                continue;
+            }
+            let Entry { id, fold, carry, .. } = entry;
+            // What waits for a commit may wait for long, and can ask again.
+            if !matches!(&outcome, Outcome::Again { carry, .. } if !carry.awaits_commit) {
+                self.forget_answer(&id);
+            }
+            if carry.finish_recorded && matches!(outcome, Outcome::Done(_)) {
+                sum.finished_recorded.push((id.clone(), fold.last));
+            }
+            if matches!(outcome, Outcome::Done(_) | Outcome::DeadLetter(_)) {
+                note_changes(&mut sum.changes, touched, &fold);
+            }
+            match outcome {
+                Outcome::Again { .. } if sabotage::is(Sabotage::ForgetOnFailure) => sum.dropped += 1,
+                Outcome::Again { reason, carry } => {
+                    *sum.again.entry(reason).or_default() += 1;
+                    if reason == mover::SET_BACK {
+                        sum.set_back.push((id.clone(), fold.last));
+                    }
+                    if reason == mover::REFUSED_FOLD {
+                        self.separate(id, &fold, carry.refusal, now);
+                        continue;
+                    }
+                    let was_answered = reason != mover::UNANSWERED;
+                    if was_answered || carry.refusal.is_some() || self.apart.contains_key(&id) {
+                        self.put_apart(id, fold.first.offset(), carry, was_answered, now);
+                    } else if carry != Carry::default() {
+                        self.carries.insert(id, carry);
+                    }
+                    continue;
+                }
+                // Asked for above.
+                Outcome::Fetch => continue,
+                Outcome::Parked { until } => {
+                    sum.parked.push((id.clone(), fold.last, until));
+                    self.park(id, until);
+                    continue;
+                }
+                Outcome::DeadLetter(refusal) => {
+                    let record = self.single_record(&id);
+                    self.commit(&id);
+                    self.letter_sent(fold.first.offset());
+                    let fold = Arc::unwrap_or_clone(fold);
+                    sum.undeliverable.push(Undeliverable { id, fold, refusal, stage: "write", record });
+                    continue;
+                }
+                Outcome::Done(Done::Indexed { moved }) => {
+                    sum.indexed += 1;
+                    sum.moved += u64::from(moved);
+                }
+                Outcome::Done(Done::Deleted) => sum.deleted += 1,
+                Outcome::Done(Done::AlreadyApplied) => sum.already_applied += 1,
+                Outcome::Done(Done::Dropped) => sum.dropped += 1,
+                Outcome::Done(Done::NothingToPlace) => sum.nothing_to_place += 1,
+            }
+            sum.folded += u64::from(fold.records) - 1;
+            self.commit(&id);
+        }
+        sum
+    }
+
+    /// Folds that a merge made undeliverable since the last call. The watermark waits for them already.
+    pub fn take_rejected(&mut self) -> Vec<Undeliverable> {
+        let rejected = std::mem::take(&mut self.rejected);
+        for letter in &rejected {
+            self.letter_sent(letter.fold.first.offset());
+        }
+        rejected
+    }
+
+    /// The offset below which everything is done; `None` before the first record.
+    pub fn watermark(&self) -> Option<i64> {
+        let is_parked_owed = !sabotage::is(Sabotage::CommitAboveParked);
+        let parked = self.parked.values().filter(|_| is_parked_owed).map(|parked| parked.score).min();
+        let dirty = if sabotage::is(Sabotage::CommitAboveFailed) {
+            self.dirty.lowest_pending()
+        } else {
+            self.dirty.lowest_score()
+        };
+        let letters = self.letters.first_key_value().map(|(offset, _)| *offset);
+        let rejected = self.rejected.iter().map(|letter| letter.fold.first.offset()).min();
+        let apart = [self.lowest_apart(), self.lowest_asking(), self.lowest_swept()];
+        let oldest_owed = [dirty, parked, letters, rejected].into_iter().chain(apart).flatten().min();
+        oldest_owed.or(self.next_offset)
+    }
+
+    /// Since when the oldest document is dirty that waits for nothing but its batch, or for an answer: reading waits for it. Parked ones
+    /// wait for a record. What is apart may never settle, and holds only the watermark.
+    pub fn oldest_since(&self) -> Option<Instant> {
+        let first = |mut entries: crate::core::dirty_set::Entries<'_, DocId, Dirty>| {
+            entries.next().map(|e| e.value.since)
+        };
+        [first(self.dirty.pending()), first(self.dirty.in_flight())].into_iter().flatten().min()
+    }
+
+    /// Since when the oldest document that can be worked on is dirty, what is apart included: for people.
+    pub fn oldest_owed_since(&self) -> Option<Instant> {
+        self.apart.values().map(|apart| apart.dirty.since).chain(self.oldest_since()).min()
+    }
+
+    /// Since when the oldest document that was not handed out yet is dirty.
+    pub fn pending_since(&self) -> Option<Instant> {
+        self.dirty.pending().next().map(|entry| entry.value.since)
+    }
+
+    /// The offset after the last record read.
+    pub fn next_offset(&self) -> Option<i64> {
+        self.next_offset
+    }
+
+    /// Documents not handed out yet.
+    pub fn pending(&self) -> usize {
+        self.dirty.pending_len()
+    }
+
+    /// Documents that were handed out and are not done.
+    pub fn in_flight(&self) -> usize {
+        self.dirty.in_flight_len() + self.apart.len()
+    }
+
+    /// Whether an entry of an earlier batch waits for nothing but an answer.
+    pub fn has_unanswered(&self) -> bool {
+        self.dirty.in_flight_len() > 0
+    }
+
+    /// Documents that wait for their next record.
+    pub fn parked(&self) -> usize {
+        self.parked.len()
+    }
+
+    /// Documents that are dirty in any way.
+    pub fn documents(&self) -> usize {
+        self.dirty.len() + self.apart.len() + self.parked.len() + self.asking.len()
+    }
+
+    /// Bytes that all folds hold.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether anything is dirty that can be worked on.
+    pub fn has_work(&self) -> bool {
+        !(self.dirty.is_empty() && self.apart.is_empty())
+    }
+
+    /// Whether any of that may be handed out `now`.
+    pub fn has_due_work(&self, now: Instant) -> bool {
+        !self.dirty.is_empty() || self.next_retry().is_some_and(|due| due <= now)
+    }
+
+    /// Whether all that is left is parked, or waits for a commit that has to pass what is parked: nothing but new records can
+    /// help.
+    pub fn only_parked(&self) -> bool {
+        let awaits_commit = |id: &DocId| self.carries.get(id).is_some_and(|carry| carry.awaits_commit);
+        let is_stuck = self.dirty.pending_len() == 0
+            && self.dirty.in_flight().all(|entry| awaits_commit(entry.key))
+            && self.apart.values().all(|apart| apart.carry.awaits_commit);
+        let nothing_comes = self.letters.is_empty() && self.rejected.is_empty() && self.asking.is_empty();
+        is_stuck && nothing_comes && !self.parked.is_empty()
+    }
+
+    fn add(&mut self, id: DocId, score: i64, dirty: Dirty) {
+        let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
+        self.dirty.add(id, score, dirty, |id, older, newer| merge.merge(id, older, newer));
+    }
+
+    fn take_while_parked(&mut self, id: DocId, offset: i64, dirty: Dirty) {
+        let Some(parked) = self.parked.get_mut(&id) else { return self.add(id, offset, dirty) };
+        let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
+        merge.merge(&id, &mut parked.dirty, dirty);
+        if parked.dirty.fold.last >= parked.until {
+            self.unpark(&id, Carry::default());
+        }
+    }
+
+    fn park(&mut self, id: DocId, until: Position) {
+        let Some((score, dirty)) = self.withdraw(&id) else { return };
+        if dirty.fold.last >= until {
+            return self.add(id, score, dirty);
+        }
+        self.parked_until.insert((until, id.clone()));
+        self.parked.insert(id, Parked { score, dirty, until });
+        if let Some(last_read) = self.next_offset.and_then(|next| Position::new(self.epoch, next - 1))
+            && until <= last_read
+        {
+            self.release_passed(last_read);
+        }
+    }
+
+    /// Everything up to `last_read` was read: entries parked for a record up to there wait for one that never comes.
+    fn release_passed(&mut self, last_read: Position) {
+        while let Some((until, id)) = self.parked_until.first()
+            && *until <= last_read
+        {
+            let id = id.clone();
+            self.unpark(&id, Carry { finish_recorded: true, ..Carry::default() });
+        }
+    }
+
+    fn unpark(&mut self, id: &DocId, carry: Carry) {
+        let Some(parked) = self.parked.remove(id) else { return };
+        self.parked_until.remove(&(parked.until, id.clone()));
+        if carry != Carry::default() {
+            self.carries.insert(id.clone(), carry);
+        }
+        self.add(id.clone(), parked.score, parked.dirty);
+    }
+
+    fn commit(&mut self, id: &DocId) {
+        if !self.apart.is_empty() && self.commit_apart(id) {
+            return;
+        }
+        if let Some(done) = self.dirty.commit_one(id) {
+            self.bytes -= done.bytes;
+        }
+    }
+}
+
+/// What a settled entry changed, added to what others did.
+fn note_changes(changes: &mut BTreeMap<ShardId, Change>, touched: Touched, fold: &Fold) {
+    let Touched { target, sources } = touched;
+    for source in sources {
+        note_change(changes, &source, target.as_ref(), (fold.first, fold.last));
+    }
+    if let Some(target) = target {
+        note_change(changes, &target, None, (fold.first, fold.last));
+    }
+}
+
+fn note_change(
+    changes: &mut BTreeMap<ShardId, Change>,
+    shard: &ShardId,
+    moved_to: Option<&ShardId>,
+    (first, last): (Position, Position),
+) {
+    let (first, last) = (first.offset(), last.offset());
+    let change = changes.entry(shard.clone()).or_default();
+    change.documents += 1;
+    change.offsets = Some(change.offsets.map_or((first, last), |(f, l)| (f.min(first), l.max(last))));
+    change.moved_to.extend(moved_to.cloned());
+}
+
+/// What it costs to hold a fold: a delete has no content, but a million of them are not free.
+fn held_bytes(id: &DocId, fold: &Fold) -> usize {
+    id.as_str().len() + fold.bytes() + RECORD_OVERHEAD_BYTES
+}
+
+/// Folds a newer value of a document into an older one, keeping the count of bytes.
+struct Merge<'a> {
+    rules: &'a Rules,
+    bytes: &'a mut usize,
+    rejected: &'a mut Vec<Undeliverable>,
+}
+
+impl Merge<'_> {
+    fn merge(&mut self, id: &DocId, older: &mut Dirty, mut newer: Dirty) {
+        if sabotage::is(Sabotage::LoseAFold) {
+            Arc::make_mut(&mut newer.fold).content = older.fold.content.clone();
+        }
+        *self.bytes -= older.bytes + newer.bytes;
+        older.since = older.since.min(newer.since);
+        let fold = Arc::make_mut(&mut older.fold);
+        if let Err(rejected) = fold.absorb(Arc::unwrap_or_clone(newer.fold), &self.rules.location) {
+            let refusal = Refusal { reason: rejected.reason(), detail: rejected.to_string() };
+            let stage = rejected.stage();
+            self.rejected.push(Undeliverable {
+                id: id.clone(),
+                fold: rejected.fold,
+                refusal,
+                stage,
+                record: None,
+            });
+        }
+        older.bytes = held_bytes(id, &older.fold);
+        *self.bytes += older.bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests;

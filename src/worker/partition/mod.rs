@@ -1,0 +1,866 @@
+//! One partition's task: decode, fold, one batch in flight, settle, publish the watermark. A room of its own: nothing
+//! here is shared with other partitions but the permits and the budget.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `first.rs` | where reading may start |
+//! | `keys.rs` | whether its keys are where `kafka.partitioner` puts them |
+//! | `maps.rs` | by which maps it acts |
+//! | `claim.rs` | that it is still this worker's, and what earlier owners may still do |
+//! | `letters.rs` | what goes to the dead-letter topic |
+//! | `refeed.rs` | what it asks the source of truth |
+//! | `reread.rs` | records of a refused fold, which are tried one by one |
+//! | `core/schemas/mod.rs` | a record that lacks a schema |
+//! | `distributions.rs` | what it asks the distributor for, and waits for |
+//! | `gates.rs` | what else must be done before an offset may be committed |
+//! | `tally.rs` | what is told whoever counts, and that it is told before |
+
+mod claim;
+mod distributions;
+mod first;
+pub mod gates;
+mod keys;
+mod letters;
+mod maps;
+mod refeed;
+mod reread;
+mod schemas;
+mod tally;
+mod turn;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use futures::future::{BoxFuture, Fuse, FusedFuture, FutureExt};
+use futures::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::{Instant as TokioInstant, MissedTickBehavior, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use self::claim::Ownership;
+use self::distributions::Distributions;
+use self::first::First;
+use self::gates::Gates;
+use self::letters::Delivered;
+use self::schemas::Asking;
+pub use self::tally::Counting;
+use self::tally::{Sending, Tally};
+pub use self::turn::TURNS_PER_REQUEST;
+use self::turn::Turn;
+use super::budget::{CacheShare, Meter};
+use super::ledger::{Ledger, Settlement};
+use super::limits::{self, LimitsReader};
+use super::record::Record;
+use super::reread::Reread;
+use super::topic_watch::TopicReader;
+use crate::base::clock::{Clock, Instant};
+use crate::base::position::{Epoch, Position};
+use crate::base::retry::{Delays, RetryPolicy};
+use crate::base::sabotage::{self, Sabotage};
+use crate::core::decode::{Decoder, RawRecord, Undecoded};
+use crate::core::mover::{self, Desk, Finished, Rules};
+use crate::core::offsets::Trouble;
+use crate::core::placement::PlacementCache;
+use crate::core::schemas::Schemas;
+use crate::io::claims::{Claimed, Claims};
+use crate::io::elastic::rounds::{self, Halt, Lease, Rounds};
+use crate::io::kafka::partitioner::Sample;
+use crate::io::maps::{MapsReader, MapsRecord};
+use crate::io::meta::Memory;
+use crate::io::registry::Registry;
+use crate::support::config::{LostRecords, Moves, Partitioner, Visibility as Promise};
+use crate::support::telemetry::events::{
+    BatchFailed, BatchFinished, EntryParked, GapWhileCounting, PartitionStopped, PlacementSetBack,
+    RecordedDecisionFinished,
+};
+use crate::support::telemetry::health::Health;
+use crate::support::telemetry::metrics::{Lookup, Metrics, Outcome as Counted, PartitionMetrics};
+use crate::support::telemetry::traces::{PartitionTraces, Traces};
+use crate::worker::dead_letter::LetterBox;
+use crate::worker::distribution::Distributor;
+use crate::worker::drive::run;
+use crate::worker::refeed::{Answered, Feeder};
+use crate::worker::visibility::{Seen, Subscription, Visibility};
+
+/// Records taken from the queue in one go, before the batch in flight gets its turn again.
+const RECORDS_AT_ONCE: usize = 512;
+
+/// How long old copies whose time has come wait for company, at most.
+const LONGEST_SWEEP_LINGER: Duration = Duration::from_secs(1);
+
+/// How often gauges are brought up to date.
+const GAUGE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Everything that all partition tasks of a worker need.
+pub struct Bench {
+    /// The topic's name.
+    pub topic: Arc<str>,
+    /// The configured epoch.
+    pub epoch: Epoch,
+    /// How many partitions the topic had when the worker started.
+    pub partitions: i32,
+    /// Where producers put a key.
+    pub partitioner: Partitioner,
+    /// What follows when the topic no longer has records that were not read yet.
+    pub lost_records: LostRecords,
+    /// Whether it is still that topic.
+    pub topic_reader: TopicReader,
+    /// Batching limits at startup. Only `deadline` stays fixed; the rest may be reloaded.
+    pub batching: Batching,
+    /// The limits in force.
+    pub limits: LimitsReader,
+    /// From record to write.
+    pub decoder: Decoder,
+    /// Where schemas are; `None` if no record needs one.
+    pub registry: Option<Registry>,
+    /// How documents are placed; by which map, `maps` tells.
+    pub rules: Rules,
+    /// Which maps are in force.
+    pub maps: MapsReader,
+    /// Claims partitions.
+    pub claims: Claims,
+    /// The way to Elasticsearch.
+    pub rounds: Rounds,
+    /// How many batches may be under way at once.
+    pub turns: Arc<Semaphore>,
+    /// What is promised of documents that move.
+    pub moves: Moves,
+    /// When searches find what was written.
+    pub visibility: Arc<Visibility>,
+    /// What is remembered of topic and partitions.
+    pub memory: Memory,
+    /// The way to the source of truth, if there is one.
+    pub refeed: Option<Feeder>,
+    /// What must follow a change of a geoshard, if anything is configured.
+    pub distributor: Option<Arc<Distributor>>,
+    /// Where records of refused folds are read again; `None`: such a fold is a dead letter as one.
+    pub reread: Option<Arc<dyn Reread>>,
+    /// The way to the dead-letter topic; `None` stops a partition at its first bad record.
+    pub dead_letters: Option<Arc<dyn LetterBox>>,
+    /// Where changes of the counts go; `None` if nothing is counted.
+    pub counting: Option<Arc<Counting>>,
+    /// Pause between attempts that made no progress.
+    pub retry: RetryPolicy,
+    /// Where spans go.
+    pub traces: Traces,
+    /// Boot time.
+    pub clock: Arc<dyn Clock>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Where a stopped partition shows.
+    pub health: Arc<Health>,
+    /// Where a reason to stop the whole worker goes.
+    pub fatal: mpsc::UnboundedSender<Halt>,
+}
+
+/// Batching limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batching {
+    /// Documents, at most.
+    pub max_documents: usize,
+    /// Bytes of folds, about.
+    pub max_bytes: usize,
+    /// How long a document may wait for company. All partitions send at the same moments, so far apart.
+    pub linger: Duration,
+    /// A partition whose oldest document is dirty for longer than this stops reading until it is written.
+    pub max_dirty_age: Duration,
+    /// After this long a batch sends nothing more.
+    pub deadline: Duration,
+}
+
+/// What the poll thread tells a partition task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Read and write.
+    Run,
+    /// The worker stops: take no more records, write all that is dirty, then end.
+    Drain,
+    /// The partition is revoked: finish the batch in flight, then end.
+    FinishBatch,
+}
+
+/// What the poll thread knows of a partition's offsets, beyond its records.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Known {
+    /// Everything below was handed over, or is no record: a transaction's marker, or taken by compaction.
+    pub read_to: Option<i64>,
+    /// The partition's first offset, if nothing of it was committed.
+    pub first: Option<i64>,
+    /// Why it cannot be read on.
+    pub trouble: Option<Trouble>,
+}
+
+/// What a partition task tells the poll thread, and is told.
+#[derive(Debug)]
+pub struct Published {
+    known: watch::Sender<Known>,
+    watermark: AtomicI64,
+    committed: AtomicI64,
+    drained: AtomicBool,
+}
+
+impl Published {
+    const NONE: i64 = -1;
+
+    /// Nothing read, nothing done.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            known: watch::Sender::default(),
+            watermark: AtomicI64::new(Self::NONE),
+            committed: AtomicI64::new(Self::NONE),
+            drained: AtomicBool::new(false),
+        })
+    }
+
+    /// The offset that may be committed.
+    pub fn watermark(&self) -> Option<i64> {
+        // Acquire: whoever sees the watermark may also rely on the acknowledgements that it stands for.
+        let offset = self.watermark.load(Ordering::Acquire);
+        (offset != Self::NONE).then_some(offset)
+    }
+
+    /// The broker acknowledged the commit of this offset.
+    pub fn set_committed(&self, offset: i64) {
+        self.committed.fetch_max(offset, Ordering::AcqRel);
+    }
+
+    /// The offset that the broker has acknowledged.
+    pub fn committed(&self) -> Option<i64> {
+        let offset = self.committed.load(Ordering::Acquire);
+        (offset != Self::NONE).then_some(offset)
+    }
+
+    /// Changes what is known of the offsets. Of [`Known::read_to`] after all records below it are in the task's queue.
+    pub fn tell(&self, change: impl FnOnce(&mut Known)) {
+        self.known.send_modify(change);
+    }
+
+    /// Whether the task has ended: it will do nothing more.
+    pub fn drained(&self) -> bool {
+        self.drained.load(Ordering::Acquire)
+    }
+}
+
+/// The name under which a stopped partition shows in [`Health`].
+pub fn stopped_part(partition: i32) -> String {
+    format!("partition {partition}")
+}
+
+const DEFECT: &str =
+    "its task ended unexpectedly; this is a defect in geofold, please report it with the log";
+
+fn show_stopped(bench: &Bench, partition: i32, offset: Option<i64>, reason: &str) {
+    bench.health.not_ready(stopped_part(partition), reason);
+    PartitionStopped { partition, offset, reason: &reason }.emit(&bench.metrics);
+}
+
+/// One partition's task, before it runs.
+pub struct Partition {
+    /// Its number.
+    pub number: i32,
+    /// What all tasks share.
+    pub bench: Arc<Bench>,
+    /// Its records.
+    pub records: mpsc::Receiver<Record>,
+    /// What to do.
+    pub mode: watch::Receiver<Mode>,
+    /// Ends it at once; whatever is under way is harmless by version.
+    pub cancel: CancellationToken,
+    /// Bytes held.
+    pub meter: Arc<Meter>,
+    /// What the poll thread may know.
+    pub published: Arc<Published>,
+    /// How many placements it may cache.
+    pub cache_share: Arc<CacheShare>,
+    /// Its counters.
+    pub metrics: PartitionMetrics,
+}
+
+type Batch = Fuse<BoxFuture<'static, Result<(Finished, Duration), Halt>>>;
+
+impl Partition {
+    /// Runs until drained, finished or cancelled.
+    pub async fn run(self) {
+        let cancel = self.cancel.clone();
+        let (number, bench, published) = (self.number, self.bench.clone(), self.published.clone());
+        let Ok(mut task) = catch_unwind(AssertUnwindSafe(|| Task::new(self))) else {
+            show_stopped(&bench, number, None, DEFECT);
+            published.drained.store(true, Ordering::Release);
+            return;
+        };
+        let ended = tokio::select! {
+            biased;
+            () = cancel.cancelled() => Ok(()),
+            // Without this a panic would leave a partition that nobody works on, and nobody would know.
+            ended = AssertUnwindSafe(task.run()).catch_unwind() => ended,
+        };
+        match ended {
+            Err(_) => task.stop(None, DEFECT),
+            Ok(()) if !cancel.is_cancelled() => task.leave_claim(),
+            Ok(()) => {}
+        }
+        // Whatever is left is read again by the next owner.
+        task.partition.meter.set_folded(0);
+        task.partition.published.drained.store(true, Ordering::Release);
+    }
+}
+
+struct Task {
+    partition: Partition,
+    ledger: Ledger,
+    gates: Gates,
+    distributions: Option<Distributions>,
+    /// What searches have to find before old copies go.
+    visibility: Subscription,
+    /// There while no batch is in flight.
+    desk: Option<Desk>,
+    batch: Batch,
+    /// As they were when the last batch ended, or later.
+    batching: Batching,
+    requests: rounds::Limits,
+    limits: LimitsReader,
+    /// Nothing is handed out before it has come.
+    turn: Turn,
+    /// Wakes when the record of the maps was read again.
+    maps: MapsReader,
+    /// The record that the task acts by.
+    acting: Arc<MapsRecord>,
+    /// The partition's claim, which also tells by which maps the task acts.
+    claim: Claimed,
+    /// What the poll thread knows of the offsets.
+    known: watch::Receiver<Known>,
+    ownership: Ownership,
+    batch_size: u32,
+    deliveries: FuturesUnordered<BoxFuture<'static, Delivered>>,
+    /// Records of refused folds that are read again.
+    rereading: FuturesUnordered<BoxFuture<'static, reread::Came>>,
+    /// What the letters under way hold.
+    letter_bytes: usize,
+    /// The schemas of its records.
+    schemas: Schemas,
+    /// The record that was read last, and lacks a schema.
+    held_back: Option<Record>,
+    /// Asks for that schema.
+    asking: Asking,
+    /// Where answers of the source come from.
+    answers: mpsc::UnboundedReceiver<Answered>,
+    /// Goes with each question.
+    asked: mpsc::UnboundedSender<Answered>,
+    delays: Delays,
+    /// No batch before this: the last one made no progress.
+    not_before: Option<TokioInstant>,
+    /// When entries that came back from the last batch are due again.
+    again_at: Option<TokioInstant>,
+    tally: Option<Tally>,
+    /// The increment under way.
+    sending: Sending,
+    /// Committed when the partition was assigned, as far as is known.
+    committed_before: Position,
+    stopped: bool,
+    /// Wakes when the topic was looked at again.
+    topic: TopicReader,
+    /// Positions of what is dirty may mean nothing any more: nothing is sent or published.
+    frozen: bool,
+    /// When the partition was assigned.
+    assigned_at: Instant,
+    /// Offsets are missing between what was committed and what was read: taken by compaction, or transaction markers.
+    saw_gap: bool,
+    /// The first keys that were read, until they are enough.
+    sample: Option<Sample>,
+    /// Offset and digest of the last record read.
+    last_read: Option<(i64, u64)>,
+    /// When the loop last turned. Once there was a record, it turns at least with every tick of the gauges.
+    last_turn: Instant,
+    /// What the cache holds may be out of date beyond what versions mend.
+    is_cache_doubtful: bool,
+    traces: PartitionTraces,
+    metrics: PartitionMetrics,
+}
+
+impl Task {
+    fn new(partition: Partition) -> Self {
+        let bench = &partition.bench;
+        let cache = PlacementCache::new(partition.cache_share.of_one());
+        let (asked, answers) = mpsc::unbounded_channel();
+        #[cfg(feature = "sabotage")]
+        let cache = crate::worker::kept::take(partition.number).unwrap_or(cache);
+        let mut task = Self {
+            ledger: Ledger::new(bench.rules.clone(), bench.epoch),
+            gates: Gates::default(),
+            distributions: bench
+                .distributor
+                .as_ref()
+                .map(|d| Distributions::new(d.subscribe(partition.number))),
+            visibility: bench.visibility.subscribe(),
+            desk: Some(Desk { partition: Some(partition.number), ..Desk::new(bench.rules.clone(), cache) }),
+            batch: Fuse::terminated(),
+            batching: bench.batching,
+            requests: bench.rounds.limits,
+            limits: bench.limits.clone(),
+            turn: Turn::new(bench.turns.clone()),
+            maps: bench.maps.clone(),
+            acting: bench.maps.record(),
+            claim: bench.claims.claim(partition.number, bench.maps.record().generation),
+            known: partition.published.known.subscribe(),
+            ownership: Ownership::default(),
+            batch_size: 0,
+            deliveries: FuturesUnordered::new(),
+            rereading: FuturesUnordered::new(),
+            schemas: Schemas::new(),
+            held_back: None,
+            asking: Fuse::terminated(),
+            answers,
+            asked,
+            delays: bench.retry.delays(),
+            letter_bytes: 0,
+            not_before: None,
+            again_at: None,
+            tally: Tally::new(bench, partition.number),
+            sending: Fuse::terminated(),
+            committed_before: Position::from_version(0),
+            stopped: false,
+            topic: bench.topic_reader.clone(),
+            frozen: false,
+            assigned_at: bench.clock.now(),
+            saw_gap: false,
+            sample: Some(Sample::default()),
+            last_read: None,
+            last_turn: bench.clock.now(),
+            is_cache_doubtful: false,
+            traces: bench.traces.partition(partition.number),
+            metrics: partition.metrics.clone(),
+            partition,
+        };
+        task.act_by(task.acting.clone());
+        task.distribute_all();
+        task
+    }
+
+    async fn run(&mut self) {
+        let Some(first) = self.first().await else { return };
+        if !self.may_start_at(first.offset()).await {
+            // The partition may be stopped for long, and other partitions need the memory.
+            if let First::Record(record) = first {
+                self.partition.meter.dequeued(record.bytes());
+            }
+            return self.wait_to_be_dismissed().await;
+        }
+        self.count_from(first.offset());
+        match first {
+            First::Record(record) => self.take(record),
+            First::End(offset) => self.ledger.read_up_to(offset),
+        }
+        // Until here it waited for a record, and nothing ticked.
+        self.last_turn = self.now();
+        let mut gauges = tokio::time::interval(GAUGE_INTERVAL);
+        gauges.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            self.follow_claim();
+            self.follow_topic();
+            self.follow_offsets();
+            self.forget_what_is_doubtful();
+            self.publish();
+            self.follow_maps();
+            self.follow_limits();
+            self.follow_cache_share();
+            let mode = *self.partition.mode.borrow_and_update();
+            if self.has_ended(mode) {
+                return;
+            }
+            self.hurry_if_leaving(mode);
+            self.start_batch(mode);
+            self.send_increment(mode);
+            let takes_records = mode == Mode::Run && !self.stopped && self.held_back.is_none();
+            let batch_due_at = if self.turn.is_waiting() { None } else { self.batch_due_at(mode) };
+            let wake_at = [batch_due_at, self.increment_due_at(mode)].into_iter().flatten().min();
+            tokio::select! {
+                // What is rare and what ends something comes first: records may never pause.
+                biased;
+                changed = self.partition.mode.changed() => {
+                    if changed.is_err() { return; }
+                }
+                finished = &mut self.batch => self.finish_batch(finished),
+                () = self.turn.come() => {}
+                Some(delivered) = self.deliveries.next() => self.letter_delivered(&delivered),
+                Some(came) = self.rereading.next() => self.records_came(came),
+                Some(answered) = self.answers.recv() => self.source_answered(answered),
+                (id, looked) = &mut self.asking => self.schema_came(id, looked),
+                seen = self.visibility.seen() => self.seen(&seen),
+                released = distributions::next(&mut self.distributions) => self.released(&released),
+                () = self.claim.changed() => {}
+                sent = &mut self.sending => self.increment_sent(sent),
+                () = self.maps.read_again() => {}
+                () = self.topic.looked() => {}
+                _ = self.known.changed() => {}
+                () = self.partition.meter.came_to_bound() => {}
+                _ = gauges.tick() => self.update_gauges(),
+                record = self.partition.records.recv(), if takes_records => match record {
+                    Some(record) => self.take_many(record),
+                    None => return,
+                },
+                () = sleep_until(wake_at.unwrap_or_else(TokioInstant::now)), if wake_at.is_some() => {}
+            }
+        }
+    }
+
+    /// Between two batches, acts by the limits in force. Not in the middle of one: what was handed out is sent as it was meant.
+    fn follow_limits(&mut self) {
+        if self.desk.is_some()
+            && let Some(limits) = limits::newer(&mut self.limits)
+        {
+            (self.batching, self.requests) = (limits.batching, limits.requests);
+        }
+    }
+
+    /// Between two batches, keeps the cache to the partition's share of what the worker may cache.
+    fn follow_cache_share(&mut self) {
+        let share = self.partition.cache_share.of_one();
+        if let Some(desk) = &mut self.desk
+            && desk.cache.capacity() != share.get()
+        {
+            desk.cache.resize(share);
+        }
+    }
+
+    fn has_ended(&self, mode: Mode) -> bool {
+        let is_quiet = self.batch.is_terminated()
+            && self.deliveries.is_empty()
+            && self.gates.are_open()
+            && self.all_is_told();
+        match mode {
+            Mode::Run => false,
+            Mode::FinishBatch => is_quiet,
+            // What is parked waits for records that a stopping worker will not read.
+            Mode::Drain => {
+                let can_do_no_more = self.is_halted() || self.ownership.is_lost || self.frozen;
+                // Nor is what waits until searches find it waited for: the next owner goes on with that.
+                let has_work =
+                    self.ledger.has_work() || self.has_clears() || self.ledger.has_due_sweeps(self.now());
+                is_quiet && (can_do_no_more || !has_work)
+            }
+        }
+    }
+
+    /// Whether placements wait to say that their leftovers are gone.
+    fn has_clears(&self) -> bool {
+        self.desk.as_ref().is_some_and(|desk| !desk.clears.is_empty())
+    }
+
+    fn take_many(&mut self, record: Record) {
+        self.take(record);
+        for _ in 1..RECORDS_AT_ONCE {
+            if self.stopped || self.held_back.is_some() {
+                break;
+            }
+            match self.partition.records.try_recv() {
+                Ok(record) => self.take(record),
+                Err(_) => break,
+            }
+        }
+    }
+
+    fn take(&mut self, record: Record) {
+        let cost = record.bytes();
+        let read = Some((record.offset, record.digest()));
+        if read == self.last_read {
+            // A rebalance makes librdkafka go back to the position that it last noted, on another thread than the one that
+            // is just handed a record. Nothing is wrong with the offsets then: it is the same record.
+            tracing::debug!(partition = self.partition.number, offset = record.offset, "read twice in a row");
+            return self.partition.meter.dequeued(cost);
+        }
+        if let Some(next) = self.ledger.next_offset().filter(|next| record.offset < *next) {
+            self.partition.meter.dequeued(cost);
+            let offset = record.offset;
+            let reason = format!(
+                "offset {offset} was read after offset {}: the partition lost records, or the topic was created anew, so \
+                 offsets start over; raise positions.epoch above {}",
+                next - 1,
+                self.partition.bench.epoch
+            );
+            return self.stop(Some(offset), &reason);
+        }
+        if let Some(other) = self.other_partitioner(record.key.as_deref()) {
+            self.partition.meter.dequeued(cost);
+            return self.stop(Some(record.offset), &other.to_string());
+        }
+        self.last_read = read;
+        if self.ledger.next_offset().is_some_and(|next| record.offset > next) {
+            self.note_gap();
+        }
+        self.metrics.record_in();
+        self.decode(record);
+    }
+
+    /// Takes in what a record asks for, or what is wrong with it; holds it back if neither can be said yet.
+    fn decode(&mut self, record: Record) {
+        let cost = record.bytes();
+        let raw = RawRecord {
+            partition: self.partition.number,
+            offset: record.offset,
+            key: record.key.as_deref(),
+            value: record.value.clone(),
+            op: record.op(),
+        };
+        match self.partition.bench.decoder.decode(raw, &mut self.schemas) {
+            Ok(write) => {
+                self.traces.note(&write.id, record.headers.as_ref(), record.offset);
+                self.ledger.take(write, self.partition.bench.clock.now());
+                self.send_rejected();
+            }
+            Err(Undecoded::Bad(bad)) => self.refuse(record, &bad),
+            Err(Undecoded::Lacks(schema)) => return self.wait_for_schema(record, schema),
+        }
+        self.partition.meter.dequeued(cost);
+        self.count_held();
+    }
+
+    /// Offsets are missing. Told once in an assignment.
+    fn note_gap(&mut self) {
+        if !std::mem::replace(&mut self.saw_gap, true) && self.tally.is_some() {
+            GapWhileCounting { partition: self.partition.number }.emit(&self.partition.bench.metrics);
+        }
+    }
+
+    /// Starts a batch if one is due.
+    fn start_batch(&mut self, mode: Mode) {
+        if self.batch_due_at(mode).is_none_or(|due| TokioInstant::now() < due) {
+            return self.turn.give_back();
+        }
+        let Some(turn) = self.turn.take() else { return };
+        let Some(mut desk) = self.desk.take() else { return };
+        #[cfg(feature = "sabotage")]
+        if sabotage::is(Sabotage::CacheSurvivesAssignment) {
+            crate::worker::kept::put(self.partition.number, desk.cache.clone());
+        }
+        desk.lookups = mover::Lookups::default();
+        desk.committed = self.committed();
+        desk.separates = self.partition.bench.reread.is_some();
+        desk.max_copy_bytes = self.batching.max_bytes;
+        // An earlier owner may still act on a record that compaction has taken from this one's sight.
+        let zombie_may_act = self.ownership.zombies_may_act(self.now());
+        let two_maps = self.acting.has_two() && !sabotage::is(Sabotage::InPlaceWithTwoMaps);
+        desk.rules.announce_all =
+            self.partition.bench.rules.announce_all || two_maps || (self.saw_gap && zombie_may_act);
+        let entries = self.ledger.hand_out(self.batching.max_documents, self.batching.max_bytes, self.now());
+        desk.sweeps = self.ledger.hand_out_sweeps(self.batching.max_documents, self.now());
+        self.send_rejected();
+        self.batch_size = u32::try_from(entries.len()).unwrap_or(u32::MAX);
+        (self.not_before, self.again_at) = (None, None);
+        let (bench, lease) = (self.partition.bench.clone(), self.lease());
+        let observer = self.traces.begin(&entries, bench.rounds.observer.clone());
+        let rounds = Rounds { limits: self.requests, observer, ..bench.rounds.clone() };
+        let batch = async move {
+            let began = bench.clock.now();
+            let finished = run(desk, entries, &rounds, &lease).await?;
+            drop(turn);
+            Ok((finished, bench.clock.now().since(began)))
+        };
+        self.batch = batch.boxed().fuse();
+    }
+
+    /// When the next batch may start, as far as is known now; `None` while only an event can tell.
+    fn batch_due_at(&self, mode: Mode) -> Option<TokioInstant> {
+        // No desk: a batch is in flight, or the worker is halted.
+        if self.desk.is_none() || mode == Mode::FinishBatch || self.frozen || !self.may_send() {
+            return None;
+        }
+        let batching = &self.batching;
+        let pending = self.ledger.pending();
+        let has_due_work = || {
+            self.ledger.has_due_work(self.now())
+                || self.ledger.has_due_sweeps(self.now())
+                || self.has_clears()
+        };
+        let at_once = (mode == Mode::Drain && has_due_work())
+            || pending >= batching.max_documents
+            || (pending > 0 && self.ledger.bytes() >= batching.max_bytes)
+            // Nothing comes that they could wait for: without this, as much as `memory.total` would be written per linger.
+            || (pending > 0 && self.partition.meter.is_enough(self.ledger.bytes()))
+            // Nothing comes that the clears could ride on.
+            || (pending == 0 && self.has_clears() && self.partition.records.is_empty());
+        let now = TokioInstant::now();
+        // Partitions flush on a shared tick so that small writes can be coalesced (`elastic::rounds::Company`).
+        let leaves_at = |since: Instant| now + since.next_of(batching.linger).since(self.now());
+        let lingered = self.ledger.pending_since().map(leaves_at);
+        // Offsets wait for old copies, so these do not wait for company for as long as may be configured.
+        let moment = batching.linger.min(LONGEST_SWEEP_LINGER);
+        let swept = self.ledger.next_sweep().map(|due| now + due.next_of(moment).since(self.now()));
+        let unanswered = self.again_at.filter(|_| self.ledger.has_unanswered());
+        let retried = self.ledger.next_retry().map(|due| {
+            let due = now + due.since(self.now());
+            self.again_at.map_or(due, |again_at| due.max(again_at))
+        });
+        let due =
+            [at_once.then_some(now), lingered, swept, unanswered, retried].into_iter().flatten().min()?;
+        Some(self.not_before.map_or(due, |not_before| due.max(not_before)))
+    }
+
+    fn finish_batch(&mut self, finished: Result<(Finished, Duration), Halt>) {
+        let (finished, took) = match finished {
+            Ok(finished) => finished,
+            Err(halt) => return self.halt(halt),
+        };
+        let Finished { desk, settled, edges, sweeps } = finished;
+        self.traces.end(&settled);
+        self.put_edges(edges);
+        self.count_lookups(&desk);
+        self.desk = Some(desk);
+        let mut settlement = self.ledger.settle(settled, self.now());
+        let (ticket, unseen) = self.ledger.settle_sweeps(sweeps, &mut settlement.changes, self.now());
+        self.visibility.request(unseen, ticket);
+        self.distribute(&settlement.changes);
+        self.count(&settlement, took);
+        let goes_on = settlement.again.is_empty() || settlement.made_progress();
+        if goes_on {
+            self.delays = self.partition.bench.retry.delays();
+        }
+        if !settlement.again.is_empty() {
+            // If other entries make progress, wait a linger before retrying, so that one stuck entry does not shrink every batch.
+            let pause = if goes_on { self.batching.linger } else { self.delays.next(None) };
+            self.again_at = Some(TokioInstant::now() + pause);
+            // Without answers nothing else would go through either.
+            let is_unanswered = settlement.again.contains_key(mover::UNANSWERED);
+            self.not_before = self.again_at.filter(|_| is_unanswered && !goes_on);
+        }
+        self.send_undeliverable(settlement.undeliverable);
+        self.ask_source();
+        self.read_again();
+        self.count_held();
+    }
+
+    /// Searches find what was moved to a geoshard: old copies go once those are over that had asked it before.
+    fn seen(&mut self, seen: &Seen) {
+        let due = self.now() + self.partition.bench.moves.search_grace;
+        self.ledger.seen(&seen.shard, seen.ticket, due);
+    }
+
+    fn count_held(&self) {
+        self.partition.meter.set_folded(self.ledger.bytes() + self.letter_bytes + self.edge_bytes());
+    }
+
+    fn count_lookups(&self, desk: &Desk) {
+        let lookups = &self.partition.bench.metrics.placement_cache_lookups;
+        lookups.of(Lookup::Hit).inc_by(desk.lookups.hits);
+        lookups.of(Lookup::Miss).inc_by(desk.lookups.misses);
+    }
+
+    fn count(&self, settlement: &Settlement, took: Duration) {
+        let all = &self.partition.bench.metrics;
+        for (outcome, documents) in [
+            (Counted::Indexed, settlement.indexed),
+            (Counted::Deleted, settlement.deleted),
+            (Counted::AlreadyApplied, settlement.already_applied),
+            (Counted::Dropped, settlement.dropped),
+            (Counted::NothingToPlace, settlement.nothing_to_place),
+            (Counted::Folded, settlement.folded),
+        ] {
+            self.metrics.record_done(outcome, documents);
+        }
+        all.moves.inc_by(settlement.moved);
+        for (reason, entries) in &settlement.again {
+            all.entries_retried(reason, *entries);
+        }
+        let (partition, documents) = (self.partition.number, self.batch_size);
+        for (id, position, placed_at) in &settlement.parked {
+            EntryParked { partition, position: *position, placed_at: *placed_at, id }.emit(all);
+        }
+        for (id, position) in &settlement.finished_recorded {
+            RecordedDecisionFinished { partition, position: *position, id }.emit(all);
+        }
+        for (id, position) in &settlement.set_back {
+            PlacementSetBack { partition, position: *position, id }.emit(all);
+        }
+        let Some(unanswered) = settlement.again.get(mover::UNANSWERED) else {
+            return BatchFinished { partition, documents, took }.emit(all);
+        };
+        let unfinished = u32::try_from(*unanswered).unwrap_or(u32::MAX);
+        BatchFailed { partition, unfinished, took, error: &"no usable answer from elasticsearch in time" }
+            .emit(all);
+    }
+
+    fn publish(&self) {
+        if self.frozen {
+            return;
+        }
+        let open = self.ledger.watermark().and_then(|done| self.gates.hold_back(done));
+        if let Some(watermark) = open.map(|open| self.let_through(open)) {
+            debug_assert!(
+                self.partition.published.watermark().is_none_or(|published| published <= watermark),
+                "INV-3: the watermark went back"
+            );
+            self.partition.published.watermark.store(watermark, Ordering::Release);
+        }
+        let age = self.ledger.oldest_since().map(|since| self.now().since(since));
+        self.partition.meter.set_waits(age.is_some_and(|age| age > self.batching.max_dirty_age));
+        self.partition.meter.set_needs_records(self.ledger.only_parked() && self.held_back.is_none());
+    }
+
+    fn update_gauges(&self) {
+        self.metrics.dirty(self.ledger.documents(), self.ledger.bytes(), self.oldest_age());
+        self.metrics.parked(self.ledger.parked());
+        self.metrics.sweeps(self.ledger.sweeps());
+        self.update_tally_gauges();
+    }
+
+    /// Takes no more records; what was taken before is still written. The first reason stays.
+    fn stop(&mut self, offset: Option<i64>, reason: &str) {
+        self.close_queue();
+        if std::mem::replace(&mut self.stopped, true) {
+            return;
+        }
+        show_stopped(&self.partition.bench, self.partition.number, offset, reason);
+    }
+
+    /// Stops for good if the topic is another one by now, or has other partitions: neither what was read nor what is
+    /// committed has the meaning that it had.
+    fn follow_topic(&mut self) {
+        if !self.frozen
+            && let Some(difference) = self.topic.difference()
+        {
+            self.frozen = true;
+            self.stop(None, &difference.to_string());
+        }
+    }
+
+    /// The whole worker must stop.
+    fn halt(&mut self, halt: Halt) {
+        self.close_queue();
+        self.stopped = true;
+        // The receiver is gone only when the worker is stopping already.
+        let _ = self.partition.bench.fatal.send(halt);
+    }
+
+    /// Elasticsearch refused the worker in a batch, and the desk went with it.
+    fn is_halted(&self) -> bool {
+        self.desk.is_none() && self.batch.is_terminated()
+    }
+
+    /// What is queued would hold memory that other partitions need; the next owner reads it again.
+    fn close_queue(&mut self) {
+        self.let_go_of_held_back();
+        self.partition.records.close();
+        while let Ok(record) = self.partition.records.try_recv() {
+            self.partition.meter.dequeued(record.bytes());
+        }
+    }
+
+    fn lease(&self) -> Lease {
+        Lease {
+            deadline: self.now() + self.partition.bench.batching.deadline,
+            cancel: self.partition.cancel.child_token(),
+        }
+    }
+
+    fn oldest_age(&self) -> Option<Duration> {
+        self.ledger.oldest_owed_since().map(|since| self.now().since(since))
+    }
+
+    fn now(&self) -> Instant {
+        self.partition.bench.clock.now()
+    }
+}
+
+#[cfg(test)]
+mod tests;

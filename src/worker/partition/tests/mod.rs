@@ -1,0 +1,619 @@
+//! The partition task against a search server in memory, on tokio's paused time where nothing depends on the real one.
+
+mod claims;
+mod endings;
+mod letters;
+mod maps;
+mod offsets;
+mod owners;
+mod refeed;
+mod schemas;
+mod tally;
+mod topic;
+mod trouble;
+mod turns;
+mod visibility;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use rdkafka::message::{Header, OwnedHeaders};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::base::ids::{DocId, ShardId};
+use crate::core::counting::facets::FacetRules;
+use crate::core::decode::OP_HEADER;
+use crate::core::mover::OnMissing;
+use crate::geoshard::GeoshardMap;
+use crate::io::claims::Keeper;
+use crate::io::elastic::rounds;
+use crate::io::kafka::{TopicFactsError, TopicFactsFound};
+use crate::io::maps::{Floor, MapsStore, Watcher};
+use crate::io::meta::TopicFacts;
+use crate::support::config::{Format, KeyForm, LostRecords};
+use crate::support::telemetry::metrics::level;
+use crate::testkit::testing::{MemoryElastic, TokioClock, rules};
+use crate::worker::budget::{Budget, Limits};
+use crate::worker::dead_letter::{Letter, Origin};
+use crate::worker::distribution::action::{Action, Failure};
+use crate::worker::distribution::last_runs::LastRuns;
+use crate::worker::distribution::{Job, Surroundings};
+use crate::worker::topic_watch::{Describe, TopicWatch};
+
+/// Old copies go at once, where nothing else is said.
+const REALTIME: Moves = Moves { visibility: Promise::Realtime, search_grace: Duration::from_secs(1) };
+
+/// Bounds that no test meets by accident.
+const WIDE: Limits = Limits { total: usize::MAX, per_partition: usize::MAX };
+
+/// Keeps letters; acknowledges them only while it is open.
+struct KeptLetters {
+    letters: Mutex<Vec<Letter>>,
+    open: watch::Sender<bool>,
+}
+
+impl LetterBox for KeptLetters {
+    fn deliver(&self, letters: Vec<Letter>) -> BoxFuture<'_, ()> {
+        async move {
+            let mut open = self.open.subscribe();
+            let _ = open.wait_for(|open| *open).await;
+            self.letters.lock().unwrap().extend(letters);
+        }
+        .boxed()
+    }
+}
+
+/// All that was sent, to be read again.
+#[derive(Default)]
+struct KeptRecords {
+    records: Mutex<BTreeMap<i64, Record>>,
+    /// Why nothing can be read.
+    fault: Mutex<Option<&'static str>>,
+}
+
+impl Reread for KeptRecords {
+    fn read(&self, _: i32, offsets: Vec<i64>) -> BoxFuture<'static, Result<Vec<Record>, String>> {
+        let records = self.records.lock().unwrap();
+        let records = offsets.iter().filter_map(|offset| records.get(offset).cloned()).collect();
+        let answer = self.fault.lock().unwrap().map_or(Ok(records), |fault| Err(fault.to_owned()));
+        async move {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            answer
+        }
+        .boxed()
+    }
+}
+
+/// One partition task with everything around it.
+struct Rig {
+    elastic: Arc<MemoryElastic>,
+    clock: Arc<TokioClock>,
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+    letters: Arc<KeptLetters>,
+    memory: Memory,
+    budget: Arc<Budget>,
+    meter: Arc<Meter>,
+    published: Arc<Published>,
+    records: mpsc::Sender<Record>,
+    mode: watch::Sender<Mode>,
+    cancel: CancellationToken,
+    fatal: mpsc::UnboundedReceiver<Halt>,
+    task: JoinHandle<()>,
+    watermark: Option<i64>,
+    /// For all requests to the server.
+    permits: Arc<Semaphore>,
+    /// For all batches.
+    turns: Arc<Semaphore>,
+    /// Where limits are published.
+    limits: watch::Sender<limits::Limits>,
+    kept_records: Arc<KeptRecords>,
+    cache_share: Arc<CacheShare>,
+    bench: Arc<Bench>,
+    /// Told when to look; see [`Rig::following`].
+    watcher: Option<Watcher>,
+    /// See [`Rig::look_at_topic`].
+    topic_watch: TopicWatch,
+}
+
+/// A topic with so many partitions.
+struct Topic {
+    partitions: i32,
+}
+
+impl Describe for Topic {
+    fn describe(&self) -> BoxFuture<'_, Result<TopicFactsFound, TopicFactsError>> {
+        let found = TopicFactsFound { topic_id: Some("a".to_owned()), partitions: self.partitions };
+        async move { Ok(found) }.boxed()
+    }
+}
+
+/// Keeps the claims of a worker of this name.
+fn keeper(
+    elastic: &Arc<MemoryElastic>,
+    clock: &Arc<TokioClock>,
+    owner: &str,
+    deadline: Duration,
+) -> (Keeper, Claims) {
+    let process = RandomState::new().hash_one(owner);
+    Keeper::new(elastic.clone(), "topic", owner.into(), deadline, clock.clone(), process)
+}
+
+fn batching() -> Batching {
+    Batching {
+        max_documents: 100,
+        max_bytes: 1 << 20,
+        linger: Duration::from_millis(200),
+        max_dirty_age: Duration::from_secs(10),
+        deadline: Duration::from_secs(60),
+    }
+}
+
+/// Succeeds only while it is open, and remembers of which geoshards it did.
+struct Endpoint {
+    open: AtomicBool,
+    told: Mutex<Vec<(ShardId, String)>>,
+}
+
+impl Endpoint {
+    fn new(is_open: bool) -> Arc<Self> {
+        Arc::new(Self { open: is_open.into(), told: Mutex::default() })
+    }
+}
+
+impl Action for Endpoint {
+    fn run<'a>(
+        &'a self,
+        shard: &'a ShardId,
+        notice: &'a Bytes,
+        _: Duration,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        async move {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            if !self.open.load(Ordering::SeqCst) {
+                return Err(Failure { reason: "closed".to_owned(), for_good: false });
+            }
+            self.told.lock().unwrap().push((shard.clone(), String::from_utf8(notice.to_vec()).unwrap()));
+            Ok(())
+        }
+        .boxed()
+    }
+}
+
+/// A job with a gate, if there is an action for it.
+fn distributor(
+    letters: &Arc<KeptLetters>,
+    clock: &Arc<TokioClock>,
+    metrics: &Arc<Metrics>,
+    action: Option<Arc<dyn Action>>,
+) -> Option<Arc<Distributor>> {
+    let job = Job {
+        name: "notify".into(),
+        gate: true,
+        interval: Duration::from_millis(400),
+        timeout: Duration::from_secs(10),
+        give_up_after: None,
+        action: action?,
+        store_key: String::new(),
+        metrics: metrics.distribution("notify"),
+    };
+    let around = Surroundings {
+        topic: "topic".into(),
+        last_runs: Arc::new(LastRuns::in_memory()),
+        dead_letters: Some(letters.clone()),
+        retry: RetryPolicy { initial: Duration::from_millis(100), max: Duration::from_secs(1) },
+        clock: clock.clone(),
+    };
+    let distributor = Distributor::new(vec![job], around);
+    tokio::spawn(distributor.clone().run(CancellationToken::new()));
+    Some(distributor)
+}
+
+impl Rig {
+    fn distributing(endpoint: &Arc<Endpoint>) -> Self {
+        Self::build(batching(), true, false, None, Some(endpoint.clone()))
+    }
+
+    fn start() -> Self {
+        Self::with(batching(), true)
+    }
+
+    fn with(batching: Batching, has_dead_letters: bool) -> Self {
+        Self::build(batching, has_dead_letters, false, None, None)
+    }
+
+    /// Searches never miss what moves.
+    fn serving_searches() -> Self {
+        Self::serving_searches_of(None)
+    }
+
+    fn serving_searches_of(elastic: Option<Arc<MemoryElastic>>) -> Self {
+        let how = (OnMissing::DeadLetter, None, None);
+        let moves = Moves { visibility: Promise::Search, search_grace: Duration::from_secs(1) };
+        Self::build_with(batching(), true, false, None, None, how, (elastic, moves))
+    }
+
+    /// Follows the record of the maps, as often as [`Rig::look`] is called, and has to claim its partition.
+    fn following() -> Self {
+        let rig = Self::watching();
+        rig.look_at_topic(4).now_or_never().unwrap();
+        rig
+    }
+
+    /// The same, and nobody has looked at the topic yet.
+    fn watching() -> Self {
+        Self::build(batching(), true, true, None, None)
+    }
+
+    /// The topic is looked at, and has so many partitions; it had 4.
+    async fn look_at_topic(&self, partitions: i32) {
+        self.topic_watch.look(&Topic { partitions }).await;
+    }
+
+    fn build(
+        batching: Batching,
+        has_dead_letters: bool,
+        follows: bool,
+        counts: Option<(FacetRules, Arc<Counting>)>,
+        action: Option<Arc<dyn Action>>,
+    ) -> Self {
+        Self::build_with(
+            batching,
+            has_dead_letters,
+            follows,
+            counts,
+            action,
+            (OnMissing::DeadLetter, None, None),
+            (None, REALTIME),
+        )
+    }
+
+    fn build_with(
+        batching: Batching,
+        has_dead_letters: bool,
+        follows: bool,
+        counts: Option<(FacetRules, Arc<Counting>)>,
+        action: Option<Arc<dyn Action>>,
+        (on_missing, refeed, registry): (OnMissing, Option<Feeder>, Option<Registry>),
+        (elastic, moves): (Option<Arc<MemoryElastic>>, Moves),
+    ) -> Self {
+        let (tally, counting) = counts.unzip();
+        let rules = Rules { tally, on_missing, ..rules() };
+        let elastic = elastic.unwrap_or_else(|| MemoryElastic::for_map(&rules.map));
+        elastic.set_faults(|faults| faults.delay = Duration::from_millis(10));
+        let clock = Arc::new(TokioClock::new());
+        let metrics = Metrics::new().unwrap();
+        let health = Health::new(clock.clone(), metrics.clone(), Duration::from_secs(30));
+        health.ready(Health::STARTUP);
+        let retry = RetryPolicy { initial: Duration::from_millis(100), max: Duration::from_secs(1) };
+        let permits = Arc::new(Semaphore::new(4));
+        let turns = Arc::new(Semaphore::new(2));
+        let rounds = Rounds {
+            elastic: elastic.clone(),
+            permits: permits.clone(),
+            company: None,
+            server: Arc::default(),
+            look: 0,
+            limits: rounds::Limits {
+                max_operations: 1000,
+                max_bytes: 1 << 20,
+                request_timeout: Duration::from_secs(20),
+            },
+            retry,
+            clock: clock.clone(),
+            observer: metrics.clone(),
+        };
+        let memory = Memory::new(rounds.clone(), "topic");
+        let letters = Arc::new(KeptLetters { letters: Mutex::default(), open: watch::Sender::new(true) });
+        let kept_records = Arc::new(KeptRecords::default());
+        let epoch = Epoch::new(1).unwrap();
+        let format = if registry.is_some() { Format::Registry } else { Format::Json };
+        let (watcher, maps) = if follows {
+            let configured = MapsRecord::unwritten(rules.map.clone(), epoch);
+            let (watcher, maps) = Watcher::new(
+                elastic.clone(),
+                "topic",
+                configured,
+                batching.deadline,
+                clock.clone(),
+                metrics.clone(),
+            );
+            (Some(watcher), maps)
+        } else {
+            (None, MapsReader::fixed(rules.map.clone(), clock.clone()))
+        };
+        let claims = if follows {
+            let (keeper, claims) = keeper(&elastic, &clock, "test", batching.deadline);
+            tokio::spawn(keeper.run(CancellationToken::new()));
+            claims
+        } else {
+            Claims::unchecked(clock.clone(), batching.deadline)
+        };
+        let topic = TopicFacts { epoch, topic_id: Some("a".to_owned()), partitions: 4, map: None };
+        let (topic_watch, topic_reader) = TopicWatch::new(topic, clock.clone());
+        let partitions = if follows { 4 } else { i32::MAX };
+        let topic_reader = if follows { topic_reader } else { TopicReader::fixed() };
+        let (limits, followed) = watch::channel(limits::Limits {
+            batching,
+            requests: rounds.limits,
+            max_in_flight: 4,
+            memory: Limits { total: usize::MAX, per_partition: usize::MAX },
+        });
+        let (fatal_sender, fatal) = mpsc::unbounded_channel();
+        let visibility = Visibility::new(rounds.clone(), metrics.clone());
+        tokio::spawn(visibility.clone().run(CancellationToken::new()));
+        let bench = Arc::new(Bench {
+            topic: "topic".into(),
+            partitions,
+            partitioner: Partitioner::Murmur2,
+            lost_records: LostRecords::Stop,
+            topic_reader,
+            epoch,
+            batching,
+            limits: followed,
+            decoder: Decoder::new(rules.location.clone(), epoch, 1 << 20).in_forms(format, KeyForm::Text),
+            registry,
+            maps,
+            claims,
+            rules,
+            rounds,
+            turns: turns.clone(),
+            moves,
+            visibility,
+            memory: memory.clone(),
+            refeed,
+            distributor: distributor(&letters, &clock, &metrics, action),
+            reread: Some(kept_records.clone()),
+            dead_letters: has_dead_letters.then(|| letters.clone() as Arc<dyn LetterBox>),
+            counting,
+            retry,
+            traces: Traces::default(),
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+            health: health.clone(),
+            fatal: fatal_sender,
+        });
+        let (records, records_receiver) = mpsc::channel(4096);
+        let (mode, mode_receiver) = watch::channel(Mode::Run);
+        let budget = Budget::new();
+        let meter = Arc::new(Meter::new(budget.clone()));
+        let (published, cache_share) = (Published::new(), CacheShare::new(1000));
+        let cancel = CancellationToken::new();
+        let partition = Partition {
+            number: 0,
+            bench: bench.clone(),
+            records: records_receiver,
+            mode: mode_receiver,
+            cancel: cancel.clone(),
+            meter: meter.clone(),
+            published: published.clone(),
+            cache_share: cache_share.clone(),
+            metrics: metrics.partition(0),
+        };
+        let task = tokio::spawn(partition.run());
+        Self {
+            elastic,
+            clock,
+            metrics,
+            health,
+            letters,
+            memory,
+            budget,
+            meter,
+            published,
+            records,
+            mode,
+            cancel,
+            fatal,
+            task,
+            watermark: None,
+            permits,
+            turns,
+            limits,
+            kept_records,
+            cache_share,
+            bench,
+            watcher,
+            topic_watch,
+        }
+    }
+
+    /// The watcher reads the record.
+    async fn look(&self) {
+        self.watcher.as_ref().unwrap().look().await;
+    }
+
+    /// Changes the record of the maps; the task does not know it before [`Rig::look`].
+    async fn set_maps(&self, record: &MapsRecord) {
+        let store = MapsStore::new(&*self.elastic, "topic", Duration::from_secs(10));
+        let over = store.read().await.unwrap().map(|stored| stored.stamp);
+        store.write(record, over).await.unwrap();
+    }
+
+    /// The generation that partition 0's owner has confirmed.
+    async fn confirmed(&self) -> Option<u64> {
+        let store = MapsStore::new(&*self.elastic, "topic", Duration::from_secs(10));
+        store.claims(1).await.unwrap().pop().flatten().map(|claim| claim.generation)
+    }
+
+    fn send(&self, offset: i64, id: &str, value: Option<&str>, op: Option<&str>) {
+        let headers = op.map(|op| OwnedHeaders::new().insert(Header { key: OP_HEADER, value: Some(op) }));
+        let copy = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+        let record = Record { offset, key: Some(copy(id)), value: value.map(copy), headers };
+        self.kept_records.records.lock().unwrap().insert(offset, record.clone());
+        self.meter.enqueued(record.bytes());
+        assert!(self.records.try_send(record).is_ok());
+    }
+
+    /// A document at 1° north, and as far east as `lon`; `n` tells it from others.
+    fn index(&self, offset: i64, id: &str, lon: i32, n: i64) {
+        self.send(offset, id, Some(&document(lon, n)), None);
+    }
+
+    fn bad(&self, offset: i64, id: &str) {
+        self.send(offset, id, Some("{"), None);
+    }
+
+    /// What must hold at every step.
+    fn check(&mut self) {
+        let watermark = self.published.watermark();
+        assert!(watermark >= self.watermark, "the watermark went back");
+        self.watermark = watermark;
+        let counts = self.counts();
+        assert_eq!(counts["in"], counts["done"] + counts["in_flight"], "{counts:?}");
+        assert_eq!(self.budget.held(), self.meter.held());
+    }
+
+    /// Sums of the record metrics, and each outcome.
+    fn counts(&self) -> BTreeMap<String, i64> {
+        let outcomes = self.metrics.read_outcomes();
+        let done: u64 = outcomes.iter().map(|(_, records)| records).sum();
+        let in_flight = self.metrics.read_partitions().iter().map(|partition| partition.in_flight).sum();
+        let sums =
+            [("in", level(self.metrics.read_records())), ("done", level(done)), ("in_flight", in_flight)];
+        let outcomes = outcomes.into_iter().filter(|(_, records)| *records > 0);
+        let outcomes = outcomes.map(|(outcome, records)| (outcome, level(records)));
+        sums.into_iter().chain(outcomes).map(|(key, records)| (key.to_owned(), records)).collect()
+    }
+
+    /// Partitions that show as stopped.
+    fn metrics_of_stopped(&self) -> i64 {
+        let text = self.metrics.render().unwrap();
+        let line = text.lines().find(|line| line.starts_with("geofold_stopped_partitions ")).unwrap();
+        line.rsplit_once(' ').unwrap().1.parse().unwrap()
+    }
+
+    /// Lets time pass until `wanted`, checking all along.
+    async fn until(&mut self, what: &str, wanted: impl Fn(&Self) -> bool) {
+        let limit = TokioInstant::now() + Duration::from_secs(300);
+        while !wanted(self) {
+            assert!(TokioInstant::now() < limit, "never came: {what}; {:?}", self.counts());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            self.check();
+        }
+    }
+
+    async fn until_watermark(&mut self, offset: i64) {
+        self.until(&format!("watermark {offset}"), |rig| rig.published.watermark() == Some(offset)).await;
+    }
+
+    async fn pass(&mut self, time: Duration) {
+        let end = TokioInstant::now() + time;
+        while TokioInstant::now() < end {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            self.check();
+        }
+    }
+
+    async fn until_ended(&mut self) {
+        self.until("the task's end", |rig| rig.task.is_finished()).await;
+        assert!(self.published.drained());
+    }
+
+    fn letters(&self) -> Vec<(i64, i64, &'static str, &'static str)> {
+        let letters = self.letters.letters.lock().unwrap();
+        let origin = |letter: &Letter| {
+            let Origin { first_offset, last_offset, .. } = letter.origin;
+            (first_offset, last_offset, letter.stage, letter.reason)
+        };
+        let mut letters: Vec<_> = letters.iter().map(origin).collect();
+        letters.sort_unstable();
+        letters
+    }
+}
+fn document(lon: i32, n: i64) -> String {
+    format!(r#"{{"location":[{lon},1],"n":{n}}}"#)
+}
+
+fn shards(copies: &[(ShardId, String)]) -> Vec<&str> {
+    copies.iter().map(|(shard, _)| shard.as_str()).collect()
+}
+
+/// Bulk operations on placements that writing `id` once more takes.
+async fn placements_written(rig: &mut Rig, offset: i64, id: &str) -> usize {
+    let before = rig.elastic.placement_writes();
+    rig.index(offset, id, 10, offset);
+    rig.until_watermark(offset + 1).await;
+    rig.elastic.placement_writes() - before
+}
+
+/// Two geoshards of the six faces: the half of the globe that has longitude 91° is `f1`, and longitude 1° is `f3`.
+fn two_halves() -> Arc<GeoshardMap> {
+    let shard = |id| ShardId::new(id).unwrap();
+    let ranges = vec![(0, shard("f3")), (1 << 61 | 1, shard("f1")), (2 << 61 | 1, shard("f3"))];
+    Arc::new(GeoshardMap::new(2, "halves", ranges).unwrap())
+}
+
+fn unwritten() -> MapsRecord {
+    MapsRecord::unwritten(rules().map, Epoch::new(1).unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_become_documents_in_their_geoshards_and_the_watermark_follows() {
+    let mut rig = Rig::start();
+    rig.index(7, "a", 1, 1);
+    rig.index(8, "b", 91, 1);
+    rig.index(9, "a", 92, 2);
+    rig.until_watermark(10).await;
+    assert_eq!(shards(&rig.elastic.copies("a")), ["f1"]);
+    assert_eq!(rig.elastic.document("a"), Some(document(92, 2)));
+    rig.index(12, "a", 2, 3);
+    rig.send(13, "b", None, None);
+    rig.until_watermark(14).await;
+    assert_eq!(shards(&rig.elastic.copies("a")), ["f0"]);
+    assert_eq!(rig.elastic.document("a"), Some(document(2, 3)));
+    assert_eq!(rig.elastic.document("b"), None);
+    let counts = rig.counts();
+    assert_eq!((counts["in"], counts["indexed"], counts["folded"], counts["deleted"]), (5, 3, 1, 1));
+    assert_eq!(rig.meter.held(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn offsets_wait_for_what_must_follow_a_change_from_the_assignment_on() {
+    let endpoint = Endpoint::new(false);
+    let mut rig = Rig::distributing(&endpoint);
+    rig.index(0, "a", 0, 1);
+    rig.until("the document", |rig| rig.elastic.document("a").is_some()).await;
+    rig.pass(Duration::from_secs(30)).await;
+    assert_eq!(rig.published.watermark(), None, "not even what was there before is known to be told");
+    endpoint.open.store(true, Ordering::SeqCst);
+    rig.until_watermark(1).await;
+    let told: BTreeSet<ShardId> =
+        endpoint.told.lock().unwrap().iter().map(|(shard, _)| shard.clone()).collect();
+    assert_eq!(told, rules().map.shards().iter().cloned().collect());
+
+    // One that moves: its old geoshard is told of, too, and not before its new one.
+    endpoint.told.lock().unwrap().clear();
+    endpoint.open.store(false, Ordering::SeqCst);
+    rig.index(1, "a", 90, 2);
+    rig.until("the move", |rig| rig.counts().get("indexed") == Some(&2)).await;
+    rig.pass(Duration::from_secs(30)).await;
+    assert_eq!(rig.published.watermark(), Some(1));
+    endpoint.open.store(true, Ordering::SeqCst);
+    rig.until_watermark(2).await;
+    let told = endpoint.told.lock().unwrap().clone();
+    let shard = |lon: f64| rules().map.locate(crate::base::geo::GeoPoint::new(0.0, lon).unwrap()).clone();
+    assert_eq!(told.iter().map(|(shard, _)| shard).collect::<Vec<_>>(), [&shard(90.0), &shard(0.0)]);
+    assert!(told[0].1.contains("\"watermark\":2"), "{}", told[0].1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn holds_of_a_geoshard_are_bounded_and_the_lowest_offset_stays_held() {
+    let endpoint = Endpoint::new(true);
+    let mut rig = Rig::distributing(&endpoint);
+    rig.index(0, "a", 0, 1);
+    rig.until_watermark(1).await;
+    endpoint.open.store(false, Ordering::SeqCst);
+    for offset in 1..40 {
+        rig.index(offset, &format!("d{offset}"), 0, offset);
+        rig.pass(Duration::from_millis(300)).await;
+    }
+    assert_eq!(rig.published.watermark(), Some(1));
+    endpoint.open.store(true, Ordering::SeqCst);
+    rig.until_watermark(40).await;
+}

@@ -1,0 +1,305 @@
+//! A worker's way to the source: partitions hand in questions, and get answers, however long that takes.
+//!
+//! All partitions share it, so that the source is asked by few, and in batches. It tries again for as long as it takes; what
+//! is asked for by a partition that is gone meanwhile, or that nobody waits for any more, is dropped.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt as _};
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::breaker::Breaker;
+use super::held::{Held, Holding};
+use super::{Answer, Failure, Source};
+use crate::base::clock::{Clock, Instant};
+use crate::base::ids::DocId;
+use crate::base::position::Position;
+use crate::base::retry::{Delays, RetryPolicy};
+use crate::core::decode::Decoder;
+use crate::core::mover::{Refusal, Said};
+use crate::support::supervisor::Supervisor;
+use crate::support::telemetry::Metrics;
+use crate::support::telemetry::health::Health;
+use crate::support::telemetry::metrics::level;
+use crate::support::telemetry::refeed::Asked;
+
+/// The name under which a source that does not answer shows in [`Health`].
+const PART: &str = "source";
+
+/// What the source is to be asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// The document.
+    pub id: DocId,
+    /// The last record that was taken in before it is asked: the answer is not for what comes later and says what the
+    /// whole document is.
+    pub after: Position,
+    asker: Asker,
+}
+
+/// Whoever waits for an answer keeps it until then: a question of which it is gone is not asked any more.
+#[derive(Debug, Clone)]
+pub struct Waiter {
+    _lives: Arc<()>,
+}
+
+/// Which [`Waiter`] waits for the answer.
+#[derive(Debug, Clone)]
+struct Asker(Weak<()>);
+
+impl PartialEq for Asker {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ptr_eq(&other.0)
+    }
+}
+
+impl Eq for Asker {}
+
+impl Question {
+    /// A question that is to be answered for as long as what comes with it is kept.
+    pub fn new(id: DocId, after: Position) -> (Self, Waiter) {
+        let lives = Arc::new(());
+        (Self { id, after, asker: Asker(Arc::downgrade(&lives)) }, Waiter { _lives: lives })
+    }
+
+    /// Whether anybody waits for the answer.
+    pub fn is_wanted(&self) -> bool {
+        self.asker.0.strong_count() > 0
+    }
+}
+
+/// What it said.
+#[derive(Debug)]
+pub struct Answered {
+    /// As it was asked.
+    pub question: Question,
+    /// The answer.
+    pub said: Said,
+    /// To be kept for as long as the answer is.
+    pub held: Held,
+}
+
+/// Where questions are handed in. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Feeder(mpsc::UnboundedSender<Waiting>);
+
+/// What a feeder needs.
+pub struct Surroundings {
+    /// The source; another one is asked from when on it is published.
+    pub source: watch::Receiver<Source>,
+    /// What documents have to be like.
+    pub decoder: Decoder,
+    /// Pauses between attempts.
+    pub retry: RetryPolicy,
+    /// Boot time.
+    pub clock: Arc<dyn Clock>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Where a source that does not answer shows.
+    pub health: Arc<Health>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) question: Question,
+    answers: mpsc::UnboundedSender<Answered>,
+    /// There once it has failed.
+    delays: Option<Delays>,
+}
+
+type Requests = FuturesUnordered<BoxFuture<'static, (Vec<Waiting>, Vec<Answer>, Duration)>>;
+
+impl Feeder {
+    /// Begins to work, until told to stop.
+    pub fn start(mut around: Surroundings, stop: CancellationToken, supervisor: &Supervisor) -> Self {
+        let (questions, inbox) = mpsc::unbounded_channel();
+        let source = around.source.borrow_and_update().clone();
+        let desk = Desk {
+            source,
+            breaker: Breaker::new(around.retry),
+            holding: Arc::default(),
+            waiting: VecDeque::new(),
+            later: BTreeMap::new(),
+            turns: 0,
+            requests: Requests::new(),
+            around,
+        };
+        supervisor.spawn("source fetcher", stop.clone(), desk.work(inbox, stop));
+        Self(questions)
+    }
+
+    /// One whose questions a test answers.
+    #[cfg(test)]
+    pub(crate) fn stand_in() -> (Self, mpsc::UnboundedReceiver<Waiting>) {
+        let (questions, inbox) = mpsc::unbounded_channel();
+        (Self(questions), inbox)
+    }
+
+    /// Asks. The answer comes sooner or later, unless the feeder is told to stop.
+    pub fn ask(&self, question: Question, answers: mpsc::UnboundedSender<Answered>) {
+        // Gone only when the worker is stopping, and then nobody waits for long.
+        let _ = self.0.send(Waiting { question, answers, delays: None });
+    }
+}
+
+#[cfg(test)]
+impl Waiting {
+    pub(crate) fn answer(self, said: Said) {
+        let Self { question, answers, .. } = self;
+        let _ = answers.send(Answered { question, said, held: Held::none() });
+    }
+}
+
+struct Desk {
+    /// The one that is asked now.
+    source: Source,
+    around: Surroundings,
+    breaker: Breaker,
+    holding: Arc<Holding>,
+    waiting: VecDeque<Waiting>,
+    /// What has failed, by when it may be asked again.
+    later: BTreeMap<(Instant, u64), Waiting>,
+    /// Tells apart what is due at the same time.
+    turns: u64,
+    requests: Requests,
+}
+
+impl Desk {
+    async fn work(mut self, mut inbox: mpsc::UnboundedReceiver<Waiting>, stop: CancellationToken) {
+        loop {
+            self.send_requests();
+            self.update_gauges();
+            let holding = self.holding.clone();
+            let wake_in = self.next_due().map(|due| due.since(self.now()));
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                Some((asked, answers, took)) = self.requests.next() => self.answered(asked, answers, took),
+                () = holding.freed(), if !self.waiting.is_empty() => {}
+                // What is under way ends at the one before, and counts.
+                Ok(()) = self.around.source.changed() => self.source = self.around.source.borrow().clone(),
+                asked = inbox.recv() => match asked {
+                    Some(asked) => {
+                        self.waiting.push_back(asked);
+                        // All that is there goes together.
+                        while let Ok(asked) = inbox.try_recv() {
+                            self.waiting.push_back(asked);
+                        }
+                    }
+                    // Nobody is left who could ask.
+                    None => return stop.cancelled().await,
+                },
+                () = tokio::time::sleep(wake_in.unwrap_or_default()), if wake_in.is_some() => {}
+            }
+        }
+    }
+
+    fn send_requests(&mut self) {
+        let now = self.now();
+        while let Some(first) = self.later.first_entry().filter(|first| first.key().0 <= now) {
+            self.waiting.push_back(first.remove());
+        }
+        self.waiting.retain(|waiting| !waiting.answers.is_closed() && waiting.question.is_wanted());
+        let source = &self.source;
+        while !self.waiting.is_empty()
+            && self.requests.len() < source.max_in_flight()
+            && self.holding.bytes() < source.max_bytes()
+            && self.breaker.may_ask(now)
+        {
+            let asked: Vec<Waiting> = self.waiting.drain(..source.batch().min(self.waiting.len())).collect();
+            let (source, clock) = (source.clone(), self.around.clock.clone());
+            let request = async move {
+                let began = clock.now();
+                let ids: Vec<DocId> = asked.iter().map(|asked| asked.question.id.clone()).collect();
+                let answers = source.fetch(&ids).await;
+                (asked, answers, clock.now().since(began))
+            };
+            self.requests.push(request.boxed());
+        }
+    }
+
+    fn answered(&mut self, asked: Vec<Waiting>, answers: Vec<Answer>, took: Duration) {
+        let now = self.now();
+        self.around.metrics.refeed.request_seconds.observe(took.as_secs_f64());
+        let failures = answers.iter().filter_map(|answer| match answer {
+            Answer::Failed(failure) => Some(failure),
+            _ => None,
+        });
+        let (failed, first) = (failures.clone().count(), failures.clone().next().cloned());
+        let retry_after = failures.filter_map(|failure| failure.retry_after).max();
+        if failed < answers.len() {
+            self.breaker.succeeded();
+            self.around.health.ready(PART);
+        } else {
+            self.breaker.failed(now, retry_after);
+        }
+        if let Some(failure) = first {
+            self.report(failed, &failure);
+        }
+        for (asked, answer) in asked.into_iter().zip(answers) {
+            self.settle(asked, answer, now);
+        }
+    }
+
+    fn report(&self, documents: usize, failure: &Failure) {
+        tracing::warn!(documents, error = %failure, "could not fetch documents; retrying");
+        if self.breaker.is_open() {
+            self.around.health.not_ready(PART, failure.to_string());
+        }
+    }
+
+    fn settle(&mut self, mut asked: Waiting, answer: Answer, now: Instant) {
+        let counters = &self.around.metrics.refeed.answers;
+        let (word, said) = match answer {
+            Answer::Found(document) => match self.around.decoder.document(document) {
+                Ok((document, _)) => (Asked::Found, Said::Document(document)),
+                Err(bad) => {
+                    let detail = format!("the source's document cannot be placed: {bad}");
+                    (Asked::Unusable, Said::Unusable(Refusal { reason: bad.reason(), detail }))
+                }
+            },
+            Answer::Gone => (Asked::Gone, Said::Gone),
+            Answer::Unusable { reason, detail } => {
+                (Asked::Unusable, Said::Unusable(Refusal { reason, detail }))
+            }
+            Answer::Failed(failure) => {
+                counters.of(Asked::Failed).inc();
+                let delays = asked.delays.get_or_insert_with(|| self.around.retry.delays());
+                let due = now + delays.next(failure.retry_after);
+                self.turns += 1;
+                self.later.insert((due, self.turns), asked);
+                return;
+            }
+        };
+        counters.of(word).inc();
+        let held = match &said {
+            Said::Document(document) => self.holding.hold(document.len()),
+            Said::Gone | Said::Unusable(_) => Held::none(),
+        };
+        // The partition may be gone: then its next owner asks.
+        let _ = asked.answers.send(Answered { question: asked.question, said, held });
+    }
+
+    /// When something is to be done, as far as time alone tells.
+    fn next_due(&self) -> Option<Instant> {
+        let later = self.later.first_key_value().map(|((due, _), _)| *due);
+        let again = self.breaker.due_at().filter(|_| !self.waiting.is_empty());
+        [later, again].into_iter().flatten().min()
+    }
+
+    fn update_gauges(&self) {
+        let refeed = &self.around.metrics.refeed;
+        refeed.waiting.set(level(self.waiting.len() + self.later.len()));
+        refeed.requests_in_flight.set(level(self.requests.len()));
+        refeed.held_bytes.set(level(self.holding.bytes()));
+        refeed.breaker_open.set(self.breaker.is_open().into());
+    }
+
+    fn now(&self) -> Instant {
+        self.around.clock.now()
+    }
+}

@@ -1,0 +1,233 @@
+//! One GET for each document: 200 is the document, 404 and 410 say that it is gone (see `gone.rs`), other refusals of this one request
+//! that there is no use in asking again, and all else says nothing.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::{Certificate, Response, StatusCode};
+
+use super::{Answer, Failure, OpenError};
+use crate::base::causes::with_causes;
+use crate::base::ids::DocId;
+use crate::support::config::Source;
+use crate::support::config::source::HttpTemplate;
+
+/// A web server that has documents.
+#[derive(Debug)]
+pub(super) struct Http {
+    client: reqwest::Client,
+    template: HttpTemplate,
+    username: Option<String>,
+    password: Option<crate::support::config::Secret>,
+    max_document: usize,
+    timeout: Duration,
+}
+
+impl Http {
+    pub(super) fn new(
+        source: &Source,
+        template: HttpTemplate,
+        max_document: usize,
+    ) -> Result<Self, OpenError> {
+        // Redirections are not followed: they would take credentials and headers elsewhere.
+        let mut builder = reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .timeout(source.timeout)
+            .default_headers(headers(source)?);
+        if let Some(path) = &source.ca_file {
+            let pem = std::fs::read(path)
+                .map_err(|error| OpenError::CaFile { path: path.display().to_string(), error })?;
+            let certificates =
+                Certificate::from_pem_bundle(&pem).map_err(|error| OpenError::Client(with_causes(&error)))?;
+            builder = builder.tls_built_in_root_certs(false);
+            builder = certificates.into_iter().fold(builder, reqwest::ClientBuilder::add_root_certificate);
+        }
+        let client = builder.build().map_err(|error| OpenError::Client(with_causes(&error)))?;
+        Ok(Self {
+            client,
+            template,
+            username: source.username.clone(),
+            password: source.password.clone(),
+            max_document,
+            timeout: source.timeout,
+        })
+    }
+
+    pub(super) async fn get(&self, id: &DocId) -> Answer {
+        let Some(url) = self.template.address_of(id.as_str()) else {
+            return Answer::Unusable {
+                reason: "unfetchable_id",
+                detail: "the id cannot stand in the address of the source: there, it means another address"
+                    .to_owned(),
+            };
+        };
+        let mut request = self.client.get(url);
+        if let Some(username) = &self.username {
+            request = request
+                .basic_auth(username, self.password.as_ref().map(crate::support::config::Secret::expose));
+        }
+        match request.send().await {
+            Ok(response) => self.read(response).await,
+            Err(error) => Answer::Failed(self.failure(error)),
+        }
+    }
+
+    async fn read(&self, response: Response) -> Answer {
+        match response.status() {
+            StatusCode::OK => {}
+            StatusCode::NOT_FOUND | StatusCode::GONE => return Answer::Gone,
+            status if is_about_the_id(status) => {
+                return Answer::Unusable {
+                    reason: "refused_by_source",
+                    detail: format!(
+                        "the source answered {status} for this id; if it does so for all, check source.url and what the \
+                         source expects"
+                    ),
+                };
+            }
+            status => {
+                let retry_after = retry_after(response.headers());
+                return Answer::Failed(Failure { retry_after, ..Failure::new(refusal(status)) });
+            }
+        }
+        match self.body(response).await {
+            Ok(Some(body)) => Answer::Found(body),
+            Ok(None) => Answer::Unusable {
+                reason: "too_large",
+                detail: format!(
+                    "the document at the source has more than the {} bytes that documents.max_bytes allows",
+                    self.max_document
+                ),
+            },
+            Err(error) => Answer::Failed(self.failure(error)),
+        }
+    }
+
+    /// `None` if it is too large; then the rest of it is not read.
+    async fn body(&self, mut response: Response) -> Result<Option<Bytes>, reqwest::Error> {
+        let announced = response.content_length().unwrap_or_default();
+        if usize::try_from(announced).map_or(true, |announced| announced > self.max_document) {
+            return Ok(None);
+        }
+        let mut body = BytesMut::new();
+        while let Some(chunk) = response.chunk().await? {
+            if body.len() + chunk.len() > self.max_document {
+                return Ok(None);
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(Some(body.freeze()))
+    }
+
+    /// Without the address: it has the id in it, and may have a key.
+    fn failure(&self, error: reqwest::Error) -> Failure {
+        if error.is_timeout() {
+            return Failure::new(format!(
+                "the source gave no whole answer in {} (source.timeout)",
+                humantime::format_duration(self.timeout)
+            ));
+        }
+        let cause = with_causes(&error.without_url());
+        let advice = if cause.contains("UnknownIssuer") || cause.contains("CaUsedAsEndEntity") {
+            "; its certificate is not trusted: set source.ca_file"
+        } else if cause.contains("InvalidContentType") {
+            "; it does not speak TLS there: use http:// in source.url, or another port"
+        } else {
+            ""
+        };
+        Failure::new(format!("asking the source: {cause}{advice}"))
+    }
+}
+
+fn headers(source: &Source) -> Result<HeaderMap, OpenError> {
+    let mut headers = HeaderMap::new();
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    let mut put = |name: HeaderName, value: &str| {
+        let mut value = HeaderValue::try_from(value)
+            .map_err(|_| OpenError::Client(format!("the value of {name} is not one of a header")))?;
+        value.set_sensitive(true);
+        headers.insert(name, value);
+        Ok(())
+    };
+    if let Some(token) = &source.bearer_token {
+        put(AUTHORIZATION, &format!("Bearer {}", token.expose()))?;
+    }
+    for (name, value) in &source.headers {
+        let name = HeaderName::try_from(name)
+            .map_err(|_| OpenError::Client(format!("{name:?} is no header's name")))?;
+        put(name, value.expose())?;
+    }
+    Ok(headers)
+}
+
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+/// Whether a source refuses this document's request, and would again. What a client error says of the request's method,
+/// headers, rate or credentials is said of all requests alike: somebody mends that, and then each document is to be had.
+fn is_about_the_id(status: StatusCode) -> bool {
+    let is_about_all = matches!(
+        status.as_u16(),
+        401 | 402 | 403 | 405 | 406 | 407 | 408 | 411 | 415 | 417 | 421 | 423 | 425 | 426 | 428 | 429 | 431
+    );
+    status.is_client_error() && !is_about_all
+}
+
+fn refusal(status: StatusCode) -> String {
+    let advice = match status.as_u16() {
+        401 | 403 => "check source.username and source.password, source.bearer_token or source.headers",
+        300..=399 => "redirections are not followed; put the final address into source.url",
+        400..=499 if status != StatusCode::TOO_MANY_REQUESTS => {
+            "that says nothing of a document; check source.url and what the source expects"
+        }
+        200..=299 => "only 200, 404 and 410 say anything of a document",
+        _ => "it is tried again; if it lasts, see the source's log",
+    };
+    format!("the source answered {status}; {advice}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_refusal_says_what_to_do() {
+        for (status, advice) in [
+            (204, "only 200"),
+            (302, "redirections"),
+            (405, "source.url"),
+            (401, "source.password"),
+            (403, "source.headers"),
+            (429, "tried again"),
+            (500, "log"),
+            (503, "log"),
+        ] {
+            let text = refusal(StatusCode::from_u16(status).unwrap());
+            assert!(text.contains(advice), "{status}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_of_one_document_unless_it_is_of_the_way_of_asking() {
+        let is_about_the_id = |status: u16| is_about_the_id(StatusCode::from_u16(status).unwrap());
+        for status in [400, 409, 413, 414, 418, 422, 424, 451, 499] {
+            assert!(is_about_the_id(status), "{status}");
+        }
+        for status in [204, 302, 401, 402, 403, 405, 406, 407, 408, 415, 425, 429, 431, 500, 502, 503] {
+            assert!(!is_about_the_id(status), "{status}");
+        }
+    }
+
+    #[test]
+    fn a_retry_after_is_understood_if_it_is_seconds() {
+        let of = |value: &'static str| {
+            retry_after(&HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(value))]))
+        };
+        assert_eq!(of("7"), Some(Duration::from_secs(7)));
+        assert_eq!(of("Wed, 21 Oct 2026 07:28:00 GMT"), None);
+        assert_eq!(retry_after(&HeaderMap::new()), None);
+    }
+}

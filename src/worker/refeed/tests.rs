@@ -1,0 +1,376 @@
+//! The fetch, and a feeder around it, against a small web server.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::{mpsc, watch};
+
+use super::*;
+use crate::base::clock::{BootClock, Clock};
+use crate::base::position::{Epoch, Position};
+use crate::base::retry::RetryPolicy;
+use crate::core::decode::{Decoder, LocationPath};
+use crate::core::mover::Said;
+use crate::support::config::Secret;
+use crate::support::supervisor::Supervisor;
+use crate::support::telemetry::Metrics;
+use crate::support::telemetry::health::Health;
+use crate::support::telemetry::refeed::Asked;
+use crate::testkit::testing::id;
+use crate::testkit::testing::source::{Reply, TestSource};
+
+/// Every server of these tests has it.
+const PROBE: &str = "probe";
+
+async fn start() -> TestSource {
+    let server = TestSource::start().await;
+    server.put(PROBE, Reply::Document("{}"));
+    server
+}
+
+fn config(url: &str) -> Config {
+    let mut config = Config::default();
+    config.source.kind = Some(SourceKind::Http);
+    config.source.url = Some(url.parse().unwrap());
+    config.source.probe_id = Some(PROBE.to_owned());
+    config.source.timeout = Duration::from_secs(5);
+    config.documents.max_bytes = crate::support::config::ByteSize::new(1000);
+    config
+}
+
+fn failure(answer: &Answer) -> &Failure {
+    match answer {
+        Answer::Failed(failure) => failure,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn each_id_has_its_own_answer() {
+    let server = start().await;
+    server.put("a/b", Reply::Document(r#"{"n":1.10}"#));
+    server.put("down", Reply::Status(500));
+    server.put("gone", Reply::Status(410));
+    server.put("huge", Reply::Huge);
+    server.put("moved", Reply::Status(302));
+    server.put("odd", Reply::Status(422));
+    let source = Source::open(&config(&server.template())).unwrap();
+    let ids = ["a/b", "missing", "gone", "down", "huge", "moved", "..", "odd"].map(id);
+    let answers = source.fetch(&ids).await;
+    assert_eq!(answers[0], Answer::Found(Bytes::from_static(br#"{"n":1.10}"#)));
+    assert_eq!(answers[1..3], [Answer::Gone, Answer::Gone]);
+    assert!(failure(&answers[3]).to_string().contains("500"), "{:?}", answers[3]);
+    assert!(matches!(answers[4], Answer::Unusable { reason: "too_large", .. }), "{:?}", answers[4]);
+    assert!(failure(&answers[5]).to_string().contains("redirections"), "{:?}", answers[5]);
+    assert!(matches!(answers[6], Answer::Unusable { reason: "unfetchable_id", .. }), "{:?}", answers[6]);
+    let refused = Answer::Unusable {
+        reason: "refused_by_source",
+        detail: "the source answered 422 Unprocessable Entity for this id; if it does so for all, check source.url and \
+                 what the source expects"
+            .to_owned(),
+    };
+    assert_eq!(answers[7], refused);
+}
+
+#[tokio::test]
+async fn a_source_that_hangs_or_is_not_there_is_a_failure_without_address_and_secrets() {
+    let server = start().await;
+    server.put("x", Reply::Hang);
+    server.put("y", Reply::HangInBody);
+    let mut config = config(&format!("{}?key=hunter2", server.template()));
+    config.source.timeout = Duration::from_millis(200);
+    config.source.bearer_token = Some(Secret::new("hunter2"));
+    let source = Source::open(&config).unwrap();
+    let answers = source.fetch(&[id("x"), id("y")]).await;
+    assert!(answers.iter().all(|answer| failure(answer).to_string().contains("200ms")), "{answers:?}");
+    drop(server);
+    let refused = source.fetch(&[id("z")]).await.remove(0);
+    let shown = format!("{refused:?} {source:?} {} {}", failure(&refused), source.name());
+    assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+#[tokio::test]
+async fn credentials_and_headers_go_with_each_request_and_a_retry_after_comes_back() {
+    let server = start().await;
+    server.expect_header("authorization", "Bearer t");
+    server.expect_header("x-api-key", "k");
+    server.put("a", Reply::Document("{}"));
+    server.put("later", Reply::RetryAfter(7));
+    let mut config = config(&server.template());
+    let without = Source::open(&config).unwrap().probe().await.unwrap_err();
+    assert!(without.to_string().contains("401") && without.to_string().contains("source.bearer_token"));
+    config.source.bearer_token = Some(Secret::new("t"));
+    config.source.headers.insert("x-api-key".to_owned(), Secret::new("k"));
+    let source = Source::open(&config).unwrap();
+    assert_eq!(source.probe().await, Ok(Answer::Found(Bytes::from_static(b"{}"))));
+    let answers = source.fetch(&[id("a"), id("later")]).await;
+    assert_eq!(answers[0], Answer::Found(Bytes::from_static(b"{}")));
+    assert_eq!(failure(&answers[1]).retry_after, Some(Duration::from_secs(7)));
+    server.expect_header("authorization", "Basic dTpw");
+    config.source.bearer_token = None;
+    (config.source.username, config.source.password) = (Some("u".to_owned()), Some(Secret::new("p")));
+    assert_eq!(Source::open(&config).unwrap().probe().await, Ok(Answer::Found(Bytes::from_static(b"{}"))));
+}
+
+#[tokio::test]
+async fn no_more_requests_are_under_way_than_the_source_may_be_asked() {
+    let server = start().await;
+    let mut config = config(&server.template());
+    config.source.max_in_flight = 2;
+    let source = Arc::new(Source::open(&config).unwrap());
+    let ids: Vec<DocId> = (0..40).map(|n| id(&n.to_string())).collect();
+    let (some, others) = tokio::join!(source.fetch(&ids), source.fetch(&ids));
+    assert!(some.iter().chain(&others).all(|answer| *answer == Answer::Gone));
+    assert!((1..=2).contains(&server.most_at_once()), "{}", server.most_at_once());
+}
+
+#[test]
+fn without_a_source_that_can_be_asked_there_is_none() {
+    assert!(matches!(Source::open(&Config::default()), Err(OpenError::None)));
+    let mut config = config("https://host/{id}");
+    config.source.ca_file = Some("/there/is/no/such/file.pem".into());
+    let error = Source::open(&config).unwrap_err().to_string();
+    assert!(error.contains("source.ca_file /there/is"), "{error}");
+    (config.source.ca_file, config.source.probe_id) = (None, None);
+    assert!(matches!(Source::open(&config), Err(OpenError::Incomplete)), "a 404 cannot be checked");
+    config.source.kind = Some(SourceKind::Postgresql);
+    assert!(matches!(Source::open(&config), Err(OpenError::Incomplete)));
+}
+
+/// A feeder over a server, and where its answers come.
+struct Fed {
+    server: TestSource,
+    feeder: Feeder,
+    health: Arc<Health>,
+    metrics: Arc<Metrics>,
+    asked: mpsc::UnboundedSender<Answered>,
+    waiters: Mutex<Vec<Waiter>>,
+    answers: mpsc::UnboundedReceiver<Answered>,
+    sources: watch::Sender<Source>,
+    config: Config,
+    _stop: tokio_util::sync::DropGuard,
+}
+
+const DOCUMENT: &str = r#"{"location":[1,2]}"#;
+
+async fn fed(change: impl FnOnce(&mut Config)) -> Fed {
+    let server = start().await;
+    let mut config = config(&server.template());
+    config.source.max_in_flight = 1;
+    change(&mut config);
+    let metrics = Metrics::new().unwrap();
+    let clock: Arc<dyn Clock> = Arc::new(BootClock);
+    let health = Health::new(clock.clone(), metrics.clone(), Duration::from_secs(60));
+    health.ready(Health::STARTUP);
+    let (sources, source) = watch::channel(Source::open(&config).unwrap());
+    let around = Surroundings {
+        source,
+        decoder: Decoder::new(LocationPath::new("location").unwrap(), Epoch::default(), 1000),
+        retry: RetryPolicy { initial: Duration::from_millis(2), max: Duration::from_millis(20) },
+        clock,
+        metrics: metrics.clone(),
+        health: health.clone(),
+    };
+    let stop = tokio_util::sync::CancellationToken::new();
+    let feeder = Feeder::start(around, stop.clone(), &Supervisor::new().0);
+    let (asked, answers) = mpsc::unbounded_channel();
+    let (waiters, _stop) = (Mutex::default(), stop.drop_guard());
+    Fed { server, feeder, health, metrics, asked, waiters, answers, sources, config, _stop }
+}
+
+impl Fed {
+    fn ask(&self, text: &str) {
+        let waiter = self.ask_only(text);
+        self.waiters.lock().unwrap().push(waiter);
+    }
+
+    fn ask_only(&self, text: &str) -> Waiter {
+        let (question, waiter) = Question::new(id(text), Position::from_version(1));
+        self.feeder.ask(question, self.asked.clone());
+        waiter
+    }
+
+    async fn answered(&mut self) -> Answered {
+        tokio::time::timeout(Duration::from_secs(60), self.answers.recv()).await.unwrap().unwrap()
+    }
+
+    async fn until(&self, what: &str, wanted: impl Fn(&Self) -> bool) {
+        let waiting = async {
+            while !wanted(self) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        assert!(tokio::time::timeout(Duration::from_secs(60), waiting).await.is_ok(), "never came: {what}");
+    }
+}
+
+#[tokio::test]
+async fn a_source_that_is_down_is_left_alone_and_asked_again_until_it_answers() {
+    let mut fed = fed(|_| ()).await;
+    fed.server.put("a", Reply::Status(500));
+    fed.server.put("b", Reply::Status(503));
+    fed.ask("a");
+    fed.ask("b");
+    fed.until("an open breaker", |fed| fed.metrics.refeed.breaker_open.get() == 1).await;
+    fed.until("it shows", |fed| fed.health.missing().contains_key("source")).await;
+    fed.server.put("a", Reply::Document(DOCUMENT));
+    fed.server.put("b", Reply::Document(DOCUMENT));
+    for _ in 0..2 {
+        assert_eq!(fed.answered().await.said, Said::Document(DOCUMENT.into()));
+    }
+    fed.until("a closed breaker", |fed| fed.metrics.refeed.breaker_open.get() == 0).await;
+    assert!(!fed.health.missing().contains_key("source"));
+    assert_eq!(fed.metrics.refeed.answers.of(Asked::Found).get(), 2);
+    assert!(fed.metrics.refeed.answers.of(Asked::Failed).get() >= 5);
+}
+
+#[tokio::test]
+async fn a_document_that_always_fails_holds_up_no_other() {
+    let mut fed = fed(|_| ()).await;
+    fed.server.put("bad", Reply::Status(500));
+    fed.ask("bad");
+    for n in 0..20 {
+        fed.ask(&n.to_string());
+    }
+    for _ in 0..20 {
+        let answered = fed.answered().await;
+        assert_eq!((answered.said, answered.question.id == id("bad")), (Said::Gone, false));
+    }
+}
+
+#[tokio::test]
+async fn a_document_that_the_source_refuses_is_asked_for_once_and_credentials_that_it_refuses_until_they_are_taken()
+ {
+    let mut fed = fed(|_| ()).await;
+    fed.server.put("odd", Reply::Status(400));
+    fed.ask("odd");
+    match fed.answered().await.said {
+        Said::Unusable(refusal) => assert_eq!(refusal.reason, "refused_by_source", "{refusal:?}"),
+        said => panic!("{said:?}"),
+    }
+    assert_eq!(fed.server.asked(), ["odd"]);
+    assert_eq!(fed.metrics.refeed.answers.of(Asked::Unusable).get(), 1);
+    assert_eq!(fed.metrics.refeed.answers.of(Asked::Failed).get(), 0);
+
+    for status in [401, 403, 407, 408, 429] {
+        fed.server.put("a", Reply::Status(status));
+        let failed = fed.metrics.refeed.answers.of(Asked::Failed).get();
+        fed.ask("a");
+        fed.until("it is asked again", |fed| {
+            fed.metrics.refeed.answers.of(Asked::Failed).get() >= failed + 2
+        })
+        .await;
+        fed.server.put("a", Reply::Document(DOCUMENT));
+        assert_eq!(fed.answered().await.said, Said::Document(DOCUMENT.into()), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn more_are_asked_for_at_once_from_when_on_the_source_says_so() {
+    let mut fed = fed(|_| ()).await;
+    for name in ["a", "b", "c"] {
+        fed.server.put(name, Reply::Hang);
+        fed.ask(name);
+    }
+    fed.until("the first", |fed| fed.server.asked() == ["a"]).await;
+    fed.config.source.max_in_flight = 2;
+    fed.sources.send_replace(Source::open(&fed.config).unwrap());
+    fed.until("the second", |fed| fed.server.asked() == ["a", "b"]).await;
+    assert_eq!(fed.metrics.refeed.requests_in_flight.get(), 2, "what was under way counts");
+}
+
+#[tokio::test]
+async fn what_can_not_be_placed_says_why() {
+    let mut fed = fed(|_| ()).await;
+    for (name, document, expected) in [
+        ("nowhere", r#"{"n":1}"#, "no_location"),
+        ("list", "[1]", "not_an_object"),
+        ("torn", r#"{"location":"#, "unparsable_json"),
+    ] {
+        fed.server.put(name, Reply::Document(document));
+        fed.ask(name);
+        match fed.answered().await.said {
+            Said::Unusable(refusal) => assert_eq!(refusal.reason, expected, "{name}: {refusal:?}"),
+            said => panic!("{name}: {said:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_more_is_asked_for_than_may_be_held() {
+    let mut fed = fed(|config| config.source.max_bytes = crate::support::config::ByteSize::new(30)).await;
+    let names = ["a", "b", "c", "d"];
+    names.iter().for_each(|name| fed.server.put(name, Reply::Document(DOCUMENT)));
+    names.iter().for_each(|name| fed.ask(name));
+    let held = [fed.answered().await, fed.answered().await];
+    // Two are above the bound. That the third is not asked for shows only by its not coming.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(fed.server.asked().len(), 2);
+    drop(held);
+    let _held = [fed.answered().await, fed.answered().await];
+    assert_eq!(fed.server.asked().len(), 4);
+}
+
+#[tokio::test]
+async fn what_a_partition_asked_for_that_is_gone_is_not_asked_any_more() {
+    let mut fed = fed(|_| ()).await;
+    fed.server.put("a", Reply::Status(500));
+    let (asked, answers) = mpsc::unbounded_channel();
+    let (question, _waiter) = Question::new(id("a"), Position::from_version(1));
+    fed.feeder.ask(question, asked);
+    fed.until("it was asked for", |fed| !fed.server.asked().is_empty()).await;
+    drop(answers);
+    fed.until("nothing waits", |fed| fed.metrics.refeed.waiting.get() == 0).await;
+    fed.ask("b");
+    fed.answered().await;
+}
+
+#[tokio::test]
+async fn what_nobody_waits_for_any_more_does_not_pile_up_while_the_source_is_down() {
+    let mut fed = fed(|_| ()).await;
+    fed.server.put("a", Reply::Status(500));
+    fed.ask("a");
+    fed.until("an open breaker", |fed| fed.metrics.refeed.breaker_open.get() == 1).await;
+    let old: Vec<String> = (0..1000).map(|n| format!("old{n}")).collect();
+    old.iter().for_each(|id| fed.server.put(id, Reply::Status(500)));
+    let waiters: Vec<Waiter> = old.iter().map(|id| fed.ask_only(id)).collect();
+    fed.until("they wait", |fed| fed.metrics.refeed.waiting.get() > 900).await;
+    let asked = |fed: &Fed| fed.server.asked().iter().filter(|id| id.starts_with("old")).count();
+    let before = asked(&fed);
+    drop(waiters);
+    fed.ask("b");
+    fed.until("they are dropped", |fed| fed.metrics.refeed.waiting.get() <= 2).await;
+    fed.server.put("a", Reply::Document(DOCUMENT));
+    let answered = [fed.answered().await, fed.answered().await];
+    assert!(answered.iter().all(|answered| answered.question.is_wanted()));
+    // One may have been under way.
+    assert!(asked(&fed) <= before + 1);
+}
+
+#[tokio::test]
+async fn a_server_that_answers_404_for_everything_deletes_nothing() {
+    let mut fed = fed(|config| config.source.max_in_flight = 4).await;
+    let documents = (0..30).map(|n| format!("d{n}"));
+    documents.clone().for_each(|name| fed.server.put(&name, Reply::Document(DOCUMENT)));
+    // An ingress without a server behind it.
+    fed.server.put(PROBE, Reply::Status(404));
+    documents.clone().for_each(|name| fed.server.put(&name, Reply::Status(404)));
+    documents.clone().for_each(|name| fed.ask(&name));
+    fed.until("an open breaker", |fed| fed.metrics.refeed.breaker_open.get() == 1).await;
+    fed.until("it shows", |fed| fed.health.missing().contains_key("source")).await;
+    let shown = fed.health.missing()["source"].clone();
+    assert!(shown.contains("source.probe_id"), "{shown}");
+    // All come back, but for one that is gone indeed.
+    documents.clone().skip(1).for_each(|name| fed.server.put(&name, Reply::Document(DOCUMENT)));
+    fed.server.put(PROBE, Reply::Document(DOCUMENT));
+    let mut gone = 0;
+    for _ in 0..30 {
+        let Answered { question, said, .. } = fed.answered().await;
+        if question.id == id("d0") {
+            assert_eq!(said, Said::Gone);
+            gone += 1;
+        } else {
+            assert_eq!(said, Said::Document(DOCUMENT.into()), "{:?}", question.id);
+        }
+    }
+    assert_eq!((gone, fed.metrics.refeed.answers.of(Asked::Gone).get()), (1, 1));
+}

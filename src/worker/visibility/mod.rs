@@ -1,0 +1,234 @@
+//! What searches find: the refreshes of a worker, for all that wait until something written is found by them.
+//!
+//! A write that was acknowledged before a refresh of its geoshard began is found once that was answered. So whoever has written
+//! asks here, and is told when a refresh has succeeded that began later. All who wait for a geoshard wait for the same refresh; there
+//! is one of each at a time, and not more at once than Elasticsearch has threads for (`queue.rs`, pure). Elasticsearch refreshes by itself as well, but does not say so.
+
+mod queue;
+mod threads;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+pub use self::queue::Queue;
+use crate::base::clock::Instant;
+use crate::base::ids::ShardId;
+use crate::base::retry::Delays;
+use crate::io::elastic::rounds::Rounds;
+use crate::io::elastic::{CallError, Index};
+use crate::support::telemetry::Metrics;
+
+/// Refreshes of one worker under way at once, at most; fewer where Elasticsearch has fewer threads for them (`threads.rs`): it has one for
+/// every second processor.
+const MAX_RUNNING: usize = 8;
+
+/// How long a moved document may wait for others that its refresh can be shared with: its old copy stays meanwhile, which harms nobody.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How often the gauge is brought up to date, at least.
+const GAUGE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// See the top of this file. Its lock is taken for a moment, a few times per batch and refresh.
+pub struct Visibility {
+    rounds: Rounds,
+    metrics: Arc<Metrics>,
+    state: Mutex<State>,
+    /// There is something new to do.
+    wake: Notify,
+}
+
+struct State {
+    queue: Queue<Waiter>,
+    subscribers: HashMap<u64, mpsc::UnboundedSender<Seen>, ahash::RandomState>,
+    next_subscriber: u64,
+}
+
+/// Who waits.
+#[derive(Debug)]
+enum Waiter {
+    /// A partition's task, for as long as it takes.
+    Subscriber { number: u64, ticket: u64 },
+    /// Somebody who wants to know how one attempt went.
+    Once(oneshot::Sender<Result<(), CallError>>),
+}
+
+/// Searches find what a partition had asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// In this geoshard.
+    pub shard: ShardId,
+    /// All that was asked for with this ticket.
+    pub ticket: u64,
+}
+
+impl Visibility {
+    /// Nothing is waited for yet. [`Visibility::run`] has to be spawned.
+    pub fn new(rounds: Rounds, metrics: Arc<Metrics>) -> Arc<Self> {
+        let state =
+            State { queue: Queue::new(MAX_RUNNING), subscribers: HashMap::default(), next_subscriber: 0 };
+        Arc::new(Self { rounds, metrics, state: Mutex::new(state), wake: Notify::new() })
+    }
+
+    /// For one assignment of a partition.
+    pub fn subscribe(self: &Arc<Self>) -> Subscription {
+        // What waits in it is bounded by what the partition owes.
+        let (sender, seen) = mpsc::unbounded_channel();
+        let mut state = self.state();
+        let number = state.next_subscriber;
+        state.next_subscriber += 1;
+        state.subscribers.insert(number, sender);
+        drop(state);
+        Subscription { visibility: self.clone(), number, seen }
+    }
+
+    /// Waits until a refresh was answered that began after this was called.
+    ///
+    /// # Errors
+    /// If it failed. It is not tried again for this.
+    pub async fn refreshed(&self, shard: &ShardId) -> Result<(), CallError> {
+        let (sender, answer) = oneshot::channel();
+        self.request(shard.clone(), Waiter::Once(sender), Duration::ZERO);
+        self.wake.notify_one();
+        // The sender is in the queue until it is answered.
+        answer.await.unwrap_or_else(|_| Err(CallError::Connection("the worker ends".to_owned())))
+    }
+
+    fn request(&self, shard: ShardId, waiter: Waiter, within: Duration) {
+        let now = self.now();
+        self.state().queue.request(shard, waiter, within, now);
+    }
+
+    /// Works until told to stop. What is waited for then, the next owners wait for anew.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let mut running = FuturesUnordered::new();
+        let mut failing: HashMap<ShardId, Delays, ahash::RandomState> = HashMap::default();
+        let mut gauges = tokio::time::interval(GAUGE_INTERVAL);
+        loop {
+            let now = self.now();
+            let (begin, next_due) = {
+                let queue = &mut self.state().queue;
+                (queue.start(now), queue.next_due())
+            };
+            running.extend(begin.into_iter().map(|shard| self.clone().refresh(shard).boxed()));
+            let wake_in = next_due.map(|due| due.since(now));
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                Some((shard, answer)) = running.next() => self.answered(&shard, answer, &mut failing),
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep(wake_in.unwrap_or_default()), if wake_in.is_some() => {}
+                _ = gauges.tick() => self.update_gauges(),
+            }
+        }
+    }
+
+    async fn refresh(self: Arc<Self>, shard: ShardId) -> (ShardId, Result<(), CallError>) {
+        let began = self.now();
+        let indices = [Index::Geoshard(shard.clone())];
+        let answer = self.rounds.refresh(&indices).await;
+        self.metrics.visibility.refreshed(answer.is_ok(), self.now().since(began));
+        (shard, answer)
+    }
+
+    fn answered(
+        &self,
+        shard: &ShardId,
+        answer: Result<(), CallError>,
+        failing: &mut HashMap<ShardId, Delays, ahash::RandomState>,
+    ) {
+        let now = self.now();
+        let mut state = self.state();
+        let told = match &answer {
+            Ok(()) => {
+                failing.remove(shard);
+                state.queue.succeeded(shard, now)
+            }
+            Err(error) => {
+                let delays = failing.entry(shard.clone()).or_insert_with(|| self.rounds.retry.delays());
+                let delay = delays.next(None);
+                tracing::warn!(
+                    %shard,
+                    %error,
+                    ?delay,
+                    "refresh failed, so old copies of documents that moved there stay for now; a refresh needs \
+                     the index privilege maintenance"
+                );
+                let goes_on = |waiter: &Waiter| matches!(waiter, Waiter::Subscriber { .. });
+                state.queue.failed(shard, now + delay, goes_on)
+            }
+        };
+        for waiter in told {
+            match waiter {
+                Waiter::Subscriber { number, ticket } => {
+                    if let Some(subscriber) = state.subscribers.get(&number) {
+                        // A partition that is gone meanwhile does not wait any more.
+                        let _ = subscriber.send(Seen { shard: shard.clone(), ticket });
+                    }
+                }
+                // Nor does a run that has had its time.
+                Waiter::Once(sender) => drop(sender.send(answer.clone())),
+            }
+        }
+    }
+
+    fn update_gauges(&self) {
+        let now = self.now();
+        let queue = &mut self.state().queue;
+        queue.tidy(now);
+        self.metrics.visibility.waits(queue.oldest().map(|since| now.since(since)));
+    }
+
+    fn now(&self) -> Instant {
+        self.rounds.clock.now()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code that holds the lock can leave it half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A partition's way to the refreshes, for one assignment.
+pub struct Subscription {
+    visibility: Arc<Visibility>,
+    number: u64,
+    seen: mpsc::UnboundedReceiver<Seen>,
+}
+
+impl Subscription {
+    /// Something was written to these geoshards, and that was acknowledged: [`Subscription::seen`] will tell when searches find it.
+    pub fn request(&self, shards: BTreeSet<ShardId>, ticket: u64) {
+        if shards.is_empty() {
+            return;
+        }
+        for shard in shards {
+            let waiter = Waiter::Subscriber { number: self.number, ticket };
+            self.visibility.request(shard, waiter, PATIENCE);
+        }
+        self.visibility.wake.notify_one();
+    }
+
+    /// The next that is seen. Never ends.
+    pub async fn seen(&mut self) -> Seen {
+        match self.seen.recv().await {
+            Some(seen) => seen,
+            // The sender is there until this value is dropped.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let mut state = self.visibility.state();
+        state.subscribers.remove(&self.number);
+        let gone = self.number;
+        state.queue.retain(|waiter| !matches!(waiter, Waiter::Subscriber { number, .. } if *number == gone));
+    }
+}
