@@ -3,17 +3,20 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `mod.rs` | puts the parts together, runs them, takes them down in order |
-//! | `preflight.rs` | what must be right before the worker joins |
 //! | `consumer.rs` | the poll thread: the only one that talks to the Kafka consumer |
 //! | `assignment.rs` | the partitions owned now, as the poll thread sees them |
 //! | `partition/` | one task per partition: decode, fold, batch, settle, publish |
 //! | `ledger/` | what a partition owes, and the watermark that follows (pure) |
-//! | `offsets.rs` | whether a partition still has what is to be read next (pure) |
 //! | `limits.rs` | the limits in force, which are followed while it runs |
 //! | `budget.rs` | bytes held, and who must stop reading |
-//! | `distribution.rs` | the distributor that the configuration asks for |
+//! | `drive.rs` | runs a batch of the mover against Elasticsearch |
 //! | `record.rs` | a record, owned |
 //! | `topic_watch.rs` | whether the topic is still the one that positions are of |
+//! | `visibility/` | refreshes, for all that wait until searches find something |
+//! | `distribution/` | what follows every change: refreshes, webhooks, records |
+//! | `refeed/` | documents fetched again from the source of truth |
+//! | `increments/` | live counts: what is sent of a partition's changes |
+//! | `dead_letter.rs` | records that cannot be carried out |
 //!
 //! Records go one way, poll thread → partition task → mover → Elasticsearch; the only way back is the watermark, and
 //! pause and resume.

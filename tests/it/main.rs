@@ -17,6 +17,7 @@ mod formats;
 mod fuzz;
 mod hang_up;
 mod ick_vectors;
+mod layers;
 mod migrate;
 mod packaging;
 mod page;

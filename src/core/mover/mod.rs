@@ -6,7 +6,9 @@
 //! | `mod.rs` | what goes in and what comes out: [`Entry`], [`Outcome`], [`Desk`] |
 //! | `decide.rs` | steps 1, 2 and 4 for one entry: from what was read to a `decide::Plan` |
 //! | `rounds.rs` | a batch as a chain of types, one per round; each gives its operations and takes their answers |
-//! | `drive.rs` | the only I/O: runs the chain against Elasticsearch |
+//! | `rules.rs` | what placing documents depends on |
+//!
+//! `worker/drive.rs` runs the chain against Elasticsearch.
 //!
 //! *Invariant:* nothing here knows a clock, a socket or a random number, so that the same code runs in production, in
 //! the tables of `tests/`, and wherever histories are explored.

@@ -1,22 +1,29 @@
 //! Records in Avro, JSON Schema and Protobuf: from bytes to JSON, by schemas that are at hand. Pure.
 //!
-//! *Invariant:* a record is decoded without I/O. What lacks a schema is handed back with the schema's id; who reads records
-//! fetches it (`io/registry/`) and decodes again.
+//! | file | what it holds |
+//! |---|---|
+//! | `frame.rs` | the wire format: which schema a record is written by |
+//! | `schema.rs` | one schema, and the JSON that it makes of a payload |
+//! | `avro/`, `protobuf/` | what the two formats need for that |
+//! | `known.rs` | the schemas that one reader has used lately |
+//!
+//! *Invariant:* a record is decoded without I/O. What lacks a schema is handed back with the schema's id ([`Lacking`]); who
+//! reads records fetches it (`io/registry/`) and decodes again.
 
-pub(crate) mod avro;
-pub(crate) mod frame;
-pub(crate) mod known;
-pub(crate) mod protobuf;
-pub(crate) mod schema;
-
-pub use self::frame::{is_framed, split};
-pub use self::known::{Lacking, Schemas};
-pub use self::schema::{Fetched, Kind, Reference, Schema};
+mod avro;
+mod frame;
+mod known;
+mod protobuf;
+mod schema;
 
 use std::fmt;
 use std::sync::Arc;
 
 use thiserror::Error;
+
+pub use self::frame::{is_framed, split};
+pub use self::known::{Lacking, Schemas};
+pub use self::schema::{Fetched, Kind, Reference, Schema};
 
 /// The number that a registry gave a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

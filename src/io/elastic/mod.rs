@@ -2,7 +2,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `mod.rs` | the seam: operations, answers, errors, the [`Elastic`] trait |
+//! | `mod.rs` | the seam: errors, admin calls, the [`Elastic`] trait; operations and answers are `base/requests.rs` |
 //! | `answer.rs` | pure classification: what a status means to the protocol, and whether to try again |
 //! | `encode.rs`, `decode.rs` | `_bulk` and `_mget` bodies and answers, as pure functions over bytes |
 //! | `http/` | the trait over HTTP, on the `elasticsearch` crate |

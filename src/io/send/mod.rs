@@ -6,6 +6,7 @@
 //! | `destination.rs` | which partition geofold's own records of a document have to go to |
 //! | `line.rs` | the forms of a line, parsed to a record; pure |
 //! | `producer.rs` | the Kafka side: settings that the promises need, deliveries counted |
+//! | `topic.rs` | the topic of documents as tools use it: where partitions end, what is committed, touches |
 //! | `pace.rs` | an even rate |
 
 mod destination;

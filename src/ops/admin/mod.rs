@@ -3,7 +3,6 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `mod.rs` | the routes |
-//! | `health.rs` | [`Health`]: is the worker alive, is it ready, and if not, why |
 //! | `status.rs` | [`Status`](status::Status): what the worker does now, as one value |
 //! | `page/` | the same as an HTML page with a map |
 //! | `cover.rs` | which geoshards a search has to ask |

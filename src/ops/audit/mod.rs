@@ -6,8 +6,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `mod.rs` | the course of an audit; its report |
-//! | `defect.rs` | what can be wrong with one document, pure |
+//! | `mod.rs` | the course of an audit; its report. What can be wrong with one document is `core/defect.rs` |
 //! | `gather.rs` | scans, sorts, and brings documents together |
 //! | `sample.rs` | looks at documents drawn at random instead; how sure that makes |
 //! | `sort.rs` | sorting in bounded memory |

@@ -16,6 +16,7 @@
 //! | `source.rs` | asks the source of truth |
 //! | `claims.rs` | the configuration against the deadlines by which workers may still act |
 //! | `maps.rs` | the configured map against the record of the maps in force |
+//! | `preflight.rs` | what must be right before a worker joins its group |
 
 mod brokers;
 mod claims;

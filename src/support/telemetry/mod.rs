@@ -9,6 +9,7 @@
 //! | `visibility.rs` | the metrics of refreshes |
 //! | `events.rs` | one type per event that an operator may need: its log line and its counters |
 //! | `requests.rs` | [`Metrics`] as the observer of requests to Elasticsearch |
+//! | `health.rs` | [`Health`](health::Health): is the process alive, is it ready, and if not, why |
 //! | `logging.rs` | where log lines go, as text or JSON |
 //! | `traces/` | traces for OpenTelemetry, with the feature `otel` |
 //! | `recent.rs` | the last warnings and errors, for the status page |

@@ -8,6 +8,7 @@
 //! | `scheduler/` | what is owed, what is due, what a run settles (pure) |
 //! | `driver.rs` | asks, runs, tries again: the only loop |
 //! | `action.rs` | the kinds of runs |
+//! | `setup.rs` | the distributor that the configuration asks for |
 //! | `last_runs.rs`, `memcached.rs` | where workers tell each other of their runs, and what they do without |
 //!
 //! *Invariant:* for every change that was requested there is a run that began after it and succeeded, or the request is

@@ -15,8 +15,7 @@ use url::Url;
 
 use super::Trouble;
 use crate::base::causes::with_causes;
-use crate::core::schemas::schema::{Fetched, Kind, Reference};
-use crate::core::schemas::{SchemaId, Unreadable};
+use crate::core::schemas::{Fetched, Kind, Reference, SchemaId, Unreadable};
 use crate::support::config::{SchemaRegistry, Secret};
 
 /// Bytes of one answer.
