@@ -225,7 +225,10 @@ impl Sources {
         let of_tests: BTreeSet<Vec<String>> = files
             .iter()
             .flat_map(|source| {
-                source.test_modules.iter().map(|name| [&source.module[..], &[name.clone()]].concat())
+                source
+                    .test_modules
+                    .iter()
+                    .map(|name| [&source.module[..], std::slice::from_ref(name)].concat())
             })
             .collect();
         files.retain(|source| {

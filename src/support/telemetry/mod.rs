@@ -23,7 +23,7 @@ pub mod board;
 pub mod collector;
 pub mod events;
 pub mod families;
-pub(crate) mod health;
+pub mod health;
 pub mod logging;
 pub mod metrics;
 pub mod reading;
