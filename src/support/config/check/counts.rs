@@ -189,7 +189,7 @@ mod tests {
             ("collector.max_bytes", "1MiB", Level::Error, |c| c.collector.max_bytes = ByteSize::new(1)),
             ("collector.top", "1 to 10000", Level::Error, |c| c.collector.top = 10_001),
             ("collector.keep_versions", "at least 1", Level::Error, |c| c.collector.keep_versions = 0),
-            ("collector.listen", "password", Level::Warning, |c| {
+            ("collector.listen", "authentication", Level::Warning, |c| {
                 c.collector.listen = "0.0.0.0:9465".parse().unwrap();
             }),
         ];

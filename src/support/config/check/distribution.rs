@@ -144,7 +144,7 @@ mod tests {
     fn shown() -> String {
         let text = include_str!("../../../../config/geofold.toml");
         let section = text.split("\n[distribution]\n").nth(1).unwrap().split("\n[").next().unwrap();
-        let example = section.split("in place of one line:\n").nth(1).unwrap();
+        let example = section.split("The usual form:\n").nth(1).unwrap();
         let lines = example.lines().take_while(|line| !line.starts_with("# jobs"));
         lines.map(|line| line.trim_start_matches(['#', ' ']).replace("distribution.", "") + "\n").collect()
     }
