@@ -18,13 +18,13 @@ use geofold::core::counting::facets::{FacetLimits, FacetRules};
 use geofold::core::counting::version::History;
 use geofold::core::decode::{Decoder, LocationPath, RawRecord};
 use geofold::core::dirty_set::DirtySet;
-use geofold::core::mover::{Desk, OnMissing, Rules};
+use geofold::core::mover::{MoverState, OnMissing, Rules};
 use geofold::core::placement::{Known, Placement, PlacementCache};
 use geofold::core::schemas::Schemas;
 use geofold::core::write::Fold;
 use geofold::geoshard::GeoshardMap;
-use geofold::io::elastic::rounds::{Lease, Limits, Rounds, Unobserved};
-use geofold::io::elastic::{BulkOp, Guard, Index, Stamp, decode, encode};
+use geofold::io::elastic::rounds::{Limits, RequestDeadline, RequestSender, Unobserved};
+use geofold::io::elastic::{BulkOp, Index, SeqNo, WriteCondition, decode, encode};
 use geofold::worker::increments::emitter::{Emitter, Names, Source};
 use geofold::worker::ledger::Ledger;
 use geofold::worker::record::Record;
@@ -181,7 +181,7 @@ fn bulk_body(count: usize) -> Run {
         .map(|n| BulkOp::Index {
             index: Index::Geoshard(shard.clone()),
             id: DocId::from_key(Some(id(n).as_bytes())).unwrap(),
-            guard: Guard::External(position(i64::try_from(n).unwrap())),
+            guard: WriteCondition::External(position(i64::try_from(n).unwrap())),
             source: document(n, &mut random).into(),
         })
         .collect();
@@ -235,9 +235,9 @@ impl Clock for StandingClock {
 struct Whole {
     decoder: Decoder,
     ledger: Ledger,
-    desk: Option<Desk>,
-    rounds: Rounds,
-    lease: Lease,
+    desk: Option<MoverState>,
+    rounds: RequestSender,
+    lease: RequestDeadline,
     now: Instant,
     /// There if anything is counted.
     emitter: Option<Emitter>,
@@ -259,7 +259,7 @@ impl Whole {
             let source = Source { topic: "documents".into(), partition: 0, epoch: epoch() };
             Emitter::new(source, Arc::new(Names::new()), Duration::from_secs(1), FIRST_OFFSET, now)
         });
-        let rounds = Rounds {
+        let rounds = RequestSender {
             elastic: Arc::new(NullElastic),
             permits: Arc::new(Semaphore::new(4)),
             company: None,
@@ -274,9 +274,10 @@ impl Whole {
             clock,
             observer: Arc::new(Unobserved),
         };
-        let lease = Lease { deadline: now + Duration::from_secs(3_600), cancel: CancellationToken::new() };
+        let lease =
+            RequestDeadline { deadline: now + Duration::from_secs(3_600), cancel: CancellationToken::new() };
         let ledger = Ledger::new(rules.clone(), epoch());
-        let desk = Desk { committed: position(FIRST_OFFSET), ..Desk::new(rules, cache) };
+        let desk = MoverState { committed: position(FIRST_OFFSET), ..MoverState::new(rules, cache) };
         Self { decoder: decoder(), ledger, desk: Some(desk), rounds, lease, now, emitter, batches: 0 }
     }
 
@@ -352,7 +353,7 @@ fn whole(count: usize, knows: Knows, tally: Option<FacetRules>) -> Run {
             let facets = tally.facets(record.value.as_ref().unwrap(), shard);
             placement.versions = History::default().with(position(1), position(1), facets);
         }
-        let known = Known::new(placement, Stamp { seq_no: 1, primary_term: 1 });
+        let known = Known::new(placement, SeqNo { seq_no: 1, primary_term: 1 });
         cache.put(&DocId::from_key(key).unwrap(), known);
     }
     let whole = Whole::new(cache, map, tally);

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use geofold::base::position::Position;
 use geofold::core::placement::Placement;
-use geofold::io::elastic::{BulkOp, Get, Guard, Index, encode};
+use geofold::io::elastic::{BulkOp, Get, Index, WriteCondition, encode};
 use reqwest::blocking::Client;
 
 use crate::documents::Event;
@@ -35,7 +35,7 @@ fn bulk(operations: &[BulkOp], prefix: &str) -> Request {
     Request { path: BULK, body: encode::bulk_body(operations, prefix), answer: Some(r#"{"errors":false}"#) }
 }
 
-fn document(event: &Event, guard: Guard) -> BulkOp {
+fn document(event: &Event, guard: WriteCondition) -> BulkOp {
     BulkOp::Index {
         index: Index::Geoshard(event.shard.clone()),
         id: event.id.clone(),
@@ -53,7 +53,7 @@ pub fn in_place(events: &[Event], prefix: &str, versions: &mut [Position], cold:
             .map(|event| {
                 let version = &mut versions[event.number];
                 *version = Position::from_version(version.version() + 1);
-                document(event, Guard::External(*version))
+                document(event, WriteCondition::External(*version))
             })
             .collect();
         let gets: Vec<Get> =
@@ -74,12 +74,12 @@ pub fn new(events: &[Event], prefix: &str) -> Vec<Errand> {
         let placement = |event: &Event| BulkOp::Index {
             index: Index::Placements,
             id: event.id.clone(),
-            guard: Guard::Absent,
+            guard: WriteCondition::Absent,
             source: Placement::new(version, Some(event.shard.clone()), []).to_json(),
         };
         let placements: Vec<BulkOp> = events.iter().map(placement).collect();
         let documents: Vec<BulkOp> =
-            events.iter().map(|event| document(event, Guard::External(version))).collect();
+            events.iter().map(|event| document(event, WriteCondition::External(version))).collect();
         Errand(vec![look, bulk(&placements, prefix), bulk(&documents, prefix)])
     };
     events.chunks(OPERATIONS).map(errand).collect()

@@ -128,7 +128,8 @@ impl Worker {
     pub fn done(&self) -> Result<BTreeMap<String, u64>> {
         let text = self.metrics()?;
         let mut done = BTreeMap::new();
-        for line in text.lines().filter_map(|line| line.strip_prefix("geofold_records_done_total{outcome=\""))
+        for line in
+            text.lines().filter_map(|line| line.strip_prefix("geofold_records_processed_total{outcome=\""))
         {
             let (outcome, rest) = line.split_once('"').context("a metric's label")?;
             let (_, count) = rest.rsplit_once(' ').context("a metric's value")?;

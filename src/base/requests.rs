@@ -42,7 +42,7 @@ impl Index {
 
 /// Elasticsearch's name for one state of one document, used for compare-and-set (`if_seq_no`, `if_primary_term`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Stamp {
+pub struct SeqNo {
     /// `_seq_no`.
     pub seq_no: u64,
     /// `_primary_term`.
@@ -51,7 +51,7 @@ pub struct Stamp {
 
 /// Under which condition an index operation may be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Guard {
+pub enum WriteCondition {
     /// `version_type=external`: only over a copy (or tombstone) of a strictly lower version.
     External(Position),
     /// `version_type=external_gte`: over a copy of a lower or equal version.
@@ -59,7 +59,7 @@ pub enum Guard {
     /// `op_type=create`: only if there is none.
     Absent,
     /// Compare-and-set: only if the document is still in this state.
-    Unchanged(Stamp),
+    Unchanged(SeqNo),
 }
 
 /// One operation of a `_bulk` request.
@@ -72,7 +72,7 @@ pub enum BulkOp {
         /// `_id`.
         id: DocId,
         /// The condition.
-        guard: Guard,
+        guard: WriteCondition,
         /// One JSON object without raw line breaks, sent as it is.
         source: Bytes,
     },
@@ -92,7 +92,7 @@ pub enum BulkOp {
         /// `_id`.
         id: DocId,
         /// Its state.
-        stamp: Stamp,
+        stamp: SeqNo,
     },
 }
 
@@ -127,7 +127,7 @@ pub struct Found {
     /// `_version`: for copies that geofold wrote, their position.
     pub version: u64,
     /// For compare-and-set.
-    pub stamp: Stamp,
+    pub stamp: SeqNo,
     /// `_source`, byte for byte but for line breaks between tokens, which are spaces: it may be written back as it is.
     pub source: Bytes,
 }
@@ -149,7 +149,7 @@ pub struct BulkAnswer {
     /// HTTP status of the item.
     pub status: u16,
     /// The state that the operation left; there on success if the request asked for it.
-    pub stamp: Option<Stamp>,
+    pub stamp: Option<SeqNo>,
     /// Boxed, since nearly all items have none.
     pub error: Option<Box<ItemError>>,
 }
@@ -177,7 +177,7 @@ pub enum BulkOutcome {
     /// Carried out.
     Done {
         /// The state it left, if it is a placement's.
-        stamp: Option<Stamp>,
+        stamp: Option<SeqNo>,
     },
     /// 409: the condition does not hold.
     Conflict,

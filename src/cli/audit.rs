@@ -17,7 +17,9 @@ use crate::core::decode::LocationPath;
 use crate::io::elastic::Elastic;
 use crate::ops::audit::sweep::{self, Sweep};
 use crate::ops::audit::touches::TopicTouches;
-use crate::ops::audit::{Aim, Audit, AuditError, Defect, Finding, Mended, Mender, Options, Report};
+use crate::ops::audit::{
+    Audit, AuditError, Defect, Finding, Options, RepairOutcome, RepairTarget, Repairer, Report,
+};
 use crate::support::config::{ByteSize, Config};
 
 /// Refreshing and scanning whole indices is not the hot path.
@@ -156,14 +158,14 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
         let mender = match &topic {
             Some(touches) if args.repair || args.adopt => {
                 let aim = if args.adopt {
-                    Aim::Adopt { epoch, counts: config.tally.is_on() }
+                    RepairTarget::Adopt { epoch, counts: config.tally.is_on() }
                 } else {
                     let next = touches.next(epoch).await?;
                     let next = next.ok_or_else(|| anyhow!("offsets are beyond what positions can hold"))?;
-                    Aim::Repair { next }
+                    RepairTarget::Repair { next }
                 };
                 let has_source = config.source.kind.is_some();
-                Some(Mender { elastic: &*elastic, touches, aim, has_source, timeout })
+                Some(Repairer { elastic: &*elastic, touches, aim, has_source, timeout })
             }
             _ => None,
         };
@@ -220,7 +222,11 @@ impl Repairs {
     }
 }
 
-async fn run(args: &AuditArgs, audit: &Audit<'_>, mender: Option<&Mender<'_>>) -> Result<ExitCode, Failure> {
+async fn run(
+    args: &AuditArgs,
+    audit: &Audit<'_>,
+    mender: Option<&Repairer<'_>>,
+) -> Result<ExitCode, Failure> {
     let mut out = args.out_file()?;
     let mut printed = 0;
     let mut repairs = Repairs::default();
@@ -234,15 +240,15 @@ async fn run(args: &AuditArgs, audit: &Audit<'_>, mender: Option<&Mender<'_>>) -
         for (finding, outcome) in findings.iter().zip(outcomes) {
             let note = match outcome {
                 None => "",
-                Some(Mended::Yes) => {
+                Some(RepairOutcome::Yes) => {
                     repairs.mended += 1;
                     "mended"
                 }
-                Some(Mended::Changed) => {
+                Some(RepairOutcome::Changed) => {
                     repairs.changed_meanwhile += 1;
                     "changed concurrently; run the audit again"
                 }
-                Some(Mended::No(why)) => {
+                Some(RepairOutcome::No(why)) => {
                     repairs.left_alone(finding, args.adopt);
                     why
                 }

@@ -14,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 use super::{ConfigArgs, Failure, connect, output, signals};
 use crate::base::retry::RetryPolicy;
 use crate::core::decode::Decoder;
-use crate::core::mover::{Desk, Rules};
+use crate::core::mover::{MoverState, Rules};
 use crate::core::placement::PlacementCache;
 use crate::io::elastic::Elastic;
-use crate::io::elastic::rounds::{self, Rounds, Unobserved};
+use crate::io::elastic::rounds::{self, RequestSender, Unobserved};
 use crate::io::maps::MapsStore;
 use crate::io::registry::Registry;
 use crate::ops::dry_run::{DryRun, Step, Sums, reader};
@@ -108,7 +108,7 @@ async fn prepare(config: &Config, elastic: Arc<dyn Elastic>) -> Result<DryRun, F
         ),
         false => None,
     };
-    let rounds = Rounds {
+    let rounds = RequestSender {
         elastic,
         permits: Arc::new(Semaphore::new(config.elasticsearch.max_in_flight)),
         company: None,
@@ -124,7 +124,7 @@ async fn prepare(config: &Config, elastic: Arc<dyn Elastic>) -> Result<DryRun, F
         observer: Arc::new(Unobserved),
     };
     // The rehearsal remembers all that was read.
-    let desk = Desk::new(rules, PlacementCache::new(std::num::NonZeroUsize::MIN));
+    let desk = MoverState::new(rules, PlacementCache::new(std::num::NonZeroUsize::MIN));
     let stops = config.dead_letter.policy == DeadLetterPolicy::Stop;
     Ok(DryRun::new(rounds, decoder, desk, stops, config.batch.deadline).with_registry(registry))
 }

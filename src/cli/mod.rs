@@ -141,7 +141,7 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 
 /// Parses the arguments, runs the subcommand, and prints its error, if any.
 pub fn main() -> ExitCode {
-    crate::io::kafka::keep_openssl_to_the_end();
+    crate::io::kafka::skip_openssl_atexit();
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Run(args) => block_on(run::run(args)),

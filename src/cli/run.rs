@@ -25,7 +25,7 @@ use crate::support::telemetry::Metrics;
 use crate::support::telemetry::health::Health;
 use crate::support::telemetry::logging::{self, Logging};
 use crate::support::telemetry::traces::Traces;
-use crate::worker::{self, Surroundings};
+use crate::worker::{self, Dependencies};
 
 /// A poll thread that has not polled for this long is taken for hung by `/healthz`. It may wait as long as a revoked
 /// partition may finish its batch, so that is added.
@@ -140,7 +140,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
             metrics: metrics.clone(),
         });
         let told = stop.clone();
-        let surroundings = Surroundings {
+        let surroundings = Dependencies {
             elastic,
             rules,
             maps,

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::base::ids::ShardId;
 use crate::base::position::{Epoch, Position};
-use crate::base::requests::Stamp;
+use crate::base::requests::SeqNo;
 use crate::core::placement::Placement;
 
 /// Whether a copy is where its location belongs.
@@ -45,16 +45,16 @@ pub enum Placed {
 
 /// All that is stored of one document, as it was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sight {
+pub struct Observation {
     /// Its placement.
     pub placed: Placed,
     /// The placement's state, if it was read realtime.
-    pub stamp: Option<Stamp>,
+    pub stamp: Option<SeqNo>,
     /// Its copies.
     pub copies: BTreeMap<ShardId, Copy>,
 }
 
-impl Sight {
+impl Observation {
     /// Tells two states of a document apart.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
@@ -69,7 +69,7 @@ impl Sight {
     }
 }
 
-impl fmt::Display for Sight {
+impl fmt::Display for Observation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.placed {
             Placed::Nowhere => f.write_str("no placement")?,
@@ -172,7 +172,7 @@ impl fmt::Display for Defect {
 }
 
 /// What is wrong with a document, each kind once; nothing, if all is as it should be at rest (protocol, INV-1 and INV-5).
-pub fn judge(sight: &Sight, epoch: Epoch) -> Vec<Defect> {
+pub fn judge(sight: &Observation, epoch: Epoch) -> Vec<Defect> {
     let mut defects = match &sight.placed {
         Placed::Unreadable => vec![Defect::UnreadablePlacement],
         Placed::Nowhere if sight.copies.is_empty() => vec![],
@@ -240,7 +240,7 @@ mod tests {
     fn judged(placed: Placed, copies: &[(&str, i64, Fit)]) -> Vec<Defect> {
         let copies =
             copies.iter().map(|(id, offset, fit)| (shard(id), Copy { version: at(*offset), fit: *fit }));
-        judge(&Sight { placed, stamp: None, copies: copies.collect() }, Epoch::default())
+        judge(&Observation { placed, stamp: None, copies: copies.collect() }, Epoch::default())
     }
 
     #[test]
@@ -306,7 +306,7 @@ mod tests {
         }
         let later = Position::new(Epoch::new(1).unwrap(), 0).unwrap();
         let copies = BTreeMap::from([(shard("b"), Copy { version: later, fit: Here })]);
-        let sight = Sight { placed: placed(5, Some("b"), &[]), stamp: None, copies };
+        let sight = Observation { placed: placed(5, Some("b"), &[]), stamp: None, copies };
         assert_eq!(judge(&sight, Epoch::default()), [Defect::LaterEpoch]);
         assert!(judge(&sight, Epoch::new(1).unwrap()).is_empty());
     }
@@ -333,7 +333,7 @@ mod tests {
             };
             let holds =
                 inv_1_every_copy_is_named(&view).is_ok() && inv_5_at_rest_there_is_one_copy(&view).is_ok();
-            let sight = Sight { placed: placement, stamp: None, copies };
+            let sight = Observation { placed: placement, stamp: None, copies };
             assert_eq!(judge(&sight, Epoch::default()).is_empty(), holds, "{view}");
         }
     }

@@ -10,8 +10,8 @@ use thiserror::Error;
 
 use crate::base::ids::DocId;
 use crate::base::position::{Epoch, Position};
-use crate::io::elastic::rounds::{BulkOutcome, GetOutcome, Halt, Lease, Rounds};
-use crate::io::elastic::{BulkOp, Get, Guard, Index};
+use crate::io::elastic::rounds::{BulkOutcome, GetOutcome, Halt, RequestDeadline, RequestSender};
+use crate::io::elastic::{BulkOp, Get, Index, WriteCondition};
 
 /// The topic as it was when its positions were first written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,7 +168,7 @@ impl Watermark {
 /// Reads and writes what is remembered of one topic's partitions.
 #[derive(Clone)]
 pub struct Memory {
-    rounds: Rounds,
+    rounds: RequestSender,
     topic: String,
 }
 
@@ -193,12 +193,16 @@ pub enum MemoryError {
 
 impl Memory {
     /// Of `topic`.
-    pub fn new(rounds: Rounds, topic: &str) -> Self {
+    pub fn new(rounds: RequestSender, topic: &str) -> Self {
         Self { rounds, topic: topic.to_owned() }
     }
 
     /// The offset of `partition` that is known to have been committed.
-    pub async fn watermark(&self, partition: i32, lease: &Lease) -> Result<Option<Watermark>, MemoryError> {
+    pub async fn watermark(
+        &self,
+        partition: i32,
+        lease: &RequestDeadline,
+    ) -> Result<Option<Watermark>, MemoryError> {
         self.read(Watermark::key(&self.topic, partition), lease).await
     }
 
@@ -207,7 +211,7 @@ impl Memory {
         &self,
         epoch: Epoch,
         committed: &[(i32, i64)],
-        lease: &Lease,
+        lease: &RequestDeadline,
     ) -> Result<(), MemoryError> {
         let ops = committed.iter().filter_map(|&(partition, offset)| {
             let version = Position::new(epoch, offset)?;
@@ -219,7 +223,7 @@ impl Memory {
     async fn read<T: for<'de> Deserialize<'de>>(
         &self,
         id: DocId,
-        lease: &Lease,
+        lease: &RequestDeadline,
     ) -> Result<Option<T>, MemoryError> {
         let get = Get { index: Index::Meta, id: id.clone() };
         let answer = self.rounds.mget(vec![get], lease).await?.pop().unwrap_or(GetOutcome::Unanswered);
@@ -235,7 +239,7 @@ impl Memory {
         }
     }
 
-    async fn write(&self, ops: Vec<BulkOp>, lease: &Lease) -> Result<(), MemoryError> {
+    async fn write(&self, ops: Vec<BulkOp>, lease: &RequestDeadline) -> Result<(), MemoryError> {
         let outcomes = self.rounds.bulk(ops, lease).await?;
         // A conflict means that a newer one is remembered already.
         let all_there = outcomes
@@ -248,7 +252,7 @@ impl Memory {
 fn write_op(id: DocId, version: Position, record: &impl Serialize) -> BulkOp {
     // Serializing plain strings and numbers into a Vec cannot fail.
     let source = serde_json::to_vec(record).unwrap_or_default().into();
-    BulkOp::Index { index: Index::Meta, id, guard: Guard::ExternalOrEqual(version), source }
+    BulkOp::Index { index: Index::Meta, id, guard: WriteCondition::ExternalOrEqual(version), source }
 }
 
 fn key(text: String) -> DocId {

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::budget::{Budget, CacheShare, Limits, Meter};
 use super::limits::{self, LimitsReader};
-use super::partition::{Bench, Mode, Partition, Published, stopped_part};
+use super::partition::{Mode, Partition, Published, WorkerContext, stopped_part};
 use super::record::Record;
 use crate::core::offsets::{Trouble, Truncated, Verdict, judge};
 use crate::support::config::LostRecords;
@@ -43,7 +43,7 @@ const UNREAD_AT_LEAST: u32 = 2;
 
 /// How a partition is kept from being read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kept {
+enum ReadState {
     /// What librdkafka has fetched waits there, and comes when it is let through.
     Held,
     /// librdkafka fetches nothing, has thrown away what it had, and needs up to a second to begin again.
@@ -52,7 +52,7 @@ enum Kept {
 
 /// One partition of the assignment.
 #[derive(Debug)]
-struct Owned {
+struct AssignedPartition {
     records: mpsc::Sender<Record>,
     /// What was not passed on yet, or what the full queue did not take; in this case the partition is paused.
     overflow: VecDeque<Record>,
@@ -63,7 +63,7 @@ struct Owned {
     /// Disconnected once the task has ended.
     ended: std_mpsc::Receiver<()>,
     /// `None` while it is read.
-    kept: Option<Kept>,
+    kept: Option<ReadState>,
     /// Sent to the broker, perhaps not acknowledged yet.
     requested: Option<i64>,
     /// Acknowledged by the broker.
@@ -85,7 +85,7 @@ struct Owned {
     metrics: PartitionMetrics,
 }
 
-impl Owned {
+impl AssignedPartition {
     /// Gives the task as many of the waiting records as its queue takes.
     fn pass_on(&mut self) {
         self.pass_on_records();
@@ -119,13 +119,13 @@ impl Owned {
 
 /// See the top of this file.
 pub struct Assignment {
-    bench: Arc<Bench>,
+    bench: Arc<WorkerContext>,
     runtime: tokio::runtime::Handle,
     budget: Arc<Budget>,
     limits: Limits,
     followed: LimitsReader,
     pub(super) cache_share: Arc<CacheShare>,
-    owned: HashMap<i32, Owned, ahash::RandomState>,
+    owned: HashMap<i32, AssignedPartition, ahash::RandomState>,
     /// Revoked while they were paused. librdkafka remembers that, so they come back paused.
     left_paused: HashSet<i32, ahash::RandomState>,
     /// Held back at any time: librdkafka leaves it to us to let them through.
@@ -150,7 +150,7 @@ pub struct Flow {
 impl Assignment {
     /// Nothing assigned yet. `cached_placements` is for all partitions together.
     pub fn new(
-        bench: Arc<Bench>,
+        bench: Arc<WorkerContext>,
         runtime: tokio::runtime::Handle,
         budget: Arc<Budget>,
         limits: Limits,
@@ -204,7 +204,7 @@ impl Assignment {
                 partition.run().await;
                 drop(ended_sender);
             });
-            let owned = Owned {
+            let owned = AssignedPartition {
                 records,
                 overflow: VecDeque::new(),
                 meter,
@@ -212,7 +212,7 @@ impl Assignment {
                 mode,
                 cancel,
                 ended,
-                kept: self.left_paused.remove(&number).then_some(Kept::Paused),
+                kept: self.left_paused.remove(&number).then_some(ReadState::Paused),
                 requested: None,
                 committed: None,
                 remembered: None,
@@ -232,7 +232,7 @@ impl Assignment {
     /// Lets each partition finish its batch until `grace` is over, cancels what is still at work, and gives the offsets
     /// that may still be committed. When this returns, nothing of these partitions can publish any more.
     pub fn revoke(&mut self, partitions: &[i32], grace: Duration) -> Vec<(i32, i64)> {
-        let revoked: Vec<(i32, Owned)> =
+        let revoked: Vec<(i32, AssignedPartition)> =
             partitions.iter().filter_map(|&number| Some((number, self.owned.remove(&number)?))).collect();
         self.cache_share.set_partitions(self.owned.len());
         for (_, owned) in &revoked {
@@ -252,7 +252,7 @@ impl Assignment {
             wait_for_end(&owned.ended, deadline);
             self.bench.metrics.drop_partition(number);
             self.bench.health.ready(&stopped_part(number));
-            if owned.kept == Some(Kept::Paused) {
+            if owned.kept == Some(ReadState::Paused) {
                 self.left_paused.insert(number);
             }
             if let Some(watermark) = owned.published.watermark()
@@ -289,7 +289,7 @@ impl Assignment {
         }
         let mut flow = Flow::default();
         let held_at_most = if self.limits.per_partition < HELD_FROM_BYTES { 0 } else { HELD_AT_MOST };
-        let mut held = self.owned.values().filter(|owned| owned.kept == Some(Kept::Held)).count();
+        let mut held = self.owned.values().filter(|owned| owned.kept == Some(ReadState::Held)).count();
         let enough = self.limits.enough(self.owned.len());
         for (&number, owned) in &mut self.owned {
             owned.pass_on();
@@ -300,16 +300,20 @@ impl Assignment {
                 (None, false) if held < held_at_most && owned.is_at_work() => {
                     held += 1;
                     self.ever_held.insert(number);
-                    owned.kept = Some(Kept::Held);
+                    owned.kept = Some(ReadState::Held);
                     flow.hold_back.push(number);
                 }
                 (None, false) => {
-                    owned.kept = Some(Kept::Paused);
+                    owned.kept = Some(ReadState::Paused);
                     flow.pause.push(number);
                 }
                 (Some(kept), true) => {
                     owned.kept = None;
-                    if kept == Kept::Held { flow.let_through.push(number) } else { flow.resume.push(number) }
+                    if kept == ReadState::Held {
+                        flow.let_through.push(number)
+                    } else {
+                        flow.resume.push(number)
+                    }
                 }
                 (None, true) | (Some(_), false) => {}
             }
@@ -371,7 +375,7 @@ impl Assignment {
     /// Whether `offset` is not where a partition has to begin, or not what comes next: then [`Assignment::reached`] has to judge. (That
     /// librdkafka goes back later is the task's to judge, which knows what it has read.)
     pub fn is_unexpected(&self, number: i32, offset: i64) -> bool {
-        let is_unexpected = |owned: &Owned| {
+        let is_unexpected = |owned: &AssignedPartition| {
             owned.next.is_none_or(|next| next < offset || (next != offset && !owned.has_begun))
         };
         self.owned.get(&number).is_some_and(is_unexpected)
@@ -379,7 +383,9 @@ impl Assignment {
 
     /// Whether nothing came yet of a partition that begins at `offset`.
     pub fn is_to_begin_at(&self, number: i32, offset: i64) -> bool {
-        let begins = |owned: &Owned| !owned.has_begun && owned.next == Some(offset) && !owned.is_in_trouble;
+        let begins = |owned: &AssignedPartition| {
+            !owned.has_begun && owned.next == Some(offset) && !owned.is_in_trouble
+        };
         self.owned.get(&number).is_some_and(begins)
     }
 
@@ -503,7 +509,7 @@ impl Assignment {
 
     /// Where each owned partition stands.
     pub fn standings(&self) -> Vec<Standing> {
-        let standing = |(&partition, owned): (&i32, &Owned)| Standing {
+        let standing = |(&partition, owned): (&i32, &AssignedPartition)| Standing {
             partition,
             paused: owned.kept.is_some(),
             watermark: owned.published.watermark(),

@@ -84,7 +84,7 @@ pub struct Meter {
     waits: AtomicBool,
     needs_records: AtomicBool,
     enough: AtomicUsize,
-    came_to_bound: Notify,
+    memory_limit_reached: Notify,
 }
 
 impl Meter {
@@ -97,7 +97,7 @@ impl Meter {
             waits: AtomicBool::new(false),
             needs_records: AtomicBool::new(false),
             enough: AtomicUsize::new(usize::MAX),
-            came_to_bound: Notify::new(),
+            memory_limit_reached: Notify::new(),
         }
     }
 
@@ -138,7 +138,7 @@ impl Meter {
     pub fn set_at_bound(&self, enough: Option<usize>) {
         let enough = enough.unwrap_or(usize::MAX);
         if self.enough.swap(enough, Relaxed) > enough {
-            self.came_to_bound.notify_one();
+            self.memory_limit_reached.notify_one();
         }
     }
 
@@ -148,8 +148,8 @@ impl Meter {
     }
 
     /// Ends when the partition comes to a bound, or if it did so since this was last waited for.
-    pub async fn came_to_bound(&self) {
-        self.came_to_bound.notified().await;
+    pub async fn memory_limit_reached(&self) {
+        self.memory_limit_reached.notified().await;
     }
 
     /// Bytes held by this partition.

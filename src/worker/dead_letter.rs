@@ -193,7 +193,7 @@ impl Form {
 }
 
 /// Where letters are handed in. One implementation produces to Kafka; a test keeps them.
-pub trait LetterBox: Send + Sync {
+pub trait DeadLetterSink: Send + Sync {
     /// Returns once every letter is acknowledged; tries for as long as it takes. Dropping the future gives up, and then
     /// the records' offsets stay where they are.
     fn deliver(&self, letters: Vec<Letter>) -> BoxFuture<'_, ()>;
@@ -263,7 +263,7 @@ impl DeadLetters {
     }
 }
 
-impl LetterBox for DeadLetters {
+impl DeadLetterSink for DeadLetters {
     fn deliver(&self, letters: Vec<Letter>) -> BoxFuture<'_, ()> {
         async move {
             for letter in letters {

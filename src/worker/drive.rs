@@ -1,17 +1,22 @@
 //! Runs a batch against Elasticsearch: the mover's only I/O.
 
-use crate::core::mover::{Desk, Entry, Finished, ReadDocuments, ReadPlacements};
-use crate::io::elastic::rounds::{Halt, Lease, Rounds};
+use crate::core::mover::{Entry, Finished, MoverState, ReadDocuments, ReadPlacements};
+use crate::io::elastic::rounds::{Halt, RequestDeadline, RequestSender};
 
-/// Carries out a batch: in one slice, unless its patches have more copies to read than [`Desk::max_copy_bytes`]. Once the
+/// Carries out a batch: in one slice, unless its patches have more copies to read than [`MoverState::max_copy_bytes`]. Once the
 /// lease has ended nothing more is sent, and entries that were not done come back as [`crate::core::mover::Outcome::Again`].
 ///
 /// # Errors
 /// If Elasticsearch refuses the credentials. The desk is lost then, which is harmless: nothing may go on.
-pub async fn run(desk: Desk, entries: Vec<Entry>, rounds: &Rounds, lease: &Lease) -> Result<Finished, Halt> {
+pub async fn run(
+    desk: MoverState,
+    entries: Vec<Entry>,
+    rounds: &RequestSender,
+    lease: &RequestDeadline,
+) -> Result<Finished, Halt> {
     // What was found out of date, or not at all, is read from another node than before.
     let look = entries.iter().map(|entry| entry.carry.looks()).max().unwrap_or_default();
-    let rounds = &Rounds { look, ..rounds.clone() };
+    let rounds = &RequestSender { look, ..rounds.clone() };
     let batch = ReadPlacements::begin(desk, entries);
     let answers = rounds.mget(batch.gets(), lease).await?;
     let mut slice = batch.answered(answers);
@@ -24,7 +29,11 @@ pub async fn run(desk: Desk, entries: Vec<Entry>, rounds: &Rounds, lease: &Lease
 }
 
 /// The rounds after the placements were read.
-async fn run_slice(batch: ReadDocuments, rounds: &Rounds, lease: &Lease) -> Result<Finished, Halt> {
+async fn run_slice(
+    batch: ReadDocuments,
+    rounds: &RequestSender,
+    lease: &RequestDeadline,
+) -> Result<Finished, Halt> {
     let answers = rounds.mget(batch.gets(), lease).await?;
     let batch = batch.answered(answers);
     let answers = rounds.bulk(batch.ops(), lease).await?;

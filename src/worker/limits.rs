@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 
 use super::budget;
-use super::partition::{Batching, TURNS_PER_REQUEST};
+use super::partition::{BATCHES_PER_REQUEST, Batching};
 use crate::io::elastic::rounds;
 use crate::support::config::Config;
 use crate::support::telemetry::Metrics;
@@ -55,9 +55,9 @@ impl Limits {
         }
     }
 
-    /// Turns of batches ([`TURNS_PER_REQUEST`]).
+    /// Turns of batches ([`BATCHES_PER_REQUEST`]).
     pub fn turns(&self) -> usize {
-        self.max_in_flight.saturating_mul(TURNS_PER_REQUEST)
+        self.max_in_flight.saturating_mul(BATCHES_PER_REQUEST)
     }
 }
 

@@ -48,7 +48,7 @@ use self::assignment::Assignment;
 use self::budget::Budget;
 use self::consumer::{ConsumerLost, Context, Pace, Signals, poll_until_told};
 use self::limits::{LimitsReader, follow_permits};
-use self::partition::{Bench, Counting};
+use self::partition::{Counting, WorkerContext};
 use self::reread::KafkaReread;
 use self::topic_watch::{Brokers, TopicWatch};
 use crate::base::clock::Clock;
@@ -57,7 +57,9 @@ use crate::core::decode::Decoder;
 use crate::core::mover::Rules;
 use crate::io::claims::Keeper;
 use crate::io::elastic::Elastic;
-use crate::io::elastic::rounds::{Company, Halt, Lease, Rounds, ServerLimits, ServerState};
+use crate::io::elastic::rounds::{
+    BulkCoalescer, Halt, RequestDeadline, RequestSender, ServerLimits, ServerState,
+};
 use crate::io::kafka::client_config;
 use crate::io::maps::MapsReader;
 use crate::io::meta::{Memory, TopicFacts};
@@ -69,14 +71,14 @@ use crate::support::telemetry::board::Board;
 use crate::support::telemetry::health::Health;
 use crate::support::telemetry::requests::ServerEvents;
 use crate::support::telemetry::traces::Traces;
-use crate::worker::dead_letter::{DeadLetters, LetterBox};
+use crate::worker::dead_letter::{DeadLetterSink, DeadLetters};
 use crate::worker::distribution::setup::{Distributing, build as build_distributor};
 use crate::worker::increments::topic::KafkaIncrements;
-use crate::worker::refeed::{Feeder, Source};
+use crate::worker::refeed::{Source, SourceFetcher};
 use crate::worker::visibility::Visibility;
 
 /// Everything a worker needs that is not in its configuration.
-pub struct Surroundings {
+pub struct Dependencies {
     /// The search server.
     pub elastic: Arc<dyn Elastic>,
     /// How documents are placed.
@@ -142,8 +144,8 @@ pub enum WorkerError {
 ///
 /// # Errors
 /// See [`WorkerError`]. No offset moves past what is done in any case.
-pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), WorkerError> {
-    let Surroundings {
+pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), WorkerError> {
+    let Dependencies {
         elastic,
         mut rules,
         maps,
@@ -166,8 +168,8 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
     metrics.elasticsearch_permits.set(crate::support::telemetry::metrics::level(now.max_in_flight));
     let permits = Arc::new(Semaphore::new(now.max_in_flight));
     let turns = Arc::new(Semaphore::new(now.turns()));
-    let rounds = Rounds {
-        company: Some(Company::new(elastic.clone(), permits.clone(), clock.clone())),
+    let rounds = RequestSender {
+        company: Some(BulkCoalescer::new(elastic.clone(), permits.clone(), clock.clone())),
         elastic,
         permits: permits.clone(),
         server: server_state(config, &metrics, &health),
@@ -200,7 +202,7 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
     };
     let feeding = CancellationToken::new();
     let refeed = source.map(|source| {
-        let around = refeed::Surroundings {
+        let around = refeed::Dependencies {
             source,
             decoder: decoder.clone(),
             retry,
@@ -208,7 +210,7 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
             metrics: metrics.clone(),
             health: health.clone(),
         };
-        Feeder::start(around, feeding.clone(), &supervisor)
+        SourceFetcher::start(around, feeding.clone(), &supervisor)
     });
     let _feeding = feeding.drop_guard();
     let (keeper, claims) = Keeper::new(
@@ -226,7 +228,7 @@ pub async fn run(config: &Config, surroundings: Surroundings) -> Result<(), Work
     // It ends when it has found a difference, and all partitions have stopped.
     let looking = supervisor.spawn_until_done("topic watch", topic_watch.run(brokers(config)?));
     let _looking = AbortOnDropHandle::new(looking);
-    let bench = Arc::new(Bench {
+    let bench = Arc::new(WorkerContext {
         topic: config.kafka.topic.as_str().into(),
         epoch: config.positions.epoch,
         partitions: topic.partitions,
@@ -355,7 +357,7 @@ fn owner(client_id: &str) -> String {
     format!("{client_id} on {}, process {}", host.trim(), std::process::id())
 }
 
-fn dead_letters(config: &Config, retry: RetryPolicy) -> Result<Option<Arc<dyn LetterBox>>, WorkerError> {
+fn dead_letters(config: &Config, retry: RetryPolicy) -> Result<Option<Arc<dyn DeadLetterSink>>, WorkerError> {
     let (DeadLetterPolicy::Topic, Some(topic)) = (config.dead_letter.policy, &config.dead_letter.topic)
     else {
         return Ok(None);
@@ -391,7 +393,7 @@ async fn remember_commits(
 ) {
     const PATIENCE: Duration = Duration::from_secs(5);
     while let Some(offsets) = committed.recv().await {
-        let lease = Lease { deadline: clock.now() + PATIENCE, cancel: CancellationToken::new() };
+        let lease = RequestDeadline { deadline: clock.now() + PATIENCE, cancel: CancellationToken::new() };
         if let Err(error) = memory.remember_watermarks(config.positions.epoch, &offsets, &lease).await {
             tracing::warn!(%error, "could not store committed offsets; the next ones cover them");
         }

@@ -117,7 +117,7 @@ impl World {
         let stop = CancellationToken::new();
         let (limits, followed) = watch::channel(Limits::of(config));
         let (supervisor, lost) = Supervisor::new();
-        let surroundings = Surroundings {
+        let surroundings = Dependencies {
             elastic: self.elastic.clone(),
             rules: Rules { tally: FacetRules::configured(&config.tally), ..rules() },
             maps: MapsReader::fixed(six_faces(), clock.clone()),

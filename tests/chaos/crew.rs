@@ -219,7 +219,7 @@ impl<'a> Crew<'a> {
         let Some(moves) = read("geofold_moves_total", "") else { return };
         self.counted.moves += moves;
         let others = [
-            (&mut self.counted.folded, "geofold_records_done_total", "outcome=\"folded\""),
+            (&mut self.counted.folded, "geofold_records_processed_total", "outcome=\"folded\""),
             (&mut self.counted.retries, "geofold_elasticsearch_retries_total", ""),
             (&mut self.counted.parked, "geofold_parked_total", ""),
             (&mut self.counted.lost, "geofold_rebalances_total", "lost"),

@@ -5,7 +5,8 @@ use geofold::base::ids::{DocId, ShardId};
 use geofold::base::position::Position;
 use geofold::geoshard::GeoshardMap;
 use geofold::io::elastic::{
-    AdminCall, BulkOp, CallError, Elastic, Found, Get, GetAnswer, Guard, Index, ItemError, Method, Stamp,
+    AdminCall, BulkOp, CallError, Elastic, Found, Get, GetAnswer, Index, ItemError, Method, SeqNo,
+    WriteCondition,
 };
 use geofold::io::indices::{self, Layout, Problem, Template};
 use geofold::ops::check::{CheckTarget, Level, check};
@@ -54,7 +55,7 @@ fn id(name: &str) -> DocId {
     DocId::from_key(Some(name.as_bytes())).unwrap()
 }
 
-fn write(index: Index, name: &str, guard: Guard, source: &'static str) -> BulkOp {
+fn write(index: Index, name: &str, guard: WriteCondition, source: &'static str) -> BulkOp {
     BulkOp::Index { index, id: id(name), guard, source: Bytes::from_static(source.as_bytes()) }
 }
 
@@ -68,13 +69,13 @@ fn delete(name: &str, version: u64) -> BulkOp {
 
 async fn versions_fence_writes_and_deletes(server: &Server) {
     let client = Client::on(server).await;
-    let external = |version| Guard::External(at(version));
+    let external = |version| WriteCondition::External(at(version));
     let nasty = "quote\" backslash\\ tab\t ünï\u{2028}";
     let answers = client
         .statuses(&[
             write(shard(), nasty, external(5), r#"{"location":{"lat":1,"lon":2}}"#),
             write(shard(), nasty, external(5), "{}"),
-            write(shard(), nasty, Guard::ExternalOrEqual(at(5)), "{}"),
+            write(shard(), nasty, WriteCondition::ExternalOrEqual(at(5)), "{}"),
             delete("absent", 9),
             write(shard(), "absent", external(5), "{}"),
             delete(nasty, 5),
@@ -100,26 +101,26 @@ async fn versions_fence_writes_and_deletes(server: &Server) {
 async fn placements_are_compared_and_set_by_their_stamps(server: &Server) {
     let client = Client::on(server).await;
     let placement = |guard| [write(Index::Placements, "a", guard, r#"{"pos":1}"#)];
-    let created = client.0.bulk(&placement(Guard::Absent), LIMIT).await.unwrap().remove(0);
+    let created = client.0.bulk(&placement(WriteCondition::Absent), LIMIT).await.unwrap().remove(0);
     let stamp = created.stamp.unwrap_or_else(|| panic!("a placement's answer has its stamp"));
-    assert_eq!(client.statuses(&placement(Guard::Absent)).await[0].0, 409);
+    assert_eq!(client.statuses(&placement(WriteCondition::Absent)).await[0].0, 409);
 
     let GetAnswer::Found(found) = client.get(Index::Placements, "a").await else { panic!("it was written") };
     assert_eq!(found.stamp, stamp);
-    let updated = client.0.bulk(&placement(Guard::Unchanged(stamp)), LIMIT).await.unwrap().remove(0);
+    let updated = client.0.bulk(&placement(WriteCondition::Unchanged(stamp)), LIMIT).await.unwrap().remove(0);
     assert!(updated.stamp.is_some_and(|new| new.seq_no > stamp.seq_no));
-    assert_eq!(client.statuses(&placement(Guard::Unchanged(stamp))).await[0].0, 409);
-    let never = [write(Index::Placements, "b", Guard::Unchanged(stamp), "{}")];
+    assert_eq!(client.statuses(&placement(WriteCondition::Unchanged(stamp))).await[0].0, 409);
+    let never = [write(Index::Placements, "b", WriteCondition::Unchanged(stamp), "{}")];
     assert_eq!(client.statuses(&never).await[0].0, 409);
 }
 
 async fn a_source_is_read_byte_for_byte_before_any_refresh(server: &Server) {
     let client = Client::on(server).await;
     let source = r#"{ "price" : 1.10, "n":12345678901234567890123, "t":"é\u00e9\/" }"#;
-    client.statuses(&[write(Index::Placements, "a", Guard::External(at(7)), source)]).await;
+    client.statuses(&[write(Index::Placements, "a", WriteCondition::External(at(7)), source)]).await;
     let expected = Found {
         version: 7,
-        stamp: Stamp { seq_no: 0, primary_term: 1 },
+        stamp: SeqNo { seq_no: 0, primary_term: 1 },
         source: Bytes::from_static(source.as_bytes()),
     };
     assert_eq!(client.get(Index::Placements, "a").await, GetAnswer::Found(expected));

@@ -2,7 +2,7 @@
 
 use geofold::base::ids::{DocId, ShardId};
 use geofold::base::position::Position;
-use geofold::io::elastic::{BulkOp, Elastic, Get, GetAnswer, Guard, Index};
+use geofold::io::elastic::{BulkOp, Elastic, Get, GetAnswer, Index, WriteCondition};
 use serde_json::{Value, json};
 
 use crate::server::{LIMIT, NO_INDEX, Server};
@@ -67,7 +67,7 @@ async fn a_pretty_printed_document_is_read_and_written_back_as_one_line(server: 
     let [GetAnswer::Found(found)] = answers.as_slice() else { panic!("{answers:?}") };
     let source = found.source.clone();
     assert_eq!(source, pretty.replace('\r', " "));
-    let guard = Guard::External(Position::from_version(7));
+    let guard = WriteCondition::External(Position::from_version(7));
     let answers = elastic.bulk(&[BulkOp::Index { index, id, guard, source: source.clone() }], LIMIT).await;
     assert_eq!(answers.unwrap()[0].status, 200);
     let answers = elastic.mget(&gets, LIMIT).await.unwrap();

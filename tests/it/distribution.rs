@@ -18,12 +18,12 @@ use geofold::base::ids::ShardId;
 use geofold::base::random::Random;
 use geofold::base::retry::RetryPolicy;
 use geofold::support::telemetry::Metrics;
-use geofold::worker::dead_letter::{Letter, LetterBox};
+use geofold::worker::dead_letter::{DeadLetterSink, Letter};
 use geofold::worker::distribution::action::{Action, Failure};
 use geofold::worker::distribution::last_runs::LastRuns;
 use geofold::worker::distribution::memcached::Memcached;
 use geofold::worker::distribution::scheduler::{Change, Key};
-use geofold::worker::distribution::{Distributor, Job, Released, Subscription, Surroundings};
+use geofold::worker::distribution::{Dependencies, Distributor, Job, Released, Subscription};
 use tokio_util::sync::CancellationToken;
 
 /// tokio's clock.
@@ -82,7 +82,7 @@ impl Action for Noted {
 #[derive(Default)]
 struct Letters(Mutex<Vec<Letter>>);
 
-impl LetterBox for Letters {
+impl DeadLetterSink for Letters {
     fn deliver(&self, letters: Vec<Letter>) -> BoxFuture<'_, ()> {
         self.0.lock().unwrap().extend(letters);
         async {}.boxed()
@@ -162,7 +162,7 @@ impl World {
                 store_key: store_key.clone(),
                 metrics: metrics.distribution("notify"),
             };
-            let around = Surroundings {
+            let around = Dependencies {
                 topic: "documents".into(),
                 last_runs: store(),
                 dead_letters: Some(letters.clone()),

@@ -345,7 +345,7 @@ const RECORDS: &str = "sed 's/$/\\trefeed/' ids.txt | geofold send\n";
 
 /// A worker that has fetched them, and has nothing left to do.
 const WORKER: &str = "sed 's/$/\\trefeed/' ids.txt | geofold send\ngeofold run 2>worker.log &\n\
-    until curl -sf http://127.0.0.1:9464/metrics | awk '/^geofold_records_done_total/ { done += $2 } END { exit done < 3 }'; \
+    until curl -sf http://127.0.0.1:9464/metrics | awk '/^geofold_records_processed_total/ { done += $2 } END { exit done < 3 }'; \
     do sleep 0.2; done\n";
 
 fn before(page: &str) -> Before {
@@ -583,7 +583,7 @@ fn the_quick_start_of_the_readme_runs_and_finds_who_is_in_berlin() {
     scene.program("bin/cargo", "#!/bin/sh\n");
     // However slow this machine is: what it sleeps for has happened.
     let slept = format!(
-        "sleep() {{ until curl -sf http://{ADMIN}/metrics | awk '/^geofold_records_done_total/ {{ done += $2 }} END {{ exit done < 5 }}'; \
+        "sleep() {{ until curl -sf http://{ADMIN}/metrics | awk '/^geofold_records_processed_total/ {{ done += $2 }} END {{ exit done < 5 }}'; \
          do command sleep 0.2; done; }}\n"
     );
     let said =
@@ -595,7 +595,7 @@ fn the_quick_start_of_the_readme_runs_and_finds_who_is_in_berlin() {
     assert!(!said.contains("\"cy\""), "{said}");
     let done: f64 = said
         .lines()
-        .filter(|line| line.starts_with("geofold_records_done_total{"))
+        .filter(|line| line.starts_with("geofold_records_processed_total{"))
         .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
         .sum();
     assert!((done - 5.0).abs() < 0.1, "{done} records done: {said}");

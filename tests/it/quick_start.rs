@@ -67,7 +67,7 @@ fn create_check_send_run_look_search_and_stop() {
         Some((answer.status().as_u16(), answer.text().ok()?))
     };
     wait_for("a ready worker", || get("/readyz").filter(|(status, _)| *status == 200));
-    let done = "geofold_records_done_total{";
+    let done = "geofold_records_processed_total{";
     wait_for("five records done", || {
         let (_, metrics) = get("/metrics")?;
         let done: f64 = metrics

@@ -91,7 +91,7 @@ fn batches_are_of_the_new_size_and_a_file_that_is_wrong_in_one_thing_is_followed
     let config = world.write("geofold.toml", PATIENT);
     let worker = Worker::start(world.folder.path(), &config, &[]);
     world.produce(documents(0..20));
-    worker.wait_for_metric("geofold_dirty_ids{partition=\"0\"}", 20.0);
+    worker.wait_for_metric("geofold_dirty_documents{partition=\"0\"}", 20.0);
     assert_eq!(worker.metric("geofold_batch_documents_count"), 0.0);
 
     let in_fours = format!("{PATIENT}max_documents = 4\n[memory]\ntotal = \"100MiB\"\n");
@@ -100,7 +100,7 @@ fn batches_are_of_the_new_size_and_a_file_that_is_wrong_in_one_thing_is_followed
     worker.wait_for_metric("geofold_batch_documents_count", 5.0);
     assert_eq!(worker.metric("geofold_batch_documents_sum"), 20.0);
     assert_eq!(worker.limit("batch.max_documents"), "4");
-    worker.wait_for_metric("geofold_held_bytes_limit", f64::from(100 << 20));
+    worker.wait_for_metric("geofold_buffered_bytes_limit", f64::from(100 << 20));
 
     // A permit that no cluster takes; and a size that fits to what it stands with, but not to what waits for a restart.
     let wrong = [

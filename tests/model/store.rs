@@ -12,7 +12,7 @@ use geofold::core::invariants::View;
 use geofold::core::placement::Placement;
 use geofold::io::elastic::condition::Condition;
 use geofold::io::elastic::rounds::{BulkOutcome, GetOutcome};
-use geofold::io::elastic::{BulkOp, Found, Get, Guard, Index, ItemError, Stamp};
+use geofold::io::elastic::{BulkOp, Found, Get, Index, ItemError, SeqNo, WriteCondition};
 
 use super::record::{UNACCEPTABLE, number_of, shard, version_of};
 
@@ -138,22 +138,25 @@ impl Names {
             BulkOp::Index { index: Index::Placements, guard, source, .. } => {
                 let placement = Placement::from_json(source).unwrap();
                 let condition = match guard {
-                    Guard::Absent => If::Absent,
-                    Guard::Unchanged(stamp) => If::Unchanged(u8::try_from(stamp.seq_no).unwrap()),
-                    Guard::External(_) | Guard::ExternalOrEqual(_) => If::Newer,
+                    WriteCondition::Absent => If::Absent,
+                    WriteCondition::Unchanged(stamp) => If::Unchanged(u8::try_from(stamp.seq_no).unwrap()),
+                    WriteCondition::External(_) | WriteCondition::ExternalOrEqual(_) => If::Newer,
                 };
                 Op::Place(condition, self.placements.number(&placement))
             }
-            BulkOp::Index { index: Index::Geoshard(shard), guard: Guard::External(at), source, .. } => {
-                Op::Put {
-                    shard: number_of(shard),
-                    version: version_of(*at),
-                    content: self.contents.number(source),
-                }
-            }
             BulkOp::Index {
                 index: Index::Geoshard(shard),
-                guard: Guard::ExternalOrEqual(at),
+                guard: WriteCondition::External(at),
+                source,
+                ..
+            } => Op::Put {
+                shard: number_of(shard),
+                version: version_of(*at),
+                content: self.contents.number(source),
+            },
+            BulkOp::Index {
+                index: Index::Geoshard(shard),
+                guard: WriteCondition::ExternalOrEqual(at),
                 source,
                 ..
             } => Op::PutAgain {
@@ -223,8 +226,8 @@ pub fn outcome(reply: Reply) -> BulkOutcome {
     }
 }
 
-fn stamp_of(number: u8) -> Stamp {
-    Stamp { seq_no: number.into(), primary_term: 1 }
+fn stamp_of(number: u8) -> SeqNo {
+    SeqNo { seq_no: number.into(), primary_term: 1 }
 }
 
 impl Store {

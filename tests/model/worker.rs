@@ -12,15 +12,15 @@ use geofold::base::clock::Instant;
 use geofold::base::position::{Epoch, Position};
 use geofold::base::sabotage::Sabotage;
 use geofold::core::mover::{
-    Announce, CleanUp, CopySize, Desk, Examine, Finished, Lookups, ReadDocuments, ReadPlacements, Rules,
-    Said, WriteDocuments,
+    Announce, CleanUp, CopySize, FindLastCopy, Finished, Lookups, MoverState, ReadDocuments, ReadPlacements,
+    Rules, SourceAnswer, WriteDocuments,
 };
 use geofold::core::placement::PlacementCache;
 use geofold::core::write::Write;
 use geofold::io::elastic::rounds::{BulkOutcome, GetOutcome};
 use geofold::io::elastic::{BulkOp, Get};
 use geofold::worker::ledger::Ledger;
-use geofold::worker::refeed::{Held, Question};
+use geofold::worker::refeed::{FetchRequest, Held};
 
 use super::collector::Edges;
 use super::record::{answers, number_of, position, shard};
@@ -39,7 +39,7 @@ enum Batch {
     ReadDocuments(ReadDocuments),
     Announce(Announce),
     WriteDocuments(WriteDocuments),
-    Examine(Examine),
+    FindLastCopy(FindLastCopy),
     CleanUp(CleanUp),
     Finished(Finished),
 }
@@ -49,7 +49,7 @@ impl Batch {
         match self {
             Self::ReadPlacements(round) => round.gets(),
             Self::ReadDocuments(round) => round.gets(),
-            Self::Examine(round) => round.gets(),
+            Self::FindLastCopy(round) => round.gets(),
             _ => Vec::new(),
         }
     }
@@ -70,8 +70,8 @@ impl Batch {
             Self::ReadPlacements(round) => Self::ReadDocuments(round.answered(gets())),
             Self::ReadDocuments(round) => Self::Announce(round.answered(gets())),
             Self::Announce(round) => Self::WriteDocuments(round.answered(ops())),
-            Self::WriteDocuments(round) => Self::Examine(round.answered(ops())),
-            Self::Examine(round) => Self::CleanUp(round.answered(gets())),
+            Self::WriteDocuments(round) => Self::FindLastCopy(round.answered(ops())),
+            Self::FindLastCopy(round) => Self::CleanUp(round.answered(gets())),
             Self::CleanUp(round) => Self::Finished(round.answered(ops())),
             Self::Finished(finished) => Self::Finished(finished),
         }
@@ -85,14 +85,14 @@ struct Worker {
     class: u8,
     ledger: Ledger,
     /// `None` while a batch is under way.
-    desk: Option<Desk>,
+    desk: Option<MoverState>,
     batch: Option<Batch>,
     calls: Vec<Call>,
     read_to: u8,
     /// The offsets that were read and not done; a bit each.
     undone: u8,
     /// What the source of truth is asked.
-    question: Option<Question>,
+    question: Option<FetchRequest>,
     /// The geoshards in which something must be found by searches before old copies go; a bit each.
     unseen: u8,
     emitter: Emitter,
@@ -231,10 +231,10 @@ impl Workers {
         let worker = Worker {
             class,
             ledger: Ledger::new(rules.clone(), Epoch::default()),
-            desk: Some(Desk {
+            desk: Some(MoverState {
                 max_versions: self.max_versions,
                 searches_are_served: self.searches_are_served,
-                ..Desk::new(rules.clone(), cache)
+                ..MoverState::new(rules.clone(), cache)
             }),
             batch: None,
             calls: Vec::new(),
@@ -324,8 +324,8 @@ impl Worker {
             }
             Event::Fetched { answer } => {
                 let said = match &answers()[usize::from(answer)] {
-                    Some(document) => Said::Document(document.to_string().into()),
-                    None => Said::Gone,
+                    Some(document) => SourceAnswer::Document(document.to_string().into()),
+                    None => SourceAnswer::Gone,
                 };
                 let question = self.question.take().expect("it is asking");
                 self.ledger.answered(&question, said, Held::none());

@@ -58,7 +58,7 @@ fn a_backlog_beyond_memory_and_a_dead_elasticsearch_move_neither_memory_nor_the_
     let (mut held, mut resident) = (0.0_f64, 0.0_f64);
     // Longer than session and poll interval: a poll thread that waits would be out of its group.
     while paused.elapsed() < Duration::from_secs(10) {
-        held = held.max(worker.metric("geofold_held_bytes", ""));
+        held = held.max(worker.metric("geofold_buffered_bytes", ""));
         resident = resident.max(worker.metric("process_resident_memory_bytes", ""));
         std::thread::sleep(Duration::from_millis(200));
     }
@@ -68,7 +68,7 @@ fn a_backlog_beyond_memory_and_a_dead_elasticsearch_move_neither_memory_nor_the_
     wait_at_most("a request that fails", PATIENCE, || (proxy.faults_done() > 0).then_some(()));
     proxy.set(Faults::NONE);
     world.wait_until_committed(PATIENCE);
-    held = held.max(worker.metric("geofold_held_bytes", ""));
+    held = held.max(worker.metric("geofold_buffered_bytes", ""));
     resident = resident.max(worker.metric("process_resident_memory_bytes", ""));
     eprintln!(
         "held {:.1} MiB; resident {:.0} MiB at first, {:.0} MiB at most",

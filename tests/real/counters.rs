@@ -38,7 +38,7 @@ fn records_in_are_records_done_by_outcome_and_records_in_flight() {
         for worker in &workers {
             // In the middle of the work too. A scrape may fall between two counters, so it may look again.
             let adds_up = || {
-                let done = worker.metric("geofold_records_done_total", "");
+                let done = worker.metric("geofold_records_processed_total", "");
                 let in_flight = worker.metric("geofold_records_in_flight", "");
                 (worker.metric("geofold_records_total", "") - done - in_flight).abs() < 1_000.0
             };
@@ -52,7 +52,8 @@ fn records_in_are_records_done_by_outcome_and_records_in_flight() {
     let sum =
         |name: &str, labels: &str| workers.iter().map(|worker| worker.metric(name, labels)).sum::<f64>();
     let sent = (events.len() + bad.len()) as f64;
-    let done = OUTCOMES.map(|outcome| sum("geofold_records_done_total", &format!("outcome=\"{outcome}\"")));
+    let done =
+        OUTCOMES.map(|outcome| sum("geofold_records_processed_total", &format!("outcome=\"{outcome}\"")));
     eprintln!("{OUTCOMES:?}: {done:?}");
     assert_eq!(sum("geofold_records_total", ""), sent);
     assert_eq!(sum("geofold_records_in_flight", ""), 0.0);

@@ -189,7 +189,7 @@ fn offsets_wait_for_an_endpoint_that_fails_until_it_was_told() {
     let worker = world.worker();
     world.send(&everywhere(0));
     wait_at_most("all to be indexed", PATIENCE, || {
-        let indexed = worker.metric("geofold_records_done_total", "outcome=\"indexed\"");
+        let indexed = worker.metric("geofold_records_processed_total", "outcome=\"indexed\"");
         (indexed == CITIES.len() as f64).then_some(())
     });
     wait_at_most("failing runs", PATIENCE, || {
@@ -321,7 +321,7 @@ fn what_a_killed_worker_had_written_and_not_told_is_told_by_the_next_owner() {
     let victim = world.worker();
     world.send(&everywhere(0));
     wait_at_most("all to be indexed", PATIENCE, || {
-        let indexed = victim.metric("geofold_records_done_total", "outcome=\"indexed\"");
+        let indexed = victim.metric("geofold_records_processed_total", "outcome=\"indexed\"");
         (indexed == CITIES.len() as f64).then_some(())
     });
     victim.kill();

@@ -99,7 +99,7 @@ fn a_backlog_of_distinct_documents_and_a_dead_elasticsearch_stop_fetching_and_ta
     let produced = began.elapsed();
     let (mut held, mut most) = (0.0_f64, 0.0_f64);
     let look = |held: &mut f64, most: &mut f64| {
-        *held = held.max(worker.metric("geofold_held_bytes", "") / MIB);
+        *held = held.max(worker.metric("geofold_buffered_bytes", "") / MIB);
         *most = most.max(resident(&worker));
     };
     let all_paused = f64::from(PARTITIONS);
@@ -125,7 +125,7 @@ fn a_backlog_of_distinct_documents_and_a_dead_elasticsearch_stop_fetching_and_ta
     let wanted = (records / 10).min(50_000) as f64;
     wait_at_most("a good part of the backlog written", PATIENCE, || {
         look(&mut held, &mut most);
-        (worker.metric("geofold_records_done_total", "") >= wanted).then_some(())
+        (worker.metric("geofold_records_processed_total", "") >= wanted).then_some(())
     });
     eprintln!(
         "{records} records, {:.0} MiB of ids, produced in {:.0} s; read {read:.0} of them; held {held:.1} MiB of {bound_mib}; \

@@ -29,7 +29,7 @@ fn through(test: &str, trouble: impl FnOnce(&World)) {
     worker.wait_until_assigned(4);
     world.send(first);
     wait_at_most("a worker in the middle of its work", PATIENCE, || {
-        (worker.metric("geofold_records_done_total", "") > 100.0).then_some(())
+        (worker.metric("geofold_records_processed_total", "") > 100.0).then_some(())
     });
     trouble(&world);
     world.send(second);

@@ -167,7 +167,7 @@ fn a_prometheus_scrapes_workers_and_adds_up_what_they_did() {
     world.send(&events(2_000));
     world.wait_until_committed(PATIENCE);
     wait_at_most("all records, as Prometheus adds them up", PATIENCE, || {
-        (prometheus.number("sum(geofold_records_done_total)") == Some(2_000.0)).then_some(())
+        (prometheus.number("sum(geofold_records_processed_total)") == Some(2_000.0)).then_some(())
     });
     // The end of a partition is asked for now and then only.
     wait_at_most("no lag", PATIENCE, || {

@@ -59,14 +59,14 @@ fn a_document_written_all_the_time_is_written_to_elasticsearch_all_the_time() {
         wait_at_most("the hot document to be written again and again while others wait", PATIENCE, || {
             let copy = world.stack.ask("GET", &format!("/{index}/_doc/hot"), None);
             written.insert(copy["_source"]["at"].as_u64().unwrap());
-            if worker.metric("geofold_dirty_ids", "") <= MAX_DOCUMENTS.into() {
+            if worker.metric("geofold_dirty_documents", "") <= MAX_DOCUMENTS.into() {
                 written.clear();
             }
             (written.len() >= WRITTEN).then_some(())
         });
     });
     assert!(
-        worker.metric("geofold_records_done_total", "folded") > 0.0,
+        worker.metric("geofold_records_processed_total", "folded") > 0.0,
         "the hot document was written one by one"
     );
     proxy.set(Faults::default());

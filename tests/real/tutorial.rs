@@ -118,7 +118,7 @@ fn the_quick_start_as_the_readme_says() {
     assert!(script.matches("--- block").count() > 5 && script.contains(&name), "{script}");
     // However slow this machine is: what it sleeps for has happened.
     let slept = "sleep() { until curl -sf http://127.0.0.1:9464/metrics | \
-                 awk '/^geofold_records_done_total/ { done += $2 } END { exit done < 5 }'; do command sleep 0.2; done; }\n";
+                 awk '/^geofold_records_processed_total/ { done += $2 } END { exit done < 5 }'; do command sleep 0.2; done; }\n";
     let env = ["KAFKA__TOPIC", "KAFKA__GROUP_ID", "ELASTICSEARCH__PREFIX"];
     let env = env.map(|key| (format!("GEOFOLD_{key}"), name.clone()));
     let env: Vec<(&str, String)> = env.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();

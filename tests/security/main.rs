@@ -113,7 +113,7 @@ fn dead_letters_go_on_once_a_permission_that_was_withdrawn_is_there_again() {
     });
     world.allow_dead_letters("scram-user");
     wait_at_most("the dead letter", patience, || {
-        (worker.metric("geofold_records_done_total", "outcome=\"dead_lettered\"") == 1.0).then_some(())
+        (worker.metric("geofold_records_processed_total", "outcome=\"dead_lettered\"") == 1.0).then_some(())
     });
     world.printed(&worker.log_once_stopped());
 }

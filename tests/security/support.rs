@@ -240,8 +240,8 @@ impl World {
         let worker = self.worker(settings);
         worker.wait_until_ready();
         wait_at_most("three documents and a dead letter", Duration::from_secs(60), || {
-            let indexed = worker.metric("geofold_records_done_total", "outcome=\"indexed\"");
-            let dead = worker.metric("geofold_records_done_total", "outcome=\"dead_lettered\"");
+            let indexed = worker.metric("geofold_records_processed_total", "outcome=\"indexed\"");
+            let dead = worker.metric("geofold_records_processed_total", "outcome=\"dead_lettered\"");
             (indexed == 3.0 && dead == 1.0).then_some(())
         });
         for path in ["/", "/status.json", "/metrics", "/healthz", "/readyz"] {

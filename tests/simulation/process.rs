@@ -19,7 +19,7 @@ use geofold::core::mover::Rules;
 use geofold::geoshard::GeoshardMap;
 use geofold::io::claims::{Claims, Keeper};
 use geofold::io::elastic::Elastic;
-use geofold::io::elastic::rounds::{self, Company, Halt, Lease, Rounds, Unobserved};
+use geofold::io::elastic::rounds::{self, BulkCoalescer, Halt, RequestDeadline, RequestSender, Unobserved};
 use geofold::io::maps::{Floor, MapsReader, MapsRecord, Watcher};
 use geofold::io::meta::Memory;
 use geofold::support::config::{LostRecords, Partitioner};
@@ -27,9 +27,9 @@ use geofold::support::telemetry::Metrics;
 use geofold::support::telemetry::health::Health;
 use geofold::support::telemetry::traces::Traces;
 use geofold::worker::budget::{self, Budget, CacheShare, Meter};
-use geofold::worker::dead_letter::{Letter, LetterBox};
+use geofold::worker::dead_letter::{DeadLetterSink, Letter};
 use geofold::worker::limits::Limits;
-use geofold::worker::partition::{Batching, Bench, Mode, Partition, Published, TURNS_PER_REQUEST};
+use geofold::worker::partition::{BATCHES_PER_REQUEST, Batching, Mode, Partition, Published, WorkerContext};
 use geofold::worker::record::Record;
 use geofold::worker::topic_watch::TopicReader;
 use geofold::worker::visibility::Visibility;
@@ -127,7 +127,7 @@ struct Letters {
     process: usize,
 }
 
-impl LetterBox for Letters {
+impl DeadLetterSink for Letters {
     fn deliver(&self, letters: Vec<Letter>) -> BoxFuture<'_, ()> {
         async move {
             let (way, no_letters_until) = {
@@ -200,8 +200,8 @@ impl Process {
         };
         let elastic: Arc<dyn Elastic> = Arc::new(Wire { world: world.clone(), process: name });
         let requests = Arc::new(Semaphore::new(permits));
-        let rounds = Rounds {
-            company: Some(Company::new(elastic.clone(), requests.clone(), clock.clone())),
+        let rounds = RequestSender {
+            company: Some(BulkCoalescer::new(elastic.clone(), requests.clone(), clock.clone())),
             elastic,
             permits: requests,
             server: Arc::default(),
@@ -263,7 +263,7 @@ impl Process {
         let visibility = Visibility::new(rounds.clone(), metrics.clone());
         let refreshing = visibility.clone().run(cancel.clone());
         tokio::spawn(Stoppable { freezer: freezer.clone(), work: refreshing.boxed() });
-        let bench = Bench {
+        let bench = WorkerContext {
             topic: TOPIC.into(),
             epoch,
             counting: world.scenario.counts().then(|| tally::counting(world, name)),
@@ -280,7 +280,7 @@ impl Process {
             maps,
             claims,
             rounds,
-            turns: Arc::new(Semaphore::new(permits * TURNS_PER_REQUEST)),
+            turns: Arc::new(Semaphore::new(permits * BATCHES_PER_REQUEST)),
             moves: searches::moves(world.scenario.serves_searches()),
             visibility,
             memory: memory.clone(),
@@ -388,7 +388,8 @@ impl Process {
         let number = self.number;
         let cancel = self.cancel.child_token();
         let work = async move {
-            let lease = Lease { deadline: world.clock.now() + Duration::from_millis(DEADLINE), cancel };
+            let lease =
+                RequestDeadline { deadline: world.clock.now() + Duration::from_millis(DEADLINE), cancel };
             // It may fail: what lags only finds less.
             let _ = memory.remember_watermarks(Epoch::default(), &[(number, committed)], &lease).await;
         };

@@ -14,7 +14,7 @@ use geofold::base::clock::Clock;
 use geofold::base::ids::DocId;
 use geofold::io::elastic::{
     AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Found, Get, GetAnswer, Index, ItemError,
-    Stamp,
+    SeqNo,
 };
 use geofold::testkit::embedded::elasticsearch::{Doc, EsError};
 use tokio::sync::mpsc;
@@ -58,7 +58,7 @@ impl Item for BulkOp {
     fn carry_out(&self, world: &World, by: usize) -> BulkAnswer {
         match world.write(by, self) {
             Ok(written) => {
-                let stamp = Stamp { seq_no: written.seq_no, primary_term: written.primary_term };
+                let stamp = SeqNo { seq_no: written.seq_no, primary_term: written.primary_term };
                 // The real client asks for no stamps of documents.
                 let stamp = (!matches!(self.index(), Index::Geoshard(_))).then_some(stamp);
                 BulkAnswer { status: written.status(), stamp, error: None }
@@ -116,7 +116,7 @@ impl Item for Get {
 fn found(doc: &Doc) -> Found {
     Found {
         version: doc.version.unsigned_abs(),
-        stamp: Stamp { seq_no: doc.seq_no, primary_term: doc.primary_term },
+        stamp: SeqNo { seq_no: doc.seq_no, primary_term: doc.primary_term },
         source: bytes::Bytes::copy_from_slice(&doc.source),
     }
 }

@@ -15,7 +15,7 @@ use geofold::base::sabotage::{self, Sabotage};
 use geofold::core::counting::increment::Increment;
 use geofold::core::invariants::{Broken, View};
 use geofold::core::placement::Placement;
-use geofold::io::elastic::{BulkOp, Get, Guard, Index};
+use geofold::io::elastic::{BulkOp, Get, Index, WriteCondition};
 use geofold::io::maps::MapsRecord;
 use geofold::io::maps::store::record_key;
 use geofold::testkit::embedded::elasticsearch::{Condition, Content, Doc, EsError, Store, Written};
@@ -292,10 +292,10 @@ impl World {
         match op {
             BulkOp::Index { index, id, guard, source } => {
                 let condition = match *guard {
-                    Guard::External(at) => Condition::External(external(at)),
-                    Guard::ExternalOrEqual(at) => Condition::ExternalOrEqual(external(at)),
-                    Guard::Absent => Condition::Absent,
-                    Guard::Unchanged(stamp) => Condition::Unchanged(stamp),
+                    WriteCondition::External(at) => Condition::External(external(at)),
+                    WriteCondition::ExternalOrEqual(at) => Condition::ExternalOrEqual(external(at)),
+                    WriteCondition::Absent => Condition::Absent,
+                    WriteCondition::Unchanged(stamp) => Condition::Unchanged(stamp),
                 };
                 self.store.write(&index.name(PREFIX), id.as_str(), condition, Content::Source(source))
             }
@@ -372,10 +372,10 @@ pub fn in_short(op: &BulkOp) -> String {
     match op {
         BulkOp::Index { index, id, guard, source } => {
             let guard = match guard {
-                Guard::External(at) => format!("at {at}"),
-                Guard::ExternalOrEqual(at) => format!("at {at} or equal"),
-                Guard::Absent => "if absent".to_owned(),
-                Guard::Unchanged(stamp) => format!("if still {}", stamp.seq_no),
+                WriteCondition::External(at) => format!("at {at}"),
+                WriteCondition::ExternalOrEqual(at) => format!("at {at} or equal"),
+                WriteCondition::Absent => "if absent".to_owned(),
+                WriteCondition::Unchanged(stamp) => format!("if still {}", stamp.seq_no),
             };
             format!("put {id} into {} {guard} {}", index.suffix(), shortened(source))
         }

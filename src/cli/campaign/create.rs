@@ -18,7 +18,7 @@ use crate::cli::audit::LONG;
 use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
 use crate::ops::campaign::Action;
-use crate::ops::campaign::create::{CreateError, Room, Source, create as make};
+use crate::ops::campaign::create::{CreateError, SortOptions, Source, create as make};
 use crate::ops::campaign::select::Selection;
 use crate::ops::campaign::store::{MAX_RATE, NewCampaign};
 use crate::support::config::{ByteSize, Config};
@@ -127,7 +127,7 @@ pub async fn create(args: CreateArgs) -> Result<ExitCode, Failure> {
         (None, None) => return Err(Failure::usage(anyhow!("nothing says which documents"))),
     };
     let store = open(&config).await?;
-    let room = Room {
+    let room = SortOptions {
         folder: args.temp_dir.clone().unwrap_or_else(std::env::temp_dir),
         memory: args.memory.as_usize(),
     };

@@ -16,7 +16,7 @@ use crate::cli::audit::LONG;
 use crate::cli::reload;
 use crate::io::send::Destinations;
 use crate::ops::campaign::State;
-use crate::ops::campaign::create::Room;
+use crate::ops::campaign::create::SortOptions;
 use crate::ops::campaign::produce::Producing;
 use crate::ops::campaign::run::{Ended, Patience, RunError, Runner};
 use crate::ops::campaign::select::Selection;
@@ -212,7 +212,7 @@ pub async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
         elastic: &elastic,
         prefix: &config.elasticsearch.prefix,
         timeout: config.elasticsearch.request_timeout.max(LONG),
-        room: Room { folder: std::env::temp_dir(), memory: MEMORY },
+        room: SortOptions { folder: std::env::temp_dir(), memory: MEMORY },
         retry: RetryPolicy { initial: config.retry.initial, max: config.retry.max },
     };
     tracing::info!(runner = runner.name(), campaigns = periodic.len(), "geofold campaign watch begins");

@@ -3,12 +3,12 @@
 use bytes::Bytes;
 
 use super::{
-    Carry, Desk, Done, Doubt, Entry, HISTORY_FULL, NothingFound, OLDER_COPY, OnMissing, Outcome, Refusal,
-    Rules, Said,
+    Done, Doubt, Entry, HISTORY_FULL, MoverState, NothingFound, OLDER_COPY, OnMissing, Outcome, Refusal,
+    RetryState, Rules, SourceAnswer,
 };
 use crate::base::ids::ShardId;
 use crate::base::position::Position;
-use crate::base::requests::{Found, Guard, Stamp};
+use crate::base::requests::{Found, SeqNo, WriteCondition};
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::counting::facets::{FacetRules, Facets};
 use crate::core::counting::steps::Steps;
@@ -60,7 +60,7 @@ pub(super) fn relate(partition: Option<i32>, entry: &Entry, known: Option<&Known
 }
 
 /// The geoshards whose copies must be read before the entry can be decided (protocol, step 4). Empty if none.
-pub(super) fn copies_needed(desk: &Desk, entry: &Entry, known: Option<&Known>) -> Vec<ShardId> {
+pub(super) fn copies_needed(desk: &MoverState, entry: &Entry, known: Option<&Known>) -> Vec<ShardId> {
     let Some(known) = known else { return Vec::new() };
     let rules = &desk.rules;
     let placement = &known.placement;
@@ -135,11 +135,11 @@ pub(super) enum Plan {
     /// A dead letter, and nothing that concerns the placement: it is another partition's.
     Reject(Refusal),
     /// The newest copy found is older than it should be: write it again as it is. Elasticsearch refuses that where a newer one is.
-    Confirm { copy: Copy, carry: Carry },
+    Confirm { copy: Copy, carry: RetryState },
     /// One document write and nothing else.
     InPlace { known: Known, task: Task },
     /// Write ahead, then carry out.
-    WriteAhead { guard: Guard, placement: Placement, task: Task },
+    WriteAhead { guard: WriteCondition, placement: Placement, task: Task },
     /// The decision is recorded already: carry it out.
     CarryOut { known: Known, task: Task },
 }
@@ -165,7 +165,7 @@ pub(super) struct Task {
 /// The history of a placement that is written at `pos`, after that of `known`; what the document contributes from there on
 /// is asked only if anything is counted. Otherwise a history stays as it was found.
 pub(super) fn history(
-    desk: &Desk,
+    desk: &MoverState,
     known: Option<&Known>,
     pos: Position,
     facets: impl FnOnce(&FacetRules) -> Facets,
@@ -179,14 +179,14 @@ pub(super) fn history(
 
 /// The history of a placement that is set back: what is refused at `pos` changes no facets. So whoever has that record in a
 /// fold that is in place records the same (docs/tally.md, "Refused documents").
-pub(super) fn refused_history(desk: &Desk, known: &Known, pos: Position) -> History {
+pub(super) fn refused_history(desk: &MoverState, known: &Known, pos: Position) -> History {
     let before = known.placement.versions.below(pos).cloned().unwrap_or_default();
     history(desk, Some(known), pos, |_| before)
 }
 
 /// A placement that is decided by this entry: at its position, and naming the partition of its records.
 pub(super) fn new_placement(
-    desk: &Desk,
+    desk: &MoverState,
     entry: &Entry,
     shard: Option<ShardId>,
     may_hold: impl IntoIterator<Item = ShardId>,
@@ -197,7 +197,7 @@ pub(super) fn new_placement(
 /// Decides one entry. `fresh`: the placement was read in this batch, not taken from the cache. `copy`: the newest copy among
 /// [`copies_needed`].
 pub(super) fn decide(
-    desk: &Desk,
+    desk: &MoverState,
     entry: &Entry,
     known: Option<Known>,
     fresh: bool,
@@ -270,7 +270,7 @@ enum Source {
 }
 
 struct Decision<'a> {
-    desk: &'a Desk,
+    desk: &'a MoverState,
     rules: &'a Rules,
     entry: &'a Entry,
     fresh: bool,
@@ -295,7 +295,7 @@ impl Decision<'_> {
         }
         let looks = doubted.map_or(0, |before| before.looks).saturating_add(1);
         let doubt = Some(Doubt { at: *stamp, looks, at_least, newest: newest.cloned() });
-        let carry = Carry { doubt, ..self.entry.carry.clone() };
+        let carry = RetryState { doubt, ..self.entry.carry.clone() };
         // One that is older than what was confirmed needs no question.
         if before.is_none() || newest.is_some_and(|(_, version)| copy.version < *version) {
             return Some(Plan::Settle(again_outcome(OLDER_COPY, carry)));
@@ -359,15 +359,15 @@ impl Decision<'_> {
             }
         };
         if known.as_ref().is_some_and(|known| self.is_full(&known.placement)) {
-            let carry = Carry { awaits_commit: true, ..self.entry.carry.clone() };
+            let carry = RetryState { awaits_commit: true, ..self.entry.carry.clone() };
             return Plan::Settle(again_outcome(HISTORY_FULL, carry));
         }
         let versions = self.history(known.as_ref(), |_| facets.unwrap_or_default());
         let (guard, may_hold) = match known {
-            None => (Guard::Absent, Vec::new()),
+            None => (WriteCondition::Absent, Vec::new()),
             Some(known) => {
                 let may_hold = known.unswept().iter().chain(&known.placement.shard).cloned().collect();
-                (Guard::Unchanged(known.stamp), may_hold)
+                (WriteCondition::Unchanged(known.stamp), may_hold)
             }
         };
         Plan::WriteAhead {
@@ -427,7 +427,7 @@ impl Decision<'_> {
     fn unannounced(&self, target: ShardId, document: Bytes, then: Outcome) -> Plan {
         let position = self.entry.fold.last;
         let placement = Placement::new(position, Some(target), []);
-        let known = Known::new(placement, Stamp { seq_no: 0, primary_term: 0 });
+        let known = Known::new(placement, SeqNo { seq_no: 0, primary_term: 0 });
         Plan::InPlace { known, task: Task { write: Some(document), sweep_at: position, then } }
     }
 
@@ -475,7 +475,7 @@ impl Decision<'_> {
                 let versions = self.history(Some(&known), |_| Facets::default());
                 let placement = new_placement(self.desk, self.entry, None, may_hold).with_history(versions);
                 Plan::WriteAhead {
-                    guard: Guard::Unchanged(known.stamp),
+                    guard: WriteCondition::Unchanged(known.stamp),
                     placement,
                     task: Task { write: None, sweep_at, then },
                 }
@@ -518,7 +518,7 @@ impl Decision<'_> {
         let versions = self.history(Some(&known), |rules| self.facets(rules, &document, &target));
         let then = Outcome::Done(Done::Indexed { moved: true });
         Plan::WriteAhead {
-            guard: Guard::Unchanged(known.stamp),
+            guard: WriteCondition::Unchanged(known.stamp),
             placement: new_placement(self.desk, self.entry, Some(target), may_hold).with_history(versions),
             task: Task { write: Some(document), sweep_at: position, then },
         }
@@ -564,7 +564,7 @@ impl Decision<'_> {
         let may_hold: Vec<ShardId> = known.unswept().iter().chain(&known.placement.shard).cloned().collect();
         let versions = refused_history(self.desk, &known, self.entry.fold.last);
         Plan::WriteAhead {
-            guard: Guard::Unchanged(known.stamp),
+            guard: WriteCondition::Unchanged(known.stamp),
             placement: new_placement(self.desk, self.entry, Some(copy.shard.clone()), may_hold)
                 .after_refusal()
                 .with_fetched(copy.is_recorded.then(|| copy.source.clone()))
@@ -647,7 +647,7 @@ impl Decision<'_> {
             if !is_elsewhere {
                 return Ok(Wanted::Written(copy));
             }
-            return Ok(Wanted::Settle(again_outcome("newer_copy_elsewhere", Carry::default())));
+            return Ok(Wanted::Settle(again_outcome("newer_copy_elsewhere", RetryState::default())));
         }
         let since = refed_at.map(|refed_at| known.filter(|known| known.placement.pos >= refed_at));
         match since {
@@ -704,7 +704,7 @@ impl Decision<'_> {
     /// Back to step 1, with a fresh read of the placement.
     fn look_again(&self, known: Option<&Known>) -> Outcome {
         let nothing_found = known.map(|known| self.looks_at(known));
-        again_outcome("nothing_found", Carry { nothing_found, ..self.entry.carry.clone() })
+        again_outcome("nothing_found", RetryState { nothing_found, ..self.entry.carry.clone() })
     }
 
     /// Step 2: only records after the recorded position decide; older ones were decided by whoever recorded it.
@@ -805,18 +805,18 @@ impl Decision<'_> {
         let Some(said) = self.entry.said() else { return Ok(Wanted::Settle(Outcome::Fetch)) };
         let content = &self.entry.fold.content;
         let wanted = match (said, content) {
-            (Said::Document(document), _) => self.applied_to(Some(document)).and_then(|document| {
+            (SourceAnswer::Document(document), _) => self.applied_to(Some(document)).and_then(|document| {
                 self.rules.locate_document(&document)?;
                 Ok(Wanted::Document(document, Made::Fetched))
             }),
-            (Said::Unusable(refusal), _) => Err(refusal.clone()),
-            (Said::Gone, Content::Refeed) => Ok(Wanted::Gone(Outcome::Done(Done::Deleted))),
-            (Said::Gone, Content::Patch { over: Base::Refed, .. })
+            (SourceAnswer::Unusable(refusal), _) => Err(refusal.clone()),
+            (SourceAnswer::Gone, Content::Refeed) => Ok(Wanted::Gone(Outcome::Done(Done::Deleted))),
+            (SourceAnswer::Gone, Content::Patch { over: Base::Refed, .. })
                 if self.rules.on_missing == OnMissing::Create =>
             {
                 Ok(self.made_of_patches(Made::Fetched))
             }
-            (Said::Gone, _) => Ok(Wanted::Gone(self.missing_outcome())),
+            (SourceAnswer::Gone, _) => Ok(Wanted::Gone(self.missing_outcome())),
         };
         match (wanted, content) {
             // The delete that came before the patch stands.
@@ -844,6 +844,6 @@ impl Decision<'_> {
 }
 
 /// Back to step 1 in the next batch.
-pub(super) fn again_outcome(reason: &'static str, carry: Carry) -> Outcome {
+pub(super) fn again_outcome(reason: &'static str, carry: RetryState) -> Outcome {
     Outcome::Again { reason, carry }
 }

@@ -3,7 +3,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `mod.rs` | what goes in and what comes out: [`Entry`], [`Outcome`], [`Desk`] |
+//! | `mod.rs` | what goes in and what comes out: [`Entry`], [`Outcome`], [`MoverState`] |
 //! | `decide.rs` | steps 1, 2 and 4 for one entry: from what was read to a `decide::Plan` |
 //! | `rounds.rs` | a batch as a chain of types, one per round; each gives its operations and takes their answers |
 //! | `rules.rs` | what placing documents depends on |
@@ -25,12 +25,12 @@ use bytes::Bytes;
 
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
-use crate::base::requests::{ItemError, Stamp};
+use crate::base::requests::{ItemError, SeqNo};
 use crate::core::placement::{Known, Placement, PlacementCache};
 use crate::core::write::Fold;
 
 pub use rounds::{
-    Announce, CleanUp, Examine, Finished, ReadDocuments, ReadPlacements, Unread, WriteDocuments,
+    Announce, CleanUp, FindLastCopy, Finished, ReadDocuments, ReadPlacements, Unread, WriteDocuments,
 };
 pub use rules::{OnMissing, Rules};
 
@@ -42,7 +42,7 @@ pub struct Entry {
     /// Its records since the last hand-out that was done, as one; shared with the dirty set.
     pub fold: Arc<Fold>,
     /// What an earlier attempt at this entry found out.
-    pub carry: Carry,
+    pub carry: RetryState,
     /// What the source of truth said, if it was asked.
     pub fetched: Option<Box<Fetched>>,
 }
@@ -53,12 +53,12 @@ pub struct Fetched {
     /// It was asked after the record at this position was taken in.
     pub after: Position,
     /// What it said.
-    pub said: Said,
+    pub said: SourceAnswer,
 }
 
 /// What the source of truth said of a document.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Said {
+pub enum SourceAnswer {
     /// A JSON object without raw line breaks, with a location.
     Document(Bytes),
     /// There is no such document.
@@ -69,7 +69,7 @@ pub enum Said {
 
 /// What an entry that goes back to step 1 takes along.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Carry {
+pub struct RetryState {
     /// The partition was read past the recorded position without meeting its record: finish what is recorded.
     pub finish_recorded: bool,
     /// No copy was found, so far.
@@ -86,7 +86,7 @@ pub struct Carry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NothingFound {
     /// The placement's state at each look.
-    pub at: Stamp,
+    pub at: SeqNo,
     /// How many looks.
     pub looks: u8,
 }
@@ -95,7 +95,7 @@ pub struct NothingFound {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Doubt {
     /// The placement's state at each look.
-    pub at: Stamp,
+    pub at: SeqNo,
     /// How many looks.
     pub looks: u8,
     /// The version that the newest copy should have, or a higher one.
@@ -104,7 +104,7 @@ pub struct Doubt {
     pub newest: Option<(ShardId, Position)>,
 }
 
-impl Carry {
+impl RetryState {
     /// How often its document was looked for before, in vain: the next look is at another node.
     pub(crate) fn looks(&self) -> usize {
         let doubted = self.doubt.as_ref().map_or(0, |doubt| doubt.looks);
@@ -148,7 +148,7 @@ pub enum Outcome {
         /// One word for metrics.
         reason: &'static str,
         /// What it takes along.
-        carry: Carry,
+        carry: RetryState,
     },
 }
 
@@ -156,7 +156,7 @@ pub enum Outcome {
 pub const SET_BACK: &str = "set_back";
 
 /// The reason of an [`Outcome::Again`] whose fold was refused in place: its placement knows none of its records, so they may be tried one
-/// by one. Only where [`Desk::separates`] says so.
+/// by one. Only where [`MoverState::separates`] says so.
 pub const REFUSED_FOLD: &str = "refused_fold";
 
 /// The reason of an [`Outcome::Again`] that waits until more of its partition is committed.
@@ -204,19 +204,19 @@ pub struct Settled {
     /// What became of it.
     pub outcome: Outcome,
     /// Where it changed anything.
-    pub touched: Touched,
+    pub touched: AffectedShards,
 }
 
 /// The geoshards that an entry changed, or may have changed by an attempt whose answer was lost.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Touched {
+pub struct AffectedShards {
     /// Where the document is now, if it is anywhere.
     pub target: Option<ShardId>,
     /// Where it was deleted.
     pub sources: Vec<ShardId>,
 }
 
-impl Touched {
+impl AffectedShards {
     fn by(known: &Known) -> Self {
         Self { target: known.placement.shard.clone(), sources: known.unswept().to_vec() }
     }
@@ -279,12 +279,12 @@ pub struct Clear {
     /// The placement without leftovers.
     pub placement: Placement,
     /// The state that it may replace.
-    pub stamp: Stamp,
+    pub stamp: SeqNo,
 }
 
 /// What an owner keeps from batch to batch. It is born with an assignment and dies with it.
 #[derive(Debug, Clone)]
-pub struct Desk {
+pub struct MoverState {
     /// How documents are placed.
     pub rules: Rules,
     /// Placements read or written since the assignment.
@@ -345,7 +345,7 @@ pub struct Lookups {
     pub misses: u64,
 }
 
-impl Desk {
+impl MoverState {
     /// A desk with nothing on it.
     pub fn new(rules: Rules, cache: PlacementCache) -> Self {
         Self {

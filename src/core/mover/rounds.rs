@@ -1,18 +1,18 @@
 //! A batch of entries as a chain of types, one per round. Each gives the operations of its round and takes their
 //! answers; taking them gives the next type. A batch that is all in place has nothing to say after [`Announce`].
 //!
-//! [`ReadPlacements`] → [`ReadDocuments`] → [`Announce`] → [`WriteDocuments`] → [`Examine`] → [`CleanUp`] → [`Finished`]
+//! [`ReadPlacements`] → [`ReadDocuments`] → [`Announce`] → [`WriteDocuments`] → [`FindLastCopy`] → [`CleanUp`] → [`Finished`]
 
 use std::collections::HashSet;
 
 use super::decide::{Copy, Plan, Task, again_outcome, copies_needed, decide, new_placement, refused_history};
 use super::{
-    CONFIRMED_COPY, Carry, Clear, Desk, Done, Entry, Outcome, REFUSED_FOLD, Refusal, SET_BACK, STALE_COPY,
-    Said, Settled, Sweep, Swept, Touched, UNANSWERED,
+    AffectedShards, CONFIRMED_COPY, Clear, Done, Entry, MoverState, Outcome, REFUSED_FOLD, Refusal,
+    RetryState, SET_BACK, STALE_COPY, Settled, SourceAnswer, Sweep, Swept, UNANSWERED,
 };
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
-use crate::base::requests::{BulkOp, Get, Guard, Index};
+use crate::base::requests::{BulkOp, Get, Index, WriteCondition};
 use crate::base::requests::{BulkOutcome, GetOutcome};
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::counting::increment::Change;
@@ -22,21 +22,21 @@ use crate::core::placement::{Known, Placement};
 
 /// What every round of a batch carries along.
 #[derive(Debug, Clone)]
-struct Tray {
-    desk: Desk,
+struct BatchState {
+    desk: MoverState,
     settled: Vec<Settled>,
     edges: Vec<Change>,
     sweeps: Vec<(Sweep, Swept)>,
 }
 
-impl Tray {
-    fn settle(&mut self, entry: Entry, outcome: Outcome, touched: Touched) {
+impl BatchState {
+    fn settle(&mut self, entry: Entry, outcome: Outcome, touched: AffectedShards) {
         self.settled.push(Settled { entry, outcome, touched });
     }
 
     /// Nothing is left to do for an entry, whichever way it went. What its document's history has that may not be counted yet
     /// becomes edges, also what others have put there: who did may be dead (docs/tally.md, "Edges").
-    fn done(&mut self, entry: Entry, outcome: Outcome, versions: &History, touched: Touched) {
+    fn done(&mut self, entry: Entry, outcome: Outcome, versions: &History, touched: AffectedShards) {
         if self.desk.rules.tally.is_some() {
             self.edges.extend(versions.edges(self.desk.committed));
         }
@@ -44,15 +44,15 @@ impl Tray {
     }
 
     /// Back to step 1, with a fresh read of the placement.
-    fn start_over(&mut self, entry: Entry, reason: &'static str, carry: Carry) {
+    fn start_over(&mut self, entry: Entry, reason: &'static str, carry: RetryState) {
         self.desk.cache.forget(&entry.id);
-        self.settle(entry, again_outcome(reason, carry), Touched::default());
+        self.settle(entry, again_outcome(reason, carry), AffectedShards::default());
     }
 
     fn unanswered(&mut self, entry: Entry) {
         // What the next attempt knew, it still knows: nothing was learnt.
         let carry = entry.carry.clone();
-        self.settle(entry, again_outcome(UNANSWERED, carry), Touched::default());
+        self.settle(entry, again_outcome(UNANSWERED, carry), AffectedShards::default());
     }
 
     /// The same, where the placement may have been written.
@@ -74,14 +74,14 @@ struct Reading {
 /// R1: read the placements that the owner does not know.
 #[derive(Debug, Clone)]
 pub struct ReadPlacements {
-    tray: Tray,
+    tray: BatchState,
     known: Vec<(Entry, Known)>,
     unknown: Vec<Entry>,
 }
 
 impl ReadPlacements {
     /// Begins a batch. At most one entry of a document may be in work at a time (INV-6).
-    pub fn begin(mut desk: Desk, entries: Vec<Entry>) -> Self {
+    pub fn begin(mut desk: MoverState, entries: Vec<Entry>) -> Self {
         debug_assert_eq!(inv_6_one_entry_of_a_document(entries.iter().map(|entry| &entry.id)), Ok(()));
         let settled = Vec::with_capacity(entries.len());
         let mut known = Vec::with_capacity(entries.len());
@@ -96,7 +96,7 @@ impl ReadPlacements {
         }
         desk.lookups.hits += known.len() as u64;
         desk.lookups.misses += unknown.len() as u64;
-        let tray = Tray { desk, settled, edges: Vec::new(), sweeps: Vec::new() };
+        let tray = BatchState { desk, settled, edges: Vec::new(), sweeps: Vec::new() };
         Self { tray, known, unknown }
     }
 
@@ -108,10 +108,11 @@ impl ReadPlacements {
     /// Takes one answer per get, in order.
     pub fn answered(mut self, answers: Vec<GetOutcome>) -> ReadDocuments {
         let mut readings: Vec<Reading> = Vec::with_capacity(self.known.len() + self.unknown.len());
-        let add = |readings: &mut Vec<Reading>, desk: &Desk, entry: Entry, known: Option<Known>, fresh| {
-            let shards = copies_needed(desk, &entry, known.as_ref());
-            readings.push(Reading { entry, known, fresh, shards });
-        };
+        let add =
+            |readings: &mut Vec<Reading>, desk: &MoverState, entry: Entry, known: Option<Known>, fresh| {
+                let shards = copies_needed(desk, &entry, known.as_ref());
+                readings.push(Reading { entry, known, fresh, shards });
+            };
         for (entry, known) in self.known {
             add(&mut readings, &self.tray.desk, entry, Some(known), false);
         }
@@ -133,7 +134,7 @@ impl ReadPlacements {
                             %error,
                             "a placement cannot be read; its document waits until it is repaired (docs/runbooks.md)"
                         );
-                        self.tray.start_over(entry, "unreadable_placement", Carry::default());
+                        self.tray.start_over(entry, "unreadable_placement", RetryState::default());
                     }
                 },
             }
@@ -145,7 +146,7 @@ impl ReadPlacements {
 /// R1b: read the copies that patches and touches apply to.
 #[derive(Debug, Clone)]
 pub struct ReadDocuments {
-    tray: Tray,
+    tray: BatchState,
     readings: Vec<Reading>,
 }
 
@@ -154,11 +155,11 @@ pub struct ReadDocuments {
 pub struct Unread(Vec<Reading>);
 
 impl ReadDocuments {
-    /// Keeps the entries that need no copy, and as many others as have copies of about [`Desk::max_copy_bytes`] together, at least one.
+    /// Keeps the entries that need no copy, and as many others as have copies of about [`MoverState::max_copy_bytes`] together, at least one.
     /// Gives the rest, if there is any, for [`Finished::go_on`].
     #[must_use]
     pub fn cut(&mut self) -> Option<Unread> {
-        let Desk { copy_size, max_copy_bytes, .. } = self.tray.desk;
+        let MoverState { copy_size, max_copy_bytes, .. } = self.tray.desk;
         let mut copies = 0;
         let fits = |reading: &Reading| {
             let is_first = copies == 0;
@@ -205,7 +206,7 @@ impl ReadDocuments {
             };
             // Empty, and nothing to copy, where nothing is counted.
             let before = known.as_ref().map(|known| known.placement.versions.clone()).unwrap_or_default();
-            let touched = known.as_ref().map(Touched::by).unwrap_or_default();
+            let touched = known.as_ref().map(AffectedShards::by).unwrap_or_default();
             let version = copy.as_ref().map(|copy| copy.version);
             let plan = decide(&tray.desk, &entry, known, fresh, copy);
             if let Some(version) = version.filter(|_| !plan.is_doubt()) {
@@ -214,18 +215,18 @@ impl ReadDocuments {
             match plan {
                 Plan::Settle(Outcome::Again { reason, carry }) => tray.start_over(entry, reason, carry),
                 Plan::Settle(outcome @ Outcome::Parked { .. }) => {
-                    tray.settle(entry, outcome, Touched::default());
+                    tray.settle(entry, outcome, AffectedShards::default());
                 }
                 Plan::Settle(Outcome::Fetch) => {
                     // That nothing was found is believed after a fresh look only.
                     if entry.carry.nothing_found.is_some() {
                         tray.desk.cache.forget(&entry.id);
                     }
-                    tray.settle(entry, Outcome::Fetch, Touched::default());
+                    tray.settle(entry, Outcome::Fetch, AffectedShards::default());
                 }
                 Plan::Settle(outcome) => tray.done(entry, outcome, &before, touched),
                 Plan::Reject(refusal) => {
-                    tray.settle(entry, Outcome::DeadLetter(refusal), Touched::default());
+                    tray.settle(entry, Outcome::DeadLetter(refusal), AffectedShards::default());
                 }
                 Plan::Confirm { copy, carry } => {
                     announced.confirming.push(Confirming { entry: Entry { carry, ..entry }, copy });
@@ -268,7 +269,7 @@ fn newest_copy(copies: impl Iterator<Item = (ShardId, GetOutcome)>) -> Option<Op
 #[derive(Debug, Clone)]
 struct Ahead {
     entry: Entry,
-    guard: Guard,
+    guard: WriteCondition,
     placement: Placement,
     task: Task,
     /// The history that the placement has without this.
@@ -276,9 +277,9 @@ struct Ahead {
 }
 
 impl Ahead {
-    fn guard(&self) -> Guard {
+    fn guard(&self) -> WriteCondition {
         if sabotage::is(Sabotage::ExternalVersion) {
-            return Guard::External(self.placement.pos);
+            return WriteCondition::External(self.placement.pos);
         }
         self.guard
     }
@@ -301,7 +302,7 @@ fn document(id: &DocId, at: Position, placement: &Placement, task: &Task) -> Opt
     Some(BulkOp::Index {
         index: Index::Geoshard(placement.shard.clone()?),
         id: id.clone(),
-        guard: Guard::External(at),
+        guard: WriteCondition::External(at),
         source: task.write.clone()?,
     })
 }
@@ -328,8 +329,8 @@ impl Placed {
         document(&self.entry.id, self.entry.fold.last, &self.known.placement, &self.task)
     }
 
-    fn done(self, tray: &mut Tray, outcome: Outcome) {
-        tray.done(self.entry, outcome, &self.known.placement.versions, Touched::by(&self.known));
+    fn done(self, tray: &mut BatchState, outcome: Outcome) {
+        tray.done(self.entry, outcome, &self.known.placement.versions, AffectedShards::by(&self.known));
     }
 }
 
@@ -353,13 +354,13 @@ impl Confirming {
         BulkOp::Index {
             index: Index::Geoshard(self.copy.shard.clone()),
             id: self.entry.id.clone(),
-            guard: Guard::ExternalOrEqual(self.copy.version),
+            guard: WriteCondition::ExternalOrEqual(self.copy.version),
             source: self.copy.source.clone(),
         }
     }
 
     /// Back to step 1, with what came out.
-    fn answered(self, answer: BulkOutcome, tray: &mut Tray) {
+    fn answered(self, answer: BulkOutcome, tray: &mut BatchState) {
         let Self { entry, copy } = self;
         let mut carry = entry.carry.clone();
         let Some(doubt) = &mut carry.doubt else { return tray.start_over(entry, STALE_COPY, carry) };
@@ -394,7 +395,7 @@ impl Confirming {
 /// R2: write-aheads, documents in place, and clears of earlier batches.
 #[derive(Debug, Clone)]
 pub struct Announce {
-    tray: Tray,
+    tray: BatchState,
     announced: Announced,
     clears: Vec<Clear>,
 }
@@ -412,7 +413,7 @@ impl Announce {
         let clears = self.clears.iter().map(|clear| BulkOp::Index {
             index: Index::Placements,
             id: clear.id.clone(),
-            guard: Guard::Unchanged(clear.stamp),
+            guard: WriteCondition::Unchanged(clear.stamp),
             source: clear.placement.to_json(),
         });
         let too_early = self.announced.ahead.iter().flat_map(Ahead::too_early);
@@ -435,11 +436,11 @@ impl Announce {
                 }
                 // Perhaps our own, executed by a request whose answer was lost: the fresh read will tell, and resume.
                 BulkOutcome::Done { stamp: None } | BulkOutcome::Conflict | BulkOutcome::NotFound => {
-                    tray.start_over(entry, "placement_conflict", Carry::default());
+                    tray.start_over(entry, "placement_conflict", RetryState::default());
                 }
                 BulkOutcome::Refused(error) => {
                     let refusal = Refusal::by_elasticsearch(&error);
-                    tray.done(entry, Outcome::DeadLetter(refusal), &before, Touched::default());
+                    tray.done(entry, Outcome::DeadLetter(refusal), &before, AffectedShards::default());
                 }
                 BulkOutcome::Unanswered => tray.unanswered_placement(entry),
             }
@@ -464,8 +465,8 @@ impl Announce {
                     if tray.desk.separates && placed.entry.fold.separable().is_some() =>
                 {
                     let refusal = Some(Refusal::by_elasticsearch(&error));
-                    let again = again_outcome(REFUSED_FOLD, Carry { refusal, ..Carry::default() });
-                    tray.settle(placed.entry, again, Touched::default());
+                    let again = again_outcome(REFUSED_FOLD, RetryState { refusal, ..RetryState::default() });
+                    tray.settle(placed.entry, again, AffectedShards::default());
                     continue;
                 }
                 BulkOutcome::Refused(error) => Outcome::DeadLetter(Refusal::by_elasticsearch(&error)),
@@ -475,7 +476,7 @@ impl Announce {
                 }
             };
             if sabotage::is(Sabotage::InPlaceHasNoEdges) {
-                let touched = Touched::by(&placed.known);
+                let touched = AffectedShards::by(&placed.known);
                 tray.settle(placed.entry, outcome, touched);
             } else {
                 placed.done(&mut tray, outcome);
@@ -500,7 +501,7 @@ impl Announce {
 /// R3: write the documents whose placement stands.
 #[derive(Debug, Clone)]
 pub struct WriteDocuments {
-    tray: Tray,
+    tray: BatchState,
     writing: Vec<Placed>,
     /// Nothing to write: on to the deletes.
     written: Vec<Placed>,
@@ -509,7 +510,7 @@ pub struct WriteDocuments {
 }
 
 impl WriteDocuments {
-    fn new(tray: Tray, placed: Vec<Placed>, refused: Vec<(Placed, Refusal)>) -> Self {
+    fn new(tray: BatchState, placed: Vec<Placed>, refused: Vec<(Placed, Refusal)>) -> Self {
         let (writing, written) = placed.into_iter().partition(|placed| placed.document().is_some());
         Self { tray, writing, written, refused }
     }
@@ -520,7 +521,7 @@ impl WriteDocuments {
     }
 
     /// Takes one answer per operation, in order.
-    pub fn answered(self, answers: Vec<BulkOutcome>) -> Examine {
+    pub fn answered(self, answers: Vec<BulkOutcome>) -> FindLastCopy {
         let Self { mut tray, writing, mut written, mut refused } = self;
         for (mut placed, answer) in writing.into_iter().zip(answers) {
             if matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::Conflict) {
@@ -553,19 +554,19 @@ impl WriteDocuments {
                 BulkOutcome::NotFound | BulkOutcome::Unanswered => tray.unanswered(placed.entry),
             }
         }
-        Examine { tray, written, refused }
+        FindLastCopy { tray, written, refused }
     }
 }
 
 /// R3b, rarely anything to do: where is the last good copy of a document that was refused?
 #[derive(Debug, Clone)]
-pub struct Examine {
-    tray: Tray,
+pub struct FindLastCopy {
+    tray: BatchState,
     written: Vec<Placed>,
     refused: Vec<(Placed, Refusal)>,
 }
 
-impl Examine {
+impl FindLastCopy {
     /// The copies to look for.
     pub fn gets(&self) -> Vec<Get> {
         self.refused
@@ -599,7 +600,12 @@ impl Examine {
             };
             let placement =
                 new_placement(&tray.desk, &entry, stays_in, shards).after_refusal().with_history(versions);
-            set_backs.push(SetBack { entry, refusal, guard: Guard::Unchanged(known.stamp), placement });
+            set_backs.push(SetBack {
+                entry,
+                refusal,
+                guard: WriteCondition::Unchanged(known.stamp),
+                placement,
+            });
         }
         CleanUp::new(tray, written, set_backs)
     }
@@ -610,7 +616,7 @@ impl Examine {
 struct SetBack {
     entry: Entry,
     refusal: Refusal,
-    guard: Guard,
+    guard: WriteCondition,
     placement: Placement,
 }
 
@@ -618,25 +624,25 @@ struct SetBack {
 /// refused documents.
 #[derive(Debug, Clone)]
 pub struct CleanUp {
-    tray: Tray,
+    tray: BatchState,
     sweeping: Vec<Sweep>,
     set_backs: Vec<SetBack>,
 }
 
 impl CleanUp {
     /// An entry is done once its document is written: what is left to delete is owed apart from it.
-    fn new(mut tray: Tray, written: Vec<Placed>, set_backs: Vec<SetBack>) -> Self {
+    fn new(mut tray: BatchState, written: Vec<Placed>, set_backs: Vec<SetBack>) -> Self {
         let mut sweeping = std::mem::take(&mut tray.desk.sweeps);
         for Placed { entry, known, task } in written {
             let Some(sweep) = Sweep::after(&entry, &known, task.sweep_at) else {
-                let (id, touched) = (entry.id.clone(), Touched::by(&known));
+                let (id, touched) = (entry.id.clone(), AffectedShards::by(&known));
                 tray.done(entry, task.then, &known.placement.versions, touched);
                 if known.placement.fetched.is_some() {
                     tray.written(id, known);
                 }
                 continue;
             };
-            let touched = Touched { target: known.placement.shard.clone(), sources: Vec::new() };
+            let touched = AffectedShards { target: known.placement.shard.clone(), sources: Vec::new() };
             tray.done(entry, task.then, &known.placement.versions, touched);
             // Also if there was nothing to write: then another owner has written it, and perhaps a moment ago.
             let waits = tray.desk.searches_are_served && sweep.must_be_seen_in().is_some();
@@ -690,20 +696,20 @@ impl CleanUp {
                 BulkOutcome::Done { stamp: Some(stamp) } => {
                     let known = Known::new(placement, stamp);
                     tray.desk.cache.put(&entry.id, known);
-                    let carry = Carry { refusal: Some(refusal), ..Carry::default() };
+                    let carry = RetryState { refusal: Some(refusal), ..RetryState::default() };
                     // The next attempt sweeps the other copies and hands the dead letter over.
-                    tray.settle(entry, again_outcome(SET_BACK, carry), Touched::default());
+                    tray.settle(entry, again_outcome(SET_BACK, carry), AffectedShards::default());
                 }
                 BulkOutcome::Unanswered => tray.unanswered_placement(entry),
-                _ => tray.start_over(entry, "placement_conflict", Carry::default()),
+                _ => tray.start_over(entry, "placement_conflict", RetryState::default()),
             }
         }
-        let Tray { desk, settled, edges, sweeps } = tray;
+        let BatchState { desk, settled, edges, sweeps } = tray;
         Finished { desk, settled, edges, sweeps }
     }
 }
 
-impl Tray {
+impl BatchState {
     /// What was fetched is where it belongs; the record need not carry it any more.
     fn written(&mut self, id: DocId, mut known: Known) {
         known.placement.fetched = None;
@@ -746,7 +752,7 @@ impl Tray {
 #[derive(Debug, Clone)]
 pub struct Finished {
     /// What the owner keeps.
-    pub desk: Desk,
+    pub desk: MoverState,
     /// Every entry of the batch, once.
     pub settled: Vec<Settled>,
     /// What the entries that are done, or go to the dead-letter topic, change in the counts: for the partition's map of edges,
@@ -761,13 +767,13 @@ impl Finished {
     /// The batch's next slice; what was settled before is settled with it.
     pub fn go_on(self, Unread(readings): Unread) -> ReadDocuments {
         let Self { desk, settled, edges, sweeps } = self;
-        ReadDocuments { tray: Tray { desk, settled, edges, sweeps }, readings }
+        ReadDocuments { tray: BatchState { desk, settled, edges, sweeps }, readings }
     }
 }
 
 impl Entry {
     /// What the source of truth said, unless a later record says what the whole document is, or wants it asked again.
-    pub(super) fn said(&self) -> Option<&Said> {
+    pub(super) fn said(&self) -> Option<&SourceAnswer> {
         let fetched = self.fetched.as_deref()?;
         let is_recent = self.fold.whole_at.is_none_or(|whole_at| whole_at <= fetched.after);
         (is_recent || sabotage::is(Sabotage::OldAnswerIsBelieved)).then_some(&fetched.said)

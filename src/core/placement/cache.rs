@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use super::{Floor, Known, Leftovers, Placement};
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
-use crate::base::requests::Stamp;
+use crate::base::requests::SeqNo;
 use crate::core::counting::version::History;
 
 /// Ids up to this length, those of UUIDs among them, cost no allocation.
@@ -28,7 +28,7 @@ const MOST_NAMES: usize = 4096;
 /// No entry.
 const NONE: u32 = u32::MAX;
 /// In place of the state of a placement that has to be read.
-const FORGOTTEN: Stamp = Stamp { seq_no: u64::MAX, primary_term: u64::MAX };
+const FORGOTTEN: SeqNo = SeqNo { seq_no: u64::MAX, primary_term: u64::MAX };
 
 /// Placements that this owner read or wrote since its partition was assigned; the least recently used go first.
 ///
@@ -50,7 +50,7 @@ pub struct PlacementCache {
 struct Entry {
     id: SmallVec<[u8; INLINE_ID_BYTES]>,
     pos: Position,
-    stamp: Stamp,
+    stamp: SeqNo,
     shard: Option<ShardId>,
     partition: Option<i32>,
     at_least: Position,
@@ -311,7 +311,7 @@ mod tests {
         if number.is_multiple_of(11) {
             placement = placement.with_history(History::default().with(pos, pos, Facets::default()));
         }
-        let stamp = Stamp { seq_no: number, primary_term: number / 2 };
+        let stamp = SeqNo { seq_no: number, primary_term: number / 2 };
         let at_least = Position::from_version(number % 17);
         Known { swept: number % 5 == 1, at_least, ..Known::new(placement, stamp) }
     }

@@ -1,7 +1,7 @@
 //! Where a document is: the record in the placements index, and the owner's cache of such records.
 //!
 //! A placement names every geoshard that may hold a copy of its document (INV-1). It is written only by
-//! compare-and-set against the record that was read, so each known placement carries the [`Stamp`] of its state.
+//! compare-and-set against the record that was read, so each known placement carries the [`SeqNo`] of its state.
 
 mod cache;
 
@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 pub use self::cache::PlacementCache;
 use crate::base::ids::ShardId;
 use crate::base::position::{Epoch, Position};
-use crate::base::requests::Stamp;
+use crate::base::requests::SeqNo;
 use crate::core::counting::facets::Facets;
 use crate::core::counting::version::History;
 
@@ -196,7 +196,7 @@ pub struct Known {
     /// The record.
     pub placement: Placement,
     /// Its state, for compare-and-set.
-    pub stamp: Stamp,
+    pub stamp: SeqNo,
     /// This owner has deleted the copies in all leftovers at `placement.pos`; only the record does not say so yet.
     pub swept: bool,
     /// The highest version of the document that this owner has written or read. A copy below it is not the newest.
@@ -207,7 +207,7 @@ pub struct Known {
 
 impl Known {
     /// As just read or written.
-    pub fn new(placement: Placement, stamp: Stamp) -> Self {
+    pub fn new(placement: Placement, stamp: SeqNo) -> Self {
         Self { placement, stamp, swept: false, at_least: Position::NONE, outdated: false }
     }
 

@@ -16,7 +16,7 @@ use super::slot::{Found, Slot, Standing, Taken};
 use crate::base::clock::Clock;
 use crate::base::sabotage::{self, Sabotage};
 use crate::io::elastic::answer::{BulkVerdict, GetVerdict, judge_bulk, judge_get};
-use crate::io::elastic::{BulkOp, CallError, Elastic, Get, Guard, Index};
+use crate::io::elastic::{BulkOp, CallError, Elastic, Get, Index, WriteCondition};
 
 /// How long one request may take, at most.
 const LONGEST_REQUEST: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ pub struct Claims {
 struct Shared {
     slots: Mutex<BTreeMap<i32, (Slot, watch::Sender<Standing>)>>,
     /// What owners that have ended leave behind, with the partition.
-    endings: Mutex<Vec<(i32, Guard, Claim)>>,
+    endings: Mutex<Vec<(i32, WriteCondition, Claim)>>,
     /// Who claims, for people.
     owner: Arc<str>,
     /// Told when a claim has to be written.
@@ -324,7 +324,7 @@ impl Keeper {
     async fn leave(&self) {
         let endings =
             std::mem::take(&mut *self.shared.endings.lock().unwrap_or_else(PoisonError::into_inner));
-        let op = |(partition, guard, claim): (i32, Guard, Claim)| {
+        let op = |(partition, guard, claim): (i32, WriteCondition, Claim)| {
             let id = claim_key(&self.topic, partition);
             BulkOp::Index { index: Index::Meta, id, guard, source: claim.to_json() }
         };

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::record::Claim;
 use crate::base::clock::Instant;
-use crate::io::elastic::{Guard, Stamp};
+use crate::io::elastic::{SeqNo, WriteCondition};
 
 /// What a partition task knows of its claim.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ struct Earlier {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Found {
     pub claim: Claim,
-    pub stamp: Stamp,
+    pub stamp: SeqNo,
 }
 
 /// One assignment's claim.
@@ -69,11 +69,11 @@ pub(super) struct Slot {
     pub generation: u64,
     pub standing: Standing,
     /// The claim's state while it is this assignment's, as far as is known.
-    stamp: Option<Stamp>,
+    stamp: Option<SeqNo>,
     /// Whom it is being taken from; kept until it is known whether that was carried out.
     taking_from: Option<Earlier>,
     /// Somebody else's claim, and since when it was not renewed.
-    other: Option<(Stamp, Instant)>,
+    other: Option<(SeqNo, Instant)>,
 }
 
 impl Slot {
@@ -107,7 +107,7 @@ impl Slot {
 
     /// Takes in what a read found; [`Slot::write`] says what follows from it.
     pub fn found(&mut self, found: Option<Found>, now: Instant) {
-        let silent_for = |slot: &Self, stamp: Stamp| match slot.other {
+        let silent_for = |slot: &Self, stamp: SeqNo| match slot.other {
             Some((seen, since)) if seen == stamp => now.since(since),
             _ => Duration::ZERO,
         };
@@ -138,11 +138,11 @@ impl Slot {
     }
 
     /// The claim to write, and on which condition; `None` while it is somebody else's.
-    pub fn write(&self, owner: &str, now: Instant) -> Option<(Guard, Claim)> {
+    pub fn write(&self, owner: &str, now: Instant) -> Option<(WriteCondition, Claim)> {
         let guard = match (self.stamp, self.taking_from, self.other) {
-            (Some(stamp), _, _) => Guard::Unchanged(stamp),
-            (None, Some(_), Some((stamp, _))) => Guard::Unchanged(stamp),
-            (None, Some(_), None) => Guard::Absent,
+            (Some(stamp), _, _) => WriteCondition::Unchanged(stamp),
+            (None, Some(_), Some((stamp, _))) => WriteCondition::Unchanged(stamp),
+            (None, Some(_), None) => WriteCondition::Absent,
             (None, None, _) => return None,
         };
         let earlier = match (self.standing.taken, self.taking_from) {
@@ -163,7 +163,7 @@ impl Slot {
 
     /// The claim to leave behind by an owner that has nothing under way and sends nothing more; `None` if it is not known to be
     /// this assignment's.
-    pub fn end(&self, owner: &str, now: Instant) -> Option<(Guard, Claim)> {
+    pub fn end(&self, owner: &str, now: Instant) -> Option<(WriteCondition, Claim)> {
         let taken = self.standing.taken.filter(|_| self.standing.lost_to.is_none())?;
         self.stamp?;
         let (guard, claim) = self.write(owner, now)?;
@@ -174,7 +174,7 @@ impl Slot {
     }
 
     /// The claim was written with this generation; it was sent at `asked`, and it is `now`.
-    pub fn written(&mut self, generation: u64, stamp: Option<Stamp>, asked: Instant, now: Instant) {
+    pub fn written(&mut self, generation: u64, stamp: Option<SeqNo>, asked: Instant, now: Instant) {
         // Without the state that it left it has to be read again.
         self.stamp = stamp;
         self.other = None;
@@ -208,8 +208,8 @@ mod tests {
         Instant::from_start(Duration::from_secs(1000 + seconds))
     }
 
-    fn stamp(seq_no: u64) -> Stamp {
-        Stamp { seq_no, primary_term: 1 }
+    fn stamp(seq_no: u64) -> SeqNo {
+        SeqNo { seq_no, primary_term: 1 }
     }
 
     /// The meta index as far as one claim goes.
@@ -217,10 +217,10 @@ mod tests {
     struct Stored(Option<Found>, u64);
 
     impl Stored {
-        fn write(&mut self, (guard, claim): (Guard, Claim)) -> Option<Stamp> {
+        fn write(&mut self, (guard, claim): (WriteCondition, Claim)) -> Option<SeqNo> {
             let holds = match guard {
-                Guard::Absent => self.0.is_none(),
-                Guard::Unchanged(stamp) => self.0.as_ref().is_some_and(|found| found.stamp == stamp),
+                WriteCondition::Absent => self.0.is_none(),
+                WriteCondition::Unchanged(stamp) => self.0.as_ref().is_some_and(|found| found.stamp == stamp),
                 _ => unreachable!("a claim is compared and set"),
             };
             self.1 += 1;

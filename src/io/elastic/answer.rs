@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::{BulkAnswer, BulkOp, CallError, Found, GetAnswer, ItemError, Stamp};
+use super::{BulkAnswer, BulkOp, CallError, Found, GetAnswer, ItemError, SeqNo};
 
 /// What became of one bulk operation.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,7 +15,7 @@ pub enum BulkVerdict {
     /// Carried out.
     Done {
         /// The state it left, where it was asked for.
-        stamp: Option<Stamp>,
+        stamp: Option<SeqNo>,
     },
     /// 409: the condition does not hold. For a document, success: a copy at least as new is there.
     Conflict,
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
     use crate::base::ids::DocId;
     use crate::base::position::Position;
-    use crate::io::elastic::{Guard, Index};
+    use crate::io::elastic::{Index, WriteCondition};
 
     fn delete() -> BulkOp {
         let id = DocId::from_key(Some(b"a")).unwrap();
@@ -216,7 +216,7 @@ mod tests {
         BulkOp::Index {
             index: Index::Placements,
             id,
-            guard: Guard::Absent,
+            guard: WriteCondition::Absent,
             source: Bytes::from_static(b"{}"),
         }
     }

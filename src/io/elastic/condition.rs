@@ -1,7 +1,7 @@
 //! Elasticsearch's rules for versions, once: whether a write is carried out, and which version the document has then. The stand-in, the
 //! dry run and the stores of the tests keep them; `tests/contract` holds the stand-in to what real servers do.
 
-use super::{BulkOp, Guard, Stamp};
+use super::{BulkOp, SeqNo, WriteCondition};
 
 /// On which condition a write is carried out. `V` is a version, `S` the state that compare-and-set looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,18 +77,18 @@ impl<V: Copy + PartialOrd, S: PartialEq> Condition<V, S> {
     }
 }
 
-impl From<&Guard> for Condition<u64, Stamp> {
-    fn from(guard: &Guard) -> Self {
+impl From<&WriteCondition> for Condition<u64, SeqNo> {
+    fn from(guard: &WriteCondition) -> Self {
         match *guard {
-            Guard::External(at) => Self::External(at.version()),
-            Guard::ExternalOrEqual(at) => Self::ExternalOrEqual(at.version()),
-            Guard::Absent => Self::Absent,
-            Guard::Unchanged(stamp) => Self::Unchanged(stamp),
+            WriteCondition::External(at) => Self::External(at.version()),
+            WriteCondition::ExternalOrEqual(at) => Self::ExternalOrEqual(at.version()),
+            WriteCondition::Absent => Self::Absent,
+            WriteCondition::Unchanged(stamp) => Self::Unchanged(stamp),
         }
     }
 }
 
-impl From<&BulkOp> for Condition<u64, Stamp> {
+impl From<&BulkOp> for Condition<u64, SeqNo> {
     fn from(op: &BulkOp) -> Self {
         match op {
             BulkOp::Index { guard, .. } => guard.into(),

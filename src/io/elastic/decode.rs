@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{AdminAnswer, BulkAnswer, CallError, Found, GetAnswer, ItemError, Stamp};
+use super::{AdminAnswer, BulkAnswer, CallError, Found, GetAnswer, ItemError, SeqNo};
 use crate::core::decode::on_one_line;
 
 /// Longest `reason` that is kept of an error, in bytes: reasons may quote documents, and thousands may fail at once.
@@ -143,10 +143,10 @@ fn same_count(got: usize, expected: usize, what: &str) -> Result<(), CallError> 
 }
 
 /// `_seq_no` is -2 and `_primary_term` 0 where none was assigned.
-fn stamp(seq_no: Option<i64>, primary_term: Option<i64>) -> Option<Stamp> {
+fn stamp(seq_no: Option<i64>, primary_term: Option<i64>) -> Option<SeqNo> {
     let seq_no = u64::try_from(seq_no?).ok()?;
     let primary_term = u64::try_from(primary_term?).ok().filter(|&term| term > 0)?;
-    Some(Stamp { seq_no, primary_term })
+    Some(SeqNo { seq_no, primary_term })
 }
 
 /// `{"index":{"status":201,…}}`; the action's name (index, create, update, delete) tells nothing that the operation does
@@ -343,7 +343,7 @@ mod tests {
             {"delete":{"_seq_no":8,"_primary_term":1,"status":404}},
             {"update":{"status":429,"error":{"type":"es_rejected_execution_exception","reason":null}}}]}"#;
         let answers = bulk_answer(body, 5).unwrap();
-        assert_eq!(answers[0].stamp, Some(Stamp { seq_no: 7, primary_term: 1 }));
+        assert_eq!(answers[0].stamp, Some(SeqNo { seq_no: 7, primary_term: 1 }));
         assert_eq!((answers[0].status, &answers[0].error), (201, &None));
         assert_eq!(answers[1].error.as_ref().unwrap().kind, "version_conflict_engine_exception");
         let refused = answers[2].error.as_ref().unwrap();
@@ -369,7 +369,7 @@ mod tests {
         let spaced = body.replace("[{", "[ {");
         assert_eq!(all_successful(spaced.as_bytes(), 3), None);
         assert_eq!(quickly, bulk_answer(spaced.as_bytes(), 3).unwrap());
-        assert_eq!(quickly[1].stamp, Some(Stamp { seq_no: 7, primary_term: 1 }));
+        assert_eq!(quickly[1].stamp, Some(SeqNo { seq_no: 7, primary_term: 1 }));
         for other in [
             body.replace("false", "true"),
             body.replace(r#""status":200"#, r#""status":200,"error":{}"#),
@@ -424,7 +424,7 @@ mod tests {
         let answers = mget_answer(body, 4).unwrap();
         let found = Found {
             version: 17,
-            stamp: Stamp { seq_no: 3, primary_term: 2 },
+            stamp: SeqNo { seq_no: 3, primary_term: 2 },
             source: Bytes::from_static(br#"{"a" : 1.10}"#),
         };
         assert_eq!(answers[0], GetAnswer::Found(found));

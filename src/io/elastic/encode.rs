@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{BulkOp, Get, Guard, Index, Stamp};
+use super::{BulkOp, Get, Index, SeqNo, WriteCondition};
 use crate::base::ids::DocId;
 pub use crate::base::requests::MAX_PREFIX_BYTES;
 use crate::base::sabotage::{self, Sabotage};
@@ -46,7 +46,7 @@ pub fn bulk_body(ops: &[BulkOp], prefix: &str) -> Bytes {
         match op {
             BulkOp::Index { index, id, guard, source } => {
                 debug_assert!(!source.contains(&b'\n'), "a line break would end the operation");
-                let action = if *guard == Guard::Absent { "{\"create\":{" } else { "{\"index\":{" };
+                let action = if *guard == WriteCondition::Absent { "{\"create\":{" } else { "{\"index\":{" };
                 put_address(&mut body, action, index, id, prefix);
                 put_guard(&mut body, guard);
                 body.extend_from_slice(b"}}\n");
@@ -56,13 +56,13 @@ pub fn bulk_body(ops: &[BulkOp], prefix: &str) -> Bytes {
             BulkOp::Delete { index, id, version } => {
                 put_address(&mut body, "{\"delete\":{", index, id, prefix);
                 if !sabotage::is(Sabotage::DeleteWithoutVersion) {
-                    put_guard(&mut body, &Guard::External(*version));
+                    put_guard(&mut body, &WriteCondition::External(*version));
                 }
                 body.extend_from_slice(b"}}\n");
             }
             BulkOp::Remove { index, id, stamp } => {
                 put_address(&mut body, "{\"delete\":{", index, id, prefix);
-                put_guard(&mut body, &Guard::Unchanged(*stamp));
+                put_guard(&mut body, &WriteCondition::Unchanged(*stamp));
                 body.extend_from_slice(b"}}\n");
             }
         }
@@ -99,7 +99,7 @@ fn wants_stamp(op: &BulkOp) -> bool {
     match op {
         BulkOp::Index { index: Index::Placements, .. } => true,
         BulkOp::Index { index: Index::Meta, guard, .. } => {
-            matches!(guard, Guard::Absent | Guard::Unchanged(_))
+            matches!(guard, WriteCondition::Absent | WriteCondition::Unchanged(_))
         }
         _ => false,
     }
@@ -125,18 +125,18 @@ fn put_address(body: &mut Vec<u8>, open: &str, index: &Index, id: &DocId, prefix
     body.push(b'"');
 }
 
-fn put_guard(body: &mut Vec<u8>, guard: &Guard) {
+fn put_guard(body: &mut Vec<u8>, guard: &WriteCondition) {
     match guard {
-        Guard::Absent => {}
-        Guard::External(at) => {
+        WriteCondition::Absent => {}
+        WriteCondition::External(at) => {
             put_number(body, ",\"version\":", at.version());
             body.extend_from_slice(b",\"version_type\":\"external\"");
         }
-        Guard::ExternalOrEqual(at) => {
+        WriteCondition::ExternalOrEqual(at) => {
             put_number(body, ",\"version\":", at.version());
             body.extend_from_slice(b",\"version_type\":\"external_gte\"");
         }
-        Guard::Unchanged(Stamp { seq_no, primary_term }) => {
+        WriteCondition::Unchanged(SeqNo { seq_no, primary_term }) => {
             put_number(body, ",\"if_seq_no\":", *seq_no);
             put_number(body, ",\"if_primary_term\":", *primary_term);
         }
@@ -206,7 +206,7 @@ mod tests {
         Index::Geoshard(ShardId::new("s01").unwrap())
     }
 
-    fn write(index: Index, id: DocId, guard: Guard) -> BulkOp {
+    fn write(index: Index, id: DocId, guard: WriteCondition) -> BulkOp {
         BulkOp::Index { index, id, guard, source: Bytes::from_static(b"{\"a\":1}") }
     }
 
@@ -214,10 +214,14 @@ mod tests {
     fn a_bulk_body_has_an_action_line_for_each_operation_and_a_source_line_where_there_is_one() {
         let version = Position::from_version(17);
         let ops = [
-            write(shard(), id("a"), Guard::External(version)),
-            write(shard(), id("b"), Guard::ExternalOrEqual(version)),
-            write(Index::Placements, id("c"), Guard::Absent),
-            write(Index::Placements, id("d"), Guard::Unchanged(Stamp { seq_no: 5, primary_term: 2 })),
+            write(shard(), id("a"), WriteCondition::External(version)),
+            write(shard(), id("b"), WriteCondition::ExternalOrEqual(version)),
+            write(Index::Placements, id("c"), WriteCondition::Absent),
+            write(
+                Index::Placements,
+                id("d"),
+                WriteCondition::Unchanged(SeqNo { seq_no: 5, primary_term: 2 }),
+            ),
             BulkOp::Delete { index: shard(), id: id("e"), version },
         ];
         let body = bulk_body(&ops, "p");
@@ -237,14 +241,14 @@ mod tests {
     #[test]
     fn sequence_numbers_are_asked_for_only_where_a_placement_is_written() {
         let version = Position::from_version(1);
-        let document = write(shard(), id("a"), Guard::External(version));
-        let placement = write(Index::Placements, id("a"), Guard::Absent);
+        let document = write(shard(), id("a"), WriteCondition::External(version));
+        let placement = write(Index::Placements, id("a"), WriteCondition::Absent);
         let path = bulk_path(std::slice::from_ref(&document), Duration::from_secs(10));
         assert!(path.starts_with("/_bulk?timeout=8000ms&filter_path=errors,items.*.status,"), "{path}");
         assert!(!path.contains("_seq_no"), "{path}");
         assert!(bulk_path(&[document, placement], Duration::ZERO).contains("timeout=1ms"));
         assert!(
-            bulk_path(&[write(Index::Placements, id("a"), Guard::Absent)], Duration::from_secs(1))
+            bulk_path(&[write(Index::Placements, id("a"), WriteCondition::Absent)], Duration::from_secs(1))
                 .ends_with(",items.*._seq_no,items.*._primary_term")
         );
     }
@@ -261,10 +265,10 @@ mod tests {
             text in "\\PC{0,20}[\"\\\\\\x00-\\x1f\u{7f}\u{2028}]{0,5}x", version in any::<u64>(), seq_no: u64,
         ) {
             let at = Position::from_version(version);
-            let stamp = Stamp { seq_no, primary_term: version };
+            let stamp = SeqNo { seq_no, primary_term: version };
             let prefix = "p".repeat(MAX_PREFIX_BYTES);
             for guard in [
-                Guard::External(at), Guard::ExternalOrEqual(at), Guard::Absent, Guard::Unchanged(stamp),
+                WriteCondition::External(at), WriteCondition::ExternalOrEqual(at), WriteCondition::Absent, WriteCondition::Unchanged(stamp),
             ] {
                 let op = write(Index::Placements, id(&text), guard);
                 let body = bulk_body(std::slice::from_ref(&op), &prefix);

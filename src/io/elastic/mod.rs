@@ -33,7 +33,9 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 use thiserror::Error;
 
-pub use crate::base::requests::{BulkAnswer, BulkOp, Found, Get, GetAnswer, Guard, Index, ItemError, Stamp};
+pub use crate::base::requests::{
+    BulkAnswer, BulkOp, Found, Get, GetAnswer, Index, ItemError, SeqNo, WriteCondition,
+};
 
 /// A whole request that brought no usable answer.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

@@ -41,7 +41,7 @@ pub fn codecs() -> Vec<&'static str> {
 ///
 /// It would do so while threads that spoke TLS, librdkafka's and the runtime's, may still be ending; such a thread then uses what
 /// was just freed, and the process dies of SIGSEGV after all its work was done (tests/security, `leaving`).
-pub(crate) fn keep_openssl_to_the_end() {
+pub(crate) fn skip_openssl_atexit() {
     #[cfg(feature = "tls")]
     openssl_sys::init(); // OPENSSL_INIT_NO_ATEXIT
 }

@@ -42,7 +42,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// The longest request timeout that librdkafka takes.
 const MAX_TIMEOUT_MS: i32 = 3_600_000;
 const NO_ERROR: sys::rd_kafka_resp_err_t = sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
-/// Room for librdkafka's text about a refused option.
+/// SortOptions for librdkafka's text about a refused option.
 const ERROR_TEXT_BYTES: usize = 256;
 
 /// Commits `offsets` without waiting. The answer comes to the consumer's own queue, from which `poll` hands it to the

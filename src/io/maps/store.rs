@@ -11,7 +11,7 @@ use thiserror::Error;
 use super::record::MapsRecord;
 use crate::base::ids::DocId;
 use crate::io::claims::{Claim, claim_key};
-use crate::io::elastic::{BulkOp, CallError, Elastic, Get, GetAnswer, Guard, Index, Stamp};
+use crate::io::elastic::{BulkOp, CallError, Elastic, Get, GetAnswer, Index, SeqNo, WriteCondition};
 
 /// The record as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Stored {
     /// The record.
     pub record: MapsRecord,
     /// Its state, for compare-and-set.
-    pub stamp: Stamp,
+    pub stamp: SeqNo,
 }
 
 /// The record or a claim could not be read or written.
@@ -71,8 +71,8 @@ impl<'a> MapsStore<'a> {
     }
 
     /// Writes the record, if it still is as it was read (`None`: if there is none).
-    pub async fn write(&self, record: &MapsRecord, over: Option<Stamp>) -> Result<(), StoreError> {
-        let guard = over.map_or(Guard::Absent, Guard::Unchanged);
+    pub async fn write(&self, record: &MapsRecord, over: Option<SeqNo>) -> Result<(), StoreError> {
+        let guard = over.map_or(WriteCondition::Absent, WriteCondition::Unchanged);
         self.put(record_key(self.topic), guard, record).await
     }
 
@@ -86,7 +86,7 @@ impl<'a> MapsStore<'a> {
     async fn get<T: for<'de> Deserialize<'de>>(
         &self,
         keys: &[DocId],
-    ) -> Result<Vec<Option<(T, Stamp)>>, StoreError> {
+    ) -> Result<Vec<Option<(T, SeqNo)>>, StoreError> {
         let gets: Vec<Get> = keys.iter().map(|id| Get { index: Index::Meta, id: id.clone() }).collect();
         let answers = self.elastic.mget(&gets, self.timeout).await?;
         if answers.len() != keys.len() {
@@ -107,7 +107,7 @@ impl<'a> MapsStore<'a> {
         keys.iter().zip(answers).map(read).collect()
     }
 
-    async fn put(&self, id: DocId, guard: Guard, value: &impl Serialize) -> Result<(), StoreError> {
+    async fn put(&self, id: DocId, guard: WriteCondition, value: &impl Serialize) -> Result<(), StoreError> {
         let op = write_op(id.clone(), guard, value);
         let answers = self.elastic.bulk(&[op], self.timeout).await?;
         match answers.first() {
@@ -123,7 +123,7 @@ impl<'a> MapsStore<'a> {
     }
 }
 
-fn write_op(id: DocId, guard: Guard, value: &impl Serialize) -> BulkOp {
+fn write_op(id: DocId, guard: WriteCondition, value: &impl Serialize) -> BulkOp {
     // Serializing strings, numbers and maps into a Vec cannot fail.
     let source = serde_json::to_vec(value).unwrap_or_default().into();
     BulkOp::Index { index: Index::Meta, id, guard, source }

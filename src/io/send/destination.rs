@@ -100,7 +100,7 @@ mod tests {
     use crate::base::ids::ShardId;
     use crate::core::placement::Placement;
     use crate::io::elastic::scripted::Scripted;
-    use crate::io::elastic::{BulkOp, Found, Guard, Stamp};
+    use crate::io::elastic::{BulkOp, Found, SeqNo, WriteCondition};
     use crate::testkit::testing::{MemoryElastic, six_faces};
 
     #[tokio::test]
@@ -117,7 +117,7 @@ mod tests {
         let ops = placements.map(|(name, placement)| BulkOp::Index {
             index: Index::Placements,
             id: id(name),
-            guard: Guard::Absent,
+            guard: WriteCondition::Absent,
             source: placement.to_json(),
         });
         elastic.bulk(&ops, Duration::from_secs(10)).await.unwrap();
@@ -138,7 +138,7 @@ mod tests {
     async fn placements_that_carry_documents_are_read_although_one_answer_would_be_too_large() {
         let fetched =
             format!(r#"{{"pos":{},"partition":3,"fetched":"{}"}}"#, 1_u64 << 44 | 1, "x".repeat(1000));
-        let stamp = Stamp { seq_no: 1, primary_term: 1 };
+        let stamp = SeqNo { seq_no: 1, primary_term: 1 };
         let found = Found { version: 1, stamp, source: fetched.into() };
         let get = Box::new(move |_: &Get| GetAnswer::Found(found.clone()));
         let elastic = Scripted { get, largest_answer: Some(5000), ..Scripted::default() };

@@ -16,7 +16,7 @@ use super::sort::Sorter;
 use super::{Audit, AuditError, Totals};
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::{Epoch, Position};
-use crate::core::defect::{self, Copy, Fit, Placed, Sight};
+use crate::core::defect::{self, Copy, Fit, Observation, Placed};
 use crate::core::placement::Placement;
 use crate::io::elastic::Index;
 use crate::io::elastic::scan::{RawHit, Scan, ScanError, ScanOptions};
@@ -253,8 +253,8 @@ impl Audit<'_> {
 }
 
 /// One document from what was kept of its placement and its copies.
-fn together(values: &[Vec<u8>], shards: &[ShardId]) -> Sight {
-    let mut sight = Sight { placed: Placed::Nowhere, stamp: None, copies: BTreeMap::new() };
+fn together(values: &[Vec<u8>], shards: &[ShardId]) -> Observation {
+    let mut sight = Observation { placed: Placed::Nowhere, stamp: None, copies: BTreeMap::new() };
     for value in values {
         match value.split_first() {
             Some((&PLACEMENT, json)) => {

@@ -10,7 +10,7 @@ use super::gather::Suspect;
 use super::{Audit, AuditError, owed};
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
-use crate::core::defect::{Copy, Placed, Sight};
+use crate::core::defect::{Copy, Observation, Placed};
 use crate::core::placement::Placement;
 use crate::io::elastic::slices::{SliceSize, mget_in_slices};
 use crate::io::elastic::{Get, GetAnswer, Index};
@@ -23,7 +23,7 @@ const USUAL_BYTES: usize = 256 << 10;
 impl Audit<'_> {
     /// What is stored of each suspect now. A document that moves meanwhile may be seen half-way: that is what the next look
     /// is for.
-    pub(super) async fn look(&self, suspects: &[Suspect]) -> Result<Vec<Sight>, AuditError> {
+    pub(super) async fn look(&self, suspects: &[Suspect]) -> Result<Vec<Observation>, AuditError> {
         let placements: Vec<Get> =
             suspects.iter().map(|suspect| Get { index: Index::Placements, id: suspect.id.clone() }).collect();
         let mut sights = Vec::with_capacity(suspects.len());
@@ -31,9 +31,9 @@ impl Audit<'_> {
             sights.push(match answer {
                 GetAnswer::Found(found) => {
                     let placed = Placement::from_json(&found.source).map_or(Placed::Unreadable, Placed::At);
-                    Sight { placed, stamp: Some(found.stamp), copies: BTreeMap::new() }
+                    Observation { placed, stamp: Some(found.stamp), copies: BTreeMap::new() }
                 }
-                _ => Sight { placed: Placed::Nowhere, stamp: None, copies: BTreeMap::new() },
+                _ => Observation { placed: Placed::Nowhere, stamp: None, copies: BTreeMap::new() },
             });
         }
         let mut wanted: Vec<(usize, ShardId)> = Vec::new();
@@ -83,7 +83,7 @@ impl Audit<'_> {
 }
 
 /// Suspects that wait for their next look, in a temporary file: there may be as many as documents.
-pub(super) struct Spool {
+pub(super) struct CandidateFile {
     file: BufWriter<std::fs::File>,
     count: u64,
 }
@@ -104,7 +104,7 @@ struct Line {
     partition: Option<i32>,
 }
 
-impl Spool {
+impl CandidateFile {
     pub(super) fn new(folder: &Path) -> io::Result<Self> {
         Ok(Self { file: BufWriter::new(tempfile::tempfile_in(folder)?), count: 0 })
     }
@@ -114,7 +114,7 @@ impl Spool {
     }
 
     /// Keeps a suspect, and what it looked like.
-    pub(super) fn push(&mut self, suspect: &Suspect, sight: &Sight) -> io::Result<()> {
+    pub(super) fn push(&mut self, suspect: &Suspect, sight: &Observation) -> io::Result<()> {
         let mut seen_in = suspect.seen_in.clone();
         seen_in.extend(sight.copies.keys().cloned());
         seen_in.sort_unstable();

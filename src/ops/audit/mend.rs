@@ -21,9 +21,9 @@ use futures::future::BoxFuture;
 use super::{AuditError, Finding};
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::{Epoch, Position};
-use crate::core::defect::{Copy, Defect, Fit, Placed, Sight};
+use crate::core::defect::{Copy, Defect, Fit, Observation, Placed};
 use crate::core::placement::Placement;
-use crate::io::elastic::{BulkAnswer, BulkOp, Elastic, Guard, Index};
+use crate::io::elastic::{BulkAnswer, BulkOp, Elastic, Index, WriteCondition};
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub trait Touches: Send + Sync {
 
 /// What became of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mended {
+pub enum RepairOutcome {
     /// Done, or asked for by a touch: its worker does the rest.
     Yes,
     /// Somebody changed the document meanwhile.
@@ -49,7 +49,7 @@ pub enum Mended {
 
 /// What a mender is there for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Aim {
+pub enum RepairTarget {
     /// To mend what is wrong with documents that geofold wrote.
     Repair {
         /// The first position that some record still to come may have, in whatever partition that is least.
@@ -65,13 +65,13 @@ pub enum Aim {
 }
 
 /// Mends findings.
-pub struct Mender<'a> {
+pub struct Repairer<'a> {
     /// The search server.
     pub elastic: &'a dyn Elastic,
     /// The way into the topic.
     pub touches: &'a dyn Touches,
     /// What for.
-    pub aim: Aim,
+    pub aim: RepairTarget,
     /// Workers have a source of truth to ask.
     pub has_source: bool,
     /// How long one request may take.
@@ -91,9 +91,9 @@ enum Plan {
     No(&'static str),
 }
 
-impl Mender<'_> {
+impl Repairer<'_> {
     /// Mends findings; gives what became of each, in order.
-    pub async fn mend(&self, findings: &[Finding]) -> Result<Vec<Mended>, AuditError> {
+    pub async fn mend(&self, findings: &[Finding]) -> Result<Vec<RepairOutcome>, AuditError> {
         let plans: Vec<Plan> = findings.iter().map(|finding| plan(finding, self.aim)).collect();
         let mut ops = Vec::new();
         for plan in &plans {
@@ -114,9 +114,9 @@ impl Mender<'_> {
             outcomes.push(match plan {
                 Plan::Refeed(_) if self.has_source => {
                     refed.push(finding.id.clone());
-                    Mended::Yes
+                    RepairOutcome::Yes
                 }
-                Plan::Refeed(why) | Plan::No(why) => Mended::No(why),
+                Plan::Refeed(why) | Plan::No(why) => RepairOutcome::No(why),
                 Plan::Do { ops, touch } => {
                     let own: Vec<BulkAnswer> = answers.by_ref().take(ops.len()).collect();
                     // A copy that is gone already is as good as removed.
@@ -125,9 +125,9 @@ impl Mender<'_> {
                         if touch {
                             touched.push(finding.id.clone());
                         }
-                        Mended::Yes
+                        RepairOutcome::Yes
                     } else {
-                        Mended::Changed
+                        RepairOutcome::Changed
                     }
                 }
             });
@@ -142,10 +142,10 @@ impl Mender<'_> {
     }
 }
 
-fn plan(finding: &Finding, aim: Aim) -> Plan {
+fn plan(finding: &Finding, aim: RepairTarget) -> Plan {
     match aim {
-        Aim::Repair { next } => repair(finding, next),
-        Aim::Adopt { epoch, counts } => adopt(finding, epoch, counts),
+        RepairTarget::Repair { next } => repair(finding, next),
+        RepairTarget::Adopt { epoch, counts } => adopt(finding, epoch, counts),
     }
 }
 
@@ -192,19 +192,19 @@ fn adopt(finding: &Finding, epoch: Epoch, counts: bool) -> Plan {
     }
 }
 
-fn newest(sight: &Sight) -> Option<(&ShardId, &Copy)> {
+fn newest(sight: &Observation) -> Option<(&ShardId, &Copy)> {
     sight.copies.iter().max_by_key(|(_, copy)| copy.version)
 }
 
 /// A placement for what has none: where the newest copy is, as of that copy.
-fn place(id: &DocId, sight: &Sight, touch: bool) -> Plan {
+fn place(id: &DocId, sight: &Observation, touch: bool) -> Plan {
     let Some((shard, newest)) = newest(sight) else { return Plan::No("there is nothing to place") };
     let placement = Placement::new(newest.version, Some(shard.clone()), sight.copies.keys().cloned());
-    Plan::Do { ops: vec![write(id, &placement, Guard::Absent)], touch }
+    Plan::Do { ops: vec![write(id, &placement, WriteCondition::Absent)], touch }
 }
 
 /// Finishes a recorded delete.
-fn bury(id: &DocId, placement: &Placement, sight: &Sight) -> Plan {
+fn bury(id: &DocId, placement: &Placement, sight: &Observation) -> Plan {
     if sight.copies.values().any(|copy| copy.version >= placement.pos) {
         return Plan::Refeed("a copy is newer than the delete: write the document again, or delete it");
     }
@@ -217,15 +217,15 @@ fn bury(id: &DocId, placement: &Placement, sight: &Sight) -> Plan {
 }
 
 /// Names the copies that the placement does not.
-fn name_all(id: &DocId, placement: &Placement, sight: &Sight) -> Plan {
+fn name_all(id: &DocId, placement: &Placement, sight: &Observation) -> Plan {
     let Some(stamp) = sight.stamp else { return Plan::No("it was not read realtime") };
     let may_hold = placement.leftovers.iter().chain(sight.copies.keys()).cloned();
     let mut named = placement.clone();
     named.leftovers = Placement::new(placement.pos, placement.shard.clone(), may_hold).leftovers;
-    Plan::Do { ops: vec![write(id, &named, Guard::Unchanged(stamp))], touch: true }
+    Plan::Do { ops: vec![write(id, &named, WriteCondition::Unchanged(stamp))], touch: true }
 }
 
-fn write(id: &DocId, placement: &Placement, guard: Guard) -> BulkOp {
+fn write(id: &DocId, placement: &Placement, guard: WriteCondition) -> BulkOp {
     BulkOp::Index { index: Index::Placements, id: id.clone(), guard, source: placement.to_json() }
 }
 
@@ -235,15 +235,15 @@ mod tests {
 
     use super::*;
     use crate::core::defect::judge;
-    use crate::io::elastic::Stamp;
+    use crate::io::elastic::SeqNo;
     use crate::testkit::testing::{at, shard};
 
     fn planned(placed: Option<(i64, Option<&str>, &[&str])>, copies: &[(&str, i64)]) -> Plan {
-        planned_for(Aim::Repair { next: at(100) }, placed, copies, Fit::Here)
+        planned_for(RepairTarget::Repair { next: at(100) }, placed, copies, Fit::Here)
     }
 
     fn planned_for(
-        aim: Aim,
+        aim: RepairTarget,
         placed: Option<(i64, Option<&str>, &[&str])>,
         copies: &[(&str, i64)],
         fit: Fit,
@@ -253,13 +253,13 @@ mod tests {
         });
         let copies: BTreeMap<ShardId, Copy> =
             copies.iter().map(|(id, version)| (shard(id), Copy { version: at(*version), fit })).collect();
-        let stored = Sight { placed, stamp: Some(Stamp { seq_no: 4, primary_term: 1 }), copies };
+        let stored = Observation { placed, stamp: Some(SeqNo { seq_no: 4, primary_term: 1 }), copies };
         let id = DocId::from_key(Some(b"d")).unwrap();
         let defects = judge(&stored, Epoch::default());
         plan(&Finding { id, defects, stored }, aim)
     }
 
-    fn writes(plan: &Plan) -> Vec<(Placement, Guard)> {
+    fn writes(plan: &Plan) -> Vec<(Placement, WriteCondition)> {
         let Plan::Do { ops, .. } = plan else { panic!("{plan:?}") };
         let write = |op: &BulkOp| match op {
             BulkOp::Index { source, guard, .. } => (Placement::from_json(source).unwrap(), *guard),
@@ -272,11 +272,11 @@ mod tests {
     fn a_mended_placement_never_has_a_position_that_it_did_not_have_and_names_every_copy() {
         let adopted = planned(None, &[("a", 7), ("b", 9)]);
         let placement = Placement::new(at(9), Some(shard("b")), [shard("a")]);
-        assert_eq!(writes(&adopted), [(placement, Guard::Absent)]);
+        assert_eq!(writes(&adopted), [(placement, WriteCondition::Absent)]);
 
         let named = planned(Some((9, Some("b"), &["a"])), &[("b", 9), ("c", 3)]);
         let placement = Placement::new(at(9), Some(shard("b")), [shard("a"), shard("c")]);
-        let guard = Guard::Unchanged(Stamp { seq_no: 4, primary_term: 1 });
+        let guard = WriteCondition::Unchanged(SeqNo { seq_no: 4, primary_term: 1 });
         assert_eq!(writes(&named), [(placement, guard)]);
         for plan in [adopted, named] {
             assert!(matches!(plan, Plan::Do { touch: true, .. }));
@@ -292,8 +292,9 @@ mod tests {
     #[test]
     fn only_what_is_of_an_earlier_epoch_is_adopted_and_touched_only_if_need_be() {
         let epoch = |epoch| Epoch::new(epoch).unwrap();
-        let adopted =
-            |epoch, counts, copies, fit| planned_for(Aim::Adopt { epoch, counts }, None, copies, fit);
+        let adopted = |epoch, counts, copies, fit| {
+            planned_for(RepairTarget::Adopt { epoch, counts }, None, copies, fit)
+        };
         // However far the log is: the version is of no record.
         assert!(
             matches!(adopted(epoch(0), false, &[("a", 1)], Fit::Here), Plan::No(why) if why.contains("epoch"))
@@ -314,9 +315,9 @@ mod tests {
             let newest = copies.last().unwrap();
             let expected =
                 Placement::new(at(newest.1), Some(shard(newest.0)), copies.iter().map(|c| shard(c.0)));
-            assert_eq!(placement, (expected, Guard::Absent));
+            assert_eq!(placement, (expected, WriteCondition::Absent));
         }
-        let aim = Aim::Adopt { epoch: epoch(1), counts: false };
+        let aim = RepairTarget::Adopt { epoch: epoch(1), counts: false };
         let known = planned_for(aim, Some((9, Some("b"), &["a"])), &[("b", 9), ("c", 3)], Fit::Here);
         assert!(matches!(known, Plan::No(why) if why.contains("--repair")));
     }

@@ -36,9 +36,9 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use crate::core::defect::{Copy, Defect, Fit, Placed, Sight, judge};
+pub use crate::core::defect::{Copy, Defect, Fit, Observation, Placed, judge};
 pub use gather::{SeenPage, Sightings, Suspect};
-pub use mend::{Aim, Mended, Mender, Touches};
+pub use mend::{RepairOutcome, RepairTarget, Repairer, Touches};
 pub use sample::{Looked, Sampled, at_most};
 use serde::{Serialize, Serializer};
 use thiserror::Error;
@@ -51,7 +51,7 @@ use crate::geoshard::LiveMaps;
 use crate::io::elastic::scan::ScanError;
 use crate::io::elastic::{CallError, Elastic};
 use crate::io::indices::IndicesError;
-use look::Spool;
+use look::CandidateFile;
 
 /// So often a document is looked at that never looks the same twice.
 const MOST_LOOKS: u32 = 6;
@@ -103,7 +103,7 @@ pub struct Finding {
     pub defects: Vec<Defect>,
     /// What is stored of it.
     #[serde(serialize_with = "as_text")]
-    pub stored: Sight,
+    pub stored: Observation,
 }
 
 fn as_text<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
@@ -256,12 +256,16 @@ impl Audit<'_> {
         self.look_again(Report { totals, swept, ..Report::default() }, spool, say, found).await
     }
 
-    fn spool(&self) -> Result<Spool, AuditError> {
-        Spool::new(&self.options.folder).map_err(|error| self.no_room(error))
+    fn spool(&self) -> Result<CandidateFile, AuditError> {
+        CandidateFile::new(&self.options.folder).map_err(|error| self.no_room(error))
     }
 
     /// Reads suspects realtime; keeps those that still look wrong. Gives what was seen of each.
-    async fn look_first(&self, suspects: &[Suspect], spool: &mut Spool) -> Result<Vec<Sight>, AuditError> {
+    async fn look_first(
+        &self,
+        suspects: &[Suspect],
+        spool: &mut CandidateFile,
+    ) -> Result<Vec<Observation>, AuditError> {
         let sights = self.look(suspects).await?;
         for (suspect, sight) in suspects.iter().zip(&sights) {
             if !judge(sight, self.epoch).is_empty() {
@@ -275,7 +279,7 @@ impl Audit<'_> {
     async fn look_again(
         &self,
         mut report: Report,
-        mut spool: Spool,
+        mut spool: CandidateFile,
         say: &(dyn Fn(&str) + Sync),
         mut found: impl AsyncFnMut(Vec<Finding>) -> Result<(), AuditError>,
     ) -> Result<Report, AuditError> {

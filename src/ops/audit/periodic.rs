@@ -17,11 +17,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::sweep::{self, Sweep, unix_now};
 use super::touches::TopicTouches;
-use super::{Aim, Audit, AuditError, Finding, Mended, Mender, Options, Report};
+use super::{Audit, AuditError, Finding, Options, RepairOutcome, RepairTarget, Repairer, Report};
 use crate::base::ids::DocId;
 use crate::base::position::Position;
 use crate::core::decode::LocationPath;
-use crate::io::elastic::{BulkOp, Elastic, Get, GetAnswer, Guard, Index};
+use crate::io::elastic::{BulkOp, Elastic, Get, GetAnswer, Index, WriteCondition};
 use crate::io::maps::MapsReader;
 use crate::support::config::Config;
 use crate::support::telemetry::Metrics;
@@ -158,10 +158,10 @@ impl Periodic {
                 topic.next(positions.epoch).await.map_err(|error| AuditError::Log(error.to_string()))?;
             // Beyond what positions can hold nothing is placed.
             let next = next.unwrap_or(Position::from_version(0));
-            Some(Mender {
+            Some(Repairer {
                 elastic: &*self.elastic,
                 touches: &topic,
-                aim: Aim::Repair { next },
+                aim: RepairTarget::Repair { next },
                 has_source: self.config.source.kind.is_some(),
                 timeout: TIMEOUT,
             })
@@ -192,7 +192,7 @@ impl Periodic {
             }
             if let Some(mender) = &mender {
                 let mended = mender.mend(&findings).await?;
-                let count = mended.iter().filter(|outcome| **outcome == Mended::Yes).count();
+                let count = mended.iter().filter(|outcome| **outcome == RepairOutcome::Yes).count();
                 tracing::info!(mended = count, of = findings.len(), "the audit repaired documents");
             }
             Ok(())
@@ -228,7 +228,7 @@ impl Periodic {
             index: Index::Meta,
             id: self.key()?,
             // Of two, the later one.
-            guard: Guard::ExternalOrEqual(Position::from_version(last.ended)),
+            guard: WriteCondition::ExternalOrEqual(Position::from_version(last.ended)),
             source: serde_json::to_vec(&last).unwrap_or_default().into(),
         };
         let answers = self.elastic.bulk(&[op], TIMEOUT).await;

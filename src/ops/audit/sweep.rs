@@ -16,8 +16,8 @@ use super::gather::Suspect;
 use super::{Audit, AuditError};
 use crate::base::ids::DocId;
 use crate::base::position::Epoch;
-use crate::core::defect::{Placed, Sight};
-use crate::io::elastic::{AdminCall, BulkOp, Elastic, Get, GetAnswer, Guard, Index, Method, Stamp};
+use crate::core::defect::{Observation, Placed};
+use crate::io::elastic::{AdminCall, BulkOp, Elastic, Get, GetAnswer, Index, Method, SeqNo, WriteCondition};
 use crate::io::maps::Floor;
 
 /// A mark is made this often within `keep_deleted`; so what is swept is an eighth older than it has to be, at most.
@@ -136,7 +136,7 @@ pub async fn prepare(
     };
     let marks = marks.with(Mark { at: now, writes, ends, committed: None }, keep);
     if marks != before {
-        let guard = stamp.map_or(Guard::Absent, Guard::Unchanged);
+        let guard = stamp.map_or(WriteCondition::Absent, WriteCondition::Unchanged);
         let source = serde_json::to_vec(&marks).unwrap_or_default().into();
         let op = BulkOp::Index { index: Index::Meta, id: key, guard, source };
         let doing = "keep a mark of the sweep in the meta index";
@@ -154,7 +154,7 @@ async fn read(
     elastic: &dyn Elastic,
     key: &DocId,
     timeout: Duration,
-) -> Result<(Marks, Option<Stamp>), AuditError> {
+) -> Result<(Marks, Option<SeqNo>), AuditError> {
     let doing = "read the marks of the sweep";
     let get = Get { index: Index::Meta, id: key.clone() };
     let answers = elastic.mget(&[get], timeout).await.map_err(|error| AuditError::Call { doing, error })?;
@@ -206,7 +206,7 @@ pub(crate) fn unix_now() -> u64 {
 }
 
 /// Whether this is what is left of a deleted document, and nothing else.
-fn is_grave(sight: &Sight, below: u64) -> Option<Stamp> {
+fn is_grave(sight: &Observation, below: u64) -> Option<SeqNo> {
     let Placed::At(placement) = &sight.placed else { return None };
     let is_over = placement.shard.is_none() && !placement.refused && sight.copies.is_empty();
     sight.stamp.filter(|stamp| is_over && stamp.seq_no < below)
@@ -216,7 +216,7 @@ impl Audit<'_> {
     /// Removes those placements that are what they looked like, and old enough. Gives how many.
     pub(super) async fn sweep(&self, graves: &[Suspect], below: u64) -> Result<u64, AuditError> {
         let sights = self.look(graves).await?;
-        let remove = |(grave, sight): (&Suspect, &Sight)| {
+        let remove = |(grave, sight): (&Suspect, &Observation)| {
             let stamp = is_grave(sight, below)?;
             Some(BulkOp::Remove { index: Index::Placements, id: grave.id.clone(), stamp })
         };
@@ -288,21 +288,21 @@ mod tests {
     fn only_a_placement_that_says_deleted_and_was_not_written_since_the_mark_is_a_grave() {
         let shard = |id: &str| ShardId::new(id).unwrap();
         let pos = Position::new(Epoch::default(), 7).unwrap();
-        let sight = |placement: Placement, copies: &[&str]| Sight {
+        let sight = |placement: Placement, copies: &[&str]| Observation {
             placed: Placed::At(placement),
-            stamp: Some(Stamp { seq_no: 5, primary_term: 1 }),
+            stamp: Some(SeqNo { seq_no: 5, primary_term: 1 }),
             copies: copies
                 .iter()
                 .map(|id| (shard(id), Copy { version: pos, fit: Fit::Here }))
                 .collect::<BTreeMap<_, _>>(),
         };
         let deleted = || Placement::new(pos, None, [shard("a")]);
-        assert_eq!(is_grave(&sight(deleted(), &[]), 6), Some(Stamp { seq_no: 5, primary_term: 1 }));
+        assert_eq!(is_grave(&sight(deleted(), &[]), 6), Some(SeqNo { seq_no: 5, primary_term: 1 }));
         assert_eq!(is_grave(&sight(deleted(), &[]), 5), None, "written after the mark");
         assert_eq!(is_grave(&sight(deleted(), &["a"]), 6), None, "a copy");
         assert_eq!(is_grave(&sight(deleted().after_refusal(), &[]), 6), None, "refused");
         assert_eq!(is_grave(&sight(Placement::new(pos, Some(shard("a")), []), &[]), 6), None, "alive");
-        let unreadable = Sight { placed: Placed::Unreadable, ..sight(deleted(), &[]) };
+        let unreadable = Observation { placed: Placed::Unreadable, ..sight(deleted(), &[]) };
         assert_eq!(is_grave(&unreadable, 6), None);
     }
 }

@@ -41,7 +41,7 @@ pub enum Source<'a> {
 
 /// How ids are sorted.
 #[derive(Debug, Clone)]
-pub struct Room {
+pub struct SortOptions {
     /// Where temporary files go.
     pub folder: PathBuf,
     /// Bytes of memory.
@@ -89,7 +89,7 @@ pub async fn create(
     store: &Store,
     new: &NewCampaign,
     source: Source<'_>,
-    room: &Room,
+    room: &SortOptions,
     paused: bool,
     stop: &CancellationToken,
     told: &(dyn Fn(u64) + Sync),
@@ -119,7 +119,11 @@ pub async fn create(
     }
 }
 
-async fn read(source: Source<'_>, room: &Room, told: &(dyn Fn(u64) + Sync)) -> Result<Sorted, CreateError> {
+async fn read(
+    source: Source<'_>,
+    room: &SortOptions,
+    told: &(dyn Fn(u64) + Sync),
+) -> Result<Sorted, CreateError> {
     let mut intake = Intake::new(&room.folder, room.memory);
     match source {
         Source::List(list) => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::State;
-use super::create::{CreateError, Room, Source, create};
+use super::create::{CreateError, SortOptions, Source, create};
 use super::run::{RunError, Runner};
 use super::select::Selection;
 use super::store::{NewCampaign, Store, StoreError};
@@ -42,7 +42,7 @@ pub struct Watch<'a> {
     /// For a request of a scan.
     pub timeout: Duration,
     /// For sorting.
-    pub room: Room,
+    pub room: SortOptions,
     /// Between attempts.
     pub retry: RetryPolicy,
 }

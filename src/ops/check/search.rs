@@ -10,7 +10,8 @@ use super::{CheckTarget, Finding};
 use crate::base::ids::DocId;
 use crate::base::position::Position;
 use crate::io::elastic::{
-    AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer, Guard, Index, Method,
+    AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer, Index, Method,
+    WriteCondition,
 };
 use crate::io::indices::{self, Difference, IndicesError, Problem};
 use crate::io::meta::TopicFacts;
@@ -263,7 +264,7 @@ async fn try_to_write(elastic: &dyn Elastic, timeout: Duration) -> Finding {
     let source = Bytes::from_static(br#"{"by":"geofold check"}"#);
     // What is created without a version has version 1.
     let ops = [
-        BulkOp::Index { index: Index::Meta, id: id.clone(), guard: Guard::Absent, source },
+        BulkOp::Index { index: Index::Meta, id: id.clone(), guard: WriteCondition::Absent, source },
         BulkOp::Delete { index: Index::Meta, id, version: Position::from_version(2) },
     ];
     match carry_out(elastic, timeout, &ops).await {
@@ -402,7 +403,7 @@ mod tests {
     use super::*;
     use crate::base::position::Epoch;
     use crate::io::elastic::scripted::Scripted;
-    use crate::io::elastic::{Found, ItemError, Stamp};
+    use crate::io::elastic::{Found, ItemError, SeqNo};
 
     /// A server on which everything is right, but for the calls that `other` answers.
     fn server(other: impl Fn(&str) -> Option<(u16, Value)> + Send + Sync + 'static) -> Scripted {
@@ -476,7 +477,7 @@ mod tests {
         server.get = Box::new(|get| {
             assert_eq!((&get.index, get.id.as_str()), (&Index::Meta, "topic/documents"));
             let source = Bytes::from_static(br#"{"epoch":1,"topic_id":"abc","partitions":3}"#);
-            GetAnswer::Found(Found { version: 1, stamp: Stamp { seq_no: 1, primary_term: 1 }, source })
+            GetAnswer::Found(Found { version: 1, stamp: SeqNo { seq_no: 1, primary_term: 1 }, source })
         });
         let facts = TopicFacts {
             epoch: Epoch::new(1).unwrap(),
@@ -488,7 +489,7 @@ mod tests {
 
         server.get = Box::new(|_| {
             let source = Bytes::from_static(b"{}");
-            GetAnswer::Found(Found { version: 1, stamp: Stamp { seq_no: 1, primary_term: 1 }, source })
+            GetAnswer::Found(Found { version: 1, stamp: SeqNo { seq_no: 1, primary_term: 1 }, source })
         });
         assert_eq!(bad(&server).await, one(MEMORY, Level::Error));
     }

@@ -20,15 +20,15 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-pub use self::rehearsal::Rehearsal;
+pub use self::rehearsal::DryRunElastic;
 pub use self::step::{Does, Step, Sums};
 use crate::base::ids::DocId;
 use crate::core::decode::{Decoder, RawRecord, Undecoded};
-use crate::core::mover::{Carry, Desk, Entry, Outcome, UNANSWERED};
+use crate::core::mover::{Entry, MoverState, Outcome, RetryState, UNANSWERED};
 use crate::core::placement::Placement;
 use crate::core::schemas::{SchemaId, Schemas};
 use crate::core::write::Fold;
-use crate::io::elastic::rounds::{GetOutcome, Halt, Lease, Rounds};
+use crate::io::elastic::rounds::{GetOutcome, Halt, RequestDeadline, RequestSender};
 use crate::io::elastic::{Get, Index};
 use crate::io::registry::{Registry, Trouble};
 use crate::worker::drive::run;
@@ -43,13 +43,13 @@ pub const MAX_HELD_BYTES: usize = 256 << 20;
 
 /// Runs records through the worker's decisions. One for a dry run.
 pub struct DryRun {
-    rehearsal: Arc<Rehearsal>,
-    rounds: Rounds,
+    rehearsal: Arc<DryRunElastic>,
+    rounds: RequestSender,
     decoder: Decoder,
     registry: Option<Registry>,
     schemas: Schemas,
     /// There but while a batch runs, or after it was lost.
-    desk: Desk,
+    desk: MoverState,
     /// A dead letter stops its partition.
     stops_at_bad: bool,
     stopped: HashSet<i32>,
@@ -81,13 +81,13 @@ struct Candidate {
 impl DryRun {
     /// `rounds` asks the real server; what it is asked to write stays here.
     pub fn new(
-        mut rounds: Rounds,
+        mut rounds: RequestSender,
         decoder: Decoder,
-        desk: Desk,
+        desk: MoverState,
         stops_at_bad: bool,
         patience: Duration,
     ) -> Self {
-        let rehearsal = Arc::new(Rehearsal::new(rounds.elastic.clone()));
+        let rehearsal = Arc::new(DryRunElastic::new(rounds.elastic.clone()));
         rounds.elastic = rehearsal.clone();
         let (registry, schemas) = (None, Schemas::new());
         let stopped = HashSet::new();
@@ -174,7 +174,7 @@ impl DryRun {
         };
         let map = self.desk.rules.map.clone();
         let (id, fold) = Fold::from_write(write, |at| map.locate(at).clone());
-        let entry = Entry { id, fold: Arc::new(fold), carry: Carry::default(), fetched: None };
+        let entry = Entry { id, fold: Arc::new(fold), carry: RetryState::default(), fetched: None };
         Ok(Ok(Candidate { partition, offset: record.offset, entry }))
     }
 
@@ -230,8 +230,11 @@ impl DryRun {
         answers.into_iter().map(placement).collect()
     }
 
-    fn lease(&self) -> Lease {
-        Lease { deadline: self.rounds.clock.now() + self.patience, cancel: CancellationToken::new() }
+    fn lease(&self) -> RequestDeadline {
+        RequestDeadline {
+            deadline: self.rounds.clock.now() + self.patience,
+            cancel: CancellationToken::new(),
+        }
     }
 }
 

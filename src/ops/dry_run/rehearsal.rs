@@ -12,7 +12,7 @@ use crate::base::ids::DocId;
 use crate::io::elastic::condition::Condition;
 use crate::io::elastic::{
     AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Found, Get, GetAnswer, Index, ItemError,
-    Method, Stamp,
+    Method, SeqNo,
 };
 
 /// What a document costs to remember, beside its own bytes.
@@ -20,7 +20,7 @@ const OVERHEAD_BYTES: usize = 200;
 
 /// Stands before a real server and lets no write through. Versions and states are judged as Elasticsearch judges them
 /// (`tests/contract`), so that the mover decides as it would.
-pub struct Rehearsal {
+pub struct DryRunElastic {
     real: Arc<dyn Elastic>,
     // Never held across an await.
     memory: Mutex<Memory>,
@@ -39,13 +39,13 @@ struct Memory {
 struct Remembered {
     /// 0 if it was never there.
     version: u64,
-    stamp: Stamp,
+    stamp: SeqNo,
     /// `None`: it is not there.
     source: Option<Bytes>,
 }
 
 impl Remembered {
-    const ABSENT: Self = Self { version: 0, stamp: Stamp { seq_no: 0, primary_term: 0 }, source: None };
+    const ABSENT: Self = Self { version: 0, stamp: SeqNo { seq_no: 0, primary_term: 0 }, source: None };
 
     fn answer(&self) -> GetAnswer {
         match &self.source {
@@ -57,7 +57,7 @@ impl Remembered {
     }
 }
 
-impl Rehearsal {
+impl DryRunElastic {
     /// Before `real`.
     pub fn new(real: Arc<dyn Elastic>) -> Self {
         Self { real, memory: Mutex::default() }
@@ -139,7 +139,7 @@ impl Memory {
         };
         self.writes += 1;
         // No state of the real server has this term, so none is taken for another.
-        let stamp = Stamp { seq_no: self.writes, primary_term: u64::MAX };
+        let stamp = SeqNo { seq_no: self.writes, primary_term: u64::MAX };
         self.remember(index.clone(), id.clone(), Remembered { version, stamp, source });
         BulkAnswer { status, stamp: Some(stamp), error: None }
     }
@@ -154,7 +154,7 @@ fn conflict(before: &Remembered, version: u64) -> BulkAnswer {
     BulkAnswer { status: 409, stamp: None, error: Some(Box::new(error)) }
 }
 
-impl Elastic for Rehearsal {
+impl Elastic for DryRunElastic {
     fn mget<'a>(
         &'a self,
         gets: &'a [Get],

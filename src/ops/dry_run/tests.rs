@@ -10,10 +10,10 @@ use crate::base::clock::BootClock;
 use crate::base::position::{Epoch, Position};
 use crate::base::random::Random;
 use crate::base::retry::RetryPolicy;
-use crate::core::mover::{Desk, OnMissing, Rules};
+use crate::core::mover::{MoverState, OnMissing, Rules};
 use crate::core::placement::PlacementCache;
 use crate::io::elastic::rounds::{Limits, Unobserved};
-use crate::io::elastic::{BulkOp, Elastic, Guard};
+use crate::io::elastic::{BulkOp, Elastic, WriteCondition};
 use crate::testkit::testing::MemoryElastic;
 
 const PLACES: [(f64, f64); 4] = [(52.5, 13.4), (37.8, -122.4), (-33.9, 151.2), (35.7, 139.7)];
@@ -33,8 +33,8 @@ fn document(place: usize) -> Option<String> {
     Some(format!(r#"{{"n":{place},"location":{{"lat":{lat},"lon":{lon}}}}}"#))
 }
 
-fn rounds(elastic: Arc<dyn Elastic>) -> Rounds {
-    Rounds {
+fn rounds(elastic: Arc<dyn Elastic>) -> RequestSender {
+    RequestSender {
         elastic,
         permits: Arc::new(Semaphore::new(4)),
         company: None,
@@ -47,18 +47,18 @@ fn rounds(elastic: Arc<dyn Elastic>) -> Rounds {
     }
 }
 
-fn desk(on_missing: OnMissing) -> Desk {
+fn desk(on_missing: OnMissing) -> MoverState {
     let rules = Rules { on_missing, ..crate::testkit::testing::rules() };
-    Desk::new(rules, PlacementCache::new(std::num::NonZeroUsize::MIN))
+    MoverState::new(rules, PlacementCache::new(std::num::NonZeroUsize::MIN))
 }
 
-fn dry_run(elastic: &Arc<MemoryElastic>, desk: Desk, stops_at_bad: bool) -> DryRun {
+fn dry_run(elastic: &Arc<MemoryElastic>, desk: MoverState, stops_at_bad: bool) -> DryRun {
     let decoder = Decoder::new(desk.rules.location.clone(), Epoch::new(1).unwrap(), 1 << 20);
     DryRun::new(rounds(elastic.clone()), decoder, desk, stops_at_bad, Duration::from_secs(5))
 }
 
 /// Carries records out for real, one by one.
-async fn carry_out(elastic: &Arc<MemoryElastic>, desk: Desk, records: &[(i32, Record)]) -> Vec<String> {
+async fn carry_out(elastic: &Arc<MemoryElastic>, desk: MoverState, records: &[(i32, Record)]) -> Vec<String> {
     let decoder = Decoder::new(desk.rules.location.clone(), Epoch::new(1).unwrap(), 1 << 20);
     let rounds = rounds(elastic.clone());
     let mut desk = Some(desk);
@@ -75,9 +75,9 @@ async fn carry_out(elastic: &Arc<MemoryElastic>, desk: Desk, records: &[(i32, Re
         let map = desk.as_ref().unwrap().rules.map.clone();
         let (id, fold) = Fold::from_write(write, |at| map.locate(at).clone());
         let mut entries =
-            vec![Entry { id: id.clone(), fold: Arc::new(fold), carry: Carry::default(), fetched: None }];
+            vec![Entry { id: id.clone(), fold: Arc::new(fold), carry: RetryState::default(), fetched: None }];
         while !entries.is_empty() {
-            let lease = Lease {
+            let lease = RequestDeadline {
                 deadline: rounds.clock.now() + Duration::from_secs(5),
                 cancel: CancellationToken::new(),
             };
@@ -222,7 +222,7 @@ async fn a_server_that_does_not_answer_is_an_error_and_no_foretelling() {
 
 #[tokio::test]
 async fn what_is_only_remembered_is_judged_as_elasticsearch_judges() {
-    let rehearsal = Rehearsal::new(MemoryElastic::for_map(&crate::testkit::testing::six_faces()));
+    let rehearsal = DryRunElastic::new(MemoryElastic::for_map(&crate::testkit::testing::six_faces()));
     let at = |offset| Position::new(Epoch::new(1).unwrap(), offset).unwrap();
     let doc = DocId::from_key(Some(b"a")).unwrap();
     let index = |guard| BulkOp::Index {
@@ -235,20 +235,21 @@ async fn what_is_only_remembered_is_judged_as_elasticsearch_judges() {
     let timeout = Duration::from_secs(1);
     let ops = [
         delete(at(9)),
-        index(Guard::External(at(5))),
-        index(Guard::External(at(9))),
-        index(Guard::ExternalOrEqual(at(9))),
-        index(Guard::Absent),
+        index(WriteCondition::External(at(5))),
+        index(WriteCondition::External(at(9))),
+        index(WriteCondition::ExternalOrEqual(at(9))),
+        index(WriteCondition::Absent),
         delete(at(9)),
         delete(at(10)),
-        index(Guard::Absent),
+        index(WriteCondition::Absent),
     ];
     let answers = rehearsal.bulk(&ops, timeout).await.unwrap();
     let statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
     assert_eq!(statuses, [404, 409, 409, 201, 409, 409, 200, 201]);
     let stamp = answers[7].stamp.unwrap();
-    let changed =
-        rehearsal.bulk(&[index(Guard::Unchanged(stamp)), index(Guard::Unchanged(stamp))], timeout).await;
+    let changed = rehearsal
+        .bulk(&[index(WriteCondition::Unchanged(stamp)), index(WriteCondition::Unchanged(stamp))], timeout)
+        .await;
     let statuses: Vec<u16> = changed.unwrap().iter().map(|answer| answer.status).collect();
     assert_eq!(statuses, [200, 409]);
 }

@@ -174,7 +174,7 @@ mod tests {
 
     use super::*;
     use crate::io::elastic::scripted::Scripted;
-    use crate::io::elastic::{Found, Stamp};
+    use crate::io::elastic::{Found, SeqNo};
 
     #[tokio::test]
     async fn a_page_of_large_documents_is_read_although_one_answer_would_be_too_large() {
@@ -186,7 +186,7 @@ mod tests {
         let get = move |_: &Get| {
             let large = json!({"location": {"lat": 0.0, "lon": 0.0}, "text": "x".repeat(10_000)});
             let source = Bytes::from(large.to_string());
-            GetAnswer::Found(Found { version: 1, stamp: Stamp { seq_no: 1, primary_term: 1 }, source })
+            GetAnswer::Found(Found { version: 1, stamp: SeqNo { seq_no: 1, primary_term: 1 }, source })
         };
         let elastic = Scripted { get: Box::new(get), largest_answer: Some(1 << 20), ..Scripted::default() };
         let hit = |n: usize| Hit {

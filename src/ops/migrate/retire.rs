@@ -13,7 +13,9 @@ use super::{MigrateError, Migration};
 use crate::base::ids::{DocId, ShardId};
 use crate::core::placement::Placement;
 use crate::io::elastic::scan::{Scan, ScanOptions};
-use crate::io::elastic::{AdminCall, BulkAnswer, BulkOp, Get, GetAnswer, Guard, Index, ItemError, Method};
+use crate::io::elastic::{
+    AdminCall, BulkAnswer, BulkOp, Get, GetAnswer, Index, ItemError, Method, WriteCondition,
+};
 use crate::io::maps::{BadStep, MapsState};
 
 const PAGE: usize = 1000;
@@ -124,7 +126,7 @@ impl Migration {
             let before = placement.leftovers.len();
             placement.leftovers.retain(|shard| !gone.contains(shard));
             if placement.leftovers.len() < before {
-                let (index, guard) = (Index::Placements, Guard::Unchanged(found.stamp));
+                let (index, guard) = (Index::Placements, WriteCondition::Unchanged(found.stamp));
                 ops.push(BulkOp::Index { index, id: id.clone(), guard, source: placement.to_json() });
             }
         }

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_an_error_and_so_is_garbage() {
+    fn empty_input_and_garbage_are_errors() {
         for text in ["", "\n\n", "lat,lon\n", "lat,lon"] {
             assert_eq!(
                 rows(text.as_bytes(), pair(), "1", None).unwrap_err(),

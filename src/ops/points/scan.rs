@@ -109,7 +109,7 @@ mod tests {
     use crate::base::clock::BootClock;
     use crate::base::ids::{DocId, ShardId};
     use crate::io::elastic::http::{Auth, HttpElastic, HttpOptions};
-    use crate::io::elastic::{AdminCall, BulkOp, Guard, Index, Method};
+    use crate::io::elastic::{AdminCall, BulkOp, Index, Method, WriteCondition};
     use crate::testkit::embedded::elasticsearch::{Standin, StandinOptions};
 
     const SOON: Duration = Duration::from_secs(20);
@@ -138,7 +138,7 @@ mod tests {
         let document = |index: &str, id: String, source: Value| BulkOp::Index {
             index: Index::Geoshard(ShardId::new(index).unwrap()),
             id: DocId::from_key(Some(id.as_bytes())).unwrap(),
-            guard: Guard::Absent,
+            guard: WriteCondition::Absent,
             source: source.to_string().into(),
         };
         // More than a page.

@@ -100,7 +100,7 @@ mod tests {
     use crate::base::ids::DocId;
     use crate::core::counting::facets::FacetLimits;
     use crate::io::elastic::http::{Auth, HttpElastic, HttpOptions};
-    use crate::io::elastic::{AdminCall, BulkOp, Guard, Index, Method};
+    use crate::io::elastic::{AdminCall, BulkOp, Index, Method, WriteCondition};
     use crate::testkit::embedded::elasticsearch::{Standin, StandinOptions};
 
     const SOON: Duration = Duration::from_secs(20);
@@ -130,7 +130,7 @@ mod tests {
         let document = |shard: &ShardId, id: &str, source: Value| BulkOp::Index {
             index: Index::Geoshard(shard.clone()),
             id: DocId::from_key(Some(id.as_bytes())).unwrap(),
-            guard: Guard::Absent,
+            guard: WriteCondition::Absent,
             source: source.to_string().into(),
         };
         let ops = [

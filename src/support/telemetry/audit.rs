@@ -29,7 +29,7 @@ impl AuditMetrics {
     pub(super) fn new(r: &mut Register) -> Result<Self> {
         let metrics = Self {
             begun: r.gauge(
-                "geofold_audit_begun_timestamp_seconds",
+                "geofold_audit_start_timestamp_seconds",
                 "Start of this worker's last audit, Unix time; 0 if none.",
             )?,
             audits: r.counters(
@@ -42,7 +42,7 @@ impl AuditMetrics {
                 "Placements of deleted documents removed after placements.keep_deleted.",
             )?,
             ended: r.gauge(
-                "geofold_audit_ended_timestamp_seconds",
+                "geofold_audit_end_timestamp_seconds",
                 "End of this worker's last complete audit, Unix time; 0 if none.",
             )?,
             seconds: r.float_gauge(

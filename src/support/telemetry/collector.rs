@@ -72,7 +72,7 @@ impl CollectorMetrics {
         )?;
         let values = to.counter("geofold_collector_values_total", "Counts changed by merges.")?;
         let boards_read = to.counter(
-            "geofold_collector_boards_read_total",
+            "geofold_collector_top_n_reloads_total",
             "Facets reloaded from the database for the cloud.",
         )?;
         let merge_seconds =

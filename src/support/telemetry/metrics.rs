@@ -6,7 +6,7 @@
 //! gauges go ([`Metrics::drop_partition`]) and its counters stay, since a counter that vanishes looks like a reset.
 //!
 //! Records add up, per partition and over the worker's life:
-//! `geofold_records_total = sum(geofold_records_done_total) + geofold_records_in_flight`.
+//! `geofold_records_total = sum(geofold_records_processed_total) + geofold_records_in_flight`.
 //! [`PartitionMetrics`] is the only way to count a record and keeps the gauge itself, so that it cannot be otherwise
 //! (but for the instant between two atomic adds, which a scrape may fall into).
 
@@ -315,7 +315,7 @@ impl Metrics {
                 "Entries parked because an earlier owner had folded further.",
             )?,
             recorded_decisions_finished: r.counter(
-                "geofold_recorded_decisions_finished_total",
+                "geofold_placements_recovered_total",
                 "Decisions of an earlier owner finished without their record, no longer in the topic.",
             )?,
             placement_cache_lookups: r.counters(
@@ -324,7 +324,7 @@ impl Metrics {
                 "result",
             )?,
             set_backs: r.counter(
-                "geofold_set_backs_total",
+                "geofold_placement_rollbacks_total",
                 "Placements rolled back to the last good copy after a permanent refusal.",
             )?,
             elasticsearch_request_seconds: r.histograms(
@@ -372,9 +372,10 @@ impl Metrics {
                 "geofold_batches_failed_total",
                 "Batches ended by their deadline; their entries join a later batch.",
             )?,
-            held_bytes: r.gauge("geofold_held_bytes", "Bytes of records and folds waiting to be written.")?,
+            held_bytes: r
+                .gauge("geofold_buffered_bytes", "Bytes of records and folds waiting to be written.")?,
             held_bytes_limit: r
-                .gauge("geofold_held_bytes_limit", "Held bytes at which fetching from Kafka pauses.")?,
+                .gauge("geofold_buffered_bytes_limit", "Held bytes at which fetching from Kafka pauses.")?,
             paused_partitions: r
                 .gauge("geofold_paused_partitions", "Owned partitions with paused fetching.")?,
             commits: r.counters(
@@ -527,7 +528,7 @@ impl DistributionFamilies {
                 LABEL,
             )?,
             given_up: r.counter_vec(
-                "geofold_distribution_given_up_total",
+                "geofold_distribution_abandoned_total",
                 "Distributions abandoned; with a gate they are in the dead-letter topic.",
                 LABEL,
             )?,
@@ -555,7 +556,7 @@ impl PartitionFamilies {
                 PARTITION,
             )?,
             records_done: r.counter_vec(
-                "geofold_records_done_total",
+                "geofold_records_processed_total",
                 "Finished records, by outcome.",
                 &["partition", "outcome"],
             )?,
@@ -565,7 +566,7 @@ impl PartitionFamilies {
                 PARTITION,
             )?,
             parked: r.gauge_vec(
-                "geofold_parked",
+                "geofold_parked_documents",
                 "Entries waiting for their document's next record.",
                 PARTITION,
             )?,
@@ -575,7 +576,7 @@ impl PartitionFamilies {
                 PARTITION,
             )?,
             dirty_ids: r.gauge_vec(
-                "geofold_dirty_ids",
+                "geofold_dirty_documents",
                 "Documents with writes not yet in Elasticsearch.",
                 PARTITION,
             )?,
@@ -759,7 +760,9 @@ mod tests {
         metrics.drop_partition(3);
         let text = metrics.render().unwrap();
         assert!(text.contains("geofold_records_total{partition=\"3\"} 5\n"));
-        assert!(text.contains("geofold_records_done_total{outcome=\"handed_over\",partition=\"3\"} 3\n"));
+        assert!(
+            text.contains("geofold_records_processed_total{outcome=\"handed_over\",partition=\"3\"} 3\n")
+        );
         assert!(!text.contains("geofold_records_in_flight{partition=\"3\"}"));
         assert!(!text.contains("geofold_oldest_dirty_seconds{partition=\"3\"}"));
         assert!(text.contains("geofold_assigned_partitions 1\n"));

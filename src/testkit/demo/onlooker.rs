@@ -18,7 +18,7 @@ const AT_ONCE: usize = 50;
 
 /// See the top of this file.
 #[derive(Debug)]
-pub struct Onlooker {
+pub struct Observer {
     shards: Vec<ShardId>,
     /// The geoshards', in the same order; then that of the placements.
     indices: Vec<String>,
@@ -29,7 +29,7 @@ pub struct Onlooker {
     next: usize,
 }
 
-impl Onlooker {
+impl Observer {
     /// Looks at the indices of this prefix.
     pub fn new(prefix: &str, shards: &[ShardId]) -> Self {
         let geoshards = shards.iter().cloned().map(Index::Geoshard);
@@ -106,7 +106,7 @@ mod tests {
         };
         let names = ["moves", "vanishes", "strays", "asleep"];
         let shards = ["a", "b"].map(|shard| ShardId::new(shard).unwrap());
-        let mut onlooker = Onlooker::new("p", &shards);
+        let mut onlooker = Observer::new("p", &shards);
         let mut look = || onlooker.look(&store, names.iter().map(|name| (*name).to_owned()));
         for id in &names[..3] {
             place(id, 1, "a", "");

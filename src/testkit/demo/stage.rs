@@ -10,7 +10,7 @@ use tokio::time::MissedTickBehavior;
 use super::DemoOptions;
 use super::audit;
 use super::faults::{Blow, Trouble, next_blow, trouble_at};
-use super::onlooker::Onlooker;
+use super::onlooker::Observer;
 use super::people::People;
 use super::searcher::Searcher;
 use super::setup::{self, MAP, PREFIX};
@@ -56,7 +56,7 @@ pub struct Stage {
     trouble: Option<Trouble>,
     troubles: u64,
     blows: usize,
-    onlooker: Onlooker,
+    onlooker: Observer,
     searcher: Searcher,
     view: View,
     // Dropped last: the others have their files in it.
@@ -97,7 +97,7 @@ impl Stage {
             topic,
             standin,
             elastic,
-            onlooker: Onlooker::new(PREFIX, map.shards()),
+            onlooker: Observer::new(PREFIX, map.shards()),
             searcher: Searcher::new(PREFIX, map.shards()),
             map,
             config,

@@ -62,7 +62,7 @@ impl Counters {
             let Some((series, value)) = line.rsplit_once(' ') else { continue };
             let (name, labels) = series.split_once('{').unwrap_or((series, ""));
             match name {
-                "geofold_records_done_total" if !labels.contains("\"folded\"") => {}
+                "geofold_records_processed_total" if !labels.contains("\"folded\"") => {}
                 "geofold_oldest_dirty_seconds" => {
                     oldest_dirty = oldest_dirty.max(value.parse().unwrap_or_default());
                 }
@@ -73,7 +73,7 @@ impl Counters {
         let sum = |name| sums.get(name).copied().unwrap_or_default();
         Self {
             records: sum("geofold_records_total"),
-            folded: sum("geofold_records_done_total"),
+            folded: sum("geofold_records_processed_total"),
             moves: sum("geofold_moves_total"),
             retries: sum("geofold_elasticsearch_retries_total"),
             assigned: sum("geofold_assigned_partitions"),
@@ -224,8 +224,8 @@ mod tests {
         let text = "# HELP x y\n\
             geofold_records_total{partition=\"0\"} 5\n\
             geofold_records_total{partition=\"1\"} 7\n\
-            geofold_records_done_total{outcome=\"folded\",partition=\"1\"} 3\n\
-            geofold_records_done_total{outcome=\"indexed\",partition=\"1\"} 4\n\
+            geofold_records_processed_total{outcome=\"folded\",partition=\"1\"} 3\n\
+            geofold_records_processed_total{outcome=\"indexed\",partition=\"1\"} 4\n\
             geofold_oldest_dirty_seconds{partition=\"0\"} 0.5\n\
             geofold_oldest_dirty_seconds{partition=\"1\"} 0.25\n\
             geofold_moves_total 2\n";

@@ -14,7 +14,7 @@ use crate::geoshard::GeoshardMap;
 use crate::io::elastic::condition::Condition;
 use crate::io::elastic::{
     AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Found, Get, GetAnswer, Index, ItemError,
-    Stamp,
+    SeqNo,
 };
 
 /// What goes wrong, from now on.
@@ -222,7 +222,7 @@ impl Store {
         let Some(Doc { version, seq_no, source: Some(source) }) = docs.get(get.id.as_str()).cloned() else {
             return GetAnswer::Missing;
         };
-        GetAnswer::Found(Found { version, stamp: Stamp { seq_no, primary_term: 1 }, source })
+        GetAnswer::Found(Found { version, stamp: SeqNo { seq_no, primary_term: 1 }, source })
     }
 
     fn carry_out(&mut self, op: &BulkOp) -> BulkAnswer {
@@ -256,7 +256,7 @@ impl Store {
             BulkOp::Index { source, .. } => Some(source.clone()),
             BulkOp::Delete { .. } | BulkOp::Remove { .. } => None,
         };
-        let live = known.filter(|_| was_there).map(|doc| Stamp { seq_no: doc.seq_no, primary_term: 1 });
+        let live = known.filter(|_| was_there).map(|doc| SeqNo { seq_no: doc.seq_no, primary_term: 1 });
         let Some(version) = Condition::from(op).next_version(known_version, live) else {
             return failed(409, "version_conflict_engine_exception");
         };
@@ -268,7 +268,7 @@ impl Store {
         let seq_no = self.next_seq_no;
         self.next_seq_no += 1;
         docs.insert(id.as_str().to_owned(), Doc { version, seq_no, source });
-        let stamp = (!is_document).then_some(Stamp { seq_no, primary_term: 1 });
+        let stamp = (!is_document).then_some(SeqNo { seq_no, primary_term: 1 });
         BulkAnswer { status, stamp, error: None }
     }
 }

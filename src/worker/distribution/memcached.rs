@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_there_is_added() {
+    async fn add_creates_missing_key() {
         let (memcached, serving) = server(&[b"END\r\n", b"STORED\r\n"]).await;
         memcached.update("k", |found| found.is_none().then_some(Record::new(1))).await.unwrap();
         drop(memcached);

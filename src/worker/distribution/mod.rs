@@ -36,7 +36,7 @@ use crate::base::clock::Clock;
 use crate::base::ids::ShardId;
 use crate::base::retry::RetryPolicy;
 use crate::support::telemetry::metrics::DistributionMetrics;
-use crate::worker::dead_letter::LetterBox;
+use crate::worker::dead_letter::DeadLetterSink;
 
 /// A job, as it is configured.
 pub struct Job {
@@ -59,13 +59,13 @@ pub struct Job {
 }
 
 /// What a distributor is made of, besides jobs.
-pub struct Surroundings {
+pub struct Dependencies {
     /// The topic of document writes.
     pub topic: Arc<str>,
     /// What workers know of each other's runs.
     pub last_runs: Arc<LastRuns>,
     /// Where what is given up goes, if it has a gate. Without, it is tried for as long as it takes.
-    pub dead_letters: Option<Arc<dyn LetterBox>>,
+    pub dead_letters: Option<Arc<dyn DeadLetterSink>>,
     /// Pauses between attempts.
     pub retry: RetryPolicy,
     /// Boot time.
@@ -77,7 +77,7 @@ pub struct Distributor {
     jobs: Vec<Job>,
     gated: Vec<usize>,
     not_gated: Vec<usize>,
-    around: Surroundings,
+    around: Dependencies,
     state: Mutex<State>,
     /// There is something new to do.
     wake: Notify,
@@ -100,7 +100,7 @@ pub struct Released {
 
 impl Distributor {
     /// Nothing is owed yet. [`Distributor::run`] has to be spawned.
-    pub fn new(jobs: Vec<Job>, around: Surroundings) -> Arc<Self> {
+    pub fn new(jobs: Vec<Job>, around: Dependencies) -> Arc<Self> {
         let (gated, not_gated) = (0..jobs.len()).partition(|job| jobs[*job].gate);
         let state = State {
             scheduler: Scheduler::new(jobs.iter().map(|job| job.interval).collect()),

@@ -15,11 +15,11 @@ use crate::support::config::{self, Config, DistributionJob, JobKind, ServerUrl};
 use crate::support::supervisor::Supervisor;
 use crate::support::telemetry::Metrics;
 use crate::worker::WorkerError;
-use crate::worker::dead_letter::LetterBox;
+use crate::worker::dead_letter::DeadLetterSink;
 use crate::worker::distribution::action::{Action, Refresh, Topic, Webhook};
 use crate::worker::distribution::last_runs::LastRuns;
 use crate::worker::distribution::memcached::Memcached;
-use crate::worker::distribution::{Distributor, Job, Surroundings};
+use crate::worker::distribution::{Dependencies, Distributor, Job};
 use crate::worker::visibility::Visibility;
 
 /// How long what has no gate may still run when the worker ends.
@@ -29,7 +29,7 @@ const LAST_RUNS: Duration = Duration::from_secs(2);
 pub(crate) fn build(
     config: &Config,
     visibility: &Arc<Visibility>,
-    dead_letters: Option<Arc<dyn LetterBox>>,
+    dead_letters: Option<Arc<dyn DeadLetterSink>>,
     clock: &Arc<dyn Clock>,
     metrics: &Arc<Metrics>,
 ) -> Result<Option<Arc<Distributor>>, WorkerError> {
@@ -59,7 +59,7 @@ pub(crate) fn build(
         ),
         _ => LastRuns::in_memory(),
     };
-    let around = Surroundings {
+    let around = Dependencies {
         topic: config.kafka.topic.as_str().into(),
         last_runs: Arc::new(last_runs),
         dead_letters,

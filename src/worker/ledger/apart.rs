@@ -9,7 +9,7 @@ use super::separate::Parts;
 use super::{Dirty, Ledger, Merge};
 use crate::base::clock::Instant;
 use crate::base::ids::DocId;
-use crate::core::mover::{Carry, Entry};
+use crate::core::mover::{Entry, RetryState};
 
 /// The longest pause before an entry is tried again.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
@@ -26,7 +26,7 @@ const ANSWER_IS_KEPT: Duration = Duration::from_secs(1);
 pub(super) struct Apart {
     pub(super) score: i64,
     pub(super) dirty: Dirty,
-    pub(super) carry: Carry,
+    pub(super) carry: RetryState,
     /// When it first came back.
     pub(super) since: Instant,
     /// When it may join a batch again. It is in [`Ledger::due`] under this time, unless it is in a batch.
@@ -49,7 +49,7 @@ impl Ledger {
         &mut self,
         id: DocId,
         score: i64,
-        carry: Carry,
+        carry: RetryState,
         was_answered: bool,
         now: Instant,
     ) {

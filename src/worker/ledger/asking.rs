@@ -2,22 +2,22 @@
 
 use super::{Dirty, Ledger, Merge};
 use crate::base::ids::DocId;
-use crate::core::mover::{Carry, Entry, Fetched, Said};
-use crate::worker::refeed::{Held, Question, Waiter};
+use crate::core::mover::{Entry, Fetched, RetryState, SourceAnswer};
+use crate::worker::refeed::{FetchRequest, Held, Waiter};
 
 /// An entry that waits for an answer.
 #[derive(Debug, Clone)]
-pub(super) struct Asking {
+pub(super) struct PendingFetches {
     score: i64,
     dirty: Dirty,
-    carry: Carry,
-    question: Question,
+    carry: RetryState,
+    question: FetchRequest,
     _waiter: Waiter,
 }
 
 /// An answer that is kept until its document is done.
 #[derive(Debug, Clone)]
-pub(super) struct Kept {
+pub(super) struct HeldFetch {
     pub(super) fetched: Fetched,
     bytes: usize,
     _held: Held,
@@ -25,7 +25,7 @@ pub(super) struct Kept {
 
 impl Ledger {
     /// What the source is to be asked, since the last call.
-    pub fn take_questions(&mut self) -> Vec<Question> {
+    pub fn take_questions(&mut self) -> Vec<FetchRequest> {
         std::mem::take(&mut self.questions)
     }
 
@@ -35,17 +35,17 @@ impl Ledger {
     }
 
     /// The source has answered. An answer that nobody waits for any more is dropped.
-    pub fn answered(&mut self, question: &Question, said: Said, held: Held) {
+    pub fn answered(&mut self, question: &FetchRequest, said: SourceAnswer, held: Held) {
         if self.asking.get(&question.id).is_none_or(|asking| asking.question != *question) {
             return;
         }
         let bytes = match &said {
-            Said::Document(document) => document.len(),
-            Said::Gone | Said::Unusable(_) => 0,
+            SourceAnswer::Document(document) => document.len(),
+            SourceAnswer::Gone | SourceAnswer::Unusable(_) => 0,
         };
         self.bytes += bytes;
         let fetched = Fetched { after: question.after, said };
-        self.kept.insert(question.id.clone(), Kept { fetched, bytes, _held: held });
+        self.kept.insert(question.id.clone(), HeldFetch { fetched, bytes, _held: held });
         self.go_on(&question.id);
     }
 
@@ -57,9 +57,9 @@ impl Ledger {
         if dirty.fold.whole_at > Some(fold.last) {
             return self.add(id, score, dirty);
         }
-        let (question, waiter) = Question::new(id.clone(), dirty.fold.last);
+        let (question, waiter) = FetchRequest::new(id.clone(), dirty.fold.last);
         self.questions.push(question.clone());
-        self.asking.insert(id, Asking { score, dirty, carry, question, _waiter: waiter });
+        self.asking.insert(id, PendingFetches { score, dirty, carry, question, _waiter: waiter });
     }
 
     /// Takes a record of a document that waits, or gives it back. What says what the whole document is need not wait.
@@ -74,8 +74,8 @@ impl Ledger {
     }
 
     fn go_on(&mut self, id: &DocId) {
-        let Some(Asking { score, dirty, carry, .. }) = self.asking.remove(id) else { return };
-        if carry != Carry::default() {
+        let Some(PendingFetches { score, dirty, carry, .. }) = self.asking.remove(id) else { return };
+        if carry != RetryState::default() {
             self.carries.insert(id.clone(), carry);
         }
         self.add(id.clone(), score, dirty);

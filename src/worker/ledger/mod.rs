@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use self::apart::Apart;
-use self::asking::{Asking, Kept};
+use self::asking::{HeldFetch, PendingFetches};
 pub use self::separate::Reread;
 use self::sweeps::Sweeps;
 use super::budget::RECORD_OVERHEAD_BYTES;
@@ -25,11 +25,11 @@ use crate::base::ids::{DocId, ShardId};
 use crate::base::position::{Epoch, Position};
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::dirty_set::DirtySet;
-use crate::core::mover::{self, Carry, Done, Entry, Outcome, Refusal, Rules, Settled, Touched};
+use crate::core::mover::{self, AffectedShards, Done, Entry, Outcome, Refusal, RetryState, Rules, Settled};
 use crate::core::write::{Fold, Write};
 use crate::geoshard::GeoshardMap;
 use crate::worker::distribution::scheduler::Change;
-use crate::worker::refeed::Question;
+use crate::worker::refeed::FetchRequest;
 
 /// What the dirty set holds for a document.
 #[derive(Debug, Clone)]
@@ -124,17 +124,17 @@ pub struct Ledger {
     /// Which parked entry waits for which position. A position is one record, so one document; but where a producer put
     /// a key into two partitions, that of the other one may be recorded, and two documents wait for the same number.
     parked_until: BTreeSet<(Position, DocId)>,
-    carries: HashMap<DocId, Carry, ahash::RandomState>,
+    carries: HashMap<DocId, RetryState, ahash::RandomState>,
     /// What came back from a batch, and not for want of an answer. Its documents are not in `dirty`.
     apart: HashMap<DocId, Apart, ahash::RandomState>,
     /// When each of those is due again that is not in a batch.
     due: BTreeSet<(Instant, DocId)>,
     /// Records to be read again.
     rereads: Vec<Reread>,
-    asking: HashMap<DocId, Asking, ahash::RandomState>,
-    questions: Vec<Question>,
+    asking: HashMap<DocId, PendingFetches, ahash::RandomState>,
+    questions: Vec<FetchRequest>,
     /// Answers of the source.
-    kept: HashMap<DocId, Kept, ahash::RandomState>,
+    kept: HashMap<DocId, HeldFetch, ahash::RandomState>,
     sweeps: Sweeps,
     /// First offsets of what is on its way to the dead-letter topic.
     letters: BTreeMap<i64, u32>,
@@ -214,7 +214,7 @@ impl Ledger {
     }
 
     /// The record at `offset` is on its way to the dead-letter topic: the watermark waits for [`Ledger::delivered`].
-    pub fn letter_sent(&mut self, offset: i64) {
+    pub fn dead_letter_queued(&mut self, offset: i64) {
         *self.letters.entry(offset).or_default() += 1;
     }
 
@@ -299,7 +299,7 @@ impl Ledger {
                     let was_answered = reason != mover::UNANSWERED;
                     if was_answered || carry.refusal.is_some() || self.apart.contains_key(&id) {
                         self.put_apart(id, fold.first.offset(), carry, was_answered, now);
-                    } else if carry != Carry::default() {
+                    } else if carry != RetryState::default() {
                         self.carries.insert(id, carry);
                     }
                     continue;
@@ -314,7 +314,7 @@ impl Ledger {
                 Outcome::DeadLetter(refusal) => {
                     let record = self.single_record(&id);
                     self.commit(&id);
-                    self.letter_sent(fold.first.offset());
+                    self.dead_letter_queued(fold.first.offset());
                     let fold = Arc::unwrap_or_clone(fold);
                     sum.undeliverable.push(Undeliverable { id, fold, refusal, stage: "write", record });
                     continue;
@@ -338,7 +338,7 @@ impl Ledger {
     pub fn take_rejected(&mut self) -> Vec<Undeliverable> {
         let rejected = std::mem::take(&mut self.rejected);
         for letter in &rejected {
-            self.letter_sent(letter.fold.first.offset());
+            self.dead_letter_queued(letter.fold.first.offset());
         }
         rejected
     }
@@ -444,7 +444,7 @@ impl Ledger {
         let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
         merge.merge(&id, &mut parked.dirty, dirty);
         if parked.dirty.fold.last >= parked.until {
-            self.unpark(&id, Carry::default());
+            self.unpark(&id, RetryState::default());
         }
     }
 
@@ -468,14 +468,14 @@ impl Ledger {
             && *until <= last_read
         {
             let id = id.clone();
-            self.unpark(&id, Carry { finish_recorded: true, ..Carry::default() });
+            self.unpark(&id, RetryState { finish_recorded: true, ..RetryState::default() });
         }
     }
 
-    fn unpark(&mut self, id: &DocId, carry: Carry) {
+    fn unpark(&mut self, id: &DocId, carry: RetryState) {
         let Some(parked) = self.parked.remove(id) else { return };
         self.parked_until.remove(&(parked.until, id.clone()));
-        if carry != Carry::default() {
+        if carry != RetryState::default() {
             self.carries.insert(id.clone(), carry);
         }
         self.add(id.clone(), parked.score, parked.dirty);
@@ -492,8 +492,8 @@ impl Ledger {
 }
 
 /// What a settled entry changed, added to what others did.
-fn note_changes(changes: &mut BTreeMap<ShardId, Change>, touched: Touched, fold: &Fold) {
-    let Touched { target, sources } = touched;
+fn note_changes(changes: &mut BTreeMap<ShardId, Change>, touched: AffectedShards, fold: &Fold) {
+    let AffectedShards { target, sources } = touched;
     for source in sources {
         note_change(changes, &source, target.as_ref(), (fold.first, fold.last));
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{Dirty, Ledger, Undeliverable, held_bytes};
 use crate::base::clock::Instant;
 use crate::base::ids::DocId;
-use crate::core::mover::{Carry, Refusal};
+use crate::core::mover::{Refusal, RetryState};
 use crate::core::write::{Fold, Write};
 use crate::worker::record::Record;
 
@@ -45,7 +45,7 @@ impl Ledger {
 
     /// The fold of `id` was refused in place: it waits for its records. It is in no batch meanwhile.
     pub(super) fn separate(&mut self, id: DocId, fold: &Fold, refusal: Option<Refusal>, now: Instant) {
-        let carry = Carry { refusal, ..Carry::default() };
+        let carry = RetryState { refusal, ..RetryState::default() };
         self.put_apart(id.clone(), fold.first.offset(), carry, true, now);
         let Some(apart) = self.apart.get_mut(&id) else { return };
         apart.parts = Some(Parts { current: None, rest: VecDeque::new() });
@@ -101,7 +101,7 @@ impl Ledger {
             })
             .collect();
         self.bytes += parts.rest.iter().map(|part| part.dirty.bytes).sum::<usize>();
-        apart.carry = Carry::default();
+        apart.carry = RetryState::default();
         (apart.since, apart.due) = (now, now);
         self.next_part(id);
         gone
@@ -113,7 +113,7 @@ impl Ledger {
         let Some(parts) = &mut apart.parts else { return false };
         let Some(Part { dirty, record }) = parts.rest.pop_front() else { return false };
         parts.current = Some(record);
-        apart.carry = Carry::default();
+        apart.carry = RetryState::default();
         apart.score = dirty.fold.first.offset();
         let done = std::mem::replace(&mut apart.dirty, dirty);
         self.bytes -= done.bytes;

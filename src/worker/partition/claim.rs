@@ -91,7 +91,7 @@ impl Task {
 
     /// Empties the cache where a placement in it may be older than the tombstones that make late writes harmless, so that a
     /// write in place would not be refused any more (protocol, "The owner's cache").
-    pub(super) fn forget_what_is_doubtful(&mut self) {
+    pub(super) fn invalidate_stale_cache(&mut self) {
         let now = self.now();
         let deadline = self.partition.bench.batching.deadline;
         // A process that was stopped or a machine that slept may have lost its partitions without knowing yet.

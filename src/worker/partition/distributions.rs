@@ -84,7 +84,7 @@ impl Task {
     }
 
     /// While the partition is about to go, nothing waits for company: not now, and not what the last batch adds.
-    pub(super) fn hurry_if_leaving(&mut self, mode: Mode) {
+    pub(super) fn flush_before_leaving(&mut self, mode: Mode) {
         if mode != Mode::Run
             && !self.gates.are_open()
             && let Some(distributions) = &mut self.distributions

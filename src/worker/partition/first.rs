@@ -42,7 +42,7 @@ impl Task {
             self.follow_topic();
             let end = self.all_is_read_to();
             if self.stopped {
-                self.wait_to_be_dismissed().await;
+                self.wait_for_revocation().await;
                 return None;
             }
             self.follow_maps();
@@ -159,7 +159,7 @@ impl Task {
     }
 
     /// A stopped partition holds its place until it is revoked or the worker ends.
-    pub(super) async fn wait_to_be_dismissed(&mut self) {
+    pub(super) async fn wait_for_revocation(&mut self) {
         while *self.partition.mode.borrow_and_update() == Mode::Run {
             if self.partition.mode.changed().await.is_err() {
                 break;

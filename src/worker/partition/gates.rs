@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 
 /// All gates of a partition.
 #[derive(Debug, Default)]
-pub struct Gates {
+pub struct CommitBarrier {
     /// Distributions that must follow a write.
     pub distribution: Gate,
 }
 
-impl Gates {
+impl CommitBarrier {
     /// The offset that may be committed, where the index is right up to `done`; `None` while none may.
     pub fn hold_back(&self, done: i64) -> Option<i64> {
         let lowest = self.all().into_iter().filter_map(Gate::lowest).fold(done, i64::min);
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn the_lowest_offset_that_is_held_holds_the_watermark_until_it_is_released_as_often() {
-        let mut gates = Gates::default();
+        let mut gates = CommitBarrier::default();
         assert_eq!(gates.hold_back(7), Some(7));
         assert!(gates.are_open());
         for offset in [5, 3, 3] {

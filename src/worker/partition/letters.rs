@@ -10,7 +10,7 @@ use crate::core::decode::BadRecord;
 use crate::core::mover::Refusal;
 use crate::support::telemetry::events::DeadLettered;
 use crate::support::telemetry::metrics::Outcome as Counted;
-use crate::worker::dead_letter::{Letter, LetterBox, Origin};
+use crate::worker::dead_letter::{DeadLetterSink, Letter, Origin};
 use crate::worker::ledger::Undeliverable;
 use crate::worker::record::Record;
 
@@ -31,7 +31,7 @@ impl Task {
         let (offset, bytes) = (record.offset, record.bytes());
         let Some(dead_letters) = self.partition.bench.dead_letters.clone() else {
             // The record stays unread for good: its offset holds the watermark.
-            self.ledger.letter_sent(offset);
+            self.ledger.dead_letter_queued(offset);
             return self
                 .stop(Some(offset), &format!("bad record, and no dead-letter topic configured: {bad}"));
         };
@@ -49,7 +49,7 @@ impl Task {
                 last_offset: offset,
             },
         };
-        self.ledger.letter_sent(offset);
+        self.ledger.dead_letter_queued(offset);
         self.ledger.read_up_to(offset + 1);
         let delivered = Delivered {
             first_offset: offset,
@@ -120,7 +120,7 @@ impl Task {
     /// Sends letters about records from `first` to `last`; what was said comes back as [`Delivered`].
     pub(super) fn deliver(
         &mut self,
-        dead_letters: Arc<dyn LetterBox>,
+        dead_letters: Arc<dyn DeadLetterSink>,
         letters: Vec<Letter>,
         delivered: Delivered,
     ) {

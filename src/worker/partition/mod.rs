@@ -42,13 +42,13 @@ use tokio_util::sync::CancellationToken;
 use self::claim::Ownership;
 use self::distributions::Distributions;
 use self::first::First;
-use self::gates::Gates;
+use self::gates::CommitBarrier;
 use self::letters::Delivered;
 use self::schemas::Asking;
 pub use self::tally::Counting;
 use self::tally::{Sending, Tally};
-pub use self::turn::TURNS_PER_REQUEST;
-use self::turn::Turn;
+pub use self::turn::BATCHES_PER_REQUEST;
+use self::turn::BatchPermit;
 use super::budget::{CacheShare, Meter};
 use super::ledger::{Ledger, Settlement};
 use super::limits::{self, LimitsReader};
@@ -60,12 +60,12 @@ use crate::base::position::{Epoch, Position};
 use crate::base::retry::{Delays, RetryPolicy};
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::decode::{Decoder, RawRecord, Undecoded};
-use crate::core::mover::{self, Desk, Finished, Rules};
+use crate::core::mover::{self, Finished, MoverState, Rules};
 use crate::core::offsets::Trouble;
 use crate::core::placement::PlacementCache;
 use crate::core::schemas::Schemas;
 use crate::io::claims::{Claimed, Claims};
-use crate::io::elastic::rounds::{self, Halt, Lease, Rounds};
+use crate::io::elastic::rounds::{self, Halt, RequestDeadline, RequestSender};
 use crate::io::kafka::partitioner::Sample;
 use crate::io::maps::{MapsReader, MapsRecord};
 use crate::io::meta::Memory;
@@ -78,10 +78,10 @@ use crate::support::telemetry::events::{
 use crate::support::telemetry::health::Health;
 use crate::support::telemetry::metrics::{Lookup, Metrics, Outcome as Counted, PartitionMetrics};
 use crate::support::telemetry::traces::{PartitionTraces, Traces};
-use crate::worker::dead_letter::LetterBox;
+use crate::worker::dead_letter::DeadLetterSink;
 use crate::worker::distribution::Distributor;
 use crate::worker::drive::run;
-use crate::worker::refeed::{Answered, Feeder};
+use crate::worker::refeed::{FetchResponse, SourceFetcher};
 use crate::worker::visibility::{Seen, Subscription, Visibility};
 
 /// Records taken from the queue in one go, before the batch in flight gets its turn again.
@@ -94,7 +94,7 @@ const LONGEST_SWEEP_LINGER: Duration = Duration::from_secs(1);
 const GAUGE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Everything that all partition tasks of a worker need.
-pub struct Bench {
+pub struct WorkerContext {
     /// The topic's name.
     pub topic: Arc<str>,
     /// The configured epoch.
@@ -122,7 +122,7 @@ pub struct Bench {
     /// Claims partitions.
     pub claims: Claims,
     /// The way to Elasticsearch.
-    pub rounds: Rounds,
+    pub rounds: RequestSender,
     /// How many batches may be under way at once.
     pub turns: Arc<Semaphore>,
     /// What is promised of documents that move.
@@ -132,13 +132,13 @@ pub struct Bench {
     /// What is remembered of topic and partitions.
     pub memory: Memory,
     /// The way to the source of truth, if there is one.
-    pub refeed: Option<Feeder>,
+    pub refeed: Option<SourceFetcher>,
     /// What must follow a change of a geoshard, if anything is configured.
     pub distributor: Option<Arc<Distributor>>,
     /// Where records of refused folds are read again; `None`: such a fold is a dead letter as one.
     pub reread: Option<Arc<dyn Reread>>,
     /// The way to the dead-letter topic; `None` stops a partition at its first bad record.
-    pub dead_letters: Option<Arc<dyn LetterBox>>,
+    pub dead_letters: Option<Arc<dyn DeadLetterSink>>,
     /// Where changes of the counts go; `None` if nothing is counted.
     pub counting: Option<Arc<Counting>>,
     /// Pause between attempts that made no progress.
@@ -251,7 +251,7 @@ pub fn stopped_part(partition: i32) -> String {
 const DEFECT: &str =
     "its task ended unexpectedly; this is a defect in geofold, please report it with the log";
 
-fn show_stopped(bench: &Bench, partition: i32, offset: Option<i64>, reason: &str) {
+fn show_stopped(bench: &WorkerContext, partition: i32, offset: Option<i64>, reason: &str) {
     bench.health.not_ready(stopped_part(partition), reason);
     PartitionStopped { partition, offset, reason: &reason }.emit(&bench.metrics);
 }
@@ -261,7 +261,7 @@ pub struct Partition {
     /// Its number.
     pub number: i32,
     /// What all tasks share.
-    pub bench: Arc<Bench>,
+    pub bench: Arc<WorkerContext>,
     /// Its records.
     pub records: mpsc::Receiver<Record>,
     /// What to do.
@@ -310,19 +310,19 @@ impl Partition {
 struct Task {
     partition: Partition,
     ledger: Ledger,
-    gates: Gates,
+    gates: CommitBarrier,
     distributions: Option<Distributions>,
     /// What searches have to find before old copies go.
     visibility: Subscription,
     /// There while no batch is in flight.
-    desk: Option<Desk>,
+    desk: Option<MoverState>,
     batch: Batch,
     /// As they were when the last batch ended, or later.
     batching: Batching,
     requests: rounds::Limits,
     limits: LimitsReader,
     /// Nothing is handed out before it has come.
-    turn: Turn,
+    turn: BatchPermit,
     /// Wakes when the record of the maps was read again.
     maps: MapsReader,
     /// The record that the task acts by.
@@ -345,9 +345,9 @@ struct Task {
     /// Asks for that schema.
     asking: Asking,
     /// Where answers of the source come from.
-    answers: mpsc::UnboundedReceiver<Answered>,
+    answers: mpsc::UnboundedReceiver<FetchResponse>,
     /// Goes with each question.
-    asked: mpsc::UnboundedSender<Answered>,
+    asked: mpsc::UnboundedSender<FetchResponse>,
     delays: Delays,
     /// No batch before this: the last one made no progress.
     not_before: Option<TokioInstant>,
@@ -388,18 +388,21 @@ impl Task {
         let cache = crate::worker::kept::take(partition.number).unwrap_or(cache);
         let mut task = Self {
             ledger: Ledger::new(bench.rules.clone(), bench.epoch),
-            gates: Gates::default(),
+            gates: CommitBarrier::default(),
             distributions: bench
                 .distributor
                 .as_ref()
                 .map(|d| Distributions::new(d.subscribe(partition.number))),
             visibility: bench.visibility.subscribe(),
-            desk: Some(Desk { partition: Some(partition.number), ..Desk::new(bench.rules.clone(), cache) }),
+            desk: Some(MoverState {
+                partition: Some(partition.number),
+                ..MoverState::new(bench.rules.clone(), cache)
+            }),
             batch: Fuse::terminated(),
             batching: bench.batching,
             requests: bench.rounds.limits,
             limits: bench.limits.clone(),
-            turn: Turn::new(bench.turns.clone()),
+            turn: BatchPermit::new(bench.turns.clone()),
             maps: bench.maps.clone(),
             acting: bench.maps.record(),
             claim: bench.claims.claim(partition.number, bench.maps.record().generation),
@@ -445,7 +448,7 @@ impl Task {
             if let First::Record(record) = first {
                 self.partition.meter.dequeued(record.bytes());
             }
-            return self.wait_to_be_dismissed().await;
+            return self.wait_for_revocation().await;
         }
         self.count_from(first.offset());
         match first {
@@ -460,7 +463,7 @@ impl Task {
             self.follow_claim();
             self.follow_topic();
             self.follow_offsets();
-            self.forget_what_is_doubtful();
+            self.invalidate_stale_cache();
             self.publish();
             self.follow_maps();
             self.follow_limits();
@@ -469,7 +472,7 @@ impl Task {
             if self.has_ended(mode) {
                 return;
             }
-            self.hurry_if_leaving(mode);
+            self.flush_before_leaving(mode);
             self.start_batch(mode);
             self.send_increment(mode);
             let takes_records = mode == Mode::Run && !self.stopped && self.held_back.is_none();
@@ -494,7 +497,7 @@ impl Task {
                 () = self.maps.read_again() => {}
                 () = self.topic.looked() => {}
                 _ = self.known.changed() => {}
-                () = self.partition.meter.came_to_bound() => {}
+                () = self.partition.meter.memory_limit_reached() => {}
                 _ = gauges.tick() => self.update_gauges(),
                 record = self.partition.records.recv(), if takes_records => match record {
                     Some(record) => self.take_many(record),
@@ -528,7 +531,7 @@ impl Task {
         let is_quiet = self.batch.is_terminated()
             && self.deliveries.is_empty()
             && self.gates.are_open()
-            && self.all_is_told();
+            && self.tally_is_flushed();
         match mode {
             Mode::Run => false,
             Mode::FinishBatch => is_quiet,
@@ -650,7 +653,7 @@ impl Task {
         (self.not_before, self.again_at) = (None, None);
         let (bench, lease) = (self.partition.bench.clone(), self.lease());
         let observer = self.traces.begin(&entries, bench.rounds.observer.clone());
-        let rounds = Rounds { limits: self.requests, observer, ..bench.rounds.clone() };
+        let rounds = RequestSender { limits: self.requests, observer, ..bench.rounds.clone() };
         let batch = async move {
             let began = bench.clock.now();
             let finished = run(desk, entries, &rounds, &lease).await?;
@@ -681,7 +684,7 @@ impl Task {
             // Nothing comes that the clears could ride on.
             || (pending == 0 && self.has_clears() && self.partition.records.is_empty());
         let now = TokioInstant::now();
-        // Partitions flush on a shared tick so that small writes can be coalesced (`elastic::rounds::Company`).
+        // Partitions flush on a shared tick so that small writes can be coalesced (`elastic::rounds::BulkCoalescer`).
         let leaves_at = |since: Instant| now + since.next_of(batching.linger).since(self.now());
         let lingered = self.ledger.pending_since().map(leaves_at);
         // Offsets wait for old copies, so these do not wait for company for as long as may be configured.
@@ -740,7 +743,7 @@ impl Task {
         self.partition.meter.set_folded(self.ledger.bytes() + self.letter_bytes + self.edge_bytes());
     }
 
-    fn count_lookups(&self, desk: &Desk) {
+    fn count_lookups(&self, desk: &MoverState) {
         let lookups = &self.partition.bench.metrics.placement_cache_lookups;
         lookups.of(Lookup::Hit).inc_by(desk.lookups.hits);
         lookups.of(Lookup::Miss).inc_by(desk.lookups.misses);
@@ -846,8 +849,8 @@ impl Task {
         }
     }
 
-    fn lease(&self) -> Lease {
-        Lease {
+    fn lease(&self) -> RequestDeadline {
+        RequestDeadline {
             deadline: self.now() + self.partition.bench.batching.deadline,
             cancel: self.partition.cancel.child_token(),
         }

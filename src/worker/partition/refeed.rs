@@ -1,8 +1,8 @@
 //! What a partition asks the source of truth. Documents that wait for an answer are out of its batches; the ledger owes them.
 
 use super::Task;
-use crate::core::mover::{Refusal, Said};
-use crate::worker::refeed::{Answered, Held};
+use crate::core::mover::{Refusal, SourceAnswer};
+use crate::worker::refeed::{FetchResponse, Held};
 
 /// Answers taken in one go, before the batch in flight gets its turn again.
 const ANSWERS_AT_ONCE: usize = 512;
@@ -17,20 +17,20 @@ impl Task {
                     let detail =
                         "there is no source of truth in the configuration: set [source] (docs/refeed.md)";
                     let refusal = Refusal { reason: "no_source", detail: detail.to_owned() };
-                    self.ledger.answered(&question, Said::Unusable(refusal), Held::none());
+                    self.ledger.answered(&question, SourceAnswer::Unusable(refusal), Held::none());
                 }
             }
         }
     }
 
-    pub(super) fn source_answered(&mut self, first: Answered) {
+    pub(super) fn source_answered(&mut self, first: FetchResponse) {
         let mut next = Some(first);
         for _ in 0..ANSWERS_AT_ONCE {
-            let Some(Answered { question, said, held }) = next else { break };
+            let Some(FetchResponse { question, said, held }) = next else { break };
             self.ledger.answered(&question, said, held);
             next = self.answers.try_recv().ok();
         }
-        if let Some(Answered { question, said, held }) = next {
+        if let Some(FetchResponse { question, said, held }) = next {
             self.ledger.answered(&question, said, held);
         }
         self.count_held();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::future::{BoxFuture, Fuse, FutureExt};
 
-use super::{Bench, Task};
+use super::{Task, WorkerContext};
 use crate::core::schemas::SchemaId;
 use crate::io::registry::{Looked, Registry};
 use crate::support::telemetry::events::{SchemaAwaited, SchemaCame};
@@ -47,7 +47,12 @@ impl Task {
 }
 
 /// Asks until there is an answer. While there is none, the worker is not ready, and says why.
-async fn ask(bench: Arc<Bench>, registry: Registry, partition: i32, id: SchemaId) -> (SchemaId, Looked) {
+async fn ask(
+    bench: Arc<WorkerContext>,
+    registry: Registry,
+    partition: i32,
+    id: SchemaId,
+) -> (SchemaId, Looked) {
     let mut delays = bench.retry.delays();
     let mut waiting = None;
     loop {
@@ -72,12 +77,12 @@ async fn ask(bench: Arc<Bench>, registry: Registry, partition: i32, id: SchemaId
 
 /// Shows that a partition waits, until it is dropped: also where the partition goes to another worker meanwhile.
 struct Waiting {
-    bench: Arc<Bench>,
+    bench: Arc<WorkerContext>,
     part: String,
 }
 
 impl Waiting {
-    fn new(bench: Arc<Bench>, partition: i32) -> Self {
+    fn new(bench: Arc<WorkerContext>, partition: i32) -> Self {
         bench.metrics.schemas.waiting.inc();
         Self { bench, part: format!("schema registry (partition {partition})") }
     }

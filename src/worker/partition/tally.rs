@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::{BoxFuture, Fuse, FusedFuture, FutureExt};
 use tokio::time::Instant as TokioInstant;
 
-use super::{Bench, Mode, Partition, Task};
+use super::{Mode, Partition, Task, WorkerContext};
 use crate::base::position::Position;
 use crate::base::retry::Delays;
 use crate::core::counting::increment::Change;
@@ -37,7 +37,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    pub(super) fn new(bench: &Bench, partition: i32) -> Option<Self> {
+    pub(super) fn new(bench: &WorkerContext, partition: i32) -> Option<Self> {
         let counting = bench.counting.clone()?;
         let metrics = bench.metrics.tally.partition(partition);
         Some(Self { counting, emitter: None, delays: bench.retry.delays(), metrics })
@@ -126,7 +126,7 @@ impl Task {
     }
 
     /// Whether whoever counts knows of all that is done.
-    pub(super) fn all_is_told(&self) -> bool {
+    pub(super) fn tally_is_flushed(&self) -> bool {
         let is_told =
             |emitter: &Emitter| self.ledger.watermark().is_none_or(|done| emitter.is_acknowledged(done));
         self.emitter().is_none_or(is_told)

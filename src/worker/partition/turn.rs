@@ -10,21 +10,21 @@ use futures::future::{BoxFuture, Fuse, FusedFuture, FutureExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Turns for each request that may be in flight: a batch sends one at a time, mostly, and thinks in between.
-pub const TURNS_PER_REQUEST: usize = 2;
+pub const BATCHES_PER_REQUEST: usize = 2;
 
 /// What one partition has of them.
-pub(super) struct Turn {
+pub(super) struct BatchPermit {
     turns: Arc<Semaphore>,
     held: Option<OwnedSemaphorePermit>,
     waiting: Fuse<BoxFuture<'static, Option<OwnedSemaphorePermit>>>,
 }
 
-impl Turn {
+impl BatchPermit {
     pub(super) fn new(turns: Arc<Semaphore>) -> Self {
         Self { turns, held: None, waiting: Fuse::terminated() }
     }
 
-    /// Whether it waits: [`Turn::come`] will tell.
+    /// Whether it waits: [`BatchPermit::come`] will tell.
     pub(super) fn is_waiting(&self) -> bool {
         !self.waiting.is_terminated()
     }

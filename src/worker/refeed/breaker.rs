@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_now_and_then_is_none_of_its_business() {
+    fn isolated_failures_do_not_open_the_breaker() {
         let mut breaker = breaker();
         for _ in 0..3 {
             for _ in 1..FAILURES {

@@ -20,7 +20,7 @@ use crate::base::ids::DocId;
 use crate::base::position::Position;
 use crate::base::retry::{Delays, RetryPolicy};
 use crate::core::decode::Decoder;
-use crate::core::mover::{Refusal, Said};
+use crate::core::mover::{Refusal, SourceAnswer};
 use crate::support::supervisor::Supervisor;
 use crate::support::telemetry::Metrics;
 use crate::support::telemetry::health::Health;
@@ -32,7 +32,7 @@ const PART: &str = "source";
 
 /// What the source is to be asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Question {
+pub struct FetchRequest {
     /// The document.
     pub id: DocId,
     /// The last record that was taken in before it is asked: the answer is not for what comes later and says what the
@@ -59,7 +59,7 @@ impl PartialEq for Asker {
 
 impl Eq for Asker {}
 
-impl Question {
+impl FetchRequest {
     /// A question that is to be answered for as long as what comes with it is kept.
     pub fn new(id: DocId, after: Position) -> (Self, Waiter) {
         let lives = Arc::new(());
@@ -74,21 +74,21 @@ impl Question {
 
 /// What it said.
 #[derive(Debug)]
-pub struct Answered {
+pub struct FetchResponse {
     /// As it was asked.
-    pub question: Question,
+    pub question: FetchRequest,
     /// The answer.
-    pub said: Said,
+    pub said: SourceAnswer,
     /// To be kept for as long as the answer is.
     pub held: Held,
 }
 
 /// Where questions are handed in. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Feeder(mpsc::UnboundedSender<Waiting>);
+pub struct SourceFetcher(mpsc::UnboundedSender<Waiting>);
 
 /// What a feeder needs.
-pub struct Surroundings {
+pub struct Dependencies {
     /// The source; another one is asked from when on it is published.
     pub source: watch::Receiver<Source>,
     /// What documents have to be like.
@@ -105,20 +105,20 @@ pub struct Surroundings {
 
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    pub(crate) question: Question,
-    answers: mpsc::UnboundedSender<Answered>,
+    pub(crate) question: FetchRequest,
+    answers: mpsc::UnboundedSender<FetchResponse>,
     /// There once it has failed.
     delays: Option<Delays>,
 }
 
 type Requests = FuturesUnordered<BoxFuture<'static, (Vec<Waiting>, Vec<Answer>, Duration)>>;
 
-impl Feeder {
+impl SourceFetcher {
     /// Begins to work, until told to stop.
-    pub fn start(mut around: Surroundings, stop: CancellationToken, supervisor: &Supervisor) -> Self {
+    pub fn start(mut around: Dependencies, stop: CancellationToken, supervisor: &Supervisor) -> Self {
         let (questions, inbox) = mpsc::unbounded_channel();
         let source = around.source.borrow_and_update().clone();
-        let desk = Desk {
+        let desk = Fetches {
             source,
             breaker: Breaker::new(around.retry),
             holding: Arc::default(),
@@ -140,7 +140,7 @@ impl Feeder {
     }
 
     /// Asks. The answer comes sooner or later, unless the feeder is told to stop.
-    pub fn ask(&self, question: Question, answers: mpsc::UnboundedSender<Answered>) {
+    pub fn ask(&self, question: FetchRequest, answers: mpsc::UnboundedSender<FetchResponse>) {
         // Gone only when the worker is stopping, and then nobody waits for long.
         let _ = self.0.send(Waiting { question, answers, delays: None });
     }
@@ -148,16 +148,16 @@ impl Feeder {
 
 #[cfg(test)]
 impl Waiting {
-    pub(crate) fn answer(self, said: Said) {
+    pub(crate) fn answer(self, said: SourceAnswer) {
         let Self { question, answers, .. } = self;
-        let _ = answers.send(Answered { question, said, held: Held::none() });
+        let _ = answers.send(FetchResponse { question, said, held: Held::none() });
     }
 }
 
-struct Desk {
+struct Fetches {
     /// The one that is asked now.
     source: Source,
-    around: Surroundings,
+    around: Dependencies,
     breaker: Breaker,
     holding: Arc<Holding>,
     waiting: VecDeque<Waiting>,
@@ -168,7 +168,7 @@ struct Desk {
     requests: Requests,
 }
 
-impl Desk {
+impl Fetches {
     async fn work(mut self, mut inbox: mpsc::UnboundedReceiver<Waiting>, stop: CancellationToken) {
         loop {
             self.send_requests();
@@ -256,15 +256,15 @@ impl Desk {
         let counters = &self.around.metrics.refeed.answers;
         let (word, said) = match answer {
             Answer::Found(document) => match self.around.decoder.document(document) {
-                Ok((document, _)) => (Asked::Found, Said::Document(document)),
+                Ok((document, _)) => (Asked::Found, SourceAnswer::Document(document)),
                 Err(bad) => {
                     let detail = format!("the source's document cannot be placed: {bad}");
-                    (Asked::Unusable, Said::Unusable(Refusal { reason: bad.reason(), detail }))
+                    (Asked::Unusable, SourceAnswer::Unusable(Refusal { reason: bad.reason(), detail }))
                 }
             },
-            Answer::Gone => (Asked::Gone, Said::Gone),
+            Answer::Gone => (Asked::Gone, SourceAnswer::Gone),
             Answer::Unusable { reason, detail } => {
-                (Asked::Unusable, Said::Unusable(Refusal { reason, detail }))
+                (Asked::Unusable, SourceAnswer::Unusable(Refusal { reason, detail }))
             }
             Answer::Failed(failure) => {
                 counters.of(Asked::Failed).inc();
@@ -277,11 +277,11 @@ impl Desk {
         };
         counters.of(word).inc();
         let held = match &said {
-            Said::Document(document) => self.holding.hold(document.len()),
-            Said::Gone | Said::Unusable(_) => Held::none(),
+            SourceAnswer::Document(document) => self.holding.hold(document.len()),
+            SourceAnswer::Gone | SourceAnswer::Unusable(_) => Held::none(),
         };
         // The partition may be gone: then its next owner asks.
-        let _ = asked.answers.send(Answered { question: asked.question, said, held });
+        let _ = asked.answers.send(FetchResponse { question: asked.question, said, held });
     }
 
     /// When something is to be done, as far as time alone tells.

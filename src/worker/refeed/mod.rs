@@ -1,6 +1,6 @@
 //! Refeed: documents fetched again by their id, from the source of truth (docs/refeed.md).
 //!
-//! [`Source`] is the fetch alone: it asks once, tells of each id what came of it, and never tries again. A [`Feeder`] is what
+//! [`Source`] is the fetch alone: it asks once, tells of each id what came of it, and never tries again. A [`SourceFetcher`] is what
 //! a worker has around it: batches, tries again, leaves a source that fails alone for a while, and bounds what is held.
 //!
 //! | file | what it holds |
@@ -33,7 +33,7 @@ use tokio::sync::Semaphore;
 
 #[cfg(test)]
 pub(crate) use self::feeder::Waiting;
-pub use self::feeder::{Answered, Feeder, Question, Surroundings, Waiter};
+pub use self::feeder::{Dependencies, FetchRequest, FetchResponse, SourceFetcher, Waiter};
 use self::gone::GoneGuard;
 pub use self::held::Held;
 use self::http::Http;

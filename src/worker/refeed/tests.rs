@@ -9,7 +9,7 @@ use crate::base::clock::{BootClock, Clock};
 use crate::base::position::{Epoch, Position};
 use crate::base::retry::RetryPolicy;
 use crate::core::decode::{Decoder, LocationPath};
-use crate::core::mover::Said;
+use crate::core::mover::SourceAnswer;
 use crate::support::config::Secret;
 use crate::support::supervisor::Supervisor;
 use crate::support::telemetry::Metrics;
@@ -139,12 +139,12 @@ fn without_a_source_that_can_be_asked_there_is_none() {
 /// A feeder over a server, and where its answers come.
 struct Fed {
     server: TestSource,
-    feeder: Feeder,
+    feeder: SourceFetcher,
     health: Arc<Health>,
     metrics: Arc<Metrics>,
-    asked: mpsc::UnboundedSender<Answered>,
+    asked: mpsc::UnboundedSender<FetchResponse>,
     waiters: Mutex<Vec<Waiter>>,
-    answers: mpsc::UnboundedReceiver<Answered>,
+    answers: mpsc::UnboundedReceiver<FetchResponse>,
     sources: watch::Sender<Source>,
     config: Config,
     _stop: tokio_util::sync::DropGuard,
@@ -162,7 +162,7 @@ async fn fed(change: impl FnOnce(&mut Config)) -> Fed {
     let health = Health::new(clock.clone(), metrics.clone(), Duration::from_secs(60));
     health.ready(Health::STARTUP);
     let (sources, source) = watch::channel(Source::open(&config).unwrap());
-    let around = Surroundings {
+    let around = Dependencies {
         source,
         decoder: Decoder::new(LocationPath::new("location").unwrap(), Epoch::default(), 1000),
         retry: RetryPolicy { initial: Duration::from_millis(2), max: Duration::from_millis(20) },
@@ -171,7 +171,7 @@ async fn fed(change: impl FnOnce(&mut Config)) -> Fed {
         health: health.clone(),
     };
     let stop = tokio_util::sync::CancellationToken::new();
-    let feeder = Feeder::start(around, stop.clone(), &Supervisor::new().0);
+    let feeder = SourceFetcher::start(around, stop.clone(), &Supervisor::new().0);
     let (asked, answers) = mpsc::unbounded_channel();
     let (waiters, _stop) = (Mutex::default(), stop.drop_guard());
     Fed { server, feeder, health, metrics, asked, waiters, answers, sources, config, _stop }
@@ -184,12 +184,12 @@ impl Fed {
     }
 
     fn ask_only(&self, text: &str) -> Waiter {
-        let (question, waiter) = Question::new(id(text), Position::from_version(1));
+        let (question, waiter) = FetchRequest::new(id(text), Position::from_version(1));
         self.feeder.ask(question, self.asked.clone());
         waiter
     }
 
-    async fn answered(&mut self) -> Answered {
+    async fn answered(&mut self) -> FetchResponse {
         tokio::time::timeout(Duration::from_secs(60), self.answers.recv()).await.unwrap().unwrap()
     }
 
@@ -215,7 +215,7 @@ async fn a_source_that_is_down_is_left_alone_and_asked_again_until_it_answers() 
     fed.server.put("a", Reply::Document(DOCUMENT));
     fed.server.put("b", Reply::Document(DOCUMENT));
     for _ in 0..2 {
-        assert_eq!(fed.answered().await.said, Said::Document(DOCUMENT.into()));
+        assert_eq!(fed.answered().await.said, SourceAnswer::Document(DOCUMENT.into()));
     }
     fed.until("a closed breaker", |fed| fed.metrics.refeed.breaker_open.get() == 0).await;
     assert!(!fed.health.missing().contains_key("source"));
@@ -233,7 +233,7 @@ async fn a_document_that_always_fails_holds_up_no_other() {
     }
     for _ in 0..20 {
         let answered = fed.answered().await;
-        assert_eq!((answered.said, answered.question.id == id("bad")), (Said::Gone, false));
+        assert_eq!((answered.said, answered.question.id == id("bad")), (SourceAnswer::Gone, false));
     }
 }
 
@@ -244,7 +244,7 @@ async fn a_document_that_the_source_refuses_is_asked_for_once_and_credentials_th
     fed.server.put("odd", Reply::Status(400));
     fed.ask("odd");
     match fed.answered().await.said {
-        Said::Unusable(refusal) => assert_eq!(refusal.reason, "refused_by_source", "{refusal:?}"),
+        SourceAnswer::Unusable(refusal) => assert_eq!(refusal.reason, "refused_by_source", "{refusal:?}"),
         said => panic!("{said:?}"),
     }
     assert_eq!(fed.server.asked(), ["odd"]);
@@ -260,7 +260,7 @@ async fn a_document_that_the_source_refuses_is_asked_for_once_and_credentials_th
         })
         .await;
         fed.server.put("a", Reply::Document(DOCUMENT));
-        assert_eq!(fed.answered().await.said, Said::Document(DOCUMENT.into()), "{status}");
+        assert_eq!(fed.answered().await.said, SourceAnswer::Document(DOCUMENT.into()), "{status}");
     }
 }
 
@@ -289,7 +289,7 @@ async fn what_can_not_be_placed_says_why() {
         fed.server.put(name, Reply::Document(document));
         fed.ask(name);
         match fed.answered().await.said {
-            Said::Unusable(refusal) => assert_eq!(refusal.reason, expected, "{name}: {refusal:?}"),
+            SourceAnswer::Unusable(refusal) => assert_eq!(refusal.reason, expected, "{name}: {refusal:?}"),
             said => panic!("{name}: {said:?}"),
         }
     }
@@ -315,7 +315,7 @@ async fn what_a_partition_asked_for_that_is_gone_is_not_asked_any_more() {
     let mut fed = fed(|_| ()).await;
     fed.server.put("a", Reply::Status(500));
     let (asked, answers) = mpsc::unbounded_channel();
-    let (question, _waiter) = Question::new(id("a"), Position::from_version(1));
+    let (question, _waiter) = FetchRequest::new(id("a"), Position::from_version(1));
     fed.feeder.ask(question, asked);
     fed.until("it was asked for", |fed| !fed.server.asked().is_empty()).await;
     drop(answers);
@@ -364,12 +364,12 @@ async fn a_server_that_answers_404_for_everything_deletes_nothing() {
     fed.server.put(PROBE, Reply::Document(DOCUMENT));
     let mut gone = 0;
     for _ in 0..30 {
-        let Answered { question, said, .. } = fed.answered().await;
+        let FetchResponse { question, said, .. } = fed.answered().await;
         if question.id == id("d0") {
-            assert_eq!(said, Said::Gone);
+            assert_eq!(said, SourceAnswer::Gone);
             gone += 1;
         } else {
-            assert_eq!(said, Said::Document(DOCUMENT.into()), "{:?}", question.id);
+            assert_eq!(said, SourceAnswer::Document(DOCUMENT.into()), "{:?}", question.id);
         }
     }
     assert_eq!((gone, fed.metrics.refeed.answers.of(Asked::Gone).get()), (1, 1));

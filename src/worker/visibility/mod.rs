@@ -20,7 +20,7 @@ pub use self::queue::Queue;
 use crate::base::clock::Instant;
 use crate::base::ids::ShardId;
 use crate::base::retry::Delays;
-use crate::io::elastic::rounds::Rounds;
+use crate::io::elastic::rounds::RequestSender;
 use crate::io::elastic::{CallError, Index};
 use crate::support::telemetry::Metrics;
 
@@ -36,7 +36,7 @@ const GAUGE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// See the top of this file. Its lock is taken for a moment, a few times per batch and refresh.
 pub struct Visibility {
-    rounds: Rounds,
+    rounds: RequestSender,
     metrics: Arc<Metrics>,
     state: Mutex<State>,
     /// There is something new to do.
@@ -69,7 +69,7 @@ pub struct Seen {
 
 impl Visibility {
     /// Nothing is waited for yet. [`Visibility::run`] has to be spawned.
-    pub fn new(rounds: Rounds, metrics: Arc<Metrics>) -> Arc<Self> {
+    pub fn new(rounds: RequestSender, metrics: Arc<Metrics>) -> Arc<Self> {
         let state =
             State { queue: Queue::new(MAX_RUNNING), subscribers: HashMap::default(), next_subscriber: 0 };
         Arc::new(Self { rounds, metrics, state: Mutex::new(state), wake: Notify::new() })

@@ -3,9 +3,9 @@
 use super::store::{Answer, Call, Store, refusal};
 use super::*;
 use crate::io::elastic::rounds::{BulkOutcome, GetOutcome};
-use crate::io::elastic::{Found, Stamp};
+use crate::io::elastic::{Found, SeqNo};
 
-const STAMP: Stamp = Stamp { seq_no: 77, primary_term: 1 };
+const STAMP: SeqNo = SeqNo { seq_no: 77, primary_term: 1 };
 
 fn done() -> BulkOutcome {
     BulkOutcome::Done { stamp: None }
@@ -249,7 +249,7 @@ fn looking_for_the_last_good_copy() {
     assert_rows(
         &store,
         &entry([unacceptable(B, 5)]),
-        Round::Examine,
+        Round::FindLastCopy,
         [
             (got([Missing, copy(1)]), &["place 5! a [b] if unchanged"], "again: set_back"),
             (got([copy(2), copy(1)]), &["place 5! b [a] if unchanged"], "again: set_back"),
@@ -332,7 +332,7 @@ fn what_an_earlier_attempt_found_out_survives_a_round_without_answers() {
     let mut owner = Owner::new();
     let mut entry = entry([patch(r#"{"p":1}"#, 5)]);
     let nothing_found = Some(NothingFound { at: STAMP, looks: 1 });
-    entry.carry = Carry { nothing_found, finish_recorded: true, ..Carry::default() };
+    entry.carry = RetryState { nothing_found, finish_recorded: true, ..RetryState::default() };
     owner.begin(entry);
     owner.unanswered();
     let Outcome::Again { carry, .. } = owner.finish(&mut store.clone()) else { panic!("no answer came") };

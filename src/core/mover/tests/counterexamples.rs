@@ -195,7 +195,7 @@ pub(super) fn a_record_up_to_the_recorded_position_does_not_decide_again() {
 
 #[test]
 fn a_document_that_moves_has_a_copy_wherever_its_owner_dies() {
-    for round in [Round::Announce, Round::WriteDocuments, Round::Examine, Round::CleanUp] {
+    for round in [Round::Announce, Round::WriteDocuments, Round::FindLastCopy, Round::CleanUp] {
         for answered in [true, false] {
             let mut store = in_a();
             let mut dead = Owner::new();
@@ -440,7 +440,7 @@ fn a_zombie_does_not_delete_the_last_good_copy_of_a_refused_document() {
             let mut store = in_a();
             let (mut zombie, mut owner) = (Owner::new(), Owner::new());
             zombie.begin(entry([index(B, 2)])).up_to(Round::WriteDocuments, &mut store);
-            let mut carry = Carry::default();
+            let mut carry = RetryState::default();
             owner.begin(further.clone());
             for step in 0..16 {
                 if step == put_after {
@@ -493,7 +493,7 @@ fn patches_that_make_no_document_do_not_leave_an_earlier_move_half_done() {
 }
 
 fn finishing(writes: [Write; 1]) -> Entry {
-    let carry = Carry { finish_recorded: true, ..Carry::default() };
+    let carry = RetryState { finish_recorded: true, ..RetryState::default() };
     Entry { carry, ..entry(writes) }
 }
 
@@ -704,7 +704,7 @@ fn a_touch_finds_the_copy_that_somebody_named_meanwhile() {
         store.exec(&BulkOp::Index {
             index: Index::Geoshard(shard("b")),
             id: id("x"),
-            guard: Guard::External(stray),
+            guard: WriteCondition::External(stray),
             source: doc(A, 0).into(),
         });
         let GetOutcome::Found(found) = store.read(&Get { index: Index::Placements, id: id("x") }) else {
@@ -715,7 +715,7 @@ fn a_touch_finds_the_copy_that_somebody_named_meanwhile() {
         store.exec(&BulkOp::Index {
             index: Index::Placements,
             id: id("x"),
-            guard: Guard::Unchanged(found.stamp),
+            guard: WriteCondition::Unchanged(found.stamp),
             source: named.to_json(),
         });
         owner.work_out(&mut store, entry([ask]));

@@ -82,7 +82,7 @@ struct Sent {
 struct Worker {
     name: usize,
     ledger: Ledger,
-    desk: Option<Desk>,
+    desk: Option<MoverState>,
     batch: Option<Batch>,
     sent: Vec<Sent>,
     read_to: usize,
@@ -122,7 +122,7 @@ impl Worker {
         Self {
             name,
             ledger: Ledger::new(rules.clone(), Epoch::default()),
-            desk: Some(Desk { searches_are_served, ..new_desk(rules) }),
+            desk: Some(MoverState { searches_are_served, ..new_desk(rules) }),
             batch: None,
             sent: Vec::new(),
             read_to,

@@ -30,8 +30,8 @@ use std::sync::Arc;
 
 use self::store::{Answer, Call, Store};
 use super::{
-    Announce, Carry, CleanUp, Desk, Done, Entry, Examine, Finished, NothingFound, OnMissing, Outcome,
-    ReadDocuments, ReadPlacements, Rules, Settled, Sweep, Swept, WriteDocuments,
+    Announce, CleanUp, Done, Entry, FindLastCopy, Finished, MoverState, NothingFound, OnMissing, Outcome,
+    ReadDocuments, ReadPlacements, RetryState, Rules, Settled, Sweep, Swept, WriteDocuments,
 };
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::{Epoch, Position};
@@ -40,7 +40,7 @@ use crate::core::decode::LocationPath;
 use crate::core::placement::{Placement, PlacementCache};
 use crate::core::write::{Body, Fold, Write};
 use crate::geoshard::GeoshardMap;
-use crate::io::elastic::{BulkOp, Guard, Index};
+use crate::io::elastic::{BulkOp, Index, WriteCondition};
 use crate::testkit::testing::{at, id, shard};
 
 fn path() -> LocationPath {
@@ -115,7 +115,7 @@ fn entry_by<const N: usize>(rules: &Rules, writes: [Write; N]) -> Entry {
     });
     let (id, mut fold) = folds.next().unwrap();
     folds.for_each(|(_, newer)| fold.absorb(newer, &rules.location).unwrap());
-    Entry { id, fold: Arc::new(fold), carry: Carry::default(), fetched: None }
+    Entry { id, fold: Arc::new(fold), carry: RetryState::default(), fetched: None }
 }
 
 fn entry<const N: usize>(writes: [Write; N]) -> Entry {
@@ -129,7 +129,7 @@ enum Round {
     ReadDocuments,
     Announce,
     WriteDocuments,
-    Examine,
+    FindLastCopy,
     CleanUp,
 }
 
@@ -140,13 +140,13 @@ enum Batch {
     ReadDocuments(ReadDocuments),
     Announce(Announce),
     WriteDocuments(WriteDocuments),
-    Examine(Examine),
+    FindLastCopy(FindLastCopy),
     CleanUp(CleanUp),
     Finished(Finished),
 }
 
 impl Batch {
-    fn begin(desk: Desk, entries: Vec<Entry>) -> Self {
+    fn begin(desk: MoverState, entries: Vec<Entry>) -> Self {
         Self::ReadPlacements(ReadPlacements::begin(desk, entries))
     }
 
@@ -157,7 +157,7 @@ impl Batch {
             Self::ReadDocuments(_) => Round::ReadDocuments,
             Self::Announce(_) => Round::Announce,
             Self::WriteDocuments(_) => Round::WriteDocuments,
-            Self::Examine(_) => Round::Examine,
+            Self::FindLastCopy(_) => Round::FindLastCopy,
             Self::CleanUp(_) => Round::CleanUp,
             Self::Finished(_) => return None,
         })
@@ -170,7 +170,7 @@ impl Batch {
             Self::ReadDocuments(round) => (round.gets(), Vec::new()),
             Self::Announce(round) => (Vec::new(), round.ops()),
             Self::WriteDocuments(round) => (Vec::new(), round.ops()),
-            Self::Examine(round) => (round.gets(), Vec::new()),
+            Self::FindLastCopy(round) => (round.gets(), Vec::new()),
             Self::CleanUp(round) => (Vec::new(), round.ops()),
             Self::Finished(_) => (Vec::new(), Vec::new()),
         };
@@ -189,23 +189,23 @@ impl Batch {
             Self::ReadPlacements(round) => Self::ReadDocuments(round.answered(gets)),
             Self::ReadDocuments(round) => Self::Announce(round.answered(gets)),
             Self::Announce(round) => Self::WriteDocuments(round.answered(ops)),
-            Self::WriteDocuments(round) => Self::Examine(round.answered(ops)),
-            Self::Examine(round) => Self::CleanUp(round.answered(gets)),
+            Self::WriteDocuments(round) => Self::FindLastCopy(round.answered(ops)),
+            Self::FindLastCopy(round) => Self::CleanUp(round.answered(gets)),
             Self::CleanUp(round) => Self::Finished(round.answered(ops)),
             Self::Finished(finished) => Self::Finished(finished),
         }
     }
 }
 
-fn new_desk(rules: Rules) -> Desk {
-    Desk::new(rules, PlacementCache::new(NonZeroUsize::new(100).unwrap()))
+fn new_desk(rules: Rules) -> MoverState {
+    MoverState::new(rules, PlacementCache::new(NonZeroUsize::new(100).unwrap()))
 }
 
 /// Somebody who owns the partition, or once did, and can be stopped before any round.
 #[derive(Debug)]
 struct Owner {
     /// `None` while a batch is under way.
-    desk: Option<Desk>,
+    desk: Option<MoverState>,
     batch: Option<Batch>,
     /// Of all batches that are finished.
     edges: Vec<Change>,
@@ -284,7 +284,7 @@ impl Owner {
     /// The time of what is left to delete has come: gives what it sends.
     fn sweep(&mut self, store: &mut Store) -> Vec<String> {
         let sweeps = std::mem::take(&mut self.sweeps);
-        let desk = Desk { sweeps, ..self.desk.take().unwrap() };
+        let desk = MoverState { sweeps, ..self.desk.take().unwrap() };
         self.batch = Some(Batch::begin(desk, Vec::new()));
         self.up_to(Round::CleanUp, store);
         let sent = in_short(&self.batch().calls());
@@ -352,7 +352,7 @@ impl Store {
             store.exec(&BulkOp::Index {
                 index: Index::Placements,
                 id: id("x"),
-                guard: Guard::Absent,
+                guard: WriteCondition::Absent,
                 source: placement.to_json(),
             });
         }
@@ -360,7 +360,7 @@ impl Store {
             store.exec(&BulkOp::Index {
                 index: Index::Geoshard(shard(place)),
                 id: id("x"),
-                guard: Guard::External(at(*offset)),
+                guard: WriteCondition::External(at(*offset)),
                 source: doc(A, *offset).into(),
             });
         }
@@ -397,16 +397,16 @@ fn call_in_short(call: &Call) -> String {
         }
         Call::Bulk(BulkOp::Index { index: Index::Placements, guard, source, .. }) => {
             let guard = match guard {
-                Guard::Absent => "if absent",
-                Guard::Unchanged(_) => "if unchanged",
-                Guard::External(_) | Guard::ExternalOrEqual(_) => "by version",
+                WriteCondition::Absent => "if absent",
+                WriteCondition::Unchanged(_) => "if unchanged",
+                WriteCondition::External(_) | WriteCondition::ExternalOrEqual(_) => "by version",
             };
             format!("place {} {guard}", placement_in_short(&Placement::from_json(source).unwrap()))
         }
-        Call::Bulk(BulkOp::Index { index, guard: Guard::External(version), .. }) => {
+        Call::Bulk(BulkOp::Index { index, guard: WriteCondition::External(version), .. }) => {
             format!("put {}@{}", index_name(index), version.offset())
         }
-        Call::Bulk(BulkOp::Index { index, guard: Guard::ExternalOrEqual(version), .. }) => {
+        Call::Bulk(BulkOp::Index { index, guard: WriteCondition::ExternalOrEqual(version), .. }) => {
             format!("put {}@{} again", index_name(index), version.offset())
         }
         Call::Bulk(BulkOp::Index { index, guard, .. }) => format!("put {} by {guard:?}", index_name(index)),

@@ -2,19 +2,19 @@
 
 use super::counterexamples::{at_rest, in_a, in_short_of};
 use super::*;
-use crate::core::mover::{Fetched, Refusal, Said};
+use crate::core::mover::{Fetched, Refusal, SourceAnswer};
 
 fn refeed(offset: i64) -> Write {
     write(offset, Body::Refeed)
 }
 
 /// The entry with an answer that was asked for after the record at `after` was taken in.
-fn told(entry: Entry, after: i64, said: Said) -> Entry {
+fn told(entry: Entry, after: i64, said: SourceAnswer) -> Entry {
     Entry { fetched: Some(Box::new(Fetched { after: at(after), said })), ..entry }
 }
 
-fn says(place: f64, n: i64) -> Said {
-    Said::Document(doc(place, n).into())
+fn says(place: f64, n: i64) -> SourceAnswer {
+    SourceAnswer::Document(doc(place, n).into())
 }
 
 fn fetching() -> Rules {
@@ -86,17 +86,19 @@ fn a_refeed_is_never_in_place_and_nothing_is_over_a_placement_that_carries_a_doc
 fn what_is_gone_is_deleted_and_what_can_not_be_placed_changes_nothing() {
     let mut store = in_a();
     let refusal = Refusal { reason: "no_location", detail: String::new() };
-    let bad = told(entry([refeed(2)]), 2, Said::Unusable(refusal));
+    let bad = told(entry([refeed(2)]), 2, SourceAnswer::Unusable(refusal));
     assert_eq!(in_short_of(&Owner::new().work(&mut store, bad)), "dead letter: no_location");
     assert_eq!(store.x(), "1 a [] | a@1");
-    let gone = told(entry([refeed(2)]), 2, Said::Gone);
+    let gone = told(entry([refeed(2)]), 2, SourceAnswer::Gone);
     assert_eq!(in_short_of(&Owner::new().work(&mut store, gone)), "deleted");
 }
 
 #[test]
 fn a_delete_stands_whatever_the_source_says_of_the_patch_after_it() {
     let refusal = Refusal { reason: "no_location", detail: String::new() };
-    for (said, expected) in [(Said::Unusable(refusal), "dead letter: no_location"), (Said::Gone, "dropped")] {
+    for (said, expected) in
+        [(SourceAnswer::Unusable(refusal), "dead letter: no_location"), (SourceAnswer::Gone, "dropped")]
+    {
         let mut store = in_a();
         let fold = entry_by(&fetching(), [delete(2), patch(r#"{"p":1}"#, 3)]);
         let mut owner = Owner::by(fetching());
@@ -114,7 +116,7 @@ pub(super) fn that_the_source_does_not_have_it_either_is_recorded_and_a_zombie_t
     let mut zombie = Owner::by(fetching());
     zombie.begin(told(missing.clone(), 2, says(A, 7))).up_to(Round::Announce, &mut store);
     let mut owner = Owner::by(fetching());
-    assert_eq!(in_short_of(&owner.work(&mut store, told(missing, 2, Said::Gone))), "dropped");
+    assert_eq!(in_short_of(&owner.work(&mut store, told(missing, 2, SourceAnswer::Gone))), "dropped");
     zombie.finish(&mut store);
     assert_eq!(at_rest(&store), "2 deleted [] | ");
 }

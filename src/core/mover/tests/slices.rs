@@ -3,16 +3,16 @@
 use super::*;
 use crate::core::placement::Known;
 use crate::io::elastic::rounds::{BulkOutcome, GetOutcome};
-use crate::io::elastic::{Found, Stamp};
+use crate::io::elastic::{Found, SeqNo};
 
 const COPY_BYTES: usize = 10 << 10;
 const BOUND: usize = 200 << 10;
-const STAMP: Stamp = Stamp { seq_no: 1, primary_term: 1 };
+const STAMP: SeqNo = SeqNo { seq_no: 1, primary_term: 1 };
 
 fn patch_of(name: &str) -> Entry {
     let body = Body::Patch { patch: r#"{"n":2}"#.into(), moves: crate::core::write::PatchMove::Stays };
     let (id, fold) = Fold::from_write(Write { id: id(name), position: at(9), body }, |_| shard("a"));
-    Entry { id, fold: Arc::new(fold), carry: Carry::default(), fetched: None }
+    Entry { id, fold: Arc::new(fold), carry: RetryState::default(), fetched: None }
 }
 
 /// Runs a batch of patches, and gives how many copies each slice read.
@@ -21,7 +21,7 @@ fn run(names: &[String], bound: usize) -> (Vec<usize>, Finished) {
     for name in names {
         cache.put(&id(name), Known::new(Placement::new(at(1), Some(shard("a")), []), STAMP));
     }
-    let desk = Desk { max_copy_bytes: bound, ..Desk::new(rules(), cache) };
+    let desk = MoverState { max_copy_bytes: bound, ..MoverState::new(rules(), cache) };
     let entries = names.iter().map(|name| patch_of(name)).collect();
     let mut slice = ReadPlacements::begin(desk, entries).answered(Vec::new());
     let mut slices = Vec::new();
@@ -64,7 +64,7 @@ fn what_needs_no_copy_does_not_wait_for_another_slice() {
         cache.put(&entry.id, Known::new(Placement::new(at(1), Some(shard("a")), []), STAMP));
     }
     entries.push(entry([index(A, 9)]));
-    let desk = Desk { max_copy_bytes: 1, ..Desk::new(rules(), cache) };
+    let desk = MoverState { max_copy_bytes: 1, ..MoverState::new(rules(), cache) };
     let read = ReadPlacements::begin(desk, entries);
     let mut slice = read.answered(vec![GetOutcome::Missing]);
     assert!(slice.cut().is_some());

@@ -6,7 +6,7 @@ use crate::base::random::Random;
 use crate::core::mover::decide::{Copy, Plan, decide};
 use crate::core::mover::{Doubt, OLDER_COPY, UNANSWERED};
 use crate::core::placement::Known;
-use crate::io::elastic::{Found, Stamp};
+use crate::io::elastic::{Found, SeqNo};
 
 impl Owner {
     /// Like [`Owner::work`], with reads answered by another node than writes.
@@ -127,7 +127,7 @@ fn what_the_owner_wrote_is_remembered_although_the_answer_to_a_write_ahead_is_lo
     assert!(store.text("b").contains("p2"), "{}", store.text("b"));
 }
 
-const STAMP: Stamp = Stamp { seq_no: 7, primary_term: 1 };
+const STAMP: SeqNo = SeqNo { seq_no: 7, primary_term: 1 };
 
 /// What is done with a copy at version 5 under a patch of record 9, with a placement at `pos`.
 fn judged(pos: i64, refused: bool, cached: i64, doubt: Option<Doubt>) -> &'static str {
@@ -137,7 +137,7 @@ fn judged(pos: i64, refused: bool, cached: i64, doubt: Option<Doubt>) -> &'stati
     }
     let known = Known { at_least: at(cached), ..Known::new(placement, STAMP) };
     let mut entry = set(9);
-    entry.carry = Carry { doubt, ..Carry::default() };
+    entry.carry = RetryState { doubt, ..RetryState::default() };
     let found = Found { version: at(5).version(), stamp: STAMP, source: doc(A, 5).into() };
     match decide(&new_desk(rules()), &entry, Some(known), true, Some(Copy::new(shard("a"), found))) {
         Plan::Settle(Outcome::Again { reason: OLDER_COPY, .. }) => "look again",
@@ -154,7 +154,7 @@ fn when_a_base_is_believed() {
         Some(Doubt { at: STAMP, looks, at_least: at(6), newest })
     };
     let earlier = Some(Doubt {
-        at: Stamp { seq_no: 6, ..STAMP },
+        at: SeqNo { seq_no: 6, ..STAMP },
         looks: 3,
         at_least: at(6),
         newest: Some((shard("a"), at(5))),

@@ -13,7 +13,7 @@ use crate::core::invariants::View;
 use crate::core::placement::Placement;
 use crate::io::elastic::condition::Condition;
 use crate::io::elastic::rounds::{BulkOutcome, GetOutcome};
-use crate::io::elastic::{BulkOp, Found, Get, Guard, Index, ItemError, Stamp};
+use crate::io::elastic::{BulkOp, Found, Get, Index, ItemError, SeqNo, WriteCondition};
 
 /// A document whose text contains this is refused by a geoshard's mapping.
 pub(super) const UNACCEPTABLE: &str = "unacceptable";
@@ -53,7 +53,7 @@ impl Call {
 #[derive(Debug, Clone)]
 struct Slot {
     version: u64,
-    stamp: Stamp,
+    stamp: SeqNo,
     /// `None`: deleted; the version stays.
     source: Option<Bytes>,
 }
@@ -113,7 +113,7 @@ impl Store {
     }
 
     fn put(&mut self, index: &Index, id: &DocId, version: u64, source: Option<Bytes>) -> BulkOutcome {
-        let stamp = Stamp { seq_no: self.next_seq_no, primary_term: 1 };
+        let stamp = SeqNo { seq_no: self.next_seq_no, primary_term: 1 };
         self.next_seq_no += 1;
         self.slots.insert((index.clone(), id.clone()), Slot { version, stamp, source });
         // The real client asks for stamps of placements only.
@@ -161,7 +161,7 @@ mod tests {
     use super::super::{at, id, shard};
     use super::*;
 
-    fn index(place: &str, guard: Guard) -> BulkOp {
+    fn index(place: &str, guard: WriteCondition) -> BulkOp {
         BulkOp::Index { index: Index::Geoshard(shard(place)), id: id("x"), guard, source: "{}".into() }
     }
 
@@ -172,8 +172,8 @@ mod tests {
     #[test]
     fn external_versions_are_compared_with_copies_and_tombstones() {
         let mut store = Store::default();
-        let external = |offset| index("a", Guard::External(at(offset)));
-        let or_equal = |offset| index("a", Guard::ExternalOrEqual(at(offset)));
+        let external = |offset| index("a", WriteCondition::External(at(offset)));
+        let or_equal = |offset| index("a", WriteCondition::ExternalOrEqual(at(offset)));
         let done = BulkOutcome::Done { stamp: None };
         for (op, outcome) in [
             (delete(3), BulkOutcome::NotFound),
@@ -197,20 +197,21 @@ mod tests {
         let mut store = Store::default();
         let placement =
             |guard| BulkOp::Index { index: Index::Placements, id: id("x"), guard, source: "{}".into() };
-        let BulkOutcome::Done { stamp: Some(first) } = store.exec(&placement(Guard::Absent)) else {
+        let BulkOutcome::Done { stamp: Some(first) } = store.exec(&placement(WriteCondition::Absent)) else {
             panic!()
         };
-        assert_eq!(store.exec(&placement(Guard::Absent)), BulkOutcome::Conflict);
-        let BulkOutcome::Done { stamp: Some(second) } = store.exec(&placement(Guard::Unchanged(first)))
+        assert_eq!(store.exec(&placement(WriteCondition::Absent)), BulkOutcome::Conflict);
+        let BulkOutcome::Done { stamp: Some(second) } =
+            store.exec(&placement(WriteCondition::Unchanged(first)))
         else {
             panic!()
         };
-        assert_eq!(store.exec(&placement(Guard::Unchanged(first))), BulkOutcome::Conflict);
+        assert_eq!(store.exec(&placement(WriteCondition::Unchanged(first))), BulkOutcome::Conflict);
         assert_ne!(first, second);
         let nowhere = BulkOp::Index {
             index: Index::Placements,
             id: id("y"),
-            guard: Guard::Unchanged(second),
+            guard: WriteCondition::Unchanged(second),
             source: "{}".into(),
         };
         assert_eq!(store.exec(&nowhere), BulkOutcome::Conflict);

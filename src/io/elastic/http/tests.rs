@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use super::*;
 use crate::base::clock::{BootClock, Instant};
 use crate::base::ids::DocId;
-use crate::io::elastic::{Guard, Index};
+use crate::io::elastic::{Index, WriteCondition};
 use crate::support::telemetry::metrics::{Metrics, NodeState};
 
 const SOON: Duration = Duration::from_secs(5);
@@ -34,7 +34,12 @@ fn client(options: &HttpOptions) -> HttpElastic {
 
 fn ops() -> [BulkOp; 1] {
     let id = DocId::from_key(Some(b"a")).unwrap();
-    [BulkOp::Index { index: Index::Placements, id, guard: Guard::Absent, source: Bytes::from_static(b"{}") }]
+    [BulkOp::Index {
+        index: Index::Placements,
+        id,
+        guard: WriteCondition::Absent,
+        source: Bytes::from_static(b"{}"),
+    }]
 }
 
 /// Serves until the test ends; gives its address.

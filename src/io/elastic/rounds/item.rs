@@ -8,7 +8,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::refusals::RefusedItem;
-use super::{BulkOutcome, Company, GetOutcome, RequestKind, Rounds, ServerState};
+use super::{BulkCoalescer, BulkOutcome, GetOutcome, RequestKind, RequestSender, ServerState};
 use crate::base::sabotage::{self, Sabotage};
 use crate::io::elastic::answer::{BulkVerdict, GetVerdict, judge_bulk, judge_get};
 use crate::io::elastic::{BulkAnswer, BulkOp, CallError, Get, GetAnswer, Index, ItemError, encode};
@@ -30,10 +30,10 @@ pub(super) trait Item: Send + Sync + Sized {
     fn bytes(&self) -> usize;
     fn index(&self) -> &Index;
     /// With whom they go, if not on their own.
-    fn company<'a>(rounds: &'a Rounds, items: &[Self]) -> Option<&'a Arc<Company>>;
+    fn company<'a>(rounds: &'a RequestSender, items: &[Self]) -> Option<&'a Arc<BulkCoalescer>>;
     fn send<'a>(
-        rounds: &'a Rounds,
-        company: Option<&'a Arc<Company>>,
+        rounds: &'a RequestSender,
+        company: Option<&'a Arc<BulkCoalescer>>,
         items: &'a [Self],
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<Self::Answer>, CallError>>;
@@ -61,13 +61,13 @@ impl Item for BulkOp {
         self.address().0
     }
 
-    fn company<'a>(rounds: &'a Rounds, items: &[Self]) -> Option<&'a Arc<Company>> {
-        rounds.company.as_ref().filter(|_| Company::suits(items, &rounds.limits))
+    fn company<'a>(rounds: &'a RequestSender, items: &[Self]) -> Option<&'a Arc<BulkCoalescer>> {
+        rounds.company.as_ref().filter(|_| BulkCoalescer::suits(items, &rounds.limits))
     }
 
     fn send<'a>(
-        rounds: &'a Rounds,
-        company: Option<&'a Arc<Company>>,
+        rounds: &'a RequestSender,
+        company: Option<&'a Arc<BulkCoalescer>>,
         items: &'a [Self],
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>> {
@@ -147,13 +147,13 @@ impl Item for Get {
         &self.index
     }
 
-    fn company<'a>(_: &'a Rounds, _: &[Self]) -> Option<&'a Arc<Company>> {
+    fn company<'a>(_: &'a RequestSender, _: &[Self]) -> Option<&'a Arc<BulkCoalescer>> {
         None
     }
 
     fn send<'a>(
-        rounds: &'a Rounds,
-        _: Option<&'a Arc<Company>>,
+        rounds: &'a RequestSender,
+        _: Option<&'a Arc<BulkCoalescer>>,
         items: &'a [Self],
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<GetAnswer>, CallError>> {

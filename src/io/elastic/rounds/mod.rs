@@ -2,16 +2,16 @@
 //!
 //! A round is cut by count and bytes into requests that go out side by side. Each holds a permit of a semaphore that all
 //! partitions share for its whole life, its waits between attempts included: a server that pushes back is asked by fewer,
-//! not by more. Writes that are few go together with those of other partitions (`company.rs`), one such request at a time. The
+//! not by more. Writes that are few go together with those of other partitions (`coalesce.rs`), one such request at a time. The
 //! permit is of that request then, and nobody holds one while waiting for the next attempt.
 //! Only the items that deserve it are sent again, with backoff and without a limit in number, until the
-//! [`Lease`] ends. Once it has, nothing more is sent; an item without an answer is then `Unanswered`, which says nothing
+//! [`RequestDeadline`] ends. Once it has, nothing more is sent; an item without an answer is then `Unanswered`, which says nothing
 //! about whether it was carried out.
 //!
 //! While credentials are refused (`credentials.rs`) one request at a time is sent; while an index refuses everything
 //! (`refusals.rs`), its items are sent again.
 
-mod company;
+mod coalesce;
 mod credentials;
 mod item;
 mod observer;
@@ -28,7 +28,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-pub use self::company::Company;
+pub use self::coalesce::BulkCoalescer;
 use self::item::{Item, Verdict};
 use self::observer::Waiting;
 pub use self::server::{ServerLimits, ServerState};
@@ -53,14 +53,14 @@ pub struct Limits {
 
 /// For how long a batch may send.
 #[derive(Debug, Clone)]
-pub struct Lease {
+pub struct RequestDeadline {
     /// Nothing is sent at or after this.
     pub deadline: Instant,
     /// Nothing is sent once this is cancelled; requests in flight are abandoned, waits end at once.
     pub cancel: CancellationToken,
 }
 
-impl Lease {
+impl RequestDeadline {
     /// The time that is left; `None` once the lease has ended.
     pub fn time_left(&self, now: Instant) -> Option<Duration> {
         let left = self.deadline.since(now);
@@ -80,13 +80,13 @@ pub enum Halt {
 
 /// Sends rounds. Cheap to clone; one for all partitions, or one each with the same permits.
 #[derive(Clone)]
-pub struct Rounds {
+pub struct RequestSender {
     /// Where to.
     pub elastic: Arc<dyn Elastic>,
     /// How many requests the whole worker may have under way. Never closed.
     pub permits: Arc<Semaphore>,
     /// Where small writes wait for those of others; `None`: each goes on its own.
-    pub company: Option<Arc<Company>>,
+    pub company: Option<Arc<BulkCoalescer>>,
     /// What all that send know of the server together.
     pub server: Arc<ServerState>,
     /// How often the same was read before: see [`Elastic::mget_again`].
@@ -101,14 +101,14 @@ pub struct Rounds {
     pub observer: Arc<dyn RoundsObserver>,
 }
 
-impl Rounds {
+impl RequestSender {
     /// Carries out operations. One outcome for each, in order.
-    pub async fn bulk(&self, ops: Vec<BulkOp>, lease: &Lease) -> Result<Vec<BulkOutcome>, Halt> {
+    pub async fn bulk(&self, ops: Vec<BulkOp>, lease: &RequestDeadline) -> Result<Vec<BulkOutcome>, Halt> {
         self.round(ops, lease).await
     }
 
     /// Reads documents. One outcome for each, in order.
-    pub async fn mget(&self, gets: Vec<Get>, lease: &Lease) -> Result<Vec<GetOutcome>, Halt> {
+    pub async fn mget(&self, gets: Vec<Get>, lease: &RequestDeadline) -> Result<Vec<GetOutcome>, Halt> {
         self.round(gets, lease).await
     }
 
@@ -126,13 +126,17 @@ impl Rounds {
         self.elastic.refresh(indices, self.limits.request_timeout).await
     }
 
-    async fn round<I: Item>(&self, items: Vec<I>, lease: &Lease) -> Result<Vec<I::Outcome>, Halt> {
+    async fn round<I: Item>(&self, items: Vec<I>, lease: &RequestDeadline) -> Result<Vec<I::Outcome>, Halt> {
         let requests = cut(items, &self.limits).into_iter().map(|items| self.request(items, lease));
         Ok(try_join_all(requests).await?.into_iter().flatten().collect())
     }
 
     /// One request and all its repetitions.
-    async fn request<I: Item>(&self, items: Vec<I>, lease: &Lease) -> Result<Vec<I::Outcome>, Halt> {
+    async fn request<I: Item>(
+        &self,
+        items: Vec<I>,
+        lease: &RequestDeadline,
+    ) -> Result<Vec<I::Outcome>, Halt> {
         let mut outcomes: Vec<_> = items.iter().map(|_| I::UNANSWERED).collect();
         let company = I::company(self, &items);
         let _permit = match company {
@@ -157,9 +161,9 @@ impl Rounds {
     async fn part<I: Item>(
         &self,
         mut part: Part<I>,
-        company: Option<&Arc<Company>>,
+        company: Option<&Arc<BulkCoalescer>>,
         outcomes: &mut [I::Outcome],
-        lease: &Lease,
+        lease: &RequestDeadline,
     ) -> Result<Option<(Part<I>, Part<I>)>, Halt> {
         let mut delays = self.retry.delays();
         // While credentials are refused: that this is the request that tries, and how often it did.
@@ -241,7 +245,7 @@ impl Rounds {
 
     /// Waits until a request may be sent; `None` if the lease ends first. While credentials are refused, gives the permit of the
     /// one request that tries.
-    async fn enter(&self, lease: &Lease) -> Option<Option<SemaphorePermit<'_>>> {
+    async fn enter(&self, lease: &RequestDeadline) -> Option<Option<SemaphorePermit<'_>>> {
         if !self.server.credentials.is_closed() {
             return Some(None);
         }
@@ -258,8 +262,8 @@ impl Rounds {
     async fn send<I: Item>(
         &self,
         items: &[I],
-        company: Option<&Arc<Company>>,
-        lease: &Lease,
+        company: Option<&Arc<BulkCoalescer>>,
+        lease: &RequestDeadline,
     ) -> Option<Result<Vec<I::Answer>, CallError>> {
         let started = self.clock.now();
         let timeout = lease.time_left(started)?.min(self.limits.request_timeout);
@@ -293,7 +297,7 @@ impl Rounds {
     }
 
     /// A permit to send; `None` if the lease ends first.
-    async fn permit(&self, lease: &Lease) -> Option<SemaphorePermit<'_>> {
+    async fn permit(&self, lease: &RequestDeadline) -> Option<SemaphorePermit<'_>> {
         let left = lease.time_left(self.clock.now())?;
         let _waiting = Waiting::begin(&*self.observer);
         tokio::select! {
@@ -306,7 +310,7 @@ impl Rounds {
 
     /// Waits for the next attempt, or for the end of the lease. The permit is kept even if the delay outlasts the lease:
     /// leaving early would bring the same items back with a fresh lease, and past what the server asked for.
-    async fn pause(&self, delay: Duration, lease: &Lease) {
+    async fn pause(&self, delay: Duration, lease: &RequestDeadline) {
         let Some(left) = lease.time_left(self.clock.now()) else {
             return;
         };
@@ -335,7 +339,12 @@ struct Left {
 
 impl<I: Item> Part<I> {
     /// Records what is settled and keeps what has to be sent again.
-    fn settle(&mut self, answers: Vec<I::Answer>, outcomes: &mut [I::Outcome], rounds: &Rounds) -> Left {
+    fn settle(
+        &mut self,
+        answers: Vec<I::Answer>,
+        outcomes: &mut [I::Outcome],
+        rounds: &RequestSender,
+    ) -> Left {
         let mut left = Left { error: None, unauthorized: None };
         let not_the_documents = I::not_the_documents(&self.items, &answers, &rounds.server);
         let (items, slots) = (std::mem::take(&mut self.items), std::mem::take(&mut self.slots));

@@ -1,4 +1,4 @@
-//! Rounds against a server that answers by script, in virtual time.
+//! RequestSender against a server that answers by script, in virtual time.
 
 use std::sync::Mutex;
 
@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 
 use super::*;
 use crate::base::ids::DocId;
-use crate::io::elastic::{AdminAnswer, AdminCall, BulkAnswer, GetAnswer, Guard, encode};
+use crate::io::elastic::{AdminAnswer, AdminCall, BulkAnswer, GetAnswer, WriteCondition, encode};
 
 /// Follows tokio's paused time.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl RoundsObserver for Counts {
 struct Bench {
     elastic: Arc<Scripted>,
     counts: Arc<Counts>,
-    rounds: Rounds,
+    rounds: RequestSender,
 }
 
 /// Four operations a request, one permit, 100 ms a call, delays up to a second.
@@ -126,7 +126,7 @@ fn bench(script: impl Fn(usize, &[String]) -> Reply + Send + Sync + 'static) -> 
         calls: Mutex::default(),
     });
     let counts = Arc::new(Counts::default());
-    let rounds = Rounds {
+    let rounds = RequestSender {
         elastic: elastic.clone(),
         permits: Arc::new(Semaphore::new(1)),
         company: None,
@@ -140,8 +140,11 @@ fn bench(script: impl Fn(usize, &[String]) -> Reply + Send + Sync + 'static) -> 
     Bench { elastic, counts, rounds }
 }
 
-fn lease(secs: u64) -> Lease {
-    Lease { deadline: Instant::from_start(Duration::from_secs(secs)), cancel: CancellationToken::new() }
+fn lease(secs: u64) -> RequestDeadline {
+    RequestDeadline {
+        deadline: Instant::from_start(Duration::from_secs(secs)),
+        cancel: CancellationToken::new(),
+    }
 }
 
 /// One operation for each letter.
@@ -149,7 +152,7 @@ fn ops(ids: &str) -> Vec<BulkOp> {
     let op = |id: char| BulkOp::Index {
         index: Index::Placements,
         id: DocId::from_key(Some(id.to_string().as_bytes())).unwrap(),
-        guard: Guard::Absent,
+        guard: WriteCondition::Absent,
         source: Bytes::from_static(b"{}"),
     };
     ids.chars().map(op).collect()
@@ -436,14 +439,14 @@ async fn an_answer_with_too_few_items_is_no_answer() {
 fn bench_with_company(script: impl Fn(usize, &[String]) -> Reply + Send + Sync + 'static) -> Bench {
     let mut bench = bench(script);
     bench.rounds.limits.max_operations = 40;
-    let Rounds { elastic, permits, clock, .. } = &bench.rounds;
-    bench.rounds.company = Some(Company::new(elastic.clone(), permits.clone(), clock.clone()));
+    let RequestSender { elastic, permits, clock, .. } = &bench.rounds;
+    bench.rounds.company = Some(BulkCoalescer::new(elastic.clone(), permits.clone(), clock.clone()));
     bench
 }
 
 impl Bench {
     /// Writes these at that time.
-    async fn bulk_at(&self, millis: u64, ids: &str, lease: &Lease) -> Vec<BulkOutcome> {
+    async fn bulk_at(&self, millis: u64, ids: &str, lease: &RequestDeadline) -> Vec<BulkOutcome> {
         tokio::time::sleep(Duration::from_millis(millis)).await;
         self.rounds.bulk(ops(ids), lease).await.unwrap()
     }
@@ -568,7 +571,7 @@ async fn whoever_is_cancelled_or_past_the_deadline_is_not_sent_with_others() {
     for ends_at in [60_000, 80] {
         let bench = bench_with_company(|_, ids| all(ids, 200));
         let (ends_at, long) = (Instant::from_start(Duration::from_millis(ends_at)), lease(60));
-        let ended = Lease { deadline: ends_at, cancel: CancellationToken::new() };
+        let ended = RequestDeadline { deadline: ends_at, cancel: CancellationToken::new() };
         let cancel = async {
             tokio::time::sleep(Duration::from_millis(50)).await;
             if ends_at == long.deadline {
@@ -597,8 +600,8 @@ async fn nobody_waits_for_ever_behind_a_slow_request() {
     bench.elastic = slow.clone();
     bench.rounds.elastic = slow.clone();
     bench.rounds.permits.add_permits(1);
-    let Rounds { permits, clock, .. } = &bench.rounds;
-    bench.rounds.company = Some(Company::new(slow, permits.clone(), clock.clone()));
+    let RequestSender { permits, clock, .. } = &bench.rounds;
+    bench.rounds.company = Some(BulkCoalescer::new(slow, permits.clone(), clock.clone()));
     let lease = lease(60);
     tokio::join!(
         bench.bulk_at(0, "a", &lease),

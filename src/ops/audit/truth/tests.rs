@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::*;
 use crate::base::ids::ShardId;
 use crate::base::position::{Epoch, Position};
-use crate::io::elastic::{BulkOp, Guard};
+use crate::io::elastic::{BulkOp, WriteCondition};
 use crate::io::maps::Floor;
 use crate::testkit::testing::id;
 use crate::testkit::testing::{MemoryElastic, six_faces};
@@ -88,8 +88,12 @@ async fn store(elastic: &MemoryElastic, name: &str, offset: i64, content: Option
     let at = Position::new(Epoch::default(), offset).unwrap();
     let shard = ShardId::new("f0").unwrap();
     let placement = Placement::new(at, content.map(|_| shard.clone()), []);
-    let write =
-        |index, source| BulkOp::Index { index, id: id(name), guard: Guard::ExternalOrEqual(at), source };
+    let write = |index, source| BulkOp::Index {
+        index,
+        id: id(name),
+        guard: WriteCondition::ExternalOrEqual(at),
+        source,
+    };
     let mut ops = vec![write(Index::Placements, placement.to_json())];
     if let Some(content) = content {
         ops.push(write(Index::Geoshard(shard), Bytes::copy_from_slice(content.as_bytes())));

@@ -15,7 +15,7 @@ use crate::base::ids::{DocId, ShardId};
 use crate::base::position::{Epoch, Position};
 use crate::core::placement::Placement;
 use crate::io::database::tests::{Fresh, each};
-use crate::io::elastic::{BulkOp, Elastic, Guard, Index};
+use crate::io::elastic::{BulkOp, Elastic, Index, WriteCondition};
 use crate::io::send::Destinations;
 use crate::ops::campaign::chunk;
 use crate::ops::campaign::store::NewCampaign;
@@ -137,7 +137,7 @@ async fn a_record_goes_to_the_partition_that_the_placement_names() {
     let placements = ids.iter().map(|id| BulkOp::Index {
         index: Index::Placements,
         id: DocId::from_key(Some(id.as_bytes())).unwrap(),
-        guard: Guard::Absent,
+        guard: WriteCondition::Absent,
         source: Placement::new(pos, Some(ShardId::new("f0").unwrap()), []).by_partition(Some(1)).to_json(),
     });
     rig.elastic.bulk(&placements.collect::<Vec<_>>(), PATIENCE).await.unwrap();

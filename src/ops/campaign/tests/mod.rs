@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::create::{Created, Room, Source, create};
+use super::create::{Created, SortOptions, Source, create};
 use super::reserve::{Lease, Reservation};
 use super::store::{Failed, NewCampaign, Store, StoreError};
 use super::*;
@@ -40,7 +40,7 @@ fn new(chunk: u32) -> NewCampaign {
 
 async fn make(store: &Store, new: &NewCampaign, ids: &str) -> Created {
     let list = Source::List(Box::new(Cursor::new(ids.to_owned())));
-    let room = Room { folder: std::env::temp_dir(), memory: 1 << 20 };
+    let room = SortOptions { folder: std::env::temp_dir(), memory: 1 << 20 };
     let stop = CancellationToken::new();
     create(store, new, list, &room, false, &stop, &|_| {}).await.unwrap().unwrap()
 }
@@ -108,7 +108,7 @@ async fn a_list_that_can_not_be_read_leaves_nothing() {
     for (_fresh, store) in stores().await {
         let bad = "\u{1}".repeat(600) + "\n";
         let list = Source::List(Box::new(Cursor::new(bad.repeat(intake::MAX_BAD + 1))));
-        let room = Room { folder: std::env::temp_dir(), memory: 1 << 20 };
+        let room = SortOptions { folder: std::env::temp_dir(), memory: 1 << 20 };
         let stop = CancellationToken::new();
         assert!(create(&store, &new(2), list, &room, false, &stop, &|_| {}).await.is_err());
         assert_eq!(store.list().await.unwrap(), []);

@@ -95,8 +95,8 @@ impl Batch {
     }
 
     /// What the batch changes, if every edge below `merged_to` of its source is counted already.
-    pub fn net(&self, mut merged_to: BTreeMap<Source, Position>) -> Net {
-        let mut net = Net::default();
+    pub fn net(&self, mut merged_to: BTreeMap<Source, Position>) -> NetDelta {
+        let mut net = NetDelta::default();
         // Borrowed texts: most values come up again and again, and each is copied once, at the end.
         let mut changes: HashMap<(&str, &str), i64, ahash::RandomState> = HashMap::default();
         for increment in &self.increments {
@@ -136,7 +136,7 @@ fn without_nul(text: &str) -> String {
 
 /// What a batch changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Net {
+pub struct NetDelta {
     /// Facet, value, by how much: never 0, each value once, in order.
     pub changes: Vec<(String, String, i64)>,
     /// For each source: everything below is counted.

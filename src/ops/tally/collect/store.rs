@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use super::batch::{Batch, Net, Partition, Source};
+use super::batch::{Batch, NetDelta, Partition, Source};
 use super::cloud::{Board, Cloud};
 use crate::base::position::Position;
 use crate::io::database::{
@@ -370,7 +370,7 @@ impl Store {
         let change = |wrong: &Difference| {
             (wrong.facet.clone(), wrong.value.clone(), wrong.found.saturating_sub(wrong.counted))
         };
-        let net = Net { changes: wrong.iter().map(change).collect(), ..Net::default() };
+        let net = NetDelta { changes: wrong.iter().map(change).collect(), ..NetDelta::default() };
         if !wrong.is_empty() {
             self.apply(&mut transaction, &net, &Batch::default()).await?;
         }
@@ -383,7 +383,7 @@ impl Store {
     async fn apply(
         &self,
         transaction: &mut Transaction,
-        net: &Net,
+        net: &NetDelta,
         batch: &Batch,
     ) -> Result<(Vec<(Count, i64)>, usize), DatabaseError> {
         let counts = add_counts(transaction, net).await?;
@@ -491,7 +491,10 @@ fn read_count(transaction: &Transaction, row: &Row) -> Result<(String, String, i
 type Count = (String, String, i64);
 
 /// Applies the changes, and gives every count that changed, as it is now, with its change. Rows that came to 0 go.
-async fn add_counts(transaction: &mut Transaction, net: &Net) -> Result<Vec<(Count, i64)>, DatabaseError> {
+async fn add_counts(
+    transaction: &mut Transaction,
+    net: &NetDelta,
+) -> Result<Vec<(Count, i64)>, DatabaseError> {
     let facets: Vec<&str> = net.changes.iter().map(|(facet, ..)| facet.as_str()).collect();
     let values: Vec<&str> = net.changes.iter().map(|(_, value, _)| value.as_str()).collect();
     let changes: Vec<i64> = net.changes.iter().map(|(.., by)| *by).collect();

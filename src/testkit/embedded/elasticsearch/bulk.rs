@@ -13,7 +13,7 @@ use super::error::EsError;
 use super::filter::Filter;
 use super::index::{Condition, Written};
 use super::store::{Content, Store};
-use crate::io::elastic::Stamp;
+use crate::io::elastic::SeqNo;
 
 /// The longest `_id`, in bytes.
 const MAX_ID_BYTES: usize = 512;
@@ -173,7 +173,7 @@ fn condition(verb: &str, meta: &Meta<'_>) -> Result<Condition, String> {
         return match (meta.if_seq_no, meta.if_primary_term) {
             _ if is_versioned => Err("compare and write operations can not use versioning".to_owned()),
             (Some(seq_no), Some(primary_term)) if primary_term > 0 => {
-                Ok(Condition::Unchanged(Stamp { seq_no, primary_term }))
+                Ok(Condition::Unchanged(SeqNo { seq_no, primary_term }))
             }
             (Some(_), _) => Err("ifSeqNo is set, but primary term is [0]".to_owned()),
             (None, term) => {

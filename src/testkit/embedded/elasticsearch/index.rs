@@ -18,7 +18,7 @@ use super::error::EsError;
 use super::geo::Point;
 use super::mapping;
 use crate::base::clock::Instant;
-use crate::io::elastic::Stamp;
+use crate::io::elastic::SeqNo;
 
 /// A state of a document.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub struct Doc {
 }
 
 /// Under which condition a write is carried out, and how the document's version goes on.
-pub type Condition = crate::io::elastic::condition::Condition<i64, Stamp>;
+pub type Condition = crate::io::elastic::condition::Condition<i64, SeqNo>;
 
 /// What a write left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,7 +214,7 @@ impl Index {
         let doc = self.docs.get(id);
         let remembered = self.tombstones.get(id).filter(|tombstone| self.is_remembered(tombstone, now));
         let current = doc.map(|doc| doc.version).or(remembered.map(|tombstone| tombstone.version));
-        let live = doc.map(|doc| Stamp { seq_no: doc.seq_no, primary_term: doc.primary_term });
+        let live = doc.map(|doc| SeqNo { seq_no: doc.seq_no, primary_term: doc.primary_term });
         if let Some(version) = condition.next_version(current, live) {
             return Ok(version);
         }
@@ -229,7 +229,7 @@ impl Index {
             Condition::ExternalOrEqual(new) => {
                 conflict(format!("current version [{current}] is higher than the one provided [{new}]"))
             }
-            Condition::Unchanged(Stamp { seq_no, primary_term }) => {
+            Condition::Unchanged(SeqNo { seq_no, primary_term }) => {
                 let found = doc.map_or_else(
                     || "but no document was found".to_owned(),
                     |doc| {

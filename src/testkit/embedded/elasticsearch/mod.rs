@@ -298,7 +298,7 @@ mod tests {
     use crate::base::clock::Instant;
     use crate::base::position::Position;
     use crate::io::elastic::http::{Auth, HttpElastic, HttpOptions};
-    use crate::io::elastic::{BulkOp, CallError, Elastic, Get, GetAnswer, Guard, Index};
+    use crate::io::elastic::{BulkOp, CallError, Elastic, Get, GetAnswer, Index, WriteCondition};
     use crate::testkit::testing::id;
 
     const LIMIT: Duration = Duration::from_secs(5);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     fn write(name: &str, version: u64, source: &'static str) -> BulkOp {
-        let guard = Guard::External(Position::from_version(version));
+        let guard = WriteCondition::External(Position::from_version(version));
         BulkOp::Index {
             index: Index::Meta,
             id: id(name),

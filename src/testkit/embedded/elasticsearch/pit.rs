@@ -22,7 +22,7 @@ struct Pit {
 
 /// All that are open.
 #[derive(Debug, Default)]
-pub(super) struct Pits(Mutex<Open>);
+pub(super) struct PointInTimes(Mutex<Open>);
 
 #[derive(Debug, Default)]
 struct Open {
@@ -30,7 +30,7 @@ struct Open {
     pits: HashMap<String, Pit>,
 }
 
-impl Pits {
+impl PointInTimes {
     /// Keeps what searches of `indices` see now. Gives its id.
     pub(super) fn open(
         &self,

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use super::error::EsError;
 use super::index::{Condition, Doc, Index, Written};
-use super::pit::Pits;
+use super::pit::PointInTimes;
 use super::{mapping, names};
 use crate::base::clock::{Clock, Instant};
 
@@ -26,7 +26,7 @@ pub struct Store {
     cluster_settings: RwLock<BTreeMap<String, String>>,
     auto_create_default: String,
     clock: Arc<dyn Clock>,
-    pits: Pits,
+    pits: PointInTimes,
     /// Bytes of all current sources.
     stored: Arc<AtomicU64>,
     max_stored: u64,
@@ -51,7 +51,7 @@ impl Store {
             cluster_settings: RwLock::default(),
             auto_create_default: auto_create.to_owned(),
             clock,
-            pits: Pits::default(),
+            pits: PointInTimes::default(),
             stored: Arc::default(),
             max_stored,
             made: AtomicU64::new(0),
@@ -59,7 +59,7 @@ impl Store {
     }
 
     /// Points in time.
-    pub(super) fn pits(&self) -> &Pits {
+    pub(super) fn pits(&self) -> &PointInTimes {
         &self.pits
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::core::mover::Said;
+use crate::core::mover::SourceAnswer;
 use crate::core::write::{Body, PatchMove};
 use crate::testkit::testing::id;
 use crate::testkit::testing::rules;
@@ -63,23 +63,23 @@ fn settle(ledger: &mut Ledger, entries: Vec<Entry>, outcome: &Outcome) -> Settle
     let settled = entries.into_iter().map(|entry| Settled {
         entry,
         outcome: outcome.clone(),
-        touched: Touched::default(),
+        touched: AffectedShards::default(),
     });
     ledger.settle(settled.collect(), NOW)
 }
 
 fn unanswered() -> Outcome {
-    Outcome::Again { reason: mover::UNANSWERED, carry: Carry::default() }
+    Outcome::Again { reason: mover::UNANSWERED, carry: RetryState::default() }
 }
 
 fn unreadable() -> Outcome {
-    Outcome::Again { reason: "unreadable_placement", carry: Carry::default() }
+    Outcome::Again { reason: "unreadable_placement", carry: RetryState::default() }
 }
 
 /// The placement was set back after Elasticsearch had refused the document.
 fn set_back() -> Outcome {
     let refusal = Some(Refusal { reason: "test", detail: String::new() });
-    Outcome::Again { reason: mover::SET_BACK, carry: Carry { refusal, ..Carry::default() } }
+    Outcome::Again { reason: mover::SET_BACK, carry: RetryState { refusal, ..RetryState::default() } }
 }
 
 /// A fold of several records was refused in place.
@@ -105,10 +105,10 @@ fn an_answer_is_not_kept_while_its_entry_waits_for_long() {
     ledger.take(write, at(1));
     let bytes = ledger.bytes();
     let fetch = |ledger: &mut Ledger, batch, now: Instant| {
-        let settled = |entry| Settled { entry, outcome: Outcome::Fetch, touched: Touched::default() };
+        let settled = |entry| Settled { entry, outcome: Outcome::Fetch, touched: AffectedShards::default() };
         ledger.settle(Vec::into_iter(batch).map(settled).collect(), now);
         let question = ledger.take_questions().remove(0);
-        ledger.answered(&question, Said::Document(r#"{"location":"1,2"}"#.into()), Held::none());
+        ledger.answered(&question, SourceAnswer::Document(r#"{"location":"1,2"}"#.into()), Held::none());
     };
     let batch = ledger.hand_out(10, usize::MAX, NOW);
     fetch(&mut ledger, batch, NOW);
@@ -118,7 +118,7 @@ fn an_answer_is_not_kept_while_its_entry_waits_for_long() {
     for _ in 0..4 {
         let batch = ledger.hand_out(10, usize::MAX, now);
         keeps.push(batch[0].fetched.is_some());
-        let settled = |entry| Settled { entry, outcome: unreadable(), touched: Touched::default() };
+        let settled = |entry| Settled { entry, outcome: unreadable(), touched: AffectedShards::default() };
         ledger.settle(batch.into_iter().map(settled).collect(), now);
         now = now + Duration::from_secs(10);
     }
@@ -193,7 +193,7 @@ fn a_batch_has_so_many_documents_and_about_so_many_bytes_but_at_least_one() {
         let size = batch.len();
         settle(&mut ledger, batch, &Outcome::Parked { until: position(100) });
         let parked: Vec<_> = ledger.parked.keys().cloned().collect();
-        parked.iter().for_each(|id| ledger.unpark(id, Carry::default()));
+        parked.iter().for_each(|id| ledger.unpark(id, RetryState::default()));
         size
     };
     assert_eq!(size(3, usize::MAX), 3);
@@ -220,14 +220,14 @@ fn an_entry_that_comes_back_brings_what_it_knows_to_the_next_batch_once() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 1)]);
     let batch = ledger.hand_out(1, usize::MAX, NOW);
-    assert_eq!(batch[0].carry, Carry::default());
-    let carry = Carry { finish_recorded: true, ..Carry::default() };
+    assert_eq!(batch[0].carry, RetryState::default());
+    let carry = RetryState { finish_recorded: true, ..RetryState::default() };
     let settlement = settle(&mut ledger, batch, &Outcome::Again { reason: "test", carry: carry.clone() });
     assert_eq!(settlement.again, BTreeMap::from([("test", 1)]));
     let batch = ledger.hand_out(1, usize::MAX, NOW);
     assert_eq!(batch[0].carry, carry);
     settle(&mut ledger, batch, &unreadable());
-    assert_eq!(ledger.hand_out(1, usize::MAX, NOW)[0].carry, Carry::default());
+    assert_eq!(ledger.hand_out(1, usize::MAX, NOW)[0].carry, RetryState::default());
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn an_entry_that_comes_back_again_and_again_is_retried_after_growing_pauses() {
         let settled = batch.into_iter().map(|entry| Settled {
             entry,
             outcome: unreadable(),
-            touched: Touched::default(),
+            touched: AffectedShards::default(),
         });
         ledger.settle(settled.collect(), at(second));
     }
@@ -416,7 +416,7 @@ fn a_parked_entry_is_released_by_the_record_it_waits_for() {
     let batch = ledger.hand_out(9, usize::MAX, NOW);
     assert_eq!(ids(&batch), ["a", "b"]);
     assert_eq!((batch[0].fold.first, batch[0].fold.last), (position(10), position(15)));
-    assert_eq!(batch[0].carry, Carry::default());
+    assert_eq!(batch[0].carry, RetryState::default());
     let settlement = settle(&mut ledger, batch, &DONE);
     assert_eq!((settlement.folded, ledger.bytes(), ledger.watermark()), (2, 0, Some(16)));
 }
@@ -426,7 +426,7 @@ fn a_parked_entry_is_released_by_a_record_beyond_the_one_it_waits_for() {
     let mut ledger = parked();
     take(&mut ledger, &[("a", 17)]);
     let batch = ledger.hand_out(9, usize::MAX, NOW);
-    assert_eq!((batch[0].fold.last, &batch[0].carry), (position(17), &Carry::default()));
+    assert_eq!((batch[0].fold.last, &batch[0].carry), (position(17), &RetryState::default()));
 }
 
 #[test]
@@ -460,7 +460,7 @@ fn parking_for_what_was_read_meanwhile_releases_at_once() {
     settle(&mut ledger, batch.clone(), &Outcome::Parked { until: position(12) });
     assert_eq!(ledger.parked(), 0, "12 is folded in already");
     let mut batch = ledger.hand_out(1, usize::MAX, NOW);
-    assert_eq!((batch[0].fold.last, &batch[0].carry), (position(12), &Carry::default()));
+    assert_eq!((batch[0].fold.last, &batch[0].carry), (position(12), &RetryState::default()));
     settle(&mut ledger, batch, &Outcome::Parked { until: position(13) });
     batch = ledger.hand_out(1, usize::MAX, NOW);
     assert!(batch[0].carry.finish_recorded, "13 was passed");
@@ -597,7 +597,7 @@ impl Checked {
                 self.send_rejected();
             }
             Step::Bad => {
-                self.ledger.letter_sent(self.next);
+                self.ledger.dead_letter_queued(self.next);
                 self.ledger.read_up_to(self.next + 1);
                 self.unfinished.insert(self.next);
                 self.letters.push_back((self.next, vec![self.next]));
@@ -651,7 +651,7 @@ impl Checked {
                     DONE
                 }
             };
-            settled.push(Settled { entry, outcome, touched: Touched::default() });
+            settled.push(Settled { entry, outcome, touched: AffectedShards::default() });
         }
         let settlement = self.ledger.settle(settled, NOW);
         assert_eq!(settlement.undeliverable.len(), undeliverable);
@@ -734,12 +734,15 @@ fn what_was_done_says_where_and_what_moved() {
     let entries = ledger.hand_out(10, usize::MAX, NOW);
     let done = || Outcome::Done(Done::Indexed { moved: false });
     let outcomes = [
-        (done(), Touched { target: Some(shard("to")), sources: vec![shard("from")] }),
-        (Outcome::Done(Done::AlreadyApplied), Touched { target: Some(shard("to")), sources: Vec::new() }),
+        (done(), AffectedShards { target: Some(shard("to")), sources: vec![shard("from")] }),
+        (
+            Outcome::Done(Done::AlreadyApplied),
+            AffectedShards { target: Some(shard("to")), sources: Vec::new() },
+        ),
         // Not done yet: it says so when it is.
         (
-            Outcome::Again { reason: "conflict", carry: Carry::default() },
-            Touched { target: Some(shard("later")), sources: Vec::new() },
+            Outcome::Again { reason: "conflict", carry: RetryState::default() },
+            AffectedShards { target: Some(shard("later")), sources: Vec::new() },
         ),
     ];
     let settled = entries.into_iter().zip(outcomes);

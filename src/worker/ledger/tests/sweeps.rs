@@ -3,7 +3,7 @@
 use super::*;
 use crate::core::mover::{Sweep, Swept};
 use crate::core::placement::{Known, Placement};
-use crate::io::elastic::Stamp;
+use crate::io::elastic::SeqNo;
 
 fn shard(id: &str) -> ShardId {
     ShardId::new(id).unwrap()
@@ -12,7 +12,7 @@ fn shard(id: &str) -> ShardId {
 /// What an entry of the records from `first` to `last` has left to delete in `a`, moved to `target`.
 fn sweep(first: i64, last: i64, target: Option<&str>) -> Sweep {
     let placement = Placement::new(position(last), target.map(shard), [shard("a")]);
-    let known = Known::new(placement, Stamp { seq_no: 1, primary_term: 1 });
+    let known = Known::new(placement, SeqNo { seq_no: 1, primary_term: 1 });
     Sweep { id: id("x"), known, at: position(last), records: (position(first), position(last)) }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::io::claims::{Claim, Claimed, claim_key};
-use crate::io::elastic::{BulkOp, Elastic, Guard, Index};
+use crate::io::elastic::{BulkOp, Elastic, Index, WriteCondition};
 
 impl Rig {
     /// Another worker takes the partition over; it keeps the claim while it runs.
@@ -185,7 +185,7 @@ async fn zombies_are_judged_by_the_longest_deadline_of_those_that_had_the_partit
         assignment: "1-1".into(),
         ended_ms: None,
     };
-    let (index, id, guard) = (Index::Meta, claim_key("topic", 0), Guard::Absent);
+    let (index, id, guard) = (Index::Meta, claim_key("topic", 0), WriteCondition::Absent);
     let op = BulkOp::Index { index, id, guard, source: claim.to_json() };
     rig.elastic.bulk(&[op], Duration::from_secs(1)).await.unwrap();
     rig.look().await;

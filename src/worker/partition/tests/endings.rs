@@ -174,8 +174,10 @@ async fn a_task_that_panics_before_it_runs_stops_its_partition_for_all_to_see() 
 #[tokio::test(start_paused = true)]
 async fn a_partition_that_is_stopped_at_its_first_record_holds_no_permit() {
     let mut rig = Rig::following();
-    let lease =
-        Lease { deadline: rig.clock.now() + Duration::from_secs(60), cancel: CancellationToken::new() };
+    let lease = RequestDeadline {
+        deadline: rig.clock.now() + Duration::from_secs(60),
+        cancel: CancellationToken::new(),
+    };
     rig.memory.remember_watermarks(Epoch::new(1).unwrap(), &[(0, 100)], &lease).await.unwrap();
     rig.set_maps(&unwritten().begin(two_halves()).unwrap()).await;
     rig.look().await;

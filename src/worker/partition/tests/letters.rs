@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::core::placement::Placement;
-use crate::io::elastic::{BulkOp, Elastic, Guard, Index};
+use crate::io::elastic::{BulkOp, Elastic, Index, WriteCondition};
 
 #[tokio::test(start_paused = true)]
 async fn bad_records_go_to_the_dead_letters_and_hold_the_watermark_until_they_are_there() {
@@ -87,8 +87,12 @@ async fn placed_by_partition_3(rig: &Rig, id: &str) {
     let pos = Position::new(Epoch::new(1).unwrap(), 10).unwrap();
     let placement = Placement::new(pos, Some(ShardId::new("f0").unwrap()), []).by_partition(Some(3));
     let id = DocId::from_key(Some(id.as_bytes())).unwrap();
-    let op =
-        BulkOp::Index { index: Index::Placements, id, guard: Guard::Absent, source: placement.to_json() };
+    let op = BulkOp::Index {
+        index: Index::Placements,
+        id,
+        guard: WriteCondition::Absent,
+        source: placement.to_json(),
+    };
     rig.elastic.bulk(&[op], Duration::from_secs(10)).await.unwrap();
 }
 

@@ -42,7 +42,7 @@ use crate::worker::budget::{Budget, Limits};
 use crate::worker::dead_letter::{Letter, Origin};
 use crate::worker::distribution::action::{Action, Failure};
 use crate::worker::distribution::last_runs::LastRuns;
-use crate::worker::distribution::{Job, Surroundings};
+use crate::worker::distribution::{Dependencies, Job};
 use crate::worker::topic_watch::{Describe, TopicWatch};
 
 /// Old copies go at once, where nothing else is said.
@@ -57,7 +57,7 @@ struct KeptLetters {
     open: watch::Sender<bool>,
 }
 
-impl LetterBox for KeptLetters {
+impl DeadLetterSink for KeptLetters {
     fn deliver(&self, letters: Vec<Letter>) -> BoxFuture<'_, ()> {
         async move {
             let mut open = self.open.subscribe();
@@ -114,7 +114,7 @@ struct Rig {
     limits: watch::Sender<limits::Limits>,
     kept_records: Arc<KeptRecords>,
     cache_share: Arc<CacheShare>,
-    bench: Arc<Bench>,
+    bench: Arc<WorkerContext>,
     /// Told when to look; see [`Rig::following`].
     watcher: Option<Watcher>,
     /// See [`Rig::look_at_topic`].
@@ -202,7 +202,7 @@ fn distributor(
         store_key: String::new(),
         metrics: metrics.distribution("notify"),
     };
-    let around = Surroundings {
+    let around = Dependencies {
         topic: "topic".into(),
         last_runs: Arc::new(LastRuns::in_memory()),
         dead_letters: Some(letters.clone()),
@@ -279,7 +279,7 @@ impl Rig {
         follows: bool,
         counts: Option<(FacetRules, Arc<Counting>)>,
         action: Option<Arc<dyn Action>>,
-        (on_missing, refeed, registry): (OnMissing, Option<Feeder>, Option<Registry>),
+        (on_missing, refeed, registry): (OnMissing, Option<SourceFetcher>, Option<Registry>),
         (elastic, moves): (Option<Arc<MemoryElastic>>, Moves),
     ) -> Self {
         let (tally, counting) = counts.unzip();
@@ -293,7 +293,7 @@ impl Rig {
         let retry = RetryPolicy { initial: Duration::from_millis(100), max: Duration::from_secs(1) };
         let permits = Arc::new(Semaphore::new(4));
         let turns = Arc::new(Semaphore::new(2));
-        let rounds = Rounds {
+        let rounds = RequestSender {
             elastic: elastic.clone(),
             permits: permits.clone(),
             company: None,
@@ -347,7 +347,7 @@ impl Rig {
         let (fatal_sender, fatal) = mpsc::unbounded_channel();
         let visibility = Visibility::new(rounds.clone(), metrics.clone());
         tokio::spawn(visibility.clone().run(CancellationToken::new()));
-        let bench = Arc::new(Bench {
+        let bench = Arc::new(WorkerContext {
             topic: "topic".into(),
             partitions,
             partitioner: Partitioner::Murmur2,
@@ -369,7 +369,7 @@ impl Rig {
             refeed,
             distributor: distributor(&letters, &clock, &metrics, action),
             reread: Some(kept_records.clone()),
-            dead_letters: has_dead_letters.then(|| letters.clone() as Arc<dyn LetterBox>),
+            dead_letters: has_dead_letters.then(|| letters.clone() as Arc<dyn DeadLetterSink>),
             counting,
             retry,
             traces: Traces::default(),

@@ -7,7 +7,7 @@ use crate::core::offsets::Lost;
 async fn a_rewound_partition_is_refused() {
     let mut rig = Rig::start();
     let far = rig.clock.now() + Duration::from_secs(60);
-    let lease = Lease { deadline: far, cancel: CancellationToken::new() };
+    let lease = RequestDeadline { deadline: far, cancel: CancellationToken::new() };
     rig.memory.remember_watermarks(Epoch::new(1).unwrap(), &[(0, 100)], &lease).await.unwrap();
     rig.index(99, "a", 1, 1);
     rig.index(100, "a", 1, 2);
@@ -90,7 +90,7 @@ async fn a_partition_with_nothing_but_markers_is_passed_too() {
 async fn an_end_below_what_is_remembered_is_a_rewind() {
     let mut rig = Rig::start();
     let far = rig.clock.now() + Duration::from_secs(60);
-    let lease = Lease { deadline: far, cancel: CancellationToken::new() };
+    let lease = RequestDeadline { deadline: far, cancel: CancellationToken::new() };
     rig.memory.remember_watermarks(Epoch::new(1).unwrap(), &[(0, 100)], &lease).await.unwrap();
     rig.published.tell(|known| known.read_to = Some(90));
     rig.until("it says so", |rig| rig.health.missing().contains_key(&stopped_part(0))).await;
@@ -127,7 +127,7 @@ async fn what_is_gone_since_the_remembered_offset_is_lost_if_the_groups_offsets_
     {
         let mut rig = Rig::start();
         let far = rig.clock.now() + Duration::from_secs(60);
-        let lease = Lease { deadline: far, cancel: CancellationToken::new() };
+        let lease = RequestDeadline { deadline: far, cancel: CancellationToken::new() };
         let epoch = Epoch::new(remembered_in).unwrap();
         rig.memory.remember_watermarks(epoch, &[(0, 100)], &lease).await.unwrap();
         rig.published.tell(|known| known.first = first);

@@ -1,13 +1,13 @@
 //! A partition that waits for the source of truth, which here is the test.
 
 use super::*;
-use crate::core::mover::{Refusal, Said};
+use crate::core::mover::{Refusal, SourceAnswer};
 use crate::worker::refeed::Waiting;
 
 type Source = mpsc::UnboundedReceiver<Waiting>;
 
 fn fed(on_missing: OnMissing) -> (Rig, Source) {
-    let (feeder, source) = Feeder::stand_in();
+    let (feeder, source) = SourceFetcher::stand_in();
     let rig = Rig::build_with(
         batching(),
         true,
@@ -24,8 +24,8 @@ fn refeed(rig: &Rig, offset: i64, id: &str) {
     rig.send(offset, id, None, Some("refeed"));
 }
 
-fn said(lon: i32, n: i64) -> Said {
-    Said::Document(document(lon, n).into())
+fn said(lon: i32, n: i64) -> SourceAnswer {
+    SourceAnswer::Document(document(lon, n).into())
 }
 
 async fn question(rig: &mut Rig, source: &mut Source) -> Waiting {
@@ -129,7 +129,7 @@ async fn what_the_source_does_not_have_any_more_is_deleted() {
     rig.index(0, "x", 1, 1);
     rig.until_watermark(1).await;
     refeed(&rig, 1, "x");
-    question(&mut rig, &mut source).await.answer(Said::Gone);
+    question(&mut rig, &mut source).await.answer(SourceAnswer::Gone);
     rig.until_watermark(2).await;
     assert_eq!(rig.elastic.document("x"), None);
     assert_eq!(rig.counts()["deleted"], 1);
@@ -147,7 +147,7 @@ async fn a_patch_or_a_touch_of_what_is_not_there_fetches_it() {
     rig.until_watermark(2).await;
     assert_eq!(rig.elastic.document("y"), Some(document(1, 5)));
     rig.send(2, "z", Some(r#"{"n":9}"#), Some("patch"));
-    question(&mut rig, &mut source).await.answer(Said::Gone);
+    question(&mut rig, &mut source).await.answer(SourceAnswer::Gone);
     rig.until_watermark(3).await;
     assert_eq!((rig.elastic.document("z"), rig.counts()["dropped"]), (None, 1));
     assert_eq!(rig.letters(), []);
@@ -160,7 +160,7 @@ async fn what_can_not_be_placed_is_a_dead_letter_and_so_is_a_refeed_without_a_so
     rig.until_watermark(1).await;
     refeed(&rig, 1, "x");
     let refusal = Refusal { reason: "no_location", detail: "it has none".to_owned() };
-    question(&mut rig, &mut source).await.answer(Said::Unusable(refusal));
+    question(&mut rig, &mut source).await.answer(SourceAnswer::Unusable(refusal));
     rig.until_watermark(2).await;
     assert_eq!(rig.letters(), [(1, 1, "write", "no_location")]);
     assert_eq!(rig.elastic.document("x"), Some(document(1, 1)), "it stays as it was");
@@ -187,7 +187,7 @@ async fn who_comes_after_a_crash_writes_what_was_fetched_before_it() {
     let elastic = rig.elastic.clone();
     let before = elastic.document("x");
 
-    let (feeder, mut source) = Feeder::stand_in();
+    let (feeder, mut source) = SourceFetcher::stand_in();
     let fed = (OnMissing::Refeed, Some(feeder), None);
     let mut next = Rig::build_with(batching(), true, false, None, None, fed, (Some(elastic), REALTIME));
     refeed(&next, 0, "x");

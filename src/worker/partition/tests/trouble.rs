@@ -199,20 +199,21 @@ async fn a_partition_that_ends_waits_between_the_attempts_at_what_never_gets_don
 }
 
 async fn damage_placement(rig: &Rig, id: &str) {
-    use crate::io::elastic::{BulkOp, Elastic, Guard, Index};
+    use crate::io::elastic::{BulkOp, Elastic, Index, WriteCondition};
     let id = DocId::from_key(Some(id.as_bytes())).unwrap();
     let source = Bytes::from_static(b"[]");
-    let op = BulkOp::Index { index: Index::Placements, id, guard: Guard::Absent, source };
+    let op = BulkOp::Index { index: Index::Placements, id, guard: WriteCondition::Absent, source };
     rig.elastic.bulk(&[op], Duration::from_secs(1)).await.unwrap();
 }
 
 async fn mend_placement(rig: &Rig, id: &str) {
-    use crate::io::elastic::{BulkOp, Elastic, Get, GetAnswer, Guard, Index};
+    use crate::io::elastic::{BulkOp, Elastic, Get, GetAnswer, Index, WriteCondition};
     let id = DocId::from_key(Some(id.as_bytes())).unwrap();
     let get = Get { index: Index::Placements, id: id.clone() };
     let answers = rig.elastic.mget(&[get], Duration::from_secs(1)).await.unwrap();
     let [GetAnswer::Found(found)] = &answers[..] else { panic!("{answers:?}") };
     let source = crate::core::placement::Placement::new(Position::from_version(1), None, []).to_json();
-    let op = BulkOp::Index { index: Index::Placements, id, guard: Guard::Unchanged(found.stamp), source };
+    let op =
+        BulkOp::Index { index: Index::Placements, id, guard: WriteCondition::Unchanged(found.stamp), source };
     rig.elastic.bulk(&[op], Duration::from_secs(1)).await.unwrap();
 }

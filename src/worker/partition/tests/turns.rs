@@ -129,7 +129,7 @@ async fn gauges_keep_up_while_records_never_pause() {
     }
     let text = rig.metrics.render().unwrap();
     let dirty =
-        text.lines().find_map(|line| line.strip_prefix("geofold_dirty_ids{partition=\"0\"} ")).unwrap();
+        text.lines().find_map(|line| line.strip_prefix("geofold_dirty_documents{partition=\"0\"} ")).unwrap();
     assert!(dirty.parse::<i64>().unwrap() > 1000, "{dirty}");
 }
 

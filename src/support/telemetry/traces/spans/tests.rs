@@ -10,7 +10,7 @@ use rdkafka::message::Header;
 use super::*;
 use crate::base::position::Position;
 use crate::base::requests::Unobserved;
-use crate::core::mover::{Carry, Done, Refusal, Touched};
+use crate::core::mover::{AffectedShards, Done, Refusal, RetryState};
 use crate::core::write::{Body, Fold, Write};
 use crate::testkit::testing::{id, rules};
 
@@ -59,11 +59,11 @@ impl Rig {
 fn entry(key: &str) -> Entry {
     let write = Write { id: id(key), position: Position::from_version(7), body: Body::Touch };
     let (id, fold) = Fold::from_write(write, |at| rules().map.locate(at).clone());
-    Entry { id, fold: Arc::new(fold), carry: Carry::default(), fetched: None }
+    Entry { id, fold: Arc::new(fold), carry: RetryState::default(), fetched: None }
 }
 
 fn settled(entry: &Entry, outcome: Outcome) -> Settled {
-    Settled { entry: entry.clone(), outcome, touched: Touched::default() }
+    Settled { entry: entry.clone(), outcome, touched: AffectedShards::default() }
 }
 
 fn observer() -> Arc<dyn RoundsObserver> {
@@ -78,7 +78,7 @@ fn a_records_span_lasts_until_a_batch_has_done_it_and_each_of_its_batches_has_a_
     let traced = rig.traces.begin(std::slice::from_ref(&entry), observer());
     traced.request(RequestKind::Bulk, 1, 10, TOOK, true);
     assert!(rig.ended("process t").is_empty(), "an answer may be a refusal");
-    let again = Outcome::Again { reason: "lost", carry: Carry::default() };
+    let again = Outcome::Again { reason: "lost", carry: RetryState::default() };
     rig.traces.end(&[settled(&entry, again)]);
     assert!(rig.ended("process t").is_empty(), "it joins the next batch");
 

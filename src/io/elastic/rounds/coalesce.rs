@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 type Answers = Result<Vec<BulkAnswer>, CallError>;
 
 /// See the top of this file. One for all partitions of a worker.
-pub struct Company {
+pub struct BulkCoalescer {
     elastic: Arc<dyn Elastic>,
     permits: Arc<Semaphore>,
     clock: Arc<dyn Clock>,
@@ -38,20 +38,20 @@ pub struct Company {
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<Member>,
+    waiting: VecDeque<PendingBulk>,
     /// Tasks that send what waits. Never 0 while anything waits.
     drivers: usize,
 }
 
 /// What one batch wants written.
-struct Member {
+struct PendingBulk {
     ops: Vec<BulkOp>,
     bytes: usize,
     deadline: Instant,
     answer: oneshot::Sender<Answers>,
 }
 
-impl Company {
+impl BulkCoalescer {
     /// Each request that is sent holds one of the permits.
     pub fn new(elastic: Arc<dyn Elastic>, permits: Arc<Semaphore>, clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self { elastic, permits, clock, queue: Mutex::default() })
@@ -75,7 +75,7 @@ impl Company {
         let deadline = self.clock.now() + timeout;
         let is_first = {
             let mut queue = self.queue();
-            queue.waiting.push_back(Member { ops: ops.to_vec(), bytes, deadline, answer });
+            queue.waiting.push_back(PendingBulk { ops: ops.to_vec(), bytes, deadline, answer });
             let is_first = queue.drivers == 0;
             queue.drivers += usize::from(is_first);
             is_first
@@ -127,7 +127,7 @@ impl Company {
 
 /// Sends what waits until nothing does.
 struct Driver {
-    company: Arc<Company>,
+    company: Arc<BulkCoalescer>,
     limits: Limits,
     is_over: bool,
 }
@@ -144,7 +144,7 @@ impl Driver {
     }
 
     /// As many of those that wait as fit into one request; `None` if nobody waits, and this driver is over then.
-    fn next_members(&mut self) -> Option<Vec<Member>> {
+    fn next_members(&mut self) -> Option<Vec<PendingBulk>> {
         let now = self.company.clock.now();
         let (mut operations, mut bytes) = (0, 0);
         let mut members = Vec::new();
@@ -169,10 +169,10 @@ impl Driver {
         Some(members)
     }
 
-    async fn send(&self, members: Vec<Member>) {
+    async fn send(&self, members: Vec<PendingBulk>) {
         let mut ops = Vec::with_capacity(members.iter().map(|member| member.ops.len()).sum());
         let mut parts = Vec::with_capacity(members.len());
-        for Member { ops: own, deadline, answer, .. } in members {
+        for PendingBulk { ops: own, deadline, answer, .. } in members {
             parts.push((own.len(), deadline, answer));
             ops.extend(own);
         }
