@@ -291,6 +291,25 @@ mod tests {
         assert!(look(&mut owner, &mut stored, at(70)));
     }
 
+    /// The worst that comes of it that a claim does not say how old its owner's assignment is.
+    #[test]
+    fn whoever_is_assigned_and_followed_before_its_first_claim_holds_the_owner_up_and_no_more() {
+        let mut stored = Stored::default();
+        // Stopped right after its assignment, and followed when its session had timed out.
+        let (mut late, mut owner) = (slot("late", at(0), D), slot("owner", at(46), D));
+        assert!(look(&mut owner, &mut stored, at(46)));
+        assert!(look(&mut late, &mut stored, at(59)), "it does not know yet");
+        assert!(
+            !look(&mut owner, &mut stored, at(66)),
+            "never two of them for longer than between two looks"
+        );
+        // The group tells it, and it lets go.
+        assert!(!look(&mut owner, &mut stored, at(126)) && look(&mut owner, &mut stored, at(127)));
+        let taken = owner.standing.taken;
+        assert_eq!(taken, Some(Taken { at: at(127), deadline: D, zombies: 2 * D }), "another ownership");
+        assert!(!look(&mut late, &mut stored, at(128)));
+    }
+
     #[test]
     fn the_longest_deadline_of_all_who_may_act_goes_from_claim_to_claim_until_it_has_passed_twice() {
         let mut stored = Stored::default();

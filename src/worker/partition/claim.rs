@@ -46,6 +46,15 @@ impl Ownership {
 }
 
 impl Task {
+    /// Whether anybody but this owner may act on records that it never reads. Also right after an owner that has ended in good order:
+    /// somebody who was assigned the partition between the two, and has not claimed it yet, can still claim it within a deadline of
+    /// that; this owner begins no batch later than another one after that.
+    pub(super) fn anybody_else_may_act(&self) -> bool {
+        let deadline = self.partition.bench.batching.deadline;
+        let now = self.now();
+        self.ownership.zombies_may_act(now) || now <= self.assigned_at + deadline.saturating_mul(2)
+    }
+
     /// Takes note of how the claim stands, and tells of a claim that was lost.
     pub(super) fn follow_claim(&mut self) {
         let standing = self.claim.standing();

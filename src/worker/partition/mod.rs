@@ -641,8 +641,8 @@ impl Task {
         desk.committed = self.committed();
         desk.separates = self.partition.bench.reread.is_some();
         desk.max_copy_bytes = self.batching.max_bytes;
-        // An earlier owner may still act on a record that compaction has taken from this one's sight.
-        let zombie_may_act = self.ownership.zombies_may_act(self.now());
+        // Somebody else may still act on a record that compaction has taken from this one's sight.
+        let zombie_may_act = self.anybody_else_may_act();
         let two_maps = self.acting.has_two() && !sabotage::is(Sabotage::InPlaceWithTwoMaps);
         desk.rules.announce_all =
             self.partition.bench.rules.announce_all || two_maps || (self.saw_gap && zombie_may_act);

@@ -174,6 +174,45 @@ async fn a_worker_that_may_have_left_a_request_behind_is_waited_for() {
     assert!(is_waited_for(&mut rig).await, "a request had no answer");
 }
 
+/// Somebody was assigned the partition in between, and was stopped before it had claimed it.
+#[tokio::test(start_paused = true)]
+async fn after_a_gap_every_placement_is_written_also_where_the_owner_before_has_ended_in_good_order() {
+    let mut rig = Rig::following();
+    let claim = Claim {
+        generation: 0,
+        owner: "old".into(),
+        deadline_ms: 60_000,
+        assignment: "1-1".into(),
+        ended_ms: Some(0),
+    };
+    let (index, id, guard) = (Index::Meta, claim_key("topic", 0), WriteCondition::Absent);
+    let op = BulkOp::Index { index, id, guard, source: claim.to_json() };
+    rig.elastic.bulk(&[op], Duration::from_secs(1)).await.unwrap();
+    let (keeper, claims) = keeper(&rig.elastic, &rig.clock, "in between", batching().deadline);
+    rig.look().await;
+    assert_eq!(placements_written(&mut rig, 0, "a").await, 1, "a new document");
+    assert_eq!(placements_written(&mut rig, 1, "a").await, 0, "in place");
+    // Compaction took 2 to 6.
+    assert_eq!(placements_written(&mut rig, 7, "a").await, 1, "whoever is in between may have read them");
+    rig.pass(Duration::from_secs(50)).await;
+    let claimed = claims.claim(0, 0);
+    keeper.look().await;
+    assert!(claimed.standing().taken.is_some(), "it may claim it, and act on them");
+    drop(claimed);
+
+    let mut rig = Rig::following();
+    rig.look().await;
+    let mut written = Vec::new();
+    for (offset, later) in [(0, 0), (7, 0), (8, 118), (9, 4)] {
+        for _ in 0..later / 2 {
+            rig.pass(Duration::from_secs(2)).await;
+            rig.look().await;
+        }
+        written.push(placements_written(&mut rig, offset, "a").await);
+    }
+    assert_eq!(written, [1, 1, 1, 0], "until it has either claimed the partition, or cannot any more");
+}
+
 /// While a long deadline is made a short one, old workers act by the long one.
 #[tokio::test(start_paused = true)]
 async fn zombies_are_judged_by_the_longest_deadline_of_those_that_had_the_partition() {
