@@ -55,7 +55,7 @@ impl BatchState {
         self.settle(entry, again_outcome(UNANSWERED, carry), AffectedShards::default());
     }
 
-    /// The same, where the placement may have been written.
+    /// The same, where the placement may have been written, or may be out of date.
     fn unanswered_placement(&mut self, entry: Entry) {
         self.desk.cache.forget(&entry.id);
         self.unanswered(entry);
@@ -201,7 +201,9 @@ impl ReadDocuments {
             });
             let copies = shards.into_iter().zip(answers);
             let Some(copy) = newest_copy(copies) else {
-                tray.unanswered(entry);
+                // A cached placement may name a geoshard that was deleted since, and taken out of the placement before: read anew, it
+                // does not.
+                tray.unanswered_placement(entry);
                 continue;
             };
             // Empty, and nothing to copy, where nothing is counted.

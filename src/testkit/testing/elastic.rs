@@ -10,6 +10,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use crate::base::ids::ShardId;
+use crate::core::placement::Placement;
 use crate::geoshard::GeoshardMap;
 use crate::io::elastic::condition::Condition;
 use crate::io::elastic::{
@@ -135,6 +136,20 @@ impl MemoryElastic {
         let geoshards = store.indices.iter().filter(|(index, _)| matches!(index, Index::Geoshard(_)));
         let docs = geoshards.flat_map(|(_, docs)| docs.iter());
         docs.filter(|(_, doc)| doc.source.is_some()).map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Deletes a geoshard that no map needs any more, and takes it out of the leftovers of all placements before.
+    pub(crate) fn retire(&self, shard: &ShardId) {
+        let mut store = self.store();
+        let Store { indices, next_seq_no, .. } = &mut *store;
+        for doc in indices.get_mut(&Index::Placements).into_iter().flat_map(HashMap::values_mut) {
+            let Some(source) = &mut doc.source else { continue };
+            let mut placement = Placement::from_json(source).unwrap();
+            placement.leftovers.retain(|leftover| leftover != shard);
+            (*source, doc.seq_no) = (placement.to_json(), *next_seq_no);
+            *next_seq_no += 1;
+        }
+        indices.remove(&Index::Geoshard(shard.clone()));
     }
 
     fn store(&self) -> MutexGuard<'_, Store> {

@@ -102,3 +102,21 @@ async fn an_owner_that_still_holds_what_was_done_before_the_map_changed_sends_no
     let reasons = rig.health.missing();
     assert!(reasons[&stopped_part(0)].contains("the map was changed"), "{reasons:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_cached_placement_that_names_a_retired_geoshard_holds_a_patch_up_for_one_batch_and_no_longer() {
+    let mut rig = Rig::start();
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+    let [(old, _)] = &rig.elastic.copies("a")[..] else { panic!("one copy") };
+    rig.index(1, "a", 91, 2);
+    rig.until("the move", |rig| rig.elastic.copies("a").len() == 2).await;
+    // The sweep is carried out, and sent again: so its geoshard stays named.
+    rig.elastic.set_faults(|faults| faults.lost_replies = 1);
+    rig.until_watermark(2).await;
+    assert!(rig.elastic.placement("a").contains("leftovers"), "{}", rig.elastic.placement("a"));
+    rig.elastic.retire(old);
+    rig.send(2, "a", Some(r#"{"p":2}"#), Some("patch"));
+    rig.until_watermark(3).await;
+    assert_eq!(rig.elastic.document("a").as_deref(), Some(r#"{"location":[91,1],"n":2,"p":2}"#));
+}
