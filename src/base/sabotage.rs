@@ -72,6 +72,8 @@ pub enum Sabotage {
     CommitAboveFailed,
     /// The watermark passes what is parked (INV-3).
     CommitAboveParked,
+    /// What comes for a document is written although a dead letter about it is not delivered yet (step 8).
+    LettersAreNotAwaited,
     /// The watermark passes what has old copies left to delete (INV-3).
     CommitAboveSweeps,
     /// An entry that has to start over is called done.

@@ -12,7 +12,8 @@
 //! *backwash*, everything in flight first goes back to pending by the same fold, so that the `n` lowest of all keys
 //! are in flight afterwards. [`commit`](DirtySet::commit) takes keys out of flight and never touches pending: a key
 //! that was dirtied again stays dirty. [`exchange`](DirtySet::exchange) is commit, then reserve. Nothing else
-//! removes a key but [`withdraw`](DirtySet::withdraw) and [`clear`](DirtySet::clear).
+//! removes a key but [`withdraw`](DirtySet::withdraw), [`withdraw_pending`](DirtySet::withdraw_pending) and
+//! [`clear`](DirtySet::clear).
 //!
 //! Scores are only ever lowered, so a key that is added again and again is not pushed back by it: with the offset of
 //! the first write as score, the lowest score left is the partition's watermark. Values are folded in order of
@@ -20,8 +21,8 @@
 //! key.
 //!
 //! The behaviour is that of Ick (the Ruby gem `redis-ick`, 0.1.4), to the letter (`tests/it/ick_vectors.rs`
-//! replays recordings of the original), without its Redis artefacts. Ours besides are the values, `withdraw`, the
-//! lowest scores and the count of distinct keys.
+//! replays recordings of the original), without its Redis artefacts. Ours besides are the values, both kinds of
+//! withdrawing, the lowest scores and the count of distinct keys.
 //!
 //! Trap: a commit has no token. A key that is dirtied while in flight, folded by a second reserve, and then committed
 //! for the *first* round of work is lost. Work on what the *latest* reserve returned before committing it, or use
@@ -313,6 +314,22 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
         place.0 = newer.score;
         self.pending.remove(&place);
         Some((score.min(newer.score), value))
+    }
+
+    /// Takes what is pending under `key` out, and leaves what is in flight: its score and its value.
+    pub fn withdraw_pending(&mut self, key: &K) -> Option<(i64, V)> {
+        let (key, &place) = self.places.get_key_value(key)?;
+        let slot = &mut self.slots[place];
+        if slot.in_flight {
+            let Held { score, value } = *slot.newer.take()?;
+            self.in_both -= 1;
+            self.pending.remove(&(score, key.clone()));
+            return Some((score, value));
+        }
+        let (key, place) = self.places.remove_entry(&key.clone())?;
+        let Held { score, value } = self.slots.remove(place).held;
+        self.pending.remove(&(score, key));
+        Some((score, value))
     }
 
     /// Forgets everything, work in flight too. Says how many of the three parts were there (any call at all since

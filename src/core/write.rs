@@ -97,8 +97,8 @@ pub struct Fold {
     pub later: Vec<Position>,
 }
 
-/// A fold of up to so many records is taken apart again where Elasticsearch refuses it.
-pub const MAX_SEPARABLE: usize = 32;
+/// A fold of up to so many records is taken apart again where it cannot be carried out.
+pub const MAX_SEPARABLE: usize = 256;
 
 /// What a fold asks for.
 #[derive(Debug, Clone, PartialEq)]

@@ -24,6 +24,9 @@ const POLL: Duration = Duration::from_millis(100);
 /// All records of one fold together. With more, they are not held.
 const MAX_BYTES: usize = 8 << 20;
 
+/// A record that is no further on is read on to: to begin anew elsewhere takes longer than so many records.
+const NEAR: i64 = 1_000;
+
 /// Where records can be read once more.
 pub trait Reread: Send + Sync {
     /// The records at these offsets, ascending; those that are gone from the topic are left out. If they cannot be had, says why. Gives up
@@ -77,9 +80,27 @@ fn read(
         client.create().map_err(|error| format!("a consumer cannot be made: {error}"))?;
     let mut records = Vec::with_capacity(offsets.len());
     let mut bytes = 0;
+    // The record that came last, and where the consumer is.
+    let mut came: Option<Record> = None;
+    let mut position = None;
     for &offset in offsets {
-        let from_there = |error| format!("offset {offset} cannot be read: {error}");
-        start_at(&consumer, topic, partition, offset).map_err(from_there)?;
+        // What was wanted before was gone, and this came in its place.
+        match came.take_if(|record| record.offset >= offset) {
+            Some(record) if record.offset == offset => {
+                bytes += record.bytes();
+                records.push(record);
+                continue;
+            }
+            Some(further_on) => {
+                came = Some(further_on);
+                continue;
+            }
+            None => {}
+        }
+        if position.is_none_or(|position| !(position..position + NEAR).contains(&offset)) {
+            let from_there = |error| format!("offset {offset} cannot be read: {error}");
+            start_at(&consumer, topic, partition, offset).map_err(from_there)?;
+        }
         let mut last_error = None;
         loop {
             if stop.is_cancelled() || began.elapsed() >= TIMEOUT {
@@ -88,14 +109,20 @@ fn read(
             }
             match consumer.poll(POLL) {
                 None => {}
-                Some(Err(KafkaError::PartitionEOF(_))) => break,
+                Some(Err(KafkaError::PartitionEOF(_))) => {
+                    position = None;
+                    break;
+                }
                 Some(Err(error)) => last_error = Some(error),
                 Some(Ok(message)) if message.offset() < offset => {}
                 Some(Ok(message)) => {
-                    if message.offset() == offset {
-                        let record = Record::copy_of(&message);
+                    position = Some(message.offset() + 1);
+                    let record = Record::copy_of(&message);
+                    if record.offset == offset {
                         bytes += record.bytes();
                         records.push(record);
+                    } else {
+                        came = Some(record);
                     }
                     break;
                 }

@@ -92,6 +92,7 @@ enum Op {
     Commit(Vec<Key>),
     Exchange(usize, Vec<Key>, bool),
     Withdraw(Key),
+    WithdrawPending(Key),
     Clear,
 }
 
@@ -104,7 +105,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         4 => (n.clone(), any::<bool>()).prop_map(|(n, backwash)| Op::Reserve(n, backwash)),
         2 => keys.clone().prop_map(Op::Commit),
         4 => (n, keys, any::<bool>()).prop_map(|(n, keys, backwash)| Op::Exchange(n, keys, backwash)),
-        1 => key.prop_map(Op::Withdraw),
+        1 => key.clone().prop_map(Op::Withdraw),
+        1 => key.prop_map(Op::WithdrawPending),
         1 => Just(Op::Clear),
     ];
     prop::collection::vec(op, 0..60)
@@ -164,6 +166,9 @@ proptest! {
                     prop_assert_eq!(one_by_one.commit(&keys), model.commit(&keys));
                     reserve(&mut one_by_one, &mut model, n, backwash)?;
                     set.exchange(n, &keys, backwash, concat);
+                }
+                Op::WithdrawPending(key) => {
+                    prop_assert_eq!(set.withdraw_pending(&key), model.pset.remove(&key));
                 }
                 Op::Withdraw(key) => prop_assert_eq!(set.withdraw(&key, concat), model.withdraw(key)),
                 Op::Clear => {

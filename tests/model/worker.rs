@@ -19,7 +19,8 @@ use geofold::core::placement::PlacementCache;
 use geofold::core::write::Write;
 use geofold::io::elastic::rounds::{BulkOutcome, GetOutcome};
 use geofold::io::elastic::{BulkOp, Get};
-use geofold::worker::ledger::Ledger;
+use geofold::worker::ledger::{Ledger, Reread};
+use geofold::worker::record::Record as Raw;
 use geofold::worker::refeed::{FetchRequest, Held};
 
 use super::collector::Edges;
@@ -93,6 +94,8 @@ struct Worker {
     undone: u8,
     /// What the source of truth is asked.
     question: Option<FetchRequest>,
+    /// The records of refused folds that are read again, before the next batch.
+    rereads: Vec<Reread>,
     /// The geoshards in which something must be found by searches before old copies go; a bit each.
     unseen: u8,
     emitter: Emitter,
@@ -234,6 +237,7 @@ impl Workers {
             desk: Some(MoverState {
                 max_versions: self.max_versions,
                 searches_are_served: self.searches_are_served,
+                separates: true,
                 ..MoverState::new(rules.clone(), cache)
             }),
             batch: None,
@@ -241,6 +245,7 @@ impl Workers {
             read_to,
             undone: 0,
             question: None,
+            rereads: Vec::new(),
             unseen: 0,
             emitter: Emitter { committed: counted_to, acknowledged: counted_to, edges: Edges::new() },
         };
@@ -314,6 +319,7 @@ impl Worker {
                 for _ in 0..records {
                     self.read(log);
                 }
+                self.read_again(log);
                 let entries = self.ledger.hand_out(10, usize::MAX, NOW);
                 self.rejected();
                 let mut desk = self.desk.take().expect("no batch is under way");
@@ -376,9 +382,19 @@ impl Worker {
         self.rejected();
     }
 
+    fn read_again(&mut self, log: &[Option<Write>]) {
+        for Reread { id, offsets } in std::mem::take(&mut self.rereads) {
+            let record = |offset: &i64| {
+                let write = log[usize::try_from(*offset).unwrap()].clone()?;
+                Some((write, Raw { offset: *offset, key: None, value: None, headers: None }))
+            };
+            self.ledger.reread(&id, Ok(offsets.iter().filter_map(record).collect()), NOW);
+        }
+    }
+
     fn rejected(&mut self) {
         for letter in self.ledger.take_rejected() {
-            self.ledger.delivered(letter.fold.first.offset());
+            self.ledger.delivered(letter.fold.first.offset(), Some(&letter.id));
         }
     }
 
@@ -435,13 +451,14 @@ impl Worker {
             }
         }
         let settlement = self.ledger.settle(settled, NOW);
+        self.rereads.extend(self.ledger.take_rereads(1));
         let (_, unseen) = self.ledger.settle_sweeps(sweeps, &mut BTreeMap::new(), NOW);
         self.unseen |= unseen.iter().fold(0, |bits, shard| bits | 1 << number_of(shard));
         report.finished_recorded = !settlement.finished_recorded.is_empty();
         // One document: a question that comes after another is asked in its place.
         self.question = self.ledger.take_questions().pop().or(self.question.take());
         for letter in settlement.undeliverable {
-            self.ledger.delivered(letter.fold.first.offset());
+            self.ledger.delivered(letter.fold.first.offset(), Some(&letter.id));
         }
         self.rejected();
         report

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use super::{
-    Done, Doubt, Entry, HISTORY_FULL, MoverState, NothingFound, OLDER_COPY, OnMissing, Outcome, Refusal,
-    RetryState, Rules, SourceAnswer,
+    Done, Doubt, Entry, HISTORY_FULL, MoverState, NothingFound, OLDER_COPY, OnMissing, Outcome, REFUSED_FOLD,
+    Refusal, RetryState, Rules, SourceAnswer,
 };
 use crate::base::ids::ShardId;
 use crate::base::position::Position;
@@ -21,6 +21,9 @@ use crate::core::write::{Base, Content, Fold, Target};
 /// can complete two moves, that of a batch it had under way and that which it resumes; and the placement may change during
 /// the last look. This is enough for two other workers, with one to spare for a late request.
 const LOOKS: u8 = 6;
+
+/// A patch of a document that is not there: none of its fold is any better by itself.
+const MISSING_DOCUMENT: &str = "missing_document";
 
 /// How an entry relates to what is recorded of its document (protocol, step 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -315,6 +318,11 @@ impl Decision<'_> {
         let mut fetched = None;
         let (target, write, then, facets) = match wanted {
             Wanted::Settle(outcome) => return Plan::Settle(outcome),
+            Wanted::Gone(Outcome::DeadLetter(refusal))
+                if refusal.reason != MISSING_DOCUMENT && self.may_be_separated(known.as_ref()) =>
+            {
+                return Plan::Settle(separated(refusal, known.as_ref()));
+            }
             Wanted::Gone(outcome) => (None, None, outcome, None),
             // Whoever wrote it in place decided for this shard; nothing is decided again, perhaps under another map.
             Wanted::Written(written) => {
@@ -544,6 +552,9 @@ impl Decision<'_> {
 
     /// The entry makes no document. Where an earlier attempt has recorded a way for it, somebody may be half-way.
     fn refuse(&self, known: Option<Known>, copy: Option<Copy>, refusal: Refusal) -> Plan {
+        if self.may_be_separated(known.as_ref()) {
+            return Plan::Settle(separated(refusal, known.as_ref()));
+        }
         match known {
             // Where something is counted, its position is recorded in any case (docs/tally.md, "Refused documents").
             Some(known) if !known.unswept().is_empty() || self.records_refusals() => {
@@ -551,6 +562,10 @@ impl Decision<'_> {
             }
             _ => Plan::Settle(Outcome::DeadLetter(refusal)),
         }
+    }
+
+    fn may_be_separated(&self, known: Option<&Known>) -> bool {
+        may_be_separated(self.desk, self.entry, known)
     }
 
     fn records_refusals(&self) -> bool {
@@ -796,7 +811,7 @@ impl Decision<'_> {
     fn refed(&self, source: Source) -> Result<Wanted, Refusal> {
         if source == Source::IsNotAsked {
             return Ok(Wanted::Settle(Outcome::DeadLetter(Refusal {
-                reason: "missing_document",
+                reason: MISSING_DOCUMENT,
                 detail: "the document was fetched and placed at this position, and removed since by something else than \
                          geofold; refeed it again"
                     .to_owned(),
@@ -837,10 +852,25 @@ impl Decision<'_> {
             return Outcome::Done(Done::Dropped);
         }
         Outcome::DeadLetter(Refusal {
-            reason: "missing_document",
+            reason: MISSING_DOCUMENT,
             detail: "a patch of a document that is not in the index".to_owned(),
         })
     }
+}
+
+/// Whether a fold that cannot be carried out may be tried record by record: nobody has recorded a decision about the last of them, so that
+/// those beyond what is recorded may be cut into folds in any way (protocol, "A fold that is refused ...").
+pub(super) fn may_be_separated(desk: &MoverState, entry: &Entry, known: Option<&Known>) -> bool {
+    let recorded = known.map_or(Position::NONE, |known| known.placement.pos);
+    let Fold { first, last, .. } = *entry.fold;
+    let is_of_the_fold = |offsets: Vec<i64>| recorded < first || offsets.contains(&recorded.offset());
+    desk.separates && recorded < last && entry.fold.separable().is_some_and(is_of_the_fold)
+}
+
+/// What becomes of such a fold.
+pub(super) fn separated(refusal: Refusal, known: Option<&Known>) -> Outcome {
+    let decided_to = known.map(|known| known.placement.pos);
+    again_outcome(REFUSED_FOLD, RetryState { refusal: Some(refusal), decided_to, ..RetryState::default() })
 }
 
 /// Back to step 1 in the next batch.

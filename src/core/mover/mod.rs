@@ -80,6 +80,8 @@ pub struct RetryState {
     pub refusal: Option<Refusal>,
     /// The history of its document's facets is full: it waits until more is committed.
     pub awaits_commit: bool,
+    /// Of a fold that is to be taken apart: its records up to this position were decided as one, and stay one.
+    pub decided_to: Option<Position>,
 }
 
 /// How often no copy was found while the placement was in one state.
@@ -155,8 +157,8 @@ pub enum Outcome {
 /// The reason of an [`Outcome::Again`] whose placement was set back after a refusal.
 pub const SET_BACK: &str = "set_back";
 
-/// The reason of an [`Outcome::Again`] whose fold was refused in place: its placement knows none of its records, so they may be tried one
-/// by one. Only where [`MoverState::separates`] says so.
+/// The reason of an [`Outcome::Again`] whose fold was refused before anything was recorded for its last record: so those that the placement
+/// does not know may be tried one by one. Only where [`MoverState::separates`] says so.
 pub const REFUSED_FOLD: &str = "refused_fold";
 
 /// The reason of an [`Outcome::Again`] that waits until more of its partition is committed.

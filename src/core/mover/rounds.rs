@@ -5,10 +5,13 @@
 
 use std::collections::HashSet;
 
-use super::decide::{Copy, Plan, Task, again_outcome, copies_needed, decide, new_placement, refused_history};
+use super::decide::{
+    Copy, Plan, Task, again_outcome, copies_needed, decide, may_be_separated, new_placement, refused_history,
+    separated,
+};
 use super::{
-    AffectedShards, CONFIRMED_COPY, Clear, Done, Entry, MoverState, Outcome, REFUSED_FOLD, Refusal,
-    RetryState, SET_BACK, STALE_COPY, Settled, SourceAnswer, Sweep, Swept, UNANSWERED,
+    AffectedShards, CONFIRMED_COPY, Clear, Done, Entry, MoverState, Outcome, Refusal, RetryState, SET_BACK,
+    STALE_COPY, Settled, SourceAnswer, Sweep, Swept, UNANSWERED,
 };
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
@@ -455,20 +458,19 @@ impl Announce {
             let outcome = match answer {
                 BulkOutcome::Done { .. } => placed.task.then.clone(),
                 BulkOutcome::Conflict | BulkOutcome::NotFound => Outcome::Done(Done::AlreadyApplied),
+                BulkOutcome::Refused(error)
+                    if may_be_separated(&tray.desk, &placed.entry, Some(&placed.known)) =>
+                {
+                    let again = separated(Refusal::by_elasticsearch(&error), Some(&placed.known));
+                    tray.settle(placed.entry, again, AffectedShards::default());
+                    continue;
+                }
                 // Somebody may yet record one of the fold's positions, and count it, unless the last of them is recorded.
                 BulkOutcome::Refused(error)
                     if tray.desk.rules.tally.is_some()
                         && !sabotage::is(Sabotage::RefusedInPlaceIsNotRecorded) =>
                 {
                     refused.push((placed, Refusal::by_elasticsearch(&error)));
-                    continue;
-                }
-                BulkOutcome::Refused(error)
-                    if tray.desk.separates && placed.entry.fold.separable().is_some() =>
-                {
-                    let refusal = Some(Refusal::by_elasticsearch(&error));
-                    let again = again_outcome(REFUSED_FOLD, RetryState { refusal, ..RetryState::default() });
-                    tray.settle(placed.entry, again, AffectedShards::default());
                     continue;
                 }
                 BulkOutcome::Refused(error) => Outcome::DeadLetter(Refusal::by_elasticsearch(&error)),

@@ -67,11 +67,12 @@ impl Ledger {
                 let mut merge =
                     Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
                 let behind = self.dirty.withdraw(&id, |id, older, newer| merge.merge(id, older, newer));
+                let behind = behind.or_else(|| self.take_waiting(&id));
                 Apart { score, dirty, carry, since: now, due: now, behind, parts: None }
             }
         };
-        self.due.insert((apart.due, id.clone()));
-        self.apart.insert(id, apart);
+        self.apart.insert(id.clone(), apart);
+        self.make_due(&id);
     }
 
     /// Takes a record of a document whose entry is apart, or gives it back.
@@ -132,9 +133,17 @@ impl Ledger {
 
     /// Takes a document out of the batches altogether: the offset of its first record, and all its records as one.
     pub(super) fn withdraw(&mut self, id: &DocId) -> Option<(i64, Dirty)> {
+        let waiting = self.take_waiting(id);
         let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
         let Some(Apart { score, mut dirty, due, behind, parts, .. }) = self.apart.remove(id) else {
-            return self.dirty.withdraw(id, |id, older, newer| merge.merge(id, older, newer));
+            let dirty = self.dirty.withdraw(id, |id, older, newer| merge.merge(id, older, newer));
+            return match (dirty, waiting) {
+                (Some((score, mut older)), Some((_, newer))) => {
+                    merge.merge(id, &mut older, newer);
+                    Some((score, older))
+                }
+                (one, other) => one.or(other),
+            };
         };
         self.due.remove(&(due, id.clone()));
         let parts = parts.into_iter().flat_map(|parts| parts.rest).map(|part| part.dirty);

@@ -4,20 +4,23 @@
 //! assignment; nothing of it survives a revocation, since the next owner reads the same records again.
 //!
 //! *Invariant (INV-3):* [`Ledger::watermark`] is never above the first record of anything that is pending, in flight, apart,
-//! parked, waiting for the source of truth, or on its way to the dead-letter topic; nor of anything whose old copies are left to delete.
+//! parked, waiting for the source of truth or for a letter, or on its way to the dead-letter topic; nor of anything whose old copies are
+//! left to delete.
 
 mod apart;
 mod asking;
 mod separate;
 mod sweeps;
+mod withheld;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use self::apart::Apart;
 use self::asking::{HeldFetch, PendingFetches};
 pub use self::separate::Reread;
 use self::sweeps::Sweeps;
+use self::withheld::Withheld;
 use super::budget::RECORD_OVERHEAD_BYTES;
 use super::record::Record;
 use crate::base::clock::Instant;
@@ -130,7 +133,7 @@ pub struct Ledger {
     /// When each of those is due again that is not in a batch.
     due: BTreeSet<(Instant, DocId)>,
     /// Records to be read again.
-    rereads: Vec<Reread>,
+    rereads: VecDeque<Reread>,
     asking: HashMap<DocId, PendingFetches, ahash::RandomState>,
     questions: Vec<FetchRequest>,
     /// Answers of the source.
@@ -140,6 +143,9 @@ pub struct Ledger {
     letters: BTreeMap<i64, u32>,
     /// Folds that rejected a newer one; delivered with the next settlement.
     rejected: Vec<Undeliverable>,
+    /// How many of these are known to be under way.
+    rejected_seen: usize,
+    withheld: HashMap<DocId, Withheld, ahash::RandomState>,
     next_offset: Option<i64>,
     bytes: usize,
 }
@@ -156,13 +162,15 @@ impl Ledger {
             carries: HashMap::default(),
             apart: HashMap::default(),
             due: BTreeSet::new(),
-            rereads: Vec::new(),
+            rereads: VecDeque::new(),
             asking: HashMap::default(),
             questions: Vec::new(),
             kept: HashMap::default(),
             sweeps: Sweeps::default(),
             letters: BTreeMap::new(),
             rejected: Vec::new(),
+            rejected_seen: 0,
+            withheld: HashMap::default(),
             next_offset: None,
             bytes: 0,
         }
@@ -198,6 +206,7 @@ impl Ledger {
             None => {}
         }
         self.read_up_to(offset + 1);
+        self.withhold_rejecting();
     }
 
     /// Takes note that the partition was read up to `next_offset`, whatever was there (a bad record, a transaction marker).
@@ -218,19 +227,22 @@ impl Ledger {
         *self.letters.entry(offset).or_default() += 1;
     }
 
-    /// The dead letter whose first record is at `offset` was acknowledged.
-    pub fn delivered(&mut self, offset: i64) {
-        if let Some(count) = self.letters.get_mut(&offset) {
-            *count -= 1;
-            if *count == 0 {
-                self.letters.remove(&offset);
-            }
+    /// The dead letter whose first record is at `offset` was acknowledged, with its document, if that is known.
+    pub fn delivered(&mut self, offset: i64, id: Option<&DocId>) {
+        let Some(count) = self.letters.get_mut(&offset) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.letters.remove(&offset);
+        }
+        if let Some(id) = id {
+            self.let_go_on(id);
         }
     }
 
     /// Hands out the entries that are dirty for the longest time: those of earlier batches that are not done and are due `now`, and new
     /// ones up to `max_documents` and about `max_bytes` in all, but at least one.
     pub fn hand_out(&mut self, max_documents: usize, max_bytes: usize, now: Instant) -> Vec<Entry> {
+        let rejected_before = self.rejected.len();
         let mut entries =
             if self.due.is_empty() { Vec::new() } else { self.hand_out_apart(max_documents, now) };
         let held: usize = self.dirty.in_flight().map(|entry| entry.value.bytes).sum();
@@ -258,6 +270,9 @@ impl Ledger {
             carry: carries.get(entry.key).cloned().unwrap_or_default(),
             fetched: kept.get(entry.key).map(|kept| Box::new(kept.fetched.clone())),
         }));
+        if self.rejected.len() > rejected_before {
+            self.take_back_rejecting(&mut entries, rejected_before);
+        }
         entries
     }
 
@@ -293,7 +308,7 @@ impl Ledger {
                         sum.set_back.push((id.clone(), fold.last));
                     }
                     if reason == mover::REFUSED_FOLD {
-                        self.separate(id, &fold, carry.refusal, now);
+                        self.separate(id, &fold, carry, now);
                         continue;
                     }
                     let was_answered = reason != mover::UNANSWERED;
@@ -315,6 +330,7 @@ impl Ledger {
                     let record = self.single_record(&id);
                     self.commit(&id);
                     self.dead_letter_queued(fold.first.offset());
+                    self.withhold(&id);
                     let fold = Arc::unwrap_or_clone(fold);
                     sum.undeliverable.push(Undeliverable { id, fold, refusal, stage: "write", record });
                     continue;
@@ -331,12 +347,15 @@ impl Ledger {
             sum.folded += u64::from(fold.records) - 1;
             self.commit(&id);
         }
+        self.withhold_rejecting();
         sum
     }
 
     /// Folds that a merge made undeliverable since the last call. The watermark waits for them already.
     pub fn take_rejected(&mut self) -> Vec<Undeliverable> {
+        self.withhold_rejecting();
         let rejected = std::mem::take(&mut self.rejected);
+        self.rejected_seen = 0;
         for letter in &rejected {
             self.dead_letter_queued(letter.fold.first.offset());
         }
@@ -354,7 +373,7 @@ impl Ledger {
         };
         let letters = self.letters.first_key_value().map(|(offset, _)| *offset);
         let rejected = self.rejected.iter().map(|letter| letter.fold.first.offset()).min();
-        let apart = [self.lowest_apart(), self.lowest_asking(), self.lowest_swept()];
+        let apart = [self.lowest_apart(), self.lowest_asking(), self.lowest_withheld(), self.lowest_swept()];
         let oldest_owed = [dirty, parked, letters, rejected].into_iter().chain(apart).flatten().min();
         oldest_owed.or(self.next_offset)
     }
@@ -370,7 +389,8 @@ impl Ledger {
 
     /// Since when the oldest document that can be worked on is dirty, what is apart included: for people.
     pub fn oldest_owed_since(&self) -> Option<Instant> {
-        self.apart.values().map(|apart| apart.dirty.since).chain(self.oldest_since()).min()
+        let apart = self.apart.values().map(|apart| apart.dirty.since);
+        apart.chain(self.oldest_withheld_since()).chain(self.oldest_since()).min()
     }
 
     /// Since when the oldest document that was not handed out yet is dirty.
@@ -390,7 +410,7 @@ impl Ledger {
 
     /// Documents that were handed out and are not done.
     pub fn in_flight(&self) -> usize {
-        self.dirty.in_flight_len() + self.apart.len()
+        self.dirty.in_flight_len() + self.apart.keys().filter(|id| !self.is_withheld(id)).count()
     }
 
     /// Whether an entry of an earlier batch waits for nothing but an answer.
@@ -405,7 +425,7 @@ impl Ledger {
 
     /// Documents that are dirty in any way.
     pub fn documents(&self) -> usize {
-        self.dirty.len() + self.apart.len() + self.parked.len() + self.asking.len()
+        self.dirty.len() + self.apart.len() + self.parked.len() + self.asking.len() + self.withheld()
     }
 
     /// Bytes that all folds hold.
@@ -415,7 +435,7 @@ impl Ledger {
 
     /// Whether anything is dirty that can be worked on.
     pub fn has_work(&self) -> bool {
-        !(self.dirty.is_empty() && self.apart.is_empty())
+        !self.dirty.is_empty() || self.apart.keys().any(|id| !self.is_withheld(id))
     }
 
     /// Whether any of that may be handed out `now`.
@@ -435,6 +455,9 @@ impl Ledger {
     }
 
     fn add(&mut self, id: DocId, score: i64, dirty: Dirty) {
+        if self.is_withheld(&id) {
+            return self.wait(&id, score, dirty);
+        }
         let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
         self.dirty.add(id, score, dirty, |id, older, newer| merge.merge(id, older, newer));
     }

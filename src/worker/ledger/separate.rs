@@ -1,28 +1,31 @@
-//! Folds of several records that Elasticsearch refused in place. Their records are read from the topic again, and applied one by one, so
-//! that the good ones are written and each bad one is a dead letter of its own, as it was in the topic. The placement knows none of
-//! these records, so that they may be cut into folds in any way (protocol, "Folding").
+//! Folds of several records that cannot be written as one. Their records are read from the topic again, and applied one by one, so
+//! that the good ones are written and each bad one is a dead letter of its own, as it was in the topic. The placement does not know
+//! the last of them; those that it knows were decided as one fold and stay one, and the others may be cut into folds in any way.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Dirty, Ledger, Undeliverable, held_bytes};
+use super::{Dirty, Ledger, Merge, Undeliverable, held_bytes};
 use crate::base::clock::Instant;
 use crate::base::ids::DocId;
 use crate::core::mover::{Refusal, RetryState};
 use crate::core::write::{Fold, Write};
 use crate::worker::record::Record;
 
-/// One record of a fold that was taken apart.
+/// One record of a fold that was taken apart; or, first of all, those that were decided as one before.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
     pub(super) dirty: Dirty,
-    record: Arc<Record>,
+    /// The record, if it is one.
+    record: Option<Arc<Record>>,
 }
 
 /// What a refused fold was made of.
 #[derive(Debug, Clone)]
 pub(super) struct Parts {
-    /// The record that is tried; `None` until the records were read.
+    /// Its records were read.
+    are_read: bool,
+    /// The record that is tried.
     current: Option<Arc<Record>>,
     /// Those after it.
     pub(super) rest: VecDeque<Part>,
@@ -38,26 +41,32 @@ pub struct Reread {
 }
 
 impl Ledger {
-    /// Records to be read again, since the last call.
-    pub fn take_rereads(&mut self) -> Vec<Reread> {
-        std::mem::take(&mut self.rereads)
+    /// Records to be read again, of `max` documents at most: those that have waited longest.
+    pub fn take_rereads(&mut self, max: usize) -> Vec<Reread> {
+        let max = max.min(self.rereads.len());
+        self.rereads.drain(..max).collect()
     }
 
-    /// The fold of `id` was refused in place: it waits for its records. It is in no batch meanwhile.
-    pub(super) fn separate(&mut self, id: DocId, fold: &Fold, refusal: Option<Refusal>, now: Instant) {
-        let carry = RetryState { refusal, ..RetryState::default() };
+    /// Documents that are tried record by record.
+    pub fn tried(&self) -> usize {
+        let parts = self.apart.values().filter_map(|apart| apart.parts.as_ref());
+        parts.filter(|parts| parts.are_read).count()
+    }
+
+    /// The fold of `id` was refused: it waits for its records. It is in no batch meanwhile.
+    pub(super) fn separate(&mut self, id: DocId, fold: &Fold, carry: RetryState, now: Instant) {
         self.put_apart(id.clone(), fold.first.offset(), carry, true, now);
         let Some(apart) = self.apart.get_mut(&id) else { return };
-        apart.parts = Some(Parts { current: None, rest: VecDeque::new() });
-        self.due.remove(&(apart.due, id.clone()));
-        self.rereads.push(Reread { id, offsets: fold.separable().unwrap_or_default() });
+        apart.parts = Some(Parts { are_read: false, current: None, rest: VecDeque::new() });
+        self.not_due(&id);
+        self.rereads.push_back(Reread { id, offsets: fold.separable().unwrap_or_default() });
     }
 
     /// The records of a refused fold were read again, or why they could not be. Says how many are gone from the topic, which others came
     /// after. If none can be had, the fold is undeliverable as one ([`Ledger::take_rejected`]).
     pub fn reread(&mut self, id: &DocId, records: Result<Vec<(Write, Record)>, String>, now: Instant) -> u32 {
         let Some(apart) = self.apart.get_mut(id) else { return 0 };
-        let Some(parts @ Parts { current: None, .. }) = &mut apart.parts else { return 0 };
+        let Some(parts @ Parts { are_read: false, .. }) = &mut apart.parts else { return 0 };
         let records = match records {
             Ok(records) if records.is_empty() => Err("they are gone from the topic".to_owned()),
             records => records,
@@ -84,26 +93,42 @@ impl Ledger {
                     record: None,
                 });
                 self.commit_apart(id);
+                self.withhold_rejecting();
                 return 0;
             }
         };
         let gone = apart.dirty.fold.records.saturating_sub(u32::try_from(records.len()).unwrap_or(u32::MAX));
         let (since, rules) = (apart.dirty.since, &self.rules);
-        parts.rest = records
-            .into_iter()
-            .map(|(write, record)| {
-                let (id, mut fold) = Fold::from_write(write, |at| rules.map.locate(at).clone());
-                if let Some(tally) = &rules.tally {
-                    fold = fold.counted_by(tally);
+        let decided_to = apart.carry.decided_to;
+        let mut rest: VecDeque<Part> = VecDeque::with_capacity(records.len());
+        for (write, record) in records {
+            let (id, mut fold) = Fold::from_write(write, |at| rules.map.locate(at).clone());
+            if let Some(tally) = &rules.tally {
+                fold = fold.counted_by(tally);
+            }
+            let is_decided = decided_to.is_some_and(|decided_to| fold.last <= decided_to);
+            let bytes = held_bytes(&id, &fold);
+            let mut dirty = Dirty { fold: Arc::new(fold), since, bytes };
+            match rest.back_mut().filter(|_| is_decided) {
+                Some(decided) => {
+                    self.bytes += dirty.bytes;
+                    let mut merge = Merge { rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
+                    merge.merge(&id, &mut decided.dirty, dirty);
+                    decided.record = None;
                 }
-                let bytes = held_bytes(&id, &fold) + record.bytes();
-                Part { dirty: Dirty { fold: Arc::new(fold), since, bytes }, record: Arc::new(record) }
-            })
-            .collect();
-        self.bytes += parts.rest.iter().map(|part| part.dirty.bytes).sum::<usize>();
+                None => {
+                    dirty.bytes += record.bytes();
+                    self.bytes += dirty.bytes;
+                    rest.push_back(Part { dirty, record: Some(Arc::new(record)) });
+                }
+            }
+        }
+        parts.rest = rest;
+        parts.are_read = true;
         apart.carry = RetryState::default();
         (apart.since, apart.due) = (now, now);
         self.next_part(id);
+        self.withhold_rejecting();
         gone
     }
 
@@ -112,12 +137,12 @@ impl Ledger {
         let Some(apart) = self.apart.get_mut(id) else { return false };
         let Some(parts) = &mut apart.parts else { return false };
         let Some(Part { dirty, record }) = parts.rest.pop_front() else { return false };
-        parts.current = Some(record);
+        parts.current = record;
         apart.carry = RetryState::default();
         apart.score = dirty.fold.first.offset();
         let done = std::mem::replace(&mut apart.dirty, dirty);
         self.bytes -= done.bytes;
-        self.due.insert((apart.due, id.clone()));
+        self.make_due(id);
         true
     }
 

@@ -728,6 +728,7 @@ impl Task {
             self.not_before = self.again_at.filter(|_| is_unanswered && !goes_on);
         }
         self.send_undeliverable(settlement.undeliverable);
+        self.send_rejected();
         self.ask_source();
         self.read_again();
         self.count_held();

@@ -9,14 +9,19 @@ use crate::core::write::Write;
 use crate::support::telemetry::metrics::Outcome as Counted;
 use crate::worker::record::Record;
 
+/// So many documents of a partition are tried record by record at once. The others wait: their records may be many times what their folds
+/// hold, and while Elasticsearch is away none of them is done.
+const TRIED_AT_ONCE: usize = 4;
+
 /// The records of a document's fold, or why they cannot be had.
 pub(super) type Came = (DocId, Result<Vec<Record>, String>);
 
 impl Task {
-    /// Asks for the records of folds that the last batch could not write.
+    /// Asks for the records of folds that could not be written, of as many as may be tried at once.
     pub(super) fn read_again(&mut self) {
-        for question in self.ledger.take_rereads() {
-            let Some(reread) = &self.partition.bench.reread else { continue };
+        let Some(reread) = &self.partition.bench.reread else { return };
+        let room = TRIED_AT_ONCE.saturating_sub(self.rereading.len() + self.ledger.tried());
+        for question in self.ledger.take_rereads(room) {
             let records = reread.read(self.partition.number, question.offsets);
             self.rereading.push(records.map(|records| (question.id, records)).boxed());
         }
@@ -31,6 +36,7 @@ impl Task {
         let gone = self.ledger.reread(&id, writes, now);
         self.metrics.record_done(Counted::Folded, gone.into());
         self.send_rejected();
+        self.read_again();
         self.count_held();
     }
 

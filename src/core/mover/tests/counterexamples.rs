@@ -4,6 +4,7 @@
 use super::store::{Answer, Store};
 use super::*;
 use crate::core::invariants::*;
+use crate::core::mover::REFUSED_FOLD;
 use crate::io::elastic::Get;
 use crate::io::elastic::rounds::{BulkOutcome, GetOutcome};
 
@@ -723,4 +724,29 @@ fn a_touch_finds_the_copy_that_somebody_named_meanwhile() {
     };
     assert_eq!(at_rest(&named_meanwhile(touch(3))), "3 a [b] | a@3");
     assert_eq!(named_meanwhile(index(A, 3)).x(), "1 a [b] | a@3 b@0", "by the cache, until the next owner");
+}
+
+/// Found by the simulation: whoever has decided the first record, and has not written it yet, meets the second one as well.
+#[test]
+fn a_fold_that_makes_no_document_is_taken_apart_unless_its_last_record_is_decided() {
+    let decided_to = |up_to: &[Write]| {
+        let mut store = in_a();
+        for write in up_to {
+            Owner::new().begin(entry([write.clone()])).up_to(Round::WriteDocuments, &mut store);
+        }
+        let fold = entry([patch(r#"{"location":{"lon":90}}"#, 2), patch(r#"{"location":{"lat":null}}"#, 3)]);
+        let mut owner = Owner::new();
+        owner.desk.as_mut().unwrap().separates = true;
+        match owner.work(&mut store, fold) {
+            Outcome::Again { reason: REFUSED_FOLD, carry } => {
+                assert_eq!(carry.refusal.unwrap().reason, "no_location_after_patch");
+                Some(carry.decided_to.unwrap())
+            }
+            _ => None,
+        }
+    };
+    let (second, third) = (patch(r#"{"location":{"lon":90}}"#, 2), index(B, 3));
+    assert_eq!(decided_to(&[]), Some(at(1)), "the document's record before");
+    assert_eq!(decided_to(std::slice::from_ref(&second)), Some(at(2)), "it stays one");
+    assert_eq!(decided_to(&[second, third]), None);
 }

@@ -26,7 +26,7 @@ use crate::base::random::Random;
 use crate::core::invariants::*;
 use crate::core::mover::{SET_BACK, UNANSWERED};
 use crate::io::elastic::rounds::BulkOutcome;
-use crate::worker::ledger::Ledger;
+use crate::worker::ledger::{Ledger, Undeliverable};
 
 /// Time does not pass: whatever may be tried again is due.
 const NOW: Instant = Instant::from_start(Duration::ZERO);
@@ -259,13 +259,14 @@ impl<'a> World<'a> {
 
     fn take_rejected(&mut self, worker: &mut Worker) {
         for letter in worker.ledger.take_rejected() {
-            self.undelivered(worker, letter.fold.first, letter.fold.last);
+            self.undelivered(worker, &letter);
         }
     }
 
-    fn undelivered(&mut self, worker: &mut Worker, first: Position, last: Position) {
-        self.undeliverable.insert(last.offset(), first.offset());
-        worker.ledger.delivered(first.offset());
+    fn undelivered(&mut self, worker: &mut Worker, letter: &Undeliverable) {
+        let (first, last) = (letter.fold.first.offset(), letter.fold.last.offset());
+        self.undeliverable.insert(last, first);
+        worker.ledger.delivered(first, Some(&letter.id));
     }
 
     fn commit(&mut self, owner: &Worker) {
@@ -364,7 +365,7 @@ impl<'a> World<'a> {
             *self.seen.entry(format!("again: {reason}")).or_default() += count;
         }
         for letter in settlement.undeliverable {
-            self.undelivered(worker, letter.fold.first, letter.fold.last);
+            self.undelivered(worker, &letter);
         }
         let compacted = self.kind == Kind::Compacted;
         assert!(
@@ -626,7 +627,7 @@ fn every_sabotage_of_mover_and_ledger_is_found() {
     use super::{counterexamples as table, partitions, refeed, stale};
     use crate::base::sabotage::{Sabotage, with};
 
-    // Sending again, a task's cache and claim, what belongs to a change of the map, and most of the tally: nothing that is run here.
+    // Letters under way, sending again, a task's cache and claim, what belongs to a change of the map, and most of the tally: nothing that is run here.
     let elsewhere = [
         Sabotage::CacheSurvivesAssignment,
         Sabotage::SkipRetry,
@@ -635,6 +636,7 @@ fn every_sabotage_of_mover_and_ledger_is_found() {
         Sabotage::ResumedSweepsAtOnce,
         Sabotage::ActivateUnconfirmed,
         Sabotage::ClaimIsNotAsked,
+        Sabotage::LettersAreNotAwaited,
         Sabotage::HistoryIsCutToOne,
         Sabotage::HistoryIsCutToTwo,
         Sabotage::HistoryIsOneBase,

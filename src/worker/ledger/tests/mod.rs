@@ -2,7 +2,6 @@
 
 mod sweeps;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -319,7 +318,7 @@ fn nothing_is_folded_into_an_entry_that_was_refused_so_that_its_watermark_moves(
     assert_eq!((ids(&batch), batch[0].fold.last), (vec!["a"], position(2)), "nor without an answer");
     let settlement = settle(&mut ledger, batch, &refused());
     assert_eq!(settlement.undeliverable[0].fold.last, position(2));
-    ledger.delivered(1);
+    ledger.delivered(1, Some(&id("a")));
     assert_eq!(ledger.watermark(), Some(3));
     let batch = ledger.hand_out(9, usize::MAX, NOW);
     assert_eq!((batch[0].fold.first, batch[0].fold.last), (position(3), position(5)));
@@ -334,27 +333,54 @@ fn the_records_of_a_refused_fold_are_handed_out_one_by_one_and_each_holds_the_wa
     let b = batch.split_off(1);
     settle(&mut ledger, b, &DONE);
     settle(&mut ledger, batch, &refused_fold());
-    assert_eq!(ledger.take_rereads(), [Reread { id: id("a"), offsets: vec![1, 3, 5] }]);
+    assert_eq!(ledger.take_rereads(9), [Reread { id: id("a"), offsets: vec![1, 3, 5] }]);
     take(&mut ledger, &[("a", 6)]);
     assert!(ledger.hand_out(9, usize::MAX, LATER).is_empty(), "it waits for its records");
     assert_eq!((ledger.watermark(), ledger.documents()), (Some(1), 1));
     let records = [1, 3, 5].map(|offset| (delete("a", offset), record("a", offset)));
     assert_eq!(ledger.reread(&id("a"), Ok(records.into()), NOW), 0);
     assert!(ledger.bytes() > 4 * RECORD_OVERHEAD_BYTES);
-    for (offset, outcome, then) in [(1, DONE, 3), (3, refused(), 3), (5, DONE, 3)] {
+    for (offset, outcome, then) in [(1, DONE, 3), (3, refused(), 3), (5, DONE, 6)] {
         let batch = ledger.hand_out(9, usize::MAX, NOW);
         assert_eq!((batch[0].fold.first, batch[0].fold.last), (position(offset), position(offset)));
         let settlement = settle(&mut ledger, batch, &outcome);
         let letters: Vec<_> = settlement.undeliverable.iter().filter_map(|one| one.record.clone()).collect();
         assert_eq!(letters.len(), usize::from(offset == 3), "the record as it was");
         assert_eq!(ledger.watermark(), Some(then));
+        if offset == 3 {
+            assert!(ledger.hand_out(9, usize::MAX, LATER).is_empty(), "its letter is not delivered");
+            assert!(!ledger.has_work());
+            ledger.delivered(3, Some(&id("a")));
+            assert_eq!(ledger.watermark(), Some(5));
+        }
     }
-    ledger.delivered(3);
-    assert_eq!(ledger.watermark(), Some(6), "what came meanwhile is not part of it");
     let batch = ledger.hand_out(9, usize::MAX, NOW);
-    assert_eq!(batch[0].fold.first, position(6));
+    assert_eq!(batch[0].fold.first, position(6), "what came meanwhile is not part of it");
     settle(&mut ledger, batch, &DONE);
     assert_eq!((ledger.watermark(), ledger.bytes()), (Some(7), 0));
+}
+
+#[test]
+fn records_that_were_decided_as_one_stay_one() {
+    let mut ledger = ledger();
+    take(&mut ledger, &[("a", 1), ("a", 3), ("a", 5), ("a", 7)]);
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    let Outcome::Again { reason, carry } = refused_fold() else { panic!("it comes back") };
+    let carry = RetryState { decided_to: Some(position(3)), ..carry };
+    settle(&mut ledger, batch, &Outcome::Again { reason, carry });
+    ledger.take_rereads(9);
+    assert_eq!(ledger.tried(), 0);
+    let records = [1, 3, 5, 7].map(|offset| (delete("a", offset), record("a", offset)));
+    ledger.reread(&id("a"), Ok(records.into()), NOW);
+    let mut tried = Vec::new();
+    while let [entry] = &ledger.hand_out(9, usize::MAX, NOW)[..] {
+        assert_eq!(ledger.tried(), 1);
+        let Fold { first, last, records, .. } = &*entry.fold;
+        tried.push((first.offset(), last.offset(), *records, ledger.single_record(&id("a")).is_some()));
+        settle(&mut ledger, vec![entry.clone()], &DONE);
+    }
+    assert_eq!(tried, [(1, 3, 2, false), (5, 5, 1, true), (7, 7, 1, true)]);
+    assert_eq!((ledger.watermark(), ledger.bytes(), ledger.tried()), (Some(8), 0, 0));
 }
 
 #[test]
@@ -363,13 +389,13 @@ fn a_fold_whose_records_are_gone_is_undeliverable_as_one() {
     take(&mut ledger, &[("a", 1), ("a", 3)]);
     let batch = ledger.hand_out(9, usize::MAX, NOW);
     settle(&mut ledger, batch, &refused_fold());
-    ledger.take_rereads();
+    ledger.take_rereads(9);
     assert_eq!(ledger.reread(&id("a"), Ok(Vec::new()), NOW), 0);
     let [letter] = &ledger.take_rejected()[..] else { panic!("one letter") };
     assert_eq!((letter.fold.records, letter.stage), (2, "write"));
     assert!(letter.refusal.detail.ends_with("one by one: they are gone from the topic"), "{letter:?}");
     assert_eq!((ledger.watermark(), ledger.bytes(), ledger.documents()), (Some(1), 0, 0));
-    ledger.delivered(1);
+    ledger.delivered(1, Some(&id("a")));
     assert_eq!(ledger.watermark(), Some(4));
 }
 
@@ -486,27 +512,62 @@ fn a_dead_letter_holds_the_watermark_at_its_first_record_until_it_is_delivered()
     let settlement = settle(&mut ledger, batch, &refused());
     assert_eq!(settlement.undeliverable.len(), 2);
     assert_eq!((ledger.watermark(), ledger.bytes(), ledger.documents()), (Some(10), 0, 0));
-    ledger.delivered(12);
+    ledger.delivered(12, Some(&id("b")));
     assert_eq!(ledger.watermark(), Some(10));
-    ledger.delivered(10);
-    ledger.delivered(10);
+    ledger.delivered(10, Some(&id("a")));
+    ledger.delivered(10, Some(&id("a")));
     assert_eq!(ledger.watermark(), Some(13));
 }
 
 #[test]
-fn a_patch_that_spoils_its_document_is_rejected_and_holds_the_watermark_from_then_on() {
+fn a_patch_that_spoils_its_document_is_rejected_and_the_document_waits_until_that_is_told() {
     let mut ledger = ledger();
     ledger.take(index("a", 10), at(1));
     ledger.take(spoiling_patch("a", 11), at(1));
     assert_eq!(ledger.rejected.len(), 1);
-    let batch = ledger.hand_out(9, usize::MAX, NOW);
-    settle(&mut ledger, batch, &DONE);
-    assert_eq!(ledger.watermark(), Some(11), "rejected, and not even asked for");
+    assert!(ledger.hand_out(9, usize::MAX, NOW).is_empty());
+    assert_eq!((ledger.watermark(), ledger.documents(), ledger.has_work()), (Some(10), 1, false));
     let [letter] = &ledger.take_rejected()[..] else { panic!("one letter") };
     assert_eq!((letter.stage, letter.fold.first), ("fold", position(11)));
-    assert_eq!((ledger.watermark(), ledger.bytes()), (Some(11), 0));
-    ledger.delivered(11);
-    assert_eq!(ledger.watermark(), Some(12));
+    ledger.take(index("a", 12), at(1));
+    assert!(ledger.hand_out(9, usize::MAX, NOW).is_empty());
+    ledger.delivered(11, Some(&id("a")));
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    assert_eq!((batch[0].fold.first, batch[0].fold.last), (position(10), position(12)));
+    settle(&mut ledger, batch, &DONE);
+    assert_eq!((ledger.watermark(), ledger.bytes()), (Some(13), 0));
+}
+
+#[test]
+fn a_document_with_a_letter_under_way_waits_wherever_it_is() {
+    // What is in a batch already goes on, and comes back in each way; what came later waits in its order.
+    for outcome in [DONE, unanswered(), unreadable(), set_back(), Outcome::Parked { until: position(14) }] {
+        let mut ledger = ledger();
+        ledger.take(index("a", 10), at(1));
+        let batch = ledger.hand_out(9, usize::MAX, NOW);
+        ledger.take(index("a", 11), at(1));
+        ledger.take(spoiling_patch("a", 12), at(1));
+        assert_eq!(ledger.take_rejected().len(), 1, "{outcome:?}");
+        settle(&mut ledger, batch, &outcome);
+        ledger.take(index("a", 14), at(1));
+        // What has no part in the rejected record may go on, by itself.
+        for entry in ledger.hand_out(9, usize::MAX, NOW) {
+            assert_eq!((outcome.clone(), entry.fold.last), (unanswered(), position(10)));
+            settle(&mut ledger, vec![entry], &DONE);
+        }
+        assert!(ledger.hand_out(9, usize::MAX, LATER).is_empty(), "{outcome:?}");
+        assert_eq!(ledger.documents(), 1, "{outcome:?}");
+        ledger.delivered(12, Some(&id("a")));
+        let mut last = position(9);
+        for _ in 0..2 {
+            for entry in ledger.hand_out(9, usize::MAX, LATER) {
+                assert!(entry.fold.first > last, "{outcome:?}");
+                last = entry.fold.last;
+                settle(&mut ledger, vec![entry], &DONE);
+            }
+        }
+        assert_eq!((last, ledger.watermark(), ledger.bytes()), (position(14), Some(15), 0), "{outcome:?}");
+    }
 }
 
 #[test]
@@ -565,7 +626,7 @@ struct Checked {
     /// Offsets of each document's records that are not finished.
     of_document: BTreeMap<String, BTreeSet<i64>>,
     batch: Option<Vec<Entry>>,
-    letters: VecDeque<(i64, Vec<i64>)>,
+    letters: VecDeque<(i64, Option<DocId>, Vec<i64>)>,
     rereads: VecDeque<Reread>,
     next: i64,
     watermark: Option<i64>,
@@ -600,7 +661,7 @@ impl Checked {
                 self.ledger.dead_letter_queued(self.next);
                 self.ledger.read_up_to(self.next + 1);
                 self.unfinished.insert(self.next);
-                self.letters.push_back((self.next, vec![self.next]));
+                self.letters.push_back((self.next, None, vec![self.next]));
                 self.next += 1;
             }
             Step::Pass(ahead) => {
@@ -618,8 +679,8 @@ impl Checked {
             Step::Settle(choices) => self.settle(choices),
             Step::Reread { fails } => self.reread(*fails),
             Step::Deliver => {
-                if let Some((first, offsets)) = self.letters.pop_front() {
-                    self.ledger.delivered(first);
+                if let Some((first, id, offsets)) = self.letters.pop_front() {
+                    self.ledger.delivered(first, id.as_ref());
                     offsets.iter().for_each(|offset| assert!(self.unfinished.remove(offset)));
                 }
             }
@@ -640,7 +701,7 @@ impl Checked {
                 1 => Outcome::Parked { until: position(entry.fold.last.offset() + 3) },
                 2 => {
                     let offsets = self.finish(&entry.id, &entry.fold);
-                    self.letters.push_back((entry.fold.first.offset(), offsets));
+                    self.letters.push_back((entry.fold.first.offset(), Some(entry.id.clone()), offsets));
                     undeliverable += 1;
                     refused()
                 }
@@ -656,7 +717,7 @@ impl Checked {
         let settlement = self.ledger.settle(settled, NOW);
         assert_eq!(settlement.undeliverable.len(), undeliverable);
         self.send_rejected();
-        self.rereads.extend(self.ledger.take_rereads());
+        self.rereads.extend(self.ledger.take_rereads(9));
     }
 
     fn reread(&mut self, fails: bool) {
@@ -681,7 +742,7 @@ impl Checked {
     fn send_rejected(&mut self) {
         for letter in self.ledger.take_rejected() {
             let offsets = self.finish(&letter.id, &letter.fold);
-            self.letters.push_back((letter.fold.first.offset(), offsets));
+            self.letters.push_back((letter.fold.first.offset(), Some(letter.id.clone()), offsets));
         }
     }
 
@@ -712,9 +773,9 @@ proptest! {
             checked.run(&Step::HandOut { documents: 9, bytes: usize::MAX });
             checked.run(&Step::Settle(vec![7]));
             checked.run(&Step::Reread { fails: false });
-        }
-        while !checked.letters.is_empty() {
-            checked.run(&Step::Deliver);
+            while !checked.letters.is_empty() {
+                checked.run(&Step::Deliver);
+            }
         }
         prop_assert!(checked.unfinished.is_empty());
         prop_assert_eq!(checked.ledger.bytes(), 0);

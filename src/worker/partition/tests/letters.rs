@@ -197,3 +197,122 @@ async fn a_partition_that_ends_while_records_are_read_again_leaves_them_to_the_n
     assert_eq!(rig.published.watermark(), Some(1));
     assert_eq!(rig.letters(), []);
 }
+
+/// Another owner of the same partition.
+fn next_owner(rig: &Rig) -> Rig {
+    let how = (OnMissing::DeadLetter, None, None);
+    Rig::build_with(batching(), true, false, None, None, how, (Some(rig.elastic.clone()), REALTIME))
+}
+
+/// The records, each in a batch of its own.
+async fn send_one_by_one(rig: &mut Rig, records: &[(i64, &str, Option<&str>)]) {
+    for (offset, value, op) in records {
+        rig.send(*offset, "a", Some(value), *op);
+        rig.pass(Duration::from_secs(2)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_letter_that_was_not_delivered_is_handed_in_by_the_next_owner_whatever_came_later() {
+    let mut rig = Rig::start();
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+    rig.letters.open.send_replace(false);
+    rig.elastic.set_faults(|faults| faults.refused_text = Some("bad"));
+    let patches = [(1, r#"{"q":"bad"}"#, Some("patch")), (2, r#"{"r":2}"#, Some("patch"))];
+    send_one_by_one(&mut rig, &patches).await;
+    assert_eq!(rig.published.watermark(), Some(1));
+    rig.cancel.cancel();
+    rig.until_ended().await;
+
+    let mut next = next_owner(&rig);
+    next.elastic.set_faults(|faults| faults.refused_text = Some("bad"));
+    send_one_by_one(&mut next, &patches).await;
+    next.until_watermark(3).await;
+    assert_eq!(next.letters(), [(1, 1, "write", "refused_by_elasticsearch")]);
+    assert_eq!(next.elastic.document("a").as_deref(), Some(r#"{"location":[1,1],"n":1,"r":2}"#));
+    assert_eq!((next.counts()["in_flight"], next.meter.held()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_is_that_of_a_record_which_its_own_fold_has_rejected() {
+    let spoiling = (2, r#"{"location":{"lat":null}}"#, Some("patch"));
+    for one_by_one in [true, false] {
+        let mut rig = Rig::start();
+        rig.index(0, "a", 1, 1);
+        rig.until_watermark(1).await;
+        rig.letters.open.send_replace(false);
+        let whole = document(1, 2);
+        let records = [(1, whole.as_str(), None), spoiling, (3, r#"{"r":3}"#, Some("patch"))];
+        for (offset, value, op) in records {
+            rig.send(offset, "a", Some(value), op);
+        }
+        rig.pass(Duration::from_secs(5)).await;
+        let committed = rig.published.watermark().unwrap();
+        rig.cancel.cancel();
+        rig.until_ended().await;
+
+        let mut next = next_owner(&rig);
+        for (offset, value, op) in records.into_iter().filter(|(offset, ..)| *offset >= committed) {
+            next.send(offset, "a", Some(value), op);
+            if one_by_one {
+                next.pass(Duration::from_secs(2)).await;
+            }
+        }
+        next.until_watermark(4).await;
+        let letters = next.letters();
+        assert_eq!(letters.iter().map(|letter| (letter.0, letter.1)).collect::<Vec<_>>(), [(2, 2)]);
+        let expected = r#"{"location":[1,1],"n":2,"r":3}"#;
+        assert_eq!(next.elastic.document("a").as_deref(), Some(expected));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_patch_that_takes_the_location_away_does_not_take_the_good_ones_along() {
+    let mut rig = Rig::start();
+    rig.index(0, "a", 1, 1);
+    rig.until_watermark(1).await;
+    for (offset, patch) in [(1, r#"{"p":1}"#), (2, r#"{"location":{"lat":null}}"#), (3, r#"{"q":3}"#)] {
+        rig.send(offset, "a", Some(patch), Some("patch"));
+    }
+    rig.until_watermark(4).await;
+    assert_eq!(rig.letters(), [(2, 2, "write", "no_location_after_patch")]);
+    assert_eq!(rig.elastic.document("a").as_deref(), Some(r#"{"location":[1,1],"n":1,"p":1,"q":3}"#));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nor_does_it_take_along_what_was_made_of_patches() {
+    let how = (OnMissing::Create, None, None);
+    let mut rig = Rig::build_with(batching(), true, false, None, None, how, (None, REALTIME));
+    rig.index(0, "a", 91, 1);
+    rig.until_watermark(1).await;
+    rig.send(1, "a", None, None);
+    rig.send(2, "a", Some(&document(1, 2)), Some("patch"));
+    rig.send(3, "a", Some(r#"{"location":{"lat":null}}"#), Some("patch"));
+    rig.until_watermark(4).await;
+    assert_eq!(rig.letters(), [(3, 3, "write", "no_location_after_patch")]);
+    assert_eq!(rig.elastic.document("a"), Some(document(1, 2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn few_documents_are_tried_record_by_record_at_once() {
+    let mut rig = Rig::start();
+    for n in 0..10 {
+        rig.index(n, &format!("d{n}"), 1, 1);
+    }
+    rig.until_watermark(10).await;
+    rig.elastic.set_faults(|faults| faults.refused_text = Some("bad"));
+    for n in 0..10 {
+        rig.send(10 + 2 * n, &format!("d{n}"), Some(r#"{"p":1}"#), Some("patch"));
+        rig.send(11 + 2 * n, &format!("d{n}"), Some(r#"{"q":"bad"}"#), Some("patch"));
+    }
+    let reads = |rig: &Rig| rig.kept_records.reads.load(Ordering::SeqCst);
+    rig.until("the first are read again", |rig| reads(rig) > 0).await;
+    rig.elastic.set_faults(|faults| faults.down = true);
+    rig.pass(Duration::from_secs(100)).await;
+    assert_eq!(reads(&rig), 4, "none of them is done");
+    rig.elastic.set_faults(|faults| faults.down = false);
+    rig.until_watermark(30).await;
+    assert_eq!((reads(&rig), rig.letters().len(), rig.meter.held()), (10, 10, 0));
+    assert_eq!(rig.elastic.document("d9").as_deref(), Some(r#"{"location":[1,1],"n":1,"p":1}"#));
+}

@@ -74,10 +74,13 @@ struct KeptRecords {
     records: Mutex<BTreeMap<i64, Record>>,
     /// Why nothing can be read.
     fault: Mutex<Option<&'static str>>,
+    /// How often it was asked.
+    reads: AtomicI64,
 }
 
 impl Reread for KeptRecords {
     fn read(&self, _: i32, offsets: Vec<i64>) -> BoxFuture<'static, Result<Vec<Record>, String>> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
         let records = self.records.lock().unwrap();
         let records = offsets.iter().filter_map(|offset| records.get(offset).cloned()).collect();
         let answer = self.fault.lock().unwrap().map_or(Ok(records), |fault| Err(fault.to_owned()));

@@ -195,3 +195,21 @@ async fn who_comes_after_a_crash_writes_what_was_fetched_before_it() {
     assert_eq!((before, next.elastic.document("x")), (None, Some(document(91, 5))));
     assert!(source.try_recv().is_err(), "nobody was asked again");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_refeed_that_cannot_be_placed_does_not_take_along_what_it_was_folded_with() {
+    let (mut rig, mut source) = fed(OnMissing::Refeed);
+    rig.index(0, "x", 1, 1);
+    refeed(&rig, 1, "x");
+    rig.send(2, "x", Some(r#"{"p":2}"#), Some("patch"));
+    // For the three of them, and for those that are left when the first is written.
+    for _ in 0..2 {
+        let asked = question(&mut rig, &mut source).await;
+        asked.answer(SourceAnswer::Unusable(Refusal { reason: "no_location", detail: String::new() }));
+    }
+    rig.until_watermark(3).await;
+    assert_eq!(rig.letters(), [(1, 1, "write", "no_location")]);
+    assert_eq!(rig.elastic.document("x").as_deref(), Some(r#"{"location":[1,1],"n":1,"p":2}"#));
+    assert!(source.try_recv().is_err());
+    assert_eq!((rig.counts()["in_flight"], rig.meter.held()), (0, 0));
+}
