@@ -258,6 +258,9 @@ fn elasticsearch_refuses_documents() {
     holds(&what, &refused(3, bad, &Setting::default()));
     let patched = [Index(0), Bad(0), Bad(1), Patch, Move(1)];
     holds("2 records, 2 workers, refused and patched", &refused(2, &patched, &Setting::default()));
+    // Folds that are taken apart.
+    let in_place = [Index(0), Patch, Spoil(0)];
+    holds("3 records of 3 kinds, 2 workers, refused in place", &refused(3, &in_place, &Setting::default()));
     // One map: while two are live, what a refused record leaves misplaced is found by the scan, and touched.
     let healed = kinds(&[Index(0), Spoil(1), Heal, Bad(1)], 3);
     let what = format!("3 records of {} kinds, 2 workers, refused and healed", healed.len());

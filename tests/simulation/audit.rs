@@ -126,10 +126,12 @@ fn content(world: &World, document: &str, view: &View) {
         world.fail("place", Some(document), format!("{document} does not belong into {shard}: {view}"));
     }
     let last = records_of(scenario, document).filter(|(_, record)| !record.is_bad).last();
+    let last_good =
+        records_of(scenario, document).filter(|(_, record)| !record.is_bad && !record.is_spoiling());
     // A lost record's decision is finished at the position before it, where compaction takes records.
     if scenario.kind != Kind::Compacted
-        && let Some((offset, _)) = last
-        && *version != position(offset)
+        && let (Some((offset, _)), Some((good, _))) = (last, last_good.last())
+        && !(position(good)..=position(offset)).contains(version)
     {
         let what = format!("{document} has version {version}, but its last record is at {offset}: {view}");
         world.fail("version", Some(document), what);
@@ -169,17 +171,24 @@ fn letters(world: &World) {
 fn may_be_refused(scenario: &Scenario, offset: i64) -> bool {
     let Some((_, record)) = numbered(scenario).find(|(number, _)| *number == offset) else { return false };
     let document = document_id(record.document);
-    record.is_bad || (record.is_patch() && truth(scenario, &document, offset - 1).is_none())
+    record.is_bad
+        || record.is_spoiling()
+        || (record.is_patch() && truth(scenario, &document, offset - 1).is_none())
 }
 
 /// Whether a record has to become a dead letter: it cannot be decoded, or it is the last patch of a document that is not
-/// there, with nothing behind it that it could be folded into.
+/// there, with nothing behind it that it could be folded into. Or no document takes it, and nothing behind it makes up for that.
 fn must_be_refused(scenario: &Scenario, offset: i64, record: &Produced) -> bool {
     if record.is_bad {
         // Compaction takes it like any other.
         return scenario.kind != Kind::Compacted;
     }
     let document = document_id(record.document);
+    if record.is_spoiling() && scenario.kind != Kind::Refusing {
+        let mut later = records_of(scenario, &document).filter(|(later, _)| *later > offset);
+        return truth(scenario, &document, offset).is_some()
+            && !later.any(|(_, record)| record.hides_what_spoils());
+    }
     let is_last =
         || records_of(scenario, &document).all(|(later, record)| later <= offset || record.is_touch());
     scenario.on_missing == OnMissing::DeadLetter
@@ -208,6 +217,7 @@ pub fn truth(scenario: &Scenario, document: &str, last: i64) -> Option<Value> {
         let value: Value = serde_json::from_str(record.value.as_deref()?).ok()?;
         match stored {
             _ if !record.is_patch() => Some(value),
+            Some(stored) if record.is_spoiling() => Some(stored),
             Some(stored) => Some(merged(stored, &value)),
             None if scenario.on_missing == OnMissing::Create => Some(merged(Value::Null, &value)),
             None => None,

@@ -31,6 +31,7 @@ use geofold::worker::dead_letter::{DeadLetterSink, Letter};
 use geofold::worker::limits::Limits;
 use geofold::worker::partition::{BATCHES_PER_REQUEST, Batching, Mode, Partition, Published, WorkerContext};
 use geofold::worker::record::Record;
+use geofold::worker::reread::Reread;
 use geofold::worker::topic_watch::TopicReader;
 use geofold::worker::visibility::Visibility;
 use rdkafka::message::{Header, OwnedHeaders};
@@ -40,12 +41,15 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::requests::Wire;
-use crate::scenario::{DEADLINE, Kind, PLACES, Setup, document_id};
+use crate::scenario::{DEADLINE, Kind, PLACES, Scenario, Setup, document_id};
 use crate::world::{Delivery, GEOSHARDS, TOPIC, World};
 use crate::{searches, tally};
 
 /// Which geoshard has which place: by the usual map, and by the other one where two are live. Every place moves.
 pub const MAPS: [[&str; PLACES.len()]; 2] = [GEOSHARDS, ["b", "c", "a"]];
+
+/// Where letters matter most they take so many times longer than a request.
+const SLOW_LETTERS: u64 = 20;
 
 /// Records that may wait between poll thread and partition task.
 const QUEUE_RECORDS: usize = 64;
@@ -134,6 +138,8 @@ impl DeadLetterSink for Letters {
                 let mut state = self.world.state();
                 (state.one_to(self.world.scenario.setup.latency), state.no_letters_until)
             };
+            // So that what comes later for the same document is often there before.
+            let way = if self.world.scenario.spoils() { way * SLOW_LETTERS } else { way };
             let stalled = no_letters_until.saturating_sub(self.world.clock.awake());
             sleep(Duration::from_millis(stalled + way)).await;
             let Some(Letter { stage, reason, origin, .. }) = letters.into_iter().next() else { return };
@@ -144,6 +150,33 @@ impl DeadLetterSink for Letters {
         }
         .boxed()
     }
+}
+
+/// The log, for records of refused folds: nothing is refused where compaction takes any.
+struct Log {
+    world: Arc<World>,
+}
+
+impl Reread for Log {
+    fn read(&self, _: i32, offsets: Vec<i64>) -> BoxFuture<'static, Result<Vec<Record>, String>> {
+        let scenario = self.world.scenario.clone();
+        let way = self.world.state().one_to(scenario.setup.latency);
+        async move {
+            sleep(Duration::from_millis(way)).await;
+            let record = |offset: &i64| record_at(&scenario, *offset);
+            Ok(offsets.iter().filter_map(record).collect())
+        }
+        .boxed()
+    }
+}
+
+/// A record of the log, as a task is given it.
+fn record_at(scenario: &Scenario, offset: i64) -> Option<Record> {
+    let record = scenario.records.get(usize::try_from(offset).ok()?)?;
+    let copy = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+    let header = |op| OwnedHeaders::new().insert(Header { key: OP_HEADER, value: Some(op) });
+    let (key, value) = (copy(&document_id(record.document)), record.value.as_deref().map(copy));
+    Some(Record { offset, key: Some(key), value, headers: record.op.map(header) })
 }
 
 /// See the file's first lines.
@@ -286,7 +319,7 @@ impl Process {
             memory: memory.clone(),
             refeed: None,
             distributor: None,
-            reread: None,
+            reread: Some(Arc::new(Log { world: world.clone() })),
             dead_letters: Some(Arc::new(Letters { world: world.clone(), process: name })),
             retry,
             traces: Traces::default(),
@@ -353,13 +386,8 @@ impl Process {
                 if !may_read {
                     return;
                 }
-                let copy = |text: &str| Bytes::copy_from_slice(text.as_bytes());
-                let headers = record
-                    .op
-                    .map(|op| OwnedHeaders::new().insert(Header { key: OP_HEADER, value: Some(op) }));
                 let id = document_id(record.document);
-                let value = record.value.as_deref().map(copy);
-                let queued = Record { offset: self.next, key: Some(copy(&id)), value, headers };
+                let Some(queued) = record_at(&self.world.scenario, self.next) else { return };
                 let bytes = queued.bytes();
                 if self.records.try_send(queued).is_err() {
                     return;

@@ -26,6 +26,9 @@ pub const PLACES: [i64; 3] = [0, 90, 170];
 /// A document with this text as its number is refused by the mapping.
 const UNACCEPTABLE: &str = r#""unacceptable""#;
 
+/// A patch that no document takes: it leaves half of a location.
+const SPOILING: &str = r#"{"location":{"lat":null}}"#;
+
 /// What kind of run: what may happen, and what can be said about its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -88,6 +91,20 @@ impl Produced {
 
     pub fn is_touch(&self) -> bool {
         self.op == Some("touch")
+    }
+
+    /// Whether no document takes it, whatever that says.
+    pub fn is_spoiling(&self) -> bool {
+        self.is_patch() && self.value.as_deref() == Some(SPOILING)
+    }
+
+    /// Whether a fold with this after a spoiling patch may be a document again.
+    pub fn hides_what_spoils(&self) -> bool {
+        !self.is_bad && !self.is_touch() && (!self.is_patch() || self.value_has("\"lat\":1"))
+    }
+
+    fn value_has(&self, text: &str) -> bool {
+        self.value.as_deref().is_some_and(|value| value.contains(text))
     }
 }
 
@@ -257,7 +274,7 @@ impl Scenario {
         let records = times
             .into_iter()
             .enumerate()
-            .map(|(n, at)| record(&mut draw, (kind, on_missing, counts(seed)), documents, n, at));
+            .map(|(n, at)| record(&mut draw, (kind, on_missing, seed), documents, n, at));
         let records = records.collect();
         // After compaction an owner protects itself for one batch deadline; whatever a zombie does must be over by then.
         let (acts_for, late_by) = if kind == Kind::Compacted { (800, 900) } else { (4_000, 4_000) };
@@ -301,6 +318,11 @@ impl Scenario {
     /// Whether something is counted.
     pub fn counts(&self) -> bool {
         counts(self.seed)
+    }
+
+    /// Whether some patches are such that no document takes them.
+    pub fn spoils(&self) -> bool {
+        spoils(self.seed, self.kind)
     }
 
     /// Whether old copies stay until searches find the new ones. Nothing is drawn for that.
@@ -435,6 +457,11 @@ impl Draw {
     }
 }
 
+/// In one of three ordinary runs that count nothing no document takes some of the patches. Nothing is drawn for that either.
+fn spoils(seed: u64, kind: Kind) -> bool {
+    kind == Kind::Plain && seed.is_multiple_of(3) && !counts(seed)
+}
+
 /// In two of seven runs something is counted. Nothing is drawn for that: the others stay what they were.
 fn counts(seed: u64) -> bool {
     matches!(seed % 7, 3 | 5)
@@ -442,7 +469,7 @@ fn counts(seed: u64) -> bool {
 
 fn record(
     draw: &mut Draw,
-    (kind, on_missing, counts): (Kind, OnMissing, bool),
+    (kind, on_missing, seed): (Kind, OnMissing, u64),
     documents: usize,
     n: usize,
     at: u64,
@@ -450,7 +477,7 @@ fn record(
     let document = draw.below(documents as u64) as usize;
     let lon = draw.one_of(&PLACES);
     let field = n % 3;
-    let kind_of = if counts { format!(r#","kind":{}"#, n / 2 % 2) } else { String::new() };
+    let kind_of = if counts(seed) { format!(r#","kind":{}"#, n / 2 % 2) } else { String::new() };
     let whole = format!(r#"{{"location":{{"lat":1,"lon":{lon}}},"n":{n},"p{field}":{n}{kind_of}}}"#);
     let patch = |value: String| (Some("patch"), Some(value), false);
     let index = (None, Some(whole.clone()), false);
@@ -473,11 +500,12 @@ fn record(
         57..=61 if kind == Kind::Compacted => index,
         57..=66 => (Some("touch"), None, false),
         67..=74 if any_patch => patch(format!(r#"{{"n":{n}}}"#)),
+        75..=84 if any_patch && spoils(seed, kind) => patch(SPOILING.to_owned()),
         75..=79 if any_patch => patch(format!(r#"{{"x":{n}}}"#)),
         80..=84 if any_patch => patch(format!(r#"{{"x":{{"y{field}":{n}}}}}"#)),
         85..=90 if any_patch => patch(format!(r#"{{"location":{{"lon":{lon}}}}}"#)),
         91..=94 if is_refusing => patch(format!(r#"{{"n":{UNACCEPTABLE}}}"#)),
-        95..=97 if is_refusing => patch(r#"{"location":{"lat":null}}"#.to_owned()),
+        95..=97 if is_refusing => patch(SPOILING.to_owned()),
         _ => patch(whole),
     };
     Produced { part: Part::Record(n), at, document, op, value, is_bad }
