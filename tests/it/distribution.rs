@@ -388,7 +388,7 @@ async fn what_is_refused_for_good_or_fails_for_too_long_becomes_a_dead_letter_an
         assert_eq!((letter.reason, letter.stage), (reason, "distribution"));
         assert_eq!((letter.origin.partition, letter.origin.first_offset), (4, 7));
         assert_eq!(letter.key.as_deref(), Some(&b"s01"[..]));
-        assert_eq!(world.counted("given_up"), 1);
+        assert_eq!(world.counted("abandoned"), 1);
     }
 }
 
