@@ -15,6 +15,7 @@
 //! | [`support`] | configuration, metrics, events, logs, traces, background tasks |
 //! | [`io`] | Elasticsearch, Kafka, schema registry and database, and what geofold stores of its own |
 //! | [`worker`] | the member of the consumer group, with refreshes, distribution and fetches from the source of truth |
+//! | [`route`] | searches sent to the geoshards that they need |
 //! | [`ops`] | checks, audits, migrations, campaigns, the collector, the admin server |
 //! | [`testkit`] | stand-ins inside the process, and the demo on them |
 //! | [`cli`] | the command line |
@@ -27,6 +28,7 @@ pub mod core;
 pub mod geoshard;
 pub mod io;
 pub mod ops;
+pub mod route;
 pub mod support;
 pub mod testkit;
 pub mod worker;

@@ -19,8 +19,16 @@ use crate::support::config::{Config, Credentials, KeyForm};
 
 /// A client for the configured Elasticsearch. Nothing is dialled yet.
 pub fn elasticsearch(config: &Config) -> Result<HttpElastic, Failure> {
+    elasticsearch_as(config, config.elasticsearch.credentials())
+}
+
+/// The same with other credentials than the configured ones.
+pub fn elasticsearch_as(
+    config: &Config,
+    credentials: Option<Credentials<'_>>,
+) -> Result<HttpElastic, Failure> {
     let elasticsearch = &config.elasticsearch;
-    let auth = match elasticsearch.credentials() {
+    let auth = match credentials {
         None => Auth::None,
         Some(Credentials::Aws { region, service }) => {
             let source = Source::from_environment(|name| std::env::var(name).ok(), region)

@@ -16,6 +16,7 @@ mod dry_run;
 mod health;
 mod output;
 mod reload;
+mod route;
 mod run;
 mod search;
 mod send;
@@ -53,6 +54,7 @@ enum Command {
     DryRun(dry_run::DryRunArgs),
     Shards(shards::ShardsArgs),
     Send(send::SendArgs),
+    Route(route::RouteArgs),
     Search(search::SearchArgs),
     Collect(collect::CollectArgs),
     Cloud(cloud::CloudArgs),
@@ -149,6 +151,7 @@ pub fn main() -> ExitCode {
         Command::DryRun(args) => block_on(dry_run::dry_run(args)),
         Command::Shards(args) => block_on(shards::shards(args)),
         Command::Send(args) => block_on(send::send(args)),
+        Command::Route(args) => block_on(route::route(args)),
         Command::Search(args) => block_on(search::search(args)),
         Command::Collect(args) => block_on(collect::collect(args)),
         Command::Cloud(args) => block_on(cloud::cloud(args)),

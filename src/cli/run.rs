@@ -81,7 +81,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         configured,
         config.batch.deadline,
         clock.clone(),
-        metrics.clone(),
+        metrics.maps.clone(),
     );
     let follower = Follower {
         args: args.config,

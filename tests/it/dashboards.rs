@@ -14,6 +14,7 @@ use geofold::support::telemetry::Metrics;
 use geofold::support::telemetry::collector::CollectorMetrics;
 use geofold::support::telemetry::families::{MetricInfo, MetricType};
 use geofold::support::telemetry::metrics::{RequestKind, Success};
+use geofold::support::telemetry::route::RouteMetrics;
 use serde_json::Value;
 
 use crate::tools::has;
@@ -33,12 +34,14 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(at(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// What a worker and a collector expose, with every series that they can begin with.
+/// What a worker, a collector and a router expose, with every series that they can begin with.
 struct Exposed {
     worker: Vec<MetricInfo>,
     collector: Vec<MetricInfo>,
+    router: Vec<MetricInfo>,
     worker_text: String,
     collector_text: String,
+    router_text: String,
 }
 
 impl Exposed {
@@ -55,16 +58,19 @@ impl Exposed {
             }
         }
         let collector = CollectorMetrics::new().unwrap();
+        let router = RouteMetrics::new().unwrap();
         Self {
             worker: metrics.catalogue().to_vec(),
             collector: collector.catalogue().to_vec(),
+            router: router.catalogue().to_vec(),
             worker_text: metrics.render().unwrap(),
             collector_text: collector.render().unwrap(),
+            router_text: router.render().unwrap(),
         }
     }
 
     fn all(&self) -> impl Iterator<Item = &MetricInfo> {
-        self.worker.iter().chain(&self.collector)
+        self.worker.iter().chain(&self.collector).chain(&self.router)
     }
 
     /// The metric whose series have this name; histograms have three names.
@@ -95,7 +101,8 @@ impl Exposed {
                         line.starts_with(&metric.name) && line.contains(&format!("{label}=\"{value}\""))
                     })
                 };
-                if !series(&self.worker_text) && !series(&self.collector_text) {
+                let texts = [&self.worker_text, &self.collector_text, &self.router_text];
+                if !texts.iter().any(|text| series(text)) {
                     complaints.push(format!("{} is never with {label}=\"{value}\"", used.name));
                 }
             }
@@ -294,7 +301,8 @@ fn the_reference_of_metrics_is_what_the_registry_says() {
         [operations.md](operations.md#metrics) says how\nto interpret them, [dashboards/](../dashboards/README.md) shows them. \
         Prometheus' usual `process_…` metrics are exposed as well.\n"
         .to_owned();
-    for (who, metrics) in [("Worker", &exposed.worker), ("Collector", &exposed.collector)] {
+    let all = [("Worker", &exposed.worker), ("Collector", &exposed.collector), ("Router", &exposed.router)];
+    for (who, metrics) in all {
         write!(text, "\n## {who}\n\n").unwrap();
         let sorted: BTreeMap<&str, &MetricInfo> =
             metrics.iter().map(|metric| (metric.name.as_str(), metric)).collect();

@@ -164,8 +164,9 @@ fn a_file_that_is_swapped_as_kubernetes_does_is_followed_without_a_signal() {
 }
 
 /// Each command that runs on, what it is told with, what its log says once it does, and its exit code when it is stopped.
-const OTHERS: [(&[&str], &str, i32); 3] = [
+const OTHERS: [(&[&str], &str, i32); 4] = [
     (&["collect"], "admin server listens", 0),
+    (&["route", "--listen", "127.0.0.1:0"], "router listens", 0),
     (&["campaign", "run", "1"], "paused campaign=1", 1),
     (&["campaign", "watch"], "geofold campaign watch begins", 0),
 ];

@@ -258,7 +258,7 @@ impl Process {
                 MapsRecord::unwritten(shared.map.clone(), Epoch::default()),
                 Duration::from_millis(DEADLINE),
                 clock.clone(),
-                metrics.clone(),
+                metrics.maps.clone(),
             );
             let watch = watcher.run(cancel.clone());
             tokio::spawn(Stoppable { freezer: freezer.clone(), work: watch.boxed() });

@@ -359,6 +359,11 @@ impl Op {
     }
 }
 
+/// The point that a value (the text of any JSON value) stands for in a query, in any form that a `geo_point` takes.
+pub(crate) fn query_point(value: &str) -> Option<GeoPoint> {
+    point::parse(value).ok()
+}
+
 /// A valid JSON text without raw line breaks: in such a text they can only be white space between tokens. Copies only if
 /// there are some.
 pub(crate) fn on_one_line(json: Bytes) -> Bytes {

@@ -11,11 +11,11 @@ use crate::base::geo::{Distance, EARTH_RADIUS_METRES, GeoPoint};
 /// Metres by which a circle is grown. Elasticsearch measures from the stored point, which is up to 1.1 cm from the one
 /// that was sent (32 bits for each coordinate), and its arithmetic is off by up to 40 cm (Lucene's
 /// `SloppyMath.haversinMeters`). Rounding here is far below a millimetre.
-const MARGIN_METRES: f64 = 1.0;
+pub const MARGIN_METRES: f64 = 1.0;
 
 /// From this radius on, a circle is the globe. It leaves over less than 15 km around the opposite point, where Lucene's
 /// haversine has lost its digits.
-const WHOLE_GLOBE_METRES: f64 = 20_000_000.0;
+pub const WHOLE_GLOBE_METRES: f64 = 20_000_000.0;
 
 /// A circle, grown by its margin.
 pub(super) struct Circle {

@@ -12,10 +12,12 @@
 //! | `cell.rs` | a cell in the coordinates of its face, its children, and its bounds in degrees |
 //! | `walk.rs` | down from the six faces to the map's own borders |
 //! | `circle.rs` | a circle against a cell, on the sphere |
+//! | `distance.rs` | how far each geoshard is from a point |
 //! | `planar.rs` | box and polygon against a cell, in degrees |
 
 mod cell;
 mod circle;
+mod distance;
 mod planar;
 mod shape;
 mod walk;
@@ -24,6 +26,8 @@ use std::collections::BTreeSet;
 
 use self::cell::Cell;
 use self::circle::Circle;
+pub use self::circle::{MARGIN_METRES, WHOLE_GLOBE_METRES};
+pub use self::distance::distances;
 use self::planar::Planar;
 pub use self::shape::{BadShape, MAX_VERTICES, Shape};
 use super::{GeoshardMap, LiveMaps};

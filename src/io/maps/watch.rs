@@ -17,7 +17,7 @@ use crate::base::clock::{Clock, Instant};
 use crate::base::position::Epoch;
 use crate::geoshard::{GeoshardMap, LiveMaps};
 use crate::io::elastic::{CallError, Elastic};
-use crate::support::telemetry::Metrics;
+use crate::support::telemetry::maps::MapsMetrics;
 use crate::support::telemetry::metrics::level;
 
 /// How often the record is read.
@@ -99,7 +99,7 @@ pub struct Watcher {
     topic: String,
     timeout: Duration,
     clock: Arc<dyn Clock>,
-    metrics: Arc<Metrics>,
+    metrics: MapsMetrics,
     known: watch::Sender<Knowledge>,
 }
 
@@ -112,7 +112,7 @@ impl Watcher {
         configured: MapsRecord,
         max_age: Duration,
         clock: Arc<dyn Clock>,
-        metrics: Arc<Metrics>,
+        metrics: MapsMetrics,
     ) -> (Self, MapsReader) {
         let record = Arc::new(configured);
         let (sender, receiver) = watch::channel(Knowledge { record, at: At::Never });
@@ -141,8 +141,8 @@ impl Watcher {
         let is_refused = matches!(read, Err(StoreError::Call(CallError::Status { status: 401 | 403, .. })));
         match self.judge(read) {
             Ok(record) => {
-                self.metrics.maps_generation.set(level(record.generation));
-                self.metrics.live_maps.set(if record.has_two() { 2 } else { 1 });
+                self.metrics.generation.set(level(record.generation));
+                self.metrics.live.set(if record.has_two() { 2 } else { 1 });
                 self.known.send_replace(Knowledge { record, at: At::Asked(asked) });
             }
             Err(error) => {
@@ -156,7 +156,7 @@ impl Watcher {
             At::Asked(at) => self.clock.now().since(at),
             At::Never | At::Always => Duration::ZERO,
         };
-        self.metrics.maps_age_seconds.set(age.as_secs_f64());
+        self.metrics.age_seconds.set(age.as_secs_f64());
         is_refused
     }
 
@@ -189,6 +189,7 @@ impl Watcher {
 mod tests {
     use super::*;
     use crate::base::ids::ShardId;
+    use crate::support::telemetry::Metrics;
     use crate::testkit::testing::{MemoryElastic, TokioClock, six_faces};
 
     const MAX_AGE: Duration = Duration::from_secs(60);
@@ -204,7 +205,7 @@ mod tests {
             let elastic = MemoryElastic::for_map(&six_faces());
             let clock = Arc::new(TokioClock::new());
             let configured = MapsRecord::unwritten(six_faces(), Epoch::default());
-            let metrics = Metrics::new().unwrap();
+            let metrics = Metrics::new().unwrap().maps.clone();
             let (watcher, reader) = Watcher::new(elastic.clone(), "t", configured, MAX_AGE, clock, metrics);
             Self { elastic, watcher, reader }
         }

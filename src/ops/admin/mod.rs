@@ -30,7 +30,7 @@ use serde_json::json;
 pub use crate::support::telemetry::health::{Alive, Health};
 pub use cover::{CoverSource, LiveNow};
 pub use document_counts::DocumentCounts;
-pub use server::{AdminError, serve};
+pub use server::{AdminError, ServerOptions, serve, serve_with};
 pub use status::{LimitsNow, MapNow, ShownMap, StatusParts, StatusSource, Worker};
 
 use crate::support::telemetry::Metrics;

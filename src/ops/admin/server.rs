@@ -24,14 +24,25 @@ use tracing::{debug, info, warn};
 
 use crate::support::supervisor::Supervisor;
 
-/// Connections open at once; further ones wait in the kernel's queue.
-const MAX_CONNECTIONS: usize = 64;
+/// What a server is called in the log, and what its clients may take.
+#[derive(Debug, Clone, Copy)]
+pub struct ServerOptions {
+    /// Its name.
+    pub name: &'static str,
+    /// Connections open at once; further ones wait in the kernel's queue.
+    pub max_connections: usize,
+    /// For the request under way when a connection is to be closed, or the server shut down.
+    pub close_timeout: Duration,
+}
+
+/// Of admin servers and collectors.
+const ADMIN: ServerOptions =
+    ServerOptions { name: "admin server", max_connections: 64, close_timeout: Duration::from_secs(5) };
+
 /// For a request's headers; between two requests of a connection too.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// After this, a connection is closed once its request under way is answered. Clients simply connect again.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(600);
-/// For the request under way when a connection is to be closed, or the server shut down.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// After an error of `accept`: most likely no file descriptor is free, and trying at once would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
@@ -39,8 +50,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 #[derive(Debug, Error)]
 pub enum AdminError {
     /// The address cannot be listened on.
-    #[error("the admin server cannot listen on {listen}: {source}; change its address or free the port")]
+    #[error("the {server} cannot listen on {listen}: {source}; change its address or free the port")]
     Listen {
+        /// What could not listen.
+        server: &'static str,
         /// The configured address.
         listen: SocketAddr,
         /// What the system said.
@@ -60,18 +73,37 @@ pub async fn serve(
     shutdown: CancellationToken,
     supervisor: &Supervisor,
 ) -> Result<(SocketAddr, JoinHandle<()>), AdminError> {
-    let failed = |source| AdminError::Listen { listen, source };
-    let listener = TcpListener::bind(listen).await.map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
     let routes =
         routes.fallback(|| async { (StatusCode::NOT_FOUND, "no such path; / lists what there is\n") });
-    info!(address = %bound, "admin server listens");
-    let serving = accept_all(listener, routes, shutdown.clone());
-    Ok((bound, supervisor.spawn("admin server", shutdown, serving)))
+    serve_with(ADMIN, listen, routes, shutdown, supervisor).await
 }
 
-async fn accept_all(listener: TcpListener, routes: Router, shutdown: CancellationToken) {
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+/// [`serve`] with other limits, and with the routes' own answer to unknown paths.
+///
+/// # Errors
+/// If the address can not be listened on.
+pub async fn serve_with(
+    options: ServerOptions,
+    listen: SocketAddr,
+    routes: Router,
+    shutdown: CancellationToken,
+    supervisor: &Supervisor,
+) -> Result<(SocketAddr, JoinHandle<()>), AdminError> {
+    let failed = |source| AdminError::Listen { server: options.name, listen, source };
+    let listener = TcpListener::bind(listen).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    info!(address = %bound, "{} listens", options.name);
+    let serving = accept_all(options, listener, routes, shutdown.clone());
+    Ok((bound, supervisor.spawn(options.name, shutdown, serving)))
+}
+
+async fn accept_all(
+    options: ServerOptions,
+    listener: TcpListener,
+    routes: Router,
+    shutdown: CancellationToken,
+) {
+    let permits = Arc::new(Semaphore::new(options.max_connections));
     let connections = TaskTracker::new();
     loop {
         // The semaphore is never closed; if it were, there would be nothing left to serve.
@@ -84,14 +116,17 @@ async fn accept_all(listener: TcpListener, routes: Router, shutdown: Cancellatio
         };
         match accepted {
             Ok((stream, peer)) => {
-                let connection = serve_connection(stream, peer, routes.clone(), shutdown.clone());
+                // Answers are written at once: waiting for more would cost a delayed acknowledgement each time.
+                let _ = stream.set_nodelay(true);
+                let connection =
+                    serve_connection(stream, peer, routes.clone(), shutdown.clone(), options.close_timeout);
                 connections.spawn(async move {
                     connection.await;
                     drop(permit);
                 });
             }
             Err(error) => {
-                warn!(%error, "admin server could not accept a connection");
+                warn!(%error, "the {} could not accept a connection", options.name);
                 sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -101,7 +136,13 @@ async fn accept_all(listener: TcpListener, routes: Router, shutdown: Cancellatio
     connections.wait().await;
 }
 
-async fn serve_connection(stream: TcpStream, peer: SocketAddr, routes: Router, shutdown: CancellationToken) {
+async fn serve_connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    routes: Router,
+    shutdown: CancellationToken,
+    close_timeout: Duration,
+) {
     let mut connection = std::pin::pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
@@ -122,13 +163,13 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, routes: Router, s
         Some(ended) => Ok(ended),
         None => {
             connection.as_mut().graceful_shutdown();
-            timeout(CLOSE_TIMEOUT, connection).await
+            timeout(close_timeout, connection).await
         }
     };
     match ended {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => debug!(%peer, %error, "admin connection ended early"),
-        Err(_) => debug!(%peer, "admin connection cut off: its client did not take the answer"),
+        Ok(Err(error)) => debug!(%peer, %error, "a connection ended early"),
+        Err(_) => debug!(%peer, "a connection is cut off: its client did not take the answer"),
     }
 }
 

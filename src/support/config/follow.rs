@@ -11,7 +11,7 @@ use super::types::Config;
 pub enum Process {
     /// `geofold run`.
     Worker,
-    /// Another that runs on: a collector, `campaign run`, `campaign watch`.
+    /// Another that runs on: a collector, a router, `campaign run`, `campaign watch`.
     Other,
 }
 

@@ -143,6 +143,7 @@ fn with_every_key() -> Config {
     config.database.ca_file = path();
     config.collector.group_id = Some(text());
     config.collector.notify_topic = Some(text());
+    config.route.load_file = path();
     config.audit.every = Some(std::time::Duration::ZERO);
     config.audit.temp_dir = path();
     config.reload.watch = Some(std::time::Duration::ZERO);

@@ -4,6 +4,7 @@
 //! - [`counts`]: the sections of live counts; [`database_url`] is one of their values
 //! - [`moves`]: the section of documents that move
 //! - [`source`]: the section of the source of truth
+//! - [`route`]: the section of the router
 //! - [`registry`]: the section of the schema registry, and the forms of keys and values
 //! - [`load`]: file and environment to [`Config`], refusing unknown keys; with `keys` (which there are) and `overlay`
 //!   (what the environment changes)
@@ -45,6 +46,7 @@ pub mod moves;
 mod overlay;
 pub mod properties;
 pub mod registry;
+pub mod route;
 pub mod secret;
 pub mod server_url;
 mod show;
@@ -60,6 +62,7 @@ pub use load::{BadKey, ConfigError, Place};
 pub use moves::{Moves, Visibility};
 pub use properties::Properties;
 pub use registry::{Format, KeyForm, SchemaRegistry};
+pub use route::{Route, RouteCredentials, WithoutLocation};
 pub use secret::Secret;
 pub use server_url::ServerUrl;
 pub use source::{Source, SourceKind, SourceUrl};

@@ -18,6 +18,7 @@ use super::counts::{Collector, Database, Tally};
 use super::moves::Moves;
 use super::properties::Properties;
 use super::registry::{Format, KeyForm, SchemaRegistry};
+use super::route::Route;
 use super::secret::Secret;
 use super::server_url::ServerUrl;
 use super::source::Source;
@@ -59,6 +60,8 @@ pub struct Config {
     pub source: Source,
     /// What is counted.
     pub tally: Tally,
+    /// How searches are answered.
+    pub route: Route,
     /// Where counts are kept.
     pub database: Database,
     /// How increments become counts.

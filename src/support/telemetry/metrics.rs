@@ -21,6 +21,7 @@ use prometheus::{
 
 use super::audit::AuditMetrics;
 use super::families::{Counters, Gauges, Histograms, Label, MetricInfo, Register, label};
+use super::maps::MapsMetrics;
 use super::refeed::RefeedMetrics;
 use super::reload::ReloadMetrics;
 use super::schemas::SchemaMetrics;
@@ -171,12 +172,8 @@ pub struct Metrics {
     distribution: DistributionFamilies,
     /// Times that memcached gave no usable answer about last runs.
     pub distribution_store_failures: IntCounter,
-    /// How many maps are live.
-    pub live_maps: IntGauge,
-    /// Generation of the record of the maps; 0 without one.
-    pub maps_generation: IntGauge,
-    /// Age of what is known of that record.
-    pub maps_age_seconds: Gauge,
+    /// What is known of the maps in force.
+    pub maps: MapsMetrics,
     /// 1 if `/readyz` says ready.
     pub ready: IntGauge,
     /// What the schema registry is asked.
@@ -389,16 +386,7 @@ impl Metrics {
                 "geofold_distribution_store_failures_total",
                 "Memcached calls without a usable answer.",
             )?,
-            live_maps: r
-                .gauge("geofold_live_maps", "Live maps known to this worker; 2 while the map is changed.")?,
-            maps_generation: r.gauge(
-                "geofold_maps_generation",
-                "Generation of the known map record; 0 if the map was never changed.",
-            )?,
-            maps_age_seconds: r.float_gauge(
-                "geofold_maps_age_seconds",
-                "Age of the known map record; above batch.deadline nothing is sent.",
-            )?,
+            maps: MapsMetrics::new(&mut r)?,
             ready: r.gauge("geofold_ready", "1 if this worker is ready.")?,
             schemas: SchemaMetrics::new(&mut r)?,
             visibility: VisibilityMetrics::new(&mut r)?,

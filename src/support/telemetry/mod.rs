@@ -5,6 +5,8 @@
 //! | `families.rs` | metrics whose labels are Rust enums, and the register that knows every metric's name and help |
 //! | `metrics.rs` | [`Metrics`]: every metric of the worker, one struct of handles |
 //! | `collector.rs` | every metric of a collector |
+//! | `route.rs` | every metric of a router |
+//! | `maps.rs` | what is known of the maps in force |
 //! | `tally.rs` | the metrics of live counts |
 //! | `visibility.rs` | the metrics of refreshes |
 //! | `events.rs` | one type per event that an operator may need: its log line and its counters |
@@ -25,12 +27,14 @@ pub mod events;
 pub mod families;
 pub mod health;
 pub mod logging;
+pub mod maps;
 pub mod metrics;
 pub mod reading;
 pub mod recent;
 pub mod refeed;
 pub mod reload;
 pub mod requests;
+pub mod route;
 pub mod schemas;
 pub mod tally;
 pub mod traces;

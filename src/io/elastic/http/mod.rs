@@ -13,7 +13,9 @@ use bytes::Bytes;
 use elasticsearch::auth::Credentials;
 use elasticsearch::cert::{Certificate, CertificateValidation};
 use elasticsearch::http::Method as HttpMethod;
-use elasticsearch::http::headers::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use elasticsearch::http::headers::{
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER,
+};
 use elasticsearch::http::transport::{SingleNodeConnectionPool, Transport, TransportBuilder};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -140,6 +142,17 @@ struct Answer {
     body: Bytes,
 }
 
+/// What came back from [`HttpElastic::forward`].
+#[derive(Debug, Clone)]
+pub struct Forwarded {
+    /// HTTP status.
+    pub status: u16,
+    /// The `Retry-After` header, if it was there.
+    pub retry_after: Option<Duration>,
+    /// The body.
+    pub body: Bytes,
+}
+
 impl Answer {
     /// The body; a status other than success is an error.
     fn success(self) -> Result<Bytes, CallError> {
@@ -205,6 +218,27 @@ impl HttpElastic {
         &self.prefix
     }
 
+    /// Posts a body of somebody else's making and gives what came back, whatever its status. `authorization` takes the place of
+    /// the configured credentials.
+    pub async fn forward(
+        &self,
+        path: &str,
+        content_type: &'static str,
+        body: Bytes,
+        authorization: Option<&HeaderValue>,
+        timeout: Duration,
+    ) -> Result<Forwarded, CallError> {
+        let mut headers = Target::headers(content_type);
+        if let Some(authorization) = authorization {
+            let mut authorization = authorization.clone();
+            authorization.set_sensitive(true);
+            headers.insert(AUTHORIZATION, authorization);
+        }
+        let node = self.nodes().pick(self.clock.now());
+        let answer = self.send_to(node, HttpMethod::Post, path, headers, Some(body), timeout).await?;
+        Ok(Forwarded { status: answer.status, retry_after: answer.retry_after, body: answer.body })
+    }
+
     /// Sends one request to the node whose turn it is.
     async fn send(
         &self,
@@ -215,7 +249,7 @@ impl HttpElastic {
         timeout: Duration,
     ) -> Result<Answer, CallError> {
         let node = self.nodes().pick(self.clock.now());
-        self.send_to(node, method, path, content_type, body, timeout).await
+        self.send_to(node, method, path, Target::headers(content_type), body, timeout).await
     }
 
     async fn send_to(
@@ -223,19 +257,18 @@ impl HttpElastic {
         node: usize,
         method: HttpMethod,
         path: &str,
-        content_type: &'static str,
+        mut headers: HeaderMap,
         body: Option<Bytes>,
         timeout: Duration,
     ) -> Result<Answer, CallError> {
         let target = &self.targets[node];
-        let (headers, left) = match &self.signer {
-            None => (Target::headers(content_type), timeout),
+        let left = match &self.signer {
+            None => timeout,
             Some(signer) => {
                 let began = self.clock.now();
-                let mut headers = Target::headers(content_type);
                 target.sign(signer, method, path, &mut headers, &body, timeout).await?;
                 // What it took to have keys is no longer there: nothing may be under way after its time.
-                (headers, timeout.saturating_sub(self.clock.now().since(began)))
+                timeout.saturating_sub(self.clock.now().since(began))
             }
         };
         if left.is_zero() {
@@ -320,8 +353,9 @@ impl Elastic for HttpElastic {
         async move {
             let body = Some(encode::mget_body(gets, &self.prefix));
             let node = self.nodes().pick_for(look, self.clock.now());
-            let (post, json) = (HttpMethod::Post, "application/json");
-            let answer = self.send_to(node, post, encode::MGET_PATH, json, body, timeout).await?;
+            let headers = Target::headers("application/json");
+            let answer =
+                self.send_to(node, HttpMethod::Post, encode::MGET_PATH, headers, body, timeout).await?;
             decode::mget_answer(&answer.success()?, gets.len())
         }
         .boxed()

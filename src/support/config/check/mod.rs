@@ -6,6 +6,7 @@ mod counts;
 mod distribution;
 mod http;
 mod registry;
+mod route;
 mod source;
 
 use std::fmt;
@@ -84,6 +85,7 @@ fn check(config: &Config, has_tls: bool) -> Vec<Finding> {
     source::check(&mut findings, config);
     registry::check(&mut findings, config);
     campaigns::check(&mut findings, config);
+    route::check(&mut findings, config);
     check_edges(&mut findings, config);
     findings.0
 }

@@ -10,11 +10,11 @@ use serde_json::{Map, Value, json};
 use super::bulk::{self, Members};
 use super::error::EsError;
 use super::faults::Faults;
-use super::filter::Filter;
 use super::index::{Doc, Index};
 use super::search::Searched;
 use super::store::{Store, read, write};
 use super::{mapping, search};
+use crate::core::filter_path::Filter;
 
 /// The version that the stand-in says it is: the one whose answers it was made from.
 const VERSION: &str = "8.19.21";
@@ -73,6 +73,7 @@ fn route(store: &Store, faults: &Faults, request: &Request) -> Result<Answer, Es
         ("GET" | "HEAD", [index, "_doc", id]) => return get(store, index, id),
         ("GET" | "POST", ["_search"]) => return searched(store, request, "*"),
         ("GET" | "POST", [names, "_search"]) => return searched(store, request, names),
+        ("GET" | "POST", ["_msearch"]) => return msearched(store, request),
         ("POST", [names, "_pit"]) => open_pit(store, request, names)?,
         ("DELETE", ["_pit"]) => close_pit(store, request)?,
         ("GET" | "POST", ["_count"]) => count(store, request, "*")?,
@@ -248,6 +249,34 @@ fn searched(store: &Store, request: &Request, names: &str) -> Result<Answer, EsE
         filter.apply(&value).to_string().into_bytes()
     });
     Ok(Answer { status: 200, body: filtered.unwrap_or(body) })
+}
+
+/// Searches by pairs of lines: the indices, and the body.
+fn msearched(store: &Store, request: &Request) -> Result<Answer, EsError> {
+    let mut responses = Vec::new();
+    let lines: Vec<&[u8]> = request.body.split(|&byte| byte == b'\n').collect();
+    for pair in lines.chunks_exact(2) {
+        let head: Value = serde_json::from_slice(pair[0]).unwrap_or_default();
+        let names = match &head["index"] {
+            Value::Array(names) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
+            name => name.as_str().unwrap_or("*").to_owned(),
+        };
+        let one = Request {
+            method: "POST".to_owned(),
+            path: String::new(),
+            query: HashMap::new(),
+            body: bytes::Bytes::copy_from_slice(pair[1]),
+        };
+        let (status, body) = match searched(store, &one, &names) {
+            Ok(answer) => (answer.status, serde_json::from_slice(&answer.body).unwrap_or_default()),
+            Err(error) => (error.status, error.body()),
+        };
+        let mut response: Value = body;
+        response["status"] = json!(status);
+        responses.push(response);
+    }
+    let body = json!({"took": 0, "responses": responses});
+    Ok(Answer { status: 200, body: body.to_string().into_bytes() })
 }
 
 /// How long a point in time is to be kept, if it says so.

@@ -10,9 +10,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::error::EsError;
-use super::filter::Filter;
 use super::index::{Condition, Written};
 use super::store::{Content, Store};
+use crate::core::filter_path::Filter;
 use crate::io::elastic::SeqNo;
 
 /// The longest `_id`, in bytes.

@@ -18,7 +18,6 @@
 //! | `bulk.rs` | `_bulk`: lines into operations, outcomes into an answer |
 //! | `search.rs` | `_search` and `_count` |
 //! | `pit.rs` | points in time: what searches saw, kept |
-//! | `filter.rs` | `filter_path` |
 //! | `names.rs` | names and patterns of indices |
 //! | `error.rs` | errors in Elasticsearch's words |
 //! | `faults.rs` | trouble on request |
@@ -27,7 +26,6 @@ mod api;
 mod bulk;
 mod error;
 mod faults;
-mod filter;
 mod geo;
 mod index;
 mod mapping;

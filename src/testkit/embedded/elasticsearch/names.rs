@@ -1,5 +1,7 @@
 //! Names of indices: which may be one, what a pattern matches, and which may be created by a write.
 
+use crate::core::filter_path::fits;
+
 /// Why `name` can not be an index's, in Elasticsearch's words.
 pub(super) fn check(name: &str) -> Result<(), String> {
     if name.chars().any(char::is_uppercase) {
@@ -41,11 +43,4 @@ pub(super) fn auto_creates(rule: &str, name: &str) -> Result<(), String> {
         }
     }
     Err(format!("([{rule}]) doesn't match"))
-}
-
-/// Whether `name` fits a pattern in which `*` stands for anything.
-pub(super) fn fits(pattern: &str, name: &str) -> bool {
-    let Some((begin, rest)) = pattern.split_once('*') else { return pattern == name };
-    let Some(name) = name.strip_prefix(begin) else { return false };
-    name.char_indices().map(|(at, _)| at).chain([name.len()]).any(|at| fits(rest, &name[at..]))
 }

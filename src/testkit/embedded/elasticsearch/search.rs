@@ -12,13 +12,14 @@ use serde_json::{Map, Value, json};
 
 use super::bulk::Members;
 use super::error::EsError;
-use super::filter::Filter;
 use super::geo::{Box as GeoBox, Circle};
 use super::index::{Doc, Index};
 use super::mapping;
 use super::pit::Kept;
 use super::store::{Shared, read};
+use crate::base::geo::Distance;
 use crate::base::random::Random;
+use crate::core::filter_path::Filter;
 
 /// `index.max_result_window`.
 const MAX_WINDOW: usize = 10_000;
@@ -52,6 +53,9 @@ enum Key {
     Doc,
     ShardDoc,
     Distance,
+    Score,
+    /// The field at this place of [`Sort::fields`].
+    Field(usize),
 }
 
 /// What `sort` says.
@@ -61,6 +65,10 @@ struct Sort {
     keys: Vec<(Key, bool)>,
     /// The field and the point that distances are measured to: a circle around it.
     near: Option<(String, Circle)>,
+    /// Metres of the unit that distances are told in.
+    unit: Option<f64>,
+    /// Fields of documents that are sorted by.
+    fields: Vec<String>,
 }
 
 /// The body of a search.
@@ -89,8 +97,10 @@ struct Hit {
     shard: usize,
     name: Arc<str>,
     doc: Arc<Doc>,
-    /// For a sort by distance.
+    /// For a sort by distance, in its unit.
     metres: f64,
+    /// For sorts by fields: their values.
+    values: Vec<Value>,
 }
 
 /// An index to search, as the last refresh left it or as it once was.
@@ -128,8 +138,13 @@ pub(super) fn search(indices: &[Searched], body: &Value, pit_id: Option<&str>) -
             let docs = searched.kept.as_deref().unwrap_or(index.visible());
             let page =
                 docs.range((after, Bound::Unbounded)).take(request.size - hits.len().min(request.size));
-            let hit =
-                |(_, doc): (_, &Arc<Doc>)| Hit { shard, name: name.clone(), doc: doc.clone(), metres: 0.0 };
+            let hit = |(_, doc): (_, &Arc<Doc>)| Hit {
+                shard,
+                name: name.clone(),
+                doc: doc.clone(),
+                metres: 0.0,
+                values: Vec::new(),
+            };
             hits.extend(page.map(hit));
             continue;
         }
@@ -139,7 +154,8 @@ pub(super) fn search(indices: &[Searched], body: &Value, pit_id: Option<&str>) -
             }
             total += 1;
             let metres = request.sort.metres(&index, doc);
-            let hit = Hit { shard, name: name.clone(), doc: doc.clone(), metres };
+            let values = request.sort.values(&index, doc);
+            let hit = Hit { shard, name: name.clone(), doc: doc.clone(), metres, values };
             if request.size > 0 && request.is_after(&hit) {
                 hits.push(hit);
             }
@@ -256,7 +272,8 @@ impl Request {
         let fits = |((key, _), value): (&(Key, bool), &Value)| match key {
             Key::Index => value.is_string(),
             Key::Doc | Key::ShardDoc => value.is_u64(),
-            Key::Distance => value.is_number(),
+            Key::Distance | Key::Score => value.is_number(),
+            Key::Field(_) => true,
         };
         if !self.sort.keys.iter().zip(after).all(fits) {
             return Err(EsError::illegal_argument("Failed to parse search_after value for field [null]."));
@@ -282,6 +299,8 @@ impl Request {
                 Key::Doc => a.doc.seq_no.cmp(&b.doc.seq_no),
                 Key::ShardDoc => a.shard_doc().cmp(&b.shard_doc()),
                 Key::Distance => a.metres.total_cmp(&b.metres),
+                Key::Score => self.score(a).total_cmp(&self.score(b)),
+                Key::Field(place) => return in_order(&a.values[place], &b.values[place], is_descending),
             };
             if is_descending { order.reverse() } else { order }
         });
@@ -307,6 +326,12 @@ impl Request {
                 Key::Doc => after.as_u64().map(|after| hit.doc.seq_no.cmp(&after)),
                 Key::ShardDoc => after.as_u64().map(|after| hit.shard_doc().cmp(&after)),
                 Key::Distance => after.as_f64().map(|after| hit.metres.total_cmp(&after)),
+                Key::Score => after.as_f64().map(|after| self.score(hit).total_cmp(&after)),
+                // Turned round once more below.
+                Key::Field(place) => {
+                    let order = in_order(&hit.values[place], after, is_descending);
+                    Some(if is_descending { order.reverse() } else { order })
+                }
             };
             match order.map(|order| if is_descending { order.reverse() } else { order }) {
                 Some(Ordering::Greater) => return true,
@@ -393,6 +418,8 @@ impl Request {
                 Key::Index => json!(*hit.name),
                 Key::Doc => json!(hit.doc.seq_no),
                 Key::ShardDoc => json!(hit.shard_doc()),
+                Key::Score => json!(self.score(hit)),
+                Key::Field(place) => hit.values[*place].clone(),
                 Key::Distance if hit.metres.is_finite() => json!(hit.metres),
                 Key::Distance => json!("Infinity"),
             });
@@ -433,15 +460,16 @@ impl Sort {
         let mut sort = Self::default();
         for item in items {
             let key = match item {
-                Value::String(name) => (key(name)?, false),
+                Value::String(name) => (sort.key(name)?, name == "_score"),
                 Value::Object(members) if members.len() == 1 => {
                     let (name, order) = members.iter().next().unzip();
                     let order = order.unwrap_or(&Value::Null);
                     let key = match name.map_or("", String::as_str) {
                         "_geo_distance" => sort.take_near(order)?,
-                        name => key(name)?,
+                        name => sort.key(name)?,
                     };
-                    (key, order.get("order").unwrap_or(order) == "desc")
+                    let order = order.get("order").unwrap_or(order);
+                    (key, order == "desc" || (key == Key::Score && order != "asc"))
                 }
                 _ => return Err(parsing("malformed sort format")),
             };
@@ -450,7 +478,21 @@ impl Sort {
         Ok(sort)
     }
 
-    /// From the body of `_geo_distance`: one point, and metres.
+    fn key(&mut self, name: &str) -> Result<Key, EsError> {
+        Ok(match name {
+            "_index" => Key::Index,
+            "_doc" => Key::Doc,
+            "_shard_doc" => Key::ShardDoc,
+            "_score" => Key::Score,
+            field if !field.starts_with('_') => {
+                self.fields.push(field.to_owned());
+                Key::Field(self.fields.len() - 1)
+            }
+            _ => return Err(EsError::illegal_argument(format!("the stand-in does not sort by [{name}]"))),
+        })
+    }
+
+    /// From the body of `_geo_distance`: one point, and a unit.
     fn take_near(&mut self, body: &Value) -> Result<Key, EsError> {
         const OPTIONS: [&str; 2] = ["order", "unit"];
         let fields = body.as_object().into_iter().flatten();
@@ -460,8 +502,9 @@ impl Sort {
                 "the stand-in sorts by the distance to one point, with [order] and [unit] alone",
             ));
         };
-        if body.get("unit").is_some_and(|unit| unit != "m") {
-            return Err(parsing("the stand-in tells distances in metres only"));
+        if let Some(unit) = body.get("unit") {
+            let unit = unit.as_str().and_then(|unit| format!("1{unit}").parse::<Distance>().ok());
+            self.unit = Some(unit.ok_or_else(|| parsing("No distance unit match"))?.metres());
         }
         let circle = Circle::new(&json!(0), centre).ok_or_else(|| parsing("[_geo_distance] has no point"))?;
         self.near = Some((field.clone(), circle));
@@ -470,6 +513,13 @@ impl Sort {
 
     /// What is only found out with an index's mapping.
     fn check(&self, index: &Index) -> Result<(), EsError> {
+        for field in &self.fields {
+            if mapping::field(&index.mappings, field).is_none() {
+                let reason = format!("No mapping found for [{field}] in order to sort on");
+                let error = EsError::new(400, "query_shard_exception", reason);
+                return Err(error.with("index_uuid", &index.uuid).with("index", &index.name));
+            }
+        }
         match &self.near {
             Some((field, _)) if mapping::field(&index.mappings, field).is_none() => {
                 Err(EsError::illegal_argument(format!(
@@ -485,17 +535,49 @@ impl Sort {
         let Some((field, circle)) = &self.near else { return 0.0 };
         let number = index.geo_field_number(field);
         let points = doc.points.iter().filter(|(field, _)| Some(*field) == number);
-        points.map(|(_, point)| circle.metres_to(*point)).fold(f64::INFINITY, f64::min)
+        let metres = points.map(|(_, point)| circle.metres_to(*point)).fold(f64::INFINITY, f64::min);
+        self.unit.map_or(metres, |unit| metres / unit)
+    }
+
+    /// The value of each field that is sorted by: of several the first, null for none.
+    fn values(&self, index: &Index, doc: &Doc) -> Vec<Value> {
+        if self.fields.is_empty() {
+            return Vec::new();
+        }
+        let candidate = Candidate::new(doc);
+        let value = |field: &String| {
+            let value = candidate.values(field).first().map_or(Value::Null, |value| (*value).clone());
+            let is_number = mapping::field(&index.mappings, field)
+                .is_some_and(|field| !matches!(mapping::kind(field), "keyword" | "text"));
+            // Elasticsearch tells a number that is not there as the last one there is.
+            match (&value, is_number, self.is_descending(field)) {
+                (Value::Null, true, false) => json!(i64::MAX),
+                (Value::Null, true, true) => json!(i64::MIN),
+                _ => value,
+            }
+        };
+        self.fields.iter().map(value).collect()
+    }
+
+    fn is_descending(&self, field: &str) -> bool {
+        let is_it = |key: &Key| matches!(key, Key::Field(place) if self.fields[*place] == field);
+        self.keys.iter().any(|(key, is_descending)| is_it(key) && *is_descending)
     }
 }
 
-fn key(name: &str) -> Result<Key, EsError> {
-    match name {
-        "_index" => Ok(Key::Index),
-        "_doc" => Ok(Key::Doc),
-        "_shard_doc" => Ok(Key::ShardDoc),
-        _ => Err(EsError::illegal_argument(format!("the stand-in does not sort by [{name}]"))),
-    }
+/// Of two values of a field; null is last either way.
+fn in_order(a: &Value, b: &Value, is_descending: bool) -> Ordering {
+    let order = match (a, b) {
+        (Value::Null, Value::Null) => return Ordering::Equal,
+        (Value::Null, _) => return Ordering::Greater,
+        (_, Value::Null) => return Ordering::Less,
+        (Value::String(a), Value::String(b)) => a.cmp(b),
+        (a, b) => match (a.as_i64(), b.as_i64()) {
+            (Some(a), Some(b)) => a.cmp(&b),
+            _ => a.as_f64().unwrap_or(f64::NAN).total_cmp(&b.as_f64().unwrap_or(f64::NAN)),
+        },
+    };
+    if is_descending { order.reverse() } else { order }
 }
 
 impl Source {

@@ -16,6 +16,7 @@ use super::index::{Condition, Doc, Index, Written};
 use super::pit::PointInTimes;
 use super::{mapping, names};
 use crate::base::clock::{Clock, Instant};
+use crate::core::filter_path::fits;
 
 pub(super) type Shared = Arc<RwLock<Index>>;
 
@@ -263,7 +264,7 @@ impl Store {
             if part.contains('*') {
                 let matching = indices
                     .iter()
-                    .filter(|(name, index)| names::fits(part, name) && (with_closed || read(index).is_open));
+                    .filter(|(name, index)| fits(part, name) && (with_closed || read(index).is_open));
                 found.extend(matching);
             } else {
                 match indices.get_key_value(part) {

@@ -324,7 +324,7 @@ impl Rig {
                 configured,
                 batching.deadline,
                 clock.clone(),
-                metrics.clone(),
+                metrics.maps.clone(),
             );
             (Some(watcher), maps)
         } else {

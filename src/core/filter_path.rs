@@ -2,24 +2,22 @@
 
 use serde_json::{Map, Value};
 
-use super::names::fits;
-
 /// Dotted patterns: `*` stands for anything within a name, `**` for any names. Lists do not count as a level.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Filter(Vec<Vec<String>>);
+pub(crate) struct Filter(Vec<Vec<String>>);
 
 impl Filter {
-    pub(super) fn new<'a>(patterns: impl Iterator<Item = &'a str>) -> Self {
+    pub(crate) fn new<'a>(patterns: impl Iterator<Item = &'a str>) -> Self {
         Self(patterns.map(|pattern| pattern.split('.').map(str::to_owned).collect()).collect())
     }
 
     /// Whether the member at this path is wanted.
-    pub(super) fn wants(&self, path: &[&str]) -> bool {
+    pub(crate) fn wants(&self, path: &[&str]) -> bool {
         self.0.iter().any(|pattern| reaches(pattern, path))
     }
 
     /// The wanted part of an object; empty if nothing is.
-    pub(super) fn apply(&self, value: &Value) -> Value {
+    pub(crate) fn apply(&self, value: &Value) -> Value {
         let patterns: Vec<&[String]> = self.0.iter().map(Vec::as_slice).collect();
         part(value, &patterns).unwrap_or_else(|| Value::Object(Map::new()))
     }
@@ -73,6 +71,13 @@ fn steps<'p>(pattern: &'p [String], name: &str) -> Vec<&'p [String]> {
         [first, rest @ ..] if fits(first, name) => vec![rest],
         _ => Vec::new(),
     }
+}
+
+/// Whether `name` fits a pattern in which `*` stands for anything.
+pub(crate) fn fits(pattern: &str, name: &str) -> bool {
+    let Some((begin, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(name) = name.strip_prefix(begin) else { return false };
+    name.char_indices().map(|(at, _)| at).chain([name.len()]).any(|at| fits(rest, &name[at..]))
 }
 
 #[cfg(test)]

@@ -1,0 +1,183 @@
+//! `geofold route`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::{ConfigArgs, Failure, connect, reload, signals};
+use crate::io::elastic::Elastic;
+use crate::io::maps::{MapsReader, MapsRecord, Watcher};
+use crate::ops::admin::{ServerOptions, serve_with};
+use crate::route::http::{self, RouteState};
+use crate::route::load::Load;
+use crate::route::service::{Places, Service};
+use crate::route::upstream::Upstream;
+use crate::support::config::RouteCredentials;
+use crate::support::supervisor::Supervisor;
+use crate::support::telemetry::health::Health;
+use crate::support::telemetry::route::RouteMetrics;
+
+/// The router is taken for hung by `/healthz` if nothing of it has run for so long.
+const MAX_SILENCE: Duration = Duration::from_secs(30);
+/// How often readiness is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+/// How often the load is written to its file.
+const LOAD_INTERVAL: Duration = Duration::from_secs(60);
+/// Of clients; further ones wait in the kernel's queue.
+const MAX_CONNECTIONS: usize = 4096;
+/// The part of the health that is about the maps.
+const MAPS: &str = "maps";
+
+/// Answer searches over the geoshards by one address, as if they were one index.
+///
+/// Point an Elasticsearch client at it, and search the index that is called like elasticsearch.prefix. It finds the geo constraint
+/// of a query, asks only the geoshards that it covers, and merges what they answer; of a document that is just moving it keeps
+/// the newer copy. docs/route.md says what it takes and what it refuses. It keeps no state: run as many as you like.
+///
+/// SIGTERM or SIGINT: requests under way are answered, further ones refused with 503, and it exits with 0. SIGHUP: the
+/// configuration is read again, as it is when the file changes, with reload.watch; log.filter is followed.
+#[derive(Debug, Args)]
+pub struct RouteArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Address to listen on, in place of route.listen.
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+}
+
+pub async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
+    let metrics = RouteMetrics::new().context("registering metrics")?;
+    let (supervisor, mut lost) = Supervisor::new();
+    let config = reload::begin(args.config, Some(metrics.reload.clone()), &supervisor).await?;
+    let stop = signals::stop_on_signal()?;
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "geofold route starts");
+    tracing::info!("configuration:\n{}", config.to_redacted_toml());
+    let clock = connect::clock();
+    let health = Health::with_gauge(clock.clone(), metrics.ready.clone(), MAX_SILENCE);
+    let own: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);
+    let passes_credentials = config.route.credentials == RouteCredentials::Pass;
+    let elastic = match passes_credentials {
+        true => connect::elasticsearch_as(&config, None)?,
+        false => connect::elasticsearch(&config)?,
+    };
+    let configured = MapsRecord::unwritten(connect::map(&config)?, config.positions.epoch);
+    let (watcher, maps) = Watcher::new(
+        own.clone(),
+        &config.kafka.topic,
+        configured,
+        config.batch.deadline,
+        clock.clone(),
+        metrics.maps.clone(),
+    );
+    let max_bytes = config.route.response_max_bytes.as_usize();
+    let service = Arc::new(Service {
+        options: config.route.clone(),
+        location: config.documents.location.clone(),
+        search_grace: config.moves.search_grace,
+        maps: maps.clone(),
+        upstream: Upstream { elastic, passes_credentials, max_bytes, metrics: metrics.clone() },
+        info: own,
+        metrics,
+        load: Load::default(),
+        clock,
+        places: Places::new(&config.route),
+    });
+    let state = RouteState {
+        service: service.clone(),
+        prefix: config.elasticsearch.prefix.as_str().into(),
+        health: health.clone(),
+        is_draining: Arc::new(AtomicBool::new(false)),
+        under_way: TaskTracker::new(),
+    };
+    let server_stop = CancellationToken::new();
+    let options = ServerOptions {
+        name: "router",
+        max_connections: MAX_CONNECTIONS,
+        close_timeout: config.route.timeout,
+    };
+    let listen = args.listen.unwrap_or(config.route.listen);
+    let (_, server) =
+        serve_with(options, listen, http::routes(state.clone()), server_stop.clone(), &supervisor).await?;
+
+    let told = stop.clone();
+    let work = async {
+        supervisor.spawn("map watcher", server_stop.clone(), watcher.run(server_stop.clone()));
+        supervisor.spawn("readiness", server_stop.clone(), look(health.clone(), maps, server_stop.clone()));
+        if let Some(path) = config.route.load_file.clone() {
+            let writing = write_load(service.clone(), path, server_stop.clone());
+            supervisor.spawn("load file", server_stop.clone(), writing);
+        }
+        stop.cancelled().await;
+        // Whoever asks the probe goes elsewhere; so does whoever asks now.
+        state.is_draining.store(true, Ordering::Relaxed);
+        health.not_ready(Health::STARTUP, "it is stopping");
+        tracing::info!(under_way = state.under_way.len(), "stopping: requests under way are answered");
+        state.under_way.close();
+        if tokio::time::timeout(config.route.timeout, state.under_way.wait()).await.is_err() {
+            tracing::warn!(
+                under_way = state.under_way.len(),
+                "requests are still under way; stopping anyway"
+            );
+        }
+        Ok::<(), Failure>(())
+    };
+    let result: Result<(), Failure> =
+        lost.or_else_stop(&told, work).await.unwrap_or_else(|lost| Err(lost.into()));
+    server_stop.cancel();
+    // The server only answers questions; how it ended changes nothing.
+    let _ = server.await;
+    if let Some(path) = &config.route.load_file {
+        write(&service, path);
+    }
+    if result.is_ok() {
+        tracing::info!("geofold route ends");
+    }
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+/// Ready while it is known which maps are live.
+async fn look(health: Arc<Health>, maps: MapsReader, stop: CancellationToken) {
+    loop {
+        health.poll_heartbeat();
+        match maps.is_fresh() {
+            true => {
+                health.ready(MAPS);
+                health.ready(Health::STARTUP);
+            }
+            false => health.not_ready(MAPS, "elasticsearch does not tell which map is live"),
+        }
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(LOOK) => {}
+        }
+    }
+}
+
+async fn write_load(service: Arc<Service>, path: PathBuf, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(LOAD_INTERVAL) => {}
+        }
+        let (service, path) = (service.clone(), path.clone());
+        // It waits for the disk. A panic in it was reported where it happened.
+        let _ = tokio::task::spawn_blocking(move || write(&service, &path)).await;
+    }
+}
+
+fn write(service: &Service, path: &std::path::Path) {
+    if let Err(error) = service.load.write(path, service.clock.now()) {
+        let path = path.display();
+        tracing::warn!(%error, "writing the load to route.load_file {path}; check its folder and permissions");
+    }
+}

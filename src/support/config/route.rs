@@ -1,0 +1,70 @@
+//! `[route]`
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::byte_size::ByteSize;
+
+/// How `geofold route` answers searches.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Route {
+    /// Address to listen on.
+    pub listen: SocketAddr,
+    /// For one search, from its request to its answer.
+    #[serde(with = "humantime_serde")]
+    pub timeout: Duration,
+    /// Searches that Elasticsearch works on at once.
+    pub max_concurrent: usize,
+    /// Searches that wait for a place.
+    pub max_queued: usize,
+    /// Bytes of a request's body, at most.
+    pub request_max_bytes: ByteSize,
+    /// Bytes of an answer, at most.
+    pub response_max_bytes: ByteSize,
+    /// What a search without a location asks.
+    pub without_location: WithoutLocation,
+    /// Whose credentials Elasticsearch sees.
+    pub credentials: RouteCredentials,
+    /// Where the load by cell is written now and then.
+    pub load_file: Option<PathBuf>,
+}
+
+impl Default for Route {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9466)),
+            timeout: Duration::from_secs(10),
+            max_concurrent: 64,
+            max_queued: 256,
+            request_max_bytes: ByteSize::mib(1),
+            response_max_bytes: ByteSize::mib(64),
+            without_location: WithoutLocation::All,
+            credentials: RouteCredentials::Own,
+            load_file: None,
+        }
+    }
+}
+
+/// What a search without a location asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WithoutLocation {
+    /// All geoshards.
+    All,
+    /// Nothing: it is refused.
+    Refuse,
+}
+
+/// Whose credentials Elasticsearch sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RouteCredentials {
+    /// Those of `[elasticsearch]`.
+    Own,
+    /// The client's.
+    Pass,
+}
