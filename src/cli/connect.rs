@@ -14,7 +14,7 @@ use crate::io::elastic::Elastic;
 use crate::io::elastic::aws::credentials::Source;
 use crate::io::elastic::http::{Auth, HttpElastic, HttpOptions};
 use crate::io::indices::{self, Layout, Template, WantedIndex};
-use crate::io::maps::MapsStore;
+use crate::io::maps::{MapsRecord, MapsStore};
 use crate::support::config::{Config, Credentials, KeyForm};
 
 /// A client for the configured Elasticsearch. Nothing is dialled yet.
@@ -106,13 +106,18 @@ pub fn map(config: &Config) -> Result<Arc<GeoshardMap>, Failure> {
 /// The maps that documents may be placed by: those on record, two while a map is changed; the configured one if there is
 /// no record.
 pub async fn live_maps(config: &Config, elastic: &dyn Elastic) -> Result<LiveMaps, Failure> {
+    Ok(maps_record(config, elastic).await?.live())
+}
+
+/// The record of the maps; of the configured one if there is none.
+pub async fn maps_record(config: &Config, elastic: &dyn Elastic) -> Result<MapsRecord, Failure> {
     let stored = MapsStore::new(elastic, &config.kafka.topic, config.elasticsearch.request_timeout)
         .read()
         .await
         .context("asking which maps are in force")?;
     match stored {
-        Some(stored) => Ok(stored.record.live()),
-        None => Ok(LiveMaps::One(map(config)?)),
+        Some(stored) => Ok(stored.record),
+        None => Ok(MapsRecord::unwritten(map(config)?, config.positions.epoch)),
     }
 }
 

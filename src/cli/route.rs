@@ -20,7 +20,7 @@ use crate::route::http::{self, RouteState};
 use crate::route::load::Load;
 use crate::route::service::{Places, Service};
 use crate::route::upstream::Upstream;
-use crate::support::config::RouteCredentials;
+use crate::support::config::{Config, RouteCredentials};
 use crate::support::supervisor::Supervisor;
 use crate::support::telemetry::health::Health;
 use crate::support::telemetry::route::RouteMetrics;
@@ -63,33 +63,16 @@ pub async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
     let clock = connect::clock();
     let health = Health::with_gauge(clock.clone(), metrics.ready.clone(), MAX_SILENCE);
     let own: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);
-    let passes_credentials = config.route.credentials == RouteCredentials::Pass;
-    let elastic = match passes_credentials {
-        true => connect::elasticsearch_as(&config, None)?,
-        false => connect::elasticsearch(&config)?,
-    };
     let configured = MapsRecord::unwritten(connect::map(&config)?, config.positions.epoch);
     let (watcher, maps) = Watcher::new(
         own.clone(),
         &config.kafka.topic,
         configured,
         config.batch.deadline,
-        clock.clone(),
+        clock,
         metrics.maps.clone(),
     );
-    let max_bytes = config.route.response_max_bytes.as_usize();
-    let service = Arc::new(Service {
-        options: config.route.clone(),
-        location: config.documents.location.clone(),
-        search_grace: config.moves.search_grace,
-        maps: maps.clone(),
-        upstream: Upstream { elastic, passes_credentials, max_bytes, metrics: metrics.clone() },
-        info: own,
-        metrics,
-        load: Load::default(),
-        clock,
-        places: Places::new(&config.route),
-    });
+    let service = Arc::new(service(&config, own, maps.clone(), metrics)?);
     let state = RouteState {
         service: service.clone(),
         prefix: config.elasticsearch.prefix.as_str().into(),
@@ -141,6 +124,33 @@ pub async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
         tracing::info!("geofold route ends");
     }
     result.map(|()| ExitCode::SUCCESS)
+}
+
+/// What answers searches, by this configuration.
+pub fn service(
+    config: &Config,
+    own: Arc<dyn Elastic>,
+    maps: MapsReader,
+    metrics: Arc<RouteMetrics>,
+) -> Result<Service, Failure> {
+    let passes_credentials = config.route.credentials == RouteCredentials::Pass;
+    let elastic = match passes_credentials {
+        true => connect::elasticsearch_as(config, None)?,
+        false => connect::elasticsearch(config)?,
+    };
+    let max_bytes = config.route.response_max_bytes.as_usize();
+    Ok(Service {
+        options: config.route.clone(),
+        location: config.documents.location.clone(),
+        search_grace: config.moves.search_grace,
+        maps,
+        upstream: Upstream { elastic, passes_credentials, max_bytes, metrics: metrics.clone() },
+        info: own,
+        metrics,
+        load: Load::default(),
+        clock: connect::clock(),
+        places: Places::new(&config.route),
+    })
 }
 
 /// Ready while it is known which maps are live.

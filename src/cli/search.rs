@@ -1,15 +1,24 @@
 //! `geofold search`.
 
+use std::fmt;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
-use super::{ConfigArgs, Failure, connect, output};
+use super::{ConfigArgs, Failure, connect, output, route};
 use crate::geoshard::cover::Shape;
-use crate::ops::search::{self, Search};
+use crate::io::elastic::Elastic;
+use crate::io::maps::MapsReader;
+use crate::route::error::Failure as NoAnswer;
+use crate::route::request::{MAX_WINDOW, SearchRequest};
+use crate::support::config::RouteCredentials;
+use crate::support::telemetry::route::RouteMetrics;
 
-/// Find documents in a circle, nearest first: a minimal client.
+/// Find documents in a circle, nearest first: one search as `geofold route` makes it.
 ///
 /// Asks only the geoshards of the circle's cover. A document found twice during a move is printed once, in its newer
 /// version. Exit code 1: Elasticsearch did not answer, or not for all indices.
@@ -30,10 +39,32 @@ pub struct SearchArgs {
 
 fn limit(text: &str) -> anyhow::Result<usize> {
     let limit = text.parse()?;
-    if limit == 0 || limit > search::MAX_LIMIT {
-        bail!("it must be 1 to {}", search::MAX_LIMIT);
+    if limit == 0 || limit > MAX_WINDOW {
+        bail!("it must be 1 to {MAX_WINDOW}");
     }
     Ok(limit)
+}
+
+/// One document.
+#[derive(Debug, Serialize)]
+struct Hit {
+    id: String,
+    /// Its geoshard's index.
+    index: String,
+    /// Metres from the centre.
+    metres: f64,
+    /// The document's position.
+    version: u64,
+}
+
+/// What came of a search.
+#[derive(Debug, Serialize)]
+struct Found {
+    /// The nearest first.
+    hits: Vec<Hit>,
+    /// Geoshards that were asked, and that there are.
+    asked: usize,
+    geoshards: usize,
 }
 
 pub async fn search(args: SearchArgs) -> Result<ExitCode, Failure> {
@@ -43,24 +74,79 @@ pub async fn search(args: SearchArgs) -> Result<ExitCode, Failure> {
     if radius.metres() == 0.0 {
         return Err(Failure::usage(anyhow!("the radius is 0, but geo_distance wants one above; use 1m")));
     }
-    let config = args.config.load()?;
-    let elastic = connect::elasticsearch(&config)?;
-    let wanted = Search {
-        maps: &connect::live_maps(&config, &elastic).await?,
-        prefix: &config.elasticsearch.prefix,
-        location: &config.documents.location,
-        centre,
-        radius,
-        limit: args.limit,
-        timeout: config.elasticsearch.request_timeout,
+    let mut config = args.config.load()?;
+    config.route.credentials = RouteCredentials::Own;
+    let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);
+    let record = connect::maps_record(&config, &*elastic).await?;
+    let maps = MapsReader::as_read(record, connect::clock());
+    let metrics = RouteMetrics::new().context("registering metrics")?;
+    let service = route::service(&config, elastic, maps, metrics)?;
+
+    let location = &config.documents.location;
+    let centre = json!({"lat": centre.lat(), "lon": centre.lon()});
+    let body = json!({
+        "size": args.limit,
+        "version": true,
+        "_source": false,
+        "track_total_hits": false,
+        "query": {"bool": {"filter": [
+            {"geo_distance": {"distance": format!("{}m", radius.metres()), location: centre}},
+        ]}},
+        "sort": [{"_geo_distance": {location: centre, "order": "asc", "unit": "m"}}],
+    });
+    let body = body.as_object().cloned().unwrap_or_default();
+    let request = SearchRequest::new(body, &[], location).map_err(|refusal| anyhow!(refusal.reason))?;
+    let answer = service.search(&request, None).await.map_err(|failure| anyhow!(no_answer(&failure)))?;
+    let found = Found {
+        hits: hits(&answer.body).context("reading the answer of Elasticsearch")?,
+        asked: answer.asked,
+        geoshards: answer.total,
     };
-    let found = search::search(&elastic, &wanted).await?;
-    for index in &found.missing {
-        eprintln!("note: there is no index {index}; geofold shards create makes it");
+    output::text_or_json(&found, args.json)
+}
+
+fn hits(body: &[u8]) -> serde_json::Result<Vec<Hit>> {
+    #[derive(Deserialize)]
+    struct Answer {
+        hits: Hits,
     }
-    for failure in &found.failures {
-        eprintln!("error: the answer is not complete: {failure}");
+    #[derive(Deserialize)]
+    struct Hits {
+        hits: Vec<RawHit>,
     }
-    output::text_or_json(&found, args.json)?;
-    Ok(if found.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    #[derive(Deserialize)]
+    struct RawHit {
+        _id: String,
+        _index: String,
+        _version: u64,
+        sort: [f64; 1],
+    }
+    let answer: Answer = serde_json::from_slice(body)?;
+    let hit =
+        |hit: RawHit| Hit { id: hit._id, index: hit._index, metres: hit.sort[0], version: hit._version };
+    Ok(answer.hits.hits.into_iter().map(hit).collect())
+}
+
+/// Why there is no answer.
+fn no_answer(failure: &NoAnswer) -> String {
+    match failure {
+        NoAnswer::Own(refusal) => refusal.reason.clone(),
+        NoAnswer::Upstream { status, body, .. } => {
+            let (_, reason) = crate::io::elastic::decode::error_body(body);
+            format!("elasticsearch answered {status}: {reason}")
+        }
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { hits, asked, geoshards } = self;
+        writeln!(f, "{} documents, from {asked} of {geoshards} geoshards", hits.len())?;
+        let wide = hits.iter().map(|hit| hit.index.len()).chain(["index".len()]).max().unwrap_or_default();
+        writeln!(f, "{:>12}  {:wide$}  {:>20}  id", "metres", "index", "version")?;
+        for Hit { id, index, metres, version } in hits {
+            writeln!(f, "{metres:>12.1}  {index:wide$}  {version:>20}  {id}")?;
+        }
+        Ok(())
+    }
 }

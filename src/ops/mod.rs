@@ -9,5 +9,4 @@ pub mod check;
 pub mod dry_run;
 pub mod migrate;
 pub mod points;
-pub mod search;
 pub mod tally;

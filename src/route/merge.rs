@@ -323,9 +323,11 @@ impl Merge {
             out.extend_from_slice(total.as_bytes());
         }
         let best = match self.hits.first() {
+            // Of several indices that it skips, Elasticsearch says 0.
+            None => None,
             // The best may have been an older copy.
             Some(first) if sort.keys.is_empty() => first.score.as_deref(),
-            _ => self.max_score.as_deref(),
+            Some(_) => self.max_score.as_deref(),
         };
         out.extend_from_slice(format!("\"max_score\":{},\"hits\":[", best.unwrap_or("null")).as_bytes());
         for (n, hit) in page.enumerate() {

@@ -332,7 +332,8 @@ impl Service {
         self.finish(way, merge)
     }
 
-    /// Asks some geoshards for the first `wanted` hits, and again for more where older copies took their places.
+    /// Asks some geoshards for the first `wanted` hits, and again for more where older copies took their places. One more is
+    /// asked for: a newer copy that ties with the last hit stands right behind it.
     async fn round(
         &self,
         way: &mut Way<'_>,
@@ -342,12 +343,13 @@ impl Service {
     ) -> Result<Round, Failure> {
         let request = way.request;
         way.asked.extend(shards.iter().cloned());
-        let mut size = wanted;
+        let needed = if wanted == 0 { 0 } else { (wanted + 1).min(MAX_WINDOW) };
+        let mut size = needed;
         loop {
             let body = self.send(way, shards, size, 0, request.counted, true).await?;
             let answer = parse(&body)?;
             let has_more = answer.hits.len() >= size && size > 0;
-            let missing = wanted.saturating_sub(answer.distinct());
+            let missing = needed.saturating_sub(answer.distinct());
             if has_more && missing > 0 && size < MAX_WINDOW {
                 self.metrics.retried.of(Retried::Duplicates).inc();
                 size = (size + 2 * missing + 8).min(MAX_WINDOW);

@@ -62,8 +62,12 @@ impl Outgoing<'_> {
             }
             return (path, self.body.into(), false);
         }
+        // The others only tune how Elasticsearch works, and have no place there.
+        const IN_HEAD: [&str; 4] =
+            ["search_type", "preference", "request_cache", "allow_partial_search_results"];
+        let known = self.parameters.iter().filter(|(name, _)| IN_HEAD.contains(name));
         let mut head: Map<String, Value> =
-            self.parameters.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+            known.map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
         head.insert("index".to_owned(), json!(names));
         let mut body = Value::Object(head).to_string().into_bytes();
         body.push(b'\n');

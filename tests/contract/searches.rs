@@ -19,6 +19,8 @@ crate::cases![
     ids_terms_and_their_combinations_find_documents,
     a_circle_reaches_over_the_antimeridian_and_the_poles,
     hits_are_sorted_by_distance,
+    hits_are_sorted_by_fields,
+    several_searches_go_as_one_request,
     a_box_reaches_over_the_antimeridian_and_the_poles,
     edges_of_boxes_and_circles_are_those_of_the_stored_points,
     totals_are_counted_as_asked,
@@ -296,6 +298,71 @@ async fn hits_are_sorted_by_distance(server: &Server) {
     let nowhere = json!({"sort": [{"_geo_distance": {"nowhere": [0, 0]}}]});
     let refused = server.ask("POST", "/$a/_search", nowhere).await;
     assert_eq!(refused.error(), (400, "search_phase_execution_exception"), "{refused:?}");
+}
+
+async fn hits_are_sorted_by_fields(server: &Server) {
+    let fields = json!({"location": {"type": "geo_point"}, "n": {"type": "long"}, "k": {"type": "keyword"}});
+    for index in ["a", "b"] {
+        server.create_mapped(index, json!({}), json!({"properties": fields})).await;
+    }
+    server.fill("a", &[r#"{"n":2,"k":"x"}"#, r#"{"k":"y"}"#]).await;
+    server.fill("b", &[r#"{"n":2,"k":"x"}"#, r#"{"n":1}"#]).await;
+    server.refresh("$a,$b").await;
+    let sorted = async |sort: Value, after: Value| {
+        let mut body = json!({"sort": sort, "_source": false});
+        if !after.is_null() {
+            body["search_after"] = after;
+        }
+        let answer = search(server, "$a,$b", body).await;
+        let hits = answer.body["hits"]["hits"].as_array().unwrap().clone();
+        let hit = |hit: &Value| {
+            let index = hit["_index"].as_str().unwrap().rsplit('-').next().unwrap().to_owned();
+            (format!("{index}{}", hit["_id"].as_str().unwrap()), hit["sort"].clone())
+        };
+        hits.iter().map(hit).collect::<Vec<(String, Value)>>()
+    };
+    let pair = |id: &str, sort: Value| (id.to_owned(), sort);
+    // What ties is in the order of the indices; what has no number is last either way.
+    let up = [
+        pair("b1", json!([1])),
+        pair("a0", json!([2])),
+        pair("b0", json!([2])),
+        pair("a1", json!([i64::MAX])),
+    ];
+    assert_eq!(sorted(json!(["n"]), Value::Null).await, up);
+    assert_eq!(sorted(json!([{"n": "asc"}]), json!([1])).await, up[1..]);
+    let down = [
+        pair("a0", json!([2])),
+        pair("b0", json!([2])),
+        pair("b1", json!([1])),
+        pair("a1", json!([i64::MIN])),
+    ];
+    assert_eq!(sorted(json!([{"n": {"order": "desc"}}]), Value::Null).await, down);
+    let words = [
+        pair("a1", json!(["y", i64::MAX])),
+        pair("a0", json!(["x", 2])),
+        pair("b0", json!(["x", 2])),
+        pair("b1", json!([null, 1])),
+    ];
+    assert_eq!(sorted(json!([{"k": "desc"}, "n"]), Value::Null).await, words);
+    assert_eq!(sorted(json!([{"k": "desc"}, "n"]), json!(["x", 1])).await, words[1..]);
+    let refused = server.ask("POST", "/$a/_search", json!({"sort": ["unmapped"]})).await;
+    assert_eq!(refused.error(), (400, "search_phase_execution_exception"), "{refused:?}");
+}
+
+async fn several_searches_go_as_one_request(server: &Server) {
+    server.create("a", json!({})).await;
+    server.bulk_with("?refresh=true", &[r#"{"index":{"_index":"$a","_id":"x"}}"#, "{}"]).await;
+    let lines = "{\"index\":[\"$a\"],\"allow_partial_search_results\":\"false\"}\n{\"size\":1}\n{\"index\":\"$no\"}\n{}\n";
+    let answer = server.send("POST", "/_msearch", "application/x-ndjson", lines.to_owned()).await;
+    let [first, second] = [0, 1].map(|n| answer.body["responses"][n].clone());
+    assert_eq!(
+        (&first["status"], &first["hits"]["hits"][0]["_id"]),
+        (&json!(200), &json!("x")),
+        "{answer:?}"
+    );
+    let error = (&second["status"], &second["error"]["type"]);
+    assert_eq!(error, (&json!(404), &json!("index_not_found_exception")), "{answer:?}");
 }
 
 async fn a_box_reaches_over_the_antimeridian_and_the_poles(server: &Server) {

@@ -23,6 +23,7 @@ mod packaging;
 mod page;
 mod quick_start;
 mod reload;
+mod route;
 mod run_after;
 mod s2_vectors;
 mod sample_map;

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use geofold::testkit::embedded::broker::EmbeddedBroker;
-use geofold::testkit::embedded::elasticsearch::{Standin, StandinOptions};
+use geofold::testkit::embedded::elasticsearch::{Faults, Standin, StandinOptions};
 use rdkafka::ClientConfig;
 use rdkafka::message::OwnedHeaders;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
@@ -42,6 +42,16 @@ impl Standins {
             Command::new(GEOFOLD).args(["shards", "create", "--config"]).arg(&config).output().unwrap();
         assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
         world
+    }
+
+    /// The address of Elasticsearch.
+    pub fn elasticsearch(&self) -> String {
+        self.standin.url()
+    }
+
+    /// Trouble for Elasticsearch.
+    pub fn faults(&self) -> &Faults {
+        self.standin.faults()
     }
 
     /// One more topic, of one partition.
@@ -133,8 +143,13 @@ impl Worker {
     }
 
     /// The same with this exit code.
-    pub fn stop_with(mut self, code: i32) -> String {
+    pub fn stop_with(self, code: i32) -> String {
         self.signal(Signal::TERM);
+        self.ended(code)
+    }
+
+    /// Waits until it has ended by itself, with this exit code.
+    pub fn ended(mut self, code: i32) -> String {
         let status = wait_for("the end of the worker", || self.child.try_wait().unwrap());
         let log = fs::read_to_string(&self.log).unwrap();
         assert_eq!(status.code(), Some(code), "{status}\n{log}");

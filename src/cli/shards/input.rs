@@ -34,6 +34,16 @@ pub struct RowArgs {
     weight: Weight,
 }
 
+impl RowArgs {
+    /// With this load score if none was given.
+    pub fn with_default_weight(mut self, weight: &str) -> Result<Self, Failure> {
+        if self.weight == Weight::default() {
+            self.weight = weight.parse().map_err(Failure::usage)?;
+        }
+        Ok(self)
+    }
+}
+
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum FormatArg {
     Csv,

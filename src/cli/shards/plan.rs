@@ -22,12 +22,16 @@ use crate::geoshard::tracks::Follower;
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     /// Points: CSV with a header, or one JSON object per line; `-` is standard input.
-    #[arg(required_unless_present = "from_index", conflicts_with = "from_index")]
+    #[arg(required_unless_present_any = ["from_index", "from_load"], conflicts_with_all = ["from_index", "from_load"])]
     points: Option<PathBuf>,
     /// Use the documents of these indices of the configured Elasticsearch, as searches see them; `*` is a wildcard.
     /// Documents without a location, or without a column of --weight, are left out and counted.
     #[arg(long, value_name = "INDEX", value_delimiter = ',')]
     from_index: Vec<String>,
+    /// Plan by where searches are: the file of route.load_file. The load is the number of searches, unless --weight says
+    /// otherwise ("seconds", "geoshards").
+    #[arg(long, value_name = "FILE", conflicts_with = "from_index")]
+    from_load: Option<PathBuf>,
     #[command(flatten)]
     config: ConfigArgs,
     #[command(flatten)]
@@ -104,9 +108,13 @@ pub async fn plan(args: &PlanArgs) -> Result<ExitCode, Failure> {
     };
 
     let mut loads = CellLoads::new(args.finest);
-    match &args.points {
-        Some(points) => args.rows.read(points, |point, load| loads.add(point, load))?,
-        None => {
+    match (&args.points, &args.from_load) {
+        (Some(points), _) => args.rows.read(points, |point, load| loads.add(point, load))?,
+        (None, Some(file)) => {
+            let rows = args.rows.clone().with_default_weight("queries")?;
+            rows.read(file, |point, load| loads.add(point, load))?;
+        }
+        (None, None) => {
             let config = args.config.load()?;
             args.rows.scan(&config, &args.from_index, |point, load| loads.add(point, load)).await?;
         }

@@ -103,7 +103,7 @@ mod tests {
     use crate::base::random::Random;
 
     fn some_point(random: &mut Random) -> GeoPoint {
-        let corner = [0.0, 45.0, -45.0, 90.0, -90.0, 180.0, -180.0, 135.0];
+        let corner = [0.0_f64, 45.0, -45.0, 90.0, -90.0, 180.0, -180.0, 135.0];
         let pick = |random: &mut Random, limit: f64| match random.below(4) {
             0 => corner[usize::try_from(random.below(8)).unwrap()].clamp(-limit, limit),
             _ => (random.share() * 2.0 - 1.0) * limit,

@@ -55,7 +55,12 @@ pub struct MapsReader {
 impl MapsReader {
     /// One map, which cannot be changed: for tests and tools.
     pub fn fixed(map: Arc<GeoshardMap>, clock: Arc<dyn Clock>) -> Self {
-        let record = Arc::new(MapsRecord::unwritten(map, Epoch::default()));
+        Self::as_read(MapsRecord::unwritten(map, Epoch::default()), clock)
+    }
+
+    /// The record as it was read just now: for tools that come to an end at once.
+    pub fn as_read(record: MapsRecord, clock: Arc<dyn Clock>) -> Self {
+        let record = Arc::new(record);
         let known = watch::channel(Knowledge { record, at: At::Always }).1;
         Self { known, max_age: Duration::ZERO, clock }
     }

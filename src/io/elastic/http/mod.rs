@@ -281,7 +281,7 @@ impl HttpElastic {
             *answer = Answer { status, body, ..*answer };
         }
         let failure = match &answer {
-            Ok(answer) if matches!(answer.status, 502 | 503) => {
+            Ok(answer) if matches!(answer.status, 502 | 503) && !is_about_shards(&answer.body) => {
                 Some(format!("it answered {}", answer.status))
             }
             Err(error @ (CallError::Connection(_) | CallError::Timeout(_))) => Some(error.to_string()),
@@ -519,6 +519,11 @@ impl Target {
         let advice = advice(&cause);
         CallError::Connection(format!("{}: {}{advice}", self.url, decode::shorten(&cause, 300)))
     }
+}
+
+/// Whether an error tells of shards that could not be searched: it is no matter of the node that was asked.
+fn is_about_shards(body: &[u8]) -> bool {
+    decode::error_body(body).0 == "search_phase_execution_exception"
 }
 
 /// What an operator can do about a connection error, as the end of a sentence.
