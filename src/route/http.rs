@@ -349,8 +349,11 @@ impl RouteState {
     }
 }
 
+/// The name of an index, and the parameters of one search.
+type HeaderLine = (Option<String>, Vec<(String, String)>);
+
 /// The name of the index in a header line of an `_msearch`, and its other members as parameters.
-fn header_line(head: Map<String, Value>) -> Result<(Option<String>, Vec<(String, String)>), Refusal> {
+fn header_line(head: Map<String, Value>) -> Result<HeaderLine, Refusal> {
     let mut names = None;
     let mut parameters = Vec::new();
     for (name, value) in head {

@@ -8,7 +8,7 @@ use crate::base::ids::ShardId;
 
 /// What is asked, and in which order.
 #[derive(Debug, Clone)]
-pub struct RequestSender {
+pub struct AskRounds {
     /// Those not asked yet, the farthest first, each with its bound in metres.
     left: Vec<(f64, ShardId)>,
     next: usize,
@@ -17,7 +17,7 @@ pub struct RequestSender {
 /// Geoshards of the first round: the point's own, and one more where it is near.
 const FIRST_ROUND: usize = 2;
 
-impl RequestSender {
+impl AskRounds {
     /// Of geoshards in the order of their bounds.
     pub fn new(mut ordered: Vec<(f64, ShardId)>) -> Self {
         // While a map is changed, or on a border, several are at distance 0.
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn rounds_grow_until_there_is_enough_and_end_with_those_that_may_be_nearer() {
         let ordered = (0..20).map(|n| (n as f64 * 10.0, shard(n))).collect();
-        let mut rounds = RequestSender::new(ordered);
+        let mut rounds = AskRounds::new(ordered);
         assert_eq!(rounds.next(None), [shard(0), shard(1)]);
         assert_eq!(rounds.next(None), [shard(2), shard(3), shard(4), shard(5)]);
         assert_eq!(rounds.next(Some(70.0)), [shard(6), shard(7)], "one at the very distance is asked");
@@ -67,9 +67,9 @@ mod tests {
     #[test]
     fn all_that_the_point_lies_in_are_asked_first() {
         let ordered = vec![(0.0, shard(0)), (0.0, shard(1)), (0.0, shard(2)), (5.0, shard(3))];
-        assert_eq!(RequestSender::new(ordered).next(None).len(), 3);
-        assert!(RequestSender::new(Vec::new()).next(None).is_empty());
-        assert_eq!(RequestSender::new(vec![(7.0, shard(0))]).next(None).len(), 1);
+        assert_eq!(AskRounds::new(ordered).next(None).len(), 3);
+        assert!(AskRounds::new(Vec::new()).next(None).is_empty());
+        assert_eq!(AskRounds::new(vec![(7.0, shard(0))]).next(None).len(), 1);
     }
 
     /// Documents on a line of random distances, in geoshards whose bounds are no more than those.
@@ -89,14 +89,14 @@ mod tests {
             ordered.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
             let wanted = 1 + usize::try_from(random.below(8)).unwrap();
             let of = |shard: &ShardId| &documents[shard.as_str()[1..].parse::<usize>().unwrap()];
-            let mut rounds = RequestSender::new(ordered);
+            let mut rounds = AskRounds::new(ordered);
             let mut found: Vec<f64> = Vec::new();
             loop {
                 let round = rounds.next(found.get(wanted - 1).copied());
                 if round.is_empty() {
                     break;
                 }
-                found.extend(round.iter().flat_map(|shard| of(shard)));
+                found.extend(round.iter().flat_map(&of));
                 found.sort_by(f64::total_cmp);
                 found.truncate(wanted);
             }

@@ -21,7 +21,7 @@ use super::constraint::Region;
 use super::error::{Failure, Refusal};
 use super::load::{self, Load};
 use super::merge::{Answer, Merge};
-use super::nearest::RequestSender;
+use super::nearest::AskRounds;
 use super::request::{CountRequest, Counted, MAX_WINDOW, SearchRequest};
 use super::sort::Nearest;
 use super::target::{Targets, by_distance};
@@ -264,14 +264,14 @@ impl Service {
         maps: &LiveMaps,
         targets: &Targets,
         request: &SearchRequest,
-    ) -> Option<(RequestSender, Nearest)> {
+    ) -> Option<(AskRounds, Nearest)> {
         let nearest = request.sort.nearest?;
         let has_hits = request.from + request.size > 0;
         let scores = request.body.get("track_scores").is_some_and(|value| value == true);
         if targets.shards.len() < 3 || !has_hits || scores || request.global_scores {
             return None;
         }
-        Some((RequestSender::new(by_distance(maps, nearest.point, &targets.shards)), nearest))
+        Some((AskRounds::new(by_distance(maps, nearest.point, &targets.shards)), nearest))
     }
 
     /// All geoshards by one request.
@@ -293,7 +293,7 @@ impl Service {
     async fn nearest(
         &self,
         way: &mut Way<'_>,
-        mut rounds: RequestSender,
+        mut rounds: AskRounds,
         nearest: Nearest,
         covered: usize,
     ) -> Result<Bytes, Failure> {

@@ -245,7 +245,7 @@ async fn geoshards_answer_as_one_index_does() {
     let (mut asked, mut all, mut early) = (0, 0, 0);
     for _ in 0..8 {
         let map = some_map(&mut random, 1, "s");
-        let rig = Rig::new(&[map.clone()], Route::default()).await;
+        let rig = Rig::new(std::slice::from_ref(&map), Route::default()).await;
         let documents = documents(&mut random, 600);
         let placed = |document| (format!("p-{}", map.locate(place(document))), 5, document);
         rig.write(&documents.iter().map(placed).collect::<Vec<_>>()).await;
@@ -361,7 +361,7 @@ async fn very_many_geoshards_are_asked_by_one_request() {
         (start, ShardId::new(&format!("a-rather-long-name-of-a-geoshard-{n}")).unwrap())
     });
     let map = Arc::new(GeoshardMap::new(1, "many", ranges.collect()).unwrap());
-    let rig = Rig::new(&[map.clone()], Route::default()).await;
+    let rig = Rig::new(std::slice::from_ref(&map), Route::default()).await;
     let here = json!({"id": "x", "location": {"lat": 0.0, "lon": 0.0}});
     rig.write(&[(format!("p-{}", map.locate(place(&here))), 1, &here)]).await;
     let found = rig.search(&json!({})).await.unwrap();
