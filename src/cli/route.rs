@@ -20,7 +20,7 @@ use crate::route::http::{self, RouteState};
 use crate::route::load::Load;
 use crate::route::service::{Places, Service};
 use crate::route::upstream::Upstream;
-use crate::support::config::{Config, RouteCredentials};
+use crate::support::config::{Config, Route, RouteCredentials};
 use crate::support::supervisor::Supervisor;
 use crate::support::telemetry::health::Health;
 use crate::support::telemetry::route::RouteMetrics;
@@ -139,8 +139,12 @@ pub fn service(
         false => connect::elasticsearch(config)?,
     };
     let max_bytes = config.route.response_max_bytes.as_usize();
+    // A cover may be used for no longer than a batch deadline. A worker's short one is no mistake of a configuration that never
+    // mentions the router.
+    let options = Route { timeout: config.route.timeout.min(config.batch.deadline), ..config.route.clone() };
     Ok(Service {
-        options: config.route.clone(),
+        places: Places::new(&options),
+        options,
         location: config.documents.location.clone(),
         search_grace: config.moves.search_grace,
         maps,
@@ -149,7 +153,6 @@ pub fn service(
         metrics,
         load: Load::default(),
         clock: connect::clock(),
-        places: Places::new(&config.route),
     })
 }
 

@@ -78,10 +78,13 @@ async fn with_product(mut response: Response) -> Response {
     response
 }
 
+/// Names and values, as in a query string.
+type Parameters = Vec<(String, String)>;
+
 /// What a request brings besides its path.
 struct Asked {
     body: Bytes,
-    parameters: Vec<(String, String)>,
+    parameters: Parameters,
     authorization: Option<HeaderValue>,
 }
 
@@ -343,17 +346,14 @@ impl RouteState {
                 return Err(Refusal::bad(reason).into());
             }
         }
-        let parameters: Vec<(String, String)> = parameters.iter().cloned().chain(own).collect();
+        let parameters: Parameters = parameters.iter().cloned().chain(own).collect();
         let search = SearchRequest::new(parse_body(body)?, &parameters, &self.service.location)?;
         self.service.search(&search, authorization).await
     }
 }
 
-/// The name of an index, and the parameters of one search.
-type HeaderLine = (Option<String>, Vec<(String, String)>);
-
 /// The name of the index in a header line of an `_msearch`, and its other members as parameters.
-fn header_line(head: Map<String, Value>) -> Result<HeaderLine, Refusal> {
+fn header_line(head: Map<String, Value>) -> Result<(Option<String>, Parameters), Refusal> {
     let mut names = None;
     let mut parameters = Vec::new();
     for (name, value) in head {

@@ -15,11 +15,6 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
     if *timeout < Duration::from_millis(10) {
         findings.error("route.timeout", "must be at least \"10ms\"; \"10s\" is usual");
     }
-    findings.at_most(
-        ("route.timeout", *timeout),
-        ("batch.deadline", config.batch.deadline),
-        "a cover may be used for no longer",
-    );
     for (key, number, least) in
         [("route.max_concurrent", *max_concurrent, 1), ("route.max_queued", *max_queued, 0)]
     {
@@ -56,7 +51,6 @@ mod tests {
         type Change = fn(&mut Config);
         let cases: &[(&str, &str, Level, Change)] = &[
             ("route.timeout", "at least", Level::Error, |c| c.route.timeout = Duration::ZERO),
-            ("route.timeout", "batch.deadline", Level::Error, |c| c.route.timeout = Duration::from_secs(61)),
             ("route.max_concurrent", "1 to", Level::Error, |c| c.route.max_concurrent = 0),
             ("route.max_queued", "0 to", Level::Error, |c| c.route.max_queued = 10_001),
             ("route.request_max_bytes", "1KiB", Level::Error, |c| {
