@@ -46,7 +46,8 @@ fn about(random: &mut Random, (lat, lon): (f64, f64), sigma_km: f64) -> (f64, f6
     ((lat + north).clamp(-90.0, 90.0), (lon + east + 540.0).rem_euclid(360.0) - 180.0)
 }
 
-fn home(random: &mut Random) -> (f64, f64) {
+/// Where somebody lives.
+pub fn home(random: &mut Random) -> (f64, f64) {
     let City(_, lat, lon, thousands) = city(random);
     let town_km = (f64::from(thousands) / 1000.0).sqrt() * 3.0;
     let sigma_km = match random.below(20) {

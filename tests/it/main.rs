@@ -19,11 +19,14 @@ mod hang_up;
 mod ick_vectors;
 mod layers;
 mod migrate;
+#[path = "../clients/mod.rs"]
+mod official_clients;
 mod packaging;
 mod page;
 mod quick_start;
 mod reload;
 mod route;
+mod route_clients;
 mod run_after;
 mod s2_vectors;
 mod sample_map;

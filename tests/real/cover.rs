@@ -18,7 +18,7 @@ use crate::reference::{away, below, centre, circle, haversine, one_of, point, po
 use crate::support::{Random, World, WorldOptions, seed, text};
 
 /// Documents gather around places where projections go wrong, at all distances from centimetres to a thousand kilometres.
-fn places(random: &mut Random) -> Vec<GeoPoint> {
+pub fn places(random: &mut Random) -> Vec<GeoPoint> {
     (0..150)
         .flat_map(|_| {
             let middle = centre(random);
@@ -33,7 +33,7 @@ fn places(random: &mut Random) -> Vec<GeoPoint> {
 }
 
 /// Twelve geoshards of many ranges, which begin at the documents' leaf cells and at the cells around those.
-fn map_through(random: &mut Random, places: &[GeoPoint]) -> GeoshardMap {
+pub fn map_through(random: &mut Random, places: &[GeoPoint]) -> GeoshardMap {
     let mut cuts = BTreeSet::new();
     for _ in 0..1500 {
         let cell = CellID(leaf(places[below(random, places.len())]));

@@ -28,6 +28,8 @@ mod limits;
 mod lost_records;
 mod membership;
 mod migrate;
+#[path = "../clients/mod.rs"]
+mod official_clients;
 mod one_copy;
 mod order;
 mod outages;
@@ -38,6 +40,7 @@ mod refeed;
 #[path = "../it/cover/reference.rs"]
 mod reference;
 mod rewind;
+mod route;
 #[path = "../stack_lock.rs"]
 mod stack_lock;
 mod starvation;

@@ -26,11 +26,11 @@ const RESIDENTS: usize = 300;
 /// Searches at the same time.
 const SEARCHERS: usize = 2;
 /// A search that takes longer than `moves.search_grace` may miss.
-const GRACE: Duration = Duration::from_secs(1);
+pub const GRACE: Duration = Duration::from_secs(1);
 /// A worker sleeps for so long: its group gives it up before, and it does not know when it wakes.
 const FROZEN: Duration = Duration::from_secs(10);
 /// `batch.deadline` where the map is changed. A reader may keep a cover for as long (docs/cover.md), and so do the searchers.
-const DEADLINE: Duration = Duration::from_secs(5);
+pub const DEADLINE: Duration = Duration::from_secs(5);
 
 /// What is written all the time, and what the index has to hold then.
 struct Writer<'a> {
@@ -276,7 +276,7 @@ fn no_search_misses_a_traveller_while_workers_are_killed_and_frozen() {
 
 /// Version 1 is the tests' map. By an even version each document is elsewhere: half of the geoshards have an index of their own,
 /// the others change places, so that documents go where others come from. By an odd version all is as at first.
-fn map_of(version: u64) -> GeoshardMap {
+pub fn map_of(version: u64) -> GeoshardMap {
     let first = GeoshardMap::from_json(include_str!("support/map-12.json")).unwrap();
     let shards: Vec<ShardId> = first.ranges().map(|(_, shard)| shard.clone()).collect();
     let shard = |n: usize| match (version % 2, n % 2) {
@@ -289,7 +289,7 @@ fn map_of(version: u64) -> GeoshardMap {
 }
 
 /// As docs/operations.md tells it.
-fn change_map(world: &World, map: &GeoshardMap) {
+pub fn change_map(world: &World, map: &GeoshardMap) {
     let changed = world.geofold(&["shards", "migrate", "--to", &written(world, map)]);
     assert!(text(&changed).contains("the change has ended"), "{}", text(&changed));
     retire(world, map);
