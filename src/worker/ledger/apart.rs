@@ -67,7 +67,8 @@ impl Ledger {
                 let mut merge =
                     Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
                 let behind = self.dirty.withdraw(&id, |id, older, newer| merge.merge(id, older, newer));
-                let behind = behind.or_else(|| self.take_waiting(&id));
+                let waiting = self.put_behind(&id);
+                let behind = self.one_after_the_other(&id, behind, waiting);
                 Apart { score, dirty, carry, since: now, due: now, behind, parts: None }
             }
         };
@@ -97,8 +98,11 @@ impl Ledger {
             && self.due.first().is_some_and(|(at, _)| *at <= now)
             && let Some((_, id)) = self.due.pop_first()
         {
+            // What is behind it may have a letter of its own under way.
+            let is_withheld = self.is_withheld(&id);
             let Some(apart) = self.apart.get_mut(&id) else { continue };
-            if apart.carry.refusal.is_none()
+            if !is_withheld
+                && apart.carry.refusal.is_none()
                 && apart.parts.is_none()
                 && let Some((_, newer)) = apart.behind.take()
             {
@@ -137,13 +141,7 @@ impl Ledger {
         let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
         let Some(Apart { score, mut dirty, due, behind, parts, .. }) = self.apart.remove(id) else {
             let dirty = self.dirty.withdraw(id, |id, older, newer| merge.merge(id, older, newer));
-            return match (dirty, waiting) {
-                (Some((score, mut older)), Some((_, newer))) => {
-                    merge.merge(id, &mut older, newer);
-                    Some((score, older))
-                }
-                (one, other) => one.or(other),
-            };
+            return self.one_after_the_other(id, dirty, waiting);
         };
         self.due.remove(&(due, id.clone()));
         let parts = parts.into_iter().flat_map(|parts| parts.rest).map(|part| part.dirty);
@@ -151,6 +149,23 @@ impl Ledger {
             merge.merge(id, &mut dirty, newer);
         }
         Some((score, dirty))
+    }
+
+    pub(super) fn one_after_the_other(
+        &mut self,
+        id: &DocId,
+        older: Option<(i64, Dirty)>,
+        newer: Option<(i64, Dirty)>,
+    ) -> Option<(i64, Dirty)> {
+        match (older, newer) {
+            (Some((score, mut older)), Some((_, newer))) => {
+                let mut merge =
+                    Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
+                merge.merge(id, &mut older, newer);
+                Some((score, older))
+            }
+            (one, other) => one.or(other),
+        }
     }
 
     /// The lowest first offset of what is apart.

@@ -235,7 +235,7 @@ impl Ledger {
             self.letters.remove(&offset);
         }
         if let Some(id) = id {
-            self.let_go_on(id);
+            self.let_go_on(id, offset);
         }
     }
 
@@ -410,7 +410,7 @@ impl Ledger {
 
     /// Documents that were handed out and are not done.
     pub fn in_flight(&self) -> usize {
-        self.dirty.in_flight_len() + self.apart.keys().filter(|id| !self.is_withheld(id)).count()
+        self.dirty.in_flight_len() + self.apart.keys().filter(|id| !self.is_held_apart(id)).count()
     }
 
     /// Whether an entry of an earlier batch waits for nothing but an answer.
@@ -435,7 +435,7 @@ impl Ledger {
 
     /// Whether anything is dirty that can be worked on.
     pub fn has_work(&self) -> bool {
-        !self.dirty.is_empty() || self.apart.keys().any(|id| !self.is_withheld(id))
+        !self.dirty.is_empty() || self.apart.keys().any(|id| !self.is_held_apart(id))
     }
 
     /// Whether any of that may be handed out `now`.
@@ -458,6 +458,10 @@ impl Ledger {
         if self.is_withheld(&id) {
             return self.wait(&id, score, dirty);
         }
+        self.add_pending(id, score, dirty);
+    }
+
+    fn add_pending(&mut self, id: DocId, score: i64, dirty: Dirty) {
         let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
         self.dirty.add(id, score, dirty, |id, older, newer| merge.merge(id, older, newer));
     }

@@ -135,6 +135,7 @@ impl Task {
     pub(super) fn letter_delivered(&mut self, delivered: &Delivered) {
         let Delivered { first_offset, last_offset, records, bytes, reason, detail, id } = delivered;
         self.ledger.delivered(*first_offset, id.as_ref());
+        self.send_rejected();
         self.letter_bytes -= bytes;
         self.count_held();
         self.metrics.record_done(Counted::DeadLettered, 1);
