@@ -557,6 +557,45 @@ fn a_document_of_which_one_record_after_the_other_is_rejected_does_not_wait_for_
 }
 
 #[test]
+fn an_entry_that_came_back_and_rejects_what_came_since_waits_for_that_letter() {
+    let mut ledger = ledger();
+    ledger.take(index("a", 10), at(1));
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    settle(&mut ledger, batch, &unreadable());
+    ledger.take(spoiling_patch("a", 11), at(1));
+    for _ in 0..2 {
+        assert!(ledger.hand_out(9, usize::MAX, LATER).is_empty(), "11 is rejected, and not told yet");
+    }
+    assert_eq!(ledger.take_rejected().len(), 1);
+    assert_eq!((ledger.watermark(), ledger.has_work()), (Some(10), false));
+    ledger.delivered(11, Some(&id("a")));
+    let batch = ledger.hand_out(9, usize::MAX, LATER);
+    assert_eq!((batch[0].fold.first, batch[0].fold.last), (position(10), position(11)));
+    settle(&mut ledger, batch, &DONE);
+    assert_eq!((ledger.watermark(), ledger.bytes()), (Some(12), 0));
+}
+
+#[test]
+fn what_was_let_go_on_stays_before_what_still_waits() {
+    let mut ledger = ledger();
+    ledger.take(index("a", 10), at(1));
+    ledger.take(spoiling_patch("a", 11), at(1));
+    // Each begins a fold of its own, and is rejected by the one before when they meet.
+    ledger.take(spoiling_patch("a", 12), at(1));
+    ledger.take(index("a", 13), at(1));
+    ledger.take(spoiling_patch("a", 14), at(1));
+    for offset in [11, 12, 14] {
+        ledger.take_rejected();
+        ledger.delivered(offset, Some(&id("a")));
+    }
+    ledger.take_rejected();
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    assert_eq!((batch[0].fold.first, batch[0].fold.last), (position(10), position(14)));
+    settle(&mut ledger, batch, &DONE);
+    assert_eq!((ledger.watermark(), ledger.bytes()), (Some(15), 0));
+}
+
+#[test]
 fn a_document_with_a_letter_under_way_waits_wherever_it_is() {
     // What is in a batch already goes on, and comes back in each way; what came later waits in its order.
     for outcome in [DONE, unanswered(), unreadable(), set_back(), Outcome::Parked { until: position(14) }] {

@@ -84,8 +84,12 @@ async fn without_a_dead_letter_topic_a_bad_record_stops_the_partition_but_not_wh
 
 /// A placement of partition 3, at its record 10.
 async fn placed_by_partition_3(rig: &Rig, id: &str) {
-    let pos = Position::new(Epoch::new(1).unwrap(), 10).unwrap();
-    let placement = Placement::new(pos, Some(ShardId::new("f0").unwrap()), []).by_partition(Some(3));
+    placed(rig, id, 3, 10).await;
+}
+
+async fn placed(rig: &Rig, id: &str, partition: i32, offset: i64) {
+    let pos = Position::new(Epoch::new(1).unwrap(), offset).unwrap();
+    let placement = Placement::new(pos, Some(ShardId::new("f0").unwrap()), []).by_partition(Some(partition));
     let id = DocId::from_key(Some(id.as_bytes())).unwrap();
     let op = BulkOp::Index {
         index: Index::Placements,
@@ -315,4 +319,53 @@ async fn few_documents_are_tried_record_by_record_at_once() {
     rig.until_watermark(30).await;
     assert_eq!((reads(&rig), rig.letters().len(), rig.meter.held()), (10, 10, 0));
     assert_eq!(rig.elastic.document("d9").as_deref(), Some(r#"{"location":[1,1],"n":1,"p":1}"#));
+}
+
+#[tokio::test(start_paused = true)]
+async fn folds_whose_records_cannot_be_read_again_make_room_for_others() {
+    let mut rig = Rig::start();
+    for n in 0..10 {
+        rig.index(n, &format!("d{n}"), 1, 1);
+    }
+    rig.until_watermark(10).await;
+    rig.elastic.set_faults(|faults| faults.refused_text = Some("bad"));
+    *rig.kept_records.fault.lock().unwrap() = Some("the broker is gone");
+    for n in 0..10 {
+        rig.send(10 + 2 * n, &format!("d{n}"), Some(r#"{"p":1}"#), Some("patch"));
+        rig.send(11 + 2 * n, &format!("d{n}"), Some(r#"{"q":"bad"}"#), Some("patch"));
+    }
+    rig.until_watermark(30).await;
+    assert_eq!((rig.letters().len(), rig.meter.held()), (10, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_rejected_when_an_entry_is_parked_is_told_although_no_record_comes() {
+    let mut rig = Rig::start();
+    placed(&rig, "a", 0, 3).await;
+    let calls = rig.elastic.calls();
+    rig.index(1, "a", 1, 1);
+    rig.until("it is in a batch", |rig| rig.elastic.calls() > calls).await;
+    rig.send(2, "a", Some(r#"{"location":{"lat":null}}"#), Some("patch"));
+    rig.pass(Duration::from_secs(2)).await;
+    // Compaction took 3.
+    rig.published.tell(|known| known.read_to = Some(4));
+    rig.until_watermark(4).await;
+    assert_eq!(rig.letters(), [(2, 2, "fold", "bad_location")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_rejected_when_a_document_goes_on_is_told_too() {
+    let mut rig = Rig::start();
+    rig.letters.open.send_replace(false);
+    let spoiling = r#"{"location":{"lat":null}}"#;
+    rig.index(0, "a", 1, 1);
+    rig.send(1, "a", Some(spoiling), Some("patch"));
+    rig.pass(Duration::from_secs(2)).await;
+    rig.send(2, "a", Some(spoiling), Some("patch"));
+    rig.pass(Duration::from_secs(2)).await;
+    rig.letters.open.send_replace(true);
+    rig.until_watermark(3).await;
+    let letters = rig.letters();
+    assert_eq!(letters.iter().map(|letter| (letter.0, letter.1)).collect::<Vec<_>>(), [(1, 1), (2, 2)]);
+    assert_eq!(rig.elastic.document("a"), Some(document(1, 1)));
 }
