@@ -12,14 +12,12 @@ use geofold::testkit::embedded::elasticsearch::{Standin, StandinOptions};
 use serde_json::Value;
 
 fn plan(folder: &Path, arguments: &[&str]) -> Output {
+    shards(folder, &[&["plan"], arguments].concat())
+}
+
+fn shards(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_geofold"));
-    command
-        .args(["shards", "plan"])
-        .args(arguments)
-        .current_dir(folder)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
+    command.arg("shards").args(arguments).current_dir(folder).stdin(Stdio::null()).output().unwrap()
 }
 
 fn error(output: &Output) -> String {
@@ -121,6 +119,87 @@ fn a_plan_after_a_map_has_the_next_version_and_keeps_ids_where_the_load_is() {
     assert!(old.shards().iter().all(|id| new.shards().contains(id)), "no index becomes useless");
     let stay = people.iter().filter(|(point, _)| old.locate(*point) == new.locate(*point)).count();
     assert!(stay * 3 > people.len() * 2, "{stay} of {} stay", people.len());
+}
+
+/// A JSON report, of a command that succeeds.
+fn report(folder: &Path, arguments: &[&str]) -> Value {
+    let output = shards(folder, &[arguments, &["--json"]].concat());
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The share of the load that `diff` says moves.
+fn share_moved(folder: &Path, new: &str) -> f64 {
+    let diff = report(folder, &["diff", "old.json", new, "--points", "people.csv"]);
+    diff["moved"]["load"].as_f64().unwrap() / diff["total"]["load"].as_f64().unwrap()
+}
+
+#[test]
+fn a_plan_within_a_budget_moves_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    people(&folder.join("people.csv"));
+    let by_queries = ["--weight", "queries", "--min", "20", "--max", "20", "--out", "old.json"];
+    report(folder, &[&["plan", "people.csv"], &by_queries[..]].concat());
+
+    let after = ["plan", "people.csv", "--after", "old.json"];
+    let mut last = f64::INFINITY;
+    for (budget, share) in [("2%", 0.02), ("10%", 0.1), ("40%", 0.4)] {
+        let file = format!("within-{budget}.json");
+        let report = report(folder, &[&after[..], &["--max-moved", budget, "--out", &file]].concat());
+        let moved = report["share_moved"].as_f64().unwrap();
+        assert!(moved <= share && (moved - share_moved(folder, &file)).abs() < 1e-9, "{report}");
+        let even = report["after"]["max_over_mean"].as_f64().unwrap();
+        assert!(even < report["before"]["max_over_mean"].as_f64().unwrap() && even <= last, "{report}");
+        assert!(report["budget"]["lower_bound"].as_f64().unwrap() <= even, "{report}");
+        assert!(!report["changed"].as_array().unwrap().is_empty());
+        last = even;
+        let map = GeoshardMap::load(&folder.join(&file)).unwrap();
+        assert_eq!((map.version(), map.shards().len()), (2, 20));
+    }
+    let text = shards(folder, &[&after[..], &["--max-moved", "10%"]].concat());
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("% of the load moves") && text.contains("; budget 10%"), "{text}");
+
+    let refused = |more: &[&str]| error(&shards(folder, &[&after[..], more].concat()));
+    assert!(
+        refused(&["--max-moved", "0%"]).contains("give --max-moved "),
+        "{}",
+        refused(&["--max-moved", "0%"])
+    );
+    assert!(refused(&["--max-moved", "5"]).contains("such as 5%"));
+    assert!(refused(&["--max-moved", "5%", "--by", "sd"]).contains("cannot be used with"));
+    let without = error(&shards(folder, &["plan", "people.csv", "--max-moved", "5%"]));
+    assert!(without.contains("--after"), "{without}");
+}
+
+#[test]
+fn a_geoshard_is_split_and_merged_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    people(&folder.join("people.csv"));
+    report(folder, &["plan", "people.csv", "--min", "20", "--max", "20", "--out", "old.json"]);
+    let split = report(folder, &["split", "s07", "people.csv", "--after", "old.json", "--out", "split.json"]);
+    assert_eq!((split["count_before"].as_u64(), split["count"].as_u64()), (Some(20), Some(21)));
+    let moved = split["share_moved"].as_f64().unwrap();
+    assert!(moved > 0.01 && moved < 0.03, "half of a twentieth: {split}");
+    assert!((moved - share_moved(folder, "split.json")).abs() < 1e-9);
+
+    let merge = ["merge", "s07", "s20", "people.csv", "--after", "split.json", "--out", "merged.json"];
+    let merged = report(folder, &merge);
+    assert_eq!((merged["count"].as_u64(), merged["version"].as_u64()), (Some(20), Some(3)));
+    let [old, new] = ["old.json", "merged.json"].map(|map| GeoshardMap::load(&folder.join(map)).unwrap());
+    assert_eq!(old.ranges().collect::<Vec<_>>(), new.ranges().collect::<Vec<_>>());
+
+    for (arguments, says) in [
+        (&["split", "s99", "people.csv"][..], "no geoshard \"s99\"; it has s00"),
+        (&["split", "s07"], "name a file of points"),
+        (&["merge", "s01", "s07"], "can not merge s01 and s07"),
+        (&["merge", "s01", "s01"], "with itself"),
+    ] {
+        let refused = error(&shards(folder, &[arguments, &["--after", "old.json"]].concat()));
+        assert!(refused.contains(says), "{arguments:?}: {refused}");
+    }
 }
 
 #[test]

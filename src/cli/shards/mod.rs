@@ -8,6 +8,7 @@ mod locate;
 mod migrate;
 mod plan;
 mod show;
+mod split;
 
 use std::process::ExitCode;
 
@@ -15,7 +16,7 @@ use clap::{Args, Subcommand};
 
 use super::{ConfigArgs, Failure, connect, output};
 
-/// Geoshards: plan, show, compare and change maps, create indices, compute covers.
+/// Geoshards: plan a map, split and merge geoshards, compare maps, create indices, change the map while workers run, locate a point, cover a circle.
 #[derive(Debug, Args)]
 pub struct ShardsArgs {
     #[command(subcommand)]
@@ -25,6 +26,8 @@ pub struct ShardsArgs {
 #[derive(Debug, Subcommand)]
 enum ShardsCommand {
     Plan(Box<plan::PlanArgs>),
+    Split(Box<split::SplitArgs>),
+    Merge(Box<split::MergeArgs>),
     Create(create::CreateArgs),
     Show(Box<show::ShowArgs>),
     Diff(Box<diff::DiffArgs>),
@@ -36,6 +39,8 @@ enum ShardsCommand {
 pub async fn shards(args: ShardsArgs) -> Result<ExitCode, Failure> {
     match args.command {
         ShardsCommand::Plan(args) => plan::plan(&args).await,
+        ShardsCommand::Split(args) => split::split(&args).await,
+        ShardsCommand::Merge(args) => split::merge(&args).await,
         ShardsCommand::Create(args) => create::create(args).await,
         ShardsCommand::Show(args) => show::show(&args),
         ShardsCommand::Diff(args) => diff::diff(&args),

@@ -11,8 +11,8 @@ use tempfile::NamedTempFile;
 use super::input::RowArgs;
 use super::{ConfigArgs, Failure, output};
 use crate::geoshard::GeoshardMap;
-use crate::geoshard::plan::{By, CellLoads, Naming, Plan, PlanOptions};
-use crate::geoshard::tracks::Follower;
+use crate::geoshard::plan::{By, CellLoads, CellOptions, Change, Naming, Plan, PlanOptions, change};
+use crate::geoshard::tracks::{Crossings, Follower};
 
 /// Plan a map of geoshards with about equal load.
 ///
@@ -20,6 +20,7 @@ use crate::geoshard::tracks::Follower;
 /// Every count from --min to --max is tried, and the most even one is kept. The report shows evenness, a greedy cut for
 /// comparison, and how many geoshards circles touch (docs/geoshards.md).
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct PlanArgs {
     /// Points: CSV with a header, or one JSON object per line; `-` is standard input.
     #[arg(required_unless_present_any = ["from_index", "from_load"], conflicts_with_all = ["from_index", "from_load"])]
@@ -45,14 +46,14 @@ pub struct PlanArgs {
     /// Level of the smallest cells after splitting.
     #[arg(long, value_name = "N", default_value_t = 12, help_heading = "Plan")]
     finest: u8,
-    /// Lowest number of geoshards to try.
-    #[arg(long, value_name = "N", default_value_t = 40, help_heading = "Plan")]
-    min: usize,
-    /// Highest number of geoshards to try.
-    #[arg(long, value_name = "N", default_value_t = 100, help_heading = "Plan")]
-    max: usize,
-    /// Which count to keep: least coefficient of variation, or least standard deviation (which decreases with the
-    /// count).
+    /// The lowest number of geoshards to try [default: 40; with --max-moved, the number of --after].
+    #[arg(long, value_name = "N", help_heading = "Plan")]
+    min: Option<usize>,
+    /// The highest number of geoshards to try [default: 100; with --max-moved, the number of --after].
+    #[arg(long, value_name = "N", help_heading = "Plan")]
+    max: Option<usize>,
+    /// Which count is kept: the one with the least coefficient of variation, or with the least standard deviation, which
+    /// falls with the count by itself.
     #[arg(long, value_enum, default_value = "cv", help_heading = "Plan")]
     by: ByArg,
     /// Sample of tracks, to report the share of writes that cross a border: rows with an id and a point in time order,
@@ -65,15 +66,8 @@ pub struct PlanArgs {
     /// Print JSON.
     #[arg(long, help_heading = "Report")]
     json: bool,
-    /// Write the map to this new file.
-    #[arg(long, value_name = "FILE", help_heading = "Map")]
-    out: Option<PathBuf>,
-    /// Overwrite the file of --out.
-    #[arg(long, requires = "out", help_heading = "Map")]
-    force: bool,
-    /// The map's name.
-    #[arg(long, value_name = "TEXT", default_value = "planned", help_heading = "Map")]
-    name: String,
+    #[command(flatten)]
+    map: MapArgs,
     /// The map's version.
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "after", help_heading = "Map")]
     map_version: u64,
@@ -81,6 +75,41 @@ pub struct PlanArgs {
     /// moves.
     #[arg(long, value_name = "FILE", help_heading = "Map")]
     after: Option<PathBuf>,
+    /// The share of the load that may get another geoshard, such as 5%: the map with the least largest load among all
+    /// that move no more, and of those the one that moves the least.
+    #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "after", conflicts_with = "by", help_heading = "Map")]
+    max_moved: Option<f64>,
+}
+
+/// Where a made map is written to.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Map")]
+pub struct MapArgs {
+    /// Write the map to this file, which must not exist.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Overwrite the file of --out.
+    #[arg(long, requires = "out")]
+    force: bool,
+    /// The map's name.
+    #[arg(long, value_name = "TEXT", default_value = "planned")]
+    pub name: String,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  geofold shards plan people.csv --out map.json
+  geofold shards plan users.ndjson --location home.at --weight \"0.2 + queries_per_day\" --min 20 --max 60
+  geofold shards plan people-today.csv --after map.json --out map-2.json
+  geofold shards plan people-today.csv --after map.json --max-moved 5% --out map-2.json";
+
+/// `5%` as 0.05.
+fn percent(text: &str) -> Result<f64, String> {
+    let share = text.strip_suffix('%').and_then(|number| number.trim_end().parse::<f64>().ok());
+    match share.map(|percent| percent / 100.0) {
+        Some(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("give a percentage from 0% to 100%, such as 5%".to_owned()),
+    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -94,20 +123,11 @@ pub async fn plan(args: &PlanArgs) -> Result<ExitCode, Failure> {
         None => None,
         Some(path) => Some(GeoshardMap::load(path).context("--after").map_err(Failure::usage)?),
     };
-    if let Some(out) = args.out.as_ref().filter(|out| out.exists() && !args.force) {
-        return Err(Failure::usage(exists(out)));
-    }
-    let options = PlanOptions {
-        level: args.level,
-        split_above: args.split,
-        counts: args.min..=args.max,
-        by: match args.by {
-            ByArg::Cv => By::Cv,
-            ByArg::Sd => By::Sd,
-        },
+    args.map.check()?;
+    let mut loads = match (&after, args.max_moved) {
+        (Some(old), Some(_)) => CellLoads::within(args.finest, old),
+        _ => CellLoads::new(args.finest),
     };
-
-    let mut loads = CellLoads::new(args.finest);
     match (&args.points, &args.from_load) {
         (Some(points), _) => args.rows.read(points, |point, load| loads.add(point, load))?,
         (None, Some(file)) => {
@@ -119,25 +139,69 @@ pub async fn plan(args: &PlanArgs) -> Result<ExitCode, Failure> {
             args.rows.scan(&config, &args.from_index, |point, load| loads.add(point, load)).await?;
         }
     }
+    if let (Some(old), Some(max_moved)) = (&after, args.max_moved) {
+        return within_budget(args, &loads, old, max_moved);
+    }
+
+    let options = PlanOptions {
+        level: args.level,
+        split_above: args.split,
+        counts: args.min.unwrap_or(40)..=args.max.unwrap_or(100),
+        by: match args.by {
+            ByArg::Cv => By::Cv,
+            ByArg::Sd => By::Sd,
+        },
+    };
+
     let plan = Plan::make(&loads, &options).context("planning geoshards").map_err(Failure::usage)?;
 
     let (version, naming) = match &after {
         None => (args.map_version, Naming::Fresh),
         Some(old) => (old.version() + 1, Naming::After(old)),
     };
-    let map = plan.map(version, &args.name, &naming).context("making the map").map_err(Failure::usage)?;
-    let crossings = match &args.tracks {
-        None => None,
-        Some(tracks) => {
-            let mut follower = Follower::new(&map);
-            args.rows.read_tracks(tracks, &args.track_id, |id, point| follower.step(id, point))?;
-            Some(follower.crossings())
-        }
-    };
-    if let Some(out) = &args.out {
-        write(&map, out, args.force)?;
-    }
+    let map = plan.map(version, &args.map.name, &naming).context("making the map").map_err(Failure::usage)?;
+    let crossings = crossings(args, &map)?;
+    args.map.write(&map)?;
     output::text_or_json(&plan.report(&map, crossings), args.json)
+}
+
+fn within_budget(
+    args: &PlanArgs,
+    loads: &CellLoads,
+    old: &GeoshardMap,
+    max_moved: f64,
+) -> Result<ExitCode, Failure> {
+    let cells = CellOptions { level: args.level, split_above: args.split };
+    let count = old.shards().len();
+    let counts = args.min.unwrap_or(args.max.map_or(count, |max| max.min(count)))
+        ..=args.max.unwrap_or(args.min.map_or(count, |min| min.max(count)));
+    let change = change::within_budget(loads, old, &args.map.name, cells, Some(counts), max_moved);
+    let Change { map, mut report } = change.context("planning within the budget").map_err(Failure::usage)?;
+    report.crossings = crossings(args, &map)?;
+    args.map.write(&map)?;
+    output::text_or_json(&report, args.json)
+}
+
+fn crossings(args: &PlanArgs, map: &GeoshardMap) -> Result<Option<Crossings>, Failure> {
+    let Some(tracks) = &args.tracks else { return Ok(None) };
+    let mut follower = Follower::new(map);
+    args.rows.read_tracks(tracks, &args.track_id, |id, point| follower.step(id, point))?;
+    Ok(Some(follower.crossings()))
+}
+
+impl MapArgs {
+    /// Refuses a file that is there, before anything is read.
+    pub fn check(&self) -> Result<(), Failure> {
+        match self.out.as_ref().filter(|out| out.exists() && !self.force) {
+            Some(out) => Err(Failure::usage(exists(out))),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the map, if it is to be written.
+    pub fn write(&self, map: &GeoshardMap) -> Result<(), Failure> {
+        self.out.as_ref().map_or(Ok(()), |out| write(map, out, self.force))
+    }
 }
 
 fn exists(path: &Path) -> anyhow::Error {

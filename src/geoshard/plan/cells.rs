@@ -2,7 +2,8 @@
 //!
 //! Points are kept as sums of the finest cells, never one by one, so that memory follows the number of places that
 //! people are at, not the number of people. The walk then takes cells of the wanted level, and splits those that are too
-//! heavy to be put into one geoshard, down to the finest level.
+//! heavy to be put into one geoshard, down to the finest level. A plan that changes a map also splits the cells that a
+//! border of that map runs through, down to where it does not: each cell then belongs to one geoshard of the old map.
 
 use std::collections::HashMap;
 
@@ -11,6 +12,7 @@ use thiserror::Error;
 
 use crate::base::geo::GeoPoint;
 use crate::geoshard::cell;
+use crate::geoshard::map::GeoshardMap;
 
 /// Finest cells that are held at most: some 300 MB.
 pub const MAX_CELLS: usize = 4_000_000;
@@ -28,6 +30,8 @@ pub struct CellLoad {
 #[derive(Debug, Clone)]
 pub struct CellLoads {
     level: u8,
+    /// Borders that no cell lies on both sides of: the first leaf cells after them, ascending.
+    borders: Vec<u64>,
     cells: HashMap<u64, CellLoad, ahash::RandomState>,
     total: CellLoad,
 }
@@ -61,12 +65,26 @@ impl CellLoad {
 impl CellLoads {
     /// No points yet; cells of `level`, 0 to 30.
     pub fn new(level: u8) -> Self {
-        Self { level: level.min(30), cells: HashMap::default(), total: CellLoad::default() }
+        Self {
+            level: level.min(30),
+            borders: Vec::new(),
+            cells: HashMap::default(),
+            total: CellLoad::default(),
+        }
+    }
+
+    /// No points yet; cells of `level`, and smaller ones where a border of `map` runs through.
+    pub fn within(level: u8, map: &GeoshardMap) -> Self {
+        Self { borders: map.table().0.to_vec(), ..Self::new(level) }
     }
 
     /// Adds a point. `load` is finite and not negative.
     pub fn add(&mut self, point: GeoPoint, load: f64) -> Result<(), TooManyCells> {
-        let cell = CellID(cell::leaf(point)).parent(u64::from(self.level));
+        let leaf = CellID(cell::leaf(point));
+        let mut cell = leaf.parent(u64::from(self.level));
+        while straddles(&self.borders, cell) {
+            cell = leaf.parent(cell.level() + 1);
+        }
         let one = CellLoad { load, points: 1 };
         if self.cells.len() >= MAX_CELLS && !self.cells.contains_key(&cell.0) {
             return Err(TooManyCells { level: self.level });
@@ -101,12 +119,23 @@ impl CellLoads {
 /// From finest cells in curve order to the cells of `level` around them, in the same order. A cell that is heavier than
 /// `heaviest` is split into those of its children that have points in them, as far as `finest` goes.
 pub fn walk(finest: &[WalkedCell], level: u8, heaviest: f64) -> Vec<WalkedCell> {
+    walk_within(finest, level, heaviest, &[])
+}
+
+/// The same, and a cell that one of `borders` runs through is split as well. None runs through a finest cell.
+pub fn walk_within(finest: &[WalkedCell], level: u8, heaviest: f64, borders: &[u64]) -> Vec<WalkedCell> {
     let mut walked = Vec::new();
-    gather(finest, u64::from(level), heaviest, &mut walked);
+    gather(finest, u64::from(level), heaviest, borders, &mut walked);
     walked
 }
 
-fn gather(finest: &[WalkedCell], level: u64, heaviest: f64, walked: &mut Vec<WalkedCell>) {
+/// Whether a border runs through the cell. A leaf cell, which borders are at the start of, is never cut.
+fn straddles(borders: &[u64], cell: CellID) -> bool {
+    let before = |leaf: u64| borders.partition_point(|&border| border <= leaf);
+    before(cell.range_min().0) != before(cell.range_max().0)
+}
+
+fn gather(finest: &[WalkedCell], level: u64, heaviest: f64, borders: &[u64], walked: &mut Vec<WalkedCell>) {
     let parent = |walked: &WalkedCell| match walked.cell.level() {
         own if own <= level => walked.cell,
         _ => walked.cell.parent(level),
@@ -115,8 +144,8 @@ fn gather(finest: &[WalkedCell], level: u64, heaviest: f64, walked: &mut Vec<Wal
         let Some(first) = inside.first() else { continue };
         let load: f64 = inside.iter().map(|walked| walked.load).sum();
         let can_split = first.cell.level() > level;
-        if load > heaviest && can_split {
-            gather(inside, level + 1, heaviest, walked);
+        if can_split && (load > heaviest || straddles(borders, parent(first))) {
+            gather(inside, level + 1, heaviest, borders, walked);
         } else {
             let points = inside.iter().map(|walked| walked.points).sum();
             walked.push(WalkedCell { cell: parent(first), load, points });
@@ -164,6 +193,25 @@ mod tests {
         let walked = walk(&loads.sorted(), 3, 10.0);
         assert_eq!(walked.len(), 1);
         assert_eq!((walked[0].cell.level(), walked[0].load), (12, 100.0));
+    }
+
+    #[test]
+    fn no_cell_lies_on_both_sides_of_a_border() {
+        let here = GeoPoint::new(51.5, -0.12).unwrap();
+        let there = GeoPoint::new(51.500001, -0.120001).unwrap();
+        let border = cell::leaf(here).max(cell::leaf(there));
+        let id = |id| crate::base::ids::ShardId::new(id).unwrap();
+        let map = GeoshardMap::new(1, "", vec![(0, id("a")), (border, id("b"))]).unwrap();
+        let mut loads = CellLoads::within(12, &map);
+        for point in [here, there] {
+            loads.add(point, 1.0).unwrap();
+        }
+        let finest = loads.sorted();
+        assert_eq!(finest.len(), 2);
+        assert_eq!(walk(&finest, 4, 9.0).len(), 1);
+        let walked = walk_within(&finest, 4, 9.0, &[0, border]);
+        assert_eq!(walked, finest);
+        assert!(walked[0].cell.range_max().0 < border && walked[1].cell.range_min().0 >= border);
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! | `mod.rs` | the plan: every wanted number of geoshards tried, the most even one kept, and the map that follows |
 //! | `cells.rs` | points summed up by S2 cell, and the row of cells that is cut |
 //! | `cut.rs` | cutting a row of loads, the best way and the greedy way |
+//! | `budget.rs` | cutting a row of loads the best way that moves little |
+//! | `change.rs` | changes of a map: within a budget, a split, a merge; and what they mean |
 //! | `names.rs` | ids of the new geoshards: fresh ones, or those of an older map, so that little moves |
 //! | `report.rs` | what a map means for its load: balance, borders, circles |
 //!
@@ -13,7 +15,9 @@
 //!
 //! Pure: the same points in the same order give the same plan, to the byte.
 
+pub mod budget;
 pub mod cells;
+pub mod change;
 pub mod cut;
 mod names;
 pub mod report;
@@ -23,6 +27,7 @@ use std::ops::RangeInclusive;
 use thiserror::Error;
 
 pub use self::cells::{CellLoad, CellLoads, TooManyCells, WalkedCell};
+pub use self::change::{CellOptions, Change, ChangeError, ChangeReport};
 use self::cut::BestCuts;
 pub use self::names::Naming;
 pub use self::report::PlanReport;

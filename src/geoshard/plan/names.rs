@@ -25,14 +25,18 @@ impl Naming<'_> {
             Self::Fresh => (vec![None; stretches.len()], BTreeSet::new()),
             Self::After(old) => (inherited(stretches, old), old.shards().iter().collect()),
         };
-        let digits = stretches.len().saturating_sub(1).to_string().len().max(2);
-        let fresh = (0_usize..).filter_map(|number| ShardId::new(&format!("s{number:0digits$}")).ok());
-        let mut fresh = fresh.filter(|id| !taken.contains(id));
+        let mut fresh = fresh(stretches.len()).filter(|id| !taken.contains(id));
         for id in ids.iter_mut().filter(|id| id.is_none()) {
             *id = fresh.next();
         }
         ids.into_iter().flatten().collect()
     }
+}
+
+/// `s00`, `s01`, … for `count` geoshards.
+pub(super) fn fresh(count: usize) -> impl Iterator<Item = ShardId> {
+    let digits = count.saturating_sub(1).to_string().len().max(2);
+    (0_usize..).filter_map(move |number| ShardId::new(&format!("s{number:0digits$}")).ok())
 }
 
 fn inherited(stretches: &[&[WalkedCell]], old: &GeoshardMap) -> Vec<Option<ShardId>> {

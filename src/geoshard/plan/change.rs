@@ -1,0 +1,789 @@
+//! Changes of a map that move little: the most even map within a budget, one geoshard split, two merged.
+//!
+//! All of them keep borders and ids where they can: a document moves only if its geoshard's id changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use s2::cellid::CellID;
+use serde::Serialize;
+use thiserror::Error;
+
+use super::budget::{self, Best, Row, Stretch};
+use super::cells::{self, CellLoads, WalkedCell};
+use super::report::amount;
+use super::{Balance, MAX_LEVEL, MAX_SHARDS, names, roundest_cut};
+use crate::base::ids::ShardId;
+use crate::geoshard::diff::Comparison;
+use crate::geoshard::map::{GeoshardMap, MapError};
+use crate::geoshard::tracks::Crossings;
+
+/// The cells that a change may cut between.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CellOptions {
+    /// Their S2 level.
+    pub level: u8,
+    /// A cell is split if it has more than this part of an average geoshard's load.
+    pub split_above: f64,
+}
+
+/// A changed map, and what it means.
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// The map, one version higher.
+    pub map: GeoshardMap,
+    /// What it means.
+    pub report: ChangeReport,
+}
+
+/// What a changed map means for the load.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ChangeReport {
+    /// The map's name.
+    pub name: String,
+    /// The map's version.
+    pub version: u64,
+    /// Points that it was planned by.
+    pub points: u64,
+    /// Their load.
+    pub load: f64,
+    /// Geoshards before.
+    pub count_before: usize,
+    /// Geoshards after.
+    pub count: usize,
+    /// How even the load was; absent without load.
+    pub before: Option<Balance>,
+    /// How even it becomes.
+    pub after: Option<Balance>,
+    /// The budget, where there is one.
+    pub budget: Option<Budget>,
+    /// Load that gets another geoshard.
+    pub moved: f64,
+    /// The same as a part of all load, 0 to 1.
+    pub share_moved: f64,
+    /// Part of the globe's surface that gets another geoshard, 0 to 1.
+    pub share_of_globe: f64,
+    /// The geoshards that gain or lose places, sorted.
+    pub changed: Vec<ChangedShard>,
+    /// What tracks cross under the new map, if there were any.
+    pub crossings: Option<Crossings>,
+}
+
+/// A budget, and how far it reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Budget {
+    /// The part of the load that may get another geoshard, 0 to 1.
+    pub max_moved: f64,
+    /// No map with that many geoshards that moves at most so much has a lower largest load over mean, even if geoshards
+    /// had several ranges each.
+    pub lower_bound: f64,
+    /// The least largest load over mean, whatever moves.
+    pub without_budget: f64,
+}
+
+/// A geoshard that gains or loses places.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ChangedShard {
+    /// Its id.
+    pub shard: ShardId,
+    /// Its load before; absent if it is new.
+    pub before: Option<f64>,
+    /// Its load after; absent if it is gone.
+    pub after: Option<f64>,
+    /// Load that it gets.
+    pub gains: f64,
+    /// Load that it gives away.
+    pub loses: f64,
+}
+
+/// Why a map can not be changed so.
+#[derive(Debug, Error)]
+pub enum ChangeError {
+    /// Not an id of the map.
+    #[error("the map has no geoshard {id:?}; it has {}", listed(known))]
+    UnknownShard {
+        /// What was asked for.
+        id: String,
+        /// What there is.
+        known: Vec<ShardId>,
+    },
+    /// A geoshard and itself.
+    #[error("can not merge geoshard {0} with itself: name two")]
+    SameShard(ShardId),
+    /// No border of one is a border of the other.
+    #[error(
+        "can not merge {a} and {b}: no range of one begins where a range of the other ends; next to {a} are {}",
+        listed(neighbours)
+    )]
+    NotNeighbours {
+        /// One.
+        a: ShardId,
+        /// The other.
+        b: ShardId,
+        /// What could be merged with the first.
+        neighbours: Vec<ShardId>,
+    },
+    /// Nothing to cut between.
+    #[error(
+        "can not split {shard}: all of its load lies in {}",
+        match level {
+            Some(level) => format!(
+                "one S2 cell of level {level}; give smaller cells (--finest, {MAX_LEVEL} at most)"
+            ),
+            None => "no cell: no point with a load is in it".to_owned(),
+        }
+    )]
+    OneCell {
+        /// Which geoshard.
+        shard: ShardId,
+        /// The level of the cell, if there is one.
+        level: Option<u64>,
+    },
+    /// Cutting a geoshard of several ranges within a budget is not done.
+    #[error(
+        "geoshard {shard} has several ranges, and a budget is kept only for maps with one range for each: \
+         plan without --max-moved, or use `shards split` and `shards merge`"
+    )]
+    SeveralRanges {
+        /// Which geoshard.
+        shard: ShardId,
+    },
+    /// Not a share.
+    #[error("can not move at most {0} of the load: give a share from 0 to 1")]
+    Share(f64),
+    /// Bounds that hold no number, or too large ones.
+    #[error(
+        "can not try {min} to {max} geoshards: give at least 1, at most {MAX_SHARDS}, and the lower number first"
+    )]
+    Counts {
+        /// The lowest.
+        min: usize,
+        /// The highest.
+        max: usize,
+    },
+    /// Levels that hold no cell.
+    #[error("cells can not have level {level} with {finest} as the finest: levels go from 0 to {MAX_LEVEL}")]
+    Level {
+        /// Of the cells to cut between.
+        level: u8,
+        /// Of the cells that points were summed by.
+        finest: u8,
+    },
+    /// Not a part.
+    #[error("a cell can not be split above {0} of a geoshard's load: give a number above 0")]
+    SplitAbove(f64),
+    /// Nothing to plan by.
+    #[error("there is no load to plan by: no points, or all of them with load 0")]
+    NoLoad,
+    /// Geoshards can not be fewer than cells.
+    #[error(
+        "points lie in {cells} cells only, too few for {count} geoshards: choose a higher level (--level, --finest) or fewer geoshards (--min, --max)"
+    )]
+    TooFewCells {
+        /// Cells.
+        cells: usize,
+        /// The number of geoshards.
+        count: usize,
+    },
+    /// Would take too much memory or time.
+    #[error(
+        "{cells} cells and {count} geoshards are too much to plan within a budget: choose a lower level, a higher split, or fewer geoshards"
+    )]
+    TooMuch {
+        /// Cells to cut between.
+        cells: usize,
+        /// Geoshards, over all counts to try.
+        count: usize,
+    },
+    /// Another number of geoshards that can not be had.
+    #[error(
+        "every map with {min} to {max} geoshards moves at least {}, more than {}: raise --max-moved, or choose a count nearer to the {before} of --after",
+        percent_up(*least),
+        percent(*max_moved)
+    )]
+    OverBudget {
+        /// The lowest number tried.
+        min: usize,
+        /// The highest number tried.
+        max: usize,
+        /// What the cheapest of them moves, 0 to 1.
+        least: f64,
+        /// What may move, 0 to 1.
+        max_moved: f64,
+        /// Geoshards before.
+        before: usize,
+    },
+    /// The map is the best already.
+    #[error(
+        "no map with {count} geoshards that moves at most {} is more even than the one of --after (largest load {max_over_mean:.3} times the mean): {}",
+        percent(*max_moved),
+        match needs {
+            Some(needs) => format!("give --max-moved {} or more", percent_up(*needs)),
+            None => "nor is one that moves more; give smaller cells (--level, --finest, --split), or more geoshards (--max)".to_owned(),
+        }
+    )]
+    NoBetter {
+        /// How many geoshards.
+        count: usize,
+        /// What may move, 0 to 1.
+        max_moved: f64,
+        /// How even the map is.
+        max_over_mean: f64,
+        /// What has to move to improve it, 0 to 1; `None` if nothing does.
+        needs: Option<f64>,
+    },
+    /// What was made is no map.
+    #[error(transparent)]
+    Map(#[from] MapError),
+}
+
+/// The most even map with one of `counts` geoshards that moves at most `max_moved` (0 to 1) of the load: that with the
+/// least largest load over mean; of those, the one that moves the least. `counts` is the number of `old` if not given.
+/// `loads` were summed up within `old`.
+pub fn within_budget(
+    loads: &CellLoads,
+    old: &GeoshardMap,
+    name: &str,
+    options: CellOptions,
+    counts: Option<RangeInclusive<usize>>,
+    max_moved: f64,
+) -> Result<Change, ChangeError> {
+    if !(0.0..=1.0).contains(&max_moved) {
+        return Err(ChangeError::Share(max_moved));
+    }
+    let before = old.shards().len();
+    let counts = counts.unwrap_or(before..=before);
+    let (min, max) = (*counts.start(), *counts.end());
+    if min == 0 || min > max || max > MAX_SHARDS {
+        return Err(ChangeError::Counts { min, max });
+    }
+    check(loads, options)?;
+    let ranges = merged(old);
+    if ranges.len() > before {
+        let mut seen = BTreeSet::new();
+        let twice = ranges.iter().find(|(_, shard)| !seen.insert(shard));
+        let shard = twice.map_or_else(|| old.shards()[0].clone(), |(_, shard)| shard.clone());
+        return Err(ChangeError::SeveralRanges { shard });
+    }
+
+    let cells = cells_of(loads, options, loads.total().load / max as f64, &ranges);
+    if cells.len() < max {
+        return Err(ChangeError::TooFewCells { cells: cells.len(), count: max });
+    }
+    let work = counts.clone().sum::<usize>();
+    if cells.len() > budget::MAX_CELLS || cells.len().saturating_mul(work) > budget::MAX_STATES {
+        return Err(ChangeError::TooMuch { cells: cells.len(), count: work });
+    }
+    let weights: Vec<f64> = cells.iter().map(|cell| cell.load).collect();
+    let owners: Vec<usize> = ranges
+        .iter()
+        .map(|(from, _)| cells.partition_point(|cell| cell.cell.range_min().0 < *from))
+        .collect();
+    let row = Row::new(&weights, &owners);
+    let share = |units: i64| row.load_of(units) / row.load_of(row.total());
+    let largest = row.owner_loads().max().unwrap_or_default();
+    let allowed = row.share(max_moved);
+
+    let mut best: Option<(usize, budget::Cut)> = None;
+    let mut cheapest = i64::MAX;
+    for count in counts {
+        match row.best(count, allowed) {
+            Best::MovesAtLeast(moved) => cheapest = cheapest.min(moved),
+            Best::Cut(cut) => {
+                // Largest load over mean, without its division by the total.
+                let rank =
+                    |count: usize, cut: &budget::Cut| (i128::from(cut.max) * count as i128, cut.moved, count);
+                if best.as_ref().is_none_or(|(other, kept)| rank(count, &cut) < rank(*other, kept)) {
+                    best = Some((count, cut));
+                }
+            }
+        }
+    }
+    let Some((count, cut)) = best else {
+        return Err(ChangeError::OverBudget { min, max, least: share(cheapest), max_moved, before });
+    };
+    if count == before && cut.max == largest {
+        return Err(ChangeError::NoBetter {
+            count,
+            max_moved,
+            max_over_mean: share(largest) * before as f64,
+            needs: row.least_moved_below(before, largest).map(share),
+        });
+    }
+
+    let ids: BTreeSet<&ShardId> = old.shards().iter().collect();
+    let mut fresh = names::fresh(count).filter(|id| !ids.contains(id));
+    let mut changed = Vec::with_capacity(count);
+    for Stretch { cells: within, keeps } in &cut.stretches {
+        let id = match keeps.and_then(|owner| ranges.get(owner)) {
+            Some((_, id)) => Some(id.clone()),
+            None => fresh.next(),
+        };
+        changed.extend(id.map(|id| (cut_before(&cells, &ranges, within.start), id)));
+    }
+    let map = GeoshardMap::new(old.version() + 1, name, changed)?;
+    let over_mean = |units: i64| share(units) * count as f64;
+    let without_budget = match row.best(count, row.total()) {
+        Best::Cut(cut) => over_mean(cut.max),
+        Best::MovesAtLeast(_) => over_mean(cut.max),
+    };
+    let budget =
+        Budget { max_moved, lower_bound: over_mean(row.lower_bound(count, allowed)), without_budget };
+    let report = report(old, &map, &cells, Some(budget));
+    Ok(Change { map, report })
+}
+
+/// Splits a geoshard into two of about the same load. The larger half keeps the id. `loads` were summed up within `old`.
+pub fn split(
+    loads: &CellLoads,
+    old: &GeoshardMap,
+    name: &str,
+    options: CellOptions,
+    shard: &str,
+) -> Result<Change, ChangeError> {
+    let shard = known(old, shard)?;
+    check(loads, options)?;
+    let ranges = merged(old);
+    let is_inside = |cell: &WalkedCell| owner(&ranges, cell) == Some(&shard);
+    let load: f64 = loads.sorted().iter().filter(|cell| is_inside(cell)).map(|cell| cell.load).sum();
+    let cells = cells_of(loads, options, load / 2.0, &ranges);
+
+    let inside: Vec<usize> = (0..cells.len()).filter(|&at| is_inside(&cells[at])).collect();
+    let (mut passed, mut best): (f64, Option<(f64, usize, bool)>) = (0.0, None);
+    for pair in inside.windows(2) {
+        passed += cells[pair[0]].load;
+        let left = load - passed;
+        // By counting up, what is left may differ from 0 where it is 0.
+        let halves = passed > 0.0 && inside.iter().any(|&at| at >= pair[1] && cells[at].load > 0.0);
+        if halves && best.is_none_or(|(largest, ..)| passed.max(left) < largest) {
+            best = Some((passed.max(left), pair[1], passed >= left));
+        }
+    }
+    let Some((_, at, first_keeps)) = best else {
+        let heavy = inside.iter().map(|&at| cells[at]).find(|cell| cell.load > 0.0);
+        return Err(ChangeError::OneCell { shard, level: heavy.map(|cell| cell.cell.level()) });
+    };
+    let ids: BTreeSet<&ShardId> = old.shards().iter().collect();
+    let fresh = names::fresh(old.shards().len() + 1).find(|id| !ids.contains(id));
+    let fresh = fresh.unwrap_or_else(|| shard.clone());
+    let border = cut_before(&cells, &ranges, at);
+    let renamed = |from: u64, id: &ShardId| {
+        if *id == shard && (from >= border) == first_keeps { fresh.clone() } else { id.clone() }
+    };
+    let mut changed: Vec<(u64, ShardId)> =
+        ranges.iter().map(|(from, id)| (*from, renamed(*from, id))).collect();
+    if let Err(place) = changed.binary_search_by_key(&border, |(from, _)| *from) {
+        changed.insert(place, (border, renamed(border, &shard)));
+    }
+    let map = GeoshardMap::new(old.version() + 1, name, changed)?;
+    let report = report(old, &map, &cells, None);
+    Ok(Change { map, report })
+}
+
+/// Merges two geoshards that lie beside one another. The one with more load keeps its id, or the first if they have the
+/// same, or if there is no load. `loads` were summed up within `old`.
+pub fn merge(
+    loads: Option<&CellLoads>,
+    old: &GeoshardMap,
+    name: &str,
+    a: &str,
+    b: &str,
+) -> Result<Change, ChangeError> {
+    let (a, b) = (known(old, a)?, known(old, b)?);
+    if a == b {
+        return Err(ChangeError::SameShard(a));
+    }
+    let ranges = merged(old);
+    let mut neighbours: Vec<ShardId> = Vec::new();
+    for pair in ranges.windows(2) {
+        match [&pair[0].1, &pair[1].1] {
+            [one, other] | [other, one] if *one == a => neighbours.push(other.clone()),
+            _ => {}
+        }
+    }
+    if !neighbours.contains(&b) {
+        neighbours.sort_unstable();
+        neighbours.dedup();
+        return Err(ChangeError::NotNeighbours { a, b, neighbours });
+    }
+    let cells = loads.map(CellLoads::sorted).unwrap_or_default();
+    let load = |shard: &ShardId| -> f64 {
+        cells.iter().filter(|cell| owner(&ranges, cell) == Some(shard)).map(|cell| cell.load).sum()
+    };
+    let (kept, gone) = if load(&b) > load(&a) { (b, a) } else { (a, b) };
+    let mut changed: Vec<(u64, ShardId)> = Vec::with_capacity(ranges.len());
+    for (from, id) in ranges {
+        let id = if id == gone { kept.clone() } else { id };
+        if changed.last().is_none_or(|(_, last)| *last != id) {
+            changed.push((from, id));
+        }
+    }
+    let map = GeoshardMap::new(old.version() + 1, name, changed)?;
+    let report = report(old, &map, &cells, None);
+    Ok(Change { map, report })
+}
+
+fn check(loads: &CellLoads, CellOptions { level, split_above }: CellOptions) -> Result<(), ChangeError> {
+    if level > loads.level() || loads.level() > MAX_LEVEL {
+        return Err(ChangeError::Level { level, finest: loads.level() });
+    }
+    if split_above.is_nan() || split_above <= 0.0 {
+        return Err(ChangeError::SplitAbove(split_above));
+    }
+    if loads.total().load <= 0.0 {
+        return Err(ChangeError::NoLoad);
+    }
+    Ok(())
+}
+
+fn known(map: &GeoshardMap, id: &str) -> Result<ShardId, ChangeError> {
+    let found = map.shards().iter().find(|shard| shard.as_str() == id).cloned();
+    found.ok_or_else(|| ChangeError::UnknownShard { id: id.to_owned(), known: map.shards().to_vec() })
+}
+
+/// The ranges of a map, neighbours of one geoshard as one.
+fn merged(map: &GeoshardMap) -> Vec<(u64, ShardId)> {
+    let mut ranges: Vec<(u64, ShardId)> = Vec::new();
+    for (range, shard) in map.ranges() {
+        if ranges.last().is_none_or(|(_, last)| last != shard) {
+            ranges.push((range.start, shard.clone()));
+        }
+    }
+    ranges
+}
+
+fn range_of(ranges: &[(u64, ShardId)], cell: &WalkedCell) -> usize {
+    ranges.partition_point(|(from, _)| *from <= cell.cell.range_min().0).saturating_sub(1)
+}
+
+fn owner<'r>(ranges: &'r [(u64, ShardId)], cell: &WalkedCell) -> Option<&'r ShardId> {
+    ranges.get(range_of(ranges, cell)).map(|(_, shard)| shard)
+}
+
+/// The cells to cut between, at least one in each range: an empty range has its first leaf cell.
+fn cells_of(
+    loads: &CellLoads,
+    options: CellOptions,
+    average: f64,
+    ranges: &[(u64, ShardId)],
+) -> Vec<WalkedCell> {
+    let borders: Vec<u64> = ranges.iter().map(|(from, _)| *from).collect();
+    let heaviest = average * options.split_above;
+    let mut cells = cells::walk_within(&loads.sorted(), options.level, heaviest, &borders);
+    let mut has_cells = vec![false; ranges.len()];
+    for cell in &cells {
+        has_cells[range_of(ranges, cell)] = true;
+    }
+    let empty = ranges.iter().zip(has_cells).filter(|(_, has_cells)| !has_cells);
+    cells.extend(empty.map(|((from, _), _)| WalkedCell { cell: CellID(from | 1), load: 0.0, points: 0 }));
+    cells.sort_unstable_by_key(|walked| walked.cell.0);
+    cells
+}
+
+/// Where a geoshard begins whose first cell is that at `at`: at the border that is there already, or where the largest
+/// cells begin.
+fn cut_before(cells: &[WalkedCell], ranges: &[(u64, ShardId)], at: usize) -> u64 {
+    let Some(before) = at.checked_sub(1).map(|before| cells[before]) else { return 0 };
+    let range = range_of(ranges, &cells[at]);
+    if range_of(ranges, &before) == range { roundest_cut(before, cells[at]) } else { ranges[range].0 }
+}
+
+fn report(
+    old: &GeoshardMap,
+    map: &GeoshardMap,
+    cells: &[WalkedCell],
+    budget: Option<Budget>,
+) -> ChangeReport {
+    #[derive(Default, Clone, Copy)]
+    struct Flows {
+        before: f64,
+        after: f64,
+        gains: f64,
+        loses: f64,
+    }
+    let mut flows: BTreeMap<&ShardId, Flows> = BTreeMap::new();
+    for shard in old.shards().iter().chain(map.shards()) {
+        flows.entry(shard).or_default();
+    }
+    let (mut load, mut points, mut moved) = (0.0, 0, 0.0);
+    for cell in cells {
+        let leaf = cell.cell.range_min().0;
+        let (from, to) = (&old.shards()[old.owner_of_leaf(leaf)], &map.shards()[map.owner_of_leaf(leaf)]);
+        load += cell.load;
+        points += cell.points;
+        flows.entry(from).or_default().before += cell.load;
+        flows.entry(to).or_default().after += cell.load;
+        if from != to {
+            moved += cell.load;
+            flows.entry(from).or_default().loses += cell.load;
+            flows.entry(to).or_default().gains += cell.load;
+        }
+    }
+    let diff = Comparison::new(old, map).finish();
+    let touched: BTreeSet<&ShardId> = diff.flows.iter().flat_map(|flow| [&flow.from, &flow.to]).collect();
+    let loads = |map: &GeoshardMap, of: fn(&Flows) -> f64| -> Option<Balance> {
+        let loads: Vec<f64> = map.shards().iter().filter_map(|shard| flows.get(shard)).map(of).collect();
+        (load > 0.0).then(|| Balance::of(&loads))
+    };
+    let changed = |shard: &&ShardId| {
+        let of = flows.get(*shard).copied().unwrap_or_default();
+        ChangedShard {
+            shard: (*shard).clone(),
+            before: old.shards().contains(shard).then_some(of.before),
+            after: map.shards().contains(shard).then_some(of.after),
+            gains: of.gains,
+            loses: of.loses,
+        }
+    };
+    ChangeReport {
+        name: map.name().to_owned(),
+        version: map.version(),
+        points,
+        load,
+        count_before: old.shards().len(),
+        count: map.shards().len(),
+        before: loads(old, |of| of.before),
+        after: loads(map, |of| of.after),
+        budget,
+        moved,
+        share_moved: if load > 0.0 { moved / load } else { 0.0 },
+        share_of_globe: diff.moved.share_of_globe,
+        changed: touched.iter().map(changed).collect(),
+        crossings: None,
+    }
+}
+
+fn listed(ids: &[ShardId]) -> String {
+    const MOST: usize = 20;
+    let mut listed: Vec<&str> = ids.iter().take(MOST).map(ShardId::as_str).collect();
+    if ids.len() > MOST {
+        listed.push("…");
+    }
+    if listed.is_empty() { "none".to_owned() } else { listed.join(", ") }
+}
+
+fn percent(share: f64) -> String {
+    let text = format!("{:.2}", share * 100.0);
+    format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// Rounded up, for a share that has to be reached.
+fn percent_up(share: f64) -> String {
+    percent(((share * 1e4 - 1e-6).ceil() / 1e4).min(1.0))
+}
+
+impl fmt::Display for ChangeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, version, points, count_before, count, changed, .. } = self;
+        write!(f, "map {name:?}, version {version}: {count} geoshards")?;
+        if count != count_before {
+            write!(f, ", {count_before} before")?;
+        }
+        if *points > 0 {
+            write!(f, "; planned by {points} points with load {}", amount(self.load))?;
+        }
+        writeln!(f)?;
+        if let (Some(before), Some(after)) = (self.before, self.after) {
+            writeln!(f, "\n                 max/mean     cv %")?;
+            for (what, Balance { cv, max_over_mean, .. }) in [("before", before), ("after", after)] {
+                writeln!(f, "{what:<15}  {max_over_mean:>8.3}  {:>7.3}", cv * 100.0)?;
+            }
+            if let Some(Budget { lower_bound, without_budget, .. }) = self.budget {
+                writeln!(
+                    f,
+                    "{:<15}  {lower_bound:>8.3}           no map within the budget is below",
+                    "bound"
+                )?;
+                writeln!(f, "{:<15}  {without_budget:>8.3}           whatever moves", "without budget")?;
+            }
+            write!(
+                f,
+                "\n{:.2} % of the load moves: {} of {}",
+                self.share_moved * 100.0,
+                amount(self.moved),
+                amount(self.load)
+            )?;
+            match self.budget {
+                Some(budget) => writeln!(f, "; budget {}", percent(budget.max_moved))?,
+                None => writeln!(f)?,
+            }
+        }
+        writeln!(f, "{:.4} % of the globe moves", self.share_of_globe * 100.0)?;
+
+        let wide = changed.iter().map(|one| one.shard.as_str().len()).chain(["shard".len()]).max();
+        let wide = wide.unwrap_or_default();
+        writeln!(f, "\n{:wide$}        before         after         gains         loses", "shard")?;
+        for ChangedShard { shard, before, after, gains, loses } in changed {
+            let [before, after] =
+                [(before, "new"), (after, "gone")].map(|(load, else_)| load.map_or(else_.to_owned(), amount));
+            let (gains, loses) = (amount(*gains), amount(*loses));
+            writeln!(f, "{:wide$}  {before:>12}  {after:>12}  {gains:>12}  {loses:>12}", shard.as_str())?;
+        }
+        if let Some(crossings) = &self.crossings {
+            writeln!(f, "\n{crossings}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::geo::GeoPoint;
+    use crate::base::random::Random;
+
+    const CELLS: CellOptions = CellOptions { level: 7, split_above: 0.25 };
+
+    fn id(id: &str) -> ShardId {
+        ShardId::new(id).unwrap()
+    }
+
+    fn map(ranges: &[(u64, &str)]) -> GeoshardMap {
+        GeoshardMap::new(4, "old", ranges.iter().map(|&(from, shard)| (from, id(shard))).collect()).unwrap()
+    }
+
+    /// A geoshard for each face of the cube.
+    fn faces() -> GeoshardMap {
+        let ids = ["s00", "s01", "s02", "s03", "s04", "s05"];
+        map(&ids.iter().zip(0_u64..).map(|(id, face)| (face << 61 | 1, *id)).collect::<Vec<_>>())
+    }
+
+    /// People scattered over faces 0, 1 and 3: (longitude, how many) for each.
+    fn people(old: &GeoshardMap, faces: &[(f64, u64)]) -> (CellLoads, Vec<GeoPoint>) {
+        let mut random = Random::new(7);
+        let mut loads = CellLoads::within(12, old);
+        let mut points = Vec::new();
+        for &(lon, count) in faces {
+            for _ in 0..count {
+                let (lat, lon) = (random.share() * 60.0 - 30.0, lon + random.share() * 60.0 - 30.0);
+                let point = GeoPoint::new(lat, lon).unwrap();
+                loads.add(point, 1.0).unwrap();
+                points.push(point);
+            }
+        }
+        (loads, points)
+    }
+
+    fn moved(old: &GeoshardMap, new: &GeoshardMap, points: &[GeoPoint]) -> f64 {
+        points.iter().filter(|point| old.locate(**point) != new.locate(**point)).count() as f64
+    }
+
+    #[test]
+    fn a_budget_is_kept_and_the_report_is_what_the_points_say() {
+        let old = faces();
+        let (loads, points) = people(&old, &[(0.0, 3000), (90.0, 600), (150.0, 400)]);
+        let mut last = f64::INFINITY;
+        for max_moved in [0.05, 0.1, 0.2, 0.4, 1.0] {
+            let Change { map, report } = within_budget(&loads, &old, "new", CELLS, None, max_moved).unwrap();
+            assert_eq!((map.version(), map.shards().len(), report.count), (5, 6, 6));
+            assert_eq!(report.moved, moved(&old, &map, &points));
+            assert!(report.share_moved <= max_moved, "{report}");
+            let mut counted = vec![0.0; 6];
+            for point in &points {
+                counted[map.locate_index(*point)] += 1.0;
+            }
+            let (before, after, budget) =
+                (report.before.unwrap(), report.after.unwrap(), report.budget.unwrap());
+            assert_eq!(after, Balance::of(&counted));
+            assert!(after.max_over_mean < before.max_over_mean && after.max_over_mean <= last);
+            assert!(budget.lower_bound <= after.max_over_mean + 1e-9, "{report}");
+            assert!(budget.without_budget <= after.max_over_mean + 1e-9, "{report}");
+            last = after.max_over_mean;
+        }
+        assert!(last < 1.1, "{last}");
+    }
+
+    #[test]
+    fn a_budget_that_improves_nothing_says_which_would() {
+        let old = map(&[(0, "a"), (1 << 61 | 1, "b")]);
+        let (loads, _) = people(&old, &[(0.0, 3000), (90.0, 1000)]);
+        let error = within_budget(&loads, &old, "", CELLS, None, 0.0).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("moves at most 0%") && text.contains("1.500 times the mean"), "{text}");
+        let ChangeError::NoBetter { needs: Some(needs), .. } = error else { panic!("{text}") };
+        assert!(within_budget(&loads, &old, "", CELLS, None, needs - 1e-3).is_err());
+        assert!(within_budget(&loads, &old, "", CELLS, None, needs + 1e-3).is_ok());
+
+        let even = map(&[(0, "a")]);
+        let error = within_budget(&loads, &even, "", CELLS, None, 1.0).unwrap_err().to_string();
+        assert!(error.contains("nor is one that moves more"), "{error}");
+        // One geoshard of two: the smaller one moves.
+        let error = within_budget(&loads, &old, "", CELLS, Some(1..=1), 0.1).unwrap_err().to_string();
+        assert!(error.contains("moves at least 25%") && error.contains("raise --max-moved"), "{error}");
+        let more = within_budget(&loads, &old, "", CELLS, Some(3..=5), 0.6).unwrap().report;
+        assert!(more.count > 2 && more.share_moved <= 0.6, "{more}");
+    }
+
+    #[test]
+    fn a_map_with_several_ranges_a_geoshard_is_not_planned_within_a_budget() {
+        let old = map(&[(0, "a"), (1 << 61 | 1, "b"), (2 << 61 | 1, "a")]);
+        let (loads, _) = people(&old, &[(0.0, 300), (90.0, 100)]);
+        let error = within_budget(&loads, &old, "", CELLS, None, 0.5).unwrap_err().to_string();
+        assert!(error.contains("geoshard a has several ranges") && error.contains("shards split"), "{error}");
+        // Ranges of one geoshard beside one another are one.
+        let old = map(&[(0, "a"), (1 << 60 | 1, "a"), (1 << 61 | 1, "b")]);
+        within_budget(&loads, &old, "", CELLS, None, 0.5).unwrap();
+    }
+
+    #[test]
+    fn a_split_moves_the_lighter_half_and_nothing_else() {
+        let old = faces();
+        let (loads, points) = people(&old, &[(0.0, 2000), (90.0, 500)]);
+        let Change { map, report } = split(&loads, &old, "new", CELLS, "s00").unwrap();
+        assert_eq!((report.count_before, report.count, report.changed.len()), (6, 7, 2));
+        let [half, fresh] =
+            ["s00", "s06"].map(|id| points.iter().filter(|point| map.locate(**point).as_str() == id).count());
+        assert!(half >= fresh && half + fresh == 2000 && half - fresh < 60, "{half} {fresh}");
+        assert_eq!(report.moved, fresh as f64);
+        assert_eq!(moved(&old, &map, &points), fresh as f64);
+    }
+
+    #[test]
+    fn a_geoshard_of_two_ranges_may_be_split_between_them() {
+        let old = map(&[(0, "a"), (1 << 61 | 1, "b"), (3 << 61 | 1, "a")]);
+        let (loads, points) = people(&old, &[(0.0, 400), (90.0, 100), (180.0 - 31.0, 450)]);
+        let Change { map, report } = split(&loads, &old, "", CELLS, "a").unwrap();
+        assert_eq!(report.moved, moved(&old, &map, &points));
+        let before = report.changed[0].before.unwrap();
+        assert!((report.moved - before / 2.0).abs() < 20.0, "{report}");
+        assert_eq!(map.shards().len(), 3);
+    }
+
+    #[test]
+    fn what_can_not_be_split_says_why() {
+        let old = faces();
+        let mut loads = CellLoads::within(12, &old);
+        loads.add(GeoPoint::new(1.0, 1.0).unwrap(), 5.0).unwrap();
+        let refusal = |shard: &str| split(&loads, &old, "", CELLS, shard).unwrap_err().to_string();
+        assert!(refusal("s00").contains("one S2 cell of level"), "{}", refusal("s00"));
+        assert!(refusal("s01").contains("no point with a load"), "{}", refusal("s01"));
+        assert!(refusal("x").contains("no geoshard \"x\"; it has s00, s01"), "{}", refusal("x"));
+        let level = split(&loads, &old, "", CellOptions { level: 13, ..CELLS }, "s00").unwrap_err();
+        assert!(level.to_string().contains("level 13"));
+    }
+
+    #[test]
+    fn a_merge_keeps_the_id_with_more_load_and_only_of_neighbours() {
+        let old = faces();
+        let (loads, points) = people(&old, &[(0.0, 10), (90.0, 500)]);
+        let Change { map, report } = merge(Some(&loads), &old, "", "s00", "s01").unwrap();
+        assert_eq!((report.count, report.moved, moved(&old, &map, &points)), (5, 10.0, 10.0));
+        assert_eq!(map.locate(GeoPoint::new(0.0, 0.0).unwrap()).as_str(), "s01");
+        // Without load the first keeps its id.
+        let Change { map, report } = merge(None, &old, "", "s00", "s01").unwrap();
+        assert_eq!(map.locate(GeoPoint::new(0.0, 90.0).unwrap()).as_str(), "s00");
+        assert_eq!((report.before, report.changed.len()), (None, 2));
+
+        let refusal = |a: &str, b: &str| merge(None, &old, "", a, b).unwrap_err().to_string();
+        assert!(refusal("s01", "s03").ends_with("next to s01 are s00, s02"), "{}", refusal("s01", "s03"));
+        assert!(refusal("s01", "s01").contains("with itself"));
+        assert!(refusal("s01", "s9").contains("no geoshard \"s9\""));
+    }
+
+    #[test]
+    fn percentages_that_have_to_be_reached_are_rounded_up() {
+        assert_eq!([percent_up(0.25), percent_up(0.123_41), percent_up(1.0)], ["25%", "12.35%", "100%"]);
+        assert_eq!([percent(0.05), percent(0.0)], ["5%", "0%"]);
+    }
+}
