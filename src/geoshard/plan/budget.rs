@@ -96,10 +96,10 @@ impl Row {
     /// each below the number of cells. There are at most 2^18 cells.
     pub fn new(loads: &[f64], owners: &[usize]) -> Self {
         let total: f64 = loads.iter().sum();
-        let whole = loads.iter().all(|load| load.fract() == 0.0) && total <= MAX_TOTAL;
-        let scale = if whole || total <= 0.0 { 1.0 } else { FINE_TOTAL / total };
-        let units = loads.iter().map(|load| (load * scale).round() as i64);
-        let cells = loads.len() as i64;
+        let are_whole = loads.iter().all(|load| load.fract() == 0.0) && total <= MAX_TOTAL;
+        let scale = if are_whole || total <= 0.0 { 1.0 } else { FINE_TOTAL / total };
+        let units = loads.iter().map(|load| whole((load * scale).round()));
+        let cells = int(loads.len());
         let sums = |each: &mut dyn Iterator<Item = i64>| {
             let mut sums = vec![0];
             sums.extend(each.scan(0, |sum, one| {
@@ -124,7 +124,7 @@ impl Row {
 
     /// The whole number of a share of the load. 29 % of 100 are 29, though 0.29 × 100 is below that in floating point.
     pub fn share(&self, share: f64) -> i64 {
-        (share * self.total() as f64 + 1e-6).floor() as i64
+        whole((share * self.total() as f64 + 1e-6).floor())
     }
 
     /// The load of all cells.
@@ -146,7 +146,7 @@ impl Row {
     pub fn best(&self, count: usize, budget: i64) -> Best {
         let moves = |limit: i64| self.most_kept(count, limit, None).map(|kept| self.moved(kept));
         let heaviest = self.load.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default();
-        let (mut low, mut high) = (heaviest.max(self.total() / count.max(1) as i64), self.total());
+        let (mut low, mut high) = (heaviest.max(self.total() / int(count.max(1))), self.total());
         match moves(high) {
             Some(least) if least <= budget => {}
             least => return Best::MovesAtLeast(least.unwrap_or(self.total())),
@@ -172,7 +172,7 @@ impl Row {
     /// stretches: each owner's load above the maximum has to move.
     pub fn lower_bound(&self, count: usize, budget: i64) -> i64 {
         let heaviest = self.load.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default();
-        let even = (self.total() + count as i64 - 1) / count.max(1) as i64;
+        let even = (self.total() + int(count) - 1) / int(count.max(1));
         let (mut low, mut high) = (heaviest.max(even), self.total());
         while low < high {
             let middle = low + (high - low) / 2;
@@ -186,7 +186,7 @@ impl Row {
     }
 
     fn moved(&self, kept: i64) -> i64 {
-        self.total() - kept / (self.cells() as i64 + 1)
+        self.total() - kept / (int(self.cells()) + 1)
     }
 
     /// The cut that keeps the most, which is known to be there.
@@ -260,12 +260,12 @@ impl Row {
         let mut first = 0;
         let mut layer: Layer = vec![[0, NEVER]];
         for done in 1..=count {
-            let (done, to_come) = (done as i64, (count - done) as i64);
+            let to_come = count - done;
             // Ends that have a cell for each stretch, and no more load on either side than stretches can hold.
-            let least = total.saturating_sub(to_come.saturating_mul(limit));
-            let most = done.saturating_mul(limit);
-            let from = self.load.partition_point(|&load| load < least).max(done as usize);
-            let to = (self.load.partition_point(|&load| load <= most)).min(cells + 1 - to_come as usize);
+            let least = total.saturating_sub(int(to_come).saturating_mul(limit));
+            let most = int(done).saturating_mul(limit);
+            let from = self.load.partition_point(|&load| load < least).max(done);
+            let to = (self.load.partition_point(|&load| load <= most)).min(cells + 1 - to_come);
             if from >= to {
                 return None;
             }
@@ -327,6 +327,20 @@ impl Row {
         }
         next
     }
+}
+
+/// A count that is far below 2^63.
+fn int(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// A whole number that is far below 2^63.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "no load in whole numbers is above MAX_TOTAL and its rounding"
+)]
+fn whole(load: f64) -> i64 {
+    load as i64
 }
 
 /// The best of a window whose ends only grow.
