@@ -250,6 +250,7 @@ impl Whole {
             map,
             location: LocationPath::default(),
             on_missing: OnMissing::DeadLetter,
+            other_map: None,
             announce_all: false,
             tally,
         };

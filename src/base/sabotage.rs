@@ -12,8 +12,7 @@
 //!   of mover and ledger;
 //! - `geofold demo --sabotage NAME`, on real processes: [`FOUND_BY_THE_DEMO`]. It takes no others: they need two maps, or a
 //!   zombie and an owner within the same few milliseconds, which a demo cannot promise;
-//! - the tests of `worker/partition` and `ops/migrate/`, where a map is changed: [`Sabotage::InPlaceWithTwoMaps`],
-//!   [`Sabotage::ActivateUnconfirmed`];
+//! - the tests of `ops/migrate/`, where a map is changed: [`Sabotage::ActivateUnconfirmed`];
 //! - the tests of `worker/partition`, where a claim is lost: [`Sabotage::ClaimIsNotAsked`];
 //! - [`Sabotage::CacheSurvivesAssignment`] neither: an owner announces all it writes until a batch deadline has passed since
 //!   its assignment, if offsets are missing since what was remembered, and mends its cache by that. To show it takes a
@@ -80,7 +79,7 @@ pub enum Sabotage {
     ForgetOnFailure,
     /// An item that should be sent again is taken as carried out.
     SkipRetry,
-    /// While two maps are live, writes go in place as usual ("Changing the map").
+    /// While two maps are live, writes go in place as usual, also where the maps differ ("Changing the map").
     InPlaceWithTwoMaps,
     /// Old copies are deleted before searches can find the new ones ("What searches find").
     DeleteBeforeSeen,

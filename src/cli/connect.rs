@@ -90,6 +90,7 @@ pub fn rules(config: &Config) -> Result<Rules, Failure> {
         map: map(config)?,
         location,
         on_missing: config.on_missing(),
+        other_map: None,
         announce_all: false,
         tally: FacetRules::configured(&config.tally),
     })

@@ -72,6 +72,12 @@ pub enum Target {
     Unclear,
 }
 
+impl From<ShardId> for Target {
+    fn from(shard: ShardId) -> Self {
+        Self::Shard(shard)
+    }
+}
+
 /// One or more records of a document, oldest first, folded into one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fold {
@@ -87,7 +93,7 @@ pub struct Fold {
     pub touched_at: Option<Position>,
     /// Position of its last record that says what the whole document is: an index, a delete, a refeed.
     pub whole_at: Option<Position>,
-    /// The distinct targets of its records, under the map at the time each was read.
+    /// The distinct targets of its records, under the maps that were live when each was read.
     pub targets: SmallVec<[Target; 1]>,
     /// What its records did to the document's facets, one after the other.
     pub steps: Steps,
@@ -183,13 +189,11 @@ fn span(fold: &Fold) -> String {
 }
 
 impl Fold {
-    /// One record as a fold. `locate` tells the geoshard of a point under the current map.
-    pub fn from_write(write: Write, locate: impl FnOnce(GeoPoint) -> ShardId) -> (DocId, Self) {
+    /// One record as a fold. `locate` tells where a point is under the live maps.
+    pub fn from_write<T: Into<Target>>(write: Write, locate: impl FnOnce(GeoPoint) -> T) -> (DocId, Self) {
         let Write { id, position, body } = write;
         let target = match &body {
-            Body::Index { at, .. } | Body::Patch { moves: PatchMove::To(at), .. } => {
-                Some(Target::Shard(locate(*at)))
-            }
+            Body::Index { at, .. } | Body::Patch { moves: PatchMove::To(at), .. } => Some(locate(*at).into()),
             Body::Delete => Some(Target::Nowhere),
             Body::Patch { moves: PatchMove::Unclear, .. } | Body::Touch | Body::Refeed => {
                 Some(Target::Unclear)

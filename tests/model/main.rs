@@ -39,7 +39,7 @@ use stateright::{Checker, HasDiscoveries, Model};
 use self::record::Record::{
     self, Bad, Delete, Heal, Index, Move, Part, Patch, Refeed, Spoil, Tag, Tagged, Touch,
 };
-use self::record::scripts;
+use self::record::{Maps, scripts};
 use self::world::{Searches, Setting, Weakening, World};
 
 /// All that a record can be.
@@ -123,7 +123,7 @@ fn holds(what: &str, settings: &[Setting]) {
 
 /// One world for each script.
 fn worlds(length: usize, alphabet: &[Record], setting: &Setting) -> Vec<Setting> {
-    let scripts = scripts(length, alphabet).into_iter();
+    let scripts = scripts(length, alphabet, setting.maps).into_iter();
     scripts.map(|script| Setting { script, ..setting.clone() }).collect()
 }
 
@@ -188,11 +188,37 @@ fn one_batch_ends_at_its_deadline() {
 
 #[test]
 fn two_maps_are_live() {
-    let setting = Setting { two_maps: true, ..Setting::default() };
+    let setting = Setting { maps: Maps::Apart, ..Setting::default() };
     let length = if is_large() { 3 } else { 2 };
     holds(&format!("{length} records, 2 workers, 2 maps"), &worlds(length, &ALL, &setting));
     let kinds = kinds(&[Index(0), Move(1), Touch, Index(1), Delete, Patch], 3);
     holds(&format!("3 records of {} kinds, 2 workers, 2 maps", kinds.len()), &worlds(3, kinds, &setting));
+}
+
+/// Where they agree, writes are in place; a document comes there, and goes from there to where they do not.
+#[test]
+fn two_maps_that_agree_about_a_place_are_live() {
+    let setting = Setting { maps: Maps::Alike, ..Setting::default() };
+    holds("2 records, 2 workers, 2 maps that agree", &worlds(2, &ALL, &setting));
+    let alphabet = kinds(&[Index(0), Move(1), Patch, Move(0), Touch, Index(1), Delete, Index(2)], 5);
+    let what = format!("3 records of {} kinds, 2 workers, 2 maps that agree", alphabet.len());
+    holds(&what, &worlds(3, alphabet, &setting));
+    let lossy = Setting { losses: 1, ..setting.clone() };
+    holds("2 records, 2 workers, 2 maps that agree, 1 lost or late call", &worlds(2, &ALL, &lossy));
+    let late = Setting { deadlines: 1, ..setting.clone() };
+    holds("2 records, 2 workers, 2 maps that agree, 1 deadline", &worlds(2, &ALL, &late));
+    let three = Setting { workers: 3, searches: Searches::NotServed, ..setting.clone() };
+    let few = [Index(0), Index(1), Patch, Move(0)];
+    holds("2 records of 4 kinds, 3 workers, 2 maps that agree", &worlds(2, &few, &three));
+    let forgetting = Setting { forgets: true, ..setting.clone() };
+    let what = "3 records of 2 kinds, 2 workers, 2 maps that agree, forgotten";
+    holds(what, &worlds(3, &few[..2], &forgetting));
+    let compacting = compacted(3, &[Index(0), Index(1)], &setting);
+    holds("3 records of 2 kinds, 2 workers, 2 maps that agree, compacted", &compacting);
+    // To the place that they agree about, from the others, and the other way.
+    let bad = kinds(&[Index(1), Spoil(0), Heal, Index(0), Bad(0), Spoil(1)], 4);
+    let what = format!("3 records of {} kinds, 2 workers, 2 maps that agree, refused", bad.len());
+    holds(&what, &refused(3, bad, &setting));
 }
 
 /// Whenever Elasticsearch refreshes, and in whichever order a search looks at the geoshards.
@@ -212,8 +238,10 @@ fn searches_never_miss_a_document_that_moves() {
     holds("searches: 2 records of 3 kinds, 2 workers, 1 deadline", &worlds(2, &few, &late));
     let three = Setting { workers: 3, ..looking.clone() };
     holds("searches: 2 records of 3 kinds, 3 workers", &worlds(2, &few, &three));
-    let two_maps = Setting { two_maps: true, ..looking.clone() };
+    let two_maps = Setting { maps: Maps::Apart, ..looking.clone() };
     holds("searches: 2 records of 5 kinds, 2 workers, 2 maps", &worlds(2, &moves[..5], &two_maps));
+    let alike = Setting { maps: Maps::Alike, ..looking.clone() };
+    holds("searches: 2 records of 5 kinds, 2 workers, 2 maps that agree", &worlds(2, &moves[..5], &alike));
     let length = if is_large() { 3 } else { 2 };
     let bad = [Index(0), Index(1), Bad(1)];
     let what = format!("searches: {length} records of 3 kinds, 2 workers, refused");
@@ -261,7 +289,6 @@ fn elasticsearch_refuses_documents() {
     // Folds that are taken apart.
     let in_place = [Index(0), Patch, Spoil(0)];
     holds("3 records of 3 kinds, 2 workers, refused in place", &refused(3, &in_place, &Setting::default()));
-    // One map: while two are live, what a refused record leaves misplaced is found by the scan, and touched.
     let healed = kinds(&[Index(0), Spoil(1), Heal, Bad(1)], 3);
     let what = format!("3 records of {} kinds, 2 workers, refused and healed", healed.len());
     holds(&what, &refused(3, healed, &Setting::default()));
@@ -301,7 +328,7 @@ fn documents_are_fetched_from_a_source_that_changes() {
     let two_of = kinds(&few, 2);
     let what = format!("refeed: 2 records of {} kinds, 3 workers", two_of.len());
     holds(&what, &refeeds(2, two_of, &three));
-    let two_maps = Setting { two_maps: true, ..Setting::default() };
+    let two_maps = Setting { maps: Maps::Apart, ..Setting::default() };
     holds("refeed: 2 records of 5 kinds, 2 workers, 2 maps", &refeeds(2, &moving, &two_maps));
 }
 
@@ -369,8 +396,14 @@ fn a_full_history_waits_for_a_commit() {
 #[test]
 fn geoshards_are_counted_while_two_maps_are_live() {
     let few = [Index(0), Index(1), Tagged(0), Delete, Tag, Touch];
-    let setting = Setting { two_maps: true, searches: Searches::Served, ..counting() };
+    let setting = Setting { maps: Maps::Apart, searches: Searches::Served, ..counting() };
     holds("tally: 2 records of 6 kinds, 2 workers, 2 maps", &worlds(2, &few, &setting));
+    let setting = Setting { maps: Maps::Alike, ..counting() };
+    holds("tally: 2 records of 6 kinds, 2 workers, 2 maps that agree", &worlds(2, &few, &setting));
+    if is_large() {
+        let what = "tally: 3 records of 4 kinds, 2 workers, 2 maps that agree";
+        holds(what, &worlds(3, &[Index(0), Tagged(0), Index(1), Tag], &setting));
+    }
 }
 
 /// Whole documents only: what a zombie makes of a refused one and a patch is a known limit (docs/tally.md).

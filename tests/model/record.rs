@@ -123,9 +123,9 @@ impl Record {
     }
 }
 
-/// Every script of `length` records out of `alphabet`, but for those that are another one with places renamed, and those
-/// that do not begin with a document.
-pub fn scripts(length: usize, alphabet: &[Record]) -> Vec<Vec<Record>> {
+/// Every script of `length` records out of `alphabet`, but for those that are another one with places renamed (which `maps`
+/// do not tell apart), and those that do not begin with a document.
+pub fn scripts(length: usize, alphabet: &[Record], maps: Maps) -> Vec<Vec<Record>> {
     let mut scripts = vec![vec![]];
     for _ in 0..length {
         scripts = scripts
@@ -136,7 +136,8 @@ pub fn scripts(length: usize, alphabet: &[Record]) -> Vec<Vec<Record>> {
             .collect();
     }
     scripts.retain(|script| {
-        let mut next = 0;
+        // The first place is not like the others where the maps agree about it.
+        let mut next = usize::from(maps == Maps::Alike);
         let named_in_order = script.iter().filter_map(|record| record.place()).all(|place| {
             let is_known = place <= next;
             next = next.max(place + 1);
@@ -203,10 +204,10 @@ fn merge(target: &mut Value, patch: &Value) {
 }
 
 /// The geoshards to which the old and the new map give a document.
-pub fn belongs(document: &Value) -> [usize; 2] {
+pub fn belongs(document: &Value, maps: Maps) -> [usize; 2] {
     let lon = document["location"]["lon"].as_f64().unwrap();
     let place = LONGITUDES.iter().position(|place| (place - lon).abs() < 1.0).unwrap();
-    [place, (place + 1) % 3]
+    [place, maps.new_places()[place]]
 }
 
 pub fn id() -> DocId {
@@ -240,10 +241,48 @@ pub fn facet_rules() -> FacetRules {
     FacetRules::new(true, [("tag", "tag")], FacetLimits { max_value_bytes: 10, max_values: 10 })
 }
 
-/// Rules by the old map or the new one, which gives every place to another geoshard.
-pub fn rules(by_new_map: bool, announce_all: bool, on_missing: OnMissing, tally: bool) -> Rules {
+/// The maps that are live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Maps {
+    One,
+    /// The new one gives every place to another geoshard.
+    Apart,
+    /// The new one gives the second and the third place to one another's geoshard, and the first to the same.
+    Alike,
+}
+
+impl Maps {
+    /// The geoshards of the places by the new map.
+    fn new_places(self) -> [usize; 3] {
+        match self {
+            Self::One => [0, 1, 2],
+            Self::Apart => [1, 2, 0],
+            Self::Alike => [0, 2, 1],
+        }
+    }
+
+    pub fn are_two(self) -> bool {
+        self != Self::One
+    }
+}
+
+/// Rules by the old map or the new one; `knows_both`: where two are live, the other is known.
+pub fn rules(
+    maps: Maps,
+    by_new_map: bool,
+    knows_both: bool,
+    announce_all: bool,
+    on_missing: OnMissing,
+    tally: bool,
+) -> Rules {
     let starts = [0, 0x2000_0000_0000_0001, 0x4000_0000_0000_0001];
-    let ranges = (0..3).map(|n| (starts[n], shard((n + usize::from(by_new_map)) % 3))).collect();
-    let map = Arc::new(GeoshardMap::new(1, "three faces", ranges).unwrap());
-    Rules { map, location: path(), on_missing, announce_all, tally: tally.then(facet_rules) }
+    let map = |places: [usize; 3]| {
+        let ranges = (0..3).map(|n| (starts[n], shard(places[n]))).collect();
+        Arc::new(GeoshardMap::new(1, "three faces", ranges).unwrap())
+    };
+    let (old, new) = (map(Maps::One.new_places()), map(maps.new_places()));
+    let (map, other) = if by_new_map { (new, old) } else { (old, new) };
+    let other_map = (maps.are_two() && knows_both).then_some(other);
+    let tally = tally.then(facet_rules);
+    Rules { map, other_map, location: path(), on_missing, announce_all, tally }
 }

@@ -4,7 +4,8 @@
 use geofold::base::sabotage::Sabotage;
 use geofold::core::mover::OnMissing;
 
-use super::record::Record::{self, Bad, Delete, Heal, Index, Move, Patch, Refeed, Tag, Tagged, Touch};
+use super::record::Maps;
+use super::record::Record::{self, Bad, Delete, Heal, Index, Move, Patch, Refeed, Spoil, Tag, Tagged, Touch};
 use super::world::{Searches, Setting, Weakening};
 use super::{ALL, Explored, WHOLE, compacted, explore, refused, worlds};
 
@@ -40,7 +41,7 @@ fn around(weakening: Weakening) -> Setting {
 #[test]
 fn every_rule_around_the_code_is_needed() {
     let kept = Setting { workers: 3, ..around(Weakening::CacheIsKept) };
-    let one_map = Setting { two_maps: true, ..around(Weakening::OneMapIsKnown) };
+    let one_map = Setting { maps: Maps::Apart, ..around(Weakening::OneMapIsKnown) };
     all_are_found(vec![
         ("the cache kept across assignments", worlds(3, &[Index(0), Index(1)], &kept)),
         ("two entries of one document at once", worlds(3, &ALL, &around(Weakening::TwoEntriesAtOnce))),
@@ -132,7 +133,7 @@ fn every_rule_of_the_code_is_needed() {
     let code = |sabotage| around(Weakening::Code(sabotage));
     let plain = |length, alphabet: &[Record], sabotage| worlds(length, alphabet, &code(sabotage));
     let two_maps = |length, alphabet: &[Record], sabotage| {
-        worlds(length, alphabet, &Setting { two_maps: true, ..code(sabotage) })
+        worlds(length, alphabet, &Setting { maps: Maps::Apart, ..code(sabotage) })
     };
     let late = |sabotage| Setting { losses: 1, deadlines: 1, ..code(sabotage) };
     use Sabotage::*;
@@ -143,6 +144,10 @@ fn every_rule_of_the_code_is_needed() {
         ("a stale entry called done", plain(3, &moves, StaleIsDone)),
         ("a new document without write-ahead", plain(3, &moves, NoWriteAhead)),
         ("the placement written beside the document", plain(3, &moves, WriteAheadBeside)),
+        (
+            "two maps are live, and writes are in place where they differ",
+            two_maps(2, &ALL, InPlaceWithTwoMaps),
+        ),
         ("deciding again at an equal position", two_maps(2, &ALL, DecideAgainAtEqualPosition)),
         ("delete without version", plain(3, &moves, DeleteWithoutVersion)),
         ("written is done", plain(3, &moves, WrittenIsDone)),
@@ -153,6 +158,14 @@ fn every_rule_of_the_code_is_needed() {
         ("what is refused is recorded as deleted", refused(3, &bad, &code(RefusedIsDeleted))),
         ("a refused placement stays", refused(3, &[Index(0), Bad(1), Heal], &code(RefusedStays))),
         ("what is misplaced is resumed", refused(3, &[Index(0), Bad(1), Heal], &code(MisplacedIsResumed))),
+        (
+            "what is misplaced is resumed, with two maps that agree",
+            vec![Setting {
+                script: vec![Index(1), Spoil(0), Heal],
+                maps: Maps::Alike,
+                ..code(MisplacedIsResumed)
+            }],
+        ),
         ("committing above what is in flight", plain(2, &moves, CommitAboveFailed)),
         ("committing above what is parked", plain(3, &moves, CommitAboveParked)),
         ("what has to start over is called done", plain(3, &moves, ForgetOnFailure)),

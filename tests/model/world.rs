@@ -18,7 +18,7 @@ use serde_json::Value;
 use stateright::{Model, Property};
 
 use super::collector::{Collector, Counted, Sent};
-use super::record::{Record, answers, belongs, facet_rules, naive, number_of, position, rules};
+use super::record::{Maps, Record, answers, belongs, facet_rules, naive, number_of, position, rules};
 use super::store::{Names, Op, Reply, Store};
 use super::worker::{Call, Event, Report, Workers};
 
@@ -35,8 +35,8 @@ pub struct Setting {
     pub losses: u8,
     /// How many batches may end at their deadline.
     pub deadlines: u8,
-    /// Two maps are live; each worker goes by one or the other.
-    pub two_maps: bool,
+    /// Where two are live, each worker goes by one or the other.
+    pub maps: Maps,
     /// Bits: the records that compaction takes before the second worker reads.
     pub compacted: u8,
     pub on_missing: OnMissing,
@@ -64,7 +64,7 @@ impl Default for Setting {
             workers: 2,
             losses: 0,
             deadlines: 0,
-            two_maps: false,
+            maps: Maps::One,
             compacted: 0,
             on_missing: OnMissing::DeadLetter,
             resends: false,
@@ -309,15 +309,12 @@ impl World {
             script.iter().enumerate().map(write).collect::<Vec<_>>()
         };
         let rules = |is_first: bool, by_new_map| {
-            let announces_all = match setting.weakening {
-                Weakening::OneMapIsKnown => false,
-                _ => setting.two_maps,
-            };
+            let knows_both = setting.weakening != Weakening::OneMapIsKnown;
             // Whoever finds records missing writes every placement (protocol, "Records that compaction took").
             let misses_some = !is_first
                 && setting.compacted != 0
                 && setting.weakening != Weakening::InPlaceDespiteCompaction;
-            rules(by_new_map, announces_all || misses_some, setting.on_missing, setting.tally)
+            rules(setting.maps, by_new_map, knows_both, misses_some, setting.on_missing, setting.tally)
         };
         let classes = [(true, false), (true, true), (false, false), (false, true)];
         let classes = classes.map(|(is_first, by_new_map)| {
@@ -467,8 +464,10 @@ impl World {
             return false;
         }
         let content = serde_json::from_slice(names.content(copy.content)).unwrap();
-        let [old, new] = belongs(&content);
-        usize::from(shard) != old && !(self.setting.two_maps && usize::from(shard) == new)
+        let places = belongs(&content, self.setting.maps);
+        // What a refused record leaves misplaced where the maps differ is found by the scan, and touched.
+        let is_found = self.refuses() && places[0] != places[1];
+        !is_found && !places.contains(&usize::from(shard))
     }
 
     /// Everything that follows a step.
@@ -805,7 +804,7 @@ impl Model for World {
             search: Search::default(),
             broken: 0,
         };
-        let maps: &[bool] = if self.setting.two_maps { &[false, true] } else { &[false] };
+        let maps: &[bool] = if self.setting.maps.are_two() { &[false, true] } else { &[false] };
         let mut tables = self.tables();
         let assigned = maps.iter().map(|by_new_map| {
             let mut state = state;
@@ -892,7 +891,7 @@ impl Model for World {
         }
         if state.owner + 1 < self.setting.workers {
             steps.push(Step::TakeOver { by_new_map: false });
-            if self.setting.two_maps {
+            if self.setting.maps.are_two() {
                 steps.push(Step::TakeOver { by_new_map: true });
             }
         }

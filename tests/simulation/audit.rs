@@ -10,7 +10,7 @@ use geofold::core::invariants::{
 use geofold::core::mover::OnMissing;
 use serde_json::{Map, Value};
 
-use crate::process::MAPS;
+use crate::process::{OTHERS, USUAL};
 use crate::scenario::{Kind, PLACES, Produced, Scenario, document_id};
 use crate::tally;
 use crate::world::{Delivery, World, position};
@@ -121,7 +121,8 @@ fn content(world: &World, document: &str, view: &View) {
     }
     let (Some(expected), Some((shard, version))) = (expected, copy) else { return };
     let place = PLACES.iter().position(|place| expected["location"]["lon"] == *place);
-    let maps = if scenario.kind == Kind::TwoMaps { &MAPS[..] } else { &MAPS[..1] };
+    let both = [USUAL, OTHERS[scenario.other_map()]];
+    let maps = if scenario.kind == Kind::TwoMaps { &both[..] } else { &both[..1] };
     if !maps.iter().any(|map| place.is_some_and(|place| map[place] == shard.as_str())) {
         world.fail("place", Some(document), format!("{document} does not belong into {shard}: {view}"));
     }

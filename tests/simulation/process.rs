@@ -45,8 +45,9 @@ use crate::scenario::{DEADLINE, Kind, PLACES, Scenario, Setup, document_id};
 use crate::world::{Delivery, GEOSHARDS, TOPIC, World};
 use crate::{searches, tally};
 
-/// Which geoshard has which place: by the usual map, and by the other one where two are live. Every place moves.
-pub const MAPS: [[&str; PLACES.len()]; 2] = [GEOSHARDS, ["b", "c", "a"]];
+/// Which geoshard has which place by the usual map; and by the other one where two are live: every place moves, or all but one.
+pub const USUAL: [&str; PLACES.len()] = GEOSHARDS;
+pub const OTHERS: [[&str; PLACES.len()]; 2] = [["b", "c", "a"], ["a", "c", "b"]];
 
 /// Where letters matter most they take so many times longer than a request.
 const SLOW_LETTERS: u64 = 20;
@@ -58,19 +59,21 @@ const QUEUE_RECORDS: usize = 64;
 #[derive(Clone)]
 pub struct Shared {
     pub metrics: Arc<Metrics>,
-    /// Both maps are known, the usual one decides.
-    pub both_known: MapsRecord,
-    /// Both maps are known, the other one decides. No floor is needed: nobody writes in place before this.
-    pub other_decides: MapsRecord,
+    /// For each other map: both are known, the usual one decides.
+    pub both_known: [MapsRecord; 2],
+    /// Both are known, the other one decides. No floor is needed: nobody knows only one of them before this.
+    pub other_decides: [MapsRecord; 2],
     map: Arc<GeoshardMap>,
     location: LocationPath,
 }
 
 impl Shared {
     pub fn new() -> Self {
-        let [usual, other] = [map(1, MAPS[0]), map(2, MAPS[1])];
-        let both_known = MapsRecord::unwritten(usual.clone(), Epoch::default()).begin(other).unwrap();
-        let other_decides = both_known.activate(Epoch::default(), Floor::new()).unwrap();
+        let usual = map(1, USUAL);
+        let unwritten = MapsRecord::unwritten(usual.clone(), Epoch::default());
+        let both_known = OTHERS.map(|other| unwritten.begin(map(2, other)).unwrap());
+        let decides = |known: &MapsRecord| known.activate(Epoch::default(), Floor::new()).unwrap();
+        let other_decides = both_known.each_ref().map(decides);
         Self {
             metrics: Metrics::new().unwrap(),
             both_known,
@@ -220,6 +223,7 @@ impl Process {
             map: shared.map.clone(),
             location: shared.location.clone(),
             on_missing: world.scenario.on_missing,
+            other_map: None,
             announce_all: false,
             tally: world.scenario.counts().then(tally::rules),
         };

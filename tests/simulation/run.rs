@@ -117,7 +117,7 @@ impl Conductor {
 
     async fn conduct(&mut self) {
         if self.world.scenario.kind == Kind::TwoMaps {
-            self.world.set_maps(&self.shared.both_known);
+            self.world.set_maps(&self.shared.both_known[self.world.scenario.other_map()]);
         }
         searches::begin(&self.world);
         let give_up_at = self.world.scenario.calm_from + PATIENCE;
@@ -229,7 +229,9 @@ impl Conductor {
                 self.world.state().no_letters_until = now + lasts;
             }
             What::Compact => self.compact(now),
-            What::OtherMap => self.world.set_maps(&self.shared.other_decides),
+            What::OtherMap => {
+                self.world.set_maps(&self.shared.other_decides[self.world.scenario.other_map()]);
+            }
             What::Crash { .. }
             | What::Revoke { .. }
             | What::Lose { .. }

@@ -249,6 +249,11 @@ impl std::str::FromStr for Part {
 }
 
 impl Scenario {
+    /// Which other map there is, where two are live.
+    pub fn other_map(&self) -> usize {
+        usize::from(self.seed % 2 == 1)
+    }
+
     /// The scenario of a seed.
     pub fn new(seed: u64) -> Self {
         let mut draw = Draw(Random::new(seed));

@@ -90,7 +90,8 @@ pub(super) fn copies_needed(desk: &MoverState, entry: &Entry, known: Option<&Kno
 /// [`Decision::corrected_target`], which then asks whether the recorded decision was carried out.
 fn is_decided_otherwise(rules: &Rules, entry: &Entry, placement: &Placement) -> bool {
     let Content::Index { at, .. } = entry.fold.content else { return false };
-    !rules.announce_all && placement.shard.as_ref().is_some_and(|shard| *shard != rules.locate(at))
+    let differs = |shard: &ShardId| rules.agreed(at).is_some_and(|agreed| agreed != *shard);
+    !rules.announce_all && placement.shard.as_ref().is_some_and(differs)
 }
 
 /// The refeed that the fold's content rests on; or the delete, if patches came after it and what is missing is fetched.
@@ -492,9 +493,9 @@ impl Decision<'_> {
         }
     }
 
-    /// Where the document belongs, if another geoshard is recorded at the entry's position, and no copy is there yet. Under one
-    /// map all workers decide alike at a position, unless Elasticsearch refuses a document that a patch mends: one worker folds
-    /// both, another has given up the refused record and has only the patch.
+    /// Where the document belongs by every live map, if another geoshard is recorded at the entry's position, and no copy is
+    /// there yet. Where the maps agree, all workers decide alike at a position, unless Elasticsearch refuses a document that a
+    /// patch mends: one worker folds both, another has given up the refused record and has only the patch.
     fn corrected_target(
         &self,
         placement: &Placement,
@@ -513,8 +514,8 @@ impl Decision<'_> {
             return None;
         }
         let target = match content {
-            Content::Index { at, .. } => self.rules.locate(*at),
-            _ => self.rules.locate_document(document).ok()?,
+            Content::Index { at, .. } => self.rules.agreed(*at)?,
+            _ => self.rules.agreed_document(document)?,
         };
         (target != *recorded).then_some(target)
     }
@@ -747,6 +748,8 @@ impl Decision<'_> {
     fn is_in_place(&self, known: &Known, target: &ShardId) -> bool {
         let placement = &known.placement;
         !self.rules.announce_all
+            // Places of earlier records are not known by both maps.
+            && (self.rules.other_map.is_none() || self.entry.fold.first >= self.desk.both_maps_since)
             // The write-ahead will fail, and the placement be read again.
             && !known.outdated
             // Otherwise a record in another partition would not be noticed.

@@ -289,6 +289,8 @@ pub struct Clear {
 pub struct MoverState {
     /// How documents are placed.
     pub rules: Rules,
+    /// Records from here on were read when both maps were known, if two are live.
+    pub both_maps_since: Position,
     /// Placements read or written since the assignment.
     pub cache: PlacementCache,
     /// Clears that ride on the next bulk.
@@ -352,6 +354,7 @@ impl MoverState {
     pub fn new(rules: Rules, cache: PlacementCache) -> Self {
         Self {
             rules,
+            both_maps_since: Position::NONE,
             cache,
             clears: Vec::new(),
             committed: Position::from_version(0),

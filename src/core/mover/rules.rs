@@ -7,8 +7,10 @@ use serde::{Deserialize, Serialize};
 use super::Refusal;
 use crate::base::geo::GeoPoint;
 use crate::base::ids::ShardId;
+use crate::base::sabotage::{self, Sabotage};
 use crate::core::counting::facets::FacetRules;
 use crate::core::decode::LocationPath;
+use crate::core::write::Target;
 use crate::geoshard::GeoshardMap;
 
 /// What to do with a patch of a document that is nowhere.
@@ -30,12 +32,14 @@ pub enum OnMissing {
 pub struct Rules {
     /// Which geoshard a point belongs to.
     pub map: Arc<GeoshardMap>,
+    /// The map that is live beside it, by which others may still decide, or decide already (protocol, "Changing the map").
+    pub other_map: Option<Arc<GeoshardMap>>,
     /// Where in a document its location is.
     pub location: LocationPath,
     /// For patches and touches of documents that are not there.
     pub on_missing: OnMissing,
-    /// Nothing is in place: every entry writes its placement. While two maps are live (protocol, "Changing the map"), and
-    /// while a zombie may act on a record that this owner will never read (protocol, "Records that compaction took").
+    /// Nothing is in place: every entry writes its placement. While a zombie may act on a record that this owner will never
+    /// read (protocol, "Records that compaction took").
     pub announce_all: bool,
     /// What is counted of documents; `None` if nothing is (docs/tally.md).
     pub tally: Option<FacetRules>,
@@ -45,6 +49,25 @@ impl Rules {
     /// The geoshard of a point under the current map.
     pub(super) fn locate(&self, at: GeoPoint) -> ShardId {
         self.map.locate(at).clone()
+    }
+
+    /// The geoshard that every live map gives a point to; `None` where they differ.
+    pub fn agreed(&self, at: GeoPoint) -> Option<ShardId> {
+        let decided = self.map.locate(at);
+        let is_agreed = self.other_map.as_ref().is_none_or(|other| other.locate(at) == decided)
+            || sabotage::is(Sabotage::InPlaceWithTwoMaps);
+        is_agreed.then(|| decided.clone())
+    }
+
+    /// Where a record points to that says this location. A place that live maps give to different geoshards is unclear: it
+    /// depends on who decides.
+    pub fn target(&self, at: GeoPoint) -> Target {
+        self.agreed(at).map_or(Target::Unclear, Target::Shard)
+    }
+
+    /// The geoshard that every live map gives a whole document to.
+    pub(super) fn agreed_document(&self, document: &[u8]) -> Option<ShardId> {
+        self.location.locate(document).ok().and_then(|at| self.agreed(at))
     }
 
     /// The geoshard of a whole document under the current map.

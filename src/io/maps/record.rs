@@ -209,6 +209,15 @@ impl MapsRecord {
         }
     }
 
+    /// The map that is live beside the deciding one.
+    pub fn other(&self) -> Option<&Arc<GeoshardMap>> {
+        match &self.state {
+            MapsState::One { .. } => None,
+            MapsState::Two { old, stage: Stage::Moving, .. } => Some(old),
+            MapsState::Two { new, .. } => Some(new),
+        }
+    }
+
     /// The maps that readers have to ask.
     pub fn live(&self) -> LiveMaps {
         match &self.state {

@@ -54,6 +54,7 @@ pub(crate) fn rules() -> Rules {
         map: six_faces(),
         location: LocationPath::new("location").unwrap(),
         on_missing: OnMissing::DeadLetter,
+        other_map: None,
         announce_all: false,
         tally: None,
     }

@@ -176,9 +176,10 @@ impl Ledger {
         }
     }
 
-    /// From now on the targets of records are those of this map.
-    pub fn place_by(&mut self, map: Arc<GeoshardMap>) {
-        self.rules.map = map;
+    /// From now on the targets of records are those of these maps. Gives the position from which on that is so.
+    pub fn place_by(&mut self, map: Arc<GeoshardMap>, other: Option<Arc<GeoshardMap>>) -> Position {
+        (self.rules.map, self.rules.other_map) = (map, other);
+        self.next_offset.and_then(|next| Position::new(self.epoch, next)).unwrap_or(Position::NONE)
     }
 
     /// Takes a decoded record. What it makes undeliverable (a patch that leaves its document without a location)
@@ -186,7 +187,7 @@ impl Ledger {
     pub fn take(&mut self, write: Write, now: Instant) {
         let offset = write.position.offset();
         let rules = &self.rules;
-        let (id, mut fold) = Fold::from_write(write, |at| rules.map.locate(at).clone());
+        let (id, mut fold) = Fold::from_write(write, |at| rules.target(at));
         if let Some(tally) = &rules.tally {
             fold = fold.counted_by(tally);
         }

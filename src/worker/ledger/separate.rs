@@ -102,7 +102,7 @@ impl Ledger {
         let decided_to = apart.carry.decided_to;
         let mut rest: VecDeque<Part> = VecDeque::with_capacity(records.len());
         for (write, record) in records {
-            let (id, mut fold) = Fold::from_write(write, |at| rules.map.locate(at).clone());
+            let (id, mut fold) = Fold::from_write(write, |at| rules.target(at));
             if let Some(tally) = &rules.tally {
                 fold = fold.counted_by(tally);
             }

@@ -23,13 +23,14 @@ impl Task {
     }
 
     pub(super) fn act_by(&mut self, record: Arc<MapsRecord>) {
+        let (map, other) = (record.deciding().clone(), record.other().cloned());
+        let since = self.ledger.place_by(map.clone(), other.clone());
         if let Some(desk) = &mut self.desk {
-            desk.rules.map = record.deciding().clone();
+            (desk.rules.map, desk.rules.other_map, desk.both_maps_since) = (map, other, since);
             // While two maps are live, readers ask the indices of both in any case.
             let moves = self.partition.bench.moves.visibility;
             desk.searches_are_served = moves == Promise::Search || record.has_two();
         }
-        self.ledger.place_by(record.deciding().clone());
         self.claim.act_by(record.generation);
         self.acting = record;
     }

@@ -643,9 +643,7 @@ impl Task {
         desk.max_copy_bytes = self.batching.max_bytes;
         // Somebody else may still act on a record that compaction has taken from this one's sight.
         let zombie_may_act = self.anybody_else_may_act();
-        let two_maps = self.acting.has_two() && !sabotage::is(Sabotage::InPlaceWithTwoMaps);
-        desk.rules.announce_all =
-            self.partition.bench.rules.announce_all || two_maps || (self.saw_gap && zombie_may_act);
+        desk.rules.announce_all = self.partition.bench.rules.announce_all || (self.saw_gap && zombie_may_act);
         let entries = self.ledger.hand_out(self.batching.max_documents, self.batching.max_bytes, self.now());
         desk.sweeps = self.ledger.hand_out_sweeps(self.batching.max_documents, self.now());
         self.send_rejected();

@@ -24,9 +24,10 @@ pub(super) fn in_short_of(outcome: &Outcome) -> String {
     outcome_in_short(outcome)
 }
 
-/// Rules while maps change, by the old map or the new one.
+/// Rules while maps change, by the old map or the new one, which have no place in common.
 fn two_maps(shards: [&str; 3]) -> Rules {
-    Rules { map: map(shards), announce_all: true, ..rules() }
+    let other = if shards == OLD_MAP { NEW_MAP } else { OLD_MAP };
+    Rules { map: map(shards), other_map: Some(map(other)), ..rules() }
 }
 
 #[test]
@@ -581,12 +582,26 @@ fn a_late_clear_changes_nothing() {
 }
 
 #[test]
-fn nothing_is_in_place_while_two_maps_are_live() {
-    for (rules, sent) in [(rules(), "put a@2"), (two_maps(OLD_MAP), "place 2 a [] if unchanged")] {
+fn in_place_while_two_maps_are_live_only_where_they_agree() {
+    let agreeing = |map_of| Rules { other_map: Some(map(PARTLY_NEW_MAP)), ..two_maps(map_of) };
+    let (announced, in_place) = ("place 2 a [] if unchanged", "put a@2");
+    for (rules, write, since, sent) in [
+        (rules(), index(A, 2), 0, in_place),
+        (two_maps(OLD_MAP), index(A, 2), 0, announced),
+        (two_maps(OLD_MAP), touch(2), 0, announced),
+        (agreeing(OLD_MAP), index(A, 2), 0, in_place),
+        // It was read when one map was known.
+        (agreeing(OLD_MAP), index(A, 2), 3, announced),
+        // A patch that says no location stays where the document is, whatever map decides.
+        (two_maps(OLD_MAP), patch(r#"{"p":2}"#, 2), 0, in_place),
+        (agreeing(OLD_MAP), index(B, 2), 0, "place 2 b [a] if unchanged"),
+    ] {
         let mut store = in_a();
-        let mut owner = Owner::by(rules);
-        owner.begin(entry([index(A, 2)])).up_to(Round::Announce, &mut store);
-        assert_eq!(in_short(&owner.batch().calls()), [sent]);
+        let mut owner = Owner::by(rules.clone());
+        owner.desk.as_mut().unwrap().both_maps_since = at(since);
+        let way = format!("{write:?}, both maps since {since}");
+        owner.begin(entry_by(&rules, [write])).up_to(Round::Announce, &mut store);
+        assert_eq!(in_short(&owner.batch().calls()), [sent], "{way}");
     }
 }
 
@@ -675,7 +690,7 @@ fn a_map_that_is_activated_before_what_was_written_in_place_is_committed_makes_t
 }
 
 /// Not the mover's to prevent either: writing in place relies on seeing every record that a zombie may still act on.
-/// Where compaction takes one in between, only an owner that writes every placement (as with two maps) is safe.
+/// Where compaction takes one in between, only an owner that writes every placement is safe.
 #[test]
 fn a_record_that_compaction_takes_while_a_zombie_acts_on_it() {
     let history = |owner: Rules| {
@@ -688,7 +703,8 @@ fn a_record_that_compaction_takes_while_a_zombie_acts_on_it() {
         zombie.clear(&mut store);
         store
     };
-    assert_eq!(at_rest(&history(two_maps(OLD_MAP))), "3 a [] | a@3");
+    let careful = Rules { announce_all: true, ..rules() };
+    assert_eq!(at_rest(&history(careful)), "3 a [] | a@3");
     let in_place = history(rules());
     assert_eq!(in_place.x(), "2 deleted [a] | a@3");
     inv_1_every_copy_is_named(&in_place.view(&id("x"))).unwrap();

@@ -55,6 +55,8 @@ const C: f64 = 170.0;
 const OLD_MAP: [&str; 3] = ["a", "b", "c"];
 /// Every place belongs to another geoshard.
 const NEW_MAP: [&str; 3] = ["b", "c", "a"];
+/// Two places change their geoshard, and one does not.
+const PARTLY_NEW_MAP: [&str; 3] = ["a", "c", "b"];
 
 fn map(shards: [&str; 3]) -> Arc<GeoshardMap> {
     let starts = [0, 0x2000_0000_0000_0001, 0x4000_0000_0000_0001];
@@ -67,6 +69,7 @@ fn rules() -> Rules {
         map: map(OLD_MAP),
         location: path(),
         on_missing: OnMissing::DeadLetter,
+        other_map: None,
         announce_all: false,
         tally: None,
     }
@@ -110,7 +113,7 @@ fn write(offset: i64, body: Body) -> Write {
 /// The records as one entry, folded by somebody who works by these rules.
 fn entry_by<const N: usize>(rules: &Rules, writes: [Write; N]) -> Entry {
     let mut folds = writes.into_iter().map(|write| {
-        let (id, fold) = Fold::from_write(write, |at| rules.locate(at));
+        let (id, fold) = Fold::from_write(write, |at| rules.target(at));
         (id, rules.tally.iter().fold(fold, Fold::counted_by))
     });
     let (id, mut fold) = folds.next().unwrap();

@@ -267,7 +267,10 @@ fn an_entry_that_comes_back_again_and_again_is_retried_after_growing_pauses() {
     assert!(pauses.is_sorted() && pauses.starts_with(&[1, 1]), "{pauses:?}");
     assert_eq!(pauses.last(), Some(&30));
     assert_eq!(ledger.next_retry(), tries.last().map(|last| at(last + 30)));
-    assert_eq!(ledger.bytes(), held_bytes(&id("a"), &Fold::from_write(delete("a", 1), |_| unreachable!()).1));
+    assert_eq!(
+        ledger.bytes(),
+        held_bytes(&id("a"), &Fold::from_write(delete("a", 1), |_| -> ShardId { unreachable!() }).1)
+    );
 }
 
 #[test]

@@ -539,8 +539,13 @@ fn shards(copies: &[(ShardId, String)]) -> Vec<&str> {
 
 /// Bulk operations on placements that writing `id` once more takes.
 async fn placements_written(rig: &mut Rig, offset: i64, id: &str) -> usize {
+    placements_written_at(rig, offset, id, 10).await
+}
+
+/// The same, where that longitude is.
+async fn placements_written_at(rig: &mut Rig, offset: i64, id: &str, lon: i32) -> usize {
     let before = rig.elastic.placement_writes();
-    rig.index(offset, id, 10, offset);
+    rig.index(offset, id, lon, offset);
     rig.until_watermark(offset + 1).await;
     rig.elastic.placement_writes() - before
 }
