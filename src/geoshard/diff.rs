@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 
 use serde::Serialize;
 
@@ -65,23 +66,43 @@ pub struct Flow {
     pub moved: Moved,
 }
 
+/// A part of the curve that two maps give to different geoshards.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChangedRange<'m> {
+    /// Leaf cells.
+    pub leaves: Range<u64>,
+    /// The geoshard by the old map.
+    pub from: &'m ShardId,
+    /// The geoshard by the new map.
+    pub to: &'m ShardId,
+}
+
+/// All that two maps differ in, along the curve.
+pub fn changed_ranges<'m>(old: &'m GeoshardMap, new: &'m GeoshardMap) -> Vec<ChangedRange<'m>> {
+    let mut changed = Vec::new();
+    let (mut olds, mut news) = (old.ranges().peekable(), new.ranges().peekable());
+    let mut start = 0;
+    while let (Some((before, from)), Some((after, to))) = (olds.peek(), news.peek()) {
+        let end = before.end.min(after.end);
+        if from != to {
+            changed.push(ChangedRange { leaves: start..end, from, to });
+        }
+        start = end;
+        olds.next_if(|(range, _)| range.end == end);
+        news.next_if(|(range, _)| range.end == end);
+    }
+    changed
+}
+
 impl<'m> Comparison<'m> {
     /// Compares the maps themselves.
     pub fn new(old: &'m GeoshardMap, new: &'m GeoshardMap) -> Self {
         let mut comparison = Self { old, new, flows: BTreeMap::new(), total: None };
-        let (mut olds, mut news) = (old.ranges().peekable(), new.ranges().peekable());
-        let mut start = 0;
-        while let (Some((before, from)), Some((after, to))) = (olds.peek(), news.peek()) {
-            let end = before.end.min(after.end);
-            if from != to {
-                let key = (index(old, from), index(new, to));
-                let flow = comparison.flows.entry(key).or_insert_with(|| Flow::new(from, to));
-                flow.moved.cells += tiles(start..end).count();
-                flow.moved.share_of_globe += share_of_globe(start..end);
-            }
-            start = end;
-            olds.next_if(|(range, _)| range.end == end);
-            news.next_if(|(range, _)| range.end == end);
+        for ChangedRange { leaves, from, to } in changed_ranges(old, new) {
+            let key = (index(old, from), index(new, to));
+            let flow = comparison.flows.entry(key).or_insert_with(|| Flow::new(from, to));
+            flow.moved.cells += tiles(leaves.clone()).count();
+            flow.moved.share_of_globe += share_of_globe(leaves);
         }
         comparison
     }

@@ -30,6 +30,10 @@ pub struct MigrateArgs {
     /// Maximum touches per second.
     #[arg(long, value_name = "N", default_value = "2000")]
     touch_rate: NonZeroU32,
+    /// Look at every document, not only at those in places that change their geoshard: also moves what is misplaced for
+    /// other reasons, and takes as long as there are documents.
+    #[arg(long)]
+    scan_all: bool,
     /// Break this rule of the protocol.
     #[cfg(feature = "sabotage")]
     #[arg(long, value_name = "NAME", hide = true)]
@@ -81,6 +85,7 @@ pub async fn migrate(args: MigrateArgs) -> Result<ExitCode, Failure> {
         }
         let (clock, rate) = (connect::clock(), args.touch_rate);
         let migration = Migration::connect(&config, elastic, clock, configured, location, rate, tell).await?;
+        let migration = migration.scanning_all(args.scan_all);
         if args.what.status {
             output::line(migration.status().await?)?;
         } else if args.what.abort {

@@ -10,11 +10,13 @@
 //! | `mod.rs` | [`cover`], and what a shape has to tell about a cell |
 //! | `shape.rs` | [`Shape`]: circle, box and polygon, checked; how they are written |
 //! | `cell.rs` | a cell in the coordinates of its face, its children, and its bounds in degrees |
+//! | `boxes.rs` | the other way round: boxes that hold what lies in ranges of the curve |
 //! | `walk.rs` | down from the six faces to the map's own borders |
 //! | `circle.rs` | a circle against a cell, on the sphere |
 //! | `distance.rs` | how far each geoshard is from a point |
 //! | `planar.rs` | box and polygon against a cell, in degrees |
 
+pub mod boxes;
 mod cell;
 mod circle;
 mod distance;

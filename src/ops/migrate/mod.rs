@@ -64,6 +64,8 @@ pub struct Migration {
     configured: Arc<GeoshardMap>,
     /// Touches per second, at most.
     touch_rate: NonZeroU32,
+    /// Every document is looked at, not only those in places that change their geoshard.
+    scans_all: bool,
     tell: Tell,
 }
 
@@ -92,7 +94,13 @@ impl Migration {
         tell: Tell,
     ) -> Result<Self, MigrateError> {
         let topic = Topic::connect(config, elastic.clone()).await?;
-        Ok(Self { config: config.clone(), elastic, clock, topic, location, configured, touch_rate, tell })
+        let config = config.clone();
+        Ok(Self { config, elastic, clock, topic, location, configured, touch_rate, scans_all: false, tell })
+    }
+
+    /// Looks at every document, if so: also at those that are misplaced for other reasons than the change.
+    pub fn scanning_all(self, scans_all: bool) -> Self {
+        Self { scans_all, ..self }
     }
 
     /// Begins the change to `new`, or goes on with it, until `new` is the only map. `wanted`: its indices; those that are

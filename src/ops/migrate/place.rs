@@ -3,15 +3,24 @@
 //! A scan sees the last refresh; writes go on meanwhile. So what a scan finds is read again, realtime, before it is touched,
 //! and a touch too many does no harm. A scan that finds nothing after all that was touched is done is the proof that
 //! everything is in its place: whatever is written meanwhile is placed by the same map.
+//!
+//! Only places that the live maps give to different geoshards are looked at, in every index but the one they belong to:
+//! what lies elsewhere was in its place before, and nobody moves it (protocol, "Changing the map"). The server is asked
+//! by boxes that hold a little more than those places. Where it refuses that, and on request, everything is looked at.
 
+use std::ops::Range;
 use std::time::Duration;
+
+use serde_json::{Value, json};
 
 use super::{MigrateError, Migration, SAY, Seen};
 use crate::base::clock::Instant;
 use crate::base::ids::{DocId, ShardId};
 use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
-use crate::io::elastic::scan::{Hit, Scan, ScanOptions};
+use crate::geoshard::cover::boxes::boxes;
+use crate::geoshard::diff::{ChangedRange, changed_ranges};
+use crate::io::elastic::scan::{Hit, Scan, ScanError, ScanOptions};
 use crate::io::elastic::slices::{SliceSize, mget_in_slices};
 use crate::io::elastic::{Elastic, Get, GetAnswer, Index, ItemError};
 use crate::io::send::Op;
@@ -20,6 +29,9 @@ use crate::io::send::Op;
 const PAGE: usize = 1000;
 /// So often everything is looked at; what did not move by then does not move.
 const MOST_ROUNDS: u32 = 8;
+
+/// Boxes that an index is asked by, at most. Lucene allows 1,024 clauses by default, and a box may take more than one.
+const MOST_BOXES: usize = 200;
 
 /// What one look at everything found.
 #[derive(Debug, Default)]
@@ -61,27 +73,25 @@ impl Migration {
     }
 
     async fn look_at_everything(&self, seen: &Seen, map: &GeoshardMap) -> Result<Round, MigrateError> {
+        let record = &seen.stored.record;
         let mut shards: Vec<ShardId> =
-            seen.stored.record.live().iter().flat_map(|map| map.shards().iter().cloned()).collect();
+            record.live().iter().flat_map(|map| map.shards().iter().cloned()).collect();
         shards.sort_unstable();
         shards.dedup();
         self.refresh(&shards).await?;
         let mut round = Round::default();
         let mut size = SliceSize::new(PAGE, self.config.documents.max_bytes.as_usize());
+        let changed = record.other().map(|other| changed_ranges(other, map)).unwrap_or_default();
         for shard in &shards {
-            let options = ScanOptions {
-                page: PAGE,
-                timeout: self.timeout(),
-                fields: vec![self.location.as_str().to_owned()],
-                query: None,
+            let query = match self.scans_all {
+                true => None,
+                false => match misplaced_in(shard, &changed, self.location.as_str()) {
+                    Some(query) => Some(query),
+                    None => continue,
+                },
             };
-            let name = Index::Geoshard(shard.clone()).name(&self.config.elasticsearch.prefix);
-            let mut scan = Scan::open(&*self.elastic, &[name], options).await?;
-            loop {
-                let page = scan.next().await?;
-                if page.is_empty() {
-                    break;
-                }
+            let (mut scan, mut page) = self.open(shard, query).await?;
+            while !page.is_empty() {
                 round.read += page.len() as u64;
                 let placing = Placing { elastic: &*self.elastic, location: &self.location, map, shard };
                 let (misplaced, unplaceable) =
@@ -98,10 +108,31 @@ impl Migration {
                 round.said = round.said.or(Some(now));
                 // A change that was called off is not gone on with.
                 self.is_still(seen).await?;
+                page = scan.next().await?;
             }
             scan.close().await;
         }
         Ok(round)
+    }
+
+    /// A scan of one index, and its first page.
+    async fn open(
+        &self,
+        shard: &ShardId,
+        query: Option<Value>,
+    ) -> Result<(Scan<'_>, Vec<Hit>), MigrateError> {
+        let name = Index::Geoshard(shard.clone()).name(&self.config.elasticsearch.prefix);
+        let options = ScanOptions {
+            page: PAGE,
+            timeout: self.timeout(),
+            fields: vec![self.location.as_str().to_owned()],
+            query,
+        };
+        let (scan, page, refused) = open(&*self.elastic, &name, options).await?;
+        if let Some(reason) = refused {
+            self.say(format!("{name} can not be asked by place, so all of it is read: {reason}"));
+        }
+        Ok((scan, page))
     }
 
     /// Touches documents no faster than the rate allows.
@@ -114,6 +145,41 @@ impl Migration {
         }
         Ok(())
     }
+}
+
+/// A scan of one index, and its first page. Where the server refuses the query all is read, and its reason is given.
+async fn open<'e>(
+    elastic: &'e dyn Elastic,
+    index: &str,
+    options: ScanOptions,
+) -> Result<(Scan<'e>, Vec<Hit>, Option<String>), ScanError> {
+    let mut scan = Scan::open(elastic, &[index.to_owned()], options.clone()).await?;
+    match scan.next().await {
+        Ok(page) => Ok((scan, page, None)),
+        Err(ScanError::Refused { status: 400, reason, .. }) if options.query.is_some() => {
+            scan.close().await;
+            let options = ScanOptions { query: None, ..options };
+            let mut scan = Scan::open(elastic, &[index.to_owned()], options).await?;
+            let page = scan.next().await?;
+            Ok((scan, page, Some(reason)))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The documents of a geoshard's index that may be there by a map that does not decide: those in places that changed their
+/// geoshard and do not belong here, and those whose place the index does not know. `None`: nothing changed but what
+/// belongs here.
+fn misplaced_in(shard: &ShardId, changed: &[ChangedRange<'_>], field: &str) -> Option<Value> {
+    let elsewhere: Vec<Range<u64>> =
+        changed.iter().filter(|range| range.to != shard).map(|range| range.leaves.clone()).collect();
+    if elsewhere.is_empty() {
+        return None;
+    }
+    let mut places: Vec<Value> =
+        boxes(&elsewhere, MOST_BOXES).into_iter().map(|bounds| bounds.to_query(field)).collect();
+    places.push(json!({"bool": {"must_not": [{"exists": {"field": field}}]}}));
+    Some(json!({"bool": {"filter": [{"bool": {"should": places, "minimum_should_match": 1}}]}}))
 }
 
 /// Where the documents of one geoshard belong.
@@ -202,5 +268,51 @@ mod tests {
         let mut size = SliceSize::new(PAGE, 1 << 10);
         let found = placing.really_misplaced(page, Duration::ZERO, &mut size).await.unwrap();
         assert_eq!(found, (ids, 0));
+    }
+
+    #[tokio::test]
+    async fn an_index_that_can_not_be_asked_by_place_is_read_whole() {
+        let admin = |call: &str, body: Option<&Value>| match (call, body) {
+            (call, _) if call.contains("_pit") => (200, json!({"id": "pit"})),
+            (_, Some(body)) if body.get("query").is_some() => {
+                let error = json!({"type": "query_shard_exception", "reason": "failed to find geo field"});
+                (400, json!({"error": error, "status": 400}))
+            }
+            _ => {
+                let hit = json!({"_index": "i", "_id": "x", "_version": 1, "sort": [1], "_source": {}});
+                let shards = json!({"total": 1, "successful": 1, "skipped": 0, "failed": 0});
+                (
+                    200,
+                    json!({"pit_id": "pit", "timed_out": false, "_shards": shards, "hits": {"hits": [hit]}}),
+                )
+            }
+        };
+        let elastic = Scripted { admin: Box::new(admin), ..Scripted::default() };
+        let options = |query| ScanOptions { page: 1, timeout: Duration::ZERO, fields: Vec::new(), query };
+        let (_, page, refused) = open(&elastic, "i", options(Some(json!({"match_all": {}})))).await.unwrap();
+        assert_eq!((page.len(), refused.is_some()), (1, true));
+        let (_, page, refused) = open(&elastic, "i", options(None)).await.unwrap();
+        assert_eq!((page.len(), refused), (1, None));
+    }
+
+    #[test]
+    fn an_index_is_asked_for_places_that_changed_and_are_not_its_own() {
+        let shard = |id| ShardId::new(id).unwrap();
+        let map = |version, second| {
+            let ranges = vec![(0, shard("a")), (1 << 61 | 1, shard(second)), (2 << 61 | 1, shard("c"))];
+            GeoshardMap::new(version, "", ranges).unwrap()
+        };
+        let (old, new) = (map(1, "b"), map(2, "a"));
+        let changed = changed_ranges(&old, &new);
+        assert_eq!(misplaced_in(&shard("a"), &changed, "at"), None, "all that changed belongs there");
+        // Also one that neither gives nor gets: a document may have been left there.
+        for id in ["b", "c"] {
+            let query = misplaced_in(&shard(id), &changed, "at").unwrap();
+            let places = query["bool"]["filter"][0]["bool"]["should"].as_array().unwrap().clone();
+            assert!(places.len() > 1 && places.len() <= MOST_BOXES + 1, "{query}");
+            let boxes = places.iter().filter(|place| place["geo_bounding_box"]["at"].is_object()).count();
+            assert_eq!(boxes, places.len() - 1, "the last asks for what has no place");
+        }
+        assert_eq!(misplaced_in(&shard("b"), &[], "at"), None);
     }
 }

@@ -62,6 +62,27 @@ fn a_change_that_is_called_off_in_the_middle_ends_where_it_began() {
     assert!(text(&again).contains("no change of the map is going on"), "{}", text(&again));
 }
 
+#[test]
+fn a_change_reads_only_the_documents_that_it_moves_and_a_few_beside_them() {
+    let mut world = World::new();
+    let _worker = world.scenario.worker("worker", &[]);
+    let writer = world.scenario.writer();
+    world.scenario.wait_until_loaded();
+    let truth = writer.stop();
+    world.scenario.drain();
+    let moved = world.scenario.change_a_fiftieth(&truth);
+    let scenario = &world.scenario;
+    let said = scenario.migrate("migrate").ends_well();
+    scenario.audit(&scenario.new, &truth);
+    let looks = said.lines().filter(|line| line.starts_with("look "));
+    let read: Vec<usize> =
+        looks.map(|line| line.split_whitespace().nth(2).unwrap().parse().unwrap()).collect();
+    println!("{} documents, {moved} moved, read {read:?}", truth.len());
+    assert!((truth.len() / 70..=truth.len() / 40).contains(&moved), "{moved} of {}", truth.len());
+    assert!(read.len() >= 2 && read[0] >= moved, "{said}");
+    assert!(read.iter().sum::<usize>() * 20 <= truth.len(), "{read:?} of {}: {said}", truth.len());
+}
+
 /// What geofold itself writes goes to the partitions that a document's own records are in: a change of the map, a repair, a campaign.
 fn own_records_follow_producers_on_librdkafka(configured: &str) {
     let mut world = World::new();

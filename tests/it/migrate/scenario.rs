@@ -181,6 +181,24 @@ policy = "stop"
         std::fs::write(&self.config, toml.replace("[kafka]\n", &kafka) + database).unwrap();
     }
 
+    /// From now on the new map is the old one, but for the geoshard with some 2 % of the documents, which its neighbour on the
+    /// curve gets. Gives how many documents that are.
+    pub fn change_a_fiftieth(&mut self, truth: &BTreeMap<String, Value>) -> usize {
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for document in truth.values() {
+            *counts.entry(shard_of(&self.old, document)).or_default() += 1;
+        }
+        let ranges: Vec<(u64, ShardId)> =
+            self.old.ranges().map(|(range, shard)| (range.start, shard.clone())).collect();
+        let count = |n: usize| counts.get(ranges[n].1.as_str()).copied().unwrap_or_default();
+        let moved = (1..ranges.len()).min_by_key(|&n| count(n).abs_diff(truth.len() / 50)).unwrap();
+        let mut changed = ranges.clone();
+        changed[moved].1 = ranges[moved - 1].1.clone();
+        self.new = GeoshardMap::new(self.old.version() + 1, "a fiftieth", changed).unwrap();
+        std::fs::write(self.path("new.json"), self.new.to_json()).unwrap();
+        count(moved)
+    }
+
     pub fn has_copy(&self, shard: &str, id: &str) -> bool {
         self.ask("GET", &format!("/{}-{shard}/_doc/{id}", self.name), None).0 == 200
     }
