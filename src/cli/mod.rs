@@ -14,6 +14,7 @@ mod connect;
 mod demo;
 mod dry_run;
 mod health;
+mod logging;
 mod output;
 mod reload;
 mod route;

@@ -17,7 +17,7 @@ use tokio::signal::unix::Signal;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{ConfigArgs, Failure, run, signals};
+use super::{ConfigArgs, Failure, logging, signals};
 use crate::geoshard::GeoshardMap;
 use crate::io::maps::MapsReader;
 use crate::support::config::follow::{Process, is_followed};
@@ -116,7 +116,7 @@ pub async fn begin(
     let hang_ups = signals::hang_ups()?;
     let file = Watched::new(digest(&args.config).await);
     let running = args.load()?;
-    let Logging { filter, .. } = run::start_logging(&running)?;
+    let Logging { filter, .. } = logging::start(&running)?;
     let follower = Follower { args, running: running.clone(), file, filter, worker: None, metrics };
     follower.start(hang_ups, supervisor);
     Ok(running)

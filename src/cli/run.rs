@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::reload::{self, Follower, InForce, OfWorker, Readers, Watched};
-use super::{ConfigArgs, Failure, connect, signals};
+use super::{ConfigArgs, Failure, connect, logging, signals};
 use crate::core::mover::Rules;
 use crate::io::elastic::Elastic;
 use crate::io::maps::{MapsRecord, Watcher};
@@ -19,11 +19,11 @@ use crate::ops::admin::{self, AdminState, CoverSource, DocumentCounts, StatusPar
 use crate::ops::audit::periodic::Periodic;
 use crate::ops::check::CheckTarget;
 use crate::ops::check::preflight;
-use crate::support::config::{Config, LogFormat};
+use crate::support::config::Config;
 use crate::support::supervisor::Supervisor;
 use crate::support::telemetry::Metrics;
 use crate::support::telemetry::health::Health;
-use crate::support::telemetry::logging::{self, Logging};
+use crate::support::telemetry::logging::Logging;
 use crate::support::telemetry::traces::Traces;
 use crate::worker::{self, Dependencies};
 
@@ -62,7 +62,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let file = Watched::new(reload::digest(&args.config.config).await);
     let config = args.config.load()?;
     let map_file = Watched::new(reload::digest(&config.geoshards.map).await);
-    let Logging { recent, filter } = start_logging(&config)?;
+    let Logging { recent, filter } = logging::start(&config)?;
     let stop = signals::stop_on_signal()?;
     let traces = Traces::from_env(&config.kafka.topic, &config.kafka.group_id).map_err(Failure::usage)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "geofold starts");
@@ -211,12 +211,4 @@ async fn may_join(
         topic = preflight::pass(&target, elastic, &config.retry, health) => Ok(Some(topic?)),
         () = stop.cancelled() => Ok(None),
     }
-}
-
-pub(super) fn start_logging(config: &Config) -> Result<Logging, Failure> {
-    let format = match config.log.format {
-        LogFormat::Text => logging::LogFormat::Text,
-        LogFormat::Json => logging::LogFormat::Json,
-    };
-    logging::init(format, &config.log.filter).map_err(Failure::usage)
 }
