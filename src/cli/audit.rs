@@ -177,7 +177,7 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Up to where placements of deleted documents may go; says why if none may.
+/// The horizon for sweeping placements of deleted documents; prints the reason if there is none.
 async fn sweepable(
     config: &Config,
     elastic: &dyn Elastic,
@@ -201,13 +201,13 @@ async fn sweepable(
     Ok(None)
 }
 
-/// What became of findings, with --repair.
+/// Results of --repair.
 #[derive(Debug, Default, serde::Serialize)]
 struct Repairs {
     mended: u64,
     changed_meanwhile: u64,
     left_alone: u64,
-    /// With --adopt: the epoch that would let all be adopted that is there.
+    /// With --adopt: the epoch with which all copies could be adopted.
     #[serde(skip_serializing_if = "Option::is_none")]
     needs_epoch: Option<u32>,
 }
@@ -230,7 +230,7 @@ async fn run(
     let mut out = args.out_file()?;
     let mut printed = 0;
     let mut repairs = Repairs::default();
-    // Progress is for people who watch; results go to standard output.
+    // Progress goes to standard error, results to standard output.
     let say = |line: &str| eprintln!("{line}");
     let found = async |findings: Vec<Finding>| {
         let outcomes = match mender {
@@ -262,7 +262,7 @@ async fn run(
             }
             if !args.json && printed < PRINTED {
                 let note = if note.is_empty() { String::new() } else { format!("  [{note}]") };
-                // A reader that went away is no reason to stop mending.
+                // A closed standard output does not stop the repair.
                 drop(output::line(format_args!("{finding}{note}")));
             }
             printed += 1;
@@ -296,7 +296,7 @@ fn print(args: &AuditArgs, report: &Report, repairs: Option<&Repairs>, found: u6
     output::line(report)?;
     if let Some(epoch) = repairs.and_then(|repairs| repairs.needs_epoch) {
         output::line(format_args!(
-            "positions.epoch = {epoch} would let them be adopted (docs/audit.md, \"Adopt an index\")"
+            "positions.epoch = {epoch} would allow adopting them (docs/audit.md, \"Adopt an index\")"
         ))?;
     }
     if let Some(Repairs { mended, changed_meanwhile, left_alone, .. }) = repairs.filter(|_| report.wrong > 0)

@@ -16,10 +16,10 @@ use crate::ops::tally::recount::{Counts, Difference, differences, recount};
 use crate::support::config::Config;
 use crate::support::config::database_url::DatabaseUrl;
 
-/// Differences printed.
+/// Maximum differences printed.
 const PRINTED: usize = 100;
 
-/// Counts all documents, compares that with the counts in the database, and makes them what was found if `repairs`.
+/// Recounts all documents and compares with the counts in the database; corrects them if `repairs`.
 pub async fn run(
     config: &Config,
     elastic: &dyn Elastic,
@@ -27,11 +27,11 @@ pub async fn run(
     as_json: bool,
 ) -> Result<ExitCode, Failure> {
     let rules = FacetRules::configured(&config.tally)
-        .ok_or_else(|| Failure::usage(anyhow!("nothing is counted: [tally] is off in the configuration")))?;
+        .ok_or_else(|| Failure::usage(anyhow!("counting is off: enable [tally] in the configuration")))?;
     if let DatabaseUrl::Sqlite(path) = &config.database.url
         && !path.exists()
     {
-        return Err(anyhow!("there is no database {} yet; geofold collect makes it", path.display()).into());
+        return Err(anyhow!("database {} does not exist; geofold collect creates it", path.display()).into());
     }
     let database = Database::open(&config.database).await?;
     let store = Store::new(database.clone(), config.collector.top, config.collector.keep_versions);
@@ -54,7 +54,7 @@ pub async fn run(
             0 => output::line("every count is what the documents say")?,
             count if repairs => output::line(format_args!("{count} counts were wrong and are corrected"))?,
             count => output::line(format_args!(
-                "{count} counts are not what the documents say; if writes go on, or increments are not merged yet, that is why"
+                "{count} counts differ from the documents; expected while writes continue or increments are not merged"
             ))?,
         }
     }
@@ -95,7 +95,7 @@ async fn compare(
     Ok(differences(&kept, &found))
 }
 
-/// A collector that merges gives signs of life: wait for one.
+/// Waits a while for the heartbeat of a merging collector.
 async fn nobody_merges(config: &Config, store: &Store) -> Result<(), Failure> {
     let before = store.leader().await?;
     tokio::time::sleep(config.collector.takeover).await;

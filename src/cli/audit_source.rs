@@ -18,10 +18,10 @@ use crate::ops::audit::truth::{Comparing, Differs, Which};
 use crate::support::config::Config;
 use crate::worker::refeed::{OpenError, Source};
 
-/// Ids in a file, at most: they are held in memory.
+/// Maximum ids in a file: they are held in memory.
 const MOST_IDS: usize = 1_000_000;
 
-/// Compares documents with the source of truth, and asks for refeeds of those that differ if that is wanted.
+/// Compares documents with the source of truth; requests refeeds of those that differ if --repair is given.
 pub async fn run(args: &AuditArgs, config: &Config, elastic: &Arc<dyn Elastic>) -> Result<ExitCode, Failure> {
     let source = Source::open(config).map_err(|error| match error {
         OpenError::None | OpenError::Incomplete => Failure::usage(error),
@@ -51,13 +51,13 @@ pub async fn run(args: &AuditArgs, config: &Config, elastic: &Arc<dyn Elastic>) 
             writeln!(out, "{line}").map_err(|error| AuditError::Out(error.to_string()))?;
         }
         if !args.json && printed < PRINTED {
-            // A reader that went away is no reason to stop mending.
+            // A closed standard output does not stop the repair.
             drop(output::line(differs));
         }
         printed += 1;
         Ok(())
     };
-    // Progress is for people who watch; results go to standard output.
+    // Progress goes to standard error, results to standard output.
     let report = comparing.run(which, &|line| eprintln!("{line}"), found).await?;
     if let Some(mut out) = out {
         out.flush().context("writing the findings")?;
@@ -74,7 +74,7 @@ pub async fn run(args: &AuditArgs, config: &Config, elastic: &Arc<dyn Elastic>) 
     Ok(if report.is_clean() || is_mended { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// One id a line; `-` is standard input.
+/// Reads one id per line; `-` is standard input.
 fn ids(path: &Path) -> Result<Vec<DocId>, Failure> {
     let name = path.display();
     let input: Box<dyn BufRead> = if path.as_os_str() == "-" {

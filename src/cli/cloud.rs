@@ -17,9 +17,9 @@ use crate::ops::tally::collect::svg;
 use crate::support::config::ServerUrl;
 use crate::support::config::database_url::DatabaseUrl;
 
-/// How long a collector may take to answer.
+/// Timeout of a request to a collector.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// An answer is at most this long: 32 facets of 10,000 values.
+/// Maximum response size, in bytes: 32 facets of 10,000 values.
 const MAX_ANSWER: usize = 256 << 20;
 
 /// Show the most frequent values as a table, picture or JSON.
@@ -58,14 +58,14 @@ pub async fn cloud(args: CloudArgs) -> Result<ExitCode, Failure> {
     }
     if answer.version == 0 {
         return Err(anyhow!(
-            "nothing is counted yet: see that [tally] is on for the workers, and a collector runs"
+            "nothing is counted yet: check that [tally] is on for the workers and that a collector runs"
         )
         .into());
     }
     if let Some(facet) = &args.facet
         && !answer.facets.contains_key(facet)
     {
-        return Err(anyhow!("no facet {facet} is counted; without --facet, all are shown").into());
+        return Err(anyhow!("facet {facet} is not counted; omit --facet to show all").into());
     }
     match &args.svg {
         None => output::text_or_json(&Table(&answer), false),
@@ -78,7 +78,7 @@ async fn read_database(args: &CloudArgs) -> Result<CloudAnswer, Failure> {
     if let DatabaseUrl::Sqlite(path) = &config.database.url
         && !path.exists()
     {
-        return Err(anyhow!("there is no database {} yet; geofold collect makes it", path.display()).into());
+        return Err(anyhow!("database {} does not exist; geofold collect creates it", path.display()).into());
     }
     let database = Database::open(&config.database).await?;
     let store = Store::new(database.clone(), config.collector.top, config.collector.keep_versions);
@@ -96,7 +96,7 @@ async fn ask_collector(url: &ServerUrl, args: &CloudArgs) -> Result<CloudAnswer,
     if let Some(facet) = &args.facet {
         wanted.query_pairs_mut().append_pair("facet", facet);
     }
-    let asking = || format!("asking the collector at {url}; see that it runs, and its address");
+    let asking = || format!("asking the collector at {url}; check its address and that it runs");
     let mut answer = client.get(wanted).send().await.with_context(asking)?;
     let status = answer.status();
     let mut body = Vec::new();
@@ -135,7 +135,7 @@ fn only_facet(answer: &CloudAnswer) -> anyhow::Result<(&str, &[Tag])> {
     }
 }
 
-/// The cloud for people.
+/// Prints the answer as a table.
 #[derive(Serialize)]
 struct Table<'a>(&'a CloudAnswer);
 
@@ -150,7 +150,7 @@ impl fmt::Display for Table<'_> {
                 write!(f, "\n  no document has a value")?;
             }
             for tag in tags {
-                // A value is what somebody wrote into a document: no control characters for the terminal.
+                // Values come from documents: keep control characters from the terminal.
                 let value: String =
                     tag.value.chars().map(|c| if c.is_control() { '\u{FFFD}' } else { c }).collect();
                 write!(f, "\n  {:>width$}  {value}", tag.count)?;

@@ -22,7 +22,7 @@ use crate::support::supervisor::Supervisor;
 use crate::support::telemetry::collector::CollectorMetrics;
 use crate::support::telemetry::health::Health;
 
-/// A collector that has done nothing for this long is taken for hung by `/healthz`: no wait of its own is longer.
+/// `/healthz` fails after this long without progress. No wait of the collector is longer.
 const MAX_SILENCE: Duration = Duration::from_secs(120);
 
 /// Merge increments into live counts. Run two or three; one merges at a time.
@@ -95,7 +95,7 @@ pub async fn collect(args: CollectArgs) -> Result<ExitCode, Failure> {
     let result: Result<(), Failure> =
         lost.or_else_stop(&told, work).await.unwrap_or_else(|lost| Err(lost.into()));
     admin_stop.cancel();
-    // The server only answers questions; how it ended changes nothing.
+    // The server is read-only; its result does not matter at exit.
     let _ = server.await;
     if result.is_ok() {
         tracing::info!("geofold collect ends");
@@ -103,7 +103,7 @@ pub async fn collect(args: CollectArgs) -> Result<ExitCode, Failure> {
     result.map(|()| ExitCode::SUCCESS)
 }
 
-/// Waits for a database that does not answer, and refuses one that says no. `None` if told to stop.
+/// Opens the database: retries while it is unreachable, fails if it refuses. `None` if stopped meanwhile.
 async fn open(
     config: &Config,
     health: &Health,

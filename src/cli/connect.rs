@@ -1,4 +1,4 @@
-//! From the configuration to what a subcommand works with: Elasticsearch, and how documents are placed.
+//! Builds the Elasticsearch client and placement rules of a subcommand from the configuration.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::io::indices::{self, Layout, Template, WantedIndex};
 use crate::io::maps::{MapsRecord, MapsStore};
 use crate::support::config::{Config, Credentials, KeyForm};
 
-/// A client for the configured Elasticsearch. Nothing is dialled yet.
+/// A client for the configured Elasticsearch. It does not connect yet.
 pub fn elasticsearch(config: &Config) -> Result<HttpElastic, Failure> {
     elasticsearch_as(config, config.elasticsearch.credentials())
 }
@@ -68,20 +68,20 @@ pub fn elasticsearch_as(
         .map_err(Failure::usage)
 }
 
-/// For `what`, which writes into the topic: its records are keyed by plain ids. Where the topic's own keys are others, it would put
-/// records of a document into another partition, where another worker acts on it.
+/// Refuses `what` unless keys are plain ids. `what` writes records with plain ids as keys; with other key forms they would land
+/// in other partitions than the document's own, owned by other workers.
 pub fn plain_keys(config: &Config, what: &str) -> Result<(), Failure> {
     if config.kafka.key == KeyForm::Text {
         return Ok(());
     }
     Err(Failure::usage(anyhow!(
-        "{what} writes records whose keys are plain ids, and kafka.key is \"{}\": they would be in other partitions than the \
+        "{what} writes records with plain ids as keys, but kafka.key is \"{}\": records would land in other partitions than the \
          topic's own; it needs a topic with kafka.key = \"text\"",
         config.kafka.key
     )))
 }
 
-/// The map, the location's path and the policy for missing documents.
+/// The map, the location path and the `on_missing` policy.
 pub fn rules(config: &Config) -> Result<Rules, Failure> {
     let location = LocationPath::new(&config.documents.location)
         .context("documents.location in the configuration")
@@ -104,8 +104,8 @@ pub fn map(config: &Config) -> Result<Arc<GeoshardMap>, Failure> {
     Ok(Arc::new(map))
 }
 
-/// The maps that documents may be placed by: those on record, two while a map is changed; the configured one if there is
-/// no record.
+/// The maps by which documents may be placed: those on record (two during a map change), or the configured one if there is no
+/// record.
 pub async fn live_maps(config: &Config, elastic: &dyn Elastic) -> Result<LiveMaps, Failure> {
     Ok(maps_record(config, elastic).await?.live())
 }
@@ -122,7 +122,7 @@ pub async fn maps_record(config: &Config, elastic: &dyn Elastic) -> Result<MapsR
     }
 }
 
-/// The indices that have to be there, and how.
+/// The indices that must exist, and their settings.
 pub fn wanted_indices(config: &Config) -> Result<Vec<WantedIndex>, Failure> {
     let template = match &config.geoshards.index_template {
         None => Template::default(),

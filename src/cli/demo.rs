@@ -59,7 +59,7 @@ fn worker_arguments(args: &DemoArgs) -> Vec<String> {
     args.sabotage.iter().flat_map(|name| ["--sabotage".to_owned(), name.clone()]).collect()
 }
 
-/// Of those that the demo finds.
+/// The rules known to the demo.
 #[cfg(feature = "sabotage")]
 fn names_of_sabotages() -> clap::builder::PossibleValuesParser {
     use clap::ValueEnum;

@@ -24,10 +24,10 @@ use crate::ops::dry_run::{DryRun, Step, Sums, reader};
 use crate::support::config::{Config, DeadLetterPolicy};
 use crate::worker::record::Record;
 
-/// Records that are looked at together.
+/// Maximum records per batch.
 const AT_ONCE: usize = 500;
 
-/// How long the first of them waits for the others.
+/// Maximum wait of a batch for more records.
 const LINGER: Duration = Duration::from_millis(200);
 
 /// Print what a worker would do with each record, and why, without writing anything.
@@ -58,8 +58,10 @@ fn parse_from(text: &str) -> Result<reader::From, String> {
     }
     let time = humantime::parse_rfc3339_weak(text)
         .map_err(|_| "write committed, earliest, or a time like 2026-11-21T08:00:00Z".to_owned())?;
-    let since = time.duration_since(UNIX_EPOCH).map_err(|_| "this is before 1970".to_owned())?;
-    i64::try_from(since.as_millis()).map(reader::From::Time).map_err(|_| "this is too far away".to_owned())
+    let since = time.duration_since(UNIX_EPOCH).map_err(|_| "the time is before 1970".to_owned())?;
+    i64::try_from(since.as_millis())
+        .map(reader::From::Time)
+        .map_err(|_| "the time is out of range".to_owned())
 }
 
 pub async fn dry_run(args: DryRunArgs) -> Result<ExitCode, Failure> {
@@ -84,7 +86,7 @@ pub async fn dry_run(args: DryRunArgs) -> Result<ExitCode, Failure> {
     } else {
         output::line(&sums)?;
         if sums.records == 0 {
-            eprintln!("nothing to read from there on; --from earliest begins at the beginning");
+            eprintln!("no records from this start; use --from earliest to read the whole topic");
         }
     }
     Ok(if sums.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -123,7 +125,7 @@ async fn prepare(config: &Config, elastic: Arc<dyn Elastic>) -> Result<DryRun, F
         clock: connect::clock(),
         observer: Arc::new(Unobserved),
     };
-    // The rehearsal remembers all that was read.
+    // The dry run keeps everything it read.
     let desk = MoverState::new(rules, PlacementCache::new(std::num::NonZeroUsize::MIN));
     let stops = config.dead_letter.policy == DeadLetterPolicy::Stop;
     Ok(DryRun::new(rounds, decoder, desk, stops, config.batch.deadline).with_registry(registry))
@@ -155,7 +157,7 @@ async fn look_at_all(
     Ok(sums)
 }
 
-/// What waits, and what comes soon after it; empty at the end.
+/// The next record and those that arrive within `LINGER`; empty at the end.
 async fn next_batch(records: &mut mpsc::Receiver<(i32, Record)>) -> Vec<(i32, Record)> {
     let mut batch = Vec::new();
     let Some(first) = records.recv().await else { return batch };

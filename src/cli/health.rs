@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::{ConfigArgs, Failure};
 
-/// An answer is short; no more of it is shown.
+/// Maximum bytes of the response shown.
 const MAX_SHOWN: usize = 4096;
 
 /// Ask the local worker or collector whether it is alive: a health check for containers.
@@ -36,7 +36,7 @@ pub async fn health(args: HealthArgs) -> Result<ExitCode, Failure> {
     let listen = if args.collector { config.collector.listen } else { config.admin.listen };
     let path = if args.ready { "/readyz" } else { "/healthz" };
     let url = format!("http://{}{path}", reachable(listen));
-    // Never by way of a proxy that the environment names: it asks its own machine.
+    // Ignore proxies from the environment: the server is on this machine.
     let client =
         reqwest::Client::builder().no_proxy().timeout(args.timeout).build().context("making a client")?;
     let answer = client.get(&url).send().await;
@@ -59,7 +59,7 @@ pub async fn health(args: HealthArgs) -> Result<ExitCode, Failure> {
     Err(anyhow!("{url} answers {status}: {}", said.trim_end()).into())
 }
 
-/// Where somebody on this machine reaches a server that listens on `listen`: "all addresses" is none to connect to.
+/// The address to connect to for a server that listens on `listen`: an unspecified address becomes loopback.
 fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_listens_everywhere_is_asked_on_loopback() {
+    fn unspecified_address_is_reached_on_loopback() {
         for (listen, asked) in
             [("0.0.0.0:9464", "127.0.0.1:9464"), ("[::]:9464", "[::1]:9464"), ("10.1.2.3:80", "10.1.2.3:80")]
         {

@@ -47,7 +47,7 @@ struct Cli {
     command: Command,
 }
 
-/// What each does is said where its arguments are: a text here would hide that from `geofold help SUBCOMMAND`.
+/// No doc comments on the variants: they would replace the long help of the argument structs.
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::RunArgs),
@@ -67,7 +67,7 @@ enum Command {
     Man(shell::ManArgs),
 }
 
-/// What most subcommands begin with.
+/// Options shared by most subcommands.
 #[derive(Debug, Clone, Args)]
 struct ConfigArgs {
     /// Configuration file; config/geofold.toml documents every key. Environment variables GEOFOLD_SECTION__KEY override
@@ -77,7 +77,7 @@ struct ConfigArgs {
 }
 
 impl ConfigArgs {
-    /// Reads the configuration, and says what is wrong with it.
+    /// Reads the configuration and checks it.
     fn read(&self) -> Result<(Config, Vec<Finding>), ConfigError> {
         let env: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -116,13 +116,13 @@ impl Failure {
         Self { error: error.into(), code: 2 }
     }
 
-    /// The same with something said before it.
+    /// Adds context and keeps the exit code.
     fn context(self, said: &'static str) -> Self {
         Self { error: self.error.context(said), code: self.code }
     }
 }
 
-/// The error and its causes. Many an error tells its cause in its own sentence; that cause is not told again.
+/// The error and its causes, without causes already contained in the text.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut said = self.error.to_string();
@@ -172,8 +172,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// How many turns of tasks a thread takes before it looks what has come from sockets. A partition's task may think for
-/// milliseconds in each turn, so that tokio's usual 61 would leave the answers of Elasticsearch lying for a tenth of a second.
+/// Task polls between two polls of the sockets. A partition task may compute for milliseconds per poll: with tokio's default of
+/// 61, responses of Elasticsearch would wait about 100 ms.
 const TURNS_PER_LOOK_AT_SOCKETS: u32 = 4;
 
 fn block_on(work: impl Future<Output = Result<ExitCode, Failure>>) -> Result<ExitCode, Failure> {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_that_the_error_tells_itself_is_told_once() {
+    fn cause_contained_in_the_error_is_printed_once() {
         let cause = std::io::Error::other("no route to host");
         let error =
             anyhow::Error::new(cause).context("asking x: no route to host; look at urls").context("in vain");
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_help_of_a_subcommand_says_more_than_the_list_of_them() {
+    fn subcommand_has_long_help() {
         let command = Cli::command();
         for name in ["run", "send", "search", "collect", "audit", "health"] {
             let subcommand = command.find_subcommand(name).unwrap();

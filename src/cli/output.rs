@@ -27,7 +27,7 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     line(serde_json::to_string_pretty(value).context("writing JSON")?)
 }
 
-/// Prints `value`, for programs or for people, as the whole of a command's result.
+/// Prints a command's result as text or JSON.
 pub fn text_or_json(value: &(impl Serialize + Display), json: bool) -> Result<ExitCode, Failure> {
     if json {
         self::json(value)?;

@@ -1,10 +1,10 @@
-//! The configuration is read again: at SIGHUP, and when the file has another content. What can be followed is; what else has
-//! changed is named, and waits for a restart. One that cannot be used changes nothing. Every command that runs on does so;
-//! workers follow more than the others.
+//! Reloads the configuration: on SIGHUP, and when the file's content changes. Keys that can be followed take effect; other
+//! changed keys are logged and need a restart. An unusable configuration changes nothing. Every long-running command reloads;
+//! workers follow more keys than the others.
 //!
-//! The file is looked at every so often rather than by the system's notices: a Kubernetes ConfigMap is changed by swapping a
-//! symbolic link two folders up, and there are file systems that notify nobody. What counts is its content, which has to be
-//! the same in two looks: a file that is just being written is not taken for one that lacks its second half.
+//! The files are polled, because a Kubernetes ConfigMap changes by swapping a symbolic link two folders up, and some file
+//! systems send no notifications. A change counts once two polls have seen the same content, so that a half-written file is not
+//! read.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU32;
@@ -28,7 +28,7 @@ use crate::support::telemetry::reload::{ReloadMetrics, Reloaded};
 use crate::worker::limits::{Limits, LimitsReader};
 use crate::worker::refeed::Source;
 
-/// What is in force, for those who act by it.
+/// Publishes the configuration in force.
 pub struct InForce {
     config: watch::Sender<Arc<Config>>,
     limits: watch::Sender<Limits>,
@@ -36,12 +36,12 @@ pub struct InForce {
     audit_rate: watch::Sender<NonZeroU32>,
 }
 
-/// Tells what is in force.
+/// Receivers of the configuration in force.
 #[derive(Clone)]
 pub struct Readers {
-    /// All of it.
+    /// The whole configuration.
     pub config: watch::Receiver<Arc<Config>>,
-    /// What workers are bounded by.
+    /// The worker's limits.
     pub limits: LimitsReader,
     /// The source of truth, if there is one.
     pub source: Option<watch::Receiver<Source>>,
@@ -50,7 +50,7 @@ pub struct Readers {
 }
 
 impl InForce {
-    /// As a worker begins.
+    /// The configuration at startup.
     pub fn new(config: &Config) -> anyhow::Result<(Self, Readers)> {
         let source = config.source.kind.map(|_| Source::open(config)).transpose()?.map(watch::channel);
         let (source, source_reader) = source.unzip();
@@ -66,7 +66,7 @@ impl InForce {
         Ok((Self { config, limits, source, audit_rate }, readers))
     }
 
-    /// From now on this is in force. The source is another one where there is one.
+    /// Publishes a new configuration. A source is replaced only if there is one.
     fn publish(&self, config: Arc<Config>, source: Option<Source>) {
         self.limits.send_if_modified(|limits| {
             let next = Limits::of(&config);
@@ -80,39 +80,39 @@ impl InForce {
     }
 }
 
-/// Whoever follows the configuration.
+/// Follows changes of the configuration.
 pub struct Follower {
-    /// Where it is.
+    /// The path of the file.
     pub args: ConfigArgs,
-    /// What the process was started with.
+    /// The configuration in force.
     pub running: Config,
-    /// What the file held then.
+    /// State of the configuration file.
     pub file: Watched,
-    /// Where the log's filter is set.
+    /// Switches the log filter.
     pub filter: FilterSwitch,
-    /// What a worker follows besides.
+    /// What only a worker follows.
     pub worker: Option<OfWorker>,
-    /// Where it is counted, if anybody can see that.
+    /// Counts reloads, in processes with a metrics endpoint.
     pub metrics: Option<ReloadMetrics>,
 }
 
-/// What is asked of a configuration that a worker reads again, and who acts by it.
+/// The parts of a reload that only workers have.
 pub struct OfWorker {
-    /// Where it is published.
+    /// Publishes the new configuration.
     pub in_force: InForce,
-    /// Which maps may be configured.
+    /// The maps that may be configured.
     pub maps: MapsReader,
-    /// What the file of the map held at the start.
+    /// State of the map file.
     pub map_file: Watched,
 }
 
-/// Begins a command that follows what all do: reads the configuration, sets the log up, and follows from then on.
+/// Starts a long-running command: reads the configuration, sets up logging, and follows changes.
 pub async fn begin(
     args: ConfigArgs,
     metrics: Option<ReloadMetrics>,
     supervisor: &Supervisor,
 ) -> Result<Config, Failure> {
-    // From here on it is no reason to end.
+    // From here on SIGHUP does not end the process.
     let hang_ups = signals::hang_ups()?;
     let file = Watched::new(digest(&args.config).await);
     let running = args.load()?;
@@ -124,17 +124,17 @@ pub async fn begin(
 
 /// A configuration that can be used.
 struct Usable {
-    /// As far as it is followed; the rest is as it was.
+    /// The current configuration with the followed keys replaced.
     next: Config,
     source: Option<Source>,
-    /// The keys that wait for a restart.
+    /// Changed keys that need a restart.
     waiting: Vec<String>,
 }
 
 impl Follower {
-    /// Follows for as long as the process runs.
+    /// Follows changes until the process ends.
     pub fn start(self, hang_ups: Signal, supervisor: &Supervisor) {
-        // Nothing tells it to end.
+        // Runs until the process ends.
         supervisor.spawn("configuration reload", CancellationToken::new(), self.follow(hang_ups));
     }
 
@@ -157,7 +157,7 @@ impl Follower {
         }
     }
 
-    /// Looks at the files. Whether they should be read; if they are read in any case, their content is what is used.
+    /// Polls the files; whether to read them. With `in_any_case`, their content counts as read.
     async fn look(&mut self, in_any_case: bool) -> bool {
         let mut is_new = self.file.look(digest(&self.args.config).await, in_any_case);
         if let Some(worker) = &mut self.worker {
@@ -183,7 +183,7 @@ impl Follower {
         }
     }
 
-    /// Nothing is changed before all of it is known to be usable.
+    /// Validates everything before anything is changed.
     fn read(&self) -> anyhow::Result<Usable> {
         let (read, findings) = self.args.read()?;
         refuse_errors(&findings, "")?;
@@ -199,9 +199,9 @@ impl Follower {
             tracing::warn!("log.filter has changed, but RUST_LOG overrides it");
             next.log.filter.clone_from(&self.running.log.filter);
         }
-        // What waits for a restart is still as it was: together they may be what no file says.
+        // Keys that need a restart keep their old values: the combination may be invalid although the file is not.
         refuse_errors(&next.findings(), "together with the keys that wait for a restart: ")?;
-        // What workers alone follow is of no matter to the others.
+        // Keys that only workers follow do not concern other processes.
         let waiting = next.differs_in(&read).into_iter().filter(|key| !is_followed(key)).collect();
         let source = match next.source == self.running.source {
             true => None,
@@ -214,7 +214,7 @@ impl Follower {
         let Usable { next, source, waiting } = usable;
         let followed = self.running.differs_in(&next).join(", ");
         if let Err(error) = self.filter.set(&next.log.filter) {
-            // The rules of the configuration have tried it.
+            // The filter was validated with the configuration.
             tracing::error!(%error, "log.filter stays as it is");
         }
         self.running = next;
@@ -235,8 +235,8 @@ fn refuse_errors(findings: &[Finding], context: &str) -> anyhow::Result<()> {
     if errors.is_empty() { Ok(()) } else { Err(anyhow!("{context}{}", errors.join("; "))) }
 }
 
-/// A map is changed for all workers at once, by a command: a file with another one than those in force is a mistake, and a
-/// worker would not start with it.
+/// Refuses a map file that is not in force: maps change for all workers at once, by command, and a worker would not start with
+/// it.
 fn refuse_map(path: &Path, maps: &MapsReader) -> anyhow::Result<()> {
     let map = GeoshardMap::load(path).context("geoshards.map")?.fingerprint();
     let record = maps.record();
@@ -244,8 +244,8 @@ fn refuse_map(path: &Path, maps: &MapsReader) -> anyhow::Result<()> {
         return Ok(());
     }
     Err(anyhow!(
-        "geoshards.map: {} holds the map {map}, and {} is in force: put that one back, change it by `geofold shards migrate \
-         --to FILE`, which workers follow without a file, and put the new one here when that has ended",
+        "geoshards.map: {} holds the map {map}, but {} is in force: restore that one, change it by `geofold shards migrate \
+         --to FILE`, which workers follow without a file, and put the new one here when the migration has ended",
         path.display(),
         record.deciding().fingerprint()
     ))
@@ -258,7 +258,7 @@ async fn next_look(every: Option<Duration>) {
     }
 }
 
-/// The content of a file, in short; `None` while it cannot be read.
+/// A hash of the file's content; `None` if it cannot be read.
 pub async fn digest(path: &Path) -> Option<u64> {
     let content = tokio::fs::read(path).await.ok()?;
     let mut hasher = DefaultHasher::new();
@@ -266,23 +266,23 @@ pub async fn digest(path: &Path) -> Option<u64> {
     Some(hasher.finish())
 }
 
-/// What is known of a file that is looked at.
+/// State of a polled file.
 #[derive(Debug)]
 pub struct Watched {
-    /// The content that was used last, or refused.
+    /// The content last read, whether accepted or refused.
     used: Option<u64>,
-    /// The content at the last look.
+    /// The content at the last poll.
     seen: Option<u64>,
 }
 
 impl Watched {
-    /// Used with this content.
+    /// A file that was read with this content.
     pub fn new(used: Option<u64>) -> Self {
         Self { used, seen: used }
     }
 
-    /// Whether it should be read: it has another content than what was used, and had it at the last look already. A file that
-    /// is gone, or cannot be read for now, changes nothing. If it is read in any case, this is what is used.
+    /// Whether to read the file: its content differs from the last one read, and two polls have seen it. A missing or
+    /// unreadable file changes nothing. With `in_any_case`, the content counts as read.
     fn look(&mut self, content: Option<u64>, in_any_case: bool) -> bool {
         if in_any_case {
             *self = Self::new(content);
@@ -304,7 +304,7 @@ mod tests {
     use crate::support::config::SourceKind;
 
     #[test]
-    fn what_is_published_reaches_whoever_acts_by_it() {
+    fn published_configuration_reaches_all_readers() {
         let mut config = Config::default();
         config.source.kind = Some(SourceKind::Http);
         config.source.url = Some("http://127.0.0.1:9/{id}".parse().unwrap());
@@ -318,26 +318,26 @@ mod tests {
         assert_eq!(*readers.limits.borrow(), Limits::of(&config));
         assert_eq!(**readers.config.borrow(), config);
         assert!(source.has_changed().unwrap());
-        // The limits of nothing have changed, so nobody has to look at them.
+        // Unchanged limits and source are not published again.
         let _ = (readers.limits.borrow_and_update(), source.borrow_and_update());
         in_force.publish(Arc::new(config), None);
         assert!(!readers.limits.has_changed().unwrap() && !source.has_changed().unwrap());
     }
 
     #[test]
-    fn a_new_content_is_read_once_when_it_was_seen_twice() {
+    fn content_is_read_once_after_two_equal_polls() {
         let mut file = Watched::new(Some(1));
         assert!(!file.look(Some(1), false));
-        assert!(!file.look(Some(2), false), "it may be half of it");
-        assert!(!file.look(Some(3), false), "so it was");
+        assert!(!file.look(Some(2), false), "may be half-written");
+        assert!(!file.look(Some(3), false), "it was half-written");
         assert!(file.look(Some(3), false));
-        assert!(!file.look(Some(3), false), "used, or refused: either way it is not read again");
+        assert!(!file.look(Some(3), false), "never read twice, accepted or refused");
         assert!(!file.look(Some(1), false));
         assert!(file.look(Some(1), false), "put back");
     }
 
     #[test]
-    fn a_file_that_is_not_there_for_a_moment_changes_nothing() {
+    fn missing_file_changes_nothing() {
         let mut file = Watched::new(Some(1));
         assert!(!file.look(None, false) && !file.look(None, false));
         assert!(!file.look(Some(1), false) && !file.look(Some(1), false));
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_hang_up_has_read_is_not_read_again_by_looking() {
+    fn content_read_on_sighup_is_not_read_by_polling() {
         let mut file = Watched::new(Some(1));
         assert!(!file.look(Some(2), false));
         assert!(file.look(Some(2), true));

@@ -27,8 +27,8 @@ use crate::support::telemetry::logging::Logging;
 use crate::support::telemetry::traces::Traces;
 use crate::worker::{self, Dependencies};
 
-/// A poll thread that has not polled for this long is taken for hung by `/healthz`. It may wait as long as a revoked
-/// partition may finish its batch, so that is added.
+/// `/healthz` fails if the poll thread has not polled for this long plus `shutdown.revoke`, for which it may wait while a
+/// revoked partition finishes its batch.
 const MAX_POLL_SILENCE: Duration = Duration::from_secs(30);
 
 /// Run a worker, a member of the consumer group.
@@ -57,7 +57,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     }
     #[cfg(feature = "sabotage")]
     args.sabotage.into_iter().for_each(crate::base::sabotage::choose);
-    // From here on it is no reason to end.
+    // From here on SIGHUP does not end the process.
     let hang_ups = signals::hang_ups()?;
     let file = Watched::new(reload::digest(&args.config.config).await);
     let config = args.config.load()?;
@@ -125,7 +125,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let counting = counts.keep_counting(elastic.clone(), prefix, admin_stop.clone());
     supervisor.spawn("document counts", admin_stop.clone(), counting);
 
-    let told_to_stop = stop.clone();
+    let stop_requested = stop.clone();
     let work = async {
         let Some(topic) = may_join(&config, &rules, &*elastic, &health, &stop).await? else { return Ok(()) };
         supervisor.spawn("map watcher", admin_stop.clone(), watcher.run(admin_stop.clone()));
@@ -155,7 +155,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
             stop,
             supervisor,
         };
-        // On this thread, which has nothing else to do; it ends with the worker at the latest.
+        // Runs on this thread, which is otherwise idle, and ends with the worker at the latest.
         let auditing = async {
             if let Some(periodic) = periodic {
                 periodic.run(told).await;
@@ -168,9 +168,9 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         }
     };
     let result: Result<(), Failure> =
-        lost.or_else_stop(&told_to_stop, work).await.unwrap_or_else(|lost| Err(lost.into()));
+        lost.or_else_stop(&stop_requested, work).await.unwrap_or_else(|lost| Err(lost.into()));
     admin_stop.cancel();
-    // The server only answers questions; how it ended changes nothing.
+    // The server is read-only; its result does not matter at exit.
     let _ = admin_server.await;
     traces.flush().await;
     if result.is_ok() {
@@ -179,26 +179,28 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     result.map(|()| ExitCode::SUCCESS)
 }
 
-/// Asks the kernel to kill this process when its parent ends, however that happens.
+/// Asks the kernel to kill this process when its parent ends.
 #[cfg(target_os = "linux")]
 fn end_with(parent: i32) -> Result<(), Failure> {
     use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
     set_parent_process_death_signal(Some(Signal::KILL)).context("tying the worker to its parent")?;
-    // It may have ended just before.
+    // The parent may have ended before the call.
     if getppid().map(Pid::as_raw_pid) != Some(parent) {
-        return Err(anyhow::anyhow!("process {parent} is not the parent of this one, or not any more").into());
+        return Err(
+            anyhow::anyhow!("process {parent} is not the parent of this process, or has ended").into()
+        );
     }
     Ok(())
 }
 
-/// Only Linux can be asked.
+/// No-op: only Linux supports it.
 #[cfg(not(target_os = "linux"))]
 fn end_with(_: i32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits until both ends are as they have to be; `None` if told to stop before that.
+/// Retries the preflight check until it passes; `None` if stopped before that.
 async fn may_join(
     config: &Config,
     rules: &Rules,

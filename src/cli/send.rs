@@ -34,7 +34,7 @@ pub struct SendArgs {
     /// Topic, instead of the configured one.
     #[arg(long)]
     topic: Option<String>,
-    /// Records per second, at most.
+    /// Maximum records per second.
     #[arg(long, value_name = "N")]
     rate: Option<NonZeroU32>,
     /// Continue after bad lines and failed deliveries, and count them.
@@ -61,7 +61,7 @@ impl From<OpArg> for Op {
     }
 }
 
-/// How long to wait, after the last line, for acknowledgements.
+/// How long to wait for acknowledgements after the last line.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub async fn send(args: SendArgs) -> Result<ExitCode, Failure> {
@@ -70,7 +70,7 @@ pub async fn send(args: SendArgs) -> Result<ExitCode, Failure> {
         connect::plain_keys(&config, "geofold send")?;
         if config.kafka.partitioner == Partitioner::Custom {
             return Err(Failure::usage(anyhow!(
-                "kafka.partitioner is \"custom\", so that geofold send does not know into which partition a key belongs; send with the \
+                "kafka.partitioner is \"custom\": geofold send cannot tell the partition of a key; send with the \
                  producer that does"
             )));
         }

@@ -1,4 +1,4 @@
-//! `geofold completions` and `geofold man`: what packages install beside the binary.
+//! `geofold completions` and `geofold man`: files that packages install.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ pub fn completions(mut command: Command, args: &CompletionsArgs) -> Result<ExitC
 }
 
 pub fn man(command: Command, args: &ManArgs) -> Result<ExitCode, Failure> {
-    // It would begin the title of every page with the version in brackets.
+    // The default would put the version in brackets into the title of every page.
     let command = command.version(env!("CARGO_PKG_VERSION"));
     if let Some(folder) = &args.out {
         clap_mangen::generate_to(command, folder)
@@ -46,7 +46,7 @@ pub fn man(command: Command, args: &ManArgs) -> Result<ExitCode, Failure> {
     print(&text)
 }
 
-/// Who reads may stop reading, as `head` does.
+/// Prints; a closed standard output is no error.
 fn print(text: &[u8]) -> Result<ExitCode, Failure> {
     match std::io::stdout().write_all(text) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT, as a token; SIGHUP, as it comes, or as one more reason to stop.
+//! SIGTERM and SIGINT as a cancellation token; SIGHUP as a stream or as another stop signal.
 
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -14,8 +14,8 @@ pub fn stop_on_signal() -> Result<CancellationToken, Failure> {
     stop_on_signal_or(None)
 }
 
-/// The same for a command that reads its configuration once and comes to an end: SIGHUP says that its terminal is gone, and
-/// cancels the token, too. Unless whoever started it has it ignored, as `nohup` does.
+/// As [`stop_on_signal`], for commands that end by themselves: SIGHUP (terminal closed) also cancels the token, unless it is
+/// ignored, as under `nohup`.
 pub fn stop_on_signal_or_hang_up() -> Result<CancellationToken, Failure> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     stop_on_signal_or(if ignores_hang_ups(&status) { None } else { Some(hang_ups()?) })
@@ -33,7 +33,7 @@ fn stop_on_signal_or(mut hang_ups: Option<Signal>) -> Result<CancellationToken, 
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
                 () = next(&mut hang_ups) => {
-                    // The shell and the kernel may both tell of one hang-up: it is never the second signal.
+                    // Shell and kernel may both send SIGHUP: it never counts as the second signal.
                     stopped.cancel();
                     continue;
                 }
@@ -48,7 +48,7 @@ fn stop_on_signal_or(mut hang_ups: Option<Signal>) -> Result<CancellationToken, 
     Ok(stop)
 }
 
-/// SIGHUP: each means to read the configuration again. It no longer ends the process.
+/// The stream of SIGHUPs, each a request to reload. SIGHUP no longer ends the process.
 pub fn hang_ups() -> Result<Signal, Failure> {
     Ok(signal(SignalKind::hangup()).context("listening for SIGHUP")?)
 }
@@ -60,7 +60,7 @@ async fn next(signal: &mut Option<Signal>) {
     }
 }
 
-/// By `/proc/self/status`, which only Linux has: the signals that are ignored, as a mask whose lowest bit is SIGHUP.
+/// Whether SIGHUP is ignored, by the mask in `/proc/self/status` (Linux only); its lowest bit is SIGHUP.
 fn ignores_hang_ups(status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)

@@ -1,10 +1,10 @@
-//! What `geofold --version` says: enough for a bug report.
+//! The text of `geofold --version`, for bug reports.
 
 use std::sync::LazyLock;
 
 use crate::io::kafka::codecs;
 
-/// The version, the commit if it is known, and the librdkafka inside, with the codecs that it reads.
+/// The version, the commit if known, and the version and codecs of librdkafka.
 pub fn version() -> &'static str {
     static VERSION: LazyLock<String> = LazyLock::new(|| {
         let commit = option_env!("GEOFOLD_BUILT_FROM").map(|commit| format!("commit {commit}, "));

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_ends_before_it_is_told_to_ends_the_work() {
+    async fn task_that_ends_early_ends_the_work() {
         let (supervisor, mut lost) = Supervisor::new();
         let stop = CancellationToken::new();
         supervisor.spawn("short", CancellationToken::new(), async {});
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tasks_that_are_told_to_end_or_aborted_or_done_are_not_lost() {
+    async fn stopped_aborted_and_finished_tasks_are_not_lost() {
         let (supervisor, mut lost) = Supervisor::new();
         let stop = CancellationToken::new();
         let told = stop.clone();

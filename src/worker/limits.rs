@@ -4,15 +4,33 @@
 //! ones: nothing that a record passes is locked.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 
 use super::budget;
-use super::partition::{BATCHES_PER_REQUEST, Batching};
 use crate::io::elastic::rounds;
 use crate::support::config::Config;
 use crate::support::telemetry::Metrics;
 use crate::support::telemetry::metrics::level;
+
+/// Concurrent batches per request in flight: a batch mostly sends one request at a time and computes in between.
+pub const BATCHES_PER_REQUEST: usize = 2;
+
+/// Batching limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batching {
+    /// Maximum documents.
+    pub max_documents: usize,
+    /// Maximum bytes of folds, approximately.
+    pub max_bytes: usize,
+    /// Interval of the worker-wide tick at which all partitions flush, so that small writes share a request.
+    pub linger: Duration,
+    /// A partition whose oldest document is dirty for longer than this stops reading until it is written.
+    pub max_dirty_age: Duration,
+    /// A batch sends no requests after this long.
+    pub deadline: Duration,
+}
 
 /// How much a worker does at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,8 +146,6 @@ impl Permits {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::support::config::ByteSize;
 

@@ -92,7 +92,7 @@ impl From<ActionArg> for Action {
     }
 }
 
-/// A longer name is cut by nobody, and read by nobody.
+/// Maximum length of a campaign's name, in bytes.
 const MAX_NAME_BYTES: usize = 200;
 
 pub async fn create(args: CreateArgs) -> Result<ExitCode, Failure> {
@@ -101,7 +101,7 @@ pub async fn create(args: CreateArgs) -> Result<ExitCode, Failure> {
     let (selection, in_words) = which(&args, &config)?;
     let name = args.name.clone().unwrap_or_else(|| in_words.clone());
     if name.len() > MAX_NAME_BYTES || name.contains('\0') {
-        return Err(Failure::usage(anyhow!("--name may have {MAX_NAME_BYTES} bytes, and no NUL")));
+        return Err(Failure::usage(anyhow!("--name may have at most {MAX_NAME_BYTES} bytes and no NUL")));
     }
     if args.rate.is_some_and(|rate| rate.get() > MAX_RATE) {
         return Err(Failure::usage(anyhow!("--rate may be {MAX_RATE} at most")));
@@ -124,7 +124,7 @@ pub async fn create(args: CreateArgs) -> Result<ExitCode, Failure> {
             timeout: config.elasticsearch.request_timeout.max(LONG),
         },
         (None, Some(path)) => Source::List(list(path)?),
-        (None, None) => return Err(Failure::usage(anyhow!("nothing says which documents"))),
+        (None, None) => return Err(Failure::usage(anyhow!("no documents selected"))),
     };
     let store = open(&config).await?;
     let room = SortOptions {
@@ -172,7 +172,7 @@ fn list(path: &Path) -> Result<Box<dyn BufRead + Send>, Failure> {
     Ok(Box::new(BufReader::with_capacity(BUFFER, file)))
 }
 
-/// What is asked of Elasticsearch, if anything; and the same in words.
+/// The selection to read from Elasticsearch, if any, and its description.
 fn which(args: &CreateArgs, config: &Config) -> Result<(Option<Selection>, String), Failure> {
     if args.all {
         return Ok((Some(Selection::All), "all documents".to_owned()));
@@ -197,7 +197,7 @@ fn which(args: &CreateArgs, config: &Config) -> Result<(Option<Selection>, Strin
     Ok((None, if from.as_os_str() == "-" { "a list".to_owned() } else { from.display().to_string() }))
 }
 
-/// A query from a file: as it is, or as the `query` of a search.
+/// Reads a query from a file: either a bare query or a search body with `query`.
 pub(super) fn query(path: &Path) -> Result<Value, Failure> {
     let doing = || format!("reading the query in {}", path.display());
     let text = std::fs::read_to_string(path).with_context(doing).map_err(Failure::usage)?;

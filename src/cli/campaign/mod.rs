@@ -1,4 +1,4 @@
-//! `geofold campaign …`: one file for making, running and looking; what people tell a campaign is here.
+//! `geofold campaign …`: commands that change an existing campaign; `create`, `run` and `show` have their own files.
 
 mod create;
 mod run;
@@ -68,7 +68,7 @@ struct RateArgs {
     rate: Rate,
 }
 
-/// So that `none` can be said.
+/// A rate, or `none`.
 #[derive(Debug, Clone, Copy)]
 struct Rate(Option<NonZeroU32>);
 
@@ -99,7 +99,7 @@ pub async fn campaign(args: CampaignArgs) -> Result<ExitCode, Failure> {
             set.map_err(refused)?;
             output::line(match rate {
                 Some(rate) => format!("campaign {}: {rate} ids/s at most", args.id),
-                None => format!("campaign {}: as fast as it goes", args.id),
+                None => format!("campaign {}: no rate limit", args.id),
             })?;
             Ok(ExitCode::SUCCESS)
         }
@@ -111,7 +111,7 @@ async fn tell(args: OneArgs, command: Command) -> Result<ExitCode, Failure> {
     let id = args.id;
     let said = async {
         Ok::<_, StoreError>(match command {
-            Command::Retry => format!("{} ids are tried again", store.retry(id).await?),
+            Command::Retry => format!("{} ids queued again", store.retry(id).await?),
             Command::Remove => {
                 store.remove(id).await?;
                 "forgotten".to_owned()
@@ -125,7 +125,7 @@ async fn tell(args: OneArgs, command: Command) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A campaign that is not there, or may not be told this, is a wrong argument.
+/// An unknown campaign, or a state that does not allow the command, is a usage error.
 fn refused(error: StoreError) -> Failure {
     match error {
         StoreError::Database(error) => error.into(),

@@ -26,10 +26,10 @@ use crate::support::config::Config;
 use crate::support::config::campaigns::Which;
 use crate::support::supervisor::Supervisor;
 
-/// Between two looks at how far it is.
+/// Interval of progress updates.
 const BAR_INTERVAL: Duration = Duration::from_secs(1);
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// For sorting the ids of a periodic campaign.
+/// Bytes for sorting the ids of a periodic campaign.
 const MEMORY: usize = 64 << 20;
 
 /// Work on a campaign until nothing is left; may run concurrently on any machines.
@@ -131,10 +131,10 @@ fn bar() -> ProgressBar {
     bar
 }
 
-/// Shows how far the campaign is, all runners together.
+/// Shows the progress of all runners together.
 async fn show_progress(store: &Store, id: i64, bar: Option<&ProgressBar>) -> std::convert::Infallible {
     loop {
-        // A database that does not answer is the runner's to complain about.
+        // The runner reports database errors.
         if let Ok(status) = store.status(id).await {
             match bar {
                 Some(bar) => {

@@ -104,14 +104,14 @@ pub async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The state, in a word.
+/// The state in one word.
 fn standing(status: &Status) -> &'static str {
     if status.broken_off { "broken" } else { status.state.as_str() }
 }
 
 fn whole(status: &Status, failed: &[Failed]) -> String {
     let mut text = String::new();
-    // A text takes everything that is written to it.
+    // Writing to a `String` cannot fail.
     let mut line = |shown: std::fmt::Arguments<'_>| writeln!(text, "{shown}").unwrap_or_default();
     let Status { id, name, action, selection, topic, .. } = status;
     line(format_args!("campaign {id}, {}: {name}", standing(status)));
@@ -159,7 +159,7 @@ fn time(micros: i64) -> String {
     humantime::format_rfc3339_seconds(at).to_string()
 }
 
-/// Seconds, for people.
+/// Formats seconds for humans.
 pub(super) fn duration(seconds: f64) -> String {
     const LONGEST: f64 = 1e9;
     humantime::format_duration(Duration::from_secs_f64(seconds.clamp(0.0, LONGEST).ceil())).to_string()

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_owner_takes_the_claim_over_and_the_old_one_finds_out_and_does_not_take_it_back() {
+    fn old_owner_does_not_retake_a_claim() {
         let mut stored = Stored::default();
         let (mut a, mut b) = (slot("a", at(0), D), slot("b", at(100), D));
         assert!(look(&mut a, &mut stored, at(0)) && look(&mut a, &mut stored, at(20)));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_whose_holder_is_silent_for_a_deadline_is_taken_back_as_a_new_ownership() {
+    fn claim_of_a_silent_holder_is_retaken_as_new_ownership() {
         let mut stored = Stored::default();
         let (mut a, mut b) = (slot("a", at(0), D), slot("b", at(10), D));
         assert!(look(&mut a, &mut stored, at(0)) && look(&mut b, &mut stored, at(10)));
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_late_with_its_first_claim_does_not_take_one_that_is_renewed() {
+    fn late_first_claim_does_not_take_a_renewed_one() {
         let mut stored = Stored::default();
         let (mut late, mut owner) = (slot("late", at(0), D), slot("owner", at(50), D));
         assert!(look(&mut owner, &mut stored, at(50)));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_deadline_of_all_who_may_act_goes_from_claim_to_claim_until_it_has_passed_twice() {
+    fn longest_deadline_is_inherited_until_passed_twice() {
         let mut stored = Stored::default();
         let long = Duration::from_secs(300);
         let mut old = slot("old", at(0), long);
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_that_has_ended_is_not_waited_for_and_those_before_it_are() {
+    fn ended_owner_is_not_awaited_and_earlier_ones_are() {
         let mut stored = Stored::default();
         let (long, mut old) = (5 * D, slot("old", at(0), 5 * D));
         assert!(look(&mut old, &mut stored, at(0)), "a zombie from now on");
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_was_lost_is_found_again_and_counts_from_when_it_is_known() {
+    fn lost_response_is_recovered() {
         let mut stored = Stored::default();
         let mut slot = slot("a", at(0), D);
         slot.found(None, at(0));

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_passes_is_told_from_what_does_not() {
+    fn transient_errors_differ_from_permanent_ones() {
         for (code, kind) in [
             ("40001", Kind::Passing),
             ("40P01", Kind::Passing),

@@ -133,7 +133,7 @@ async fn a_statement_over_many_rows_is_several_and_gives_all_answers() {
 }
 
 #[tokio::test]
-async fn tables_are_made_once_whoever_comes_first_and_a_later_version_is_refused() {
+async fn tables_are_created_once_and_newer_schemas_refused() {
     for Fresh { database, config, .. } in &each().await {
         let others: Vec<Database> =
             futures::future::try_join_all((0..3).map(|_| Database::open(config))).await.unwrap();
@@ -220,7 +220,7 @@ async fn a_client_that_freezes_in_a_transaction_loses_its_lock() {
 }
 
 #[tokio::test]
-async fn a_file_that_another_is_about_to_write_is_opened_when_that_is_over() {
+async fn file_locked_by_a_writer_is_opened_afterwards() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("test.db");
     let other = SqliteConnectOptions::new().filename(&path).create_if_missing(true);

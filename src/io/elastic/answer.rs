@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_that_blames_the_index_in_its_reason_is_no_document_s_fault() {
+    fn refusal_naming_the_index_does_not_blame_the_document() {
         for (kind, reason, verdict) in [
             ("illegal_argument_exception", "pipeline with id [geo] does not exist", "again"),
             (

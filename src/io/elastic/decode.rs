@@ -335,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filtered_bulk_answer_gives_status_stamp_and_error_of_each_item() {
+    fn filtered_bulk_response_has_status_seq_no_and_error() {
         let body = br#"{"errors":true,"items":[
             {"index":{"_seq_no":7,"_primary_term":1,"status":201}},
             {"create":{"status":409,"error":{"type":"version_conflict_engine_exception","reason":"[a]: version conflict, document already exists (current version [1])"}}},
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_failures_says_the_same_whichever_way_it_is_read() {
+    fn both_decoders_agree_on_responses_without_failures() {
         let items = [
             r#"{"index":{"status":200}}"#,
             r#"{"create":{"_seq_no":7,"_primary_term":1,"status":201}}"#,
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_another_length_or_shape_is_no_answer() {
+    fn malformed_response_is_an_error() {
         let one = br#"{"errors":false,"items":[{"index":{"status":200}}]}"#;
         assert!(bulk_answer(one, 1).is_ok());
         for (body, expected) in [
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_of_a_whole_request_is_read_from_elasticsearch_and_from_what_stands_before_it() {
+    fn request_error_is_read_from_elasticsearch_and_proxies() {
         let own = br#"{"error":{"root_cause":[{"type":"security_exception","reason":"missing authentication credentials"}],"type":"security_exception","reason":"missing \"authentication\" credentials","header":{"WWW-Authenticate":["Basic"]}},"status":401}"#;
         assert_eq!(
             error_body(own),

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bulk_body_has_an_action_line_for_each_operation_and_a_source_line_where_there_is_one() {
+    fn bulk_body_has_action_lines_and_optional_source_lines() {
         let version = Position::from_version(17);
         let ops = [
             write(shard(), id("a"), WriteCondition::External(version)),

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_is_too_large_is_asked_for_in_halves_and_each_document_comes_once() {
+    async fn oversized_response_is_split_without_duplicates() {
         let elastic = documents_of(1000, 10_000);
         let mut seen = Vec::new();
         let gets = gets(50);

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_missing_is_created_and_a_second_time_changes_nothing() {
+    async fn create_is_idempotent() {
         let (wanted, server) = (wanted_indices(), server(&[], &[]));
         let first = create_missing(&server, "p", &wanted, SOON).await.unwrap();
         assert_eq!(first.created.len(), 11);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_exists_is_reported_on_and_not_touched() {
+    async fn existing_indices_are_reported_and_kept() {
         let server = server(&[("p-s3", json!({"settings": {}, "mappings": {}}))], &["p-s5"]);
         let report = create_missing(&server, "p", &wanted_indices(), SOON).await.unwrap();
         assert_eq!(report.existing, ["p-s3", "p-s5"]);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_as_the_template_says_is_told_and_not_changed() {
+    async fn differences_from_the_template_are_reported_not_changed() {
         let shards = [ShardId::new("s0").unwrap()];
         let layout =
             Layout { prefix: "p", shards: &shards, location: "at", gc_deletes: Duration::from_secs(600) };

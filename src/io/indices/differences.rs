@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn indices_as_geofold_creates_them_do_not_differ_and_others_are_not_looked_at() {
+    fn created_indices_do_not_differ_and_others_are_ignored() {
         assert_eq!(found_after(|_| {}), []);
     }
 
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_index_and_an_alias_in_its_place_are_told_apart() {
+    fn missing_index_differs_from_alias() {
         let missing = found_after(|answer| drop(answer.as_object_mut().unwrap().remove("p-eu")));
         assert_eq!(missing, [("p-eu".to_owned(), Problem::Missing)]);
         let alias = found_after(|answer| {

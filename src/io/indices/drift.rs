@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_as_elasticsearch_describes_it_after_creation_does_not_differ() {
+    fn created_index_does_not_differ_as_elasticsearch_shows_it() {
         let settings = json!({
             "index.number_of_replicas": "2", "index.refresh_interval": "5s", "index.sort.field": ["a"],
             "index.uuid": "x",
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_and_field_that_is_not_as_the_template_says_is_told() {
+    fn every_difference_from_the_template_is_reported() {
         let settings = json!({"index.number_of_replicas": "1", "index.sort.field": ["a"]});
         let mappings = json!({
             "properties": {

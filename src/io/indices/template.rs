@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_template_says_stays_and_what_is_needed_is_added() {
+    fn template_is_kept_and_required_settings_added() {
         let (settings, mappings) = made_from(json!({
             "settings": {
                 "number_of_shards": 3,
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_location_that_is_mapped_already_is_left_alone_however_it_is_written() {
+    fn existing_location_mapping_is_kept() {
         let point = json!({"type": "geo_point", "ignore_z_value": true});
         for mappings in [
             json!({"properties": {"home": {"properties": {"at": point}}}}),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_named() {
+    fn missing_file_is_named() {
         let error = Template::load(Path::new("no/such.json")).unwrap_err().to_string();
         assert!(error.contains("no/such.json"), "{error}");
     }

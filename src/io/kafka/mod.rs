@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_back_comes_when_it_is_let_through_also_after_another_assignment() {
+    fn throttled_records_arrive_after_unthrottle_and_reassignment() {
         const AT_ONCE: Duration = Duration::from_millis(300);
         const PATIENCE: Duration = Duration::from_secs(30);
         let cluster = MockCluster::new(1).unwrap();

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_said_about_the_record_itself_counts_as_a_refusal_of_it() {
+    fn only_errors_about_the_record_refuse_it() {
         use RDKafkaErrorCode as Code;
         for (verdict, codes) in [
             (
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_client_itself_refuses_is_not_sent_at_all() {
+    async fn request_refused_by_the_client_is_not_sent() {
         let broker = broker();
         let mut settings = settings(&broker);
         settings.set("message.max.bytes", "2000");

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn two_maps_that_both_place_documents_are_never_one_step_apart_without_both_being_live() {
+    fn adjacent_steps_with_two_placing_maps_have_both_live() {
         let (epoch, floor) = (Epoch::new(1).unwrap(), Floor::new());
         for (way, record) in all() {
             for next in [
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn the_step_that_was_taken_before_a_crash_is_found_again_and_not_taken_twice() {
+    fn step_taken_before_a_crash_is_not_repeated() {
         let announced = start().begin(b()).unwrap();
         assert_eq!(announced.begin(b()).unwrap(), announced, "the same change goes on");
         let moving = announced.activate(announced.epoch, Floor::new()).unwrap();
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn another_map_or_one_that_is_not_newer_is_refused() {
+    fn other_or_older_map_is_refused() {
         let announced = start().begin(b()).unwrap();
         let other = map(3, &["q"]);
         assert!(matches!(announced.begin(other), Err(BadStep::AnotherChange { .. })));
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_may_have_either_map_while_two_are_live_and_the_old_one_for_a_while_after() {
+    fn worker_may_keep_the_old_map_for_a_while() {
         let (a, b) = (a().fingerprint(), b().fingerprint());
         let announced = start().begin(self::b()).unwrap();
         let moving = announced.activate(announced.epoch, Floor::new()).unwrap();

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_is_known_before_the_first_read_and_the_configured_map_holds_where_there_is_no_record() {
+    async fn configured_map_holds_when_there_is_no_record() {
         let rig = Rig::new();
         assert!(!rig.reader.is_fresh() && rig.reader.live().is_none());
         rig.watcher.look().await;
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_record_that_goes_back_or_away_is_not_believed() {
+    async fn older_or_missing_record_is_ignored() {
         let mut rig = Rig::new();
         rig.store(&announced()).await;
         rig.watcher.look().await;
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_does_not_answer_makes_knowledge_old_and_a_watcher_that_runs_makes_it_new_again() {
+    async fn map_is_stale_while_the_server_is_silent_then_fresh() {
         let rig = Rig::new();
         let (stop, mut reader, elastic) = (CancellationToken::new(), rig.reader.clone(), rig.elastic.clone());
         let running = tokio::spawn(rig.watcher.run(stop.clone()));

@@ -104,7 +104,7 @@ mod tests {
     use crate::testkit::testing::{MemoryElastic, six_faces};
 
     #[tokio::test]
-    async fn records_go_where_the_placement_says_else_where_their_key_belongs() {
+    async fn records_go_to_the_placement_partition_or_that_of_the_key() {
         let elastic = MemoryElastic::for_map(&six_faces());
         let id = |id: &str| DocId::from_key(Some(id.as_bytes())).unwrap();
         let epoch = |n| Epoch::new(n).unwrap();
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn placements_that_carry_documents_are_read_although_one_answer_would_be_too_large() {
+    async fn placements_with_documents_are_read_in_parts() {
         let fetched =
             format!(r#"{{"pos":{},"partition":3,"fetched":"{}"}}"#, 1_u64 << 44 | 1, "x".repeat(1000));
         let stamp = SeqNo { seq_no: 1, primary_term: 1 };

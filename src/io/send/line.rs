@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_for_all_lines_lets_a_bare_id_stand_alone_if_it_needs_no_value() {
+    fn bare_id_is_valid_if_the_operation_needs_no_value() {
         assert_eq!(parsed("a", Some(Op::Touch)), wanted("a", "", Some(Op::Touch)));
         assert_eq!(parsed("{\"id\":\"a\"}", Some(Op::Delete)), wanted("a", "", Some(Op::Delete)));
         assert_eq!(problem("a", None), LineProblem::NoTab);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_is_told_what_is_wrong_with_it() {
+    fn bad_line_is_reported_with_its_reason() {
         assert_eq!(problem("{\"x\":1}", None), LineProblem::NoId("id".to_owned()));
         assert_eq!(problem("{\"id\":null}", None), LineProblem::IdKind("id".to_owned()));
         assert_eq!(problem("{\"id\":\"\"}", None), LineProblem::BadId(BadDocId::Empty));

@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn records_land_where_a_java_producer_would_put_them_with_values_and_headers() {
+    async fn records_are_partitioned_like_those_of_java_producers() {
         let broker = broker();
         let mut lines: Vec<String> = (0..50).map(|n| format!("{{\"id\":\"user-{n}\"}}")).collect();
         lines.extend(
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_bad_line_ends_the_run_after_what_came_before_it_is_delivered() {
+    async fn bad_line_ends_the_run_after_earlier_lines_are_delivered() {
         let broker = broker();
         let error = send_text(options(&broker), "a\t{}\nb\n c\t{}\n").await.unwrap_err();
         let SendError::BadLine { error, summary } = &error else { panic!("{error}") };
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn keep_going_counts_bad_lines_and_records_too_large_and_sends_the_rest() {
+    async fn keep_going_counts_bad_lines_and_sends_the_rest() {
         let broker = broker();
         let mut options = options(&broker);
         options.keep_going = true;

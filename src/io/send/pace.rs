@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_not_made_up_for_by_a_burst() {
+    fn pause_is_not_followed_by_a_burst() {
         let mut pace = pace(100);
         pace.next(Duration::ZERO);
         let now = Duration::from_secs(60);

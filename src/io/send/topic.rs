@@ -208,7 +208,7 @@ mod tests {
     use crate::testkit::testing::{MemoryElastic, six_faces};
 
     #[tokio::test]
-    async fn a_producer_with_a_fatal_error_is_not_waited_for() {
+    async fn fatal_producer_error_is_not_retried() {
         let broker = EmbeddedBroker::start().unwrap();
         broker.create_topic("t", 1).unwrap();
         let fatal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED;

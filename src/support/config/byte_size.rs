@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused_with_the_forms_that_are() {
+    fn invalid_size_is_refused_with_the_valid_forms() {
         for text in ["", "MiB", "1.5GiB", "-1", "64mib", "64M", "1 2MiB", "17179869184GiB", "0x10"] {
             let error = text.parse::<ByteSize>().unwrap_err();
             assert!(error.to_string().contains("64MiB"), "{text}");

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_in_an_address_is_refused_and_nothing_of_a_bad_address_is_repeated() {
+    fn password_in_address_is_refused_and_never_echoed() {
         assert_eq!("postgres://g:hunter2@h/d".parse::<DatabaseUrl>(), Err(BadDatabaseUrl::Password));
         for text in [
             "",

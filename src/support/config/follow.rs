@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_followed_is_taken_over_and_nothing_else() {
+    fn only_followed_keys_are_taken_over() {
         let (before, other) = (Config::default(), other());
         let next = before.following(&other, Process::Worker);
         let mut all = [FOLLOWED_BY_WORKERS, FOLLOWED_BY_ALL].concat();

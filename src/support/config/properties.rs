@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_promises_depend_on_wins_over_free_settings_which_win_over_advice() {
+    fn required_settings_override_free_ones_and_defaults() {
         let mut config = Config::default();
         config.kafka.properties = properties(&[
             ("enable.auto.commit", "true"),

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_is_told_from_the_network() {
+    fn loopback_differs_from_network_addresses() {
         for (text, loopback) in [
             ("http://127.8.0.1:9200", true),
             ("http://[::1]:9200", true),

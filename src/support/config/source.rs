@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_a_query_is_not_shown() {
+    fn query_string_is_not_shown() {
         for (text, shown) in [
             ("https://h/d/{id}", "https://h/d/{id}"),
             ("https://h/d?id={id}&key=hunter2", "https://h/d?id={id}&key=***"),
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_source_is_refused_and_not_repeated() {
+    fn invalid_source_is_refused_and_not_echoed() {
         for (text, expected) in [
             ("https://u:hunter2@h/{id}", BadSourceUrl::Credentials),
             ("https://h/hunter2", BadSourceUrl::IdPlace),

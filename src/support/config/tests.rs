@@ -78,7 +78,7 @@ fn the_file_in_the_repository_holds_every_key_once_under_a_comment() {
 }
 
 #[test]
-fn the_keys_that_are_commented_out_in_the_repository_file_have_values_of_the_right_type() {
+fn commented_out_keys_have_values_of_the_right_type() {
     let text = fs::read_to_string(repository_file()).unwrap();
     // Secrets are there twice, as themselves and in a file; the other group protocol's key is refused by rule.
     let left_out =
@@ -114,7 +114,7 @@ fn a_file_of_three_keys_is_a_configuration() {
 }
 
 #[test]
-fn what_a_file_must_say_is_asked_for_all_at_once() {
+fn all_missing_keys_are_reported_at_once() {
     let complaint = load("", &[]).unwrap_err().to_string();
     for key in
         ["kafka.brokers: required; for example [\"127.0.0.1:9092\"]", "kafka.topic", "elasticsearch.urls"]
@@ -230,7 +230,7 @@ fn keys_of_the_other_group_protocol_are_refused() {
 }
 
 #[test]
-fn a_secret_comes_from_its_file_without_the_new_line_at_the_end() {
+fn secret_file_is_read_without_its_final_newline() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("pw"), "hunter2\n").unwrap();
     let path = folder.path().join("geofold.toml");

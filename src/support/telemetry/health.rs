@@ -127,7 +127,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_poll_thread_that_falls_silent_is_not_alive_until_it_polls_again() {
+    fn silent_poll_thread_is_not_alive_until_it_polls() {
         let (clock, health) = health();
         clock.0.store(1000, Ordering::Relaxed);
         assert_eq!(health.alive(), Alive::Yes, "it has not begun");

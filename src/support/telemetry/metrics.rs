@@ -714,7 +714,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_rendered_is_what_the_catalogue_says() {
+    fn rendered_metrics_match_the_catalogue() {
         let metrics = Metrics::new().unwrap();
         metrics.partition(3);
         metrics.tally.partition(3);

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_name_or_quote_a_document_is_left_to_the_log() {
+    fn document_data_appears_only_in_the_log() {
         let events = recent(|| {
             let reason = "failed to parse field [age] in document with id 'anna-77'";
             tracing::error!(partition = 3, offset = 41, reason = %reason, "partition stopped");

@@ -47,11 +47,10 @@ use self::letters::Delivered;
 use self::schemas::Asking;
 pub use self::tally::Counting;
 use self::tally::{Sending, Tally};
-pub use self::turn::BATCHES_PER_REQUEST;
 use self::turn::BatchPermit;
 use super::budget::{CacheShare, Meter};
 use super::ledger::{Ledger, Settlement};
-use super::limits::{self, LimitsReader};
+use super::limits::{self, Batching, LimitsReader};
 use super::record::Record;
 use super::reread::Reread;
 use super::topic_watch::TopicReader;
@@ -153,21 +152,6 @@ pub struct WorkerContext {
     pub health: Arc<Health>,
     /// Where a reason to stop the whole worker goes.
     pub fatal: mpsc::UnboundedSender<Halt>,
-}
-
-/// Batching limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Batching {
-    /// Documents, at most.
-    pub max_documents: usize,
-    /// Bytes of folds, about.
-    pub max_bytes: usize,
-    /// How long a document may wait for company. All partitions send at the same moments, so far apart.
-    pub linger: Duration,
-    /// A partition whose oldest document is dirty for longer than this stops reading until it is written.
-    pub max_dirty_age: Duration,
-    /// After this long a batch sends nothing more.
-    pub deadline: Duration,
 }
 
 /// What the poll thread tells a partition task.

@@ -9,9 +9,6 @@ use std::sync::Arc;
 use futures::future::{BoxFuture, Fuse, FusedFuture, FutureExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Turns for each request that may be in flight: a batch sends one at a time, mostly, and thinks in between.
-pub const BATCHES_PER_REQUEST: usize = 2;
-
 /// What one partition has of them.
 pub(super) struct BatchPermit {
     turns: Arc<Semaphore>,

@@ -160,7 +160,7 @@ async fn an_instance_is_asked_for_its_role_with_a_session_token() {
 }
 
 #[tokio::test]
-async fn keys_are_fetched_again_before_they_end_and_used_to_the_end_if_that_fails() {
+async fn keys_are_renewed_early_and_used_until_they_expire() {
     let (calls, broken) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let (counted, breaks) = (calls.clone(), broken.clone());
     let url = serve(move |_, _, _| {
@@ -194,7 +194,7 @@ async fn keys_are_fetched_again_before_they_end_and_used_to_the_end_if_that_fail
 }
 
 #[test]
-fn a_refusal_says_what_to_do_and_who_is_not_known_is_told_from_who_may_not() {
+fn refusal_tells_unauthenticated_from_unauthorized() {
     let said = |status, text: &str| {
         let body = json!({ "message": text }).to_string();
         explain(status, body.as_bytes()).map(|(status, body)| (status, decode::error_body(&body).1))
@@ -233,7 +233,7 @@ fn a_refusal_says_what_to_do_and_who_is_not_known_is_told_from_who_may_not() {
 }
 
 #[test]
-fn what_is_signed_is_not_logged() {
+fn signature_is_not_logged() {
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
     impl std::io::Write for Lines {

@@ -55,7 +55,7 @@ async fn one_answer(answer: impl Fn() -> Response + Clone + Send + Sync + 'stati
 }
 
 #[tokio::test]
-async fn a_bulk_goes_out_as_ndjson_with_credentials_and_comes_back_decoded() {
+async fn bulk_is_sent_as_ndjson_with_credentials() {
     async fn bulk(request: Request) -> Response {
         assert_eq!(request.headers()["content-type"], "application/x-ndjson");
         assert_eq!(request.headers()["authorization"], "Basic dTpw");
@@ -97,7 +97,7 @@ async fn an_admin_call_takes_any_status_as_an_answer() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_not_an_answer() {
+async fn redirect_is_an_error() {
     let target = one_answer(|| "{}".into_response()).await;
     let url = one_answer(move || Redirect::permanent(&target).into_response()).await;
     let error = client(&options(&[&url])).bulk(&ops(), SOON).await.unwrap_err();
@@ -105,7 +105,7 @@ async fn a_redirect_is_not_an_answer() {
 }
 
 #[tokio::test]
-async fn no_answer_in_time_and_no_connection_are_told_apart() {
+async fn timeout_differs_from_connection_failure() {
     let slow = serve(Router::new().fallback(any(|| async {
         tokio::time::sleep(SOON).await;
     })))
@@ -245,7 +245,7 @@ async fn nobody() -> (std::net::SocketAddr, String) {
 }
 
 #[tokio::test]
-async fn a_dead_node_that_comes_back_is_asked_again_after_its_rest() {
+async fn recovered_node_is_used_after_its_pause() {
     let (alive, alive_url) = Node::start(200).await;
     let (address, dead_url) = nobody().await;
     let (client, clock, metrics) = watched(&[&dead_url, &alive_url]);
@@ -267,7 +267,7 @@ async fn a_dead_node_that_comes_back_is_asked_again_after_its_rest() {
 }
 
 #[tokio::test]
-async fn when_all_nodes_are_dead_the_first_that_comes_back_is_found_without_waiting_for_its_rest() {
+async fn first_recovered_node_is_used_at_once_if_all_were_dead() {
     let (address, first) = nobody().await;
     let (_, second) = nobody().await;
     let (client, _, metrics) = watched(&[&first, &second]);
@@ -283,7 +283,7 @@ async fn when_all_nodes_are_dead_the_first_that_comes_back_is_found_without_wait
 }
 
 #[tokio::test]
-async fn a_node_that_says_it_is_not_there_is_passed_over_and_one_that_is_busy_is_not() {
+async fn unavailable_node_is_skipped_and_busy_one_is_not() {
     for (status, is_down) in [(502, true), (503, true), (429, false), (500, false), (504, false)] {
         let (odd, odd_url) = Node::start(status).await;
         let (_alive, alive_url) = Node::start(200).await;
@@ -351,7 +351,7 @@ async fn a_name_is_looked_up_again_when_its_server_is_gone() {
 }
 
 #[tokio::test]
-async fn what_is_read_again_is_read_from_each_node_in_turn() {
+async fn repeated_reads_rotate_nodes() {
     let answering = |version: u64| {
         let body = format!(
             r#"{{"docs":[{{"found":true,"_version":{version},"_seq_no":1,"_primary_term":1,"_source":{{}}}}]}}"#

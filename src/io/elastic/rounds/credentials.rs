@@ -176,7 +176,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(30);
 
     #[test]
-    fn only_what_is_refused_again_and_again_without_a_success_lasts() {
+    fn only_repeated_refusals_without_success_are_permanent() {
         let mut refused = Refused::default();
         let mut lasts = |what: Option<Index>, now| refused.refused(what, at(now), PATIENCE).as_secs();
         assert_eq!(lasts(None, 100), 0);

@@ -149,7 +149,7 @@ mod tests {
     const NOW_AT_FAULT: Belief = Belief::IndexAtFault { is_news: true };
 
     #[test]
-    fn many_different_documents_refused_alike_are_the_index_s_fault_until_it_takes_one() {
+    fn equal_refusals_blame_the_index_until_one_succeeds() {
         let mut breaker = breaker(3);
         let index = Index::Meta;
         assert_eq!(breaker.refused(&index, &id(1), "a"), Belief::Believed);

@@ -180,7 +180,7 @@ fn status(status: u16, retry_after: Option<u64>) -> Reply {
 const DONE: BulkOutcome = BulkOutcome::Done { stamp: None };
 
 #[tokio::test(start_paused = true)]
-async fn only_failed_items_are_sent_again_and_outcomes_keep_their_order() {
+async fn only_failed_items_are_retried_and_order_is_kept() {
     let bench = bench(|call, ids| match call {
         0 => Ok(vec![item(201), item(429), item(409), item(503)]),
         1 => Ok(vec![item(201), item(429)]),
@@ -194,7 +194,7 @@ async fn only_failed_items_are_sent_again_and_outcomes_keep_their_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_round_is_cut_by_count_and_by_bytes_and_goes_out_side_by_side() {
+async fn round_is_split_by_count_and_bytes_and_sent_concurrently() {
     let mut bench = bench(|_, ids| all(ids, 200));
     bench.rounds.permits = Arc::new(Semaphore::new(3));
     assert_eq!(bench.rounds.bulk(ops("abcdefghi"), &lease(60)).await.unwrap(), vec![DONE; 9]);
@@ -210,7 +210,7 @@ async fn a_round_is_cut_by_count_and_by_bytes_and_goes_out_side_by_side() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_too_large_is_halved_down_to_the_one_that_is_refused() {
+async fn oversized_request_is_halved_down_to_the_refused_item() {
     let bench = bench(|_, ids| match ids {
         ids if ids.iter().any(|id| id == "c") => status(413, None),
         ids => all(ids, 200),
@@ -221,7 +221,7 @@ async fn a_request_that_is_too_large_is_halved_down_to_the_one_that_is_refused()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_too_large_is_asked_for_in_halves_and_refuses_nothing() {
+async fn oversized_response_is_split_and_refuses_nothing() {
     let large = || Err(CallError::TooLarge { bytes: 2, most: 1 });
     let bench = bench(move |call, ids| if call < 2 { large() } else { all(ids, 200) });
     assert_eq!(bench.rounds.bulk(ops("ab"), &lease(60)).await.unwrap(), [DONE, DONE]);
@@ -243,7 +243,7 @@ async fn a_slot_that_failed_is_looked_up_again_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_permit_is_kept_between_attempts_so_that_no_other_request_overtakes() {
+async fn permit_is_kept_between_attempts() {
     let bench = bench(|call, ids| if call < 3 { status(503, None) } else { all(ids, 200) });
     let (first, second) = (lease(60), lease(60));
     let (a, b) = tokio::join!(bench.rounds.bulk(ops("a"), &first), bench.rounds.bulk(ops("b"), &second));
@@ -296,7 +296,7 @@ async fn a_cancelled_lease_abandons_requests_and_ends_waits_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn credentials_that_stay_refused_halt_the_round_after_a_few_attempts() {
+async fn refused_credentials_halt_the_round_after_a_few_attempts() {
     let whole = bench(|_, _| status(401, None));
     let halted = whole.rounds.bulk(ops("ab"), &lease(60)).await;
     assert!(matches!(halted, Err(Halt::Unauthorized(_))), "{halted:?}");
@@ -386,7 +386,7 @@ fn bench_that_believes_two_refusals(
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_index_that_refuses_one_document_after_the_other_is_asked_again_until_it_takes_one() {
+async fn index_refusing_every_document_is_retried() {
     let start = tokio::time::Instant::now();
     let (bench, told) = bench_that_believes_two_refusals(move |_, ids| {
         all(ids, if start.elapsed() < Duration::from_secs(20) { 400 } else { 200 })
@@ -410,7 +410,7 @@ async fn requests_of_one_operation_that_are_refused_count_as_well() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_index_takes_makes_the_refusals_beside_it_the_documents_own() {
+async fn success_in_an_index_blames_refusals_on_documents() {
     let (bench, told) = bench_that_believes_two_refusals(|_, ids| {
         Ok(ids.iter().map(|id| item(if id == "d" { 200 } else { 400 })).collect())
     });
@@ -420,7 +420,7 @@ async fn what_an_index_takes_makes_the_refusals_beside_it_the_documents_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_attempt_comes_no_sooner_than_the_server_asked_for() {
+async fn retry_honours_retry_after() {
     let bench = bench(|call, ids| if call == 0 { status(429, Some(7)) } else { all(ids, 200) });
     assert_eq!(bench.rounds.bulk(ops("a"), &lease(60)).await.unwrap(), [DONE]);
     let times = bench.elastic.times();
@@ -428,7 +428,7 @@ async fn the_next_attempt_comes_no_sooner_than_the_server_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_with_too_few_items_is_no_answer() {
+async fn response_with_too_few_items_is_an_error() {
     let bench = bench(|call, ids| if call == 0 { Ok(vec![item(200)]) } else { all(ids, 200) });
     assert_eq!(bench.rounds.bulk(ops("ab"), &lease(60)).await.unwrap(), [DONE, DONE]);
     assert_eq!(bench.elastic.calls(), ["ab", "ab"]);
@@ -453,7 +453,7 @@ impl Bench {
 }
 
 #[tokio::test(start_paused = true)]
-async fn small_writes_that_come_while_one_is_under_way_go_together_in_the_next_request() {
+async fn small_writes_during_a_request_share_the_next_one() {
     let bench = bench_with_company(|_, ids| {
         Ok(ids.iter().map(|id| item(if id == "c" { 409 } else { 200 })).collect())
     });
@@ -494,7 +494,7 @@ async fn large_writes_and_reads_go_on_their_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn company_is_cut_by_count_and_what_does_not_fit_goes_beside_it() {
+async fn coalesced_bulk_is_split_by_count() {
     let bench = bench_with_company(|_, ids| all(ids, 200));
     bench.rounds.permits.add_permits(1);
     let lease = lease(60);
@@ -507,7 +507,7 @@ async fn company_is_cut_by_count_and_what_does_not_fit_goes_beside_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn company_holds_one_permit_and_waits_for_it() {
+async fn coalesced_writes_hold_one_permit() {
     let bench = bench_with_company(|_, ids| all(ids, 200));
     let lease = lease(60);
     tokio::join!(
@@ -520,7 +520,7 @@ async fn company_holds_one_permit_and_waits_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_refused_together_is_sent_again_one_by_one() {
+async fn refused_batch_is_retried_item_by_item() {
     let bench = bench_with_company(|_, ids| match ids {
         ids if ids.iter().any(|id| id == "c") => status(413, None),
         ids => all(ids, 200),
@@ -538,7 +538,7 @@ async fn what_is_refused_together_is_sent_again_one_by_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_item_that_is_sent_again_does_not_take_its_company_along() {
+async fn retried_item_is_sent_without_its_batch() {
     let bench = bench_with_company(|call, ids| match call {
         1 => Ok(vec![item(429), item(200)]),
         _ => all(ids, 200),
@@ -554,7 +554,7 @@ async fn an_item_that_is_sent_again_does_not_take_its_company_along() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_can_not_be_split_is_none_for_anybody() {
+async fn unsplittable_response_fails_all_writes() {
     let bench = bench_with_company(|call, ids| if call == 1 { Ok(vec![item(200)]) } else { all(ids, 200) });
     let lease = lease(60);
     let (_, b, c) = tokio::join!(
@@ -567,7 +567,7 @@ async fn an_answer_that_can_not_be_split_is_none_for_anybody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_is_cancelled_or_past_the_deadline_is_not_sent_with_others() {
+async fn cancelled_or_late_writes_are_not_coalesced() {
     for ends_at in [60_000, 80] {
         let bench = bench_with_company(|_, ids| all(ids, 200));
         let (ends_at, long) = (Instant::from_start(Duration::from_millis(ends_at)), lease(60));
@@ -594,7 +594,7 @@ async fn whoever_is_cancelled_or_past_the_deadline_is_not_sent_with_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_ever_behind_a_slow_request() {
+async fn slow_request_delays_other_writes_boundedly() {
     let mut bench = bench_with_company(|_, ids| all(ids, 200));
     let slow = bench.elastic.slow(9);
     bench.elastic = slow.clone();
@@ -613,7 +613,7 @@ async fn nobody_waits_for_ever_behind_a_slow_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_ends_without_an_answer_leaves_nobody_behind() {
+async fn failed_request_answers_all_waiting_writes() {
     let bench = bench_with_company(|call, ids| match call {
         0 => panic!("on purpose"),
         _ => all(ids, 200),

@@ -32,7 +32,7 @@ async fn no_more_schemas_are_kept_than_configured() {
 }
 
 #[tokio::test]
-async fn what_failed_is_asked_again_and_what_is_unknown_only_after_a_while() {
+async fn failure_is_retried_and_unknown_id_only_after_a_while() {
     let server = TestRegistry::start().await;
     let registry = open(&server, 10);
     server.be(500);
@@ -54,7 +54,7 @@ async fn what_failed_is_asked_again_and_what_is_unknown_only_after_a_while() {
 }
 
 #[tokio::test]
-async fn a_schema_that_comes_a_little_later_is_not_taken_for_unknown() {
+async fn late_schema_is_not_unknown() {
     let server = TestRegistry::start().await;
     let registry = open(&server, 10);
     let asking = tokio::spawn(async move { registry.schema(SchemaId(1)).await });
@@ -66,7 +66,7 @@ async fn a_schema_that_comes_a_little_later_is_not_taken_for_unknown() {
 }
 
 #[tokio::test]
-async fn what_one_reader_gave_up_another_gets() {
+async fn abandoned_fetch_is_taken_over() {
     let server = TestRegistry::start().await;
     server.put_avro(1, LONG);
     let registry = open(&server, 10);

@@ -16,7 +16,7 @@ async fn asked(settings: &SchemaRegistry, id: u32) -> Result<Result<Fetched, Unr
 }
 
 #[tokio::test]
-async fn a_schema_comes_with_all_that_it_refers_to_each_once_and_behind_its_own() {
+async fn schema_is_fetched_with_references_in_dependency_order() {
     let server = TestRegistry::start().await;
     let reference = |name: &str| json!({"name": name, "subject": format!("s/{name}"), "version": 3});
     server.put(
@@ -144,7 +144,7 @@ async fn credentials_do_not_follow_a_redirection() {
 }
 
 #[tokio::test]
-async fn a_registry_is_left_alone_for_as_long_as_it_asks_for() {
+async fn registry_retry_after_is_honoured() {
     let server = TestRegistry::start().await;
     server.be_with(429, RETRY_AFTER, "7");
     assert_eq!(asked(&server.settings(), 1).await.unwrap_err().retry_after, Some(Duration::from_secs(7)));
@@ -153,7 +153,7 @@ async fn a_registry_is_left_alone_for_as_long_as_it_asks_for() {
 }
 
 #[tokio::test]
-async fn a_registry_that_says_nothing_is_given_up_after_the_time_that_it_has() {
+async fn silent_registry_times_out() {
     // Connections are taken by the system, and nobody reads them.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let settings = SchemaRegistry {

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_configuration_file_shows_is_right() {
+    fn repository_configuration_is_valid() {
         assert_eq!(findings(&shown()), Vec::<String>::new());
         let jobs = toml::from_str::<crate::support::config::Distribution>(&shown()).unwrap().jobs;
         let gates: Vec<_> = jobs.iter().map(|job| (job.name.as_str(), job.has_gate())).collect();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mistake_is_found_and_no_secret_is_told() {
+    fn each_mistake_is_found_and_no_secret_is_shown() {
         let job = |more: &str| format!("jobs = [{{ name = \"a\", {more} }}]");
         for (section, expected) in [
             ("last_runs = \"memcached\"".to_owned(), "distribution.memcached: required"),

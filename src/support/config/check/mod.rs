@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_nothing_wrong_with_the_defaults() {
+    fn defaults_are_valid() {
         assert_eq!(findings_after(|_| ()), []);
     }
 
@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_but_should_be_known_is_a_warning() {
+    fn questionable_settings_are_warnings() {
         type Change = fn(&mut Config);
         let cases: &[(&str, Change)] = &[
             ("kafka.security_protocol", |c| {

@@ -100,13 +100,13 @@ mod tests {
     }
 
     #[test]
-    fn a_registry_that_is_told_where_it_is_is_enough() {
+    fn registry_url_is_enough() {
         assert_eq!(findings_after(|_| {}), []);
         assert_eq!(findings_after(registry), []);
     }
 
     #[test]
-    fn what_is_missing_or_contradicts_is_found() {
+    fn missing_or_contradictory_settings_are_found() {
         type Change = fn(&mut Config);
         let cases: [(Change, &str, &str); 11] = [
             (|c| c.schema_registry.urls.clear(), "schema_registry.urls", "required"),

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_refused_with_the_variable_that_asks_for_it() {
+    fn missing_driver_is_refused_with_its_variable() {
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4317");
         let error = wanted(&[endpoint, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]).unwrap_err().to_string();
         assert!(error.contains("OTEL_EXPORTER_OTLP_PROTOCOL is \"grpc\""), "{error}");

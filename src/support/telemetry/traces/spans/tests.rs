@@ -71,7 +71,7 @@ fn observer() -> Arc<dyn RoundsObserver> {
 }
 
 #[test]
-fn a_records_span_lasts_until_a_batch_has_done_it_and_each_of_its_batches_has_a_link_to_it() {
+fn record_span_ends_with_its_batch_and_batches_link_to_it() {
     const TOOK: Duration = Duration::from_millis(50);
     let (mut rig, entry) = (Rig::new(), entry("a"));
     rig.note("a", "vendor=x");
@@ -100,7 +100,7 @@ fn a_records_span_lasts_until_a_batch_has_done_it_and_each_of_its_batches_has_a_
 }
 
 #[test]
-fn what_went_wrong_is_said_where_it_did() {
+fn errors_name_the_failed_step() {
     let (mut rig, entry) = (Rig::new(), entry("a"));
     rig.note("a", "vendor=x");
     let traced = rig.traces.begin(std::slice::from_ref(&entry), observer());
@@ -130,7 +130,7 @@ fn so_many_spans_are_open_at_once_and_no_more() {
 }
 
 #[test]
-fn a_state_that_is_too_long_is_left_out_and_the_trace_goes_on() {
+fn oversized_tracestate_is_dropped_and_the_trace_continues() {
     let long: Vec<String> = (0..20).map(|n| format!("vendor{n}={}", "x".repeat(40))).collect();
     for (state, kept) in [("vendor=x", "vendor=x"), (&*long.join(","), "")] {
         let mut rig = Rig::new();
