@@ -20,11 +20,11 @@ use crate::io::elastic::{BulkOp, CallError, Elastic, Get, Index, WriteCondition}
 
 /// How long one request may take, at most.
 const LONGEST_REQUEST: Duration = Duration::from_secs(10);
-/// How often it is looked for claims that are due.
+/// Interval of checks for due claims.
 const RETRY: Duration = Duration::from_secs(1);
 /// How long a worker that stops waits for the last claims to be written.
 const LAST_REQUEST: Duration = Duration::from_secs(2);
-/// So often within one look a claim is read and written anew, if others write it at the same time.
+/// Maximum rewrites of a claim per check, if others write it concurrently.
 const ATTEMPTS: usize = 3;
 
 /// Takes claims for partition tasks. Cheap to clone.
@@ -38,11 +38,11 @@ pub struct Claims {
 #[derive(Debug)]
 struct Shared {
     slots: Mutex<BTreeMap<i32, (Slot, watch::Sender<Standing>)>>,
-    /// What owners that have ended leave behind, with the partition.
+    /// Claims of ended owners to write, with the partition.
     endings: Mutex<Vec<(i32, WriteCondition, Claim)>>,
-    /// Who claims, for people.
+    /// Display name of the owner.
     owner: Arc<str>,
-    /// Told when a claim has to be written.
+    /// Notified when a claim must be written.
     wanted: Notify,
     /// Part of every assignment's name.
     process: u64,
@@ -56,12 +56,12 @@ impl Shared {
 }
 
 impl Claims {
-    /// Every partition is claimed as soon as it is assigned, without anybody being asked: for tests.
+    /// For tests: claims every partition when it is assigned, without any request.
     pub fn unchecked(clock: Arc<dyn Clock>, deadline: Duration) -> Self {
         Self { shared: None, clock, deadline }
     }
 
-    /// Claims a partition that was just assigned, whose owner acts by this generation of the maps.
+    /// Claims a newly assigned partition whose owner acts by this generation of the maps.
     pub fn claim(&self, partition: i32, generation: u64) -> Claimed {
         let now = self.clock.now();
         let of = self.shared.clone().map(|shared| {
@@ -115,8 +115,7 @@ impl Claimed {
         }
     }
 
-    /// Whether a batch may begin: the claim that was taken then was confirmed no longer than a batch deadline ago, with this
-    /// generation.
+    /// Whether a batch may start: the claim `taken` was confirmed with this generation within the last batch deadline.
     pub fn is_confirmed(&self, taken: Option<Taken>, generation: u64) -> bool {
         if self.of.is_none() || sabotage::is(Sabotage::ClaimIsNotAsked) {
             return true;
@@ -128,8 +127,8 @@ impl Claimed {
             && standing.confirmed_at.is_some_and(|at| self.clock.now().since(at) <= self.max_age)
     }
 
-    /// The owner has ended in good order: nothing that it has sent is under way, and it sends nothing more. Whoever takes the
-    /// partition over does not wait for it then. It is told once; if that does not arrive, it is waited for.
+    /// Records that the owner has ended cleanly: nothing is in flight, and it sends nothing more, so that the next owner need
+    /// not wait for it. Sent once; if lost, the next owner waits.
     pub fn end(&self) {
         let Some((shared, assignment)) = &self.of else { return };
         let ending = match shared.slots().get(&self.partition) {
@@ -144,12 +143,12 @@ impl Claimed {
         }
     }
 
-    /// How the claim stands.
+    /// The current state of the claim.
     pub fn standing(&self) -> Standing {
         self.standing.borrow().clone()
     }
 
-    /// Waits until it stands differently, or was confirmed again.
+    /// Waits until the state changes or is confirmed again.
     pub async fn changed(&mut self) {
         if self.standing.changed().await.is_err() {
             std::future::pending().await
@@ -161,14 +160,14 @@ impl Drop for Claimed {
     fn drop(&mut self) {
         let Some((shared, assignment)) = &self.of else { return };
         let mut slots = shared.slots();
-        // It may be assigned anew already.
+        // The partition may be assigned again already.
         if slots.get(&self.partition).is_some_and(|(slot, _)| slot.assignment == *assignment) {
             slots.remove(&self.partition);
         }
     }
 }
 
-/// Asks the meta index, for all partitions of a worker.
+/// Reads and writes the claims of all partitions of a worker in the meta index.
 pub struct Keeper {
     elastic: Arc<dyn Elastic>,
     topic: String,
@@ -202,11 +201,11 @@ impl Keeper {
         (Self { elastic, topic: topic.to_owned(), timeout, retry, clock, shared }, claims)
     }
 
-    /// Keeps claims until told to stop, and leaves behind then what owners that have ended said last.
+    /// Keeps claims until `stop`, then writes the claims of ended owners.
     pub async fn run(self, stop: CancellationToken) {
         loop {
             self.look().await;
-            // Often, also where nothing is due for long: this clock stands still while the machine sleeps, and claims get old.
+            // Poll often even if nothing is due: this clock stops while the machine sleeps, and claims expire meanwhile.
             let pause = tokio::time::sleep(self.retry);
             let told = async {
                 tokio::time::sleep(self.retry / 8).await;
@@ -221,7 +220,7 @@ impl Keeper {
         }
     }
 
-    /// Reads and writes the claims that are due, once.
+    /// Reads and writes the due claims once.
     pub async fn look(&self) {
         self.leave().await;
         for _ in 0..ATTEMPTS {
@@ -272,7 +271,7 @@ impl Keeper {
         true
     }
 
-    /// Writes the claims that are due. Whether one of them was somebody else's, and should be read at once.
+    /// Writes the due claims. Returns whether a claim belongs to another owner and must be read at once.
     async fn write(&self) -> bool {
         let asked = self.clock.now();
         let mut writes = Vec::new();
@@ -320,7 +319,7 @@ impl Keeper {
         conflicts
     }
 
-    /// Writes what owners that have ended leave behind.
+    /// Writes the claims of ended owners.
     async fn leave(&self) {
         let endings =
             std::mem::take(&mut *self.shared.endings.lock().unwrap_or_else(PoisonError::into_inner));
@@ -329,7 +328,7 @@ impl Keeper {
             BulkOp::Index { index: Index::Meta, id, guard, source: claim.to_json() }
         };
         let ops: Vec<BulkOp> = endings.into_iter().map(op).collect();
-        // A conflict says that somebody has followed already.
+        // A conflict means that the next owner has claimed already.
         if !ops.is_empty()
             && let Err(error) = self.elastic.bulk(&ops, self.timeout.min(LAST_REQUEST)).await
         {
@@ -353,7 +352,7 @@ impl Keeper {
         Get { index: Index::Meta, id: claim_key(&self.topic, partition) }
     }
 
-    /// Changes a claim, unless the partition was taken away or assigned anew, and tells its task.
+    /// Changes a claim and notifies its task, unless the partition was revoked or assigned again.
     fn change(&self, partition: i32, assignment: &str, change: impl FnOnce(&mut Slot)) {
         if let Some((slot, sender)) = self.shared.slots().get_mut(&partition)
             && slot.assignment == assignment

@@ -11,17 +11,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::ids::DocId;
 
-/// That somebody owns a partition, and by which maps it acts.
+/// Ownership of a partition, and the generation of the maps by which the owner acts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     /// The generation of the record of the maps that the owner acts by.
     pub generation: u64,
-    /// Who, for people.
+    /// Display name of the owner.
     pub owner: String,
     /// The longest `batch.deadline` of all that may still act on the partition, in milliseconds: the owner's own, and that
     /// of earlier owners until twice their deadline has passed.
     pub deadline_ms: u64,
-    /// Tells the assignment from every other one, those of the same worker included.
+    /// Unique per assignment, also within a worker.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub assignment: String,
     /// The owner has ended in good order and sends nothing more: for so many milliseconds from then on earlier owners may
@@ -36,13 +36,13 @@ impl Claim {
         Duration::from_millis(self.deadline_ms)
     }
 
-    /// For how long anybody may act who had the partition before, from when this claim is taken over: a zombie's claim was
-    /// confirmed no later than that, its last batch begins within a deadline, and ends within another.
+    /// How long earlier owners may still act after this claim is taken over: a zombie's claim was confirmed before that, its
+    /// last batch begins within one deadline and ends within another.
     pub fn zombies(&self) -> Duration {
         self.ended_ms.map_or(self.deadline().saturating_mul(2), Duration::from_millis)
     }
 
-    /// As it is stored.
+    /// The stored form.
     pub fn to_json(&self) -> Bytes {
         // Serializing strings and numbers into a Vec cannot fail.
         serde_json::to_vec(self).unwrap_or_default().into()

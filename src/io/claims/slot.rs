@@ -13,7 +13,7 @@ use super::record::Claim;
 use crate::base::clock::Instant;
 use crate::io::elastic::{SeqNo, WriteCondition};
 
-/// What a partition task knows of its claim.
+/// A claim as its partition task sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Standing {
     /// Just before the request was sent that confirmed the claim last.
@@ -22,7 +22,7 @@ pub struct Standing {
     pub generation: u64,
     /// Since when the partition is claimed; taken again, it is another time.
     pub taken: Option<Taken>,
-    /// Who holds the claim instead, for people.
+    /// Display name of the owner that holds the claim instead.
     pub lost_to: Option<String>,
 }
 
@@ -51,7 +51,7 @@ struct Earlier {
     zombies: Duration,
 }
 
-/// What is in the meta index.
+/// A claim as found in the meta index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Found {
     pub claim: Claim,
@@ -72,7 +72,7 @@ pub(super) struct Slot {
     stamp: Option<SeqNo>,
     /// Whom it is being taken from; kept until it is known whether that was carried out.
     taking_from: Option<Earlier>,
-    /// Somebody else's claim, and since when it was not renewed.
+    /// Another owner's claim, and since when it was not renewed.
     other: Option<(SeqNo, Instant)>,
 }
 
@@ -90,7 +90,7 @@ impl Slot {
         }
     }
 
-    /// When there is something to ask or to write.
+    /// When the next read or write is due.
     pub fn due_at(&self) -> Instant {
         match self.standing.confirmed_at {
             Some(at) if self.stamp.is_some() && self.standing.generation == self.generation => {
@@ -105,7 +105,7 @@ impl Slot {
         self.stamp.is_none()
     }
 
-    /// Takes in what a read found; [`Slot::write`] says what follows from it.
+    /// Records the result of a read; then call [`Slot::write`].
     pub fn found(&mut self, found: Option<Found>, now: Instant) {
         let silent_for = |slot: &Self, stamp: SeqNo| match slot.other {
             Some((seen, since)) if seen == stamp => now.since(since),
@@ -120,7 +120,7 @@ impl Slot {
                 if silence == Duration::ZERO {
                     self.other = Some((stamp, now));
                 }
-                // Whoever held it and lost it, or comes so late, may be the zombie. One that is alive renews its claim.
+                // A silent holder may be the zombie; a live one renews its claim.
                 let is_new = self.standing.taken.is_none() && now.since(self.assigned_at) <= self.deadline;
                 if is_new || silence > self.deadline.max(claim.deadline()) {
                     self.taking_from = Some(Earlier { deadline: claim.deadline(), zombies: claim.zombies() });
@@ -131,13 +131,13 @@ impl Slot {
             }
             None => {
                 self.other = None;
-                // Whoever has sent anything had claimed it before that.
+                // Every owner claims before it sends anything.
                 self.taking_from = Some(Earlier { deadline: Duration::ZERO, zombies: Duration::ZERO });
             }
         }
     }
 
-    /// The claim to write, and on which condition; `None` while it is somebody else's.
+    /// The claim to write and its write condition; `None` while another owner holds it.
     pub fn write(&self, owner: &str, now: Instant) -> Option<(WriteCondition, Claim)> {
         let guard = match (self.stamp, self.taking_from, self.other) {
             (Some(stamp), _, _) => WriteCondition::Unchanged(stamp),
@@ -173,7 +173,7 @@ impl Slot {
         Some((guard, Claim { ended_ms: Some(ended_ms), ..claim }))
     }
 
-    /// The claim was written with this generation; it was sent at `asked`, and it is `now`.
+    /// Records a successful write with this generation, sent at `asked`.
     pub fn written(&mut self, generation: u64, stamp: Option<SeqNo>, asked: Instant, now: Instant) {
         // Without the state that it left it has to be read again.
         self.stamp = stamp;

@@ -1,10 +1,10 @@
-//! What can go wrong with a database: what was being done, with which one, and what to do.
+//! Database errors: what was being done, to which database, and what to do next.
 
 use std::time::Duration;
 
 use thiserror::Error;
 
-/// Something did not work. Nothing of it happened, unless a commit failed: then nobody knows.
+/// A failed operation. Nothing of it was applied; after a failed commit that is unknown.
 #[derive(Debug, Error)]
 #[error("{doing} in the database {name}: {failure}; {}", failure.advice())]
 pub struct DatabaseError {
@@ -13,19 +13,19 @@ pub struct DatabaseError {
     failure: Failure,
 }
 
-/// What did not work.
+/// The reason of a failure.
 #[derive(Debug, Error)]
 pub enum Failure {
-    /// The database, or the way to it, said no.
+    /// The database or the connection refused.
     #[error("{0}")]
     Refused(Box<sqlx::Error>),
-    /// Nothing was said in time.
+    /// No response in time.
     #[error("no answer in {}", humantime::format_duration(*.0))]
     NoAnswer(Duration),
-    /// The transaction had met an error before.
+    /// An earlier error ended the transaction.
     #[error("the transaction is over")]
     Over,
-    /// What is there was not written by this geofold.
+    /// Data that this version of geofold did not write.
     #[error("cannot be read: {0}")]
     Unreadable(String),
     /// Its tables were made by a later version of geofold.
@@ -51,13 +51,13 @@ impl From<sqlx::Error> for Failure {
 enum Kind {
     /// It passes: a restart, a conflict, a full disk.
     Passing,
-    /// Who geofold is to the server, or what it may do there.
+    /// Authentication or permissions.
     Access,
-    /// There is no such database, or no such file.
+    /// The database or file does not exist.
     Missing,
     /// The two sides do not agree on TLS.
     Tls,
-    /// What waiting does not mend.
+    /// Permanent errors of other kinds.
     Other,
 }
 
@@ -100,7 +100,7 @@ impl Failure {
     }
 }
 
-/// PostgreSQL's codes have five characters, SQLite's are numbers whose last byte is the kind.
+/// Classifies a code: PostgreSQL's has five characters; SQLite's is a number whose last byte is the kind.
 fn of_code(code: &str) -> Kind {
     if code.len() == 5 && !code.starts_with('-') {
         return match (&code[..2], code) {
@@ -135,7 +135,7 @@ impl DatabaseError {
         Self { name: name.to_owned(), doing, failure }
     }
 
-    /// Whether a value that was given is what the server cannot work with (SQLSTATE class 22).
+    /// Whether the server refused a supplied value (SQLSTATE class 22).
     pub fn is_of_a_value(&self) -> bool {
         match &self.failure {
             Failure::Refused(error) => matches!(
@@ -145,7 +145,7 @@ impl DatabaseError {
         }
     }
 
-    /// Whether it may be gone when the same is tried again: a server that restarts, a conflict, a full disk.
+    /// Whether a retry may succeed: restart of the server, conflict, full disk.
     pub fn is_passing(&self) -> bool {
         self.failure.kind() == Kind::Passing
     }

@@ -1,11 +1,11 @@
-//! Tables, made and changed in numbered steps that each happen once, in one transaction, whoever comes first.
+//! Creates and changes tables in numbered steps. Each runs once, in one transaction, whichever process is first.
 
 use super::{Database, DatabaseError, Failure, Lock, Sql, Value};
 
 /// One change of the tables.
 #[derive(Debug, Clone, Copy)]
 pub struct Step {
-    /// What it is for, for people who look into `geofold_schema`.
+    /// Description, shown in `geofold_schema`.
     pub name: &'static str,
     /// Its statements, in order.
     pub statements: &'static [Sql],
@@ -15,7 +15,7 @@ pub struct Step {
 /// released does not change.
 #[derive(Debug, Clone, Copy)]
 pub struct Migrations {
-    /// Whose tables: "counts".
+    /// The group of tables: "counts".
     pub tables: &'static str,
     /// The steps.
     pub steps: &'static [Step],

@@ -33,9 +33,9 @@ use crate::base::retry::RetryPolicy;
 use crate::support::config::counts::Database as Config;
 use crate::support::config::database_url::{DatabaseUrl, PostgresUrl, SslMode};
 
-/// Rows in one statement, at most: a large change is made in several, each of which ends in a time that can be told.
+/// Maximum rows per statement: larger changes are split, so that each statement ends in a predictable time.
 const ROWS_PER_STATEMENT: usize = 5_000;
-/// How much longer than the server an answer is waited for: the server gives up first, and says so.
+/// Extra client timeout: the server times out first and reports why.
 const GRACE: Duration = Duration::from_secs(2);
 /// Between attempts to open a file of SQLite that others open, too.
 const REOPEN: RetryPolicy =
@@ -102,7 +102,7 @@ impl Column<'_> {
     }
 }
 
-/// What only one transaction of a database may do at a time.
+/// Advisory locks: one transaction per database at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lock {
     /// Change tables.
@@ -132,7 +132,7 @@ impl Database {
         &self.name
     }
 
-    /// Begins a transaction. With SQLite it is the only one that writes until it is over.
+    /// Starts a transaction. On SQLite it is the only writer until it ends.
     ///
     /// `doing` says what for, in errors: "merging increments".
     pub async fn begin(&self, doing: &'static str) -> Result<Transaction, DatabaseError> {
@@ -183,13 +183,13 @@ impl Database {
                 Pool::Sqlite(pool) => pool.close().await,
             }
         };
-        // What is not closed by then ends with the process.
+        // Connections that are still open end with the process.
         let _ = tokio::time::timeout(GRACE, close).await;
     }
 }
 
-/// Several processes may open a file at once. Where one of them makes it, or the last one closes it, SQLite refuses the others
-/// without waiting for as long as it was told to; so it is asked again for as long as that.
+/// Opens a SQLite file, with retries up to its timeout: while another process creates the file, or the last one closes it,
+/// SQLite refuses without waiting.
 async fn open_sqlite(config: &Config, path: &Path, name: &str) -> Result<SqlitePool, DatabaseError> {
     let options = SqliteConnectOptions::new()
         .filename(path)
@@ -450,12 +450,12 @@ impl Transaction {
         Ok(())
     }
 
-    /// What a row's cell is, with an error that says what was being done.
+    /// Unwraps a cell, with an error that says what was being done.
     pub fn cell<T>(&self, cell: Result<T, sqlx::Error>) -> Result<T, DatabaseError> {
         cell.map_err(|error| DatabaseError::new(&self.name, self.doing, error))
     }
 
-    /// For what was read, and is not what this geofold writes.
+    /// The error for data that this version of geofold does not write.
     pub fn unreadable(&self, what: String) -> DatabaseError {
         DatabaseError::with(&self.name, self.doing, Failure::Unreadable(what))
     }
@@ -497,7 +497,7 @@ impl Transaction {
         self.end_if_failed(done)
     }
 
-    /// After an error the transaction is over, so that nobody commits half of it.
+    /// An error ends the transaction, so that half of it is never committed.
     fn end_if_failed<T>(&mut self, result: Result<T, Failure>) -> Result<T, DatabaseError> {
         result.map_err(|failure| {
             self.abandon();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{BulkAnswer, BulkOp, CallError, Found, GetAnswer, ItemError, SeqNo};
 
-/// What became of one bulk operation.
+/// Outcome of one bulk operation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BulkVerdict {
     /// Carried out.
@@ -29,20 +29,20 @@ pub enum BulkVerdict {
     Unauthorized(ItemError),
 }
 
-/// What became of one slot of an `_mget`.
+/// Outcome of one slot of an `_mget`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GetVerdict {
     /// It is there.
     Found(Found),
     /// It is not there.
     Missing,
-    /// It could not be looked up.
+    /// The lookup failed.
     Again(ItemError),
     /// geofold may not read it.
     Unauthorized(ItemError),
 }
 
-/// What to do about a request that brought no usable answer.
+/// How to handle a request without a usable response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallVerdict {
     /// The same again.
@@ -56,8 +56,7 @@ pub enum CallVerdict {
     Unauthorized,
 }
 
-/// Error types that blame the state of the index or of the cluster, whatever status they come with. Their operations
-/// are tried again until somebody has dealt with it.
+/// Error types that blame the index or cluster, whatever the status. Their operations are retried until that is fixed.
 const NOT_THE_DOCUMENT: &[&str] = &[
     // 403, or 429 above the flood-stage disk watermark.
     "cluster_block_exception",
@@ -67,18 +66,18 @@ const NOT_THE_DOCUMENT: &[&str] = &[
     // 404, 400 with auto-creation off.
     "index_not_found_exception",
     "shard_not_found_exception",
-    // 400: no room for the shards of an index to be created.
+    // 400: the cluster's shard limit does not allow creating the index.
     "validation_exception",
     // 400: two requests created the index at once.
     "resource_already_exists_exception",
-    // 400: somebody made routing required in the mapping.
+    // 400: the mapping requires routing.
     "routing_missing_exception",
     "process_cluster_event_timeout_exception",
     "snapshot_in_progress_exception",
 ];
 
-/// How reasons of an `illegal_argument_exception` (400) begin that blame the index: they have no type of their own. Only
-/// beginnings, since what follows may quote a document.
+/// Prefixes of `illegal_argument_exception` reasons (400) that blame the index; they have no type of their own. Only prefixes:
+/// what follows may quote a document.
 const NOT_THE_DOCUMENT_REASONS: &[&str] = &[
     "pipeline with id [",
     "no write index is defined for alias [",

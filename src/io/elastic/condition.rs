@@ -3,7 +3,7 @@
 
 use super::{BulkOp, SeqNo, WriteCondition};
 
-/// On which condition a write is carried out. `V` is a version, `S` the state that compare-and-set looks at.
+/// The condition of a write. `V` is a version, `S` the state that compare-and-set compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition<V, S> {
     /// None; the version counts up.
@@ -18,7 +18,7 @@ pub enum Condition<V, S> {
     Unchanged(S),
 }
 
-/// What counts up where no version comes with the write.
+/// Versions that increase when a write brings none.
 pub trait Version: Copy + PartialOrd {
     /// That of a document that was never there.
     const FIRST: Self;
@@ -121,7 +121,7 @@ mod tests {
             (ExternalOrEqual(7), Some(7), Some('a'), Some(7)),
             (Unchanged('a'), Some(7), Some('a'), Some(8)),
             (Unchanged('b'), Some(7), Some('a'), None),
-            // A tombstone: versions go on from it, and it is no document.
+            // A tombstone keeps the version but is no document.
             (Absent, Some(7), None, Some(8)),
             (External(7), Some(7), None, None),
             (External(8), Some(7), None, Some(8)),

@@ -16,11 +16,11 @@ use serde_json::value::RawValue;
 use super::{AdminAnswer, BulkAnswer, CallError, Found, GetAnswer, ItemError, SeqNo};
 use crate::core::decode::on_one_line;
 
-/// Longest `reason` that is kept of an error, in bytes: reasons may quote documents, and thousands may fail at once.
+/// Maximum bytes kept of an error's `reason`: reasons may quote documents, and thousands may fail at once.
 const MAX_REASON_BYTES: usize = 300;
 /// Longest `kind` that is kept of an error, in bytes.
 const MAX_KIND_BYTES: usize = 100;
-/// How much is kept of a body that is not Elasticsearch's, in bytes.
+/// Maximum bytes kept of a body that is not Elasticsearch's.
 const MAX_FOREIGN_BYTES: usize = 200;
 
 /// Decodes the answer to a `_bulk` of `expected` operations.
@@ -38,9 +38,8 @@ pub fn bulk_answer(body: &[u8], expected: usize) -> Result<Vec<BulkAnswer>, Call
     Ok(items.into_iter().map(BulkItem::into_answer).collect())
 }
 
-/// The answers, if the body is, byte for byte, what Elasticsearch answers when every operation has succeeded. That is nearly
-/// always so, and looking for nothing else takes a fraction of the time that a parser needs. Anything else is `None`, and
-/// left to the parser.
+/// Fast path: decodes exactly the bytes with which Elasticsearch answers when every operation succeeds, which is the usual case
+/// and takes a fraction of a parser's time. `None` for anything else; the caller then parses.
 fn all_successful(body: &[u8], expected: usize) -> Option<Vec<BulkAnswer>> {
     const ACTIONS: [&[u8]; 3] = [br#"{"index":{"#, br#"{"create":{"#, br#"{"delete":{"#];
     let mut rest = body.strip_prefix(br#"{"errors":false,"items":["#)?;
@@ -64,7 +63,7 @@ fn all_successful(body: &[u8], expected: usize) -> Option<Vec<BulkAnswer>> {
     (rest == b"]}").then_some(answers)
 }
 
-/// A number without sign, fraction and exponent, and what follows it. `None` too if it has more digits than surely fit.
+/// An unsigned integer and the rest. `None` also if it has too many digits.
 fn natural(text: &[u8]) -> Option<(u64, &[u8])> {
     const MAX_DIGITS: usize = 18;
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -88,8 +87,8 @@ pub fn mget_answer(body: &[u8], expected: usize) -> Result<Vec<GetAnswer>, CallE
     Ok(docs.into_iter().map(GetSlot::into_answer).collect())
 }
 
-/// What the body of an unsuccessful request says: `error.type` and `error.reason`. The type is empty where the body is
-/// not Elasticsearch's error object, as that of a proxy.
+/// `error.type` and `error.reason` of a failed request. The type is empty if the body is not Elasticsearch's error object (a
+/// proxy's, for example).
 pub fn error_body(body: &[u8]) -> (String, String) {
     #[derive(Deserialize)]
     struct Body<'a> {
@@ -100,7 +99,7 @@ pub fn error_body(body: &[u8]) -> (String, String) {
         let ItemError { kind, reason, .. } = error.into_item_error(0);
         return (kind, reason);
     }
-    // Cut before the lossy conversion: what a proxy sends may be large.
+    // Cut before the lossy conversion: a proxy's body may be large.
     let start = &body[..body.len().min(MAX_FOREIGN_BYTES)];
     (String::new(), shorten(&String::from_utf8_lossy(start), MAX_FOREIGN_BYTES))
 }
@@ -149,8 +148,7 @@ fn stamp(seq_no: Option<i64>, primary_term: Option<i64>) -> Option<SeqNo> {
     Some(SeqNo { seq_no, primary_term })
 }
 
-/// `{"index":{"status":201,…}}`; the action's name (index, create, update, delete) tells nothing that the operation does
-/// not.
+/// `{"index":{"status":201,…}}`; the action's name (index, create, update, delete) is ignored, since the operation is known.
 struct BulkItem<'a>(BulkResult<'a>);
 
 #[derive(Deserialize)]
@@ -231,7 +229,8 @@ impl GetSlot<'_> {
                     .to_owned(),
             });
         };
-        // As it is written back: a line break would end the operation (an adopted document may be pretty-printed).
+        // On one line, as it will be written back: a line break would end the bulk operation (adopted documents may be
+        // pretty-printed).
         let source = on_one_line(Bytes::copy_from_slice(source.get().as_bytes()));
         GetAnswer::Found(Found { version, stamp, source })
     }
@@ -252,7 +251,7 @@ impl ErrorBody<'_> {
         while let Some(error) = cause
             && reason.len() < MAX_REASON_BYTES
         {
-            // A wrapping exception often repeats the text of what it wraps.
+            // A wrapping exception often repeats the text of its cause.
             if !error.reason.is_empty() && !reason.contains(&*error.reason) {
                 reason = shorten(&format!("{reason}: {}", error.reason), MAX_REASON_BYTES);
             }
@@ -317,7 +316,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for ErrorBody<'a> {
     }
 }
 
-/// What Elasticsearch says about an error, in one line.
+/// Elasticsearch's error on one line.
 pub(crate) fn reason(answer: &AdminAnswer) -> String {
     let error = &answer.body["error"];
     let text = |value: &serde_json::Value| value.as_str().map(|text| text.replace('\n', " "));

@@ -17,8 +17,8 @@ use crate::base::sabotage::{self, Sabotage};
 /// 20 digits each), with both line breaks.
 const ACTION_BYTES: usize = 128;
 
-/// Where an `_mget` body is posted to. Deliberately without `filter_path`: a filter makes Elasticsearch parse and write
-/// each `_source` anew, which costs time and changes its bytes (`1.10` comes back as `1.1`).
+/// Path of `_mget`. Deliberately without `filter_path`: with a filter Elasticsearch parses and rewrites each `_source`, which
+/// costs time and changes bytes (`1.10` becomes `1.1`).
 pub const MGET_PATH: &str = "/_mget?realtime=true";
 
 /// An `_mget` body.
@@ -187,7 +187,7 @@ fn needs_escape(byte: u8) -> bool {
     byte < 0x20 || byte == b'"' || byte == b'\\'
 }
 
-/// The size of what [`put_escaped`] writes, at most.
+/// Upper bound of the bytes that [`put_escaped`] writes.
 fn escaped_len(text: &str) -> usize {
     text.len() + 5 * text.bytes().filter(|&byte| needs_escape(byte)).count()
 }

@@ -40,14 +40,14 @@ pub use crate::base::requests::{
 /// A whole request that brought no usable answer.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CallError {
-    /// An answer with an HTTP status other than success.
+    /// A response with an HTTP status other than success.
     #[error("elasticsearch answered {status}: {reason}")]
     Status {
         /// The HTTP status.
         status: u16,
         /// `error.type` where the body is Elasticsearch's own error object; empty where a proxy answered.
         kind: String,
-        /// What the body says, shortened.
+        /// The body's error, shortened.
         reason: String,
         /// The `Retry-After` header, if it was there.
         retry_after: Option<Duration>,
@@ -58,7 +58,7 @@ pub enum CallError {
     /// No answer in time; the request may or may not have been carried out.
     #[error("elasticsearch did not answer within {0:?}")]
     Timeout(Duration),
-    /// Not sent: there are no credentials to sign it with.
+    /// Not sent: no credentials to sign it with.
     #[error("the request to elasticsearch could not be signed: {0}")]
     Unsigned(String),
     /// An answer that was not read because of its size. The same request would bring the same answer again; its halves
@@ -67,12 +67,12 @@ pub enum CallError {
         "elasticsearch's answer has {bytes} bytes, and no more than {most} are read; ask for fewer documents at once"
     )]
     TooLarge {
-        /// What the server announced.
+        /// The announced `Content-Length`.
         bytes: u64,
         /// The bound.
         most: u64,
     },
-    /// An answer of another shape than asked for, or with another number of items.
+    /// A response of another shape or item count than requested.
     #[error("unusable answer from elasticsearch: {0}")]
     Undecodable(String),
 }
@@ -103,12 +103,12 @@ pub struct AdminCall {
     pub body: Option<Value>,
 }
 
-/// What came back from an [`AdminCall`]: any status that the server itself gave.
+/// Response to an [`AdminCall`], with any status that the server itself sent.
 #[derive(Debug, Clone)]
 pub struct AdminAnswer {
     /// HTTP status.
     pub status: u16,
-    /// The body; `Null` where there is none or it is no JSON.
+    /// The body; `Null` if missing or no JSON.
     pub body: Value,
 }
 
@@ -121,7 +121,7 @@ pub trait Elastic: Send + Sync {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<GetAnswer>, CallError>>;
 
-    /// Reads the same again, for the `look`th time: each time from another node, until all were asked. 0: from any.
+    /// Repeats a read, for the `look`th time, each time on another node until all were used. 0: any node.
     fn mget_again<'a>(
         &'a self,
         gets: &'a [Get],

@@ -1,4 +1,4 @@
-//! Which node to ask next: round robin, with a rest for nodes that do not answer. Pure: time is passed in.
+//! Node selection: round robin; nodes that do not answer are skipped for a while. Pure: time is passed in.
 //!
 //! A node that fails rests for a second; each further failure without a success in between doubles that, up to half a
 //! minute. While others answer, a resting node is passed over. After its rest it is on trial: one request is sent to it,
@@ -28,7 +28,7 @@ struct Node {
     /// In a row.
     failures: u32,
     rests_until: Option<Instant>,
-    /// It rests because one request is under way that will tell.
+    /// Skipped because one trial request is in flight.
     on_trial: bool,
 }
 
@@ -39,18 +39,18 @@ impl Node {
 }
 
 impl Nodes {
-    /// `count` nodes (at least one) of which nothing is known yet.
+    /// `count` nodes (at least one), all in unknown state.
     pub fn new(count: usize) -> Self {
         Self { nodes: vec![Node::default(); count.max(1)], next: 0 }
     }
 
-    /// The node to ask now: the next one that does not rest, else the one that rests least long.
+    /// The next available node, else the one that becomes available first.
     pub fn pick(&mut self, now: Instant) -> usize {
         self.pick_for(0, now)
     }
 
-    /// The node to ask for the same thing again, for the `look`th time: each time another one, until all were asked. One that rests
-    /// is passed over like by [`Nodes::pick`].
+    /// The node for the `look`th repetition of a read: another one each time, until all were used. Skips nodes like
+    /// [`Nodes::pick`].
     pub fn pick_for(&mut self, look: usize, now: Instant) -> usize {
         let count = self.nodes.len();
         if look > 0 {
@@ -69,13 +69,13 @@ impl Nodes {
         picked
     }
 
-    /// The node answered. Whether that is news: it had failed before.
+    /// Records a success. Returns whether the node had failed before.
     pub fn succeeded(&mut self, node: usize) -> bool {
         std::mem::take(&mut self.nodes[node]).failures > 0
     }
 
-    /// The node did not answer. Requests that fail side by side are one failure: those that come back while the node
-    /// rests say nothing new. How long it rests, if it rests from now on.
+    /// Records a failure. Concurrent failures count once: those that arrive while the node is skipped change nothing. Returns
+    /// for how long it is skipped from now on.
     pub fn failed(&mut self, node: usize, now: Instant) -> Option<Duration> {
         let node = &mut self.nodes[node];
         if node.rests(now) && !node.on_trial {
@@ -90,7 +90,7 @@ impl Nodes {
         Some(rest)
     }
 
-    /// How many nodes answered last (or were not asked yet), and how many did not.
+    /// Nodes whose last request succeeded (or that were not used yet), and the others.
     pub fn up_and_down(&self) -> (usize, usize) {
         let down = self.nodes.iter().filter(|node| node.failures > 0).count();
         (self.nodes.len() - down, down)
@@ -123,10 +123,10 @@ mod tests {
         assert_eq!(nodes.up_and_down(), (1, 1));
         let mut turns = |now| (0..3).map(|_| nodes.pick(at(now))).collect::<Vec<_>>();
         assert_eq!(turns(1_000), [0, 1, 1]);
-        // Given up by who sent it: nobody will ever say how it ended.
+        // The sender dropped the request: its result never arrives.
         assert_eq!(turns(60_999), [1, 1, 1]);
         assert_eq!(turns(61_000), [0, 1, 1]);
-        // The trial fails: the next rest is longer. What fails beside it says nothing new.
+        // The trial fails: the next pause is longer. Concurrent failures change nothing.
         assert_eq!(nodes.failed(0, at(61_500)), Some(2 * FIRST_REST));
         assert_eq!(nodes.failed(0, at(61_500)), None);
         assert_eq!((0..2).map(|_| nodes.pick(at(63_499))).collect::<Vec<_>>(), [1, 1]);
@@ -140,7 +140,7 @@ mod tests {
     fn who_asks_again_asks_every_node_that_answers() {
         let mut nodes = Nodes::new(3);
         let looks = |now, nodes: &mut Nodes| -> Vec<_> {
-            // What others ask in between does not matter.
+            // Requests in between do not matter.
             (1..=3).map(|look| (nodes.pick(now), nodes.pick_for(look, now)).1).collect()
         };
         assert_eq!(looks(at(0), &mut nodes), [1, 2, 0]);

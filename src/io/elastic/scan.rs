@@ -17,7 +17,7 @@ use crate::base::ids::DocId;
 /// How long the server keeps the point in time from one page to the next.
 pub const KEEP_ALIVE: &str = "5m";
 
-/// What to read, and how.
+/// Options of a scan.
 #[derive(Debug, Clone)]
 pub struct ScanOptions {
     /// Documents of one page, 10,000 at most.
@@ -26,7 +26,7 @@ pub struct ScanOptions {
     pub timeout: Duration,
     /// The only fields of each document to read, as dotted paths; all of it if there are none.
     pub fields: Vec<String>,
-    /// The only documents to read, as a query of Elasticsearch; all of them if there is none.
+    /// Query that selects the documents; all if `None`.
     pub query: Option<Value>,
 }
 
@@ -39,7 +39,7 @@ pub struct Hit {
     pub id: DocId,
     /// `_version`.
     pub version: u64,
-    /// `_source`, or the fields that were asked for.
+    /// `_source`, or the requested fields.
     pub source: Value,
 }
 
@@ -54,7 +54,7 @@ pub enum ScanError {
         /// Why not.
         error: CallError,
     },
-    /// Elasticsearch said no.
+    /// Elasticsearch refused.
     #[error("cannot scan {names}: elasticsearch answered {status}: {reason}")]
     Refused {
         /// What was to be scanned.
@@ -136,7 +136,7 @@ impl<'a> Scan<'a> {
         Ok(page)
     }
 
-    /// Gives the documents of the next page to `each`, without making anything of them. `false`: there are no more.
+    /// Passes the raw documents of the next page to `each`. `false`: end of the scan.
     pub async fn next_page(
         &mut self,
         mut each: impl FnMut(RawHit<'_>) -> Result<(), ScanError>,
@@ -171,7 +171,7 @@ impl<'a> Scan<'a> {
         };
         let answer: RawAnswer<'_> =
             serde_json::from_slice(&page).map_err(|_| self.undecodable("the list of hits"))?;
-        // A shard that is passed over would look like a shard without documents.
+        // A skipped shard would look like an empty one.
         if answer.shards.failed > 0 || answer.timed_out {
             return Err(ScanError::Incomplete { names: self.names.clone(), failed: answer.shards.failed });
         }
@@ -245,7 +245,7 @@ pub struct RawHit<'a> {
     /// `_version`.
     #[serde(rename = "_version")]
     pub version: u64,
-    /// `_source`, or the fields that were asked for.
+    /// `_source`, or the requested fields.
     #[serde(rename = "_source", borrow, default)]
     pub source: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -275,7 +275,7 @@ struct RawHits<'a> {
     hits: Vec<RawHit<'a>>,
 }
 
-/// A shard that is passed over would look like a shard without documents.
+/// Refuses partial results: a skipped shard would look like an empty one.
 fn whole(answer: &Value, names: &str) -> Result<(), ScanError> {
     let failed = answer["_shards"]["failed"].as_u64().unwrap_or(1);
     if failed > 0 || answer["timed_out"] == true {
@@ -287,7 +287,7 @@ fn whole(answer: &Value, names: &str) -> Result<(), ScanError> {
 /// Documents of one [`draw`], at most: the window of a search.
 pub const MOST_DRAWN: usize = 10_000;
 
-/// Indices asked in one request: their names fit a request line.
+/// Maximum indices per request: their names must fit a request line.
 const DRAWN_AT_ONCE: usize = 20;
 
 /// Documents drawn at random.
@@ -299,8 +299,8 @@ pub struct Drawn {
     pub ids: Vec<DocId>,
 }
 
-/// Draws documents of some indices at random, each as likely as any other, without reading any: the server gives each a
-/// random score of its own, and the highest are taken. At most `size`, and [`MOST_DRAWN`].
+/// Samples documents of some indices uniformly without scanning: the server scores each document at random, and the highest
+/// scores are taken. At most `size`, and [`MOST_DRAWN`].
 pub async fn draw(
     elastic: &dyn Elastic,
     indices: &[String],

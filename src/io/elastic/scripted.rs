@@ -1,4 +1,4 @@
-//! A search server for tests that answers by script and remembers what it was asked.
+//! A fake Elasticsearch for tests: answers by script and records requests.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -14,7 +14,7 @@ type BulkScript = dyn Fn(&[BulkOp]) -> Vec<BulkAnswer> + Send + Sync;
 type GetScript = dyn Fn(&Get) -> GetAnswer + Send + Sync;
 type RefreshScript = dyn Fn() -> Result<(), CallError> + Send + Sync;
 
-/// Answers as its scripts say; a failure set in `broken` goes before all of them.
+/// Answers by its scripts; a failure set in `broken` takes precedence.
 pub(crate) struct Scripted {
     /// By `METHOD /path` and body.
     pub(crate) admin: Box<AdminScript>,
@@ -22,14 +22,14 @@ pub(crate) struct Scripted {
     pub(crate) get: Box<GetScript>,
     pub(crate) refresh: Box<RefreshScript>,
     pub(crate) broken: Option<CallError>,
-    /// An `_mget` whose documents have more bytes fails as too large.
+    /// An `_mget` whose documents exceed this many bytes fails as too large.
     pub(crate) largest_answer: Option<usize>,
     /// `METHOD /path` of each admin call, `bulk` and `mget`, in order of arrival.
     pub(crate) calls: Mutex<Vec<String>>,
 }
 
 impl Default for Scripted {
-    /// Knows nothing, takes everything.
+    /// No documents; accepts every write.
     fn default() -> Self {
         let done = |_: &BulkOp| BulkAnswer { status: 200, stamp: None, error: None };
         Self {

@@ -5,13 +5,12 @@ use std::time::Duration;
 use super::answer::{CallVerdict, judge_call};
 use super::{CallError, Elastic, Get, GetAnswer};
 
-/// What one answer should have at most, in bytes of documents. Far below what a client reads and what Elasticsearch's
-/// circuit breakers allow.
+/// Target bytes of documents per response, far below the limits of clients and of Elasticsearch's circuit breakers.
 const TARGET_BYTES: usize = 16 << 20;
 /// A slice may have this many times as many documents as the one before: sizes change from document to document.
 const GROWTH: usize = 4;
 
-/// How many documents to ask for at once, by the sizes of those that came before. Pure.
+/// Number of documents per request, by the sizes of earlier ones. Pure.
 #[derive(Debug, Clone)]
 pub struct SliceSize {
     most: usize,
@@ -19,25 +18,25 @@ pub struct SliceSize {
 }
 
 impl SliceSize {
-    /// At most `most` documents at once. Nothing is known yet, so each may have `max_document` bytes.
+    /// At most `most` documents per request. Until sizes are known, each counts as `max_document` bytes.
     pub fn new(most: usize, max_document: usize) -> Self {
         let most = most.max(1);
         Self { most, next: (TARGET_BYTES / max_document.max(1)).clamp(1, most) }
     }
 
-    /// How many documents the next request asks for.
+    /// Documents of the next request.
     pub fn next(&self) -> usize {
         self.next
     }
 
-    /// So many documents were asked for, and their content has this many bytes in all.
+    /// Records a response of `documents` with this many bytes in total.
     pub fn answered(&mut self, documents: usize, bytes: usize) {
         let mean = bytes.div_ceil(documents.max(1)).max(1);
         let most = self.most.min(documents.max(self.next).saturating_mul(GROWTH));
         self.next = (TARGET_BYTES / mean).clamp(1, most);
     }
 
-    /// The answer to so many documents was too large. `false` if it was one document, which cannot be asked for in parts.
+    /// Records an oversized response. `false` if it was a single document, which cannot be split.
     pub fn too_large(&mut self, documents: usize) -> bool {
         self.next = (documents / 2).max(1);
         documents > 1

@@ -1,4 +1,4 @@
-//! Asks Elasticsearch for the indices, and creates those that are missing.
+//! Finds indices, and creates missing ones.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use crate::base::ids::ShardId;
 use crate::io::elastic::decode::reason;
 use crate::io::elastic::{AdminCall, CallError, Elastic, Method};
 
-/// Index creations side by side. Each is a change of the cluster's state, which its master makes one after the other.
+/// Concurrent index creations. The master applies these cluster state updates one by one.
 const SIDE_BY_SIDE: usize = 4;
 
-/// What creating did.
+/// Result of creating indices.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CreateReport {
     /// Indices that were made.
     pub created: Vec<String>,
     /// Indices that were there, and were not touched.
     pub existing: Vec<String>,
-    /// What is wrong with any of them now.
+    /// Remaining differences of all wanted indices.
     pub differences: Vec<Difference>,
 }
 
@@ -35,7 +35,7 @@ pub enum IndicesError {
         /// Why not.
         error: CallError,
     },
-    /// Elasticsearch said no.
+    /// Elasticsearch refused.
     #[error("cannot {doing}: elasticsearch answered {status}: {reason}")]
     Refused {
         /// What was being done.
@@ -47,7 +47,7 @@ pub enum IndicesError {
     },
 }
 
-/// The geoshards that have an index, of whatever map. Names that no geoshard can have are geofold's own indices, or nobody's.
+/// The geoshards that have an index, of any map. Ignores names that no geoshard can have.
 pub async fn geoshards(
     elastic: &dyn Elastic,
     prefix: &str,
@@ -58,7 +58,7 @@ pub async fn geoshards(
     Ok(found.names().filter_map(|name| ShardId::new(name.strip_prefix(&start)?).ok()).collect())
 }
 
-/// All indices whose names begin with `prefix` and a hyphen, closed and hidden ones included.
+/// All indices named `prefix` and a hyphen, closed and hidden ones included.
 pub async fn find(
     elastic: &dyn Elastic,
     prefix: &str,
@@ -78,8 +78,8 @@ pub async fn find(
     }
 }
 
-/// Creates what is missing of `wanted`, never touches what is there, and says what is wrong with either. After a failure
-/// some may have been created; doing it again goes on from there.
+/// Creates missing indices, never changes existing ones, and reports differences of all. After a failure some may exist; a
+/// repetition continues from there.
 pub async fn create_missing(
     elastic: &dyn Elastic,
     prefix: &str,
@@ -101,7 +101,7 @@ pub async fn create_missing(
         let list = if made_here { &mut report.created } else { &mut report.existing };
         list.push(index.name.clone());
     }
-    // Looked at again, since somebody else may have been faster, and the cluster's own templates add to what was sent.
+    // Read again: another process may have been first, and cluster templates add settings.
     let after = if missing.is_empty() { before } else { find(elastic, prefix, timeout).await? };
     report.differences = differences(wanted, &after);
     Ok(report)

@@ -1,4 +1,4 @@
-//! What is wrong with an index, by its settings and mappings alone.
+//! Differences of an index from what geofold needs, by its settings and mappings.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Where the keys of AWS come from, as its own tools find them: the environment, a web identity (EKS: IRSA), a container's
-//! role (ECS, EKS Pod Identity), the role of an EC2 instance. What is temporary is fetched again before it ends.
+//! AWS credentials, from the same sources as AWS's own tools: the environment, a web identity (EKS: IRSA), a container's role
+//! (ECS, EKS Pod Identity), the role of an EC2 instance. Temporary credentials are renewed before they expire.
 //!
 //! The answers of these services are few and small, and are read here; Amazon's crate for it, `aws-config`, brings more than
 //! thirty others with it, among them a second TLS stack in C. Files of profiles are not read.
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_secs(30);
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// No answer of theirs is longer.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
-/// Hosts that a container's role may be asked of without TLS, besides this machine itself.
+/// Hosts other than loopback from which a container's role may be fetched without TLS.
 const CONTAINER_HOSTS: [&str; 3] = ["169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"];
 
 /// Where keys come from.
@@ -33,11 +33,11 @@ pub enum Source {
     Given(Credentials),
     /// AWS's token service, for a token that lies in a file.
     WebIdentity {
-        /// The token; read anew each time.
+        /// File of the token; read for each request.
         token_file: PathBuf,
         /// The role to take.
         role_arn: String,
-        /// By which name AWS logs it.
+        /// Session name, as in AWS's logs.
         session_name: String,
         /// The token service.
         endpoint: Url,
@@ -46,7 +46,7 @@ pub enum Source {
     Container {
         /// Its address.
         url: Url,
-        /// What it wants to see, if anything.
+        /// The `Authorization` header to send, if any.
         authorization: Option<Authorization>,
     },
     /// The metadata service of an EC2 instance.
@@ -56,12 +56,12 @@ pub enum Source {
     },
 }
 
-/// What a container shows to get its role.
+/// The authorization with which a container fetches its role.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Authorization {
     /// The token.
     Token(String),
-    /// A file that holds it; read anew each time.
+    /// File of the value; read for each request.
     File(PathBuf),
 }
 
@@ -173,7 +173,7 @@ impl Keyring {
         let mut builder =
             reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(TIMEOUT);
         if !matches!(source, Source::WebIdentity { .. }) {
-            // What is on this machine, or next to it, is not behind a proxy.
+            // Metadata services are local: never use a proxy.
             builder = builder.no_proxy();
         }
         let client = builder.build().map_err(|error| error.to_string())?;
@@ -185,7 +185,7 @@ impl Keyring {
         if let Source::Given(keys) = &self.source {
             return Ok(keys.clone());
         }
-        // Held while they are fetched: the others would ask for the same.
+        // Held while fetching, so that concurrent requests fetch once.
         let mut held = self.held.lock().await;
         let left = |keys: &Credentials| match keys.expiry() {
             Some(end) => end.duration_since(now).unwrap_or_default(),
@@ -265,7 +265,7 @@ fn read(file: &std::path::Path) -> Result<String, String> {
     Ok(text.trim().to_owned())
 }
 
-/// The body of a successful answer. Errors name neither address nor body, either of which may hold a token.
+/// The body of a successful response. Errors name neither address nor body: either may hold a token.
 async fn answer(request: reqwest::RequestBuilder) -> Result<String, String> {
     let causes = |error: reqwest::Error| with_causes(&error.without_url());
     let mut response = request.send().await.map_err(causes)?;
@@ -285,7 +285,7 @@ async fn answer(request: reqwest::RequestBuilder) -> Result<String, String> {
     Err(format!("it answered {status} {why}").trim_end().to_owned())
 }
 
-/// What an instance or a container is told.
+/// Parses the response of an instance or container metadata service.
 fn from_json(text: &str) -> Result<Credentials, String> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
@@ -309,7 +309,7 @@ fn from_json(text: &str) -> Result<Credentials, String> {
 
 const NO_KEYS: &str = "the answer holds no keys";
 
-/// What the token service says. Keys and tokens have no characters that XML would write in another way.
+/// Parses the response of the token service. Keys and tokens have no characters that XML escapes.
 fn from_xml(text: &str) -> Result<Credentials, String> {
     let member = |name| member(text, name).ok_or_else(|| NO_KEYS.to_owned());
     let end = end(member("Expiration")?)?;

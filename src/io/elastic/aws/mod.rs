@@ -26,12 +26,12 @@ pub(super) struct Signer {
     keyring: Keyring,
 }
 
-/// What is signed of a request, besides its headers.
+/// The signed parts of a request, besides its headers.
 pub(super) struct Outgoing<'a> {
     pub method: &'static str,
     /// As it is sent, with path and query.
     pub url: &'a Url,
-    /// As it is sent, compressed if that is how it is sent.
+    /// As sent, possibly compressed.
     pub body: &'a [u8],
 }
 
@@ -81,7 +81,7 @@ impl Signer {
         let body = SignableBody::Bytes(request.body);
         let signable = SignableRequest::new(request.method, request.url.as_str(), signed.into_iter(), body)
             .map_err(|error| error.to_string())?;
-        // The crate would log what it signs, the session's token with it, at level trace.
+        // At level trace the crate logs what it signs, including the session token.
         let signed = tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::new(), || {
             sign(signable, &params)
         });

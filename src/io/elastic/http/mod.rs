@@ -83,7 +83,7 @@ pub struct HttpOptions {
     pub auth: Auth,
     /// PEM certificates of authorities to trust besides the public ones.
     pub ca_pem: Option<Vec<u8>>,
-    /// What the names of all indices begin with; 1 to [`MAX_PREFIX_BYTES`] bytes.
+    /// Prefix of all index names; 1 to [`MAX_PREFIX_BYTES`] bytes.
     pub prefix: String,
     /// Limit for a request that is given none; each call brings its own.
     pub request_timeout: Duration,
@@ -100,7 +100,7 @@ pub enum ConnectError {
     Url {
         /// The address.
         url: String,
-        /// What is wrong with it, and what to do.
+        /// The problem, and what to do.
         reason: &'static str,
     },
     /// The index prefix cannot begin an index name.
@@ -135,7 +135,7 @@ struct Target {
     transport: Transport,
 }
 
-/// What a node answered, with any status.
+/// A node's response, with any status.
 struct Answer {
     status: u16,
     retry_after: Option<Duration>,
@@ -154,7 +154,7 @@ pub struct Forwarded {
 }
 
 impl Answer {
-    /// The body; a status other than success is an error.
+    /// The body; an error for a status other than success.
     fn success(self) -> Result<Bytes, CallError> {
         if (200..300).contains(&self.status) {
             return Ok(self.body);
@@ -204,7 +204,7 @@ impl HttpElastic {
         })
     }
 
-    /// Tells `observer` how many nodes answer: now, and whenever that changes.
+    /// Reports to `observer` how many nodes answer: now, and on every change.
     #[must_use]
     pub fn observed_by(mut self, observer: Arc<dyn NodesObserver>) -> Self {
         let (up, down) = self.nodes().up_and_down();
@@ -213,7 +213,7 @@ impl HttpElastic {
         self
     }
 
-    /// What the names of all indices begin with.
+    /// Prefix of all index names.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -291,7 +291,7 @@ impl HttpElastic {
         answer
     }
 
-    /// Remembers how a node's request ended, and says so where that is news.
+    /// Records how a node's request ended; logs changes.
     fn note(&self, node: usize, failure: Option<String>) {
         let url = &self.targets[node].url;
         let mut nodes = self.nodes();
@@ -313,7 +313,7 @@ impl HttpElastic {
         };
         if let Some(observer) = self.observer.as_ref().filter(|_| is_news) {
             let (up, down) = nodes.up_and_down();
-            // Under the lock, so that nobody is told an older state last.
+            // Under the lock, so that observers see states in order.
             observer.nodes(up, down);
         }
     }
@@ -451,8 +451,8 @@ impl Target {
     fn headers(content_type: &'static str) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-        // Answers are small or passed on at once: compressing them would cost the server more than it saves, and hide
-        // their length.
+        // Responses are small or forwarded at once: compression would cost the server more than it saves, and hide their
+        // length.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         headers
     }

@@ -169,7 +169,7 @@ fn options_that_can_not_work_are_refused_without_showing_a_secret() {
     assert_eq!(format!("{client:?}"), r#"HttpElastic { urls: ["http://h:9200/"], prefix: "p", .. }"#);
 }
 
-/// A node whose manners can be changed, and that counts who asks it.
+/// A node with adjustable behaviour that counts requests.
 #[derive(Default)]
 struct Node {
     calls: AtomicUsize,
@@ -178,7 +178,7 @@ struct Node {
     released: Notify,
 }
 
-/// Goes on when it is told to.
+/// A clock that advances only when a test sets it.
 #[derive(Debug, Default)]
 struct StillClock(Mutex<Duration>);
 

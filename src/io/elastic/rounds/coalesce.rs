@@ -23,7 +23,7 @@ use crate::io::elastic::{BulkAnswer, BulkOp, CallError, Elastic, encode};
 /// Requests larger than 1/4 of the limits are sent alone.
 const SMALL: usize = 4;
 
-/// A request that takes so long does not hold up what came meanwhile: one slow shard must not be everybody's.
+/// Writes queued while a request takes longer than this get another driver, so that one slow shard does not delay all.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 type Answers = Result<Vec<BulkAnswer>, CallError>;
@@ -39,11 +39,11 @@ pub struct BulkCoalescer {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<PendingBulk>,
-    /// Tasks that send what waits. Never 0 while anything waits.
+    /// Running drivers. Never 0 while writes are queued.
     drivers: usize,
 }
 
-/// What one batch wants written.
+/// The operations of one batch.
 struct PendingBulk {
     ops: Vec<BulkOp>,
     bytes: usize,
@@ -57,7 +57,7 @@ impl BulkCoalescer {
         Arc::new(Self { elastic, permits, clock, queue: Mutex::default() })
     }
 
-    /// Whether these operations are so few that they should wait for company.
+    /// Whether these operations are few enough to be coalesced.
     pub(super) fn suits(ops: &[BulkOp], limits: &Limits) -> bool {
         ops.len() <= limits.max_operations / SMALL
             && ops.iter().map(encode::bulk_op_bytes).sum::<usize>() <= limits.max_bytes / SMALL
@@ -125,7 +125,7 @@ impl BulkCoalescer {
     }
 }
 
-/// Sends what waits until nothing does.
+/// Sends queued writes until the queue is empty.
 struct Driver {
     company: Arc<BulkCoalescer>,
     limits: Limits,
@@ -143,7 +143,7 @@ impl Driver {
         }
     }
 
-    /// As many of those that wait as fit into one request; `None` if nobody waits, and this driver is over then.
+    /// As many queued writes as fit into one request; `None` if the queue is empty, which ends this driver.
     fn next_members(&mut self) -> Option<Vec<PendingBulk>> {
         let now = self.company.clock.now();
         let (mut operations, mut bytes) = (0, 0);
@@ -184,7 +184,7 @@ impl Driver {
         if let Ok(answers) = &answers
             && answers.len() != ops.len()
         {
-            // Which of them are whose cannot be told.
+            // The results cannot be assigned to operations.
             let (got, sent) = (answers.len(), ops.len());
             let text = format!("{got} items for {sent} that were sent");
             return tell_all(parts, &Err(CallError::Undecodable(text)));
@@ -193,7 +193,7 @@ impl Driver {
             Ok(answers) => {
                 for (count, _, answer) in parts {
                     let rest = answers.split_off(count);
-                    // Whoever does not wait any more does not need it.
+                    // A dropped receiver needs no result.
                     let _ = answer.send(Ok(std::mem::replace(answers, rest)));
                 }
             }
@@ -226,7 +226,7 @@ impl Drop for Driver {
         if self.is_over {
             return;
         }
-        // It was dropped with its runtime, or panicked: nobody may wait for it.
+        // Dropped with its runtime, or panicked: fail the queued writes, so that none waits for ever.
         let mut queue = self.company.queue();
         queue.drivers -= 1;
         if queue.drivers == 0 {

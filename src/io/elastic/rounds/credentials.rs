@@ -1,4 +1,4 @@
-//! What to do while Elasticsearch answers 401 or 403: hold everything back but one request at a time, and give up if it lasts.
+//! Handles 401 and 403: allow one request at a time as a probe, hold back all others, and halt if it lasts.
 //!
 //! One node that has restarted, a proxy, or a security index that is not assigned yet answers so for seconds. A worker that
 //! ended at once would take its whole group down; one that sent on would lock accounts. So the first refusal closes a gate
@@ -23,7 +23,7 @@ const DOUBLINGS: u32 = 3;
 /// See the top of this file.
 pub(super) struct Credentials {
     patience: Duration,
-    /// The same as in `refused`, to be asked on the way of each request without a lock.
+    /// Copy of `refused`, readable without a lock.
     is_closed: AtomicBool,
     /// Whether an answer has to be reported although it refuses nothing.
     is_watching: AtomicBool,
@@ -33,7 +33,7 @@ pub(super) struct Credentials {
     opened: Notify,
 }
 
-/// What was refused, and since when. Pure.
+/// Refused indices, and since when. Pure.
 #[derive(Debug, Default)]
 struct Refused {
     /// By index; `None`: a whole request.
@@ -47,8 +47,7 @@ struct Span {
 }
 
 impl Refused {
-    /// For how long it has been refused without a success in between. What was refused last longer ago than `patience`
-    /// counts anew.
+    /// How long refusals have lasted without a success in between. A refusal older than `patience` starts over.
     fn refused(&mut self, what: Option<Index>, now: Instant, patience: Duration) -> Duration {
         let span = self.spans.entry(what).or_insert(Span { first: now, last: now });
         if now.since(span.last) > patience {
@@ -103,7 +102,7 @@ impl Credentials {
         }
     }
 
-    /// The permit of the request that tries, if nobody has it.
+    /// The probe's permit, if it is free.
     pub(super) fn try_probe(&self) -> Option<SemaphorePermit<'_>> {
         self.probe.try_acquire().ok()
     }
@@ -113,7 +112,7 @@ impl Credentials {
         (self.patience / FIRST_PAUSE).saturating_mul(1 << attempt.min(DOUBLINGS))
     }
 
-    /// Something was refused. Gives whether that closed the gate, and whether it has lasted for too long.
+    /// Records a refusal. Returns whether it closed the gate, and whether refusals have lasted too long.
     pub(super) fn refused(&self, what: Option<Index>, now: Instant) -> Refusal {
         let mut refused = self.lock();
         let lasts = refused.refused(what, now, self.patience);
@@ -122,7 +121,7 @@ impl Credentials {
         Refusal { is_news, is_over: lasts >= self.patience }
     }
 
-    /// Whether [`Credentials::accepted`] has to be told of answers.
+    /// Whether [`Credentials::accepted`] must be called on success.
     pub(super) fn is_watching(&self) -> bool {
         self.is_watching.load(Ordering::Acquire)
     }

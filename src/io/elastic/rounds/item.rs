@@ -1,4 +1,4 @@
-//! What `_bulk` and `_mget` have in common, and how they differ: all that the sending of a round needs to know of either.
+//! The differences between `_bulk` and `_mget` that sending a round depends on.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::base::sabotage::{self, Sabotage};
 use crate::io::elastic::answer::{BulkVerdict, GetVerdict, judge_bulk, judge_get};
 use crate::io::elastic::{BulkAnswer, BulkOp, CallError, Get, GetAnswer, Index, ItemError, encode};
 
-/// What an answer to one item leaves to do.
+/// How to proceed after an item's response.
 pub(super) enum Verdict<O> {
     Settled(O),
     Again(ItemError),
@@ -29,7 +29,7 @@ pub(super) trait Item: Send + Sync + Sized {
 
     fn bytes(&self) -> usize;
     fn index(&self) -> &Index;
-    /// With whom they go, if not on their own.
+    /// The coalescer for these items, if they are small.
     fn company<'a>(rounds: &'a RequestSender, items: &[Self]) -> Option<&'a Arc<BulkCoalescer>>;
     fn send<'a>(
         rounds: &'a RequestSender,
@@ -42,8 +42,7 @@ pub(super) trait Item: Send + Sync + Sized {
     fn error_of(outcome: Self::Outcome) -> Option<ItemError>;
     /// Places of items that the answer refuses although the fault is their index's.
     fn not_the_documents(items: &[Self], answers: &[Self::Answer], server: &ServerState) -> BTreeSet<usize>;
-    /// The outcome of an item whose request, of it alone, was refused as too large or invalid; `None` if it can only be
-    /// tried again.
+    /// The outcome of an item whose single-item request was refused as too large or invalid; `None` if it can only be retried.
     fn refused(&self, error: &CallError, server: &ServerState) -> Option<Self::Outcome>;
 }
 

@@ -1,4 +1,4 @@
-//! Sends one round of operations and brings back what became of each, in order.
+//! Sends one round of operations and returns their outcomes in order.
 //!
 //! A round is cut by count and bytes into requests that go out side by side. Each holds a permit of a semaphore that all
 //! partitions share for its whole life, its waits between attempts included: a server that pushes back is asked by fewer,
@@ -47,7 +47,7 @@ pub struct Limits {
     pub max_operations: usize,
     /// Bytes of the body. A single operation above it is sent alone.
     pub max_bytes: usize,
-    /// How long to wait for an answer; the rest of the lease, if that is less.
+    /// Timeout of a request; shortened to the rest of the lease.
     pub request_timeout: Duration,
 }
 
@@ -71,7 +71,7 @@ impl RequestDeadline {
 /// Why the worker must stop instead of trying again.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Halt {
-    /// 401 or 403, for as long as is waited for. Trying on would lock accounts and help nobody.
+    /// Lasting 401 or 403. Further attempts could lock accounts.
     #[error(
         "elasticsearch keeps refusing geofold's credentials ({0}); check elasticsearch.username, password or api_key, and the privileges on the indices"
     )]
@@ -85,11 +85,11 @@ pub struct RequestSender {
     pub elastic: Arc<dyn Elastic>,
     /// How many requests the whole worker may have under way. Never closed.
     pub permits: Arc<Semaphore>,
-    /// Where small writes wait for those of others; `None`: each goes on its own.
+    /// Coalesces small writes with those of other partitions; `None`: each is sent alone.
     pub company: Option<Arc<BulkCoalescer>>,
-    /// What all that send know of the server together.
+    /// What requests have learned about the server, shared by all senders.
     pub server: Arc<ServerState>,
-    /// How often the same was read before: see [`Elastic::mget_again`].
+    /// How often this read was repeated: see [`Elastic::mget_again`].
     pub look: usize,
     /// Bounds of one request.
     pub limits: Limits,
@@ -97,7 +97,7 @@ pub struct RequestSender {
     pub retry: RetryPolicy,
     /// The clock that leases are measured by.
     pub clock: Arc<dyn Clock>,
-    /// Who is told.
+    /// Observer of requests and retries.
     pub observer: Arc<dyn RoundsObserver>,
 }
 
@@ -112,13 +112,12 @@ impl RequestSender {
         self.round(gets, lease).await
     }
 
-    /// Makes what was written to these indices visible to searches: one attempt. It takes no permit: nothing is sent with it that
-    /// Elasticsearch would have to work off.
+    /// Makes writes to these indices visible to searches: one attempt. It takes no permit: it sends no documents.
     ///
     /// # Errors
     /// Whatever came instead of an answer.
     pub async fn refresh(&self, indices: &[Index]) -> Result<(), CallError> {
-        // A refresh needs a privilege of its own, so its answer says nothing of the credentials.
+        // A refresh needs its own privilege, so its result says nothing about the credentials.
         let _probe = match self.server.credentials.is_closed() {
             true => self.server.credentials.enter().await,
             false => None,
@@ -140,7 +139,7 @@ impl RequestSender {
         let mut outcomes: Vec<_> = items.iter().map(|_| I::UNANSWERED).collect();
         let company = I::company(self, &items);
         let _permit = match company {
-            // Whoever sends it with those of others has one.
+            // The coalescer holds its own permit.
             Some(_) => None,
             None => match self.permit(lease).await {
                 Some(permit) => Some(permit),
@@ -176,7 +175,7 @@ impl RequestSender {
                     None => return Ok(None),
                 }
             }
-            // Others that hold all permits may wait for this one.
+            // A probe is sent alone: queued writes may hold all permits and wait for it.
             let company = company.filter(|_| probe.is_none());
             let Some(answers) = self.send(&part.items, company, lease).await else {
                 return Ok(None);
@@ -276,7 +275,7 @@ impl RequestSender {
                 return None;
             }
         };
-        // A proxy may answer 5xx for a request that the server goes on with.
+        // A proxy may answer 5xx while the server still executes the request.
         if matches!(
             answers,
             Err(CallError::Connection(_) | CallError::Timeout(_) | CallError::Status { status: 500.., .. })
@@ -308,8 +307,8 @@ impl RequestSender {
         }
     }
 
-    /// Waits for the next attempt, or for the end of the lease. The permit is kept even if the delay outlasts the lease:
-    /// leaving early would bring the same items back with a fresh lease, and past what the server asked for.
+    /// Waits for the next attempt or the end of the lease. Keeps the permit even if the delay outlasts the lease: otherwise the
+    /// same items would return with a fresh lease, before the server's `Retry-After`.
     async fn pause(&self, delay: Duration, lease: &RequestDeadline) {
         let Some(left) = lease.time_left(self.clock.now()) else {
             return;
@@ -338,7 +337,7 @@ struct Left {
 }
 
 impl<I: Item> Part<I> {
-    /// Records what is settled and keeps what has to be sent again.
+    /// Records final outcomes and keeps items to retry.
     fn settle(
         &mut self,
         answers: Vec<I::Answer>,
@@ -394,7 +393,7 @@ impl<I: Item> Part<I> {
     }
 }
 
-/// Cuts items into requests, in order and none of them empty.
+/// Splits items into requests, in order; none is empty.
 fn cut<I: Item>(items: Vec<I>, limits: &Limits) -> Vec<Vec<I>> {
     let is_one =
         items.len() <= limits.max_operations && items.iter().map(I::bytes).sum::<usize>() <= limits.max_bytes;

@@ -1,4 +1,4 @@
-//! Tells an index that refuses everything from documents that are bad.
+//! Tells an index that refuses everything from bad documents.
 //!
 //! A missing ingest pipeline, an alias without a write index, a mapping that somebody changed: Elasticsearch answers 400 for
 //! each document, as it does for a bad one. If these were believed, the whole stream would go to the dead-letter topic and be
@@ -20,10 +20,10 @@ struct Breaker {
     indices: BTreeMap<Index, Alike>,
 }
 
-/// What an index refused since it took a document.
+/// Refusals of an index since its last success.
 #[derive(Debug, Default)]
 struct Alike {
-    /// Different documents, by the type of the error. No more of each than `most`.
+    /// Distinct documents by error type, at most `most` of each.
     by_kind: BTreeMap<String, BTreeSet<DocId>>,
     is_at_fault: bool,
 }
@@ -81,10 +81,10 @@ pub(super) struct RefusedItem<'a> {
     pub(super) error: ItemError,
 }
 
-/// What is news after an answer.
+/// The result of judging one response.
 #[derive(Debug, Default)]
 pub(super) struct Judged {
-    /// Places of items whose refusal is the index's fault.
+    /// Positions of items that were refused because of the index.
     pub(super) to_be_repeated: BTreeSet<usize>,
     /// Indices that are taken for the ones at fault since now.
     pub(super) at_fault: Vec<(Index, ItemError)>,
@@ -103,8 +103,7 @@ impl Refusals {
         self.is_watching.load(Ordering::Acquire)
     }
 
-    /// Judges one answer: what took a document, and what was refused. What an index took counts before what it refused in the
-    /// same answer.
+    /// Judges one response: accepted and refused items. Successes of an index count before refusals in the same response.
     pub(super) fn judge(&self, took: &BTreeSet<&Index>, refused: Vec<RefusedItem<'_>>) -> Judged {
         let mut judged = Judged::default();
         let mut breaker = self.lock();

@@ -1,4 +1,4 @@
-//! What all requests of a worker know together of the server.
+//! Knowledge of the server shared by all requests of a worker.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,13 +53,13 @@ impl ServerState {
         *self.given_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
-    /// Whether every request of the last `duration` has its answer, so that none of them can be carried out later.
+    /// Whether every request of the last `duration` was answered, so that none can still be executed.
     pub fn has_all_answers(&self, duration: Duration, now: Instant) -> bool {
         let given_up = *self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
         given_up.is_none_or(|at| now.since(at) > duration)
     }
 
-    /// A request, or its items of one index, got 401 or 403.
+    /// Records a 401 or 403 of a request, or of its items of one index.
     pub(super) fn unauthorized(&self, what: Option<Index>, now: Instant, reason: &str) -> Result<(), Halt> {
         let refusal = self.credentials.refused(what, now);
         if refusal.is_news {

@@ -41,7 +41,7 @@ impl Scripted {
         self.calls.lock().unwrap().iter().map(|(at, _)| *at).collect()
     }
 
-    /// Another one, which does all that it is asked for, so many seconds later.
+    /// The same, with each response delayed by `seconds`.
     fn slow(&self, seconds: u64) -> Arc<Self> {
         Arc::new(Self {
             script: Box::new(|_, ids| all(ids, 200)),
@@ -93,7 +93,7 @@ impl Elastic for Scripted {
     }
 }
 
-/// Sums up what it is told.
+/// Counts observed events.
 #[derive(Default)]
 struct Counts {
     retried: Mutex<Vec<(&'static str, usize)>>,
@@ -362,7 +362,7 @@ async fn while_credentials_are_refused_one_request_at_a_time_tries() {
     assert_eq!(times.len(), 8);
 }
 
-/// Notes what it is told of the server.
+/// Records changes of the server's state.
 #[derive(Default)]
 struct Told(Mutex<Vec<&'static str>>);
 
