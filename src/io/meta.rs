@@ -18,7 +18,7 @@ use crate::io::elastic::{BulkOp, Get, Index, WriteCondition};
 pub struct TopicFacts {
     /// The epoch since which this holds.
     pub epoch: Epoch,
-    /// Kafka's own id of the topic, where the broker tells it.
+    /// Kafka's topic id, if the broker reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topic_id: Option<String>,
     /// Number of partitions.
@@ -37,7 +37,7 @@ pub struct Watermark {
     pub offset: i64,
 }
 
-/// Positions and what is remembered contradict each other.
+/// Stored facts contradict the positions.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EpochNeeded {
     /// The configuration went back.
@@ -50,7 +50,7 @@ pub enum EpochNeeded {
         /// From the meta index.
         remembered: Epoch,
     },
-    /// The topic was deleted and created again.
+    /// The topic was deleted and re-created.
     #[error(
         "the topic was created anew (its id was {remembered}, now it is {found}), so offsets start over: stop all workers, set the group's offsets to the beginning, and raise positions.epoch above {epoch}"
     )]
@@ -62,7 +62,7 @@ pub enum EpochNeeded {
         /// The epoch in use.
         epoch: Epoch,
     },
-    /// Partitions were added: keys are in other partitions now.
+    /// Partitions were added: keys have moved to other partitions.
     #[error(
         "the topic has {found} partitions and had {remembered}, so keys changed partition: stop all workers, and raise positions.epoch above {epoch}"
     )]
@@ -86,7 +86,7 @@ pub enum EpochNeeded {
         /// The epoch in use.
         epoch: Epoch,
     },
-    /// Reading starts below what was committed.
+    /// Reading starts below the committed offset.
     #[error(
         "reading would start at offset {found}, but offset {remembered} was committed: the group was rewound, its offsets expired, or the topic was emptied; to replay deliberately raise positions.epoch above {epoch}"
     )]
@@ -101,18 +101,18 @@ pub enum EpochNeeded {
 }
 
 impl TopicFacts {
-    /// `_id` of what is remembered of `topic`.
+    /// `_id` of the facts about `topic`.
     pub fn key(topic: &str) -> DocId {
         key(format!("topic/{topic}"))
     }
 
-    /// The operation that remembers this of `topic`; of two at once, the one with the higher epoch stays.
+    /// The operation that stores these facts about `topic`; of concurrent ones, the higher epoch stays.
     pub fn remember(&self, topic: &str) -> BulkOp {
         let version = Position::from_version(u64::from(self.epoch.get()));
         write_op(Self::key(topic), version, self)
     }
 
-    /// Whether work may go on with `now`, given what is remembered. An unknown topic id on either side proves nothing.
+    /// Whether work may continue with `now`, given the stored facts. An unknown topic id on either side proves nothing.
     pub fn allows(remembered: &Self, now: &Self) -> Result<(), EpochNeeded> {
         let epoch = now.epoch;
         if epoch < remembered.epoch {
@@ -143,7 +143,7 @@ impl TopicFacts {
 }
 
 impl Watermark {
-    /// `_id` of what is remembered of a partition of `topic`.
+    /// `_id` of the facts about a partition of `topic`.
     pub fn key(topic: &str, partition: i32) -> DocId {
         key(format!("watermark/{topic}/{partition}"))
     }
@@ -153,7 +153,7 @@ impl Watermark {
         Position::new(self.epoch, self.offset)
     }
 
-    /// Whether a partition may be read from `first_offset` on in `epoch`, given what is remembered of it.
+    /// Whether a partition may be read from `first_offset` in `epoch`, given the stored facts.
     pub fn allows(self, epoch: Epoch, first_offset: i64) -> Result<(), EpochNeeded> {
         if epoch < self.epoch {
             return Err(EpochNeeded::WentBack { configured: epoch, remembered: self.epoch });
@@ -165,7 +165,7 @@ impl Watermark {
     }
 }
 
-/// Reads and writes what is remembered of one topic's partitions.
+/// Reads and writes the facts about one topic's partitions.
 #[derive(Clone)]
 pub struct Memory {
     rounds: RequestSender,
@@ -183,7 +183,7 @@ pub enum MemoryError {
     Unreadable {
         /// `_id`.
         id: String,
-        /// What is wrong with it.
+        /// The parse error.
         error: String,
     },
     /// Nothing may go on.

@@ -9,9 +9,9 @@ use serde_json::{Map, Value};
 use super::drift::drift;
 use super::{DURABILITY, GC_DELETES, Needs, WantedIndex, parse_time, setting_text, time_text};
 
-/// What Elasticsearch takes for `index.gc_deletes` where nothing is set.
+/// Elasticsearch's default of `index.gc_deletes`.
 const DEFAULT_GC_DELETES: &str = "60s";
-/// Every block that stops reads or writes; `read_only_allow_delete` is what Elasticsearch sets when a disk is full.
+/// Blocks that stop reads or writes; Elasticsearch sets `read_only_allow_delete` when a disk is full.
 const BLOCKS: [&str; 4] = [
     "index.blocks.read_only_allow_delete",
     "index.blocks.read_only",
@@ -24,14 +24,14 @@ const BLOCKS: [&str; 4] = [
 pub struct Difference {
     /// The index's name.
     pub index: String,
-    /// What is wrong with it.
+    /// The difference.
     pub problem: Problem,
 }
 
-/// What is wrong with an index. Shown, it says what to do.
+/// A difference of an index. Its text says what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Problem {
-    /// There is none of this name.
+    /// The index does not exist.
     Missing,
     /// The name is an alias.
     Alias {
@@ -71,7 +71,7 @@ pub enum Problem {
         /// Its dotted path.
         path: String,
     },
-    /// Documents are not kept as they were sent, so that patches would work on something else.
+    /// `_source` is not kept as sent, so that patches would apply to something else.
     SourceNotKept,
     /// Every request needs a routing value, and geofold sends none.
     RoutingRequired,
@@ -83,9 +83,9 @@ pub enum Problem {
     NotAsTemplate {
         /// The setting, or the field and its parameter.
         what: String,
-        /// What the template says.
+        /// The template's value.
         wanted: String,
-        /// What the index has, if anything.
+        /// The index's value, if any.
         found: Option<String>,
     },
 }
@@ -191,7 +191,7 @@ impl FoundIndices {
     }
 }
 
-/// What is wrong with the wanted indices as they were found, in their order.
+/// Differences of the wanted indices, in their order.
 pub fn differences(wanted: &[WantedIndex], found: &FoundIndices) -> Vec<Difference> {
     let judge =
         |wanted: &WantedIndex| match (found.indices.get(&wanted.name), found.aliases.get(&wanted.name)) {
@@ -210,7 +210,7 @@ pub fn differences(wanted: &[WantedIndex], found: &FoundIndices) -> Vec<Differen
     wanted.iter().flat_map(named).collect()
 }
 
-/// What is wrong with an index of these settings (flat names) and mappings.
+/// Differences of an index with these settings (flat names) and mappings.
 pub(super) fn problems(
     needs: &Needs,
     settings: &Map<String, Value>,
@@ -251,14 +251,14 @@ pub(super) fn problems(
     problems
 }
 
-/// What is wrong with the field at `path[begin..]` below `object`.
+/// The problem of the field at `path[begin..]` below `object`, if any.
 fn location_problem(object: &Map<String, Value>, path: &[&str], begin: usize) -> Option<Problem> {
     if is_disabled(object) {
         return Some(Problem::LocationDisabled { path: path.join(".") });
     }
     let unmapped = Problem::LocationUnmapped { path: path.join(".") };
     let Some(Value::Object(fields)) = object.get("properties") else { return Some(unmapped) };
-    // The longest name first: where a field's name has dots itself, it is that field.
+    // Longest name first: a field's name may contain dots itself.
     for end in (begin + 1..=path.len()).rev() {
         let Some(Value::Object(field)) = fields.get(&path[begin..end].join(".")) else { continue };
         let found = field.get("type").and_then(Value::as_str).unwrap_or("object").to_owned();
@@ -283,7 +283,7 @@ pub(super) fn is_object(field: &Map<String, Value>) -> bool {
     }
 }
 
-/// Whether what is read back is what was sent. `index.mapping.source.mode` replaces the mapping's mode from 8.17 on.
+/// Whether `_source` is kept as sent. From 8.17 on `index.mapping.source.mode` overrides the mapping's mode.
 fn keeps_source(settings: &Map<String, Value>, mappings: &Map<String, Value>) -> bool {
     let by_setting = setting_text(settings, "index.mapping.source.mode");
     if by_setting.is_some_and(|mode| mode != "stored") {
@@ -329,7 +329,7 @@ mod tests {
         wanted(&layout, &Template::default()).unwrap()
     }
 
-    /// What Elasticsearch answers about the indices that geofold creates.
+    /// Elasticsearch's description of indices that geofold creates.
     fn as_created() -> Value {
         let own = json!({
             "aliases": {},
@@ -411,7 +411,7 @@ mod tests {
                 json!({"home.at": {"type": "geo_shape"}}),
                 of_type("home.at", "geo_shape", "geo_point"),
             ),
-            // What dynamic mapping makes of {"lat": …, "lon": …}.
+            // Dynamic mapping of {"lat": …, "lon": …}.
             (
                 "p-eu",
                 "/mappings/properties/home/properties/at",

@@ -23,7 +23,7 @@ const DEFAULTS: [(&str, &str); 10] = [
     ("eager_global_ordinals", "false"),
 ];
 
-/// What of `template` an index of these settings (flat names) and mappings does not have.
+/// The parts of `template` that an index with these settings (flat names) and mappings lacks.
 pub(super) fn drift(
     template: &Template,
     settings: &Map<String, Value>,
@@ -32,7 +32,7 @@ pub(super) fn drift(
     let mut problems = Vec::new();
     for (name, wanted) in &template.settings {
         let found = settings.get(name);
-        // Null takes a setting back to its default.
+        // Null resets a setting to its default.
         let (wanted, found) = (text(wanted), found.and_then(text));
         if wanted != found && wanted.is_some() {
             problems.push(problem(name.clone(), wanted, found));
@@ -90,7 +90,7 @@ fn kind(field: &Map<String, Value>) -> Option<String> {
     field.get("type").and_then(text).or_else(|| Some("object".to_owned()))
 }
 
-/// Elasticsearch gives numbers and booleans back as text in one place and as they are in another, and makes a list of one.
+/// Normalizes a value: Elasticsearch returns numbers and booleans sometimes as text, and single values as lists.
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,

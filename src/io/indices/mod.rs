@@ -28,7 +28,7 @@ pub use template::{Template, TemplateError};
 use crate::base::ids::ShardId;
 use crate::io::elastic::Index;
 
-/// What decides how the indices have to be.
+/// Inputs that determine settings and mappings.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout<'a> {
     /// Start of every index name.
@@ -57,7 +57,7 @@ pub struct WantedIndex {
     template: Template,
 }
 
-/// What is asked of an index that exists, whoever made it.
+/// Requirements on an existing index, whoever created it.
 #[derive(Debug, Clone, PartialEq)]
 struct Needs {
     /// Path of the location that has to be a `geo_point`; `None` for an index whose content is only stored.
@@ -72,8 +72,8 @@ impl WantedIndex {
     }
 }
 
-/// All indices that `layout` needs: one for each geoshard, then placements and meta. Settings that the template does not
-/// give are Elasticsearch's defaults, but for those that geofold depends on and one primary shard for each index.
+/// All indices that `layout` needs: one per geoshard, placements and meta. Settings missing from the template are
+/// Elasticsearch's defaults, except those geofold depends on and one primary shard per index.
 pub fn wanted(layout: &Layout<'_>, template: &Template) -> Result<Vec<WantedIndex>, TemplateError> {
     let Template { settings, mappings } = template.completed(layout)?;
     let geoshards = layout.shards.iter().map(|shard| WantedIndex {
@@ -89,7 +89,7 @@ pub fn wanted(layout: &Layout<'_>, template: &Template) -> Result<Vec<WantedInde
         let mut settings = Map::new();
         settings.insert(SHARDS.to_owned(), json!(1));
         settings.insert(GC_DELETES.to_owned(), json!(time_text(layout.gc_deletes)));
-        // The default, said aloud: a placement that an acknowledged write left must survive the machine (INV-1).
+        // The default, set explicitly: an acknowledged placement must survive a crash of the machine (INV-1).
         settings.insert(DURABILITY.to_owned(), json!("request"));
         let mappings = Map::from_iter([("enabled".to_owned(), json!(false))]);
         WantedIndex {
@@ -136,7 +136,7 @@ pub(crate) fn parse_time(text: &str) -> Option<Duration> {
     }
 }
 
-/// The text of a setting: Elasticsearch gives every value back as a string, people write numbers and booleans.
+/// A setting as text: Elasticsearch returns text; templates may have numbers and booleans.
 fn setting_text(settings: &Map<String, Value>, name: &str) -> Option<String> {
     match settings.get(name)? {
         Value::String(text) => Some(text.clone()),

@@ -32,7 +32,7 @@ pub enum TemplateError {
     /// Not JSON.
     #[error("the index template is no JSON object: {0}")]
     NotJson(serde_json::Error),
-    /// A part that is no object, or one that geofold does not use.
+    /// A part that is not an object, or that geofold does not use.
     #[error(
         "the index template has {0:?}; it may have the objects \"settings\" and \"mappings\" and nothing else"
     )]
@@ -65,7 +65,7 @@ impl Template {
         Ok(template)
     }
 
-    /// With what geofold needs and the template leaves out: settings and mappings of a geoshard's index.
+    /// Settings and mappings of a geoshard's index: the template with geofold's requirements added.
     pub(super) fn completed(&self, layout: &Layout<'_>) -> Result<Self, TemplateError> {
         let Self { mut settings, mut mappings } = self.clone();
         settings.entry(SHARDS).or_insert_with(|| json!(1));
@@ -93,7 +93,7 @@ fn flatten(prefix: &str, settings: Map<String, Value>, flat: &mut Map<String, Va
     }
 }
 
-/// Maps `path` as a `geo_point` below `object`, unless there is something already; what is there is judged afterwards.
+/// Maps `path` as a `geo_point` below `object`, unless it is mapped already; existing mappings are checked later.
 fn add_geo_point(object: &mut Map<String, Value>, path: &[&str]) {
     let keeps_dots = object.get("subobjects") == Some(&Value::Bool(false));
     let Value::Object(fields) = object.entry("properties").or_insert_with(|| json!({})) else { return };

@@ -26,7 +26,7 @@ pub fn client_config(properties: &Properties) -> ClientConfig {
     client
 }
 
-/// How a producer may compress what geofold can read.
+/// Compressions that geofold can read.
 pub const CODECS: [&str; 4] = ["gzip", "snappy", "lz4", "zstd"];
 
 /// Those of [`CODECS`] that this build's librdkafka has. A topic with records of another one cannot be read.
@@ -57,8 +57,8 @@ pub fn commit_with_answer<C: ConsumerContext>(
     native::commit_with_answer(consumer, offsets)
 }
 
-/// The offset that comes after all that was polled of a partition, and after what was there in between and is no record. `None`:
-/// nothing came since it was assigned.
+/// The offset after everything polled of a partition, including offsets without records. `None`: nothing polled since the
+/// assignment.
 pub fn position<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, partition: i32) -> Option<i64> {
     let mut asked = TopicPartitionList::with_capacity(1);
     asked.add_partition(topic, partition);
@@ -67,7 +67,7 @@ pub fn position<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, par
     if let Offset::Offset(offset) = element.offset() { Some(offset) } else { None }
 }
 
-/// The leader epoch beside an offset of a list: which leader had written what is before it.
+/// The leader epoch of an offset in a list.
 pub fn leader_epoch(list: &TopicPartitionList, topic: &str, partition: i32) -> Option<i32> {
     Some(native::leader_epoch(list, topic, partition)).filter(|epoch| *epoch >= 0)
 }
@@ -77,8 +77,8 @@ pub fn set_leader_epoch(list: &mut TopicPartitionList, topic: &str, partition: i
     native::set_leader_epoch(list, topic, partition, epoch);
 }
 
-/// Sets the leader epochs beside offsets that are to be committed: each that of the newest record polled. It is not
-/// older than what is before the offset, and the partition's log has it no more if that was truncated.
+/// Sets leader epochs of offsets to commit: that of the newest record polled. It is at least as new as everything before the
+/// offset, and missing from the log if the log was truncated.
 pub fn add_leader_epochs<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topic: &str,
@@ -107,14 +107,13 @@ pub fn known_beginning<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &s
     native::known_beginning(consumer, topic, partition)
 }
 
-/// Keeps what is fetched of a partition back, in a queue that nobody polls: when it is full (`queued.max.messages.kbytes`),
-/// librdkafka fetches no more of it. Nothing is thrown away, unlike by a pause. `false`: there is no such partition.
+/// Throttles a partition: redirects its fetched records to a queue that is not polled; when it is full
+/// (`queued.max.messages.kbytes`), librdkafka stops fetching. Unlike a pause it discards nothing. `false`: unknown partition.
 pub fn hold_back<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, partition: i32) -> bool {
     native::let_through(consumer, topic, partition, false)
 }
 
-/// Lets come what was held back, and what follows. Also after a partition that was held back once is assigned again: librdkafka
-/// does not do it any more.
+/// Ends the throttling. Needed too when a once throttled partition is assigned again: librdkafka does not restore it.
 pub fn let_through<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, partition: i32) -> bool {
     native::let_through(consumer, topic, partition, true)
 }
@@ -128,8 +127,8 @@ pub(crate) fn set_initial_rebalance_delay<C: ClientContext>(client: &Client<C>, 
 /// A topic as the brokers describe it now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicFactsFound {
-    /// Kafka's own id of the topic, as `kafka-topics --describe` prints it; another one after the topic was created anew.
-    /// `None` from brokers before Kafka 2.8, which have no ids.
+    /// Kafka's topic id, as printed by `kafka-topics --describe`; re-creating the topic changes it. `None` from brokers before
+    /// Kafka 2.8.
     pub topic_id: Option<String>,
     /// Number of partitions.
     pub partitions: i32,
@@ -156,7 +155,7 @@ pub enum TopicFactsError {
 }
 
 impl TopicFactsError {
-    /// What one of librdkafka's codes means to somebody who asked about a topic.
+    /// The error of a topic request, by librdkafka's code.
     pub fn from_code(code: RDKafkaErrorCode, reason: &str) -> Self {
         use RDKafkaErrorCode as Code;
         let words = if reason.is_empty() { code.to_string() } else { reason.to_owned() };

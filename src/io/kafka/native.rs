@@ -37,7 +37,7 @@ use rdkafka_sys as sys;
 use super::{TopicFactsError, TopicFactsFound};
 use crate::support::config::Partitioner;
 
-/// How much longer than the request itself its answer is waited for; librdkafka gives up first.
+/// Extra timeout beyond the request's own, so that librdkafka times out first.
 const GRACE: Duration = Duration::from_secs(1);
 /// The longest request timeout that librdkafka takes.
 const MAX_TIMEOUT_MS: i32 = 3_600_000;
@@ -45,8 +45,8 @@ const NO_ERROR: sys::rd_kafka_resp_err_t = sys::rd_kafka_resp_err_t::RD_KAFKA_RE
 /// SortOptions for librdkafka's text about a refused option.
 const ERROR_TEXT_BYTES: usize = 256;
 
-/// Commits `offsets` without waiting. The answer comes to the consumer's own queue, from which `poll` hands it to the
-/// context's `commit_callback`.
+/// Commits `offsets` without waiting. The result arrives in the consumer's queue; `poll` passes it to the context's
+/// `commit_callback`.
 pub(super) fn commit_with_answer<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     offsets: &TopicPartitionList,
@@ -84,7 +84,7 @@ fn element(
     NonNull::new(unsafe { sys::rd_kafka_topic_partition_list_find(list.ptr(), name.as_ptr(), partition) })
 }
 
-/// The leader epoch beside an offset of a list; negative if there is none.
+/// The leader epoch of an offset in a list; negative if unset.
 pub(super) fn leader_epoch(list: &TopicPartitionList, topic: &str, partition: i32) -> i32 {
     let Some(element) = element(list, topic, partition) else { return -1 };
     // SAFETY: the element is alive as long as the list, which is borrowed.
@@ -94,12 +94,12 @@ pub(super) fn leader_epoch(list: &TopicPartitionList, topic: &str, partition: i3
 /// Sets the leader epoch beside an offset of a list.
 pub(super) fn set_leader_epoch(list: &TopicPartitionList, topic: &str, partition: i32, epoch: i32) {
     if let Some(element) = element(list, topic, partition) {
-        // SAFETY: the element is alive as long as the list, which is borrowed, and nobody else has it.
+        // SAFETY: the element lives as long as the list, which is borrowed exclusively.
         unsafe { sys::rd_kafka_topic_partition_set_leader_epoch(element.as_ptr(), epoch) };
     }
 }
 
-/// The first offset of a partition that librdkafka knows of; negative if it knows of none. Asks nobody.
+/// The first offset of a partition that librdkafka knows; negative if unknown. Sends no request.
 pub(super) fn known_beginning<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topic: &str,
@@ -157,7 +157,7 @@ pub(super) fn set_initial_rebalance_delay<C: ClientContext>(client: &Client<C>, 
     }
 }
 
-/// The partition that librdkafka's partitioner chooses for `key` among `partitions`; `None` if there is none, or no such
+/// The partition that librdkafka's partitioner chooses for `key` of `partitions`; `None` without partitions or for an unknown
 /// partitioner.
 pub(super) fn partition_of(partitioner: Partitioner, key: &[u8], partitions: i32) -> Option<i32> {
     let choose = match partitioner {
@@ -230,7 +230,7 @@ pub(super) fn describe_topic<C: ClientContext>(
     read_answer(&event)
 }
 
-/// Copies what is wanted out of the answer.
+/// Copies the needed fields out of the response.
 fn read_answer(event: &Owned<sys::rd_kafka_event_t>) -> Result<TopicFactsFound, TopicFactsError> {
     // SAFETY: the event is alive; its text belongs to it, or is static.
     let (code, reason) = unsafe {

@@ -19,7 +19,7 @@ const KNOWN: [Partitioner; 3] = [Partitioner::Murmur2, Partitioner::Crc32, Parti
 /// the time: 16 of them once in 65,000 times.
 const KEYS_NEEDED: usize = 16;
 
-/// At most so many keys are looked at.
+/// Maximum keys in a sample.
 const KEYS_AT_MOST: usize = 256;
 
 /// A rule explains a sample if at most one key in so many is elsewhere: records that earlier versions of geofold, or a tool, put
@@ -62,13 +62,13 @@ pub struct OtherPartitioner {
     pub configured: Partitioner,
     /// The one that explains the keys.
     pub found: Partitioner,
-    /// Keys that were looked at.
+    /// Keys in the sample.
     pub keys: usize,
     /// Those of them that the configured rule does not explain.
     pub wrong: usize,
 }
 
-/// What a sample says of the configured rule.
+/// Result of comparing a sample with the configured partitioner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Too few keys, only one partition, or a rule that cannot be computed.
@@ -79,7 +79,7 @@ pub enum Verdict {
     Other(OtherPartitioner),
     /// No known rule does: so many keys of so many are elsewhere.
     Unexplained {
-        /// Keys that were looked at.
+        /// Keys in the sample.
         keys: usize,
         /// Those of them that are not where the configured rule puts them.
         wrong: usize,
@@ -113,7 +113,7 @@ impl Sample {
         }
     }
 
-    /// What it says of `configured`.
+    /// Compares the sample with `configured`.
     pub fn verdict(&self, configured: Partitioner) -> Verdict {
         let keys = self.seen.len();
         let Some(place) = KNOWN.iter().position(|rule| *rule == configured) else { return Verdict::Unknown };

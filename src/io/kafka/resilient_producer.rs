@@ -21,23 +21,23 @@ use tokio::time::Instant;
 /// The least time between two clients in the same place.
 const REPLACE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long a record may wait for the client's queue to take it.
+/// Maximum wait of a record for space in the client's queue.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two attempts to put a record into a full queue.
 const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(50);
 
-/// What the error of a delivery says about the record.
+/// Classification of a delivery error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// It is larger than the topic or the client takes.
     TooLarge,
     /// The broker does not take a record like this one: without a key into a compacted topic, for example.
     Invalid,
-    /// Nothing: permissions, brokers or the topic may change, and then it is delivered as it is.
+    /// Not the record's fault: permissions, brokers or the topic may change, and then the record is delivered unchanged.
     Retry,
 }
 
-/// Judges the error of a delivery. What is not known to be about the record is not.
+/// Classifies a delivery error. Unknown errors do not blame the record.
 pub(crate) fn judge(error: &KafkaError) -> Verdict {
     use RDKafkaErrorCode as Code;
     match error.rdkafka_error_code() {
@@ -114,7 +114,7 @@ impl ResilientProducer {
 
 struct Failed {
     undelivered: Undelivered,
-    /// The broker said so, of a whole batch, and not the client of this record.
+    /// The broker refused a whole batch, rather than the client this record.
     by_broker: bool,
 }
 
@@ -187,7 +187,7 @@ fn may_make(last: Option<Instant>, now: Instant, interval: Duration) -> bool {
 struct Client {
     /// `None` only while it is dropped.
     producer: Option<FutureProducer>,
-    /// It was refused access to a topic, and would say so itself from now on, until it asks for metadata: minutes.
+    /// Access to a topic was denied: until the next metadata request (minutes) the client would refuse by itself.
     is_denied: AtomicBool,
 }
 

@@ -26,7 +26,7 @@ use crate::geoshard::{GeoshardMap, LiveMaps};
 /// For each partition the offset below which no owner has anything left to do.
 pub type Floor = BTreeMap<i32, i64>;
 
-/// What is stored about the maps of a topic.
+/// The stored record about the maps of a topic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapsRecord {
     /// Counts the changes of this record, from 1.
@@ -108,7 +108,7 @@ pub enum BadStep {
         /// Of the new map.
         new: u64,
     },
-    /// There is no change to go on with.
+    /// No change is in progress.
     #[error("no change of the map is going on")]
     NoChange,
     /// Not in this stage.
@@ -123,7 +123,7 @@ impl MapsRecord {
         Self { generation: 0, epoch, floor: Floor::new(), state }
     }
 
-    /// Both maps become known. With the same `new` as in a change that is going on: that one.
+    /// Starts a change; both maps are then on record. With the `new` of the change in progress, returns that one.
     pub fn begin(&self, new: Arc<GeoshardMap>) -> Result<Self, BadStep> {
         match &self.state {
             MapsState::One { map, .. } if **map == *new => Err(BadStep::InForce(map.fingerprint())),
@@ -186,7 +186,7 @@ impl MapsRecord {
         Self { epoch, floor: Floor::new(), ..self.next(state) }
     }
 
-    /// The indices of these geoshards are gone.
+    /// Records that the indices of these geoshards are deleted.
     pub fn retired(&self) -> Result<Self, BadStep> {
         match &self.state {
             MapsState::One { map, before, .. } => {
@@ -351,7 +351,7 @@ mod tests {
                 if next.deciding() != record.deciding() {
                     assert!(record.has_two() && next.has_two(), "{way}: {next:?}");
                 }
-                // What a reader has to ask is never less than where the step before may have put a document.
+                // Readers query at least every map by which the previous step may have placed a document.
                 assert!(next.live().iter().any(|map| map == next.deciding()), "{way}");
                 assert!(record.live().iter().any(|map| map == next.deciding()) || !next.has_two(), "{way}");
                 assert!(next.generation == record.generation + 1 || next == record, "{way}");

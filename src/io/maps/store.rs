@@ -13,7 +13,7 @@ use crate::base::ids::DocId;
 use crate::io::claims::{Claim, claim_key};
 use crate::io::elastic::{BulkOp, CallError, Elastic, Get, GetAnswer, Index, SeqNo, WriteCondition};
 
-/// The record as it is stored.
+/// The stored record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
     /// The record.
@@ -43,10 +43,10 @@ pub enum StoreError {
     Unreadable {
         /// `_id`.
         id: String,
-        /// What is wrong with it.
+        /// The parse error.
         error: String,
     },
-    /// Somebody else changed the record since it was read.
+    /// The record changed since it was read.
     #[error("the record of the maps was changed concurrently; check --status")]
     Conflict,
 }
@@ -70,13 +70,13 @@ impl<'a> MapsStore<'a> {
         Ok(found.pop().flatten().map(|(record, stamp)| Stored { record, stamp }))
     }
 
-    /// Writes the record, if it still is as it was read (`None`: if there is none).
+    /// Writes the record if it is unchanged since it was read (`None`: if it does not exist).
     pub async fn write(&self, record: &MapsRecord, over: Option<SeqNo>) -> Result<(), StoreError> {
         let guard = over.map_or(WriteCondition::Absent, WriteCondition::Unchanged);
         self.put(record_key(self.topic), guard, record).await
     }
 
-    /// The claims of partitions `0..partitions`: each says by which generation its owner acts.
+    /// The claims of partitions `0..partitions`, each with the generation by which its owner acts.
     pub async fn claims(&self, partitions: i32) -> Result<Vec<Option<Claim>>, StoreError> {
         let keys: Vec<DocId> = (0..partitions).map(|partition| claim_key(self.topic, partition)).collect();
         let found = self.get(&keys).await?;

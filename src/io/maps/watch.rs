@@ -32,7 +32,7 @@ const LONGEST_READ: Duration = Duration::from_secs(10);
 enum At {
     /// Nothing was read yet.
     Never,
-    /// It was asked for then.
+    /// When it was requested.
     Asked(Instant),
     /// It cannot change.
     Always,
@@ -44,7 +44,7 @@ struct Knowledge {
     at: At,
 }
 
-/// Tells what is known. Cheap to clone.
+/// Reads the state of the maps. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct MapsReader {
     known: watch::Receiver<Knowledge>,
@@ -65,7 +65,7 @@ impl MapsReader {
         Self { known, max_age: Duration::ZERO, clock }
     }
 
-    /// The record as it was last read; before that, the configured map.
+    /// The record as last read; before that, the configured map.
     pub fn record(&self) -> Arc<MapsRecord> {
         self.known.borrow().record.clone()
     }
@@ -85,12 +85,12 @@ impl MapsReader {
         }
     }
 
-    /// The maps that a reader has to ask; `None` while that is not known for sure.
+    /// The maps that a reader must query; `None` while unknown.
     pub fn live(&self) -> Option<LiveMaps> {
         self.is_fresh().then(|| self.record().live())
     }
 
-    /// Waits until the record was read again. Never ends if it is not read any more.
+    /// Waits until the next read. Never ends if reading has stopped.
     pub async fn read_again(&mut self) {
         if self.known.changed().await.is_err() {
             std::future::pending().await
@@ -139,7 +139,7 @@ impl Watcher {
         }
     }
 
-    /// Reads once. Gives whether the credentials are refused.
+    /// Reads once. Returns whether the credentials are refused.
     pub async fn look(&self) -> bool {
         let asked = self.clock.now();
         let read = MapsStore::new(&*self.elastic, &self.topic, self.timeout).read().await;
@@ -165,7 +165,7 @@ impl Watcher {
         is_refused
     }
 
-    /// What is known after this read. A record never goes back, nor away.
+    /// The state after this read. A record never goes back, nor disappears.
     fn judge(&self, read: Result<Option<Stored>, StoreError>) -> Result<Arc<MapsRecord>, String> {
         let known = self.known.borrow().record.clone();
         match read {

@@ -19,12 +19,12 @@ use thiserror::Error;
 pub use self::cache::{Looked, Registry};
 pub use self::client::OpenError;
 
-/// Why nothing was learnt of a schema. Its text says what was being done, and what to do; it never holds a secret.
+/// Why a schema could not be fetched. The text says what was being done and what to do; it never holds a secret.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{reason}")]
 pub struct Trouble {
     reason: Arc<str>,
-    /// The registry asks not to be asked before.
+    /// The registry's `Retry-After`.
     pub retry_after: Option<Duration>,
 }
 
@@ -33,7 +33,7 @@ impl Trouble {
         Self { reason: reason.into(), retry_after: None }
     }
 
-    /// There is nobody to ask.
+    /// No registry is configured.
     pub(crate) fn not_configured() -> Self {
         Self::new("no schema registry is configured: set schema_registry.urls")
     }

@@ -14,12 +14,12 @@ use crate::io::elastic::slices::{SliceSize, mget_in_slices};
 use crate::io::elastic::{Elastic, Get, GetAnswer, Index};
 use crate::support::config::{Config, Partitioner};
 
-/// Placements read at once, at most.
+/// Maximum placements per read.
 const PAGE: usize = 1000;
-/// What each of the first placements may have; one that carries a fetched document is as large as that.
+/// Assumed size of the first placements; one with a fetched document is as large as the document.
 const USUAL_BYTES: usize = 1 << 10;
 
-/// Where a record goes.
+/// The partition of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Destination {
     /// To this partition.
@@ -48,7 +48,7 @@ impl Destination {
     }
 }
 
-/// What is wanted of a placement. What else it says, also of later versions, does not matter here.
+/// The needed fields of a placement; others, also of later versions, are ignored.
 #[derive(Debug, Clone, Copy, Deserialize)]
 struct Placed {
     pos: Position,

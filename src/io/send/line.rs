@@ -24,12 +24,12 @@ use crate::base::ids::{BadDocId, DocId};
 /// The header that names a record's operation.
 pub const OP_HEADER: &str = "geofold-op";
 
-/// What a record asks for, as its header says it.
+/// The operation of a record, as in its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
     /// The document, whole.
     Index,
-    /// The document is gone.
+    /// Deletes the document.
     Delete,
     /// An RFC 7386 merge patch.
     Patch,
@@ -43,7 +43,7 @@ impl Op {
     /// Every operation.
     pub const ALL: [Self; 5] = [Self::Index, Self::Delete, Self::Patch, Self::Touch, Self::Refeed];
 
-    /// The word in the header.
+    /// The header's value.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Index => "index",
@@ -65,7 +65,7 @@ impl fmt::Display for Op {
     }
 }
 
-/// A word that names no operation.
+/// An unknown operation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0:?} is no operation; it must be index, delete, patch, touch or refeed")]
 pub struct UnknownOp(String);
@@ -87,12 +87,12 @@ pub struct LineRules {
     pub op: Option<Op>,
 }
 
-/// The record that a line asks for.
+/// The record of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SendRecord<'a> {
     /// The document's id, checked.
     pub key: Cow<'a, str>,
-    /// One JSON object, as it stands in the line; `None` is a null value.
+    /// The JSON object as in the line; `None` is a null value.
     pub value: Option<&'a str>,
     /// The header, if there is to be one.
     pub op: Option<Op>,
@@ -108,17 +108,17 @@ impl SendRecord<'_> {
     }
 }
 
-/// A line that asks for no record.
+/// An invalid line.
 #[derive(Debug, Error)]
 #[error("line {line}: {problem}")]
 pub struct LineError {
     /// Its number, from 1.
     pub line: u64,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: LineProblem,
 }
 
-/// What is wrong with a line.
+/// The problem of an invalid line.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum LineProblem {
     /// Longer than any record could be.
@@ -130,7 +130,7 @@ pub enum LineProblem {
     /// Neither form.
     #[error("it is neither a JSON object nor an id, a tab, and a JSON object")]
     NoTab,
-    /// What should be JSON is none.
+    /// Invalid JSON.
     #[error("its JSON is not valid: {0}")]
     BadJson(String),
     /// JSON of another kind.
@@ -181,7 +181,7 @@ fn parse<'a>(text: &'a str, rules: &LineRules) -> Result<SendRecord<'a>, LinePro
             _ => Err(LineProblem::NoTab),
         };
     };
-    // JSON never begins with one of these words, so that the column cannot be mistaken for a value.
+    // JSON never begins with one of these words, so that the column is unambiguous.
     let (word, after) = rest.split_once('\t').unwrap_or((rest, ""));
     let (op, value) = match word.parse() {
         Ok(op) => (Some(op), after.trim()),
@@ -213,8 +213,8 @@ fn record<'a>(
     Ok(SendRecord { key, value, op })
 }
 
-/// The text or number at `path` (dotted) in `document`, all of which is checked to be one JSON object. A number is
-/// taken as it is written, so that no digit of a long one is lost.
+/// The text or number at `path` (dotted) in `document`, which must be one JSON object. Numbers are taken as written, so that no
+/// digit is lost.
 fn id_in(document: &str, path: &str) -> Result<String, LineProblem> {
     type Object<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
 

@@ -37,14 +37,14 @@ pub(crate) use producer::{TopicProducer, check_topic, settings};
 
 /// A longer line is an error without being held in memory; no broker takes a record of this size.
 const MAX_LINE_BYTES: u64 = 64 << 20;
-/// Time between two log lines where there is no terminal for a progress bar.
+/// Interval of log lines where no terminal shows a progress bar.
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
 /// Time between two updates of the bar's count of records.
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
 /// Bad lines that are logged one by one; the rest is only counted.
 const LOGGED_BAD_LINES: u64 = 10;
 
-/// What to send, and where. Not `Debug`, since the properties may hold a password.
+/// Options of a run. Not `Debug`, since the properties may hold a password.
 #[derive(Clone)]
 pub struct SendOptions {
     /// Settings for librdkafka's producer, with `bootstrap.servers` and `partitioner` (murmur2 without it). Acknowledgements and
@@ -60,11 +60,11 @@ pub struct SendOptions {
     pub keep_going: bool,
     /// Size of the input, for the progress bar.
     pub input_bytes: Option<u64>,
-    /// How long to wait, after the last line, for the broker to acknowledge what is under way.
+    /// How long to wait for acknowledgements after the last line.
     pub flush_timeout: Duration,
 }
 
-/// What a run did.
+/// Result of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SendSummary {
     /// Lines read, blank ones included.
@@ -75,13 +75,13 @@ pub struct SendSummary {
     pub deletes: u64,
     /// Bytes of keys and values produced.
     pub bytes: u64,
-    /// Lines that asked for no record.
+    /// Invalid lines.
     pub bad_lines: u64,
     /// Records that the broker or the client refused.
     pub refused: u64,
     /// Records that were not acknowledged in time; they may be in the topic or not.
     pub unacknowledged: u64,
-    /// The run was asked to stop before the end of its input.
+    /// The run was stopped before the end of its input.
     pub interrupted: bool,
     /// From the first line to the last acknowledgement.
     pub took: Duration,
@@ -128,7 +128,7 @@ impl fmt::Display for SendSummary {
     }
 }
 
-/// Why a run did not come to its end. What it did until then is in the summary, where anything was sent.
+/// Why a run failed. If anything was sent, the summary has the progress until then.
 #[derive(Debug, Error)]
 pub enum SendError {
     /// librdkafka does not take the settings.
@@ -139,10 +139,10 @@ pub enum SendError {
     Unreachable {
         /// `bootstrap.servers`.
         servers: String,
-        /// What librdkafka said.
+        /// librdkafka's error.
         source: KafkaError,
     },
-    /// The topic is not there.
+    /// The topic does not exist.
     #[error(
         "there is no topic {topic:?}; create it, for example: \
          kafka-topics.sh --bootstrap-server {servers} --create --topic {topic} --partitions 12"
@@ -158,23 +158,23 @@ pub enum SendError {
     Topic {
         /// Its name.
         topic: String,
-        /// What the broker said.
+        /// The broker's error.
         reason: String,
     },
     /// The input could not be read further.
     #[error("could not read the input after line {}: {source}; {summary}", summary.lines)]
     Input {
-        /// What the system said.
+        /// The I/O error.
         source: io::Error,
-        /// What was done until then.
+        /// The progress until then.
         summary: Box<SendSummary>,
     },
-    /// A line asks for no record, and the run was not to go on.
+    /// An invalid line, without `keep_going`.
     #[error("{error}; {summary}")]
     BadLine {
-        /// The line and what is wrong with it.
+        /// The line and its problem.
         error: LineError,
-        /// What was done until then.
+        /// The progress until then.
         summary: Box<SendSummary>,
     },
     /// A record was refused, and the run was not to go on.
@@ -182,15 +182,15 @@ pub enum SendError {
     Refused {
         /// The record's line and the reason.
         failure: DeliveryFailure,
-        /// What was done until then.
+        /// The progress until then.
         summary: Box<SendSummary>,
     },
-    /// The client cannot go on, whatever the options say: what is in the topic is in order, but not complete.
+    /// A fatal client error: the records in the topic are in order, but incomplete.
     #[error("the kafka producer failed: {reason}; {summary}")]
     Fatal {
-        /// What librdkafka said.
+        /// librdkafka's error.
         reason: String,
-        /// What was done until then.
+        /// The progress until then.
         summary: Box<SendSummary>,
     },
     /// Records were not acknowledged in time.
@@ -198,7 +198,7 @@ pub enum SendError {
     Unacknowledged {
         /// How long it was waited.
         waited: Duration,
-        /// What was done until then.
+        /// The progress until then.
         summary: Box<SendSummary>,
     },
 }
@@ -324,7 +324,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Waits for what is under way, whatever ended the loop, so that the summary tells what is in the topic.
+    /// Flushes, whatever ended the loop, so that the summary matches the topic.
     fn finish(self, halted: Option<Halt>) -> Result<SendSummary, SendError> {
         let waited = self.options.flush_timeout;
         self.producer.flush(waited);
@@ -607,7 +607,7 @@ mod tests {
         let summary = run.await.unwrap().unwrap();
         assert!(summary.interrupted);
         assert_eq!(summary.delivered, summary.lines);
-        // A hundred per second, and what a saved-up 100 ms allows.
+        // 100 per second, plus the 100 ms burst.
         let most = summary.took.as_secs_f64() * 100.0 + 11.0;
         assert!(summary.delivered > 0 && summary.delivered as f64 <= most, "{summary}");
     }

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{OP_HEADER, SendError, SendRecord};
 
-/// May be overridden: good throughput, and no more than 64 MiB held for a broker that is slower than the input.
+/// Defaults that may be overridden: good throughput, and at most 64 MiB queued for a broker slower than the input.
 const DEFAULTS: [(&str, &str); 5] = [
     ("partitioner", "murmur2_random"),
     ("client.id", "geofold-send"),
@@ -42,11 +42,11 @@ const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(10);
 pub struct DeliveryFailure {
     /// The line it came from.
     pub line: u64,
-    /// What the broker or the client said.
+    /// The error of the broker or client.
     pub reason: String,
 }
 
-/// The settings of every producer of writes: those given, but for what the promises need.
+/// Settings of every producer of writes: the given ones, with those that geofold's promises need.
 pub(crate) fn settings(properties: &BTreeMap<String, String>) -> ClientConfig {
     let mut config = ClientConfig::new();
     config.extend(DEFAULTS.map(|(key, value)| (key.to_owned(), value.to_owned())));
@@ -55,7 +55,7 @@ pub(crate) fn settings(properties: &BTreeMap<String, String>) -> ClientConfig {
     config
 }
 
-/// Whether the topic is there. Blocks while it asks.
+/// Checks that the topic exists. Blocks.
 pub(crate) fn check_topic(
     client: &Client<impl ClientContext>,
     topic: &str,
@@ -137,15 +137,14 @@ impl TopicProducer {
         }
     }
 
-    /// Waits until everything is delivered or refused, or for `timeout`. What is left then is discarded with the
-    /// producer.
+    /// Waits until everything is delivered or refused, or for `timeout`. Remaining records are discarded with the producer.
     pub fn flush(&self, timeout: Duration) {
         if let Err(error) = self.producer.flush(timeout) {
             tracing::warn!(%error, open = self.producer.in_flight_count(), "not everything was acknowledged in time");
         }
     }
 
-    /// The client cannot deliver anything any more.
+    /// The client's fatal error, if any: it delivers nothing more.
     pub fn fatal_error(&self) -> Option<String> {
         self.producer.client().fatal_error().map(|(code, reason)| format!("{reason} ({code})"))
     }
@@ -167,7 +166,7 @@ impl TopicProducer {
     }
 }
 
-/// What became of the records; the line of each travels with it.
+/// Delivery results; the line number travels with each record.
 #[derive(Debug, Default)]
 struct Deliveries {
     delivered: AtomicU64,

@@ -21,13 +21,13 @@ use crate::support::config::Config;
 const TIMEOUT: Duration = Duration::from_secs(20);
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Kafka did not do what is needed.
+/// A failed Kafka request.
 #[derive(Debug, Error)]
 pub enum TopicError {
     /// A question was not answered.
     #[error("cannot {doing}: {error}")]
     Asking {
-        /// What was asked.
+        /// The request.
         doing: &'static str,
         /// In librdkafka's words.
         error: KafkaError,
@@ -46,7 +46,7 @@ pub enum TopicError {
         "the partition of {0:?} is not known: kafka.partitioner is \"custom\", and its placement names none; write the document again"
     )]
     UnknownPartition(String),
-    /// The producer has a fatal error. This process produces nothing any more, even after the cause is mended.
+    /// The producer has a fatal error. This process cannot produce any more, even after the cause is fixed.
     #[error("touches cannot be produced any more: {reason}; fix that and repeat the command")]
     ProducerLost {
         /// In librdkafka's words.
@@ -67,7 +67,7 @@ pub enum TopicError {
 pub(crate) struct Topic(Arc<Inner>);
 
 struct Inner {
-    /// A member of no group: it only asks.
+    /// A consumer outside any group, for requests only.
     consumer: BaseConsumer,
     producer: TopicProducer,
     topic: String,
@@ -85,7 +85,7 @@ impl Topic {
         blocking(move || {
             let topic = config.kafka.topic.clone();
             let consumer: BaseConsumer = client_config(&config.consumer_properties())
-                // Nobody counts by them here, and each would be a line of the log with thousands of characters.
+                // Statistics are not used here, and each would be a log line of thousands of characters.
                 .set("statistics.interval.ms", "0")
                 .create()
                 .map_err(|error| TopicError::Asking { doing: "make a kafka client", error })?;
@@ -112,7 +112,7 @@ impl Topic {
         .await
     }
 
-    /// The partitions of `floor` in which less than that is committed, each with what is.
+    /// The partitions whose committed offset is below `floor`, with that offset.
     pub(crate) async fn behind(&self, floor: &Floor) -> Result<Floor, TopicError> {
         let (topic, floor) = (self.clone(), floor.clone());
         blocking(move || {
@@ -128,8 +128,8 @@ impl Topic {
         .await
     }
 
-    /// Produces a touch, or what else has no value, for each document, into the partition of its other records; they are in the
-    /// topic after [`Topic::flush`].
+    /// Produces a touch, or another record without a value, for each document, into the partition of its other records; they
+    /// are in the topic after [`Topic::flush`].
     pub(crate) async fn ask(&self, op: Op, ids: Vec<DocId>) -> Result<(), TopicError> {
         let destinations = self.0.destinations.of(&ids).await?;
         let unknown = destinations.iter().position(|to| *to == Destination::Unknown);
@@ -162,7 +162,7 @@ impl Topic {
             if let Some(reason) = producer.fatal_error() {
                 return Err(TopicError::ProducerLost { reason });
             }
-            // The next look finds again what these were about.
+            // The next round finds these documents again.
             topic.0.touches.fetch_sub(missing, Ordering::Relaxed);
             let refusal = producer.first_refusal().map(|refusal| refusal.reason);
             let reason = refusal.unwrap_or_else(|| "no acknowledgement in time".to_owned());

@@ -1,4 +1,4 @@
-//! `[placements]` and `[audit]`: what a worker does besides its partitions, to find out what is wrong and to tidy up.
+//! `[placements]` and `[audit]`: a worker's background jobs that find and clean up inconsistencies.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ pub struct Audit {
     pub every: Option<Duration>,
     /// Copies and placements read per second, at most.
     pub rate: NonZeroU32,
-    /// Whether what can be mended without guessing is mended.
+    /// Whether to repair what needs no guessing.
     pub repair: bool,
     /// Where temporary files go; the system's folder for them if not given.
     pub temp_dir: Option<PathBuf>,

@@ -68,7 +68,7 @@ impl FromStr for ByteSize {
 }
 
 impl fmt::Display for ByteSize {
-    /// The largest power of 1024 that divides it: what was written as `"64MiB"` comes back as `64MiB`.
+    /// Shows the largest power of 1024 that divides the size, so that `"64MiB"` stays `64MiB`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = UNITS[..3].iter().find(|(_, bytes)| self.0 != 0 && self.0.is_multiple_of(*bytes));
         let (unit, bytes) = whole.copied().unwrap_or(("B", 1));

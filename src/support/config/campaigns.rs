@@ -10,7 +10,7 @@ use crate::base::ids::ShardId;
 /// Ids in one chunk, at most.
 pub const MAX_IDS: u32 = 10_000;
 
-/// Ids per second that may be asked for, at most.
+/// Maximum ids per second.
 pub const MAX_RATE: u32 = 10_000_000;
 
 /// `[campaigns]`
@@ -36,14 +36,14 @@ impl Default for Campaigns {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeriodicCampaign {
-    /// What it is called; in each period there is one campaign of this name.
+    /// Name; each period has one campaign of this name.
     pub name: String,
     /// The period.
     #[serde(with = "humantime_serde")]
     pub every: Duration,
-    /// What it does to each document.
+    /// Action for each document.
     pub action: Action,
-    /// Which documents.
+    /// Selection of documents.
     pub what: Which,
     /// Ids per second, at most.
     pub rate: Option<u32>,
@@ -61,7 +61,7 @@ pub enum Which {
     Query(PathBuf),
 }
 
-/// What a campaign does to each of its documents.
+/// Action of a campaign for each of its documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
@@ -77,7 +77,7 @@ impl Action {
     /// Every action.
     pub const ALL: [Self; 3] = [Self::Touch, Self::Refeed, Self::Delete];
 
-    /// The word in the record's header, and in the database.
+    /// The value in the record's header and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Touch => "touch",

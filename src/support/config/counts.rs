@@ -25,7 +25,7 @@ pub struct Tally {
     pub geoshard: bool,
     /// The topic of increments; see [`Config::increments_topic`].
     pub topic: Option<String>,
-    /// How often a partition's increment is sent when nothing else asks for it.
+    /// Maximum interval between increments of a partition.
     #[serde(with = "humantime_serde")]
     pub emit_interval: Duration,
     /// Values that one document adds to one facet, at most.
@@ -55,7 +55,7 @@ impl Tally {
 }
 
 impl FacetRules {
-    /// What the configuration says to count; `None` if that is nothing.
+    /// The configured counting; `None` if nothing is counted.
     pub fn configured(tally: &Tally) -> Option<Self> {
         let facets = tally.facets.iter().map(|(name, path)| (name.as_str(), path.as_str()));
         let limits =
@@ -109,12 +109,12 @@ pub struct Collector {
     pub max_increments: usize,
     /// Bytes of increments in one merge, at most.
     pub max_bytes: ByteSize,
-    /// A collector that has not merged for so long is replaced by one that stands by.
+    /// A collector that has not merged for this long is replaced by a standby.
     #[serde(with = "humantime_serde")]
     pub takeover: Duration,
     /// Values of each facet in the cloud.
     pub top: usize,
-    /// Versions whose row, cloud and increments' ids are kept.
+    /// Versions whose row, cloud and increment ids are kept.
     pub keep_versions: u32,
     /// The topic for a record about each version.
     pub notify_topic: Option<String>,

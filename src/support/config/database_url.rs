@@ -115,7 +115,7 @@ impl PostgresUrl {
         self.ssl_mode
     }
 
-    /// Whether the server is on this machine, so that nobody can listen on the way.
+    /// Whether the server is on this machine, so that traffic cannot be intercepted.
     pub fn is_loopback(&self) -> bool {
         let host = self.host();
         host == "localhost" || host.starts_with("127.") || host == "[::1]"

@@ -1,4 +1,4 @@
-//! What a running process follows when its configuration is read again, and what else has changed.
+//! Keys that a running process follows on reload, and keys that need a restart.
 
 use std::collections::BTreeMap;
 
@@ -15,17 +15,17 @@ pub enum Process {
     Other,
 }
 
-/// Makes the lists of keys, and what takes their values over, of one table.
+/// Generates the lists of keys and the code that copies their values from one table.
 macro_rules! followed {
     (by workers: $($section:ident.$key:ident),+; by all: $($of_all:ident.$key_of_all:ident),+) => {
-        /// The keys that workers follow, and nobody else.
+        /// Keys that only workers follow.
         pub const FOLLOWED_BY_WORKERS: &[&str] = &[$(concat!(stringify!($section), ".", stringify!($key))),+];
         /// The keys that every process follows that runs on.
         pub const FOLLOWED_BY_ALL: &[&str] =
             &[$(concat!(stringify!($of_all), ".", stringify!($key_of_all))),+];
 
         impl Config {
-            /// This configuration with what such a process follows as it is in `read`.
+            /// This configuration with the followed keys of `read`.
             pub fn following(&self, read: &Self, process: Process) -> Self {
                 let mut next = self.clone();
                 $(next.$of_all.$key_of_all.clone_from(&read.$of_all.$key_of_all);)+
@@ -38,8 +38,8 @@ macro_rules! followed {
     };
 }
 
-// The others wait for a restart: they say what a process is (its topic, its indices, how positions are made), or others
-// rely on them (`batch.deadline`: every worker of the group counts on it).
+// All other keys need a restart: they define the process (topic, indices, positions), or other processes rely on them
+// (`batch.deadline`: every worker of the group depends on it).
 followed! {
     by workers:
         audit.rate,
@@ -66,8 +66,7 @@ pub fn is_followed(key: &str) -> bool {
 }
 
 impl Config {
-    /// The keys whose values differ in `other`, as `section.key`, in order. Secrets that differ are not seen: they look the
-    /// same.
+    /// Keys that differ in `other`, as `section.key`, in order. Changed secrets are not seen: all secrets are shown alike.
     pub fn differs_in(&self, other: &Self) -> Vec<String> {
         let (mine, others) = (values(self), values(other));
         let all = mine.keys().chain(others.keys().filter(|key| !mine.contains_key(*key)));
@@ -77,7 +76,7 @@ impl Config {
         differs
     }
 
-    /// What a worker follows, with the values in force. A key without a value is left out.
+    /// The keys that workers follow, with the values in force. Unset keys are omitted.
     pub fn followed(&self) -> BTreeMap<String, Value> {
         let mut values = values(self);
         values.retain(|key, _| is_followed(key));
@@ -117,7 +116,7 @@ mod tests {
     use super::*;
     use crate::support::config::ByteSize;
 
-    /// Other than the defaults in everything that is followed, and in some of what is not.
+    /// Differs from the defaults in every followed key and in some others.
     fn other() -> Config {
         let mut other = Config::default();
         other.audit.rate = NonZeroU32::MIN;

@@ -12,16 +12,16 @@ use super::secret::Secret;
 use super::source::SourceKind;
 use super::types::{Config, OnMissing, SaslMechanism};
 
-/// Tables whose keys are librdkafka's, not geofold's.
+/// Tables with librdkafka's keys.
 pub(super) const LIBRDKAFKA: [&str; 2] = ["kafka.properties", "kafka.producer_properties"];
 
-/// All tables whose keys are not geofold's: [`LIBRDKAFKA`], and the names of facets and of headers.
+/// All tables with free keys: [`LIBRDKAFKA`], and the names of facets and of headers.
 pub(super) const FREE: [&str; 4] = [LIBRDKAFKA[0], LIBRDKAFKA[1], "tally.facets", "source.headers"];
 
-/// Keys of which a file does not go without.
+/// Keys that a file must set.
 pub(super) const REQUIRED: [&str; 3] = ["kafka.brokers", "kafka.topic", "elasticsearch.urls"];
 
-/// Keys whose value may stand in a file that `<key>_file` names.
+/// Keys whose value may be in a file named by `<key>_file`.
 pub(super) const SECRETS: [&str; 8] = [
     "kafka.sasl_password",
     "elasticsearch.password",
@@ -101,7 +101,7 @@ pub(super) fn free_setting(key: &str) -> Option<(&'static str, &str)> {
     FREE.iter().find_map(|table| Some((*table, key.strip_prefix(table)?.strip_prefix('.')?)))
 }
 
-/// A configuration that sets what is not set by default. A test checks that no key is forgotten.
+/// A configuration that sets every optional key. A test checks that none is missing.
 fn with_every_key() -> Config {
     let mut config = Config::default();
     let (text, path, secret) = (String::new, || Some("file".into()), || Some(Secret::new("")));

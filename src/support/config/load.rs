@@ -20,7 +20,7 @@ use super::keys::{self, Keys, REQUIRED, SECRETS};
 use super::overlay;
 use super::types::{Config, GroupProtocol};
 
-/// Why there is no configuration.
+/// Why the configuration could not be loaded.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -30,15 +30,15 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The I/O error.
         source: io::Error,
     },
-    /// The file is no TOML.
+    /// Invalid TOML.
     #[error("{place}: not valid TOML: {message}")]
     Syntax {
         /// Where it stops being TOML.
         place: Place,
-        /// What the parser said.
+        /// The parser's error.
         message: String,
     },
     /// Keys that are unknown, missing, or have no legal value.
@@ -54,11 +54,11 @@ pub struct BadKey {
     pub place: Place,
     /// The key's dotted path, or the variable's name.
     pub key: String,
-    /// What is wrong, and what to do.
+    /// The problem, and what to do.
     pub problem: String,
 }
 
-/// Where a value comes from.
+/// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// A line of the configuration file, counted from 1.
@@ -169,7 +169,7 @@ impl Loader<'_> {
         }
     }
 
-    /// What may have been meant by an unknown key, named by `name`.
+    /// The known key nearest to an unknown one, named by `name`.
     fn suggestion(&self, key: &str, name: impl Fn(&str) -> String) -> String {
         if let Some(known) = self.keys.nearest(key) {
             return format!("did you mean {}?", name(known));
@@ -199,7 +199,7 @@ impl Loader<'_> {
         }
     }
 
-    /// Replaces `${NAME}` in what comes from the file. A variable's text is taken as it is.
+    /// Replaces `${NAME}` in values of the file. A variable's text is not expanded again.
     fn expand(&mut self, given: &mut BTreeMap<String, Given>) {
         for (key, Given { value, place }) in given {
             if *place == Place::Environment {
@@ -222,7 +222,7 @@ impl Loader<'_> {
             }
             match fs::read_to_string(&path) {
                 Ok(text) => {
-                    // Editors and `echo` end a file with a new line, which is no part of the secret.
+                    // Editors and `echo` add a final newline, which is not part of the secret.
                     let value = Value::String(text.trim_end_matches(['\r', '\n']).to_owned());
                     given.insert(key.to_owned(), Given { value, place });
                 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What is promised of documents that move.
+/// Guarantees for documents that move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Moves {
@@ -27,6 +27,6 @@ impl Default for Moves {
 pub enum Visibility {
     /// Searches, and reads by id.
     Search,
-    /// Reads by id alone: the old copy goes as soon as the new one is written.
+    /// For reads by id only: the old copy is deleted as soon as the new one is written.
     Realtime,
 }

@@ -53,7 +53,7 @@ pub(super) fn parse_override(keys: &Keys, key: &str, text: &str) -> Result<Value
         .ok_or_else(|| format!("expected {expected}"))
 }
 
-/// Replaces `${NAME}` in all texts of a value; `$${` stands for `${`.
+/// Replaces `${NAME}` in all strings of a value; `$${` stands for `${`.
 pub(super) fn expand(value: &mut Value, env: &BTreeMap<String, String>) -> Result<(), String> {
     match value {
         Value::String(text) => *text = expand_text(text, env)?,

@@ -48,7 +48,7 @@ impl Properties {
         self.0.extend(others.clone());
     }
 
-    /// Names and values as they may be shown.
+    /// Names and values, with secrets redacted.
     fn redacted(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (key.as_str(), if is_secret(key) { REDACTED } else { value }))
     }
@@ -97,7 +97,7 @@ impl<'de> Deserialize<'de> for Properties {
     }
 }
 
-/// A setting's value: librdkafka takes texts, people also write numbers and booleans.
+/// A setting's value as text; numbers and booleans are accepted.
 struct Value(String);
 
 impl<'de> Deserialize<'de> for Value {
@@ -113,7 +113,7 @@ impl<'de> Deserialize<'de> for Value {
     }
 }
 
-/// What to tell somebody who sets what geofold sets itself.
+/// Why a setting is reserved by geofold.
 enum Owner {
     /// This key of geofold's own sets it.
     Key(&'static str),
@@ -186,7 +186,7 @@ const OWNED_BY_PRODUCER: &[(&str, Owner)] = &[
     ),
 ];
 
-/// What is wrong with a key of `[kafka.properties]`; `None` if librdkafka may have it.
+/// The problem of a key of `[kafka.properties]`; `None` if it is allowed.
 pub(super) fn refusal_for_consumer(key: &str) -> Option<String> {
     refusal(key, OWNED_BY_CONSUMER)
 }
@@ -218,12 +218,11 @@ impl Config {
         // so little is better (docs/performance.md, "Memory").
         all.set("queued.min.messages", "2000");
         all.set("queued.max.messages.kbytes", "256");
-        // One answer of a broker, and what is of one partition in it: 50 MiB and 1 MiB by default, and several times that
-        // once it is decompressed. A batch of records that is larger comes nevertheless.
+        // Limits of one fetch response, and of one partition in it: 50 MiB and 1 MiB by default, several times that
+        // decompressed. A larger batch of records is still delivered.
         all.set("fetch.max.bytes", "2097152");
         all.set("fetch.message.max.bytes", "131072");
-        // By default it looks after a second whether a full queue has room again, and a partition that is resumed waits
-        // for the request that is under way without it.
+        // By default librdkafka checks a full queue again after a second, and a resumed partition misses the fetch in flight.
         all.set("fetch.queue.backoff.ms", "5");
         all.set("fetch.wait.max.ms", "100");
         // The lag gauges live on it.
@@ -270,8 +269,8 @@ impl Config {
         let mut all = Properties::default();
         all.set("compression.codec", "lz4");
         all.set("statistics.interval.ms", "0");
-        // A dead letter may be a record that was too large for geofold, and it carries headers on top: let the
-        // broker decide what is too large. librdkafka's own limit (1 MB) would hold the partition up.
+        // A dead letter may be a record that was too large for geofold, plus headers: let the broker decide. librdkafka's own
+        // limit (1 MB) would block the partition.
         all.set("message.max.bytes", "100000000");
         all.extend(&self.kafka.producer_properties);
         set_connection(&mut all, &self.kafka);
@@ -283,7 +282,7 @@ impl Config {
 }
 
 impl Config {
-    /// The same for what geofold writes into the topic of documents: keys go where the other producers put them.
+    /// Properties of producers into the topic of documents: keys are partitioned as by the other producers.
     pub fn topic_producer_properties(&self) -> Properties {
         let mut all = self.producer_properties();
         all.set("partitioner", self.kafka.partitioner.of_librdkafka());

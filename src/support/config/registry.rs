@@ -13,7 +13,7 @@ pub use crate::core::decode::{BadKeyForm, Format, KeyForm};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SchemaRegistry {
-    /// Where it is; several are asked one after the other until one answers. Required with the form `registry`.
+    /// URLs of the registry, tried in turn. Required with the form `registry`.
     pub urls: Vec<ServerUrl>,
     /// User name for basic authentication.
     pub username: Option<String>,
@@ -30,7 +30,7 @@ pub struct SchemaRegistry {
     /// A request without its whole answer after this time has failed.
     #[serde(with = "humantime_serde")]
     pub request_timeout: Duration,
-    /// Schemas that a worker keeps, at most; the one that was not read for the longest time goes first.
+    /// Maximum cached schemas per worker; the least recently used is evicted.
     pub cached_schemas: usize,
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What is shown in place of a secret.
+/// Replacement for secrets in output.
 pub const REDACTED: &str = "***";
 
 /// A password or an API key.

@@ -1,4 +1,4 @@
-//! The address of a server, which never carries a password: what is in an address ends up in logs.
+//! The URL of a server, which never carries a password: URLs end up in logs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -49,7 +49,7 @@ impl ServerUrl {
         self.0.scheme() == "https"
     }
 
-    /// Whether the server is on this machine, so that nobody can listen on the way.
+    /// Whether the server is on this machine, so that traffic cannot be intercepted.
     pub fn is_loopback(&self) -> bool {
         is_loopback(&self.0)
     }
@@ -98,7 +98,7 @@ impl From<ServerUrl> for String {
 
 impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // `Url` shows an empty path as "/", which nobody writes.
+        // `Url` shows an empty path as "/".
         f.write_str(self.0.as_str().trim_end_matches('/'))
     }
 }

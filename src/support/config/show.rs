@@ -8,7 +8,7 @@ impl Config {
     /// Every key with the value that is in force, without keys that have no meaning with the configured group
     /// protocol. Secrets and secret librdkafka settings are shown as `***`.
     pub fn to_redacted_toml(&self) -> String {
-        // Types that a test serializes cannot fail here, and a log line is no reason to stop for.
+        // Tests prove that these types serialize; a log line must not stop the process.
         let mut shown = Table::try_from(self).unwrap_or_default();
         if let Some(Value::Table(kafka)) = shown.get_mut("kafka") {
             for key in self.kafka.group_protocol.foreign_keys() {

@@ -16,14 +16,14 @@ use super::database_url::{DatabaseUrl, PostgresUrl};
 use super::secret::{REDACTED, Secret};
 use super::server_url::is_loopback;
 
-/// What a template of an address has where the id goes.
+/// Placeholder of the id in a URL template.
 pub const ID_PLACE: &str = "{id}";
 
 /// `[source]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Source {
-    /// What answers. Without it there is no source.
+    /// Kind of source; none if unset.
     pub kind: Option<SourceKind>,
     /// Where it is: a template for [`SourceKind::Http`], an address for [`SourceKind::Postgresql`].
     pub url: Option<SourceUrl>,
@@ -41,19 +41,18 @@ pub struct Source {
     pub bearer_token_file: Option<PathBuf>,
     /// Certificates of the authorities that may sign the server's certificate, PEM; the built-in ones if not given.
     pub ca_file: Option<PathBuf>,
-    /// The query, whose `$1` is an array of ids, and whose rows are an id and its document. Only with
-    /// [`SourceKind::Postgresql`].
+    /// The query: `$1` is an array of ids; rows are an id and its document. Only with [`SourceKind::Postgresql`].
     pub query: Option<String>,
     /// Ids in one query, at most. Only with [`SourceKind::Postgresql`].
     pub batch: usize,
-    /// Requests side by side, per worker.
+    /// Concurrent requests per worker.
     pub max_in_flight: usize,
     /// A request without its whole answer after this time has failed.
     #[serde(with = "humantime_serde")]
     pub timeout: Duration,
     /// Fetched documents that one worker holds until they are written; and, once more, those on their way.
     pub max_bytes: ByteSize,
-    /// The id of a document that exists. That another one is gone is believed only if this one is found. Required with
+    /// Id of an existing document. Another document counts as missing only if this one is found. Required with
     /// [`SourceKind::Http`].
     pub probe_id: Option<String>,
 }
@@ -80,7 +79,7 @@ impl Default for Source {
     }
 }
 
-/// What answers.
+/// Kind of source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SourceKind {
@@ -103,7 +102,7 @@ pub enum SourceUrl {
 /// An `http` or `https` address with one `{id}` in its path or query.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HttpTemplate {
-    /// As it was written: what stands in its query may be a secret.
+    /// As written; the query string may hold a secret.
     text: Secret,
     /// The same, fit to be seen.
     shown: String,
@@ -185,7 +184,7 @@ impl HttpTemplate {
         self.uses_tls
     }
 
-    /// Whether the server is on this machine, so that nobody can listen on the way.
+    /// Whether the server is on this machine, so that traffic cannot be intercepted.
     pub fn is_loopback(&self) -> bool {
         self.is_loopback
     }

@@ -36,7 +36,7 @@ pub struct Config {
     pub schema_registry: SchemaRegistry,
     /// The search server that holds the geoshards.
     pub elasticsearch: Elasticsearch,
-    /// What a document looks like.
+    /// Shape of documents.
     pub documents: Documents,
     /// The order of records across topic re-creations.
     pub positions: Positions,
@@ -44,7 +44,7 @@ pub struct Config {
     pub geoshards: Geoshards,
     /// When folded writes go out.
     pub batch: Batch,
-    /// What is promised of documents that move.
+    /// Guarantees for documents that move.
     pub moves: Moves,
     /// Bounds of memory.
     pub memory: Memory,
@@ -52,9 +52,9 @@ pub struct Config {
     pub retry: Retry,
     /// Committing offsets.
     pub commit: Commit,
-    /// What happens to records that cannot be applied.
+    /// Handling of records that cannot be applied.
     pub dead_letter: DeadLetter,
-    /// What follows every change of a geoshard.
+    /// Jobs after changes of a geoshard.
     pub distribution: Distribution,
     /// Where documents can be fetched again.
     pub source: Source,
@@ -66,9 +66,9 @@ pub struct Config {
     pub database: Database,
     /// How increments become counts.
     pub collector: Collector,
-    /// Lists of documents to each of which the same is done.
+    /// Batch jobs that apply one action to a list of document ids.
     pub campaigns: Campaigns,
-    /// What is kept of deleted documents.
+    /// Retention of placements of deleted documents.
     pub placements: Placements,
     /// The audit that a worker runs by itself.
     pub audit: Audit,
@@ -76,7 +76,7 @@ pub struct Config {
     pub shutdown: Shutdown,
     /// The HTTP server for metrics, health and tools.
     pub admin: Admin,
-    /// What the process logs.
+    /// Logging.
     pub log: Log,
     /// How a running worker follows this file.
     pub reload: Reload,
@@ -86,7 +86,7 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Kafka {
-    /// First brokers to ask, `host:port`. Required in the file.
+    /// Bootstrap brokers, `host:port`. Required in the file.
     pub brokers: Vec<String>,
     /// The topic of document writes, keyed by document id. Required in the file.
     pub topic: String,
@@ -94,15 +94,15 @@ pub struct Kafka {
     pub format: Format,
     /// How a record's key holds the document's id.
     pub key: KeyForm,
-    /// What a record's value is.
+    /// Form of a record's value.
     pub envelope: Envelope,
     /// Where producers put a key.
     pub partitioner: Partitioner,
-    /// What follows when the topic no longer has records that were not read yet.
+    /// Handling of unread records that the topic no longer has.
     pub lost_records: LostRecords,
     /// The consumer group that all workers of one index share.
     pub group_id: String,
-    /// The name by which brokers log this client.
+    /// Client id in brokers' logs.
     pub client_id: String,
     /// The rebalance protocol.
     pub group_protocol: GroupProtocol,
@@ -209,7 +209,7 @@ pub enum RemoteAssignor {
 pub enum Partitioner {
     /// As Java's clients.
     Murmur2,
-    /// As librdkafka, unless it is told otherwise.
+    /// librdkafka's default.
     Crc32,
     /// As Sarama.
     Fnv1a,
@@ -217,13 +217,13 @@ pub enum Partitioner {
     Custom,
 }
 
-/// What follows when the topic no longer has records that were not read yet.
+/// Handling of unread records that the topic no longer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LostRecords {
     /// Their partition stops.
     Stop,
-    /// It goes on at the first record that is left.
+    /// Continue at the first remaining record.
     Accept,
 }
 
@@ -256,7 +256,7 @@ impl SecurityProtocol {
 /// SASL mechanisms that need a name and a password only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SaslMechanism {
-    /// The password travels as it is.
+    /// The password is sent unhashed.
     #[serde(rename = "PLAIN")]
     Plain,
     /// Salted challenge and response (RFC 5802) with SHA-256.
@@ -294,7 +294,7 @@ pub struct Elasticsearch {
     /// A request without an answer after this time has failed.
     #[serde(with = "humantime_serde")]
     pub request_timeout: Duration,
-    /// Requests side by side, per worker.
+    /// Concurrent requests per worker.
     pub max_in_flight: usize,
     /// Operations in one request, at most.
     pub request_max_operations: usize,
@@ -327,7 +327,7 @@ impl Default for Elasticsearch {
     }
 }
 
-/// Which of Amazon's services answers; a part of what is signed.
+/// Amazon's service name, part of the signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AwsService {
@@ -389,7 +389,7 @@ pub struct Documents {
     pub location: String,
     /// A record's value above this size is bad input.
     pub max_bytes: ByteSize,
-    /// What to do with a patch of a document that is nowhere; see [`Config::on_missing`].
+    /// Handling of a patch of a missing document; see [`Config::on_missing`].
     pub on_missing: Option<OnMissing>,
 }
 
@@ -400,7 +400,7 @@ impl Default for Documents {
 }
 
 impl Config {
-    /// What to do with a patch of a document that is nowhere: what is configured, or what fits best if nothing is.
+    /// Handling of a patch of a missing document: as configured, else the default that fits.
     pub fn on_missing(&self) -> OnMissing {
         let has_source = self.source.kind.is_some();
         let fitting = if has_source { OnMissing::Refeed } else { OnMissing::DeadLetter };
@@ -446,14 +446,13 @@ pub struct Batch {
     pub max_documents: usize,
     /// Bytes of folded writes in one batch, at most.
     pub max_bytes: ByteSize,
-    /// How long a dirty document waits for others at most; all partitions send at the same moments, so far apart.
+    /// Interval of the worker-wide tick at which partitions flush.
     #[serde(with = "humantime_serde")]
     pub linger: Duration,
     /// A document is written at least this often, however hot it is.
     #[serde(with = "humantime_serde")]
     pub max_dirty_age: Duration,
-    /// A batch sends nothing more after this time (protocol, "The envelope of trust"); what is left starts over in a new
-    /// one.
+    /// A batch sends nothing after this time (protocol, "The envelope of trust"); the rest starts over in a new batch.
     #[serde(with = "humantime_serde")]
     pub deadline: Duration,
 }
@@ -532,7 +531,7 @@ impl Default for Commit {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeadLetter {
-    /// Where bad input goes.
+    /// Destination of bad input.
     pub policy: DeadLetterPolicy,
     /// The topic for it. Required with [`DeadLetterPolicy::Topic`].
     pub topic: Option<String>,
@@ -547,11 +546,11 @@ impl Default for DeadLetter {
     }
 }
 
-/// Where bad input goes. There is no policy that skips it.
+/// Destination of bad input. No policy skips it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeadLetterPolicy {
-    /// To a topic, with the reason in its headers; then the partition goes on.
+    /// A topic, with the reason in headers; the partition continues.
     Topic,
     /// Nowhere: the partition stops at it.
     Stop,
@@ -561,14 +560,14 @@ pub enum DeadLetterPolicy {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Distribution {
-    /// Where workers tell each other of their runs.
+    /// Where workers share their last runs.
     pub last_runs: LastRuns,
     /// The memcached, `host:port`. Required with [`LastRuns::Memcached`].
     pub memcached: Option<String>,
     /// For how long memcached is waited for.
     #[serde(with = "humantime_serde")]
     pub memcached_timeout: Duration,
-    /// What keys in memcached begin with: another one for each installation that shares it.
+    /// Prefix of keys in memcached; distinct for each installation that shares it.
     pub namespace: String,
     /// The jobs.
     pub jobs: Vec<DistributionJob>,
@@ -586,11 +585,11 @@ impl Default for Distribution {
     }
 }
 
-/// Where workers tell each other of their runs.
+/// Where workers share their last runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LastRuns {
-    /// Nowhere: each worker knows its own.
+    /// Not shared: each worker knows only its own runs.
     Memory,
     /// In a memcached.
     Memcached,
@@ -600,9 +599,9 @@ pub enum LastRuns {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DistributionJob {
-    /// What it is called.
+    /// Name.
     pub name: String,
-    /// What it does.
+    /// Kind of job.
     pub kind: JobKind,
     /// Whether offsets wait for it; by default, for all but refreshes.
     pub gate: Option<bool>,
@@ -644,7 +643,7 @@ impl DistributionJob {
     }
 }
 
-/// What a distribution does.
+/// Kinds of distribution jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobKind {
@@ -708,7 +707,7 @@ impl Default for Log {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Reload {
-    /// Time between two looks at the file; it is not watched if not given. SIGHUP is always heard.
+    /// Interval of checks of the file; unset: only SIGHUP reloads.
     #[serde(with = "humantime_serde::option")]
     pub watch: Option<Duration>,
 }
@@ -717,7 +716,7 @@ pub struct Reload {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// For humans.
     Text,
     /// One JSON object per line.
     Json,

@@ -16,15 +16,13 @@ use crate::support::config::SchemaRegistry;
 use crate::support::telemetry::families::Counters;
 use crate::support::telemetry::schemas::SchemaAnswer;
 
-/// For so long a registry is believed that there is no such schema, or none of use: a topic full of such records asks it now and
-/// then, and not for each.
+/// How long a missing or unusable schema is cached, so that a topic full of such records does not query the registry for each.
 const BELIEVED: Duration = Duration::from_secs(10);
 
-/// A schema that the registry does not have is asked for twice, with this pause between: a node of a registry learns of a new
-/// schema a little later than the one that took it.
+/// Pause before a missing schema is requested a second time: nodes of a registry learn of new schemas with a delay.
 const SECOND_LOOK: Duration = Duration::from_millis(500);
 
-/// What is known of a schema: itself, or that there is none of use.
+/// A cached schema, or why it is unusable.
 pub type Looked = Result<Arc<Schema>, Unreadable>;
 
 type Answer = Result<Looked, Trouble>;
@@ -43,7 +41,7 @@ struct Inner {
 #[derive(Debug)]
 struct State {
     known: LruCache<SchemaId, (Looked, Instant)>,
-    /// Questions under way. They are held by those who asked; what nobody waits for any more is gone.
+    /// Fetches in flight, owned by their waiters; abandoned ones are dropped.
     asked: HashMap<SchemaId, WeakShared<BoxFuture<'static, Answer>>>,
 }
 

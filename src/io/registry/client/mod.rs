@@ -26,7 +26,7 @@ const MAX_REFERENCES: usize = 100;
 
 const MEDIA_TYPE: &str = "application/vnd.schemaregistry.v1+json, application/json";
 
-/// Why a registry cannot be asked at all: the configuration.
+/// The configuration does not allow querying a registry.
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// The certificates cannot be read.
@@ -47,11 +47,11 @@ pub enum OpenError {
 pub(super) struct Client {
     http: reqwest::Client,
     settings: SchemaRegistry,
-    /// Which address is asked first: the one that answered last.
+    /// Index of the URL tried first: the one that answered last.
     first: AtomicUsize,
 }
 
-/// A schema as it is sent.
+/// A schema in a response.
 #[derive(Debug, Deserialize)]
 struct Sent {
     schema: String,
@@ -68,16 +68,16 @@ struct SentReference {
     version: i64,
 }
 
-/// What is sent with an error.
+/// An error body.
 #[derive(Debug, Deserialize)]
 struct SentError {
     error_code: i64,
 }
 
-/// What one question has led to.
+/// Result of one request.
 enum Answer {
     Found(Bytes),
-    /// There is no such thing.
+    /// Not found.
     None,
 }
 
@@ -121,7 +121,7 @@ impl Client {
                 return Ok(Err(Unreadable::BadSchema { id, why }));
             }
         };
-        // Values are not compared with a JSON Schema, so what it refers to is not needed.
+        // Values are not validated against a JSON Schema, so its references are not needed.
         let wanted = if kind == Kind::Json { Vec::new() } else { sent.references.unwrap_or_default() };
         match self.references(wanted).await? {
             Ok(references) => Ok(Ok(Fetched { kind, text: sent.schema, references })),
@@ -129,7 +129,7 @@ impl Client {
         }
     }
 
-    /// What the registry knows of itself: whether it is one, and takes who is asking.
+    /// The registry's schema types: checks that it is a registry and accepts the credentials.
     pub(super) async fn types(&self) -> Result<Vec<String>, Trouble> {
         match self.get(&["schemas", "types"], false).await? {
             Answer::Found(bytes) => self.understood(&bytes),
@@ -137,12 +137,12 @@ impl Client {
         }
     }
 
-    /// Each once, and behind what it refers to itself; or why they cannot be had.
+    /// All references, each once, after its own references; or why they cannot be fetched.
     async fn references(
         &self,
         wanted: Vec<SentReference>,
     ) -> Result<Result<Vec<Reference>, String>, Trouble> {
-        /// A reference that is to be asked for, or whose own references are all in place.
+        /// A reference to fetch, or one whose own references are all fetched.
         enum Step {
             Ask(SentReference),
             Place(Reference),
@@ -176,7 +176,7 @@ impl Client {
         Ok(Ok(done))
     }
 
-    /// Asks one address after the other, until one answers.
+    /// Tries the URLs in turn until one answers.
     async fn get(&self, path: &[&str], deleted_too: bool) -> Result<Answer, Trouble> {
         let urls = &self.settings.urls;
         let first = self.first.load(Ordering::Relaxed);
@@ -204,7 +204,7 @@ impl Client {
             segments.pop_if_empty().extend(path);
         }
         if deleted_too {
-            // What others refer to may have been deleted softly since.
+            // Referenced schemas may have been soft-deleted since.
             url.set_query(Some("deleted=true"));
         }
         let mut request = self.http.get(url);

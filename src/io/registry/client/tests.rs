@@ -154,7 +154,7 @@ async fn registry_retry_after_is_honoured() {
 
 #[tokio::test]
 async fn silent_registry_times_out() {
-    // Connections are taken by the system, and nobody reads them.
+    // The kernel accepts the connections, and no one reads them.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let settings = SchemaRegistry {
         urls: vec![format!("http://{}", silent.local_addr().unwrap()).parse().unwrap()],
@@ -179,7 +179,7 @@ fn start_with_tls() -> ServerUrl {
     std::thread::spawn(move || {
         for connection in listener.incoming().flatten() {
             let mut stream = StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), connection);
-            // A client that does not trust the certificate breaks off.
+            // A client that does not trust the certificate closes the connection.
             let mut asked = [0; 4096];
             let Ok(1..) = stream.read(&mut asked) else { continue };
             let body = r#"{"schema":"\"long\""}"#;

@@ -11,7 +11,7 @@ const LEAST_EVERY: Duration = Duration::from_secs(1);
 pub(super) fn check(findings: &mut Findings, config: &Config) {
     let kept = ("placements.keep_deleted", config.placements.keep_deleted);
     let why = "a request from before the delete could act again where its placement is gone";
-    // A batch that begins at the last moment before a mark sends until its deadline.
+    // A batch that starts just before a mark sends until its deadline.
     findings.below(("elasticsearch.gc_deletes", config.elasticsearch.gc_deletes), kept, why);
     findings.below(("batch.deadline", config.batch.deadline * 2), kept, why);
     if config.audit.every.is_some_and(|every| every < LEAST_EVERY) {

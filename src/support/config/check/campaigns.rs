@@ -8,7 +8,7 @@ use crate::support::config::campaigns::{MAX_IDS, MAX_RATE};
 use crate::support::config::types::Config;
 
 const PERIODIC: &str = "campaigns.periodic";
-/// Each has a task of its own in every process that watches.
+/// Each has its own task in every watching process.
 const MAX_PERIODIC: usize = 32;
 const MAX_NAME_BYTES: usize = 32;
 /// A lease is extended six times before it is over.

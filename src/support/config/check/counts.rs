@@ -6,7 +6,7 @@ use crate::support::config::counts::{Collector, Database, GEOSHARD_FACET, Tally}
 use crate::support::config::database_url::DatabaseUrl;
 use crate::support::config::types::Config;
 
-/// Facets, at most: each is looked for in every document.
+/// Maximum facets: each is looked up in every document.
 const MAX_FACETS: usize = 32;
 /// Values of one facet that may be kept in the cloud, which is read and written whole.
 const MAX_TOP: usize = 10_000;
@@ -56,7 +56,7 @@ fn check_tally(findings: &mut Findings, tally: &Tally) {
     }
 }
 
-/// Every topic has a use of its own.
+/// Every topic needs a different name.
 fn check_topics(findings: &mut Findings, config: &Config) {
     let increments = config.increments_topic();
     const INCREMENTS: &str = "tally.topic";

@@ -1,4 +1,4 @@
-//! What is wrong with `[distribution]`.
+//! Checks `[distribution]`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -140,7 +140,7 @@ mod tests {
         config.findings().iter().map(ToString::to_string).collect()
     }
 
-    /// What `config/geofold.toml` shows as the usual form, without the marks that comment it out.
+    /// The example in `config/geofold.toml`, uncommented.
     fn shown() -> String {
         let text = include_str!("../../../../config/geofold.toml");
         let section = text.split("\n[distribution]\n").nth(1).unwrap().split("\n[").next().unwrap();

@@ -1,13 +1,13 @@
-//! Who geofold is to a web server: what is the same in `[schema_registry]` and `[source]`.
+//! Checks of HTTP credentials, shared by `[schema_registry]` and `[source]`.
 
 use reqwest::header::HeaderValue;
 
 use super::Findings;
 use crate::support::config::secret::Secret;
 
-/// A user name with its password, a bearer token, or none of these.
+/// A user name with password, a bearer token, or neither.
 pub(super) struct Credentials<'a> {
-    /// Whose: the section's name.
+    /// The section's name.
     pub(super) section: &'static str,
     pub(super) username: Option<&'a str>,
     pub(super) password: Option<&'a Secret>,
@@ -15,7 +15,7 @@ pub(super) struct Credentials<'a> {
 }
 
 impl Credentials<'_> {
-    /// Whether somebody on the way could read a secret.
+    /// Whether a secret would be readable on the network.
     pub(super) fn are_secret(&self) -> bool {
         self.password.is_some() || self.bearer_token.is_some()
     }

@@ -1,4 +1,4 @@
-//! What is wrong between keys: rules that no single key can break. Pure, and all findings at once.
+//! Checks across keys. Pure; reports all findings at once.
 
 mod audit;
 mod campaigns;
@@ -25,10 +25,10 @@ use super::types::{
 };
 use crate::base::requests::MAX_PREFIX_BYTES;
 
-/// How much a [`Finding`] matters.
+/// Severity of a [`Finding`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// geofold runs with it, but somebody should know.
+    /// geofold runs, but the setting is questionable.
     Warning,
     /// geofold does not run with it.
     Error,
@@ -37,11 +37,11 @@ pub enum Level {
 /// Something wrong with a configuration. Its text never holds a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// How much it matters.
+    /// Severity.
     pub level: Level,
     /// Dotted path of the key to change first.
     pub key: String,
-    /// What is wrong, and what to set.
+    /// The problem, and what to set.
     pub message: String,
 }
 
@@ -206,7 +206,7 @@ const MAX_POLL_KEY: &str = "kafka.properties.max.poll.interval.ms";
 /// librdkafka's default for `max.poll.interval.ms`.
 const DEFAULT_MAX_POLL: Duration = Duration::from_secs(300);
 
-/// The interval in force; the text that is no number otherwise.
+/// The effective interval; an error with the text if it is not a number.
 fn max_poll_interval(properties: &Properties) -> Result<Duration, &str> {
     let Some(text) = properties.get("max.poll.interval.ms") else { return Ok(DEFAULT_MAX_POLL) };
     text.trim().parse().map(Duration::from_millis).map_err(|_| text)
@@ -481,10 +481,10 @@ fn check_dead_letters(findings: &mut Findings, config: &Config) {
     }
 }
 
-/// More often, and looking would cost more than it tells.
+/// Shorter intervals would cost more than they help.
 const LEAST_WATCH: Duration = Duration::from_millis(100);
 
-/// More requests side by side than any cluster takes; a number that was meant for another key.
+/// More concurrent requests than any cluster takes; probably a value for another key.
 const MOST_IN_FLIGHT: usize = 10_000;
 
 fn check_edges(findings: &mut Findings, config: &Config) {

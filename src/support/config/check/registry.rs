@@ -1,11 +1,11 @@
-//! What is wrong with `[schema_registry]`, and with the forms of keys and values.
+//! Checks `[schema_registry]` and the forms of keys and values.
 
 use super::Findings;
 use super::http::Credentials;
 use crate::support::config::registry::{Format, KeyForm, SchemaRegistry};
 use crate::support::config::types::Config;
 
-/// A record may need two at once, its key's and its value's, and so may its neighbours.
+/// A record may need two at once, for key and value, and so may its neighbours.
 const MIN_CACHED_SCHEMAS: usize = 10;
 
 pub(super) fn check(findings: &mut Findings, config: &Config) {
@@ -35,7 +35,7 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
     check_credentials(findings, registry);
 }
 
-/// What writes into the topic by itself writes ids as they are. Such a record would be of another key to Kafka, so in another
+/// Components that write to the topic use plain ids as keys. With another key form such records would land in another
 /// partition, and two workers would act on one document.
 fn check_keys(findings: &mut Findings, config: &Config) {
     let form = &config.kafka.key;

@@ -1,4 +1,4 @@
-//! What is wrong with `[source]`.
+//! Checks `[source]`.
 
 use reqwest::header::{HeaderName, HeaderValue};
 
@@ -8,7 +8,7 @@ use crate::base::ids::DocId;
 use crate::support::config::source::{Source, SourceKind, SourceUrl};
 use crate::support::config::types::{Config, OnMissing};
 
-/// PostgreSQL plans a query with more in vain, and a failure costs as many.
+/// Larger arrays do not speed up PostgreSQL, and a failure costs a whole batch.
 const MAX_BATCH: usize = 10_000;
 
 pub(super) fn check(findings: &mut Findings, config: &Config) {
