@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// A background task that is gone although it is needed.
+/// A required background task that has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("the background task \"{task}\" {how}; this is a defect in geofold, please report it with the log")]
 pub struct TaskLost {
@@ -71,7 +71,7 @@ impl Supervisor {
                 Ok(()) => return,
                 Err(panic) => format!("panicked: {}", message(&*panic)),
             };
-            // Nobody listens any more once the process is ending.
+            // The receiver is gone while the process ends.
             let _ = lost.send(TaskLost { task, how });
         })
     }
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// Work that ends once it is told to.
+    /// Runs until cancelled.
     async fn until(stop: &CancellationToken) -> Result<&'static str, Infallible> {
         stop.cancelled().await;
         Ok("stopped")

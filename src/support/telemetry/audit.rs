@@ -1,4 +1,4 @@
-//! The metrics of the audit that a worker runs by itself. They are those of its own last audit: another worker's are there.
+//! Metrics of the worker's periodic audit; each worker shows its own last audit.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use super::families::{Counters, Register};
 use super::metrics::Success;
 use crate::core::defect::Defect;
 
-/// What the last audit of this worker came to.
+/// Results of this worker's last audit.
 #[derive(Debug)]
 pub struct AuditMetrics {
-    /// When the last one began; seconds since 1970, 0 if none did.
+    /// Start of the last audit; seconds since 1970, 0 if none ran.
     pub begun: IntGauge,
     /// Audits that ended, by result.
     pub audits: Counters<Success>,
@@ -85,7 +85,7 @@ impl AuditMetrics {
     }
 }
 
-/// What an audit found, in numbers.
+/// Totals of an audit.
 #[derive(Debug, Clone, Copy)]
 pub struct AuditTotals<'a> {
     /// Documents that it read.

@@ -1,4 +1,4 @@
-//! Where each partition stands, as the poll thread sees it: what no metric says exactly, for the status page.
+//! The status of each partition as the poll thread sees it, for the status page.
 
 use tokio::sync::watch;
 
@@ -24,7 +24,7 @@ impl Standing {
     }
 }
 
-/// The poll thread's side. It overwrites; nobody is waited for.
+/// The sending side, used by the poll thread. It overwrites and never waits.
 pub type Board = watch::Sender<Vec<Standing>>;
 
 /// The reader's side.

@@ -8,11 +8,11 @@ use super::families::{Counters, MetricInfo, Register, label};
 use super::reload::ReloadMetrics;
 
 label! {
-    /// What became of an edge.
+    /// Outcome of an edge.
     Edges {
         /// It was counted.
         Applied => "applied",
-        /// It had been counted before.
+        /// Counted before.
         Skipped => "skipped",
     }
 }
@@ -33,7 +33,7 @@ pub struct CollectorMetrics {
     pub edges: Counters<Edges>,
     /// Counts that changed.
     pub values: IntCounter,
-    /// Boards of the cloud that were read anew.
+    /// Top-N lists read again from the database.
     pub boards_read: IntCounter,
     /// Time of one merge.
     pub merge_seconds: Histogram,

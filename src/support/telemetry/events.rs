@@ -80,7 +80,7 @@ impl PartitionsAssigned<'_> {
 pub struct PartitionsRevoked<'a> {
     /// Their numbers.
     pub partitions: &'a [i32],
-    /// They are gone already, and another worker may own them; nothing can be committed any more.
+    /// The partitions were lost: another worker may own them, and nothing can be committed.
     pub lost: bool,
 }
 
@@ -101,7 +101,7 @@ impl PartitionsRevoked<'_> {
     }
 }
 
-/// A partition cannot get past a record and stays there until somebody acts.
+/// A partition stopped at a record, until an operator acts.
 pub struct PartitionStopped<'a> {
     /// Its number.
     pub partition: i32,
@@ -128,7 +128,7 @@ pub struct RecordsLost<'a> {
     pub partition: i32,
     /// Which offsets.
     pub lost: Lost,
-    /// Whether the partition goes on behind them.
+    /// Whether the partition continues after them.
     pub accepted: bool,
 }
 
@@ -149,7 +149,7 @@ impl RecordsLost<'_> {
     }
 }
 
-/// A partition that had stopped is at work again.
+/// A stopped partition works again.
 pub struct PartitionGoesOn {
     /// Its number.
     pub partition: i32,
@@ -163,13 +163,13 @@ impl PartitionGoesOn {
     }
 }
 
-/// A partition reads no further, since the schema registry does not say what a record is.
+/// A partition waits for a schema from the registry.
 pub struct SchemaAwaited<'a> {
     /// Its number.
     pub partition: i32,
     /// Which schema.
     pub id: SchemaId,
-    /// What the registry says, and what to do.
+    /// The registry's error, and what to do.
     pub trouble: &'a dyn Display,
 }
 
@@ -214,9 +214,9 @@ pub struct DeadLettered<'a> {
     pub first_offset: i64,
     /// Offset of its last record; the same as the first unless a fold was refused.
     pub last_offset: i64,
-    /// One word of a closed set, the metric's label.
+    /// Reason from a closed set, the metric's label.
     pub reason: &'static str,
-    /// What was wrong in full; may quote the document.
+    /// The full error; may quote the document.
     pub detail: &'a str,
     /// The document, if the record's key was one.
     pub id: Option<&'a DocId>,
@@ -259,7 +259,7 @@ impl OffsetsCommitted {
 pub struct CommitFailed<'a> {
     /// How many partitions it named.
     pub partitions: usize,
-    /// What Kafka said.
+    /// Kafka's error.
     pub error: &'a dyn Display,
     /// A rebalance was under way, or the generation is over: to be expected, and not this worker's to repeat.
     pub rebalancing: bool,
@@ -305,7 +305,7 @@ pub struct IncrementFailed<'a> {
     pub partition: i32,
     /// The topic of increments.
     pub topic: &'a str,
-    /// What Kafka said.
+    /// Kafka's error.
     pub error: &'a dyn Display,
     /// How long until the next attempt.
     pub delay: Duration,
@@ -370,7 +370,7 @@ pub struct EntryParked<'a> {
     pub partition: i32,
     /// The entry's last record.
     pub position: Position,
-    /// What the placement says.
+    /// The placement's position.
     pub placed_at: Position,
     /// The document.
     pub id: &'a DocId,
@@ -426,7 +426,7 @@ impl PlacementSetBack<'_> {
     }
 }
 
-/// Offsets are missing between what was committed and what was read, where something is counted.
+/// Offsets are missing between the committed offset and the first one read, where counting is on.
 #[derive(Debug)]
 pub struct GapWhileCounting {
     /// Where.
@@ -449,7 +449,7 @@ impl GapWhileCounting {
 /// Elasticsearch answers 401 or 403, or no longer does.
 #[derive(Debug)]
 pub struct CredentialsRefused<'a> {
-    /// What it answered; `None`: a request was not refused.
+    /// The server's reason; `None`: a request succeeded.
     pub reason: Option<&'a str>,
 }
 
@@ -503,7 +503,7 @@ impl IndexRefuses<'_> {
 /// The worker became ready, or stopped being so, or has other reasons.
 #[derive(Debug)]
 pub struct ReadinessChanged<'a> {
-    /// What is missing, by part; ready if empty.
+    /// Parts that are not ready, with reasons; ready if empty.
     pub missing: &'a std::collections::BTreeMap<String, String>,
 }
 

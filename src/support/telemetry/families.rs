@@ -14,7 +14,7 @@ use prometheus::{
 pub trait Label: Copy + 'static {
     /// Every value, in the order of [`Label::index`].
     const ALL: &'static [Self];
-    /// The value as it stands in the metric.
+    /// The label's value.
     fn as_str(self) -> &'static str;
     /// Its place in [`Label::ALL`].
     fn index(self) -> usize;
@@ -100,7 +100,7 @@ impl<L: Label, M> Children<L, M> {
     }
 }
 
-/// What a metric is to Prometheus.
+/// Type of a metric in Prometheus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricType {
     /// Only rises; its name ends in `_total`.
@@ -127,7 +127,7 @@ impl MetricType {
 pub struct MetricInfo {
     /// The whole name.
     pub name: String,
-    /// What it is to Prometheus.
+    /// Type in Prometheus.
     pub kind: MetricType,
     /// Its help text.
     pub help: String,
@@ -143,7 +143,7 @@ pub(crate) struct Register {
 }
 
 impl Register {
-    /// What every process of geofold tells of itself: which version it is, and what Linux knows of it.
+    /// Registers metrics of every geofold process: its version, and Linux's process metrics.
     pub fn about_the_process(&mut self) -> Result<()> {
         self.gauge_vec("geofold_build_info", "Always 1, labelled with the running version.", &["version"])?
             .with_label_values(&[env!("CARGO_PKG_VERSION")])

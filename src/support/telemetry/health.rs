@@ -18,7 +18,7 @@ use crate::support::telemetry::events::ReadinessChanged;
 /// Whether the poll thread polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Alive {
-    /// It has polled lately, or has not begun.
+    /// It has polled lately, or has not started.
     Yes,
     /// It has not polled for this long.
     Silent(Duration),
@@ -41,7 +41,7 @@ pub struct Health {
 const NEVER: u64 = u64::MAX;
 
 impl Health {
-    /// The part that is not ready from the beginning; whoever starts the worker calls [`Health::ready`] with it.
+    /// The part that is not ready at first; the worker calls [`Health::ready`] with it after startup.
     pub const STARTUP: &str = "startup";
 
     /// Alive, and not ready because of [`Health::STARTUP`].
@@ -51,7 +51,7 @@ impl Health {
 
     /// The same for another process than a worker: `ready` is its gauge.
     pub fn with_gauge(clock: Arc<dyn Clock>, ready: IntGauge, max_silence: Duration) -> Arc<Self> {
-        // No event: that a worker begins by starting is no news.
+        // No event: every worker starts not ready.
         let missing = BTreeMap::from([(Self::STARTUP.to_owned(), "it is starting".to_owned())]);
         let last_poll = AtomicU64::new(NEVER);
         Arc::new(Self { clock, ready, max_silence, last_poll, missing: Mutex::new(missing) })
@@ -91,8 +91,8 @@ impl Health {
         self.missing.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Applies `change`, which says whether it changed anything. The event is emitted under the lock, so that the
-    /// gauge and the last log line tell the latest state.
+    /// Applies `change`, which returns whether it changed anything. Emits the event under the lock, so that gauge and last log
+    /// line show the latest state.
     fn change(&self, change: impl FnOnce(&mut BTreeMap<String, String>) -> bool) {
         let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         if change(&mut missing) {

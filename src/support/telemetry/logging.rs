@@ -19,7 +19,7 @@ pub const FILTER_VARIABLE: &str = "RUST_LOG";
 /// The form of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
-    /// For people; coloured on a terminal.
+    /// For humans; coloured on a terminal.
     #[default]
     Text,
     /// One JSON object per line, an event's fields at its top level.
@@ -35,14 +35,14 @@ pub enum LoggingError {
          write for example \"info\" or \"info,geofold::worker=debug\""
     )]
     BadFilter {
-        /// What was given.
+        /// The given filter.
         filter: String,
         /// Where it was given.
         origin: &'static str,
-        /// What is wrong with it.
+        /// The parse error.
         source: tracing_subscriber::filter::ParseError,
     },
-    /// The environment variable is no text.
+    /// The environment variable is not UTF-8.
     #[error("the log filter in RUST_LOG is not valid UTF-8; unset it or write for example RUST_LOG=info")]
     NotUtf8,
     /// Something else in this process has set a logger.
@@ -54,7 +54,7 @@ pub enum LoggingError {
 pub struct Logging {
     /// The last warnings and errors.
     pub recent: Recent,
-    /// Changes what is logged.
+    /// Switches the filter.
     pub filter: FilterSwitch,
 }
 
@@ -77,7 +77,7 @@ impl FilterSwitch {
     pub fn set(&self, configured: &str) -> Result<(), LoggingError> {
         let filter = choose_filter(None, configured)?;
         if !self.is_from_env {
-            // It fails only when the subscriber is gone, which lives as long as the process.
+            // Fails only without the subscriber, which lives as long as the process.
             let _ = self.handle.reload(filter);
         }
         Ok(())

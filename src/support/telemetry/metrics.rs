@@ -37,7 +37,7 @@ label! {
         Deleted => "deleted",
         /// A newer record of the same document took it in.
         Folded => "folded",
-        /// Elasticsearch had it, or a newer one, already.
+        /// Elasticsearch had this version or a newer one.
         AlreadyApplied => "already_applied",
         /// It went to the dead-letter topic.
         DeadLettered => "dead_lettered",
@@ -73,7 +73,7 @@ label! {
 label! {
     /// Whether a node of Elasticsearch answered last.
     NodeState {
-        /// It did, or was not asked yet.
+        /// It answers, or was not used yet.
         Up => "up",
         /// It did not, and is passed over while others do.
         Down => "down",
@@ -115,7 +115,7 @@ const PARTITION: &[&str] = &["partition"];
 pub struct Metrics {
     registry: Registry,
     catalogue: Vec<MetricInfo>,
-    /// What the two gauges below are counted from.
+    /// Source of the two gauges below.
     pub(super) owned: Mutex<Owned>,
     assigned_partitions: IntGauge,
     stopped_partitions: IntGauge,
@@ -125,7 +125,7 @@ pub struct Metrics {
     entries_retried: IntCounterVec,
     pub(super) dead_letters: IntCounterVec,
 
-    /// Records that were gone from the topic before they were read.
+    /// Records deleted from the topic before they were read.
     pub lost_records: IntCounter,
     /// Documents that changed geoshard.
     pub moves: IntCounter,
@@ -147,7 +147,7 @@ pub struct Metrics {
     pub elasticsearch_nodes: Gauges<NodeState>,
     /// Indices that refuse every document.
     pub refusing_indices: IntGauge,
-    /// Requests that may be under way at once.
+    /// Maximum concurrent requests.
     pub elasticsearch_permits: IntGauge,
     /// Requests under way, with those that wait to be sent again.
     pub elasticsearch_permits_in_use: IntGauge,
@@ -176,11 +176,11 @@ pub struct Metrics {
     pub maps: MapsMetrics,
     /// 1 if `/readyz` says ready.
     pub ready: IntGauge,
-    /// What the schema registry is asked.
+    /// Requests to the schema registry.
     pub schemas: SchemaMetrics,
     /// Refreshes.
     pub visibility: VisibilityMetrics,
-    /// What the source of truth is asked.
+    /// Requests to the source of truth.
     pub refeed: RefeedMetrics,
     /// Live counts.
     pub tally: TallyMetrics,
@@ -190,8 +190,7 @@ pub struct Metrics {
     pub reload: ReloadMetrics,
 }
 
-/// The partitions that are assigned. There may be ten thousand, which come and go one by one: nothing here is counted anew
-/// for each of them.
+/// The assigned partitions. There may be ten thousand: update incrementally, never recount.
 #[derive(Debug, Default)]
 pub(super) struct Owned {
     pub(super) partitions: BTreeMap<i32, PartitionMetrics>,
@@ -228,13 +227,13 @@ struct DistributionFamilies {
 /// A distribution job's handles. The names of jobs come from the configuration, so there are few.
 #[derive(Debug, Clone)]
 pub struct DistributionMetrics {
-    /// Distributions that batches asked for, one for each geoshard that a batch changed.
+    /// Distributions requested by batches, one per changed geoshard.
     pub requested: IntCounter,
     /// Runs that succeeded.
     pub succeeded: IntCounter,
     /// Runs that did not.
     pub failed: IntCounter,
-    /// Distributions dropped, since a run of another worker that began after them had succeeded.
+    /// Distributions dropped because a later run of another worker had succeeded.
     pub redundant: IntCounter,
     /// Runs given up for good.
     pub given_up: IntCounter,
@@ -424,8 +423,8 @@ impl Metrics {
         }
     }
 
-    /// To be called once a revoked partition's task has ended: counts what it still had in flight as
-    /// [`Outcome::HandedOver`] and removes the partition's gauges. Does nothing if the partition is not owned.
+    /// Call once a revoked partition's task has ended: counts its writes in flight as [`Outcome::HandedOver`] and removes the
+    /// partition's gauges. Does nothing if the partition is not owned.
     pub fn drop_partition(&self, partition: i32) {
         let dropped = self.change_owned(|owned| {
             owned.stopped.remove(&partition);
@@ -438,7 +437,7 @@ impl Metrics {
         }
     }
 
-    /// An owned partition cannot get past a record. One that was revoked meanwhile is somebody else's matter.
+    /// An owned partition stopped at a record. Ignored if it was revoked meanwhile.
     pub(super) fn partition_stopped(&self, partition: i32) {
         self.change_owned(|owned| {
             if owned.partitions.contains_key(&partition) {
@@ -447,7 +446,7 @@ impl Metrics {
         });
     }
 
-    /// An owned partition that had stopped is at work again.
+    /// An owned partition that had stopped works again.
     pub(super) fn partition_goes_on(&self, partition: i32) {
         self.change_owned(|owned| owned.stopped.remove(&partition));
     }
@@ -618,7 +617,7 @@ impl PartitionFamilies {
             &self.watermark_lag_records,
             &self.committed_offset,
         ];
-        // The only error is "no such series", which is what is wanted.
+        // The only error is "no such series".
         for family in whole_numbers {
             let _ = family.remove_label_values(label);
         }
@@ -655,7 +654,7 @@ impl PartitionMetrics {
         self.sweeps.set(level(owed));
     }
 
-    /// What the dirty set holds: documents, bytes, and the age of its oldest write.
+    /// Sets the gauges of the dirty set: documents, bytes, age of the oldest write.
     pub fn dirty(&self, ids: usize, bytes: usize, oldest: Option<Duration>) {
         self.dirty_ids.set(level(ids));
         self.dirty_bytes.set(level(bytes));

@@ -1,4 +1,4 @@
-//! What the metrics say now, for the status page. Nobody else reads a metric back.
+//! Reads metrics back for the status page.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -57,7 +57,7 @@ impl Metrics {
         owned.partitions.iter().map(reading).collect()
     }
 
-    /// Records read, of all partitions, those that are gone included.
+    /// Records read of all partitions, including revoked ones.
     pub fn read_records(&self) -> u64 {
         by_label(&self.by_partition.records, "partition").values().sum()
     }

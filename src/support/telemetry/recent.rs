@@ -20,7 +20,7 @@ use tracing_subscriber::layer::Context;
 const MAX_EVENTS: usize = 20;
 /// Characters of one event's text, at most.
 const MAX_CHARS: usize = 400;
-/// Fields whose text is kept.
+/// Fields whose text is shown.
 const TEXT_FIELDS: [&str; 13] = [
     "about",
     "code",
@@ -46,7 +46,7 @@ pub struct RecentEvent {
     pub times: u64,
     /// `error` or `warn`.
     pub level: &'static str,
-    /// The module it comes from.
+    /// The logging module.
     pub target: String,
     /// Message and fields, in one line.
     pub text: String,
@@ -146,7 +146,7 @@ impl Visit for Line {
                 // As above.
                 let _ = write!(self.message, "{value:?}");
             }
-            // One of a closed set of words is a plain string; what is formatted may quote.
+            // Reasons of a closed set are plain strings; formatted ones may quote documents.
             "reason" => {}
             name if TEXT_FIELDS.contains(&name) => self.field(name, format_args!("{value:?}")),
             _ => {}

@@ -5,15 +5,15 @@ use prometheus::{Histogram, IntGauge, Result};
 use super::families::{Counters, Register, label};
 
 label! {
-    /// What the source of truth said of a document.
+    /// Result of a fetch from the source of truth.
     Asked {
         /// It has it.
         Found => "found",
-        /// It does not have it.
+        /// Not found.
         Gone => "gone",
-        /// What it has cannot be placed.
+        /// The document cannot be placed.
         Unusable => "unusable",
-        /// Nothing; it is asked again.
+        /// No response; retried.
         Failed => "failed",
     }
 }
@@ -21,12 +21,12 @@ label! {
 /// Seconds of a request to the source.
 const TIME_BUCKETS: [f64; 11] = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
 
-/// What a worker asks the source of truth, and what waits for it.
+/// Requests to the source of truth.
 #[derive(Debug)]
 pub struct RefeedMetrics {
-    /// Documents asked for, by what was said; one that failed counts with each attempt.
+    /// Fetched documents by result; a failed one counts with each attempt.
     pub answers: Counters<Asked>,
-    /// Documents that wait until they are asked for.
+    /// Documents waiting to be fetched.
     pub waiting: IntGauge,
     /// Requests under way.
     pub requests_in_flight: IntGauge,

@@ -8,7 +8,7 @@ use super::families::{Counters, Label, Register, label};
 use super::recent::unix_millis;
 
 label! {
-    /// What came of a configuration that was read again.
+    /// Result of a configuration reload.
     Reloaded {
         /// It is in force, as far as it can be followed.
         Followed => "followed",

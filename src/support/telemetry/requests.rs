@@ -1,4 +1,4 @@
-//! What the sender of rounds tells, as metrics.
+//! Metrics of the request sender.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl RoundsObserver for Metrics {
     }
 }
 
-/// Shows how Elasticsearch stands in log, metrics and readiness.
+/// Reports Elasticsearch's state in log, metrics and readiness.
 pub struct ServerEvents {
     /// Counters.
     pub metrics: Arc<Metrics>,

@@ -5,25 +5,25 @@ use prometheus::{IntGauge, Result};
 use super::families::{Counters, Register, label};
 
 label! {
-    /// What the schema registry said of a schema.
+    /// Result of a schema fetch.
     SchemaAnswer {
         /// It has it.
         Found => "found",
         /// It has no such schema.
         Unknown => "unknown",
-        /// What it has is no schema that geofold can read by.
+        /// Not usable by geofold.
         Unusable => "unusable",
-        /// Nothing; it is asked again.
+        /// No response; retried.
         Failed => "failed",
     }
 }
 
-/// What a worker asks the schema registry, and what waits for it.
+/// Requests to the schema registry.
 #[derive(Debug)]
 pub struct SchemaMetrics {
-    /// Schemas asked for, by what was said; one that failed counts with each attempt.
+    /// Fetched schemas by result; a failed one counts with each attempt.
     pub answers: Counters<SchemaAnswer>,
-    /// Partitions that wait for a schema.
+    /// Partitions waiting for a schema.
     pub waiting: IntGauge,
 }
 

@@ -9,7 +9,7 @@ use super::metrics::{Success, level};
 
 const PARTITION: &[&str] = &["partition"];
 
-/// What a worker sends to the topic of increments, and what waits for it.
+/// Increments sent and pending.
 #[derive(Debug)]
 pub struct TallyMetrics {
     /// Increments sent, each attempt.
@@ -89,7 +89,7 @@ impl TallyMetrics {
     pub(super) fn drop_partition(&self, partition: i32) {
         let partition = partition.to_string();
         let label = &[partition.as_str()];
-        // The only error is "no such series", which is what is wanted.
+        // The only error is "no such series".
         let _ = self.edges.remove_label_values(label);
         let _ = self.edge_bytes.remove_label_values(label);
         let _ = self.oldest_edge_seconds.remove_label_values(label);
@@ -97,7 +97,7 @@ impl TallyMetrics {
 }
 
 impl PartitionTally {
-    /// What is in no acknowledged increment: edges, bytes, and the age of the oldest.
+    /// Sets the gauges of unacknowledged edges: count, bytes, age of the oldest.
     pub fn held(&self, edges: usize, bytes: usize, oldest: Option<Duration>) {
         self.edges.set(level(edges));
         self.edge_bytes.set(level(bytes));

@@ -10,7 +10,7 @@ use super::metrics::Success;
 /// Seconds of a refresh.
 const TIME_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
 
-/// Refreshes that this worker asks for, and what waits for them.
+/// Refreshes requested by this worker, and entries waiting for them.
 #[derive(Debug)]
 pub struct VisibilityMetrics {
     refreshes: Counters<Success>,

@@ -1,4 +1,4 @@
-//! Where spans go: by OTLP over HTTP to what the standard variables name, in batches, from a thread of its own.
+//! Exports spans by OTLP over HTTP, as the standard variables say, in batches on its own thread.
 
 use std::env;
 use std::future::Future;
@@ -20,7 +20,7 @@ use super::spans::PartitionTraces;
 
 /// One attempt to export may take this long, unless a variable says otherwise.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// What is left at the end may take this long.
+/// Timeout of the final flush.
 const FLUSH: Duration = Duration::from_secs(5);
 /// An answer is a few bytes.
 const MAX_ANSWER: usize = 64 << 10;
@@ -29,7 +29,7 @@ const MAX_ANSWER: usize = 64 << 10;
 #[derive(Debug, Clone, Default)]
 pub struct Traces(Option<Arc<Exporting>>);
 
-/// What the spans of all partitions need.
+/// State shared by the spans of all partitions.
 #[derive(Debug)]
 pub(super) struct Exporting {
     pub(super) provider: SdkTracerProvider,
@@ -76,7 +76,7 @@ impl Traces {
         PartitionTraces::new(self.0.clone(), number)
     }
 
-    /// Sends what is left, for some seconds at most.
+    /// Sends the remaining spans, with a timeout.
     pub async fn flush(self) {
         let Some(exporting) = self.0 else { return };
         let flushing = tokio::task::spawn_blocking(move || exporting.provider.shutdown_with_timeout(FLUSH));

@@ -37,7 +37,7 @@ pub enum TracesError {
     Protocol {
         /// Where it was given.
         variable: &'static str,
-        /// What was given.
+        /// The given value.
         value: String,
     },
     /// A time that is none.
@@ -45,7 +45,7 @@ pub enum TracesError {
     Timeout {
         /// Where it was given.
         variable: &'static str,
-        /// What was given.
+        /// The given value.
         value: String,
     },
     /// The file with the authorities' certificates cannot be used.
@@ -53,7 +53,7 @@ pub enum TracesError {
     Certificate {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The error.
         reason: String,
     },
     /// The exporter cannot be made.

@@ -28,11 +28,11 @@ use crate::base::ids::DocId;
 use crate::base::requests::{RequestKind, RoundsObserver};
 use crate::core::mover::{Entry, Outcome, Settled};
 
-/// Links of one batch, at most: what OpenTelemetry keeps by default.
+/// Maximum links per batch: OpenTelemetry's default.
 const MAX_LINKS: usize = 128;
-/// Records of one partition whose spans are open, at most. Further ones have none until some are done.
+/// Maximum open record spans per partition. Further records get none until some end.
 const MAX_OPEN: usize = 4096;
-/// A longer `tracestate` is left out; W3C asks for this much.
+/// Longer `tracestate`s are dropped; W3C requires this length.
 const MAX_STATE_BYTES: usize = 512;
 
 type Spans = HashMap<DocId, Vec<Span>, ahash::RandomState>;
@@ -41,7 +41,7 @@ type Spans = HashMap<DocId, Vec<Span>, ahash::RandomState>;
 #[derive(Debug)]
 pub struct PartitionTraces(Option<Box<Open>>);
 
-/// Spans that have begun.
+/// Open spans.
 #[derive(Debug)]
 struct Open {
     exporting: Arc<Exporting>,
@@ -69,7 +69,7 @@ impl PartitionTraces {
         }))
     }
 
-    /// A record was taken in. If it brings a trace context that is sampled, its span begins.
+    /// Notes a decoded record. Opens a span if the record carries a sampled trace context.
     #[inline]
     pub fn note(&mut self, id: &DocId, headers: Option<&OwnedHeaders>, offset: i64) {
         if let (Some(open), Some(headers)) = (&mut self.0, headers) {
@@ -77,7 +77,7 @@ impl PartitionTraces {
         }
     }
 
-    /// A batch of these entries begins. Its requests have spans if they are shown to the observer that is given back.
+    /// Starts a batch of these entries. Requests shown to the returned observer get spans.
     #[inline]
     pub fn begin(&mut self, entries: &[Entry], observer: Arc<dyn RoundsObserver>) -> Arc<dyn RoundsObserver> {
         match &mut self.0 {
@@ -86,7 +86,7 @@ impl PartitionTraces {
         }
     }
 
-    /// The batch has ended. Records whose entries are not done wait for the next one.
+    /// Ends the batch. Records whose entries are not done wait for the next one.
     #[inline]
     pub fn end(&mut self, settled: &[Settled]) {
         if let Some(open) = &mut self.0 {
@@ -184,7 +184,7 @@ impl Open {
     }
 }
 
-/// Headers of a record, as the propagator asks for them.
+/// A record's headers, as a propagator's extractor.
 struct Carrier<'a>(&'a OwnedHeaders);
 
 impl Extractor for Carrier<'_> {

@@ -24,7 +24,7 @@ impl SpanExporter for Kept {
     }
 }
 
-/// The traces of a partition, and what they export.
+/// The traces of a partition, and the exported spans.
 struct Rig {
     kept: Kept,
     traces: PartitionTraces,
