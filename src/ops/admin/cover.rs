@@ -1,4 +1,4 @@
-//! `/shards/cover`: which geoshards a search within a circle, a box or a polygon has to ask.
+//! `/shards/cover`: the geoshards that a search within a circle, box or polygon must query.
 //!
 //! It answers from the maps that are live, which the worker publishes: one, two while the map is changed, and none while
 //! it does not know. Then it says so (503), since an answer from an old map could leave a geoshard out.
@@ -16,13 +16,13 @@ use thiserror::Error;
 use crate::geoshard::cover::{BadShape, Shape};
 use crate::geoshard::{LiveMaps, describe};
 
-/// Tells the maps that are live now; `None` while that is not known.
+/// Returns the live maps; `None` while unknown.
 pub type LiveNow = Arc<dyn Fn() -> Option<LiveMaps> + Send + Sync>;
 
-/// What the covers are made from.
+/// Inputs of the covers.
 #[derive(Clone)]
 pub struct CoverSource {
-    /// Asked for each answer.
+    /// Read for each request.
     pub maps: LiveNow,
     /// Start of every index name.
     pub prefix: String,
@@ -34,7 +34,7 @@ impl fmt::Debug for CoverSource {
     }
 }
 
-/// Why a query is not answered. Its text is bounded, whatever was asked.
+/// An invalid query. Its text is bounded, whatever the request.
 #[derive(Debug, Error)]
 enum BadQuery {
     #[error(

@@ -1,4 +1,4 @@
-//! How many documents each geoshard holds, as Elasticsearch tells: asked from time to time, and only while somebody looks.
+//! Document counts of geoshards, requested from Elasticsearch periodically and only while the page is viewed.
 //!
 //! The answer is `_cat/indices`' `docs.count`: what the last refresh made visible, hidden documents of nested fields
 //! included. Exact enough to see which geoshard is too full; `geofold` itself never acts on it.
@@ -16,13 +16,13 @@ use crate::base::ids::ShardId;
 use crate::io::elastic::decode::reason;
 use crate::io::elastic::{AdminCall, Elastic, Method};
 
-/// How often Elasticsearch is asked.
+/// Interval of requests to Elasticsearch.
 pub const COUNT_INTERVAL: Duration = Duration::from_secs(15);
-/// Somebody who looked this long ago is taken to look still.
+/// The page counts as viewed for this long after a request.
 const LOOKS_FOR: Duration = Duration::from_secs(60);
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is known about the documents.
+/// The last counts.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Counted {
     /// When Elasticsearch told, and how many by geoshard; one that it did not name is not there.
@@ -31,7 +31,7 @@ pub struct Counted {
     pub problem: Option<String>,
 }
 
-/// See the file's first lines. Shared by the page, which looks, and the task that asks.
+/// Document counts, shared by the page and the counting task.
 #[derive(Debug)]
 pub struct DocumentCounts {
     clock: Arc<dyn Clock>,
@@ -46,12 +46,12 @@ struct State {
 }
 
 impl DocumentCounts {
-    /// Nothing is known, nobody looks.
+    /// No counts, no viewer.
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self { clock, state: Mutex::default(), looked: Notify::new() })
     }
 
-    /// What is known now; wakes the task that finds out more.
+    /// The last counts; wakes the counting task.
     pub fn look(&self) -> Counted {
         let mut state = self.state();
         state.last_look = Some(self.clock.now());
@@ -59,7 +59,7 @@ impl DocumentCounts {
         state.counted.clone()
     }
 
-    /// Asks `elastic` about the indices that begin with `prefix`, while somebody looks, until `stop`.
+    /// Requests counts of the indices that begin with `prefix`, while the page is viewed, until `stop`.
     pub async fn keep_counting(
         self: Arc<Self>,
         elastic: Arc<dyn Elastic>,

@@ -1,4 +1,4 @@
-//! The worker's own HTTP server: metrics, health, readiness, covers, and a page for people.
+//! The worker's HTTP server: metrics, health, readiness, covers, and a status page.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -38,7 +38,7 @@ use crate::support::telemetry::Metrics;
 /// Content type of Prometheus' text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What the routes answer from.
+/// State of the routes.
 #[derive(Clone)]
 pub struct AdminState {
     /// For `/metrics`.

@@ -56,7 +56,7 @@ pub enum AdminError {
         server: &'static str,
         /// The configured address.
         listen: SocketAddr,
-        /// What the system said.
+        /// The I/O error.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! What the worker does now, as one value: what `/status.json` sends and the status page shows.
+//! The worker's status as one value, sent by `/status.json` and shown on the status page.
 //!
 //! Counters are since the worker's start; whoever reads the status twice has rates. Nothing here names a document.
 
@@ -22,7 +22,7 @@ use crate::support::telemetry::{Metrics, Outcome, Recent};
 /// Colours for documents per geoshard.
 pub const CLASSES: u64 = 6;
 
-/// What does not change while the worker runs.
+/// Facts that are constant while the worker runs.
 #[derive(Debug, Clone, Serialize)]
 pub struct Worker {
     /// Of geofold.
@@ -50,13 +50,13 @@ pub struct StatusSource {
     shown: Mutex<Arc<ShownMap>>,
 }
 
-/// Tells the map that places documents now.
+/// Returns the map that places documents.
 pub type MapNow = Arc<dyn Fn() -> Arc<GeoshardMap> + Send + Sync>;
 
-/// Tells the keys that are followed, with the values in force.
+/// Returns the followed keys with the values in force.
 pub type LimitsNow = Arc<dyn Fn() -> BTreeMap<String, toml::Value> + Send + Sync>;
 
-/// The map that the status is about, and its drawing once somebody has looked at it.
+/// The map of the status, and its drawing, made on demand.
 #[derive(Debug)]
 pub struct ShownMap {
     map: Arc<GeoshardMap>,
@@ -68,13 +68,13 @@ impl ShownMap {
         Arc::new(Self { map, drawing: OnceLock::new() })
     }
 
-    /// The map's drawing, made when it is first asked for.
+    /// The map's drawing, made on first use.
     pub fn drawing(&self) -> &MapDrawing {
         self.drawing.get_or_init(|| MapDrawing::new(&self.map))
     }
 }
 
-/// What a [`StatusSource`] is made of.
+/// Inputs of a [`StatusSource`].
 pub struct StatusParts {
     /// Names.
     pub worker: Worker,
@@ -84,9 +84,9 @@ pub struct StatusParts {
     pub metrics: Arc<Metrics>,
     /// Liveness and readiness.
     pub health: Arc<Health>,
-    /// The geoshards; asked each time, since the map may be changed.
+    /// The current map; read each time, since it may change.
     pub map: MapNow,
-    /// What is followed of the configuration; asked each time.
+    /// The followed configuration; read each time.
     pub limits: LimitsNow,
     /// Documents of each.
     pub counts: Arc<DocumentCounts>,
@@ -114,7 +114,7 @@ impl StatusSource {
         shown.clone()
     }
 
-    /// The status now. Whoever asks counts as looking at the documents' numbers.
+    /// The current status. Counts as viewing the document counts.
     pub fn status(&self) -> Status {
         let map = self.shown().map.clone();
         let missing = self.health.missing();
@@ -218,7 +218,7 @@ pub struct Status {
     pub oldest_dirty_seconds: f64,
     /// Records from watermark to end, of all owned partitions where it is known.
     pub lag: i64,
-    /// What moves with the load.
+    /// Values that change with load.
     pub counters: Counters,
     /// Records that came to their end, by outcome.
     pub outcomes: Vec<Count>,
@@ -232,7 +232,7 @@ pub struct Status {
     pub memory: Memory,
     /// The partitions owned now.
     pub partitions: Vec<Partition>,
-    /// What is followed of the configuration, with the values in force.
+    /// Followed keys with the values in force.
     pub limits: Vec<Limit>,
     /// Documents of each geoshard.
     pub documents: Documents,
@@ -259,7 +259,7 @@ impl Limit {
 /// A map's names.
 #[derive(Debug, Clone, Serialize)]
 pub struct Map {
-    /// What its makers call it.
+    /// Name.
     pub name: String,
     /// Its version.
     pub version: u64,
@@ -268,7 +268,7 @@ pub struct Map {
 /// Why the worker is not ready.
 #[derive(Debug, Clone, Serialize)]
 pub struct Reason {
-    /// What keeps it from being ready.
+    /// The part that is not ready.
     pub part: String,
     /// Why.
     pub reason: String,
@@ -279,7 +279,7 @@ pub struct Reason {
 pub struct Count {
     /// The label's value.
     pub name: String,
-    /// What was counted.
+    /// The count.
     pub count: u64,
 }
 
@@ -287,7 +287,7 @@ fn counts(counters: impl IntoIterator<Item = (impl Into<String>, u64)>) -> Vec<C
     counters.into_iter().map(|(name, count)| Count { name: name.into(), count }).collect()
 }
 
-/// Counters whose rates are the worker's pulse.
+/// Counters whose rates the page shows.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Counters {
     /// Records read.
@@ -309,7 +309,7 @@ pub struct Counters {
 pub struct Elasticsearch {
     /// By kind.
     pub requests: Vec<Requests>,
-    /// That may be under way at once.
+    /// Maximum concurrent requests.
     pub permits: i64,
     /// Under way, or waiting to be sent again.
     pub permits_in_use: i64,
@@ -326,7 +326,7 @@ pub struct Requests {
     pub sent: u64,
     /// Without a usable answer.
     pub failed: u64,
-    /// Seconds that half of the answered took at most, about; `None` without any.
+    /// Approximate median duration in seconds; `None` without any.
     pub median_seconds: Option<f64>,
     /// The same for 99 of 100.
     pub p99_seconds: Option<f64>,
@@ -343,8 +343,7 @@ impl Requests {
     }
 }
 
-/// A quantile of what is in cumulative buckets, by straight lines within each, as Prometheus does it. The last bound for
-/// what lies above it.
+/// A quantile of cumulative buckets, interpolated linearly within each, as Prometheus does. The last bound for values above it.
 fn quantile(buckets: &[(f64, u64)], q: f64) -> Option<f64> {
     let count = |(_, count): &(f64, u64)| u32::try_from(*count).map_or(f64::from(u32::MAX), f64::from);
     let total = buckets.last().map(count).filter(|total| *total > 0.0)?;
@@ -379,7 +378,7 @@ pub enum State {
     Running,
     /// Fetching waits until held records are written.
     Paused,
-    /// It cannot get past a record; somebody has to act.
+    /// Stopped at a record until an operator acts.
     Stopped,
 }
 

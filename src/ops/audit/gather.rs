@@ -21,38 +21,38 @@ use crate::core::placement::Placement;
 use crate::io::elastic::Index;
 use crate::io::elastic::scan::{RawHit, Scan, ScanError, ScanOptions};
 
-/// Documents of a page; the answer to one is a few megabytes at most, since only locations are asked for.
+/// Documents per page; a response is a few megabytes at most, since only locations are requested.
 const PAGE: usize = 5_000;
 /// Pages that wait to be sorted.
 const PAGES_WAITING: usize = 4;
-/// Suspects that wait to be looked at.
+/// Maximum queued suspects.
 const SUSPECTS_AT_ONCE: usize = 1_000;
 
 const PLACEMENT: u8 = 0;
 const UNREADABLE: u8 = 1;
 const COPY: u8 = 2;
 
-/// A document in which something looked wrong.
+/// A document that may have a defect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Suspect {
     /// Its id.
     pub id: DocId,
-    /// Where copies were seen, whatever the placement says.
+    /// Geoshards with copies, independent of the placement.
     pub seen_in: Vec<ShardId>,
-    /// Nothing looked wrong: its placement says deleted, and no copy was seen.
+    /// No defect: the placement says deleted, and no copy was seen.
     pub is_grave: bool,
 }
 
-/// What was seen of all documents, in any order; brought together by id, in bounded memory.
+/// Observations of all documents, in any order; merged by id in bounded memory.
 pub struct Sightings(Sorter);
 
 impl Sightings {
-    /// `memory`: bytes, at least some hundred kilobytes. What does not fit goes to files in `folder`.
+    /// `memory`: bytes, at least some hundred kilobytes. The rest is spilled to files in `folder`.
     pub fn new(folder: &Path, memory: usize) -> Self {
         Self(Sorter::new(folder, memory))
     }
 
-    /// Takes a page. Fails if there is no room for a temporary file.
+    /// Adds a page. Fails if a temporary file cannot be written.
     pub fn take(&mut self, page: &SeenPage) -> io::Result<()> {
         let mut rest = page.bytes.as_slice();
         for &(key, value) in &page.lengths {
@@ -64,8 +64,8 @@ impl Sightings {
         Ok(())
     }
 
-    /// Goes through all documents, by id; gives those in which something looks wrong to `suspects`, some at a time, until that
-    /// says `false`. `shards`: the names of the geoshards, by number. `sweeps`: and those that may be swept.
+    /// Goes through all documents by id; passes suspects to `suspects` in groups until it returns `false`. `shards`: geoshard
+    /// names by number. `sweeps`: include placements that may be swept.
     pub fn judge(
         self,
         shards: &[ShardId],
@@ -98,7 +98,7 @@ impl Sightings {
     }
 }
 
-/// What was seen of some documents: ids and what is kept of each, one behind the other.
+/// Observations of some documents: ids with data, concatenated.
 #[derive(Debug, Default)]
 pub struct SeenPage {
     bytes: Vec<u8>,
@@ -122,7 +122,7 @@ impl SeenPage {
 
     fn push(&mut self, id: &str, parts: &[&[u8]]) {
         let length = |bytes: usize| u16::try_from(bytes).unwrap_or(u16::MAX);
-        // An id has 512 bytes at most.
+        // An id has at most 512 bytes.
         debug_assert!(id.len() < usize::from(u16::MAX));
         self.lengths.push((length(id.len()), length(parts.iter().map(|part| part.len()).sum())));
         self.bytes.extend_from_slice(id.as_bytes());
@@ -135,7 +135,7 @@ impl SeenPage {
 }
 
 impl Audit<'_> {
-    /// Scans everything, and gives the suspects as the merge comes across them.
+    /// Scans everything; passes on suspects as the merge finds them.
     pub(super) async fn gather(
         &self,
         mut suspects: impl AsyncFnMut(Vec<Suspect>) -> Result<(), AuditError>,
@@ -155,7 +155,7 @@ impl Audit<'_> {
             .try_collect::<Vec<()>>()
             .await;
         drop(pages);
-        // A thread that could not go on is why the scans found nobody to read for.
+        // If the sorting thread failed, its error explains why the scans lost their receiver.
         let sightings = sorting.await.map_err(io::Error::other).flatten();
         let sightings = sightings.map_err(|error| self.no_room(error))?;
         scans?;
@@ -163,7 +163,7 @@ impl Audit<'_> {
         let (groups, mut found) = mpsc::channel::<Vec<Suspect>>(1);
         let (epoch, sweeps) = (self.epoch, self.options.sweep_below.is_some());
         let judging = tokio::task::spawn_blocking(move || {
-            // Nobody takes them any more if looking at earlier ones failed.
+            // The receiver is gone if checking earlier suspects failed.
             sightings.judge(&shards, epoch, sweeps, |suspects| groups.blocking_send(suspects).is_ok())
         });
         while let Some(chunk) = found.recv().await {
@@ -220,7 +220,7 @@ impl Audit<'_> {
         of_one.unwrap_or_default().saturating_mul(hits)
     }
 
-    /// Keeps of a hit what is needed when all of its document is together.
+    /// Keeps the parts of a hit that judging needs.
     fn see(
         &self,
         name: &str,
@@ -252,7 +252,7 @@ impl Audit<'_> {
     }
 }
 
-/// One document from what was kept of its placement and its copies.
+/// Rebuilds one document from the kept data of its placement and copies.
 fn together(values: &[Vec<u8>], shards: &[ShardId]) -> Observation {
     let mut sight = Observation { placed: Placed::Nowhere, stamp: None, copies: BTreeMap::new() };
     for value in values {

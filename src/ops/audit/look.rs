@@ -15,14 +15,14 @@ use crate::core::placement::Placement;
 use crate::io::elastic::slices::{SliceSize, mget_in_slices};
 use crate::io::elastic::{Get, GetAnswer, Index};
 
-/// Documents read with one request, at most: their content comes as well.
+/// Maximum documents per read: their content is included.
 const AT_ONCE: usize = 200;
-/// What each of the first documents may have; after that, the sizes of those that came decide.
+/// Assumed size of the first documents; later requests use the sizes seen.
 const USUAL_BYTES: usize = 256 << 10;
 
 impl Audit<'_> {
-    /// What is stored of each suspect now. A document that moves meanwhile may be seen half-way: that is what the next look
-    /// is for.
+    /// Reads the stored state of each suspect. A document that moves meanwhile may be seen half-moved; the next read clears
+    /// that up.
     pub(super) async fn look(&self, suspects: &[Suspect]) -> Result<Vec<Observation>, AuditError> {
         let placements: Vec<Get> =
             suspects.iter().map(|suspect| Get { index: Index::Placements, id: suspect.id.clone() }).collect();
@@ -82,13 +82,13 @@ impl Audit<'_> {
     }
 }
 
-/// Suspects that wait for their next look, in a temporary file: there may be as many as documents.
+/// Suspects waiting for their next read, in a temporary file: there may be as many as documents.
 pub(super) struct CandidateFile {
     file: BufWriter<std::fs::File>,
     count: u64,
 }
 
-/// A suspect, and what it looked like.
+/// A suspect and its last observation.
 pub(super) struct Looked {
     pub(super) suspect: Suspect,
     pub(super) fingerprint: u64,
@@ -113,7 +113,7 @@ impl CandidateFile {
         self.count
     }
 
-    /// Keeps a suspect, and what it looked like.
+    /// Appends a suspect and its observation.
     pub(super) fn push(&mut self, suspect: &Suspect, sight: &Observation) -> io::Result<()> {
         let mut seen_in = suspect.seen_in.clone();
         seen_in.extend(sight.copies.keys().cloned());

@@ -29,30 +29,30 @@ use std::time::Duration;
 
 /// The way of touches into the topic.
 pub trait Touches: Send + Sync {
-    /// Asks for these documents to be placed again; returns when they are in the topic.
+    /// Requests touches of these documents; returns when they are in the topic.
     fn touch(&self, ids: Vec<DocId>) -> BoxFuture<'_, Result<(), AuditError>>;
 
-    /// Asks for these documents to be fetched from the source of truth; returns when that is in the topic.
+    /// Requests refeeds of these documents; returns when they are in the topic.
     fn refeed(&self, ids: Vec<DocId>) -> BoxFuture<'_, Result<(), AuditError>>;
 }
 
-/// What became of a finding.
+/// Outcome of repairing a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RepairOutcome {
-    /// Done, or asked for by a touch: its worker does the rest.
+    /// Repaired, or requested by a touch that a worker executes.
     Yes,
-    /// Somebody changed the document meanwhile.
+    /// The document changed meanwhile.
     Changed,
-    /// It takes the source of truth, or a person; the text says what.
+    /// Needs the source of truth or an operator; the text says what.
     No(&'static str),
 }
 
-/// What a mender is there for.
+/// Purpose of a repairer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RepairTarget {
-    /// To mend what is wrong with documents that geofold wrote.
+    /// Repair defects of documents that geofold wrote.
     Repair {
-        /// The first position that some record still to come may have, in whatever partition that is least.
+        /// The lowest position that a future record may have, over all partitions.
         next: Position,
     },
     /// To make placements for an index that existed before geofold.
@@ -70,23 +70,23 @@ pub struct Repairer<'a> {
     pub elastic: &'a dyn Elastic,
     /// The way into the topic.
     pub touches: &'a dyn Touches,
-    /// What for.
+    /// Purpose.
     pub aim: RepairTarget,
-    /// Workers have a source of truth to ask.
+    /// Whether workers have a source of truth.
     pub has_source: bool,
     /// How long one request may take.
     pub timeout: Duration,
 }
 
-/// What is to be done about one finding.
+/// The plan for one finding.
 #[derive(Debug, PartialEq)]
 enum Plan {
-    /// These operations, all of which must succeed, and then a touch if one is wanted.
+    /// These operations, all of which must succeed, then a touch if required.
     Do {
         ops: Vec<BulkOp>,
         touch: bool,
     },
-    /// To be asked of the source of truth; without one, the text says what else can be done.
+    /// Fetch from the source of truth; without one, the text says what else can be done.
     Refeed(&'static str),
     No(&'static str),
 }
@@ -119,7 +119,7 @@ impl Repairer<'_> {
                 Plan::Refeed(why) | Plan::No(why) => RepairOutcome::No(why),
                 Plan::Do { ops, touch } => {
                     let own: Vec<BulkAnswer> = answers.by_ref().take(ops.len()).collect();
-                    // A copy that is gone already is as good as removed.
+                    // A missing copy counts as removed.
                     let is_done = |answer: &BulkAnswer| answer.status < 300 || answer.status == 404;
                     if own.len() == ops.len() && own.iter().all(is_done) {
                         if touch {
@@ -160,7 +160,7 @@ fn repair(finding: &Finding, next: Position) -> Plan {
     }
     match &sight.placed {
         Placed::Unreadable => Plan::No("see \"A placement cannot be read\" in docs/runbooks.md"),
-        // A record below the placement's position would wait for that one, in vain, or be taken for done.
+        // A record below the placement's position would be parked for ever, or taken for done.
         Placed::Nowhere if newest(sight).is_some_and(|(_, copy)| copy.version >= next) => Plan::No(
             "a record still to come may be below its version: repair again when no partition has lag, or raise positions.epoch",
         ),
@@ -196,7 +196,7 @@ fn newest(sight: &Observation) -> Option<(&ShardId, &Copy)> {
     sight.copies.iter().max_by_key(|(_, copy)| copy.version)
 }
 
-/// A placement for what has none: where the newest copy is, as of that copy.
+/// A new placement at the newest copy, with that copy's version.
 fn place(id: &DocId, sight: &Observation, touch: bool) -> Plan {
     let Some((shard, newest)) = newest(sight) else { return Plan::No("there is nothing to place") };
     let placement = Placement::new(newest.version, Some(shard.clone()), sight.copies.keys().cloned());

@@ -1,4 +1,4 @@
-//! Compares all placements with all copies, while writes go on, and says what is wrong (`geofold audit`).
+//! Compares all placements with all copies while writes continue, and reports defects (`geofold audit`).
 //!
 //! Everything is scanned as searches see it and brought together by id; what looks wrong is then read realtime, again and
 //! again: a defect is only what looks exactly the same at two looks, `settle` apart. What is in motion is not wrong.
@@ -53,10 +53,10 @@ use crate::io::elastic::{CallError, Elastic};
 use crate::io::indices::IndicesError;
 use look::CandidateFile;
 
-/// So often a document is looked at that never looks the same twice.
+/// Maximum reads of a document that changes with each read.
 const MOST_LOOKS: u32 = 6;
 
-/// What an audit stands on.
+/// Dependencies of an audit.
 pub struct Audit<'a> {
     /// The search server.
     pub elastic: &'a dyn Elastic,
@@ -70,26 +70,26 @@ pub struct Audit<'a> {
     pub location: &'a LocationPath,
     /// The configured epoch: later ones refuse every write.
     pub epoch: Epoch,
-    /// How it goes about it.
+    /// Options.
     pub options: Options,
 }
 
-/// How an audit goes about it.
+/// Options of an audit.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Indices that are scanned side by side.
+    /// Indices scanned concurrently.
     pub scans: usize,
     /// Bytes of memory for sorting.
     pub memory: usize,
     /// Where temporary files go: about 60 bytes for each placement and each copy.
     pub folder: PathBuf,
-    /// Time between two looks at a document that seems wrong.
+    /// Time between two reads of a suspect.
     pub settle: Duration,
     /// How long one request may take.
     pub timeout: Duration,
-    /// Copies and placements read per second, at most.
+    /// Maximum copies and placements read per second.
     pub rate: Option<watch::Receiver<NonZeroU32>>,
-    /// Placements of deleted documents go whose last write has a lower `_seq_no` than this (`sweep.rs`).
+    /// Sweep placements of deleted documents whose last write has a lower `_seq_no` (`sweep.rs`).
     pub sweep_below: Option<u64>,
 }
 
@@ -99,9 +99,9 @@ pub struct Finding {
     /// Its id.
     #[serde(serialize_with = "as_text")]
     pub id: DocId,
-    /// What is wrong; never empty.
+    /// Defects; never empty.
     pub defects: Vec<Defect>,
-    /// What is stored of it.
+    /// The stored state.
     #[serde(serialize_with = "as_text")]
     pub stored: Observation,
 }
@@ -117,7 +117,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What was read.
+/// Counts of what was read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
     /// Documents with a copy, at least.
@@ -128,22 +128,22 @@ pub struct Totals {
     pub placements: u64,
 }
 
-/// What an audit found.
+/// Result of an audit.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Report {
-    /// What was read.
+    /// Counts of what was read.
     #[serde(flatten)]
     pub totals: Totals,
     /// How many documents have each defect.
     pub defects: BTreeMap<Defect, u64>,
     /// Documents with a defect.
     pub wrong: u64,
-    /// Documents that looked wrong, and either never twice in the same way, or with a last record that is not committed.
+    /// Suspects that changed with each read, or whose last record is not committed.
     pub unsettled: u64,
     /// If placements of deleted documents were swept: how many.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swept: Option<u64>,
-    /// If only a sample was looked at: how large it was, and what follows for all.
+    /// For a sample: its size, and the bound for the whole index.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample: Option<Sampled>,
 }
@@ -190,7 +190,7 @@ pub enum AuditError {
     /// A request brought nothing.
     #[error("cannot {doing}: {error}")]
     Call {
-        /// What was wanted.
+        /// The operation.
         doing: &'static str,
         /// Why not.
         error: CallError,
@@ -198,7 +198,7 @@ pub enum AuditError {
     /// An item was not answered.
     #[error("cannot {doing}: {reason}")]
     Item {
-        /// What was wanted.
+        /// The operation.
         doing: &'static str,
         /// In the server's words.
         reason: String,
@@ -209,7 +209,7 @@ pub enum AuditError {
     /// A scan broke off.
     #[error(transparent)]
     Scan(#[from] ScanError),
-    /// No room, or no right to write.
+    /// Temporary files cannot be written: no space or no permission.
     #[error(
         "cannot use temporary files in {folder}: {error}; about 60 bytes are needed for each placement and each copy; \
          another folder is taken with --temp-dir"
@@ -220,13 +220,13 @@ pub enum AuditError {
         /// Why not.
         error: io::Error,
     },
-    /// The topic could not be asked.
+    /// Kafka could not be queried.
     #[error("could not read the topic's end offsets: {0}")]
     Log(String),
     /// Touches did not get into the topic.
     #[error("could not produce touches: {0}")]
     Touch(String),
-    /// The source of truth could not be asked.
+    /// The source of truth could not be queried.
     #[error("the source of truth gives no answer: {0}; `geofold check` asks it, too")]
     Source(String),
     /// A finding could not be written down.
@@ -235,7 +235,7 @@ pub enum AuditError {
 }
 
 impl Audit<'_> {
-    /// Reads everything; gives each finding to `found`, some hundred at a time, once it is sure. `say` tells how far it is.
+    /// Reads everything; passes confirmed findings to `found`, some hundred at a time. `say` reports progress.
     pub async fn run(
         &self,
         say: &(dyn Fn(&str) + Sync),
@@ -260,7 +260,7 @@ impl Audit<'_> {
         CandidateFile::new(&self.options.folder).map_err(|error| self.no_room(error))
     }
 
-    /// Reads suspects realtime; keeps those that still look wrong. Gives what was seen of each.
+    /// Reads suspects in realtime; keeps those that still look wrong, with the observation.
     async fn look_first(
         &self,
         suspects: &[Suspect],
@@ -275,7 +275,7 @@ impl Audit<'_> {
         Ok(sights)
     }
 
-    /// Looks again at what looks wrong, until it is sure or was looked at often enough.
+    /// Repeats the reads until each suspect is decided or was read often enough.
     async fn look_again(
         &self,
         mut report: Report,

@@ -13,7 +13,7 @@ use crate::io::meta::Watermark;
 pub(super) type Committed = BTreeMap<i32, Position>;
 
 impl Audit<'_> {
-    /// What is remembered as committed of these partitions. It may be some seconds behind the group.
+    /// The stored committed offsets of these partitions. They may lag the group by seconds.
     pub(super) async fn committed(
         &self,
         partitions: impl Iterator<Item = i32>,
@@ -38,8 +38,8 @@ impl Audit<'_> {
     }
 }
 
-/// Whether the record that this placement is of may not be committed yet. ⚠ `committed` was asked before the document was looked at: what
-/// is committed was carried out before.
+/// Whether this placement's record may be uncommitted. ⚠ `committed` was read before the document: committed records were
+/// executed before.
 pub(super) fn is_owed(sight: &Observation, committed: &Committed) -> bool {
     let Placed::At(placement) = &sight.placed else { return false };
     partition(sight).is_some_and(|partition| {

@@ -33,7 +33,7 @@ use crate::support::telemetry::metrics::Success;
 const ITS: i32 = 0;
 /// Refreshing and scanning whole indices is not the hot path.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Time between two looks; longer than a batch takes as a rule.
+/// Time between two reads of a suspect; usually longer than a batch.
 const SETTLE: Duration = Duration::from_secs(10);
 /// For sorting: a worker has other things to keep.
 const MEMORY: usize = 32 << 20;
@@ -54,15 +54,15 @@ pub struct Periodic {
     pub location: LocationPath,
     /// Which maps are in force.
     pub maps: MapsReader,
-    /// Copies and placements read per second, at most.
+    /// Maximum copies and placements read per second.
     pub rate: watch::Receiver<NonZeroU32>,
     /// Which partitions are owned.
     pub board: BoardReader,
-    /// What it found.
+    /// Metrics of the results.
     pub metrics: Arc<Metrics>,
 }
 
-/// What is remembered of the last audit.
+/// Stored facts about the last audit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Last {
     /// Seconds since 1970.
@@ -240,12 +240,12 @@ impl Periodic {
     }
 }
 
-/// Waits until the partition is owned, or is not. `false` if nobody will tell any more.
+/// Waits until the partition is owned, or is not. `false` if the sender is gone.
 async fn wait_until(mut board: BoardReader, owned: bool) -> bool {
     board.wait_for(|board| board.iter().any(|one| one.partition == ITS) == owned).await.is_ok()
 }
 
-/// A clock that went back makes nobody wait for longer than `every`.
+/// If the clock went back, waits at most `every`.
 fn until_next(last: Last, every: Duration, now: u64) -> Duration {
     every.saturating_sub(Duration::from_secs(now.saturating_sub(last.ended)))
 }

@@ -1,5 +1,5 @@
-//! Looks at some documents, drawn at random, and at each in every geoshard: cheap where reading everything is not. What
-//! is wrong with the index is then not known, but how much at most, and how sure that is.
+//! Checks a random sample of documents, each in every geoshard: cheap where a full scan is not. The result is an upper bound on
+//! the share of defects, with its confidence.
 //!
 //! Copies and placements are drawn apart: a copy that no placement names is only met among copies, a placement without a
 //! copy only among placements.
@@ -15,13 +15,13 @@ use crate::base::ids::DocId;
 use crate::io::elastic::Index;
 use crate::io::elastic::scan::{Drawn, draw};
 
-/// How sure it is that no more is wrong than is said.
+/// Confidence of the bound.
 const CONFIDENCE: f64 = 0.95;
 
-/// Documents looked at with one request after the other: each is looked for in every geoshard.
+/// Documents per request; each is looked up in every geoshard.
 const AT_ONCE: usize = 100;
 
-/// A sample, and what follows from it.
+/// A sample and the bound derived from it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Sampled {
     /// Of the copies in all geoshards.
@@ -30,7 +30,7 @@ pub struct Sampled {
     pub placements: Looked,
 }
 
-/// What was drawn of one kind.
+/// The sample of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Looked {
     /// How many there are to draw from.
@@ -78,8 +78,8 @@ impl fmt::Display for Sampled {
 }
 
 impl Audit<'_> {
-    /// Like [`Audit::run`], but looks only at `size` copies and `size` placements drawn at random, and at their documents in
-    /// every geoshard. At most [`crate::io::elastic::scan::MOST_DRAWN`]. Another `seed` draws others.
+    /// Like [`Audit::run`], for `size` random copies and `size` random placements, each document in every geoshard. At most
+    /// [`crate::io::elastic::scan::MOST_DRAWN`]. `seed` selects the sample.
     pub async fn run_sample(
         &self,
         size: usize,
@@ -130,8 +130,8 @@ impl Audit<'_> {
     }
 }
 
-/// The greatest share of all that may be wrong, with 95 % confidence, where `wrong` of `looked_at` are that were drawn at
-/// random from `of` (Clopper and Pearson's bound, one-sided). Exact if all were looked at.
+/// Upper bound, with 95 % confidence, of the share of defects, if `wrong` of `looked_at` random samples of `of` are defective
+/// (one-sided Clopper-Pearson bound). Exact if all were checked.
 pub fn at_most(looked_at: u64, wrong: u64, of: u64) -> f64 {
     let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
     if looked_at >= of {

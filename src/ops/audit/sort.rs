@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 
 /// Bytes before each record: the lengths of its key and of its value.
 const HEAD: usize = 4;
-/// What the files are read and written by.
+/// Buffer size for reading and writing files.
 const BUFFER: usize = 64 * 1024;
 
 /// Takes records in any order.
 pub struct Sorter {
     folder: PathBuf,
-    /// Bytes of `arena` and `starts`, at most.
+    /// Maximum bytes of `arena` and `starts`.
     budget: usize,
     /// Records, one behind the other.
     arena: Vec<u8>,
@@ -30,12 +30,12 @@ impl Sorter {
     /// `budget`: bytes of memory, at least some hundred kilobytes; `folder`: where temporary files go.
     pub fn new(folder: &Path, budget: usize) -> Self {
         let budget = budget.clamp(4 * BUFFER, 1 << 31);
-        // All at once: growing would take up to three times as much. What is never written to takes no memory.
+        // Allocate the full capacity: growing would take up to three times as much. Untouched pages take no memory.
         let arena = Vec::with_capacity(budget);
         Self { folder: folder.to_owned(), budget, arena, starts: Vec::new(), runs: Vec::new() }
     }
 
-    /// Takes one record. Fails if there is no room for the temporary file, or if key or value have 64 KiB or more.
+    /// Adds one record. Fails if a temporary file cannot be written, or if key or value have 64 KiB or more.
     pub fn push(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
         let too_long = |_| io::Error::new(io::ErrorKind::InvalidInput, "a record to be sorted is too long");
         let key_length = u16::try_from(key.len()).map_err(too_long)?;

@@ -1,5 +1,4 @@
-//! Removes placements of deleted documents, once nobody acts any more on what was there before (protocol, "Deleted
-//! documents").
+//! Removes placements of deleted documents once no zombie can act on an earlier state (protocol, "Deleted documents").
 //!
 //! A placement has no date, and needs none: its index counts its writes. From time to time a **mark** is kept in the meta
 //! index: how far that count is, and where the partitions end. Later it is noted there when all of that was seen committed.
@@ -20,16 +19,16 @@ use crate::core::defect::{Observation, Placed};
 use crate::io::elastic::{AdminCall, BulkOp, Elastic, Get, GetAnswer, Index, Method, SeqNo, WriteCondition};
 use crate::io::maps::Floor;
 
-/// A mark is made this often within `keep_deleted`; so what is swept is an eighth older than it has to be, at most.
+/// Marks per `keep_deleted`, so that placements are kept at most an eighth longer than necessary.
 const MARKS: u32 = 8;
-/// Marks that are kept, at most; each has an offset for every partition.
+/// Maximum stored marks; each has an offset for every partition.
 const MOST: usize = 16;
 
-/// What the topic tells.
+/// Offsets of the topic.
 pub trait Log: Send + Sync {
     /// Where each partition ends now.
     fn ends(&self) -> BoxFuture<'_, Result<Floor, AuditError>>;
-    /// The partitions of `floor` in which less than that is committed, each with what is.
+    /// The partitions whose committed offset is below `floor`, with that offset.
     fn behind<'a>(&'a self, floor: &'a Floor) -> BoxFuture<'a, Result<Floor, AuditError>>;
 }
 
@@ -38,7 +37,7 @@ pub trait Log: Send + Sync {
 struct Mark {
     /// When; seconds since 1970.
     at: u64,
-    /// So many writes of placements had been counted: all with a lower `_seq_no` came before.
+    /// Count of placement writes at the mark: writes with a lower `_seq_no` came before.
     writes: u64,
     /// So did all records below these offsets.
     ends: Floor,
@@ -50,7 +49,7 @@ struct Mark {
 /// The marks of a topic, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Marks {
-    /// The index's own id: another index counts anew.
+    /// The index's UUID: a new index counts from zero.
     index: String,
     /// Offsets of another epoch are others.
     epoch: Epoch,
@@ -58,7 +57,7 @@ struct Marks {
 }
 
 impl Marks {
-    /// Those of this index and epoch, without any from the future: somebody's clock was wrong.
+    /// Marks of this index and epoch, without any from the future (wrong clock).
     fn of(self, index: &str, epoch: Epoch, now: u64) -> Self {
         let mut marks = if self.index == index && self.epoch == epoch { self.marks } else { Vec::new() };
         marks.retain(|mark| mark.at <= now && mark.committed.unwrap_or(0) <= now);
@@ -88,14 +87,14 @@ impl Marks {
     }
 }
 
-/// What may be swept now.
+/// What may be swept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sweep {
-    /// Placements whose last write has a lower `_seq_no` than this.
+    /// Placements whose last write has a lower `_seq_no`.
     Below(u64),
     /// Nothing yet: no mark is old enough.
     Unripe,
-    /// Nothing yet; and these partitions have not committed what was in the topic at the oldest mark.
+    /// Nothing yet: these partitions have not committed the offsets of the oldest mark.
     Waits(Vec<i32>),
 }
 
@@ -113,7 +112,7 @@ pub async fn prepare(
         AuditError::Item { doing: "name the marks of the sweep", reason: error.to_string() }
     })?;
     let now = unix_now();
-    // In this order: what is written between the two is above the one, and below the other.
+    // ⚠ In this order: a write in between is above the count and below the offsets.
     let (index, writes) = count_of_writes(elastic, prefix, timeout).await?;
     let ends = log.ends().await?;
     let (marks, stamp) = read(elastic, &key, timeout).await?;
@@ -142,7 +141,7 @@ pub async fn prepare(
         let doing = "keep a mark of the sweep in the meta index";
         let answers =
             elastic.bulk(&[op], timeout).await.map_err(|error| AuditError::Call { doing, error })?;
-        // 409: somebody else made one at the same time.
+        // 409: a concurrent audit wrote one.
         if let Some(error) = answers.into_iter().find(|answer| answer.status != 409).and_then(|a| a.error) {
             return Err(AuditError::Item { doing, reason: error.to_string() });
         }
@@ -169,8 +168,8 @@ async fn read(
     }
 }
 
-/// The id of the placements index, and how many writes all of its shards have counted for good: what is lost when a primary
-/// is replaced is not among them.
+/// The placements index's UUID and the number of writes that all of its shards have durably counted: writes lost when a primary
+/// is replaced are not included.
 async fn count_of_writes(
     elastic: &dyn Elastic,
     prefix: &str,
@@ -205,7 +204,7 @@ pub(crate) fn unix_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Whether this is what is left of a deleted document, and nothing else.
+/// Whether only a deleted document's placement is left.
 fn is_grave(sight: &Observation, below: u64) -> Option<SeqNo> {
     let Placed::At(placement) = &sight.placed else { return None };
     let is_over = placement.shard.is_none() && !placement.refused && sight.copies.is_empty();
@@ -213,7 +212,7 @@ fn is_grave(sight: &Observation, below: u64) -> Option<SeqNo> {
 }
 
 impl Audit<'_> {
-    /// Removes those placements that are what they looked like, and old enough. Gives how many.
+    /// Removes placements that are unchanged and old enough. Returns how many.
     pub(super) async fn sweep(&self, graves: &[Suspect], below: u64) -> Result<u64, AuditError> {
         let sights = self.look(graves).await?;
         let remove = |(grave, sight): (&Suspect, &Observation)| {
@@ -231,7 +230,7 @@ impl Audit<'_> {
         if let Some(error) = refused.and_then(|answer| answer.error.as_ref()) {
             return Err(AuditError::Item { doing, reason: error.to_string() });
         }
-        // 409: somebody writes the document again.
+        // 409: the document was written again.
         Ok(answers.iter().filter(|answer| answer.status < 300).count() as u64)
     }
 }
@@ -267,7 +266,7 @@ mod tests {
         {
             assert_eq!(marks.ripe(KEEP, now).map(|mark| mark.at), ripe, "{now}");
         }
-        // What a newer ripe one makes useless goes.
+        // Marks older than a newer ripe one are dropped.
         let later = marks.clone().with(mark(1950), KEEP);
         assert_eq!(later.marks.iter().map(|mark| mark.at).collect::<Vec<_>>(), [1100, 1250, 1950]);
         // Not since it was made, but since all of it was committed.

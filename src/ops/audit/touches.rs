@@ -1,4 +1,4 @@
-//! The way of touches into the topic, and what the topic tells: the real thing behind [`Touches`] and [`Log`].
+//! Kafka implementation of [`Touches`] and [`Log`].
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

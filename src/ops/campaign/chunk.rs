@@ -4,10 +4,10 @@ use thiserror::Error;
 
 pub use crate::support::config::campaigns::MAX_IDS;
 
-/// Bytes of an id in a chunk, at most. One that is too long for a document is kept to be named when it fails.
+/// Maximum bytes of an id in a chunk. Ids too long for a document are kept, to be named when they fail.
 pub const MAX_ID_BYTES: usize = u16::MAX as usize;
 
-/// What is in the database is no chunk.
+/// Invalid chunk data in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the ids of a chunk end in the middle")]
 pub struct Broken;

@@ -30,7 +30,7 @@ pub enum Source<'a> {
     Index {
         /// The server.
         elastic: &'a dyn Elastic,
-        /// What names of indices begin with.
+        /// Prefix of index names.
         prefix: &'a str,
         /// Which documents.
         selection: Selection,
@@ -73,7 +73,7 @@ pub enum CreateError {
     /// A temporary file.
     #[error("cannot sort ids: {0}")]
     Io(#[from] io::Error),
-    /// Somebody cancelled it.
+    /// The campaign was cancelled.
     #[error("campaign {0} was cancelled while its list was written")]
     Cancelled(i64),
     /// There was a signal.
@@ -171,7 +171,7 @@ async fn write(
     Ok(created)
 }
 
-/// Cuts sorted ids into chunks. Ends early if nobody takes them any more.
+/// Cuts sorted ids into chunks. Ends early if the receiver is gone.
 fn cut(mut ids: crate::ops::audit::sort::Merged, size: u32, sender: &mpsc::Sender<Piece>) -> io::Result<()> {
     let mut piece = Piece { chunks: Vec::new(), ids: 0 };
     let (mut chunk, mut in_chunk) = (Vec::new(), 0);
@@ -200,7 +200,7 @@ fn cut(mut ids: crate::ops::audit::sort::Merged, size: u32, sender: &mpsc::Sende
     }
 }
 
-/// Says now and then that the list is being written; ends if the campaign was cancelled.
+/// Sends heartbeats while the list is written; ends if the campaign was cancelled.
 async fn signs_of_life(store: &Store, id: i64) -> CreateError {
     loop {
         tokio::time::sleep(BEAT).await;

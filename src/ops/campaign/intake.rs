@@ -8,7 +8,7 @@ use super::store::Failed;
 use crate::base::ids::DocId;
 use crate::ops::audit::sort::{Merged, Sorter};
 
-/// Ids that cannot be ids of documents and are kept, at most. A file with more of them is no list of ids.
+/// Maximum invalid ids kept. A file with more is no list of ids.
 pub const MAX_BAD: usize = 10_000;
 /// Bytes of such an id that are kept.
 const KEPT_BYTES: usize = 600;
@@ -21,7 +21,7 @@ pub struct Intake {
     bad: Vec<Failed>,
 }
 
-/// What was taken.
+/// Result of the intake.
 pub struct Sorted {
     /// Ids by their bytes; one that was given several times is one group.
     pub ids: Merged,
@@ -32,7 +32,7 @@ pub struct Sorted {
 }
 
 impl Intake {
-    /// With so many bytes of `memory`, and temporary files in `folder`.
+    /// With `memory` bytes, and temporary files in `folder`.
     pub fn new(folder: &Path, memory: usize) -> Self {
         Self { sorter: Sorter::new(folder, memory), last: Vec::new(), taken: 0, bad: Vec::new() }
     }
@@ -47,7 +47,7 @@ impl Intake {
             return self.refuse(id, bad.to_string());
         }
         debug_assert!(id.len() <= MAX_ID_BYTES);
-        // The same one many times in a row, as lists of events have it, takes no room.
+        // Skip immediate repetitions, which are common in lists of events.
         if id != self.last {
             self.sorter.push(id, &[])?;
             self.last.clear();

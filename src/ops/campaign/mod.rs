@@ -1,4 +1,4 @@
-//! Campaigns: deferred lists of document ids, to each of which the same is done, by any number of runners at once.
+//! Campaigns: batch jobs that apply one action to a list of document ids, by any number of concurrent runners.
 //!
 //! A campaign's ids are in a database, in chunks under consecutive tokens. A runner reserves a token, which costs the same
 //! whatever the size of the list, sends a record for each id of its chunk to the topic, waits until the broker has
@@ -47,7 +47,7 @@ use thiserror::Error;
 
 pub use crate::support::config::campaigns::Action;
 
-/// How a campaign stands.
+/// State of a campaign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -57,7 +57,7 @@ pub enum State {
     Ready,
     /// No token is handed out.
     Paused,
-    /// No token is handed out any more.
+    /// No more tokens are handed out.
     Cancelled,
     /// All its tokens are done.
     Done,
@@ -67,7 +67,7 @@ impl State {
     /// Every state.
     pub const ALL: [Self; 5] = [Self::Creating, Self::Ready, Self::Paused, Self::Cancelled, Self::Done];
 
-    /// The word in the database.
+    /// The value in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Creating => "creating",
@@ -78,7 +78,7 @@ impl State {
         }
     }
 
-    /// Whether nothing will be done in it, whoever runs.
+    /// Whether no runner will do any more work.
     pub fn is_over(self) -> bool {
         matches!(self, Self::Cancelled | Self::Done)
     }
@@ -111,7 +111,7 @@ macro_rules! word {
 word!(Action);
 word!(State);
 
-/// What people tell a campaign.
+/// Commands on a campaign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     /// Hand out no tokens for now.
@@ -126,7 +126,7 @@ pub enum Command {
     Remove,
 }
 
-/// It cannot be done to a campaign that stands like this.
+/// A command that the state does not allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("it is {state}; {advice}")]
 pub struct Refused {

@@ -1,4 +1,4 @@
-//! What a runner does that got no token, and how fast a campaign goes: decided from what the database says, without I/O.
+//! Decides what a runner without a token does, and measures a campaign's speed, from the database's state, without I/O.
 //!
 //! Times are microseconds of the database's clock. No machine's clock decides about leases.
 
@@ -6,20 +6,19 @@ use std::time::Duration;
 
 use super::State;
 
-/// A runner without a token looks again after this time, at most: then it knows of another rate, a resume, a lease that
-/// is over.
+/// Maximum wait of a runner without a token, to notice a new rate, a resume or an expired lease.
 pub const LOOK: Duration = Duration::from_secs(1);
 
-/// It waits for this long, at least: nobody asks in a hot loop.
+/// Minimum wait, to avoid a busy loop.
 pub const REST: Duration = Duration::from_millis(10);
 
-/// How often the rate of a campaign is measured anew.
+/// Interval of speed measurements.
 pub const WINDOW: Duration = Duration::from_secs(5);
 
 /// A campaign, as a runner that got no token finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
-    /// How it stands.
+    /// The campaign's state.
     pub state: State,
     /// Whether a token was never handed out.
     pub has_fresh: bool,
@@ -31,10 +30,10 @@ pub struct Seen {
     pub now: i64,
 }
 
-/// What to do.
+/// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Ask again after this time.
+    /// Retry after this time.
     Wait(Duration),
     /// Nothing is left: say so in the database.
     Finish,
@@ -42,7 +41,7 @@ pub enum Next {
     Over(State),
 }
 
-/// What a runner does that got no token.
+/// The next step of a runner without a token.
 pub fn next(seen: &Seen) -> Next {
     let until = |time: i64| {
         let micros = u64::try_from(time.saturating_sub(seen.now)).unwrap_or_default();
@@ -59,7 +58,7 @@ pub fn next(seen: &Seen) -> Next {
     }
 }
 
-/// What is known of the speed of a campaign.
+/// A campaign's measured speed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Speed {
     /// When the present window began.
@@ -102,7 +101,7 @@ mod tests {
         let half = Duration::from_millis(500);
         assert_eq!(next(&Seen { free_at: 1_500_000, ..seen() }), Next::Wait(half));
         assert_eq!(next(&Seen { free_at: 60_000_000, ..seen() }), Next::Wait(LOOK));
-        // Somebody was faster.
+        // Another runner was faster.
         assert_eq!(next(&seen()), Next::Wait(REST));
         let leased = |first_expiry| Seen { has_fresh: false, first_expiry: Some(first_expiry), ..seen() };
         assert_eq!(next(&leased(1_500_000)), Next::Wait(half));

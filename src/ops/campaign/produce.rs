@@ -21,7 +21,7 @@ use crate::io::send::{Destination, Destinations, OP_HEADER, SendError, check_top
 const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(10);
 /// A shorter sleep is not kept by the system anyway.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(2);
-/// So long a sleep, at most, until the rate is looked at again.
+/// Maximum sleep before the rate is read again.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// Why an id fails.
@@ -41,7 +41,7 @@ pub struct Producing {
     retry: RetryPolicy,
 }
 
-/// Whose fault a refusal is.
+/// What a refusal blames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Blame {
     /// The record's own: another try ends the same way.
@@ -220,7 +220,7 @@ impl Pace {
             }
             let gap = Duration::from_secs(1) / per_second;
             let now = Instant::now();
-            // What a slower rate asked for is not waited for at a faster one, nor is a pause made up for.
+            // A faster rate cancels waits of a slower one; pauses are not followed by a burst.
             self.due =
                 self.due.clamp(now.checked_sub(SHORTEST_SLEEP).unwrap_or(now), now + gap.max(SHORTEST_SLEEP));
             let wait = self.due.saturating_duration_since(now);

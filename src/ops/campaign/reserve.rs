@@ -1,4 +1,4 @@
-//! Tokens and leases: what runners ask of the database.
+//! Tokens and leases of runners, in the database.
 //!
 //! A token is reserved by one update of one row, whatever the size of the campaign; with it comes a lease. Whoever holds a
 //! lease whose time is over loses it to the next who asks, once no fresh token is left. A lease's fence grows each time that
@@ -27,12 +27,12 @@ pub struct Lease {
     pub rate: i64,
 }
 
-/// What became of asking for a token.
+/// Result of reserving a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reservation {
     /// This one.
     Chunk(Lease),
-    /// None for now: ask again after this time.
+    /// None now: retry after this time.
     Wait(Duration),
     /// None any more.
     Over(State),
@@ -40,10 +40,10 @@ pub enum Reservation {
     Unknown,
 }
 
-/// What a runner learns with its sign of life.
+/// State returned by a heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
-    /// How the campaign stands.
+    /// The campaign's state.
     pub state: State,
     /// Ids per second that it may do now; 0: any number.
     pub rate: i64,
@@ -93,7 +93,7 @@ const EXTEND: Sql = timed!(
     " + $5 WHERE campaign = $1 AND token = $2 AND runner = $3 AND fence = $4"
 );
 
-/// What was done counts, and the speed is measured.
+/// Adds progress and measures the speed.
 const COUNT: Sql = timed!(
     "UPDATE campaign SET produced = produced + $2, failed = failed + $3, \
      window_rate = CASE WHEN ",
@@ -126,7 +126,7 @@ impl Lease {
 }
 
 impl Store {
-    /// Asks for a token of a campaign, as `runner`, for `time` from now.
+    /// Reserves a token of a campaign as `runner`, for `time` from now.
     pub async fn reserve(
         &self,
         campaign: i64,
@@ -143,7 +143,7 @@ impl Store {
             transaction.commit().await?;
             return Ok(Reservation::Chunk(lease));
         }
-        // What the rate was charged for a token that is not there is taken back.
+        // Refund the rate charged for a token that does not exist.
         transaction.rollback().await?;
         self.look(campaign).await
     }
@@ -173,7 +173,7 @@ impl Store {
                 Ok(Reservation::Over(state))
             }
             Next::Finish => {
-                // Locked first: what is seen then has all leases that were given meanwhile.
+                // Lock first: the reads then include all leases granted meanwhile.
                 lock_state(&mut transaction, campaign).await?;
                 let ended = transaction.execute(END_IF_DONE, &[Value::Int(campaign)]).await? == 1;
                 transaction.commit().await?;
@@ -202,7 +202,7 @@ impl Store {
         Ok(Some(ids))
     }
 
-    /// A sign of life: the lease lasts for `time` from now. `None` if somebody else has it.
+    /// Heartbeat: extends the lease to `time` from now. `None` if another runner holds it.
     pub async fn extend(&self, lease: &Lease, time: Duration) -> Result<Option<Standing>, DatabaseError> {
         let mut transaction = self.database.begin("extending a lease").await?;
         let [campaign, token, runner, fence] = lease.key();
@@ -222,8 +222,8 @@ impl Store {
         Ok(Some(Standing { state, rate }))
     }
 
-    /// The chunk is done: `produced` of its ids are in the topic, and these have failed. False if somebody else has the
-    /// lease: then nothing changes.
+    /// Finishes the chunk: `produced` ids are in the topic, and these have failed. False, without a change, if another runner
+    /// holds the lease.
     pub async fn finish(
         &self,
         lease: &Lease,
@@ -238,7 +238,7 @@ impl Store {
         write_failed(&mut transaction, lease.campaign, failed).await?;
         let count = |count: usize| Value::Int(i64::try_from(count).unwrap_or(i64::MAX));
         let campaign = Value::Int(lease.campaign);
-        // This row is what two that are done at once wait for, so that the second one sees that nothing is left.
+        // Concurrent finishers serialize on this row, so that the last one sees that nothing is left.
         let values = [campaign, count(produced), count(failed.len()), Value::Int(micros(WINDOW))];
         transaction.execute(COUNT, &values).await?;
         transaction.execute(END_IF_DONE, &[campaign]).await?;
@@ -246,7 +246,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Gives a chunk back that is not done, so that nobody waits for the lease's end.
+    /// Releases an unfinished chunk before its lease expires.
     pub async fn give_back(&self, lease: &Lease) -> Result<(), DatabaseError> {
         let mut transaction = self.database.begin("giving a lease back").await?;
         transaction.execute(GIVE_BACK, &lease.key()).await?;

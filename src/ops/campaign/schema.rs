@@ -11,7 +11,7 @@
 
 use crate::io::database::{Migrations, Sql, Step};
 
-/// A statement in which each comma stands for the database's time.
+/// A statement with the database's time in place of each comma.
 macro_rules! timed {
     ($first:literal $(, $rest:literal)*) => {
         Sql {

@@ -23,7 +23,7 @@ use crate::io::elastic::scan::{Hit, Scan, ScanError, ScanOptions};
 use crate::io::elastic::{CallError, Elastic, Index};
 use crate::io::indices::{self, IndicesError};
 
-/// Documents read at once.
+/// Documents per page.
 const PAGE: usize = 5_000;
 /// A longer line is refused without being held in memory.
 const MAX_LINE_BYTES: u64 = 1 << 20;
@@ -62,7 +62,7 @@ pub enum SelectError {
         /// Why not.
         error: CallError,
     },
-    /// What geoshards there are is not known.
+    /// The geoshards could not be listed.
     #[error(transparent)]
     Indices(#[from] IndicesError),
     /// There is no geoshard.
@@ -73,7 +73,7 @@ pub enum SelectError {
     Io(#[from] io::Error),
 }
 
-/// What to do about a refresh that failed.
+/// Advice for a failed refresh.
 fn refresh_advice(error: &CallError) -> &'static str {
     match error {
         CallError::Status { status: 401 | 403, .. } => "the index privilege maintenance allows it",

@@ -1,4 +1,4 @@
-//! Making campaigns, looking at them, and what people tell them. What runners do is in `reserve.rs`.
+//! Creates, shows and controls campaigns. Runners use `reserve.rs`.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use super::{Action, Command, Refused, State, chunk};
 use crate::io::database::{Database, DatabaseError, Lock, Row, Sql, Transaction, Value};
 pub use crate::support::config::campaigns::MAX_RATE;
 
-/// Ids that are retried in one transaction, and chunks that are forgotten in one, at most.
+/// Maximum ids retried, or chunks deleted, per transaction.
 const AT_ONCE: i64 = 1_000;
 
-/// A campaign whose list is written gives a sign of life more often than this; one that does not was broken off.
+/// Maximum heartbeat age of a campaign whose list is being written; after that its writer counts as dead.
 pub const BROKEN_OFF: Duration = Duration::from_secs(60);
 
-/// What was asked for did not happen.
+/// A failed operation.
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// The database.
@@ -41,9 +41,9 @@ impl StoreError {
 /// A campaign to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewCampaign {
-    /// What people call it.
+    /// Display name.
     pub name: String,
-    /// What it does to each document.
+    /// Action for each document.
     pub action: Action,
     /// Where its records go.
     pub topic: String,
@@ -51,32 +51,32 @@ pub struct NewCampaign {
     pub selection: String,
     /// Ids in one chunk, 1 to [`chunk::MAX_IDS`].
     pub chunk: u32,
-    /// Ids per second, all runners together; `None`: as fast as it goes.
+    /// Ids per second of all runners together; `None`: no limit.
     pub rate: Option<u32>,
     /// If it is one of those that are made every so often: how often. Their name is unique then in each such period.
     pub every: Option<Duration>,
 }
 
-/// A campaign as it is now.
+/// The current status of a campaign.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Status {
     /// Its number.
     pub id: i64,
-    /// What people call it.
+    /// Display name.
     pub name: String,
-    /// What it does to each document.
+    /// Action for each document.
     pub action: Action,
     /// Where its records go.
     pub topic: String,
     /// Which documents, in words.
     pub selection: String,
-    /// How it stands.
+    /// State.
     pub state: State,
-    /// Its list was being written, and whoever did that gave no sign of life for [`BROKEN_OFF`].
+    /// The writer of its list sent no heartbeat for [`BROKEN_OFF`].
     pub broken_off: bool,
     /// Ids in its list.
     pub ids: i64,
-    /// Ids whose record the broker has acknowledged.
+    /// Ids acknowledged by the broker.
     pub produced: i64,
     /// Ids that failed.
     pub failed: i64,
@@ -86,9 +86,9 @@ pub struct Status {
     pub chunks_fresh: i64,
     /// Chunks that a runner works on.
     pub chunks_at_work: i64,
-    /// Chunks whose runner gave no sign of life: they will be handed out again.
+    /// Chunks with an expired lease: they will be handed out again.
     pub chunks_expired: i64,
-    /// Ids per second, at most; 0: any number.
+    /// Maximum ids per second; 0: no limit.
     pub rate_limit: i64,
     /// Ids per second, lately.
     pub rate: f64,
@@ -133,7 +133,7 @@ const CREATE: Sql = timed!(
     ") RETURNING id"
 );
 
-/// One of a period, if nobody made one, and if the one before is over.
+/// Creates a period's campaign, if there is none and the previous one is over.
 const CREATE_PERIODIC: Sql = timed!(
     "INSERT INTO campaign (name, action, topic, selection, state, chunk, rate, periodic, period, created, beat) \
      SELECT $1, $2, $3, $4, 'creating', $5, $6, $1, ",
@@ -170,7 +170,7 @@ const CHANGE: Sql = timed!(
     " ELSE 0 END WHERE id = $1"
 );
 
-/// With another rate the next token waits for no longer than that rate asks for.
+/// A new rate also shortens the wait for the next token.
 const SET_RATE: Sql = timed!(
     "UPDATE campaign SET rate = $2, free_at = CASE WHEN $2 = 0 THEN 0 WHEN free_at > ",
     " + chunk * 1000000 / $3 THEN ",

@@ -1,4 +1,4 @@
-//! Numbers and text as the page shows them. `page.js` has the same rules for what it refreshes.
+//! Formats numbers and text of the page. `page.js` has the same rules for refreshed values.
 
 use std::fmt::{self, Write};
 
@@ -29,7 +29,7 @@ impl Write for Escaping<'_, '_> {
     }
 }
 
-/// What stands for something that is not known.
+/// Text of an unknown value.
 pub const UNKNOWN: &str = "unknown";
 
 /// `1 234 567`, with narrow no-break spaces.
@@ -65,7 +65,7 @@ fn scaled(mut number: f64, step: f64, units: &[&str]) -> String {
     format!("{}{}", digits(number), units[unit])
 }
 
-/// At most one digit behind the point, and none that is zero.
+/// At most one decimal digit, and no trailing zero.
 fn digits(number: f64) -> String {
     let text = if number < 100.0 { format!("{number:.1}") } else { format!("{number:.0}") };
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
@@ -97,7 +97,7 @@ pub fn millis(seconds: f64) -> String {
     }
 }
 
-/// What is known, formatted, or [`UNKNOWN`].
+/// The formatted value, or [`UNKNOWN`].
 pub fn known<T>(value: Option<T>, format: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| UNKNOWN.to_owned(), format)
 }

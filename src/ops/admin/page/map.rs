@@ -20,8 +20,8 @@ use s2::latlng::LatLng;
 /// Grid cells around the globe, and from pole to pole.
 const COLUMNS: i32 = 720;
 const ROWS: i32 = 360;
-/// How far a border may be from the traced one, in quarters of a degree. A raster line is never further from the
-/// straight line that it stands for.
+/// Maximum distance of a border from the traced one, in quarters of a degree. A raster line is never further from its straight
+/// line.
 const TOLERANCE: f64 = 0.95;
 
 /// The directions, clockwise.
@@ -151,7 +151,8 @@ impl Grid {
             let length = (to + outline.len() - from - 1) % outline.len() + 1;
             (0..=length).map(|step| outline[(from + step) % outline.len()]).collect()
         };
-        // An outline without nodes has one neighbour only, who goes round it the other way: begin where both do.
+        // An outline without nodes has a single neighbour, who traverses it in the other direction: both begin at the same
+        // point.
         let nodes = match (nodes.as_slice(), (0..outline.len()).min_by_key(|&index| outline[index])) {
             ([], Some(least)) => vec![least],
             _ => nodes,
@@ -160,7 +161,7 @@ impl Grid {
     }
 }
 
-/// The index of the grid cell in which the middle of an S2 cell lies.
+/// Index of the grid cell that contains the centre of an S2 cell.
 fn cell_index(cell: CellID) -> Option<usize> {
     let middle = LatLng::from(cell);
     #[expect(clippy::cast_possible_truncation, reason = "degrees times two are small")]

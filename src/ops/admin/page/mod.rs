@@ -25,7 +25,7 @@ use crate::geoshard::picture::LAND;
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// What a browser may do with the page: nothing but show it and ask this server.
+/// Allows the page only to render and to query this server.
 pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; \
      script-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -175,7 +175,7 @@ fn map_section(status: &Status, drawing: &MapDrawing) -> String {
     )
 }
 
-/// What the map says, in one line; the same as in `page.js`.
+/// One-line summary of the map; the same as in `page.js`.
 fn summary(documents: &Documents) -> String {
     let problem = documents.problem.as_ref().map_or_else(String::new, |problem| format!(" · {problem}"));
     let (Some(total), Some(age)) = (documents.total, documents.age_seconds) else {
@@ -198,7 +198,7 @@ fn svg(documents: &Documents, drawing: &MapDrawing) -> String {
             "<path class=\"{class}\" d=\"{path}\"><title>{name}: {count} documents</title></path>"
         );
     }
-    // The sea is what the land leaves of the frame. The land's unit is a tenth of a degree, the map's a quarter.
+    // The sea is the frame minus the land. The land's unit is a tenth of a degree, the map's a quarter.
     format!(
         "<svg id=\"map\" viewBox=\"0 0 1440 720\" role=\"img\" aria-labelledby=\"map-title map-desc\">\n\
          <title id=\"map-title\">Map of the geoshards</title>\n\
@@ -323,7 +323,7 @@ fn recent(status: &Status) -> String {
     )
 }
 
-/// A table whose rows `page.js` can make anew: the heads say what is in them. Cells are text from anywhere.
+/// A table whose rows `page.js` can rebuild by its headers. Cells are untrusted text.
 fn table(
     path: &str,
     caption: &str,
@@ -472,7 +472,7 @@ pub(super) mod tests {
         let (parts, _board) = sources(Arc::default());
         let page = page(parts);
         assert!(page.len() < 150_000, "{} bytes", page.len());
-        // The only address is the name of SVG's elements, which nobody fetches.
+        // The only URL is SVG's XML namespace, which is never fetched.
         let without_name = page.replace("http://www.w3.org/2000/svg", "");
         for outside in ["http://", "https://", "src=", "@import", "url(", "<link"] {
             assert!(!without_name.contains(outside), "{outside}");

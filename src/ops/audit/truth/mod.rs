@@ -1,4 +1,4 @@
-//! Compares what is stored with the source of truth, document by document (`geofold audit --source`).
+//! Compares stored documents with the source of truth, one by one (`geofold audit --source`).
 //!
 //! The source and the index are never read at one moment, and the index follows the source by way of the topic. So what
 //! differs is only a suspect; it is judged once all is committed that was in the topic when the comparing ended, and only if
@@ -24,20 +24,20 @@ use crate::io::elastic::slices::{SliceSize, mget_in_slices};
 use crate::io::elastic::{Elastic, Get, GetAnswer, Index};
 use crate::worker::refeed::{Answer, Source};
 
-/// Documents that are fetched and read at once: a document may be as large as `documents.max_bytes`, and is held twice.
+/// Documents per fetch and read: each may have `documents.max_bytes`, and is held twice.
 const AT_ONCE: usize = 100;
-/// What each of the first documents of a request may have; after that, the sizes of those that came decide.
+/// Assumed size of a request's first documents; later the sizes seen.
 const USUAL_BYTES: usize = 256 << 10;
-/// Placements on a page of a scan; of each, only the geoshard is asked for.
+/// Placements per page of a scan; only the geoshard is requested.
 const PAGE: usize = 5_000;
-/// Suspects, at most: an index that differs in more of its documents wants a campaign, not a list.
+/// Maximum suspects: an index with more differences needs a campaign, not a list.
 const MOST_SUSPECTS: usize = 100_000;
 /// So often a fetch that failed is tried again before the comparing is given up.
 const MOST_TRIES: u32 = 6;
 
-/// What knows how documents should be.
+/// The source of truth.
 pub trait Truth: Send + Sync {
-    /// What it says of each id, in their order.
+    /// Its answer for each id, in order.
     fn fetch<'a>(&'a self, ids: &'a [DocId]) -> BoxFuture<'a, Vec<Answer>>;
 }
 
@@ -62,7 +62,7 @@ pub enum Difference {
 }
 
 impl Difference {
-    /// As it is called in reports.
+    /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Missing => "missing",
@@ -98,25 +98,25 @@ impl fmt::Display for Differs {
     }
 }
 
-/// What a comparing found.
+/// Result of a comparison.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Compared {
-    /// Documents that were asked for.
+    /// Documents compared.
     pub documents: u64,
     /// Those that differ.
     pub wrong: u64,
     /// How.
     pub differences: BTreeMap<Difference, u64>,
-    /// Those that never looked the same twice: somebody writes them all the time.
+    /// Suspects that changed with each read.
     pub unsettled: u64,
-    /// Refeeds asked for.
+    /// Refeeds requested.
     pub refed: u64,
-    /// There were more suspects than are looked into: what is said is of a part.
+    /// There were more suspects than the limit: the result is partial.
     pub too_many: bool,
 }
 
 impl Compared {
-    /// All that was asked for is as its source says.
+    /// Whether all documents equal their source.
     pub fn is_clean(&self) -> bool {
         self.wrong == 0 && self.unsettled == 0 && !self.too_many
     }
@@ -158,9 +158,9 @@ impl fmt::Display for Compared {
 pub enum Which {
     /// All that have a placement, those that say deleted among them.
     All,
-    /// So many of those, drawn at random with this seed.
+    /// A random sample of this size, with this seed.
     Sample(usize, u32),
-    /// These, whether geofold knows them or not.
+    /// These ids, known to geofold or not.
     Ids(Vec<DocId>),
 }
 
@@ -176,7 +176,7 @@ pub struct Comparing<'a> {
     pub log: &'a dyn Log,
     /// Where refeeds go, if differences are to be mended.
     pub mend: Option<&'a dyn Touches>,
-    /// Time between two looks.
+    /// Time between two reads.
     pub settle: Duration,
     /// How long one request may take.
     pub timeout: Duration,
@@ -184,7 +184,7 @@ pub struct Comparing<'a> {
     pub retry: RetryPolicy,
 }
 
-/// A difference as it looked, so that the next look can tell whether anything moved.
+/// A difference as last seen, to detect changes.
 type Looked = (Difference, u64);
 
 impl Comparing<'_> {
@@ -349,7 +349,7 @@ impl Comparing<'_> {
         Ok(differ)
     }
 
-    /// What the source says; what fails is asked for again.
+    /// The source's answers; failures are retried.
     async fn fetch(&self, ids: &[DocId]) -> Result<Vec<Answer>, AuditError> {
         let mut answers = self.truth.fetch(ids).await;
         let mut delays = self.retry.delays();
@@ -371,7 +371,7 @@ impl Comparing<'_> {
         Ok(answers)
     }
 
-    /// What the index has of each document, where its placement says.
+    /// The stored documents, read at their placements.
     async fn stored(&self, ids: &[DocId]) -> Result<Vec<Option<bytes::Bytes>>, AuditError> {
         let get = |id: &DocId| Get { index: Index::Placements, id: id.clone() };
         let placements = self.read(&ids.iter().map(get).collect::<Vec<_>>()).await?;
@@ -413,10 +413,10 @@ impl Comparing<'_> {
     }
 }
 
-/// What is between a source's answer and what is stored; nothing if they agree.
+/// The difference between source and index; `None` if they agree.
 fn compare(answer: &Answer, stored: Option<&[u8]>) -> Option<Difference> {
     match (answer, stored) {
-        // Asked for again, or given up, before it comes here.
+        // Failures are retried or given up before.
         (Answer::Failed(_), _) | (Answer::Gone, None) => None,
         (Answer::Gone, Some(_)) => Some(Difference::Extra),
         (Answer::Unusable { .. }, _) => Some(Difference::Unusable),

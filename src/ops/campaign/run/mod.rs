@@ -1,4 +1,4 @@
-//! A runner: reserves a chunk, sends its records, says that it is done, and again, until nothing is left.
+//! A runner: reserves a chunk, sends its records, finishes it, and repeats until nothing is left.
 //!
 //! A chunk is marked as done only when the broker has acknowledged its records. A runner that dies in between leaves a lease
 //! that ends by itself; then the chunk is done again. While a runner works it extends its lease; one that finds its lease
@@ -29,7 +29,7 @@ pub enum Ended {
     Stopped,
 }
 
-/// Why a runner cannot go on. What it had in work is done again by others.
+/// Why a runner stopped. Other runners repeat its current chunk.
 #[derive(Debug, Error)]
 pub enum RunError {
     /// The database.
@@ -80,7 +80,7 @@ pub struct Patience {
     pub retry: RetryPolicy,
 }
 
-/// Why a chunk is not worked on any more.
+/// Why work on a chunk stopped.
 enum Lost {
     Taken,
     Cancelled,
@@ -93,7 +93,7 @@ impl Runner {
         Self { store, producing, topic: topic.to_owned(), name: name(), lease, drain, retry }
     }
 
-    /// What it is called in the database.
+    /// Name in the database.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -165,13 +165,13 @@ impl Runner {
         let produced = ids.len() - failed.len();
         let done = self.patiently(stop, async || self.store.finish(lease, produced, &failed).await).await?;
         if done != Some(true) {
-            // Where the answer was lost, this is how its success looks, too.
+            // If the response of a success was lost, it looks like this, too.
             tracing::warn!(token = lease.token, "another runner holds this chunk, or it is done");
         }
         Ok(())
     }
 
-    /// Extends the lease until that is not possible any more.
+    /// Extends the lease until that fails.
     async fn keep(&self, lease: &Lease, rate: &AtomicI64) -> Result<Lost, DatabaseError> {
         loop {
             tokio::time::sleep(self.lease / SIGNS_OF_LIFE).await;
@@ -192,7 +192,7 @@ impl Runner {
         }
     }
 
-    /// Asks again while the database is away; `None` if that is so after a signal.
+    /// Retries while the database is unreachable; `None` if still unreachable after a signal.
     async fn patiently<T>(
         &self,
         stop: &CancellationToken,

@@ -79,12 +79,12 @@ impl Rig {
         id
     }
 
-    /// The keys in the topic, sorted; each record must ask for a refeed.
+    /// The keys in the topic, sorted; asserts that each record is a refeed.
     fn keys(&self) -> Vec<String> {
         let client: BaseConsumer = ClientConfig::new()
             .set("bootstrap.servers", self.broker.address())
             .set("group.id", "reader")
-            // A commit would be an event of its own, for which a poll gives no record.
+            // A commit would be an event for which `poll` returns no record.
             .set("enable.auto.commit", "false")
             .create()
             .unwrap();
@@ -205,7 +205,7 @@ async fn a_lease_is_extended_while_work_goes_on_and_a_runner_that_lost_it_stops(
         };
         assert!(rig.store.finish(&other, 1, &[]).await.unwrap());
     };
-    // The broker stays away: the run ends only because it looks at its lease.
+    // The broker stays down: the run ends only because it checks its lease.
     let (ended, ()) = tokio::join!(runner.run(id, &stop), work);
     assert_eq!(ended.unwrap(), Ended::Over(State::Done));
     let status = rig.store.status(id).await.unwrap();
