@@ -1,4 +1,4 @@
-//! What people and schedules run beside the worker: checks, audits, migrations, campaigns, the collector, the admin server.
+//! Tools beside the worker: checks, audits, migrations, campaigns, the collector, the admin server.
 //!
 //! It imports `worker` and below.
 

@@ -1,4 +1,4 @@
-//! Asks the brokers: do they answer, and are the topics there?
+//! Checks the brokers and their topics.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const SLICE: Duration = Duration::from_secs(2);
 /// How long the client's queue of errors is read.
 const SERVE: Duration = Duration::from_millis(100);
 
-/// What the brokers told.
+/// Results of the brokers' checks.
 pub(super) struct KafkaSide {
     pub(super) findings: Vec<Finding>,
     /// The topic of document writes, if it could be described.
@@ -29,13 +29,13 @@ pub(super) struct KafkaSide {
 }
 
 impl KafkaSide {
-    /// Where there is nothing more to ask.
+    /// A result without further checks.
     fn ends_with(finding: Finding) -> Self {
         Self { findings: vec![finding], topic: None }
     }
 }
 
-/// Asks for both topics, on a thread that may block.
+/// Checks both topics on a blocking thread.
 pub(super) async fn look(target: &CheckTarget) -> KafkaSide {
     let target = target.clone();
     let asked = tokio::task::spawn_blocking(move || look_blocking(&target)).await;
@@ -49,7 +49,7 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
     let mut config = client_config(&target.kafka);
     // A check must not bring a misspelt topic into being.
     config.set("allow.auto.create.topics", "false");
-    // Nobody counts by them here, and each would be a line of the log with thousands of characters.
+    // Statistics are not used here, and each would be a log line of thousands of characters.
     config.set("statistics.interval.ms", "0");
     let client: BaseConsumer<Complaints> = match config.create_with_context(Complaints::default()) {
         Ok(client) => client,
@@ -70,7 +70,7 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
             );
             return KafkaSide::ends_with(Finding::unreachable(BROKERS, message));
         }
-        // Who is not known cannot ask about another topic either.
+        // Refused authentication applies to every topic.
         Err(TopicFactsError::NotLetIn(words)) => {
             let advice = advice_on_being_let_in(words);
             let message = format_args!("{addresses} refused this client: {words}; {advice}");
@@ -107,7 +107,7 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
     KafkaSide { findings, topic: answer.ok() }
 }
 
-/// Where to look when the brokers and this client did not agree on TLS or on who the user is; `words` are librdkafka's.
+/// Advice when TLS or authentication failed; `words` are librdkafka's error.
 fn advice_on_being_let_in(words: &str) -> &'static str {
     // OpenSSL's words for an authority that is not known, and for a certificate of another name.
     if words.contains("certificate") {
@@ -117,7 +117,7 @@ fn advice_on_being_let_in(words: &str) -> &'static str {
     }
 }
 
-/// What to say about a topic; `hint` ends the advice to create it.
+/// The finding about a topic; `hint` ends the advice to create it.
 fn topic_finding(
     about: &str,
     topic: &str,
@@ -149,7 +149,7 @@ fn topic_finding(
     }
 }
 
-/// Asks until there is an answer, the time is up, or the client has said why there will be none.
+/// Retries until a response, the timeout, or a permanent error of the client.
 fn patiently(
     client: &BaseConsumer<Complaints>,
     topic: &str,
@@ -171,7 +171,7 @@ fn patiently(
     }
 }
 
-/// Keeps what the client reports in passing: librdkafka tells a request only that it took too long, and why elsewhere.
+/// Keeps the client's error events: a request itself reports only its timeout.
 #[derive(Default)]
 struct Complaints(Mutex<Reported>);
 
@@ -179,7 +179,7 @@ struct Complaints(Mutex<Reported>);
 struct Reported {
     /// The first time that the brokers did not let the client in.
     refusal: Option<TopicFactsError>,
-    /// The last thing that tells more than that there is no broker.
+    /// The last error that is more specific than "all brokers down".
     last: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What the claims of partitions say about workers that may still act, whatever their configuration is (protocol, "Claims").
+//! Checks by the partitions' claims which workers may still act, whatever their configuration (protocol, "Claims").
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::io::maps::MapsStore;
 
 const CLAIMS: &str = "claims";
 
-/// Whether deletes are remembered for as long as anybody may act who does not know yet that its partition is gone.
+/// Whether tombstones outlive every owner that may not yet know of its revocation.
 pub(super) async fn look(target: &CheckTarget, elastic: &dyn Elastic, partitions: i32) -> Finding {
     let store = MapsStore::new(elastic, &target.topic, target.timeout);
     match store.claims(partitions).await {

@@ -75,8 +75,8 @@ fn judge(error: &DatabaseError) -> Finding {
     if error.is_passing() { Finding::unreachable(ABOUT, error) } else { Finding::error(ABOUT, error) }
 }
 
-/// Does to the tables what a collector does, without rows, in a transaction that is taken back. Gives their version; `None` if
-/// there are none, and they could be made.
+/// Executes a collector's statements without rows, in a transaction that is rolled back. Returns the tables' version; `None` if
+/// they do not exist but could be created.
 async fn rehearse(database: &Database) -> Result<Option<i64>, DatabaseError> {
     let mut transaction = database.begin("trying what a collector does").await?;
     let exist = Sql {
@@ -108,7 +108,7 @@ async fn rehearse(database: &Database) -> Result<Option<i64>, DatabaseError> {
     Ok(Some(version))
 }
 
-/// A server looks at rights also where no row is concerned.
+/// A server checks permissions even if no row is affected.
 const TRIED: [&str; 14] = [
     "INSERT INTO tag SELECT * FROM tag WHERE 1 = 0",
     "UPDATE tag SET count = count WHERE 1 = 0",

@@ -1,4 +1,4 @@
-//! Asks what follows every change: the memcached that workers share, and webhooks. None of it keeps a worker from starting.
+//! Checks the targets of distributions: the shared memcached, and webhooks. Failures do not keep a worker from starting.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::worker::distribution::setup::webhook;
 
 const MEMCACHED: &str = "memcached";
 
-/// All of them side by side; each may take the timeout.
+/// Checks all concurrently, each within the timeout.
 pub(super) async fn look(config: &Config, timeout: Duration) -> Vec<Finding> {
     let distribution = &config.distribution;
     if distribution.jobs.is_empty() {
@@ -32,7 +32,7 @@ pub(super) async fn look(config: &Config, timeout: Duration) -> Vec<Finding> {
     memcached.into_iter().chain(webhooks).collect()
 }
 
-/// `patience` is the workers'. Reads a key that nobody writes.
+/// Reads a key that is never written, with the workers' timeout (`patience`).
 async fn look_at_memcached(address: &str, patience: Duration, timeout: Duration) -> Finding {
     let mut key = format!("geofold-check-{}", std::process::id());
     key.truncate(MAX_KEY_BYTES);
@@ -81,7 +81,7 @@ fn held(job: &DistributionJob) -> &'static str {
     if job.has_gate() { ", and do not leave it like this: offsets wait for it (gate)" } else { "" }
 }
 
-/// An endpoint may answer OPTIONS as it likes. What it says about who asks, or that there is nothing, a POST would hear too.
+/// An endpoint may answer OPTIONS with any status. 401, 403 and 404 would apply to a POST as well.
 fn judge(about: String, status: StatusCode) -> Finding {
     let said = format!("it answered {status} to OPTIONS, and no notice was sent to it");
     match status {
@@ -118,7 +118,8 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(20);
 
-    /// A server that reads up to a line that ends with `until`, and gives the answer, once. Its address, and what it read.
+    /// A server that reads up to a line ending with `until` and responds once with `answer`. Returns its address and what it
+    /// read.
     async fn server(until: &'static str, answer: &'static str) -> (String, tokio::task::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -135,7 +136,7 @@ mod tests {
         (address, serving)
     }
 
-    /// Nobody listens there.
+    /// An address without a listener.
     async fn nowhere() -> String {
         TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string()
     }

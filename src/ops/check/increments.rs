@@ -1,4 +1,4 @@
-//! Asks the brokers how the topic of increments is kept: counts need every increment until it is merged.
+//! Checks the retention of the topic of increments: counts need every increment until it is merged.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::Finding;
 
 const ABOUT: &str = "increments kept";
 
-/// Increments that are deleted before a collector was up again are lost, and counts have to be made anew.
+/// Increments deleted before a collector merges them are lost, and a recount is needed.
 const SHORT: Duration = Duration::from_secs(24 * 3600);
 
-/// Blocks for the timeout at most.
+/// Blocks, at most for the timeout.
 pub(super) fn look(config: &ClientConfig, topic: &str, timeout: Duration) -> Finding {
     match settings(config, topic, timeout) {
         Ok(settings) => judge(topic, &settings),

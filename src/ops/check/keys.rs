@@ -16,13 +16,13 @@ use crate::support::config::Config;
 
 const ABOUT: &str = "partitioner";
 
-/// The latest records of each partition that are looked at.
+/// Records read at the end of each partition.
 const RECORDS: i64 = 64;
 
-/// When no more record comes for so long, there is none.
+/// Reading ends after this long without a record.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// Compares; `None` where the brokers do not answer or there is no topic, which is told elsewhere.
+/// Compares; `None` if the brokers do not answer or the topic does not exist, which other checks report.
 pub(super) async fn look(config: &Config, timeout: Duration) -> Option<Finding> {
     let of = config.clone();
     let sampled = tokio::task::spawn_blocking(move || sample(&of, timeout)).await.ok()?;

@@ -63,7 +63,7 @@ fn takes_over(record: &MapsRecord, target: &CheckTarget) -> bool {
 
 fn finding(error: &StoreError) -> Finding {
     match error {
-        // Another worker was faster: to be looked at again.
+        // Another worker was faster: check again.
         StoreError::Conflict | StoreError::Item { .. } => Finding::unreachable(MAP, error),
         StoreError::Call(CallError::Connection(_) | CallError::Timeout(_)) => {
             Finding::unreachable(MAP, error)

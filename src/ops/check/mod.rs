@@ -1,4 +1,5 @@
-//! `geofold check`: dials both ends and says, one line each, what is right, what is wrong, and what to do.
+//! `geofold check`: connects to Kafka and Elasticsearch and reports, one line each, what is right, what is wrong, and what to
+//! do.
 //!
 //! The worker asks the same before it starts. It waits for what does not answer, and refuses to start over what answers
 //! wrongly: a wrong index or another topic would not get better by itself.
@@ -50,7 +51,7 @@ use crate::support::config::{Config, JobKind, Properties, Visibility};
 /// How long each end may take to answer a question.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is checked.
+/// Inputs of a check.
 #[derive(Debug, Clone)]
 pub struct CheckTarget {
     /// librdkafka's settings, those of the worker's consumer.
@@ -121,7 +122,7 @@ impl CheckTarget {
         wanted(&layout, &self.template)
     }
 
-    /// With the indices that the maps in force need, whatever the file says.
+    /// Adds the indices that the maps in force need, whatever the file says.
     fn by_record(&self, record: Option<&MapsRecord>) -> Self {
         let mut target = self.clone();
         if let Some(record) = record.filter(|record| record.knows(&self.map.fingerprint())) {
@@ -146,18 +147,18 @@ pub enum Level {
     Warning,
     /// No answer. It may come later: a worker waits for it.
     Unreachable,
-    /// Wrong, and it stays wrong until somebody changes something: a worker does not start.
+    /// An error that lasts until it is fixed: a worker does not start.
     Error,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// How it is.
     pub level: Level,
-    /// What was looked at.
+    /// The checked object.
     pub about: String,
-    /// How it was found, and what to do if that is not right. One line.
+    /// The result, and what to do. One line.
     pub message: String,
 }
 
@@ -205,7 +206,7 @@ impl fmt::Display for Level {
 }
 
 impl fmt::Display for Finding {
-    /// Level, what was looked at, and how it was found, on one line.
+    /// Level, object and result on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<11}  {}: {}", self.level, self.about, self.message)
     }
@@ -217,8 +218,8 @@ pub fn exit_code(findings: &[Finding]) -> u8 {
     u8::from(findings.iter().any(|finding| finding.is_error() || finding.is_unreachable()))
 }
 
-/// Looks at everything, both ends side by side. Takes a few timeouts at most; changes nothing but for one document in the
-/// meta index, which it writes and removes.
+/// Runs all checks, Kafka and Elasticsearch concurrently. Takes a few timeouts at most; changes nothing except one document in
+/// the meta index, written and removed.
 pub async fn check(target: &CheckTarget, elastic: &dyn Elastic) -> Report {
     let (stored, unread) = match maps::read(target, elastic).await {
         Ok(stored) => (stored, None),
@@ -235,7 +236,7 @@ pub async fn check(target: &CheckTarget, elastic: &dyn Elastic) -> Report {
         partitions: topic.partitions,
         map: Some(configured.clone()),
     });
-    // Where there is a record of the maps, it says more than the fingerprint that is remembered with the topic.
+    // The record of the maps, if any, takes precedence over the fingerprint stored with the topic.
     let judged = stored.as_ref().map(|stored| maps::judge(&stored.record, target));
     if let (Some(now), Some(mut remembered)) = (&topic, search.remembered) {
         if let (Some(_), Some(remembered)) = (&judged, &mut remembered) {
@@ -283,18 +284,18 @@ pub async fn remember(
     search::carry_out(elastic, target.timeout, &[now.remember(&target.topic)]).await
 }
 
-/// What a check found.
+/// Result of all checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Everything that was looked at.
+    /// All findings.
     pub findings: Vec<Finding>,
-    /// The topic as it is now, if the brokers told: to be remembered once work begins.
+    /// The topic as it is now, if the brokers answered; stored once work begins.
     pub topic: Option<TopicFacts>,
     /// The record of the maps in force, if there is one.
     pub maps: Option<Stored>,
 }
 
-/// The topic as it is now against what is remembered of it.
+/// Compares the topic with the stored facts.
 fn compare(topic: &str, now: &TopicFacts, remembered: Option<&TopicFacts>) -> Finding {
     let about = "positions";
     let epoch = now.epoch;

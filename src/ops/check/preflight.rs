@@ -1,4 +1,4 @@
-//! Before a worker joins its group: everything that `geofold check` looks at must be right.
+//! Checks before a worker joins its group: every check of `geofold check` must pass.
 //!
 //! What does not answer is waited for: a worker that starts while Elasticsearch restarts is no error. What answers wrongly
 //! is refused: a missing index or another topic does not get better by itself. In the end the topic is remembered, before

@@ -1,4 +1,4 @@
-//! Asks the schema registry whether it is one, and takes who is asking.
+//! Checks that the schema registry is one, and accepts the credentials.
 
 use super::Finding;
 use crate::io::registry::Registry;

@@ -1,4 +1,4 @@
-//! Asks Elasticsearch: does it answer, is it one that geofold knows, are the indices as they must be, may this user write?
+//! Checks Elasticsearch: connection, version, indices and privileges.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -31,15 +31,15 @@ const WRITE: &str = "right to write";
 const REFRESH: &str = "right to refresh";
 const MEMORY: &str = "what is remembered";
 
-/// What Elasticsearch told.
+/// Results of Elasticsearch's checks.
 #[derive(Default)]
 pub(super) struct SearchSide {
     pub(super) findings: Vec<Finding>,
-    /// What is remembered of the topic; the outer `None` if that could not be asked.
+    /// Stored facts about the topic; the outer `None` if they could not be read.
     pub(super) remembered: Option<Option<TopicFacts>>,
 }
 
-/// Asks one thing after the other, and no further where the answer to all of them is known.
+/// Runs the checks in sequence; stops where the result of the rest is determined.
 pub(super) async fn look(target: &CheckTarget, elastic: &dyn Elastic) -> SearchSide {
     let ask = Asker { elastic, timeout: target.timeout };
     let mut side = SearchSide::default();
@@ -216,7 +216,7 @@ fn creates(rule: &str, name: &str) -> bool {
     }
 }
 
-/// Whether `name` fits a pattern in which `*` stands for anything.
+/// Whether `name` matches a pattern in which `*` matches any text.
 fn fits(pattern: &str, name: &str) -> bool {
     let Some((begin, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(name) = name.strip_prefix(begin) else { return false };
@@ -256,13 +256,13 @@ fn judge_differences(differences: &[Difference], wanted: usize) -> Vec<Finding> 
 
 /// Writes a document into the meta index and removes it.
 async fn try_to_write(elastic: &dyn Elastic, timeout: Duration) -> Finding {
-    // An id of its own, so that two checks at once do not meet, and none meets the tombstone of an earlier one.
+    // A unique id: concurrent checks, and tombstones of earlier ones, must not collide.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     let Ok(id) = DocId::from_key(Some(format!("check/{}-{now}", std::process::id()).as_bytes())) else {
         return Finding::error(WRITE, "the check could not make an id");
     };
     let source = Bytes::from_static(br#"{"by":"geofold check"}"#);
-    // What is created without a version has version 1.
+    // A create without a version gets version 1.
     let ops = [
         BulkOp::Index { index: Index::Meta, id: id.clone(), guard: WriteCondition::Absent, source },
         BulkOp::Delete { index: Index::Meta, id, version: Position::from_version(2) },
@@ -273,7 +273,7 @@ async fn try_to_write(elastic: &dyn Elastic, timeout: Duration) -> Finding {
     }
 }
 
-/// What keeps workers from refreshing geoshards, as far as the meta index shows it.
+/// The problem that keeps workers from refreshing geoshards, as far as the meta index shows it.
 async fn try_to_refresh(elastic: &dyn Elastic, timeout: Duration) -> Option<Finding> {
     match elastic.refresh(&[Index::Meta], timeout).await {
         Err(CallError::Status { status: 401 | 403, reason, .. }) => Some(Finding::error(
@@ -283,7 +283,7 @@ async fn try_to_refresh(elastic: &dyn Elastic, timeout: Duration) -> Option<Find
                  privilege maintenance, or set moves.visibility = \"realtime\" ({reason})"
             ),
         )),
-        // Whether it answers at all is said elsewhere.
+        // Connection errors are reported by other checks.
         Ok(()) | Err(_) => None,
     }
 }
@@ -326,7 +326,7 @@ fn may_not_write(error: &str) -> Finding {
     )
 }
 
-/// What the meta index holds about the topic.
+/// The meta index's facts about the topic.
 async fn remembered(elastic: &dyn Elastic, target: &CheckTarget) -> Result<Option<TopicFacts>, Finding> {
     let get = Get { index: Index::Meta, id: TopicFacts::key(&target.topic) };
     let answer = elastic.mget(&[get], target.timeout).await.map_err(|error| no_answer(MEMORY, &error))?;

@@ -1,4 +1,4 @@
-//! Asks the source of truth for one document.
+//! Checks the source of truth by fetching one document.
 
 use bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! `geofold dry-run`: what a worker would do with the records of a topic, without doing any of it.
+//! `geofold dry-run`: predicts what a worker would do with the records of a topic, without doing it.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -34,8 +34,8 @@ use crate::io::registry::{Registry, Trouble};
 use crate::worker::drive::run;
 use crate::worker::record::Record;
 
-/// So often an entry is put into a batch, as a worker would do for ever. Six looks at a document that is nowhere are the
-/// most that the protocol asks for.
+/// Maximum attempts of an entry, which a worker would retry for ever. The protocol needs at most six reads of a missing
+/// document.
 const ATTEMPTS: usize = 16;
 
 /// Documents that the rehearsal remembers, in bytes; a dry run ends when they are that many.
@@ -79,7 +79,7 @@ struct Candidate {
 }
 
 impl DryRun {
-    /// `rounds` asks the real server; what it is asked to write stays here.
+    /// `rounds` reads from the real server; writes stay in memory.
     pub fn new(
         mut rounds: RequestSender,
         decoder: Decoder,
@@ -99,7 +99,7 @@ impl DryRun {
         Self { registry, ..self }
     }
 
-    /// Whether no more records should come: what is remembered has reached its bound.
+    /// Whether the memory limit is reached.
     pub fn is_full(&self) -> bool {
         self.rehearsal.held_bytes() >= MAX_HELD_BYTES
     }
@@ -150,7 +150,7 @@ impl DryRun {
         }
     }
 
-    /// What becomes of a record, or the schema that it lacks.
+    /// The decoded record, or the schema that it lacks.
     fn decoded(&mut self, partition: i32, record: &Record) -> Result<Result<Candidate, Step>, SchemaId> {
         if self.stopped.contains(&partition) {
             return Ok(Err(Step::unreached(partition, record)));
@@ -224,7 +224,7 @@ impl DryRun {
         let placement = |answer| match answer {
             GetOutcome::Unanswered => Err(DryRunError::Unanswered(self.patience)),
             GetOutcome::Missing => Ok(None),
-            // The mover says so when it cannot be read.
+            // The mover reports an unreadable placement.
             GetOutcome::Found(found) => Ok(Placement::from_json(&found.source).ok()),
         };
         answers.into_iter().map(placement).collect()

@@ -21,7 +21,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// Where to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum From {
-    /// Where the group's committed offsets are, so what a worker would do next; where there are none, the beginning.
+    /// The group's committed offsets, where a worker would continue; without one, the beginning.
     Committed,
     /// The beginning of each partition.
     Earliest,
@@ -35,7 +35,7 @@ pub enum ReadError {
     /// A question was not answered, or a record could not be had.
     #[error("cannot {doing}: {error}")]
     Kafka {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
         /// In librdkafka's words.
         error: KafkaError,
@@ -95,7 +95,7 @@ pub fn read(
                 if offset + 1 >= ends[&partition] {
                     open.remove(&partition);
                 }
-                // What came after the beginning of this run is for the next one.
+                // Later records belong to the next run.
                 if offset < ends[&partition] {
                     left -= 1;
                     if records.blocking_send((partition, Record::copy_of(&message))).is_err() {

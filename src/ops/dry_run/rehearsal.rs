@@ -15,11 +15,11 @@ use crate::io::elastic::{
     Method, SeqNo,
 };
 
-/// What a document costs to remember, beside its own bytes.
+/// Memory overhead per document, in bytes.
 const OVERHEAD_BYTES: usize = 200;
 
-/// Stands before a real server and lets no write through. Versions and states are judged as Elasticsearch judges them
-/// (`tests/contract`), so that the mover decides as it would.
+/// Wraps a real server and sends no writes. Versions and states follow Elasticsearch's rules (`tests/contract`), so that the
+/// mover decides as it would.
 pub struct DryRunElastic {
     real: Arc<dyn Elastic>,
     // Never held across an await.
@@ -28,7 +28,7 @@ pub struct DryRunElastic {
 
 #[derive(Default)]
 struct Memory {
-    /// What was read or written, as it would be now.
+    /// Documents read or written, in their predicted state.
     documents: HashMap<(Index, DocId), Remembered>,
     /// How many writes were kept back: the states that they leave have numbers of their own.
     writes: u64,
@@ -63,7 +63,7 @@ impl DryRunElastic {
         Self { real, memory: Mutex::default() }
     }
 
-    /// What the documents that were read or written take in memory, in bytes.
+    /// Memory of the documents read or written, in bytes.
     pub fn held_bytes(&self) -> usize {
         self.memory().bytes
     }
@@ -73,7 +73,7 @@ impl DryRunElastic {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads what is not known yet. Slots that the server could not answer are given back.
+    /// Reads unknown documents. Returns the slots that the server could not answer.
     async fn learn(
         &self,
         gets: impl Iterator<Item = Get>,

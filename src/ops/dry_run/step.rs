@@ -1,4 +1,4 @@
-//! What one record would do, for people and programs.
+//! The predicted effect of one record, as text and JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,11 +26,11 @@ pub enum Does {
     Delete,
     /// The index is as the record wants it.
     Nothing,
-    /// The source of truth is asked, and what it says is placed. A dry run does not ask it.
+    /// Would fetch the document from the source of truth and place it. A dry run does not fetch.
     Fetch,
     /// It waits for a later record of its document, which is written already.
     Wait,
-    /// It goes to the dead-letter topic, and the partition goes on.
+    /// Would be sent to the dead-letter topic; the partition continues.
     DeadLetter,
     /// Its partition stops there.
     Stop,
@@ -59,23 +59,23 @@ impl Does {
     }
 }
 
-/// What one record would do.
+/// The predicted effect of one record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Step {
     /// Its partition.
     pub partition: i32,
     /// Its offset.
     pub offset: i64,
-    /// Its document; of a bad key, what can be shown of it.
+    /// Document id; for a bad key, its printable part.
     pub id: String,
-    /// What it asks for: index, delete, patch, touch, refeed; nothing if it cannot be decoded.
+    /// Operation: index, delete, patch, touch, refeed; `None` if undecodable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub op: Option<&'static str>,
     /// Where the document is before.
     pub from: Option<ShardId>,
     /// Where it is afterwards.
     pub to: Option<ShardId>,
-    /// What it does.
+    /// Effect.
     pub does: Does,
     /// Why that, and not another thing.
     pub why: String,
@@ -177,7 +177,7 @@ fn explain(
     }
 }
 
-/// One line: partition and offset, operation, from and to, what and why, the id at the end since it may be long.
+/// One line: partition and offset, operation, from and to, effect and reason; the id comes last since it may be long.
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = |shard: &Option<ShardId>| shard.as_ref().map_or("-", ShardId::as_str).to_owned();
@@ -195,12 +195,12 @@ impl fmt::Display for Step {
     }
 }
 
-/// How many records did what.
+/// Records per effect.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Sums {
-    /// Records looked at.
+    /// Records read.
     pub records: u64,
-    /// By what they do.
+    /// Records by effect.
     pub by: BTreeMap<Does, u64>,
     /// Moves, from geoshard to geoshard.
     #[serde(skip)]

@@ -12,7 +12,7 @@ use crate::base::geo::GeoPoint;
 
 /// More columns are refused.
 const MAX_FIELDS: usize = 10_000;
-/// So many columns are named in an error.
+/// Maximum columns named in an error.
 const SHOWN_COLUMNS: usize = 20;
 
 pub(super) fn read(
@@ -39,7 +39,7 @@ pub(super) fn read(
     Ok(rows)
 }
 
-/// Which fields of a row are wanted.
+/// Indices of the needed fields of a row.
 struct Wanted {
     fields: usize,
     lat: usize,
@@ -118,12 +118,12 @@ struct Records<R> {
 
 impl<R: BufRead> Records<R> {
     fn new(input: R) -> Self {
-        // Only line feeds end rows, so that lines are counted as everybody counts them; what precedes one is trimmed.
+        // Only line feeds end rows, so that line numbers match other tools; a preceding carriage return is trimmed.
         let parser = ReaderBuilder::new().terminator(Terminator::Any(b'\n')).build();
         Self { input, parser, text: vec![0; 1 << 12], ends: vec![0; 64], fields: 0, line: 1 }
     }
 
-    /// Goes on to the next row that is not blank; `false` at the end.
+    /// Advances to the next non-blank row; `false` at the end.
     fn advance(&mut self) -> Result<bool, PointsError> {
         loop {
             if !self.read()? {

@@ -53,14 +53,14 @@ pub enum Place {
     },
 }
 
-/// What is read from each row.
+/// Columns read from each row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Columns {
     /// The point.
     pub place: Place,
     /// The load.
     pub weight: Weight,
-    /// What the row is about, for tracks: a column, or a dotted path.
+    /// The track's id: a column, or a dotted path.
     pub id: Option<String>,
 }
 
@@ -71,7 +71,7 @@ pub struct Row<'a> {
     pub point: GeoPoint,
     /// How much; finite and not negative.
     pub load: f64,
-    /// What, if it was asked for; empty otherwise.
+    /// The id if requested; empty otherwise.
     pub id: &'a str,
 }
 
@@ -86,7 +86,7 @@ pub enum PointsError {
     Line {
         /// Its number, from 1; of a CSV row with line breaks in it, the last one's.
         line: u64,
-        /// What is wrong with it.
+        /// The problem.
         problem: RowProblem,
     },
     /// Nothing but blank lines.
@@ -94,7 +94,7 @@ pub enum PointsError {
     Empty,
 }
 
-/// What is wrong with one row.
+/// The problem of one row.
 #[derive(Debug, Error)]
 pub enum RowProblem {
     /// Longer than [`MAX_LINE_BYTES`].
@@ -106,7 +106,7 @@ pub enum RowProblem {
     /// The CSV header, or a JSON object, lacks something.
     #[error("there is no column {column:?}; there are: {known}")]
     NoColumn {
-        /// What was looked for.
+        /// The missing column.
         column: String,
         /// The columns of the header.
         known: String,
@@ -130,7 +130,7 @@ pub enum RowProblem {
     NoNumber {
         /// Which column.
         column: String,
-        /// What it holds, shortened.
+        /// The value, shortened.
         value: String,
     },
     /// Not JSON.
@@ -158,7 +158,7 @@ pub enum RowProblem {
     /// No load.
     #[error(transparent)]
     Load(#[from] BadLoad),
-    /// What the row is used for failed.
+    /// Processing the row failed.
     #[error("{0}")]
     Use(Box<dyn std::error::Error + Send + Sync>),
 }
@@ -188,8 +188,8 @@ impl Columns {
     }
 }
 
-/// Reads `input` to its end and hands each row to `each`; returns how many there were. Without a `format` the first
-/// character tells: a JSON object begins with a brace.
+/// Reads `input` to its end and passes each row to `each`; returns the number of rows. Without a `format` the first character
+/// decides: a JSON object begins with a brace.
 pub fn read<E: std::error::Error + Send + Sync + 'static>(
     mut input: impl BufRead,
     format: Option<Format>,

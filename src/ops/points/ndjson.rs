@@ -1,4 +1,4 @@
-//! Rows of a file with one JSON object a line: a dump of documents, or what `geofold send` takes.
+//! Rows of a file with one JSON object per line: a dump of documents, or input of `geofold send`.
 
 use std::borrow::Cow;
 use std::io::{BufRead, Read};
@@ -87,7 +87,7 @@ fn number(object: &Value, path: &str) -> Result<f64, RowProblem> {
     }
 }
 
-/// What is at a dotted path; names may have dots themselves.
+/// The value at a dotted path; names may contain dots.
 fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
     let object = value.as_object()?;
     object.get(path).or_else(|| {

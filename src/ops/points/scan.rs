@@ -11,14 +11,14 @@ use crate::io::elastic::scan::{Scan, ScanError, ScanOptions};
 /// Documents of one request.
 const PAGE: usize = 2_000;
 
-/// What a scan read.
+/// Result of a scan.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Scanned {
     /// Documents.
     pub read: u64,
     /// Of them, those without a point or a load.
     pub left_out: u64,
-    /// What is wrong with the first of those.
+    /// The problem of the first of those.
     pub why: Option<String>,
 }
 
@@ -28,7 +28,7 @@ pub enum ScanPointsError {
     /// Elasticsearch.
     #[error(transparent)]
     Scan(#[from] ScanError),
-    /// What points are used for.
+    /// Processing the points failed.
     #[error("{0}")]
     Use(Box<dyn std::error::Error + Send + Sync>),
     /// Not a name that can be a part of a request.
@@ -39,7 +39,7 @@ pub enum ScanPointsError {
 }
 
 impl Columns {
-    /// The fields of a document that are looked at.
+    /// The needed fields of a document.
     fn fields(&self) -> Vec<String> {
         let place = match &self.place {
             Place::Usual => vec!["location".to_owned()],
@@ -50,8 +50,8 @@ impl Columns {
     }
 }
 
-/// Hands on the points of all documents of `indices`, which may be patterns, as searches see them. `seen` is told of how
-/// many were read so far. Memory is bounded by a page.
+/// Passes on the points of all documents of `indices` (may be patterns), as searches see them. `seen` gets the number read so
+/// far. Memory is bounded by a page.
 pub async fn scan<E: std::error::Error + Send + Sync + 'static>(
     elastic: &dyn Elastic,
     indices: &[String],

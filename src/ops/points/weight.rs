@@ -30,7 +30,7 @@ pub enum BadLoad {
     Column {
         /// Which column.
         column: String,
-        /// What it holds.
+        /// The value.
         value: f64,
     },
     /// The sum of columns that are each allowed.

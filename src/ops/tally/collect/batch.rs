@@ -1,4 +1,4 @@
-//! What a merge takes in: increments as they came, judged; and what they change together. Pure.
+//! A batch of increments to merge: validated, and combined into one change. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -94,7 +94,7 @@ impl Batch {
         sources
     }
 
-    /// What the batch changes, if every edge below `merged_to` of its source is counted already.
+    /// The batch's net change, given that every edge below `merged_to` of its source is counted.
     pub fn net(&self, mut merged_to: BTreeMap<Source, Position>) -> NetDelta {
         let mut net = NetDelta::default();
         // Borrowed texts: most values come up again and again, and each is copied once, at the end.
@@ -134,7 +134,7 @@ fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{FFFD}")
 }
 
-/// What a batch changes.
+/// The net change of a batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetDelta {
     /// Facet, value, by how much: never 0, each value once, in order.

@@ -23,14 +23,14 @@ pub struct Cloud(BTreeMap<String, Board>);
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Board {
-    /// The best first. None of them has a count of 0 or below.
+    /// In descending order; all counts are above 0.
     values: Vec<(String, i64)>,
     /// The rank that everything else is at, or below; `None` if there is nothing else.
     floor: Option<(String, i64)>,
 }
 
 impl Board {
-    /// From all values that count, the best first, or from the best `room + 1` of them.
+    /// From all counted values, or the best `room + 1`, in descending order.
     pub fn from_counts(mut best: Vec<(String, i64)>, room: usize) -> Self {
         let floor = best.get(room).cloned();
         best.truncate(room);
@@ -89,7 +89,7 @@ impl Cloud {
         self.0.get(facet)
     }
 
-    /// Replaces a facet's board by one that was read anew.
+    /// Replaces a facet's top-N list by one read from the database.
     pub fn set_board(&mut self, facet: &str, board: Board) {
         self.0.insert(facet.to_owned(), board);
     }
@@ -107,7 +107,7 @@ impl Cloud {
         }
     }
 
-    /// The facets whose board does not reach the best `top` any more, and has to be read anew.
+    /// The facets whose list no longer covers the best `top`, and must be read again.
     pub fn short(&self, top: usize) -> Vec<String> {
         let short = self.0.iter().filter(|(_, board)| !board.reaches(top));
         short.map(|(facet, _)| facet.clone()).collect()
@@ -143,7 +143,7 @@ mod tests {
             let mut cloud = Cloud::default();
             for batch in batches {
                 let before = counts.clone();
-                // Many fall to nothing at once: a board has to be read anew now and then.
+                // When many counts drop to 0, a list must be read again.
                 for (value, count) in batch {
                     counts.insert(format!("v{value}"), (count - 3).max(-1));
                 }

@@ -1,5 +1,5 @@
-//! Increments as workers would send them, from a seed: those that come again, that overlap, that are obsolete, and those of
-//! workers that were thought dead; and what all of them come to. For tests and measurements.
+//! Increments as workers would send them, generated from a seed: repeated, overlapping, obsolete ones, and those of zombies;
+//! and their expected counts. For tests and measurements.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::base::position::{Epoch, Position};
 use crate::base::random::Random;
 use crate::core::counting::increment::{Delta, Edge, Increment};
 
-/// The documents of one topic, how they change, and what workers send about it.
+/// The documents of one topic, their changes, and the increments sent about them.
 #[derive(Debug)]
 pub struct History {
     topic: String,
@@ -34,13 +34,13 @@ fn position(offset: i64) -> Position {
 }
 
 impl History {
-    /// Of so many partitions of `topic`, with so many different values.
+    /// With this number of partitions of `topic` and of distinct values.
     pub fn new(seed: u64, topic: &str, partitions: usize, values: u64) -> Self {
         let sources = (0..partitions).map(|_| Source::default()).collect();
         Self { topic: topic.to_owned(), random: Random::new(seed), sources, values, sent: 0 }
     }
 
-    /// Some documents come, change, and go; then a worker sends about it, or one that is not the owner any more does.
+    /// Creates, changes and deletes some documents; then their worker, or a zombie, sends an increment.
     pub fn next_increment(&mut self, changes: u64) -> Increment {
         let number = usize::try_from(self.random.below(self.sources.len() as u64)).unwrap_or(0);
         let source = &mut self.sources[number];
@@ -89,7 +89,7 @@ impl History {
         }
     }
 
-    /// What is left to say about each partition.
+    /// The final increment of each partition.
     pub fn last_increments(&mut self) -> Vec<Increment> {
         let mut last = Vec::new();
         for (number, source) in (0..).zip(&mut self.sources) {

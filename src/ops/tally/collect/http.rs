@@ -1,4 +1,4 @@
-//! What a collector answers: the cloud, a stream of its versions, metrics and health.
+//! A collector's HTTP server: the cloud, a stream of its versions, metrics and health.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ const MAX_STREAMS: usize = 32;
 /// Content type of Prometheus' text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What the routes answer from.
+/// State of the routes.
 #[derive(Clone)]
 pub struct CloudState {
     /// The latest version.
     pub latest: watch::Receiver<Option<Arc<Version>>>,
-    /// Values of each facet, at most.
+    /// Maximum values per facet.
     pub top: usize,
     /// For `/metrics`.
     pub metrics: Arc<CollectorMetrics>,
@@ -67,7 +67,7 @@ pub fn routes(state: CloudState) -> Router {
         .with_state(state)
 }
 
-/// Which part of the cloud is wanted.
+/// Requested part of the cloud.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
@@ -75,7 +75,7 @@ struct Wanted {
     top: Option<usize>,
 }
 
-/// The cloud, as it is answered and as `geofold cloud --json` prints it.
+/// The cloud as served and as printed by `geofold cloud --json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CloudAnswer {
     /// The version of the counts; 0 before the first.

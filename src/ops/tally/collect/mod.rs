@@ -48,11 +48,11 @@ use crate::support::telemetry::collector::{CollectorMetrics, Edges};
 use crate::support::telemetry::health::Health;
 use crate::support::telemetry::metrics::level;
 
-/// The longest time between two looks at who merges.
+/// Maximum interval between checks of the leader.
 const LOOK: Duration = Duration::from_millis(500);
 /// Between two tries to get the lock of merging.
 const LOCKED: Duration = Duration::from_millis(100);
-/// How often the topic is looked at: whether it is still the same one.
+/// Interval of checks that the topic is still the same one.
 const TOPIC_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The part of the collector's health that is about the database.
@@ -60,10 +60,10 @@ pub const DATABASE: &str = "database";
 /// The part that is about Kafka.
 pub const KAFKA: &str = "kafka";
 
-/// Why a collector ended other than by being told to.
+/// Why a collector failed.
 #[derive(Debug, Error)]
 pub enum CollectError {
-    /// The database says no, and would again.
+    /// A permanent database error.
     #[error(transparent)]
     Database(#[from] DatabaseError),
     /// Increments cannot be read, and could not later.
@@ -93,11 +93,11 @@ impl CollectError {
     }
 }
 
-/// What a collector works with.
+/// A collector's dependencies.
 pub struct Collector {
     /// Where counts are.
     pub store: Store,
-    /// What to pass over, by an operator's word.
+    /// Records to skip, by an operator's decision.
     pub allowances: Allowances,
     /// Counters.
     pub metrics: Arc<CollectorMetrics>,
@@ -105,7 +105,7 @@ pub struct Collector {
     pub health: Arc<Health>,
     /// The latest version that is known here.
     pub latest: watch::Sender<Option<Arc<Version>>>,
-    /// Tells others of versions.
+    /// Notifies of versions.
     pub notifier: Option<Notifier>,
     /// Told once: step down and end.
     pub stop: CancellationToken,
@@ -154,7 +154,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Stands by until it is this collector's turn, and merges until that ends.
+    /// Waits for leadership, and merges until it ends.
     async fn turn(
         &mut self,
         config: &Config,
@@ -185,7 +185,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Waits until nobody merges, and takes over; `None` if told to stop.
+    /// Waits until there is no leader, and takes over; `None` if stopped.
     async fn stand_by(&mut self, takeover: Duration, me: &str) -> Result<Option<Start>, CollectError> {
         let mut seen = Leader::default();
         let mut since = Instant::now();
@@ -306,7 +306,7 @@ impl Lead<'_> {
         }
     }
 
-    /// `None` if somebody else merges, or told to stop.
+    /// `None` if another collector leads, or if stopped.
     async fn merge(&self, batch: &batch::Batch) -> Result<Option<Merged>, CollectError> {
         while !self.collector.stop.is_cancelled() {
             match self.collector.store.merge(self.me, batch).await? {
@@ -357,7 +357,7 @@ impl Lead<'_> {
 
     async fn look_at_topic(&mut self, topic: &KnownTopic) -> Result<(), CollectError> {
         match self.blocking(|reader| reader.topic()).await {
-            // A change ends this turn; the next one finds out what to do about it.
+            // A change ends this leadership; the next one handles it.
             Ok(now) if now != *topic => Err(ReadError::Brokers {
                 topic: topic.topic.clone(),
                 reason: "the topic has changed".to_owned(),
@@ -369,7 +369,7 @@ impl Lead<'_> {
         }
     }
 
-    /// Does what blocks on a thread for that.
+    /// Runs a blocking function on a blocking thread.
     async fn blocking<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut Reader) -> Result<T, ReadError> + Send + 'static,

@@ -13,12 +13,12 @@ use crate::support::config::Config;
 use crate::support::supervisor::Supervisor;
 use crate::support::telemetry::collector::CollectorMetrics;
 
-/// Versions that wait to be told. More are left out: whoever listens wants the latest.
+/// Maximum queued notifications. More are dropped: listeners want the latest.
 const WAITING: usize = 64;
 /// The key of all records, so that they keep their order.
 const KEY: &str = "version";
 
-/// What is told of a version.
+/// Notification of a version.
 #[derive(Debug, Serialize)]
 pub struct Notice<'a> {
     /// Its number.

@@ -25,7 +25,7 @@ use crate::support::config::Config;
 
 /// How long a question to the brokers may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a poll waits for a record: the pause between two looks at time and signals.
+/// Timeout of a poll: the interval between checks of time and signals.
 const POLL: Duration = Duration::from_millis(50);
 /// How long closing may take before the consumer is left alone.
 const CLOSING: Duration = Duration::from_secs(5);
@@ -56,7 +56,7 @@ pub enum ReadError {
     Brokers {
         /// The topic of increments.
         topic: String,
-        /// What was said.
+        /// The error.
         reason: String,
     },
     /// A record cannot be merged.
@@ -71,7 +71,7 @@ pub enum ReadError {
         partition: Partition,
         /// The record's offset.
         offset: i64,
-        /// What is wrong.
+        /// The problem.
         reason: BadIncrement,
     },
     /// Increments are gone that were not merged.
@@ -88,7 +88,7 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Whether it may be gone when the same is tried again.
+    /// Whether a retry may succeed.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Brokers { .. })
     }
@@ -136,15 +136,15 @@ impl ConsumerContext for Context {
 /// How much is read for one merge.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Increments, at most.
+    /// Maximum increments.
     pub increments: usize,
-    /// Bytes, at most, and one record.
+    /// Maximum bytes; at least one record.
     pub bytes: usize,
     /// How long is waited for more.
     pub time: Duration,
 }
 
-/// What to pass over, by an operator's word.
+/// Records to skip, by an operator's decision.
 #[derive(Debug, Clone, Default)]
 pub struct Allowances {
     /// Records to skip if they cannot be merged.
@@ -173,7 +173,7 @@ impl Reader {
         let mut client: ClientConfig =
             settings.filter(|(key, _)| !MEMBERSHIP.contains(&key.as_str())).collect();
         client.set("group.id", config.collector_group());
-        // An offset that is gone is an error here, and no reason to begin elsewhere.
+        // A deleted offset is an error here, never a reason to start elsewhere.
         client.set("auto.offset.reset", "error").set("enable.partition.eof", "false");
         let topic = config.increments_topic();
         let context = Context { topic: topic.clone(), ends: Mutex::default() };
@@ -181,7 +181,7 @@ impl Reader {
         Ok(Self { consumer: Some(consumer), topic, allowances, next: BTreeMap::new() })
     }
 
-    /// The topic as it is now.
+    /// The current topic.
     pub fn topic(&self) -> Result<KnownTopic, ReadError> {
         let topic = self.topic.clone();
         let Some(consumer) = &self.consumer else { return Err(self.brokers("the consumer is closed")) };
@@ -282,7 +282,7 @@ impl Reader {
                 return Err(ReadError::Lost { topic: self.topic.clone(), what });
             }
             Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => return Err(self.brokers(error)),
-            // The client goes on by itself; what lasts shows in the lag.
+            // The client recovers by itself; lasting errors show in the lag.
             Some(Err(error)) => {
                 tracing::warn!(%error, "kafka consumer");
                 return Ok(());
@@ -316,7 +316,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Tells Kafka's tools how far merging is.
+    /// Commits the merged offsets, to show progress in Kafka's tools.
     pub fn show_progress(&self, offsets: impl Iterator<Item = (Partition, i64)>) {
         let mut list = TopicPartitionList::new();
         for (partition, next) in offsets {
@@ -331,7 +331,7 @@ impl Reader {
         }
     }
 
-    /// Records that are not read yet, as far as the consumer knows; it asks every few seconds.
+    /// Unread records as far as the consumer knows; updated every few seconds.
     pub fn lag(&self) -> i64 {
         let Some(consumer) = &self.consumer else { return 0 };
         let ends = consumer.context().ends.lock().unwrap_or_else(PoisonError::into_inner);
@@ -352,7 +352,7 @@ impl Drop for Reader {
         let (closed, wait) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("close consumer".to_owned()).spawn(move || {
             drop(consumer);
-            // Nobody waits any more if it took too long.
+            // The receiver is gone if closing took too long.
             let _ = closed.send(());
         });
         if thread.is_ok() && wait.recv_timeout(CLOSING).is_err() {

@@ -153,7 +153,7 @@ pub struct KnownTopic {
 /// Who merges, and a number that changes as long as that one lives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Leader {
-    /// Empty if nobody does.
+    /// The leader; empty if there is none.
     pub holder: String,
     /// Changes with each sign of life.
     pub beat: i64,
@@ -168,14 +168,14 @@ pub struct Start {
     pub topic: Option<KnownTopic>,
 }
 
-/// What became of a batch.
+/// Outcome of merging a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Merge {
     /// It is in this version.
     Done(Box<Merged>),
     /// Another transaction holds the lock: nothing happened, try again.
     Busy,
-    /// Somebody else merges now, or what is merged is not what this batch begins at: nothing happened, look again.
+    /// Another collector leads, or the merged offsets are not where this batch starts: nothing changed, start over.
     Moved,
 }
 
@@ -190,9 +190,9 @@ pub struct Merged {
     pub edges_skipped: u64,
     /// Values whose count changed.
     pub values: usize,
-    /// Values, of those, whose count is below 0 now.
+    /// Values whose count is now below 0.
     pub negative: usize,
-    /// Facets whose board was read anew.
+    /// Facets whose top-N list was read again.
     pub boards_read: usize,
 }
 
@@ -228,7 +228,7 @@ impl Store {
         Ok(leader)
     }
 
-    /// Becomes the one who merges, if `seen` still says who did. `None` if somebody was faster.
+    /// Takes over leadership, if `seen` is still current. `None` if another collector was faster.
     pub async fn take_over(&self, me: &str, seen: &Leader) -> Result<Option<Start>, DatabaseError> {
         let mut transaction = self.database.begin("taking over").await?;
         if !transaction.try_lock(Lock::Merge).await? || read_leader(&mut transaction).await? != *seen {
@@ -251,7 +251,7 @@ impl Store {
         Ok(Some(Start { offsets, topic }))
     }
 
-    /// Settles what is read, and where from, before the first merge; false if somebody else merges by now.
+    /// Fixes topic and start offsets before the first merge; false if another collector leads.
     pub async fn settle(
         &self,
         me: &str,
@@ -278,7 +278,7 @@ impl Store {
         Ok(true)
     }
 
-    /// A sign of life of the one who merges; false if that is somebody else by now.
+    /// The leader's heartbeat; false if another collector leads.
     pub async fn beat(&self, me: &str) -> Result<bool, DatabaseError> {
         let mut transaction = self.database.begin("giving a sign of life").await?;
         let sql = "UPDATE collector SET beat = beat + 1 WHERE what = 'merge' AND holder = $1";
@@ -356,8 +356,8 @@ impl Store {
         })))
     }
 
-    /// Makes every count what was found, in one transaction and as a new version. Gives what was different. What is merged, and
-    /// how far, stays as it is: `found` must be of documents whose increments are all merged.
+    /// Sets every count to `found`, in one transaction and as a new version. Returns the differences. Merged offsets stay as
+    /// they are: `found` must include all merged increments and no others.
     pub async fn correct(&self, found: &Counts) -> Result<Vec<Difference>, DatabaseError> {
         let mut transaction = self.database.begin("correcting counts").await?;
         transaction.lock(Lock::Merge).await?;
@@ -378,8 +378,8 @@ impl Store {
         Ok(wrong)
     }
 
-    /// Counts and cloud as `net` changes them, as a new version. Gives each count that changed, with its change, and how many
-    /// boards had to be read anew.
+    /// Applies `net` to counts and cloud, as a new version. Returns each changed count with its change, and how many top-N
+    /// lists were read again.
     async fn apply(
         &self,
         transaction: &mut Transaction,
