@@ -1,4 +1,4 @@
-//! `filter_path`, and the paths of `_source`: which members of an answer are wanted.
+//! `filter_path`, and the paths of `_source`: the members of a response to return.
 
 use serde_json::{Map, Value};
 
@@ -60,7 +60,7 @@ fn part(value: &Value, patterns: &[&[String]]) -> Option<Value> {
     }
 }
 
-/// What is left of a pattern behind a member of this name.
+/// The rest of a pattern below a member of this name.
 fn steps<'p>(pattern: &'p [String], name: &str) -> Vec<&'p [String]> {
     match pattern {
         [any, rest @ ..] if any == "**" => {

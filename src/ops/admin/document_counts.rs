@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn elasticsearch_is_asked_only_while_somebody_looks() {
+    async fn elasticsearch_is_queried_only_while_the_page_is_viewed() {
         let clock = Arc::new(HandClock::default());
         let counts = DocumentCounts::new(clock.clone());
         let answer =

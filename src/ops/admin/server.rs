@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_status_is_json_and_tells_what_the_probes_tell() {
+    async fn status_json_matches_the_probes() {
         let server = Server::start().await;
         let status = || async {
             let (code, body) = server.get("/status.json").await;

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mended_placement_never_has_a_position_that_it_did_not_have_and_names_every_copy() {
+    fn repaired_placement_keeps_positions_and_names_every_copy() {
         let adopted = planned(None, &[("a", 7), ("b", 9)]);
         let placement = Placement::new(at(9), Some(shard("b")), [shard("a")]);
         assert_eq!(writes(&adopted), [(placement, WriteCondition::Absent)]);
@@ -284,13 +284,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_placed_at_a_version_that_a_record_still_to_come_may_be_below() {
+    fn no_placement_above_the_next_record() {
         assert!(matches!(planned(None, &[("a", 99)]), Plan::Do { .. }));
         assert!(matches!(planned(None, &[("a", 100)]), Plan::No(why) if why.contains("epoch")));
     }
 
     #[test]
-    fn only_what_is_of_an_earlier_epoch_is_adopted_and_touched_only_if_need_be() {
+    fn only_earlier_epochs_are_adopted() {
         let epoch = |epoch| Epoch::new(epoch).unwrap();
         let adopted = |epoch, counts, copies, fit| {
             planned_for(RepairTarget::Adopt { epoch, counts }, None, copies, fit)
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorded_delete_is_finished_at_its_own_version_and_never_over_a_newer_copy() {
+    fn recorded_delete_is_finished_never_over_a_newer_copy() {
         let op = BulkOp::Delete {
             index: Index::Geoshard(shard("a")),
             id: DocId::from_key(Some(b"d")).unwrap(),
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_source_of_truth_knows_is_asked_of_it_and_what_is_not_in_place_is_touched() {
+    fn lost_content_is_refed_and_misplaced_documents_touched() {
         assert!(matches!(planned(Some((9, Some("b"), &[])), &[]), Plan::Refeed(_)));
         assert!(matches!(planned(Some((9, Some("b"), &[])), &[("b", 8)]), Plan::Refeed(_)));
         let touch = Plan::Do { ops: Vec::new(), touch: true };

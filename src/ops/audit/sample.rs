@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_sample_says_of_all_is_the_known_bound() {
+    fn sample_bound_is_clopper_pearson() {
         // Nothing wrong among n: the rule of three, exactly 1 - 0.05^(1/n). The others from tables of Clopper and Pearson's.
         for (looked_at, wrong, expected) in [
             (1_000, 0, 0.002_991),

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_into_memory_comes_back_sorted_and_whole() {
+    fn spilled_records_come_back_sorted_and_complete() {
         let mut random = Random::new(7);
         let records: Vec<(String, Vec<u8>)> = (0..60_000)
             .map(|n: u32| (format!("id-{}", random.below(20_000)), n.to_le_bytes().to_vec()))
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_can_not_be_written_down_is_refused_and_so_is_a_folder_that_is_not_there() {
+    fn oversized_record_and_missing_folder_are_refused() {
         let mut sorter = Sorter::new(Path::new("/nowhere/at/all"), 0);
         assert_eq!(sorter.push(&[0; 70_000], b"").unwrap_err().kind(), io::ErrorKind::InvalidInput);
         let full = std::iter::repeat_with(|| sorter.push(b"k", &[0; 60_000])).take(9).find_map(Result::err);

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_ripe_after_keep_deleted_and_one_more_is_kept_an_eighth_later() {
+    fn mark_is_ripe_after_keep_deleted() {
         let of = |marks: Marks, now| marks.of("i", Epoch::default(), now);
         let mut marks = of(Marks::default(), 1000);
         assert_eq!(marks.ripe(KEEP, 1_000_000), None);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_placement_that_says_deleted_and_was_not_written_since_the_mark_is_a_grave() {
+    fn only_unchanged_deleted_placements_are_swept() {
         let shard = |id: &str| ShardId::new(id).unwrap();
         let pos = Position::new(Epoch::default(), 7).unwrap();
         let sight = |placement: Placement, copies: &[&str]| Observation {

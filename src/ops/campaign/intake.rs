@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_come_back_sorted_and_once_and_what_is_none_is_kept_apart() {
+    fn ids_are_sorted_and_deduplicated_and_invalid_ones_kept() {
         let mut intake = Intake::new(&std::env::temp_dir(), 1 << 20);
         let long = vec![b'x'; 700];
         for id in [&b"b"[..], b"b", b"a", b"", b"c", b"b", &long, b"\xff"] {

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_goes_from_the_last_window_to_the_present_one_and_sinks_when_nothing_is_done() {
+    fn rate_moves_to_the_current_window_and_falls_when_idle() {
         let speed = Speed { window_start: 0, window_ids: 0, window_rate: 100 };
         assert_eq!(rate(&speed, 0), 100.0);
         assert_eq!(rate(&Speed { window_ids: 250, ..speed }, 2_500_000), 100.0);

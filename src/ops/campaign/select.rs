@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_to_do_about_a_refresh_depends_on_what_elasticsearch_says() {
+    fn refresh_advice_depends_on_the_error() {
         let said = |status: u16| {
             let error =
                 CallError::Status { status, kind: String::new(), reason: "so".to_owned(), retry_after: None };

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn topics_that_are_there_and_those_that_are_not_are_told_apart() {
+    async fn missing_topics_differ_from_existing_ones() {
         let cluster = MockCluster::new(1).unwrap();
         cluster.create_topic("documents", 3, 1).unwrap();
         let target = CheckTarget {

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deletes_are_remembered_for_twice_the_longest_deadline_by_which_anybody_acts() {
+    fn tombstones_must_last_twice_the_longest_deadline() {
         let claim = |deadline_ms| {
             Some(Claim {
                 generation: 0,

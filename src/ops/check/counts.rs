@@ -151,12 +151,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_counts_nothing_needs_no_database() {
+    async fn no_counting_needs_no_database() {
         assert_eq!(look(&Config::default()).await, None);
     }
 
     #[tokio::test]
-    async fn a_file_that_is_not_there_yet_is_well_and_not_made_and_its_folder_has_to_be() {
+    async fn missing_database_file_passes_if_its_folder_exists() {
         let folder = tempfile::tempdir().unwrap();
         let at = |path: &str| DatabaseConfig {
             url: DatabaseUrl::Sqlite(folder.path().join(path)),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_database_is_well_before_and_after_its_tables_are_made_and_a_later_ones_is_not() {
+    async fn database_passes_with_and_without_tables_but_not_newer_ones() {
         for fresh in each().await {
             let finding = found(&fresh.config).await;
             assert_eq!(finding.level, Level::Ok, "{finding}");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_database_that_is_not_there_or_does_not_let_anybody_in_is_told_apart() {
+    async fn missing_database_differs_from_refused_login() {
         let nobody = DatabaseConfig {
             url: "postgres://geofold@127.0.0.1:9/counts".parse().unwrap(),
             ..DatabaseConfig::default()

@@ -81,7 +81,7 @@ fn held(job: &DistributionJob) -> &'static str {
     if job.has_gate() { ", and do not leave it like this: offsets wait for it (gate)" } else { "" }
 }
 
-/// An endpoint may answer OPTIONS with any status. 401, 403 and 404 would apply to a POST as well.
+/// An endpoint may answer OPTIONS with any status. Authentication errors, 404 and 410 would apply to a POST as well.
 fn judge(about: String, status: StatusCode) -> Finding {
     let said = format!("it answered {status} to OPTIONS, and no notice was sent to it");
     match status {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_memcached_that_does_not_answer_is_a_warning_since_work_goes_on_without() {
+    async fn silent_memcached_is_a_warning() {
         let (address, _serving) = server("\n", "END\r\n").await;
         let finding = one(&sharing(&address)).await;
         assert_eq!((finding.level, finding.about.as_str()), (Level::Ok, "memcached"), "{finding}");
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_webhook_is_asked_with_its_headers_and_told_nothing() {
+    async fn webhook_check_sends_headers_and_no_notice() {
         let (address, serving) = server("\r\n\r\n", "HTTP/1.1 405 No\r\ncontent-length: 0\r\n\r\n").await;
         let finding = one(&telling(&format!("http://{address}/changed"))).await;
         assert_eq!((finding.level, finding.about.as_str()), (Level::Ok, "webhook notify"), "{finding}");
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_webhook_that_nobody_serves_is_unreachable_and_nothing_of_it_is_printed_that_may_be_secret() {
+    async fn unreachable_webhook_is_reported_without_secrets() {
         let finding = one(&telling(&format!("http://{}/key-hunter2", nowhere().await))).await;
         assert_eq!(finding.level, Level::Unreachable);
         assert!(finding.message.contains("offsets wait for it"), "{finding}");
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_post_would_hear_as_well_is_a_warning() {
+    fn options_errors_that_apply_to_post_are_warnings() {
         for (status, level, words) in [
             (200, Level::Ok, "no notice was sent"),
             (204, Level::Ok, "reachable"),

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_record_wins_over_the_file_and_a_file_that_it_does_not_know_is_refused() {
+    fn record_overrides_the_file_and_unknown_maps_are_refused() {
         let target = target();
         let epoch = target.epoch;
         let announced = MapsRecord::unwritten(target.map.clone(), epoch).begin(map(8)).unwrap();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_indices_of_all_live_maps_have_to_be_there_and_those_of_the_file_need_not() {
+    fn indices_of_all_live_maps_are_required() {
         let target = target();
         let names = |target: &CheckTarget| -> Vec<String> {
             target.indices.iter().map(|index| index.name.trim_start_matches("geofold-").to_owned()).collect()

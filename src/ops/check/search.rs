@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_may_not_refresh_is_told_what_to_grant_if_workers_refresh() {
+    async fn missing_refresh_privilege_is_reported() {
         let refused = |status| {
             Err(CallError::Status { status, kind: String::new(), reason: "no".to_owned(), retry_after: None })
         };
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_remembered_of_the_topic_is_read_from_the_meta_index() {
+    async fn topic_facts_are_read_from_the_meta_index() {
         let mut server = server(|_| None);
         server.get = Box::new(|get| {
             assert_eq!((&get.index, get.id.as_str()), (&Index::Meta, "topic/documents"));
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn index_creation_is_an_error_and_only_a_warning_where_the_server_does_not_tell() {
+    async fn auto_create_is_an_error_or_a_warning_if_unknown() {
         let open = server(|line| {
             let on = json!({
                 "persistent": {"action": {"auto_create_index": "true"}},
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn reads_of_a_node_without_a_master_are_a_warning_where_there_are_several_nodes() {
+    async fn reads_without_a_master_are_a_warning_with_several_nodes() {
         for (nodes, block, expected) in [
             (1, "write", Vec::new()),
             (3, "all", Vec::new()),

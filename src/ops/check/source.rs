@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_source_is_asked_for_one_document_and_what_it_says_is_judged() {
+    async fn check_fetches_one_document_from_the_source() {
         assert_eq!(look_at_source(&Config::default()).await, None);
         let server = TestSource::start().await;
         server.put("good", Reply::Document(r#"{"location":[1,2]}"#));

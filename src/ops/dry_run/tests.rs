@@ -102,7 +102,7 @@ fn shard_in(placement: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn what_is_foretold_is_what_happens_and_foretelling_writes_nothing() {
+async fn predictions_match_the_worker_and_write_nothing() {
     for seed in 0..8 {
         let mut random = Random::new(seed);
         let mut any = |n: u64| usize::try_from(random.below(n)).unwrap();
@@ -161,7 +161,7 @@ fn copy(record: &Record) -> Record {
 }
 
 #[tokio::test]
-async fn each_record_is_told_with_its_reason() {
+async fn each_record_is_printed_with_its_reason() {
     let elastic = MemoryElastic::for_map(&crate::testkit::testing::six_faces());
     let mut run = dry_run(&elastic, desk(OnMissing::DeadLetter), false);
     let records = vec![
@@ -199,7 +199,7 @@ async fn each_record_is_told_with_its_reason() {
 }
 
 #[tokio::test]
-async fn where_bad_input_stops_a_partition_what_follows_is_not_reached() {
+async fn records_after_a_stopping_one_are_not_reached() {
     let elastic = MemoryElastic::for_map(&crate::testkit::testing::six_faces());
     let mut run = dry_run(&elastic, desk(OnMissing::DeadLetter), true);
     let records = vec![record(0, "c", None, Some("7".to_owned())), record(1, "a", None, document(0))];
@@ -221,7 +221,7 @@ async fn a_server_that_does_not_answer_is_an_error_and_no_foretelling() {
 }
 
 #[tokio::test]
-async fn what_is_only_remembered_is_judged_as_elasticsearch_judges() {
+async fn dry_run_writes_follow_elasticsearchs_rules() {
     let rehearsal = DryRunElastic::new(MemoryElastic::for_map(&crate::testkit::testing::six_faces()));
     let at = |offset| Position::new(Epoch::new(1).unwrap(), offset).unwrap();
     let doc = DocId::from_key(Some(b"a")).unwrap();

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_row_is_used_for_may_fail_too() {
+    fn error_of_the_callback_is_returned() {
         let columns = Columns { place: pair(), weight: Weight::default(), id: None };
         let full = |_: Row<'_>| Err(io::Error::other("full"));
         let error = read(&b"lat,lon\n1,2\n"[..], None, &columns, full).unwrap_err();

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_weighted_sum_is_refused() {
+    fn invalid_weighted_sum_is_refused() {
         for text in
             ["", "+", "users +", "-1*users", "-1", "NaN", "inf*users", "a*b*c", "2*", "*a", "a*2", "2*3"]
         {

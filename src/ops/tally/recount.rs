@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn every_difference_is_told_whichever_side_lacks_it() {
+    fn differences_are_reported_in_both_directions() {
         let kept = counts(&[("t", "b", 2), ("t", "c", 3), ("t", "d", -1)]);
         let found = counts(&[("t", "a", 1), ("t", "b", 2), ("t", "c", 4)]);
         let difference = |value: &str, counted, found| Difference {

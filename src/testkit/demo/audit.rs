@@ -1,4 +1,4 @@
-//! The verdict: every document of the index against what it should be.
+//! The verdict: compares every document of the index with its expected state.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Documents that a verdict names.
 const NAMED: usize = 10;
 
-/// What is wrong with the index, in documents.
+/// Defects of the index, in documents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Compared.
@@ -35,7 +35,7 @@ pub struct Findings {
     pub stale: u64,
     /// Are there and should not be.
     pub surplus: u64,
-    /// Whose placement does not say where they are.
+    /// Documents whose placement names another geoshard.
     pub misfiled: u64,
     /// Of whom something was not as it must be at every moment.
     pub broken: u64,
@@ -111,7 +111,7 @@ struct Location {
     lon: f64,
 }
 
-/// Every copy of every document: in which geoshard, and what it says.
+/// Every copy of every document: geoshard and content.
 async fn copies(
     elastic: &dyn Elastic,
     prefix: &str,
@@ -234,7 +234,7 @@ fn compare(
     }
 }
 
-/// Leftovers do not matter: that they are gone may be recorded late, or never.
+/// Leftovers are ignored: their clear may be late or never happen.
 fn compare_placement(
     findings: &mut Findings,
     map: &GeoshardMap,

@@ -45,13 +45,13 @@ impl Trouble {
     }
 }
 
-/// What happens to a worker, by its number.
+/// A fault of a worker, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blow {
     /// SIGKILL, and a new one a moment later.
     Kill(usize),
-    /// SIGSTOP for longer than the group waits for it, then SIGCONT: it goes on, and does not know yet that its
-    /// partitions are somebody else's.
+    /// SIGSTOP for longer than the session timeout, then SIGCONT: the worker continues as a zombie, unaware that its partitions
+    /// were reassigned.
     Freeze(usize),
 }
 

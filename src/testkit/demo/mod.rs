@@ -45,7 +45,7 @@ pub use self::verdict::Verdict;
 pub struct DemoOptions {
     /// People, one document each.
     pub docs: u32,
-    /// Events per second after everybody woke up.
+    /// Events per second once all documents exist.
     pub rate: u32,
     /// Length of the day after that.
     pub seconds: u32,
@@ -71,7 +71,7 @@ pub async fn run(options: DemoOptions, stop: CancellationToken) -> Result<Verdic
         let counters = stage.play().await?;
         stage.judge(counters, began).await
     };
-    // Dropped where it stands, the stage takes its workers down with it.
+    // Dropping the stage stops its workers.
     tokio::select! {
         verdict = verdict => verdict,
         () = stop.cancelled() => bail!("interrupted; the workers were stopped, and nothing is left behind"),

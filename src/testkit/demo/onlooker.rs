@@ -13,7 +13,7 @@ use crate::core::placement::Placement;
 use crate::io::elastic::Index;
 use crate::testkit::embedded::elasticsearch::Store;
 
-/// People who are looked at in one moment, while every write waits.
+/// Documents read at one moment, while writes are blocked.
 const AT_ONCE: usize = 50;
 
 /// See the top of this file.
@@ -38,7 +38,7 @@ impl Observer {
         Self { shards: shards.to_vec(), indices, seen, broken, looks: 0, next: 0 }
     }
 
-    /// Looks at the next few of `people`. None of them has ever left, so who was there once must still be there.
+    /// Checks the next few of `people`. None of them ever leaves, so one seen before must still be found.
     pub fn look(&mut self, store: &Store, people: impl Iterator<Item = String>) {
         let people: Vec<String> = people.collect();
         let from = self.next.checked_rem(people.len()).unwrap_or_default();
@@ -68,7 +68,7 @@ impl Observer {
         }
     }
 
-    /// How often somebody was looked at.
+    /// Number of checks.
     pub fn looks(&self) -> u64 {
         self.looks
     }
@@ -94,7 +94,7 @@ mod tests {
     use crate::testkit::embedded::elasticsearch::{Condition, Content};
 
     #[test]
-    fn whoever_is_nowhere_or_where_no_placement_names_is_noticed() {
+    fn missing_and_misplaced_copies_are_detected() {
         let store = Store::new("true", 1 << 20, Arc::new(BootClock));
         let write = |index: &str, id: &str, version, content: Content<'_>| {
             store.write(index, id, Condition::External(version), content).unwrap();

@@ -1,4 +1,4 @@
-//! Simulated people, and what the index should say about each: pure, from a seed alone.
+//! Simulated people, and the expected state of the index. Pure, from a seed.
 //!
 //! They wake up in real cities, walk, commute, and sometimes fly; some ping-pong between two continents within
 //! milliseconds; a few are celebrities, written all the time; a few live between two cities and fly to and fro; some leave
@@ -18,7 +18,7 @@ const CELEBRITIES: u64 = 5;
 const FLIERS: u64 = 200;
 const MOODS: [&str; 6] = ["curious", "glad", "tired", "hungry", "in love", "lost"];
 
-/// What the index should say about a person.
+/// Expected state of a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State {
     /// Latitude, in hundred-thousandths of a degree.
@@ -98,7 +98,7 @@ pub struct People {
 }
 
 impl People {
-    /// So many people, asleep.
+    /// `count` people who have not appeared yet.
     pub fn new(count: u32, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let inhabitants: u64 = CITIES.iter().map(|city| u64::from(city.3)).sum();
@@ -162,7 +162,7 @@ impl People {
         self.events
     }
 
-    /// Whether the last event is part of a ping-pong that is not over: the truth is ahead of what was sent.
+    /// Whether a ping-pong is unfinished: the model is ahead of the records sent.
     pub fn is_midway(&self) -> bool {
         !self.pending.is_empty()
     }
@@ -177,12 +177,12 @@ impl People {
         (1..=self.poison).map(poison_key)
     }
 
-    /// Everybody's name, and what the index should say; `None` for who is not there.
+    /// Everyone's name and expected state; `None` for a deleted or missing person.
     pub fn truth(&self) -> impl Iterator<Item = (String, Option<State>)> {
         self.people.iter().enumerate().map(|(who, person)| (name(who), person.state))
     }
 
-    /// Those celebrities and fliers who have never left: whoever of them is in the index stays there.
+    /// Celebrities and fliers that never leave: once in the index, they stay.
     pub fn faithful(&self) -> impl Iterator<Item = String> {
         let in_sight =
             self.people.iter().enumerate().take_while(|(who, _)| (*who as u64) < CELEBRITIES + FLIERS);

@@ -21,7 +21,7 @@ pub struct Searcher {
     /// Who was found by an earlier search.
     known: HashSet<String>,
     found: HashSet<String>,
-    /// How many geoshards were asked, from which one on, and when the first was.
+    /// Geoshards queried, the first one, and when it was queried.
     asked: usize,
     from: usize,
     began: Option<Instant>,
@@ -45,7 +45,7 @@ impl Searcher {
         }
     }
 
-    /// Asks the next geoshards whose time has come; `faithful` says who never leaves.
+    /// Queries the geoshards that are due; `faithful` names those who never leave.
     pub fn go_on(&mut self, store: &Store, now: Instant, faithful: impl Iterator<Item = String>) {
         let began = *self.began.get_or_insert(now);
         let count = u32::try_from(self.indices.len()).unwrap_or(u32::MAX).max(1);
@@ -71,7 +71,7 @@ impl Searcher {
                 *self.missed.entry(name).or_default() += 1;
             }
         }
-        // Another one is the first to be asked each time.
+        // Start at another geoshard each time.
         (self.asked, self.began, self.from) = (0, None, self.from + 1);
     }
 
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_moves_without_being_seen_in_the_new_place_first_is_missed() {
+    fn move_before_visibility_is_detected() {
         let store = Store::new("true", 1 << 20, Arc::new(BootClock));
         let write = |index: &str, version, content: Content<'_>| {
             store.write(index, "x", Condition::External(version), content).unwrap();
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!((searcher.searches(), searcher.missed().count()), (1, 0), "not found yet");
         store.refresh_all();
         search(&mut searcher, &store, || (), SPAN);
-        // It is in a, and goes to b, whose refresh comes after b was asked; it begins with a, then with b.
+        // It moves from a to b, and b is refreshed after it was queried; start with a, then with b.
         search(&mut searcher, &store, || (), SPAN);
         let moves = || {
             write("p-b", 3, Content::Source(b"{}"));

@@ -1,4 +1,4 @@
-//! What the demo stands on: indices, and the configuration of its workers.
+//! Indices and worker configuration of the demo.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -27,7 +27,7 @@ use crate::testkit::embedded::elasticsearch::{Standin, StandinOptions};
 const PARTITIONS: i32 = 16;
 /// How often the day goes on by a step.
 const STEP: Duration = Duration::from_millis(20);
-/// How often workers and topic are asked for the view.
+/// Interval at which workers and topic are polled for the view.
 const LOOK: Duration = Duration::from_millis(500);
 /// A killed worker comes back after this.
 const AWAY: Duration = Duration::from_secs(1);
@@ -203,7 +203,7 @@ impl Stage {
         })
     }
 
-    /// Whether everything sent is committed, everybody is back, and no request is still to be carried out.
+    /// Whether everything sent is committed, all workers run, and no delayed request is left.
     fn is_over(&mut self) -> Result<bool> {
         let is_whole = self.back_at.iter().all(Option::is_none) && self.standin.late_requests() == 0;
         Ok(is_whole && self.topic.is_committed().context("asking for committed offsets")?)
@@ -250,7 +250,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Brings workers back whose time has come, and looks for people.
+    /// Restarts workers that are due, and runs the searcher.
     fn tend(&mut self) -> Result<()> {
         for number in 0..self.workers.len() {
             if self.back_at[number].is_none_or(|back_at| Instant::now() < back_at) {
@@ -324,7 +324,7 @@ impl Stage {
         Ok(())
     }
 
-    /// What goes wrong now, for the view.
+    /// Current faults, for the view.
     fn wrong(&self) -> Vec<String> {
         let mut wrong: Vec<String> =
             self.trouble.iter().map(|trouble| trouble.describe().to_owned()).collect();

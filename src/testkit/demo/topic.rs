@@ -1,4 +1,4 @@
-//! The demo's topics: what is produced, how much of it is committed, and what ended among the dead letters.
+//! The demo's topics: records produced and committed, and dead letters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -94,8 +94,7 @@ impl Topic {
         Ok(self.update_lag()? == 0)
     }
 
-    /// What ended among the dead letters. A record that is there twice, since a worker was killed before it could commit,
-    /// counts once.
+    /// The dead letters. Duplicates, written when a worker was killed before its commit, count once.
     pub fn dead_letters(&self) -> KafkaResult<Letters> {
         let (_, end) = self.dead_letters.fetch_watermarks(DEAD_LETTERS, 0, TIMEOUT)?;
         let mut from_start = TopicPartitionList::new();

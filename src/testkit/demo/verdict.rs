@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::audit::Findings;
 use super::workers::Counters;
 
-/// Everything that a verdict tells.
+/// The verdict's figures.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
     pub(super) findings: Findings,
@@ -38,7 +38,7 @@ impl Memory {
 }
 
 impl Verdict {
-    /// Whether the index is exactly what it should be, and all poison is in the dead-letter topic, and nothing else.
+    /// Whether the index equals the expected state, and exactly the bad records are in the dead-letter topic.
     pub fn is_good(&self) -> bool {
         self.findings.is_clean()
     }

@@ -1,4 +1,4 @@
-//! What a person sees while the demo runs: a few lines that change on a terminal, plain lines elsewhere.
+//! The demo's live view: a few updating lines on a terminal, plain lines elsewhere.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub struct Moment {
     pub counters: Counters,
     /// Each geoshard with the writes and deletes that were carried out in it.
     pub changes: Vec<(String, u64)>,
-    /// What is going wrong.
+    /// Current faults.
     pub wrong: Vec<String>,
     /// Status pages.
     pub pages: Vec<String>,
@@ -39,7 +39,7 @@ pub struct View {
     last_line: Option<Instant>,
 }
 
-/// What rates are counted from.
+/// Base of the rates.
 struct Last {
     when: Instant,
     counters: Counters,
@@ -101,7 +101,7 @@ impl View {
         self.last = Some(Last { when: now, counters, changes });
     }
 
-    /// What changed for each second since the last time: of all workers, and of the busiest geoshards.
+    /// Changes per second since the last call: of all workers, and of the busiest geoshards.
     fn rates(&self, moment: &Moment, now: Instant) -> [String; 2] {
         let nothing = (now, Counters::default(), Vec::new());
         let (when, before, changes) = self
@@ -135,7 +135,7 @@ impl View {
     /// Takes the changing lines away.
     pub fn end(&mut self) {
         if let Some(lines) = self.lines.take() {
-            // A terminal that is gone needs no clearing.
+            // A closed terminal needs no clearing.
             let _ = lines.all.clear();
         }
     }

@@ -1,4 +1,4 @@
-//! Workers as real child processes, and what they tell through their admin servers.
+//! Workers as child processes, and their admin servers.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,7 +20,7 @@ pub struct WorkerProcess {
     port: u16,
     log: PathBuf,
     http: reqwest::Client,
-    /// The counters when it was last asked.
+    /// Counters at the last poll.
     last: Counters,
     is_frozen: bool,
 }
@@ -66,7 +66,7 @@ impl Counters {
                 "geofold_oldest_dirty_seconds" => {
                     oldest_dirty = oldest_dirty.max(value.parse().unwrap_or_default());
                 }
-                // Counters are whole numbers; what is not is none of those looked for.
+                // Counters are integers; other values are not needed.
                 _ => *sums.entry(name).or_default() += value.parse::<u64>().unwrap_or_default(),
             }
         }
@@ -82,7 +82,7 @@ impl Counters {
     }
 }
 
-/// The highest resident memory of a process so far, in bytes (Linux: `VmHWM` of /proc/PID/status); 0 if it cannot be told.
+/// Peak resident memory of a process in bytes (Linux: `VmHWM` of /proc/PID/status); 0 if unknown.
 pub fn peak_memory(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let kibibytes = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
@@ -121,7 +121,7 @@ impl WorkerProcess {
         format!("http://127.0.0.1:{}/", self.port)
     }
 
-    /// Whether it says that it is ready, and has partitions to work on.
+    /// Whether the worker is ready and owns partitions.
     pub async fn is_ready(&mut self) -> bool {
         self.get("readyz").await.is_some() && self.counters().await.assigned > 0
     }
@@ -136,7 +136,7 @@ impl WorkerProcess {
         self.last
     }
 
-    /// What it counted when it was last asked.
+    /// Counters at the last poll.
     pub fn last_counters(&self) -> Counters {
         self.last
     }
@@ -171,7 +171,7 @@ impl WorkerProcess {
         self.child.wait().map(drop)
     }
 
-    /// SIGTERM: it drains and leaves. Says whether it ended well.
+    /// SIGTERM: drains and leaves. Returns whether it exited with success.
     pub async fn stop(mut self) -> io::Result<bool> {
         self.signal(Signal::TERM)?;
         loop {

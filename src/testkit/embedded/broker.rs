@@ -53,7 +53,7 @@ impl From<Call> for RDKafkaApiKey {
 }
 
 impl EmbeddedBroker {
-    /// What one partition holds before its oldest records are dropped, in bytes as they were sent.
+    /// Maximum bytes per partition, as sent; the oldest records are dropped beyond that.
     pub const PARTITION_BYTES: u64 = 5 << 20;
 
     /// Starts a broker on free ports of loopback.
@@ -77,7 +77,7 @@ impl EmbeddedBroker {
         self.cluster()?.create_topic(name, partitions, 1)
     }
 
-    /// Takes the broker off the network, or brings it back. What it holds stays.
+    /// Disconnects the broker from the network, or reconnects it. It keeps its records.
     pub fn set_down(&self, down: bool) -> KafkaResult<()> {
         let cluster = self.cluster()?;
         if down { cluster.broker_down(NODE) } else { cluster.broker_up(NODE) }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_group_begins_after_its_initial_delay_and_requests_fail_when_told_to() {
+    fn new_group_starts_after_its_initial_delay() {
         let broker = EmbeddedBroker::start().unwrap();
         broker.set_initial_rebalance_delay(Duration::ZERO);
         let (member, took) = member(&broker);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_take_longer_when_told_to_and_none_comes_while_it_is_down() {
+    fn responses_are_delayed_and_missing_while_down() {
         let broker = EmbeddedBroker::start().unwrap();
         broker.create_topic("t", 1).unwrap();
         let client: BaseConsumer =

@@ -452,7 +452,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_comes_from_outside_is_text_and_nothing_else() {
+    fn foreign_text_is_escaped() {
         let (parts, _board) = sources(Arc::default());
         parts.health.not_ready("partition <i>", "<script>alert('x')</script>");
         let recent = parts.recent.clone();

@@ -173,7 +173,7 @@ async fn each_kind_of_difference_is_found_and_asked_to_be_fetched_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_still_in_the_topic_is_waited_for_before_anything_is_called_different() {
+async fn pending_records_are_awaited_before_a_difference_counts() {
     let elastic = MemoryElastic::for_map(&six_faces());
     let world = World::default();
     store(&elastic, "late", 1, Some(r#"{"a":1}"#)).await;
@@ -190,7 +190,7 @@ async fn what_is_still_in_the_topic_is_waited_for_before_anything_is_called_diff
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_source_that_fails_for_a_while_is_asked_again_and_one_that_is_down_ends_it() {
+async fn failing_source_is_retried_and_a_down_one_ends_the_run() {
     let elastic = MemoryElastic::for_map(&six_faces());
     let world = World::default();
     store(&elastic, "a", 1, Some(r#"{"a":1}"#)).await;

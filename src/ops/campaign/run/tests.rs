@@ -116,7 +116,7 @@ impl Rig {
 }
 
 #[tokio::test]
-async fn a_runner_sends_a_record_for_each_id_and_keeps_those_that_can_not_be_sent() {
+async fn runner_sends_each_id_and_keeps_failures() {
     let rig = Rig::new().await;
     let long = [b'x'; 600];
     let id = rig.campaign(TOPIC, None, &[&[b"a", b"b", &long], &["é".as_bytes()]]).await;

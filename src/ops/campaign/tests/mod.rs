@@ -148,7 +148,7 @@ async fn runners_at_once_get_every_token_once() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_over_goes_to_another_after_the_fresh_tokens_and_its_holder_finds_out() {
+async fn expired_lease_is_reassigned_after_fresh_tokens() {
     for (_fresh, store) in stores().await {
         let created = make(&store, &new(1), "a\nb\n").await;
         let frozen = reserved(&store, created.id, "frozen").await;
@@ -219,7 +219,7 @@ async fn failed_ids_are_kept_and_retried_under_new_tokens() {
 }
 
 #[tokio::test]
-async fn pause_and_cancel_hold_tokens_back_and_what_is_at_work_may_end() {
+async fn paused_campaign_finishes_chunks_in_work() {
     for (_fresh, store) in stores().await {
         let created = make(&store, &new(1), "a\nb\nc\n").await;
         let id = created.id;
@@ -265,7 +265,7 @@ async fn a_rate_holds_for_all_runners_together_and_can_be_changed() {
 }
 
 #[tokio::test]
-async fn of_those_made_every_so_often_each_period_has_one_whoever_makes_it() {
+async fn each_period_has_one_campaign() {
     for (fresh, store) in stores().await {
         let daily = NewCampaign { every: Some(LONG * 24 * 365 * 10), ..new(2) };
         let others: Vec<Store> = futures::future::join_all(
@@ -298,7 +298,7 @@ async fn of_those_made_every_so_often_each_period_has_one_whoever_makes_it() {
 }
 
 #[test]
-fn what_may_be_done_depends_on_how_a_campaign_stands() {
+fn allowed_commands_depend_on_the_state() {
     use State::{Cancelled, Creating, Done, Paused, Ready};
     for state in State::ALL {
         assert_eq!(state.to_string().parse(), Ok(state));

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_to_nothing_in_one_batch_is_no_change() {
+    fn changes_that_cancel_out_are_no_change() {
         let there = increment(5, vec![edge(2, &[("red", 1)])]);
         let back = increment(6, vec![edge(5, &[("red", -1)])]);
         let net = batch(vec![there, back]).net(BTreeMap::new());
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_increment_is_said_and_never_merged() {
+    fn invalid_increment_is_reported_and_never_merged() {
         let good = increment(5, vec![edge(2, &[("red", 1)])]);
         assert_eq!(read_increment(Some(&good.to_json())).unwrap(), good);
         assert_eq!(read_increment(None), Err(BadIncrement::NoValue));

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_cloud_is_what_was_asked_for_and_never_more_than_is_kept() {
+    async fn cloud_has_the_requested_part_within_the_limit() {
         let server = Server::start().await;
         let cloud = |(status, body): (u16, String)| -> CloudAnswer {
             assert_eq!(status, 200, "{body}");

@@ -162,7 +162,7 @@ async fn who_was_replaced_or_stands_elsewhere_merges_nothing() {
 }
 
 #[tokio::test]
-async fn counts_below_zero_are_kept_and_told() {
+async fn counts_below_zero_are_kept_and_reported() {
     for Fresh { database, .. } in &each().await {
         let store = led(database, "me").await;
         let mut increment = History::new(1, "documents", 1, 1).last_increments().remove(0);
@@ -177,7 +177,7 @@ async fn counts_below_zero_are_kept_and_told() {
 }
 
 #[tokio::test]
-async fn corrected_counts_are_what_was_found_and_merging_goes_on_from_there() {
+async fn merging_continues_after_a_correction() {
     for Fresh { database, .. } in &each().await {
         let store = led(database, "me").await;
         let mut history = History::new(3, "documents", 1, 40);
@@ -355,7 +355,7 @@ async fn collectors_that_end_at_any_time_count_every_change_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_that_is_no_increment_ends_the_collector_until_it_is_skipped_by_name() {
+async fn invalid_increment_ends_the_collector_until_skipped() {
     let rig = Rig::new();
     let producer = rig.producer();
     let mut history = History::new(5, "documents", 1, 3);
@@ -380,7 +380,7 @@ async fn a_record_that_is_no_increment_ends_the_collector_until_it_is_skipped_by
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_topic_that_is_not_the_one_before_is_refused_until_the_loss_is_accepted() {
+async fn replaced_topic_is_refused_until_the_loss_is_accepted() {
     let rig = Rig::new();
     let store = rig.store().await;
     let start = store.take_over("before", &store.leader().await.unwrap()).await.unwrap().unwrap();

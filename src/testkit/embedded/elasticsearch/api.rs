@@ -1,5 +1,5 @@
-//! Requests into calls of the store, and what they bring into answers. Synchronous: the listener runs it beside its own
-//! threads, so that a large request keeps nobody waiting.
+//! Maps requests to calls of the store, and results to responses. Synchronous: the listener runs it beside its own threads, so
+//! that a large request does not block others.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::store::{Store, read, write};
 use super::{mapping, search};
 use crate::core::filter_path::Filter;
 
-/// The version that the stand-in says it is: the one whose answers it was made from.
+/// The version reported: the one whose responses it imitates.
 const VERSION: &str = "8.19.21";
 
 /// A request, read to its end.
@@ -28,7 +28,7 @@ pub(super) struct Request {
     pub(super) body: bytes::Bytes,
 }
 
-/// What is sent back: status and JSON.
+/// A response: status and JSON.
 pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) body: Vec<u8>,
@@ -203,7 +203,7 @@ fn get(store: &Store, index: &str, id: &str) -> Result<Answer, EsError> {
     Ok(Answer { status: if found.is_some() { 200 } else { 404 }, body })
 }
 
-/// Writes a document as it is read by id, its source as it came.
+/// Writes a document as returned by a read by id, with its source unchanged.
 fn put_doc(out: &mut Vec<u8>, index: &str, id: &str, found: Option<&Doc>) {
     let mut object = Members::begin(out);
     object.text("_index", index);
@@ -399,7 +399,7 @@ fn check_types(mapping: &Map<String, Value>) -> Result<(), EsError> {
     Ok(())
 }
 
-/// Which states of an index a pattern stands for: `expand_wildcards`, open ones by default.
+/// Whether a pattern also matches closed indices: `expand_wildcards`, open ones by default.
 fn with_closed(request: &Request) -> bool {
     let expand = request.query.get("expand_wildcards").map_or("open", String::as_str);
     expand.split(',').any(|state| matches!(state, "closed" | "all"))

@@ -18,7 +18,7 @@ use crate::io::elastic::SeqNo;
 /// The longest `_id`, in bytes.
 const MAX_ID_BYTES: usize = 512;
 
-/// One operation as it was asked for.
+/// One operation of the request.
 struct Operation<'b> {
     verb: &'static str,
     index: Cow<'b, str>,
@@ -58,7 +58,7 @@ struct Meta<'b> {
 pub(super) struct Options<'a> {
     /// From the path; for operations that name none.
     pub(super) default_index: Option<&'a str>,
-    /// What of the answer is wanted; everything if `None`.
+    /// Members of the response to return; all if `None`.
     pub(super) filter: Option<&'a Filter>,
     /// Whether searches are to see the writes at once.
     pub(super) refresh: bool,
@@ -197,7 +197,7 @@ fn condition(verb: &str, meta: &Meta<'_>) -> Result<Condition, String> {
         ("external" | "external_gt", Some(version)) if version >= 0 => Ok(Condition::External(version)),
         ("external_gte", Some(version)) if version >= 0 => Ok(Condition::ExternalOrEqual(version)),
         (kind, version) => {
-            // Elasticsearch's "match any" stands for a version that was not given.
+            // Elasticsearch's "match any" stands for an unset version.
             let (kind, version) = (kind.to_uppercase(), version.unwrap_or(-3));
             Err(format!("illegal version value [{version}] for version type [{kind}]"))
         }
@@ -270,7 +270,7 @@ fn render(outcomes: &[Outcome<'_>], filter: Option<&Filter>) -> Vec<u8> {
     out
 }
 
-/// Which members of an item are wanted.
+/// Members of an item to return.
 struct Fields {
     verb: &'static str,
     any: bool,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::base::random::Random;
 
-/// What goes wrong. Shares are from 0 (never) to 1 (always); the default is a server without fault.
+/// Faults to inject. Shares are from 0 (never) to 1 (always); the default has no faults.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct FaultPlan {
     /// Added before each request is carried out.
@@ -19,20 +19,20 @@ pub struct FaultPlan {
     pub unavailable: f64,
     /// Share of the operations of a bulk refused with 429 while the others go through.
     pub busy_items: f64,
-    /// Share of requests whose connection is closed before they are carried out.
+    /// Share of requests whose connection is closed before execution.
     pub resets: f64,
-    /// Share of requests that are carried out, and whose connection is closed without an answer.
+    /// Share of requests that are executed, but whose connection is closed without a response.
     pub lost_replies: f64,
     /// Share of requests whose connection is closed at once, and that are carried out all the same, after up to `late_by`:
     /// as by a server that had them in a queue when something between broke the connection.
     pub late: f64,
-    /// How much later, at most.
+    /// Maximum delay.
     pub late_by: Duration,
     /// Every connection is closed, and new ones as soon as they are made.
     pub down: bool,
 }
 
-/// What is to happen to one request.
+/// The fault of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     Answered,
@@ -56,7 +56,7 @@ impl Faults {
         Self { plan: Mutex::default(), random: Mutex::new(Random::new(seed)) }
     }
 
-    /// What goes wrong from now on; requests under way are not concerned.
+    /// Replaces the plan; requests in flight keep theirs.
     pub fn set(&self, plan: FaultPlan) {
         *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = plan;
     }
@@ -66,7 +66,7 @@ impl Faults {
         self.set(FaultPlan::default());
     }
 
-    /// What goes wrong now.
+    /// The current plan.
     pub fn plan(&self) -> FaultPlan {
         *self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }

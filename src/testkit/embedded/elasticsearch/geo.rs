@@ -239,7 +239,7 @@ impl Box {
         let fits =
             top >= bottom && top <= 90.0 && bottom >= -90.0 && left.abs() <= 180.0 && right.abs() <= 180.0;
         fits.then(|| Self {
-            // All four sides are rounded down, as points are: a point lies in a box of no extent around it.
+            // All four sides are rounded down, as points are: a point is inside its own zero-size box.
             bottom: encode(bottom, LAT_STEP, 90.0),
             top: encode(top, LAT_STEP, 90.0),
             left: encode(left, LON_STEP, 180.0),

@@ -40,7 +40,7 @@ pub struct Doc {
 /// Under which condition a write is carried out, and how the document's version goes on.
 pub type Condition = crate::io::elastic::condition::Condition<i64, SeqNo>;
 
-/// What a write left.
+/// Result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
     /// `_version`.
@@ -70,7 +70,7 @@ struct Tombstone {
     deleted_at: Instant,
 }
 
-/// An index. The store keeps each behind a lock of its own.
+/// An index. The store locks each separately.
 #[derive(Debug)]
 pub(super) struct Index {
     pub(super) name: String,
@@ -79,7 +79,7 @@ pub(super) struct Index {
     pub(super) settings: BTreeMap<String, String>,
     pub(super) mappings: Map<String, Value>,
     pub(super) is_open: bool,
-    /// Deleted while somebody still had hold of it.
+    /// Deleted while a reference was held.
     pub(super) is_removed: bool,
     docs: HashMap<Arc<str>, Arc<Doc>>,
     tombstones: HashMap<Arc<str>, Tombstone>,
@@ -317,7 +317,7 @@ impl Index {
         }
     }
 
-    /// What searches see, by sequence number.
+    /// Documents visible to searches, by sequence number.
     pub(super) fn visible(&self) -> &BTreeMap<u64, Arc<Doc>> {
         &self.visible
     }
@@ -334,12 +334,12 @@ impl Index {
         }
         self.is_open = true;
         self.settings.remove("index.verified_before_close");
-        // Closing and opening each make the shard's copy start anew, and so does its primary term.
+        // Closing and opening each restart the shard, which raises its primary term.
         self.primary_term += 2;
         self.refresh(now);
     }
 
-    /// The index is gone for good; whoever still has hold of it finds that out.
+    /// Marks the index as deleted, for holders of a reference.
     pub(super) fn remove(&mut self) {
         let bytes: usize = self.docs.values().map(|doc| doc.source.len()).sum();
         self.stored.fetch_sub(bytes as u64, Ordering::Relaxed);
@@ -349,7 +349,7 @@ impl Index {
         self.is_removed = true;
     }
 
-    /// Settings as they are asked for, whole names or nested.
+    /// Settings, with flat or nested names.
     pub(super) fn settings_value(&self, is_flat: bool) -> Value {
         if is_flat {
             return json!(self.settings);

@@ -15,7 +15,7 @@ const MAX_FIELDS: usize = 1_000;
 /// Names that a document's own fields may not have.
 const METADATA: [&str; 7] = ["_id", "_index", "_source", "_routing", "_seq_no", "_version", "_field_names"];
 
-/// What checking a document brought to light.
+/// Result of checking a document.
 #[derive(Debug, Default)]
 pub(super) struct Checked {
     /// Its points, with the paths of their fields.
@@ -123,7 +123,7 @@ pub(super) fn field<'m>(mapping: &'m Map<String, Value>, path: &str) -> Option<&
     }
 }
 
-/// A field's type; what has none is an object.
+/// A field's type; `object` if unset.
 pub(super) fn kind(definition: &Map<String, Value>) -> &str {
     definition.get("type").and_then(Value::as_str).unwrap_or("object")
 }

@@ -61,7 +61,7 @@ use faults::Fate;
 
 /// `http.max_content_length`.
 const MAX_BODY_BYTES: usize = 100 << 20;
-/// How often it is looked whether an index is due for a refresh.
+/// Interval of checks for due refreshes.
 const REFRESH_TICK: Duration = Duration::from_millis(100);
 /// After an error of `accept`, which trying at once would only repeat.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -71,7 +71,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct StandinOptions {
     /// Where it listens; by default a free port on loopback.
     pub listen: SocketAddr,
-    /// Tells the time for tombstones and refreshes.
+    /// Clock of tombstones and refreshes.
     pub clock: Arc<dyn Clock>,
     /// Default of `action.auto_create_index`. Elasticsearch's own is `true`; the stand-in's is `false`, as geofold advises.
     pub auto_create_index: String,
@@ -142,7 +142,7 @@ impl Standin {
         format!("http://{}", self.addr)
     }
 
-    /// What it holds.
+    /// The store.
     pub fn store(&self) -> &Store {
         &self.shared.store
     }
@@ -157,7 +157,7 @@ impl Standin {
         self.shared.late.len()
     }
 
-    /// Closes every connection and waits until nothing runs any more. What it held is gone.
+    /// Closes every connection and waits until all requests have ended. The data is dropped.
     pub async fn stop(mut self) {
         self.shutdown.cancel();
         if let Some(ended) = self.ended.take() {
@@ -252,7 +252,7 @@ async fn answer(request: Request<Incoming>, shared: Arc<Inner>) -> Result<Respon
             tokio::select! {
                 () = shutdown.cancelled() => {}
                 () = tokio::time::sleep(delay) => {
-                    // There is nobody to answer.
+                    // The connection is closed: no response.
                     let _ = carry_out(shared, request).await;
                 }
             }

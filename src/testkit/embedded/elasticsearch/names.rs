@@ -1,4 +1,4 @@
-//! Names of indices: which may be one, what a pattern matches, and which may be created by a write.
+//! Index names: validity, patterns, and auto-creation.
 
 use crate::core::filter_path::fits;
 

@@ -10,7 +10,7 @@ use super::search::Searched;
 use super::store::{Shared, read};
 use crate::base::clock::Instant;
 
-/// What searches of one index saw, by sequence number.
+/// Documents of one index visible at the point in time, by sequence number.
 pub(super) type Kept = Arc<BTreeMap<u64, Arc<Doc>>>;
 
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl PointInTimes {
         Ok(id)
     }
 
-    /// What is kept under `id`, which is then kept for `keep_alive` more, or as long as it was opened for.
+    /// The snapshot `id`, extended by `keep_alive` or by the time it was opened for.
     pub(super) fn kept(
         &self,
         id: &str,
@@ -70,13 +70,13 @@ impl PointInTimes {
         Ok(pit.indices.iter().map(searched).collect())
     }
 
-    /// Lets go of what is kept under `id`; gives how many indices that were.
+    /// Drops the snapshot `id`; returns its number of indices.
     pub(super) fn close(&self, id: &str) -> usize {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         open.pits.remove(id).map_or(0, |pit| pit.indices.len())
     }
 
-    /// Those whose time is over are gone.
+    /// Drops expired snapshots.
     fn open_at(&self, now: Instant) -> MutexGuard<'_, Open> {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         open.pits.retain(|_, pit| now <= pit.until);

@@ -1,5 +1,5 @@
-//! `_search` and `_count`: the queries, sorts and pages that geofold and its demo use, over what the last refresh made
-//! visible. Matching goes from document to document; there is no inverted index.
+//! `_search` and `_count`: the queries, sorts and pages that geofold and its demo use, on the documents visible since the last
+//! refresh. Every document is tested; there is no inverted index.
 
 use std::cell::OnceCell;
 use std::cmp::Ordering;
@@ -23,7 +23,7 @@ use crate::core::filter_path::Filter;
 
 /// `index.max_result_window`.
 const MAX_WINDOW: usize = 10_000;
-/// Hits that are counted exactly where `track_total_hits` says nothing.
+/// Default of `track_total_hits`.
 const COUNTED: usize = 10_000;
 
 enum Query {
@@ -58,7 +58,7 @@ enum Key {
     Field(usize),
 }
 
-/// What `sort` says.
+/// The parsed `sort`.
 #[derive(Default)]
 struct Sort {
     /// Each with whether it is descending.
@@ -106,7 +106,7 @@ struct Hit {
 /// An index to search, as the last refresh left it or as it once was.
 pub(super) struct Searched {
     pub(super) index: Shared,
-    /// What a point in time has kept.
+    /// The point in time's snapshot.
     pub(super) kept: Option<Kept>,
 }
 
@@ -129,7 +129,7 @@ pub(super) fn search(indices: &[Searched], body: &Value, pit_id: Option<&str>) -
         }
         let name: Arc<str> = index.name.as_str().into();
         if let Some(after) = request.scans() {
-            // A page of a scan is not looked for among all documents: they are in its order already.
+            // A scan's page needs no search: the documents are in its order already.
             let after = after.map_or(Bound::Unbounded, |(in_shard, seq_no)| match shard.cmp(&in_shard) {
                 Ordering::Less => Bound::Excluded(u64::MAX),
                 Ordering::Equal => Bound::Excluded(seq_no),
@@ -187,7 +187,7 @@ fn parsing(reason: impl Into<String>) -> EsError {
     EsError::new(400, "parsing_exception", reason)
 }
 
-/// What a search answers that failed on every index.
+/// The error of a search that failed on every index.
 fn all_failed(failures: &[(String, EsError)]) -> EsError {
     let mut error = EsError::new(400, "search_phase_execution_exception", "all shards failed");
     error.details.insert("phase".to_owned(), json!("query"));
@@ -251,7 +251,7 @@ impl Request {
         Ok(request)
     }
 
-    /// What is only found out on a shard.
+    /// Errors that Elasticsearch reports per shard.
     fn check(&self) -> Result<(), EsError> {
         let window = self.from.saturating_add(self.size);
         if window > MAX_WINDOW {
@@ -281,7 +281,7 @@ impl Request {
         Ok(())
     }
 
-    /// Of a hit; 1 where nothing says how to score.
+    /// A hit's score; 1 without scoring.
     fn score(&self, hit: &Hit) -> f64 {
         let Some(seed) = self.random else { return 1.0 };
         let mut hasher = DefaultHasher::new();
@@ -307,7 +307,7 @@ impl Request {
         by_keys.fold(Ordering::Equal, Ordering::then).then_with(|| a.shard_doc().cmp(&b.shard_doc()))
     }
 
-    /// Whether all documents are asked for by the order that they are kept in, and nobody counts them; behind which one.
+    /// Whether this is a scan of all documents in storage order without a total; returns the document to continue after.
     fn scans(&self) -> Option<Option<(usize, u64)>> {
         let is_scan = matches!(self.query, Query::All)
             && self.sort.keys == [(Key::ShardDoc, false)]
@@ -511,7 +511,7 @@ impl Sort {
         Ok(Key::Distance)
     }
 
-    /// What is only found out with an index's mapping.
+    /// Errors that depend on the index's mapping.
     fn check(&self, index: &Index) -> Result<(), EsError> {
         for field in &self.fields {
             if mapping::field(&index.mappings, field).is_none() {
@@ -657,7 +657,7 @@ impl Query {
         })
     }
 
-    /// What is only found out with an index's mapping.
+    /// Errors that depend on the index's mapping.
     fn check(&self, index: &Index) -> Result<(), EsError> {
         match self {
             Self::Within(path, area) => {
@@ -709,7 +709,7 @@ impl Query {
     }
 }
 
-/// A document that may match; its source is parsed at most once.
+/// A document to test; its source is parsed at most once.
 struct Candidate<'d> {
     doc: &'d Doc,
     source: OnceCell<Value>,

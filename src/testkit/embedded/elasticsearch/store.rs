@@ -104,7 +104,7 @@ impl Store {
                     );
                     return Err(EsError::new(429, "circuit_breaking_exception", reason));
                 }
-                // The costly part is done without the lock. A closed index says so before it looks at a document.
+                // The costly part runs without the lock. A closed index is refused before the document is read.
                 read(&shared).check_open()?;
                 let parsed = mapping::parse(source)?;
                 write(&shared).index(id, condition, source, &parsed, now)
