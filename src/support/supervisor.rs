@@ -67,7 +67,7 @@ impl Supervisor {
         #[expect(clippy::disallowed_methods, reason = "this is where the others are spawned")]
         tokio::spawn(async move {
             let how = match AssertUnwindSafe(work).catch_unwind().await {
-                Ok(()) if is_needed() => "ended although nothing told it to".to_owned(),
+                Ok(()) if is_needed() => "ended without being stopped".to_owned(),
                 Ok(()) => return,
                 Err(panic) => format!("panicked: {}", message(&*panic)),
             };
@@ -145,7 +145,7 @@ mod tests {
         let stop = CancellationToken::new();
         supervisor.spawn("short", CancellationToken::new(), async {});
         let lost = lost.or_else_stop(&stop, until(&stop)).await.unwrap_err();
-        assert_eq!(lost.how, "ended although nothing told it to");
+        assert_eq!(lost.how, "ended without being stopped");
     }
 
     #[tokio::test(start_paused = true)]

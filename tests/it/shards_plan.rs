@@ -266,7 +266,7 @@ fn input_that_can_not_be_planned_by_is_refused_with_file_and_line() {
     std::fs::write(folder.join("empty"), "").unwrap();
     for (arguments, says) in [
         (vec!["bad.csv"], "reading bad.csv: line 3: latitude 91"),
-        (vec!["empty"], "reading empty: there is no row in it"),
+        (vec!["empty"], "reading empty: no rows"),
         (vec!["none.csv"], "opening none.csv"),
         (vec!["few.csv"], "points lie in 2 cells only, too few for 40 geoshards"),
         (vec!["few.csv", "--min", "3", "--max", "2"], "cannot try 3 to 2 geoshards"),

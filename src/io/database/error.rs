@@ -87,7 +87,9 @@ impl Failure {
     fn advice(&self) -> &'static str {
         match (self, self.kind()) {
             (Self::TooNew { .. }, _) => "use the geofold that wrote them, or a later one",
-            (_, Kind::Passing) => "this may pass; if it lasts, see that the server runs, and its log",
+            (_, Kind::Passing) => {
+                "this may be temporary; if it lasts, check that the server runs, and its log"
+            }
             (_, Kind::Access) => {
                 "check user and password in the configuration, and what the user may do there"
             }

@@ -123,7 +123,7 @@ impl fmt::Display for Problem {
             ),
             Self::LocationType { path, found, needed } => write!(
                 f,
-                "{path} is mapped as {found} and must be {needed}: a field's type cannot be changed, so create the index anew"
+                "{path} is mapped as {found} and must be {needed}: a field's type cannot be changed, so re-create the index"
             ),
             Self::LocationDisabled { path } => write!(
                 f,

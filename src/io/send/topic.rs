@@ -47,7 +47,7 @@ pub enum TopicError {
     )]
     UnknownPartition(String),
     /// The producer has a fatal error. This process cannot produce any more, even after the cause is fixed.
-    #[error("touches cannot be produced any more: {reason}; fix that and repeat the command")]
+    #[error("touches can no longer be produced: {reason}; fix that and repeat the command")]
     ProducerLost {
         /// In librdkafka's words.
         reason: String,

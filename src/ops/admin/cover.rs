@@ -53,7 +53,7 @@ impl CoverSource {
             Err(error) => return refusal(StatusCode::BAD_REQUEST, &error.to_string()),
         };
         let Some(maps) = (self.maps)() else {
-            let error = "it is not known now which map is live; ask again in a moment, or another worker";
+            let error = "the live map is unknown; retry in a moment, or ask another worker";
             return refusal(StatusCode::SERVICE_UNAVAILABLE, error);
         };
         // A polygon may take milliseconds, which the worker's own tasks should not wait for.

@@ -178,9 +178,7 @@ fn repair(finding: &Finding, next: Position) -> Plan {
 fn adopt(finding: &Finding, epoch: Epoch, counts: bool) -> Plan {
     let sight = &finding.stored;
     match newest(sight) {
-        Some(_) if sight.placed != Placed::Nowhere => {
-            Plan::No("geofold knows the document: what is wrong with it is for --repair")
-        }
+        Some(_) if sight.placed != Placed::Nowhere => Plan::No("the document has a placement: use --repair"),
         None => Plan::No("there is nothing to adopt"),
         Some((_, copy)) if copy.version.epoch() >= epoch => {
             Plan::No("raise positions.epoch above its version's: a later record of it might lose")

@@ -66,7 +66,7 @@ pub enum SelectError {
     #[error(transparent)]
     Indices(#[from] IndicesError),
     /// There is no geoshard.
-    #[error("there is no index of a geoshard; `geofold shards create` makes them")]
+    #[error("no geoshard has an index; `geofold shards create` creates them")]
     NoGeoshards,
     /// A file, or standard input, or a temporary file.
     #[error("cannot take ids: {0}")]

@@ -24,7 +24,7 @@ pub enum StoreError {
     #[error(transparent)]
     Database(#[from] DatabaseError),
     /// There is no such campaign.
-    #[error("there is no campaign {0}; `geofold campaign list` shows those that there are")]
+    #[error("campaign {0} does not exist; `geofold campaign list` shows all")]
     Unknown(i64),
     /// It may not be done to it.
     #[error("campaign {0}: {1}")]

@@ -28,11 +28,11 @@ pub(super) async fn look(config: &Config) -> Option<Finding> {
 fn judge_absent(path: &Path) -> Finding {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if folder.is_dir() {
-        Finding::ok(ABOUT, format_args!("{} is not there yet: geofold collect makes it", path.display()))
+        Finding::ok(ABOUT, format_args!("{} does not exist yet: geofold collect creates it", path.display()))
     } else {
         Finding::error(
             ABOUT,
-            format_args!("the folder {} is not there: make it, or change database.url", folder.display()),
+            format_args!("the folder {} does not exist: create it, or change database.url", folder.display()),
         )
     }
 }
@@ -164,7 +164,7 @@ mod tests {
         };
         let finding = found(&at("counts.db")).await;
         assert_eq!(finding.level, Level::Ok, "{finding}");
-        assert!(finding.message.contains("geofold collect makes it"), "{finding}");
+        assert!(finding.message.contains("geofold collect creates it"), "{finding}");
         assert!(!folder.path().join("counts.db").exists());
         let finding = found(&at("no/such/counts.db")).await;
         assert_eq!(finding.level, Level::Error, "{finding}");

@@ -88,21 +88,21 @@ fn judge(about: String, status: StatusCode) -> Finding {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Finding::warning(
             about,
             format_args!(
-                "{said}: if it says so to a POST as well, notices become dead letters; check the job's headers"
+                "{said}: if a POST gets the same answer, notices become dead letters; check the job's headers"
             ),
         ),
         StatusCode::NOT_FOUND | StatusCode::GONE => Finding::warning(
             about,
             format_args!(
-                "{said}: if it says so to a POST as well, notices become dead letters; check the job's url"
+                "{said}: if a POST gets the same answer, notices become dead letters; check the job's url"
             ),
         ),
         _ if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED => {
-            Finding::warning(about, format_args!("{said}: a run that is answered like this is tried again"))
+            Finding::warning(about, format_args!("{said}: a run with this answer is retried"))
         }
         _ if status.is_redirection() => Finding::warning(
             about,
-            format_args!("{said}: redirections are not followed; give the job the url that it leads to"),
+            format_args!("{said}: redirects are not followed; set the job's url to the target"),
         ),
         _ => Finding::ok(about, format_args!("reachable; {said}")),
     }
@@ -216,7 +216,7 @@ mod tests {
             (401, Level::Warning, "headers"),
             (403, Level::Warning, "headers"),
             (404, Level::Warning, "url"),
-            (503, Level::Warning, "tried again"),
+            (503, Level::Warning, "retried"),
         ] {
             let finding = judge("webhook notify".to_owned(), StatusCode::from_u16(status).unwrap());
             assert_eq!(finding.level, level, "{finding}");

@@ -166,9 +166,7 @@ fn explain(
             let does = if stops_at_bad { Does::Stop } else { Does::DeadLetter };
             (does, format!("{}: {}", refusal.reason, refusal.detail))
         }
-        Outcome::Fetch => {
-            (Does::Fetch, "the source of truth is asked, and what it says is placed".to_owned())
-        }
+        Outcome::Fetch => (Does::Fetch, "fetched from the source of truth, then placed".to_owned()),
         Outcome::Parked { until } => (
             Does::Wait,
             format!("the record at offset {} was written already; they are done together", until.offset()),

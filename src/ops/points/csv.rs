@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn a_row_that_can_not_be_read_is_named_by_its_line() {
         for (text, says) in [
-            ("a,b\n1,2", "line 1: there is no column \"lat\"; there are: a, b"),
+            ("a,b\n1,2", "line 1: no column \"lat\"; columns: a, b"),
             ("lat,lon,lat\n1,2,3", "line 1: the header has the column \"lat\" twice"),
             ("lat,lon\n1,2\n3,4,5\n", "line 3: it has 3 fields, but the header has 2"),
             ("lat,lon\r\n1,2\r\n\r\n91,0\r\n", "line 4: latitude 91 is not within -90 and 90"),

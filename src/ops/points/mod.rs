@@ -90,7 +90,7 @@ pub enum PointsError {
         problem: RowProblem,
     },
     /// Nothing but blank lines.
-    #[error("there is no row in it")]
+    #[error("no rows")]
     Empty,
 }
 
@@ -104,7 +104,7 @@ pub enum RowProblem {
     #[error("it is not UTF-8 text; is this the right file?")]
     NotText,
     /// The CSV header, or a JSON object, lacks something.
-    #[error("there is no column {column:?}; there are: {known}")]
+    #[error("no column {column:?}; columns: {known}")]
     NoColumn {
         /// The missing column.
         column: String,
@@ -277,11 +277,7 @@ mod tests {
     #[test]
     fn empty_input_and_garbage_are_errors() {
         for text in ["", "\n\n", "lat,lon\n", "lat,lon"] {
-            assert_eq!(
-                rows(text.as_bytes(), pair(), "1", None).unwrap_err(),
-                "there is no row in it",
-                "{text:?}"
-            );
+            assert_eq!(rows(text.as_bytes(), pair(), "1", None).unwrap_err(), "no rows", "{text:?}");
         }
         let garbage: Vec<u8> =
             (0..100_000_u32).map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();

@@ -242,7 +242,7 @@ impl Client {
 
     fn not_a_registry(&self, why: &str) -> Trouble {
         Trouble::new(format!(
-            "this is no answer of a schema registry: {why}; see that schema_registry.urls lead to Confluent's interface"
+            "this is not a response of a schema registry: {why}; check that schema_registry.urls point to Confluent's interface"
         ))
     }
 
@@ -281,7 +281,7 @@ fn refusal(status: StatusCode) -> String {
             "check schema_registry.username and password or bearer_token, and that they may read all subjects"
         }
         404 => {
-            "this is not how a registry says that it has no schema; check the path in schema_registry.urls"
+            "this is not a registry's response for a missing schema; check the path in schema_registry.urls"
         }
         300..=399 => "redirections are not followed; put the final address into schema_registry.urls",
         _ => "it is tried again; if it lasts, see the registry's log",

@@ -86,7 +86,7 @@ async fn only_a_registry_can_say_that_it_has_no_such_schema() {
             .await
             .unwrap_err()
             .to_string()
-            .contains("no answer of a schema registry")
+            .contains("not a response of a schema registry")
     );
     server.put(9, json!({"schema": "x".repeat(MAX_ANSWER)}));
     assert!(asked(&server.settings(), 9).await.unwrap_err().to_string().contains("4 MiB"));

@@ -128,7 +128,7 @@ impl ClientContext for Context {
 impl ConsumerContext for Context {
     fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
         if let Err(error) = result {
-            tracing::debug!(%error, "kafka was not told how far merging is; the database knows");
+            tracing::debug!(%error, "committing the merged offsets to kafka failed; the database has them");
         }
     }
 }
@@ -327,7 +327,7 @@ impl Reader {
             && list.count() > 0
             && let Err(error) = consumer.commit(&list, CommitMode::Async)
         {
-            tracing::debug!(%error, "kafka was not told how far merging is; the database knows");
+            tracing::debug!(%error, "committing the merged offsets to kafka failed; the database has them");
         }
     }
 
