@@ -4,8 +4,6 @@
 //! configuration are wrong and nothing was started. `check`, `send`, `audit` and `campaign run` say in their help what else they mean by 1.
 
 mod audit;
-mod audit_counts;
-mod audit_source;
 mod campaign;
 mod check;
 mod cloud;

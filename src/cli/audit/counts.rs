@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow};
 use serde_json::json;
 
-use super::audit::LONG;
-use super::{Failure, output};
+use super::LONG;
+use crate::cli::{Failure, output};
 use crate::core::counting::facets::FacetRules;
 use crate::io::database::Database;
 use crate::io::elastic::{Elastic, Index};

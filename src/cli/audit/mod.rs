@@ -1,5 +1,8 @@
 //! `geofold audit`.
 
+mod counts;
+mod source;
+
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::num::NonZeroU32;
@@ -12,7 +15,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use serde_json::json;
 
-use super::{ConfigArgs, Failure, audit_counts, audit_source, connect, output, signals};
+use super::{ConfigArgs, Failure, connect, output, signals};
 use crate::core::decode::LocationPath;
 use crate::io::elastic::Elastic;
 use crate::ops::audit::sweep::{self, Sweep};
@@ -23,7 +26,7 @@ use crate::ops::audit::{
 use crate::support::config::{ByteSize, Config};
 
 /// Refreshing and scanning whole indices is not the hot path.
-pub(super) const LONG: Duration = Duration::from_secs(60);
+pub const LONG: Duration = Duration::from_secs(60);
 
 /// Compare every placement with every copy while writes continue, and report defects.
 ///
@@ -38,7 +41,7 @@ pub struct AuditArgs {
     /// Repair what needs no guessing, mostly by touches in the topic, which workers execute. Audit again when the lag
     /// is gone. Content is fetched from [source] if configured; otherwise such documents are left and reported.
     #[arg(long)]
-    pub(super) repair: bool,
+    repair: bool,
     /// Make placements for an index from before geofold, at each document's newest copy. Before the first worker
     /// starts, after the last foreign write, and with positions.epoch above that of every version in the index.
     /// Misplaced documents get a touch. Other defects are left for --repair.
@@ -51,7 +54,7 @@ pub struct AuditArgs {
     /// Check only N random copies and N random placements (at most 10000), each in every geoshard, and state the
     /// confidence.
     #[arg(long, value_name = "N", conflicts_with = "sweep", value_parser = clap::value_parser!(u16).range(1..=10_000))]
-    pub(super) sample: Option<u16>,
+    sample: Option<u16>,
     /// Compare documents with the source of truth by value: all with a placement, a --sample, or --ids. Differences are
     /// judged after the workers have processed the topic. With --repair, workers fetch them again. Needs Kafka and the
     /// source. Documents that only the source knows are found by --ids.
@@ -59,23 +62,23 @@ pub struct AuditArgs {
     source: bool,
     /// With --source: ids to compare, one per line; `-` is standard input.
     #[arg(long, value_name = "FILE", requires = "source", conflicts_with = "sample")]
-    pub(super) ids: Option<PathBuf>,
+    ids: Option<PathBuf>,
     /// Recount all documents and compare with the live counts. Exact only while nothing is written and all increments
     /// are merged. With --repair the counts are corrected: stop all workers and collectors first.
     #[arg(long, conflicts_with_all = ["out", "settle", "memory", "temp_dir", "sample", "adopt", "sweep"])]
     tally: bool,
     /// Maximum touches per second.
     #[arg(long, value_name = "N", default_value = "2000")]
-    pub(super) touch_rate: NonZeroU32,
+    touch_rate: NonZeroU32,
     /// Write every finding to this file, one JSON object per line. Standard output shows the first hundred.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Print only the report, as JSON.
     #[arg(long)]
-    pub(super) json: bool,
+    json: bool,
     /// Time between two reads of a suspect; longer than a batch.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
-    pub(super) settle: Duration,
+    settle: Duration,
     /// Indices to scan concurrently.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
     scans: u8,
@@ -89,7 +92,7 @@ pub struct AuditArgs {
 
 impl AuditArgs {
     /// The file of --out, if it was given.
-    pub(super) fn out_file(&self) -> Result<Option<BufWriter<File>>, Failure> {
+    fn out_file(&self) -> Result<Option<BufWriter<File>>, Failure> {
         let Some(path) = &self.out else { return Ok(None) };
         let file = File::create(path).with_context(|| format!("creating {}", path.display()));
         Ok(Some(BufWriter::new(file.map_err(Failure::usage)?)))
@@ -97,7 +100,7 @@ impl AuditArgs {
 }
 
 /// Findings printed on standard output.
-pub(super) const PRINTED: u64 = 100;
+const PRINTED: u64 = 100;
 
 pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
@@ -105,7 +108,7 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
     let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);
     if args.tally {
         return tokio::select! {
-            ended = audit_counts::run(&config, &*elastic, args.repair, args.json) => ended,
+            ended = counts::run(&config, &*elastic, args.repair, args.json) => ended,
             () = stop.cancelled() => Err(anyhow!("interrupted; nothing was changed").into()),
         };
     }
@@ -114,7 +117,7 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
             connect::plain_keys(&config, "a repair")?;
         }
         return tokio::select! {
-            ended = audit_source::run(&args, &config, &elastic) => ended,
+            ended = source::run(&args, &config, &elastic) => ended,
             () = stop.cancelled() => Err(anyhow!("interrupted; what was asked for so far is in the topic").into()),
         };
     }
@@ -310,6 +313,6 @@ fn print(args: &AuditArgs, report: &Report, repairs: Option<&Repairs>, found: u6
 }
 
 /// Another one each time; below 2^31, as Elasticsearch wants it.
-pub(super) fn a_seed() -> u32 {
+fn a_seed() -> u32 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().subsec_nanos()
 }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 
-use super::audit::{AuditArgs, LONG, PRINTED, a_seed};
-use super::{Failure, output};
+use super::{AuditArgs, LONG, PRINTED, a_seed};
 use crate::base::ids::DocId;
 use crate::base::retry::RetryPolicy;
+use crate::cli::{Failure, output};
 use crate::io::elastic::Elastic;
 use crate::ops::audit::AuditError;
 use crate::ops::audit::touches::TopicTouches;
