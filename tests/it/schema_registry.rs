@@ -339,7 +339,7 @@ fn records_in_each_format_become_documents_once_the_registry_is_there() {
     let reason = wait_for("a worker that waits for the registry", || {
         world.get("/readyz").filter(|(status, text)| *status == 503 && text.contains("schema registry"))
     });
-    let waits = format!("waits for the schema {}:", ids()["avro"]);
+    let waits = format!("waiting for schema {}:", ids()["avro"]);
     assert!(reason.1.contains(&waits), "{reason:?}");
     assert_eq!(world.metric("geofold_schema_waiting_partitions"), Some(1.0));
     assert!(world.documents().is_empty());

@@ -1,4 +1,4 @@
-//! That the partition is still this worker's, and what earlier owners may still do (protocol, "Claims").
+//! The partition's claim and the remaining power of earlier owners (protocol, "Claims").
 
 use std::time::Duration;
 
@@ -9,31 +9,31 @@ use crate::base::clock::Instant;
 use crate::io::claims::Taken;
 use crate::support::telemetry::events::{PartitionGoesOn, PartitionStopped};
 
-/// What is known of the partition's ownership.
+/// Ownership of the partition.
 #[derive(Debug, Default)]
 pub(super) struct Ownership {
-    /// Since when the partition is claimed; `None` until it is.
+    /// When the claim was taken; `None` before that.
     taken: Option<Taken>,
-    /// When the cache was emptied last; it was empty when the claim was taken.
+    /// When the cache was last emptied; initially when the claim was taken.
     emptied_at: Option<Instant>,
-    /// The claim is somebody else's.
+    /// Another worker holds the claim.
     pub is_lost: bool,
 }
 
 impl Ownership {
-    /// The ownership that the task knows of, and has prepared itself for.
+    /// The ownership the task has prepared for.
     pub fn taken(&self) -> Option<Taken> {
         self.taken
     }
 
-    /// Whether an earlier owner may still send anything.
+    /// Whether an earlier owner may still send requests.
     pub fn zombies_may_act(&self, now: Instant) -> bool {
         self.taken.is_none_or(|taken| now <= taken.zombies_end())
     }
 
-    /// Whether the cache may hold what a zombie has changed so long ago that Elasticsearch may have forgotten its deletes by the time a
-    /// batch that begins now has ended. It is asked before every batch: no batch begins with a placement that was cached for
-    /// longer than a batch deadline while zombies could act.
+    /// Whether the cache may hold a placement that a zombie changed so long ago that Elasticsearch may forget the
+    /// tombstone before a batch begun now ends. Checked before every batch, so no batch begins with a placement cached
+    /// more than a batch deadline ago while zombies could act.
     fn is_cache_old(&mut self, now: Instant, deadline: Duration) -> bool {
         let (Some(taken), Some(emptied_at)) = (self.taken, self.emptied_at) else { return false };
         let due = (emptied_at + deadline).min(taken.zombies_end());
@@ -61,7 +61,7 @@ impl Task {
         if standing.taken != self.ownership.taken
             && let Some(taken) = standing.taken
         {
-            // Taken back from somebody: whatever is cached is from before.
+            // Taken back from another worker: cached placements predate that.
             self.is_cache_doubtful |= self.ownership.taken.is_some();
             (self.ownership.taken, self.ownership.emptied_at) = (Some(taken), Some(taken.at));
         }
@@ -88,22 +88,22 @@ impl Task {
         }
     }
 
-    /// Tells the next owner that it need not wait for this one, if nothing of this one can reach Elasticsearch any more.
+    /// Releases the claim without a wait for the next owner, if no request of this owner can still reach Elasticsearch.
     pub(super) fn leave_claim(&self) {
         let bench = &self.partition.bench;
-        // A server that gave no answer may carry a request out for as long as a zombie may.
+        // A server may execute an unanswered request for as long as a zombie may act.
         let window = bench.batching.deadline.saturating_mul(2);
         if self.batch.is_terminated() && bench.rounds.server.has_all_answers(window, self.now()) {
             self.claim.end();
         }
     }
 
-    /// Empties the cache where a placement in it may be older than the tombstones that make late writes harmless, so that a
-    /// write in place would not be refused any more (protocol, "The owner's cache").
+    /// Empties the cache if a placement in it may be older than the tombstones that stop late writes: an in-place write
+    /// would no longer be refused (protocol, "The owner's cache").
     pub(super) fn invalidate_stale_cache(&mut self) {
         let now = self.now();
         let deadline = self.partition.bench.batching.deadline;
-        // A process that was stopped or a machine that slept may have lost its partitions without knowing yet.
+        // After a suspension the process may have lost its partitions without noticing.
         let silence = now.since(self.last_turn);
         self.last_turn = now;
         if silence > deadline {
@@ -115,7 +115,7 @@ impl Task {
             self.is_cache_doubtful = true;
         }
         self.is_cache_doubtful |= self.ownership.is_cache_old(now, deadline);
-        // While a batch is in flight it has the desk; its own deadline keeps it from sending more.
+        // The batch in flight owns the desk; its deadline stops it from sending.
         if self.is_cache_doubtful
             && let Some(desk) = &mut self.desk
         {

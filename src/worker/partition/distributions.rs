@@ -1,4 +1,4 @@
-//! What a partition asks the distributor for, and what of it holds its watermark.
+//! Distributions requested by a partition, and those that hold its watermark.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -8,10 +8,10 @@ use crate::worker::distribution::scheduler::{Change, Key};
 use crate::worker::distribution::{Released, Subscription};
 use crate::worker::partition::gates::Gate;
 
-/// Holds of one job and geoshard; further ones are taken together with the last.
+/// Holds per job and geoshard; further holds are merged into the last.
 const MAX_HOLDS: usize = 16;
 
-/// Distributions that were asked for and hold the watermark.
+/// Requested distributions that hold the watermark.
 pub(super) struct Distributions {
     subscription: Subscription,
     /// Ticket and offset, oldest first.
@@ -24,7 +24,7 @@ impl Distributions {
     }
 }
 
-/// The next release; never, where nothing is distributed.
+/// Waits for the next release; pending forever without a distributor.
 pub(super) async fn next(distributions: &mut Option<Distributions>) -> Released {
     match distributions {
         Some(distributions) => distributions.subscription.released().await,
@@ -33,8 +33,8 @@ pub(super) async fn next(distributions: &mut Option<Distributions>) -> Released 
 }
 
 impl Task {
-    /// Nobody knows what the partition's last owner had written and not distributed when it ended, committed or not: so
-    /// every geoshard is owed one. Until those with a gate are done, no offset is committed.
+    /// The previous owner may have written, and even committed, changes without distributing them. So every geoshard is
+    /// distributed once; until the gated ones are done, no offset is committed.
     pub(super) fn distribute_all(&mut self) {
         let live = self.acting.live();
         let shards = live.iter().flat_map(|map| map.shards());
@@ -42,7 +42,7 @@ impl Task {
         self.distribute(&changes);
     }
 
-    /// The changes of a batch are in the index: to be called before anything is published that rests on it.
+    /// Requests distribution for a batch's indexed changes. Call before publishing a watermark that covers them.
     pub(super) fn distribute(&mut self, changes: &BTreeMap<ShardId, Change>) {
         let watermark = self.ledger.watermark();
         let Some(Distributions { subscription, holds, .. }) = &mut self.distributions else { return };
@@ -59,7 +59,7 @@ impl Task {
             let is_full = of_key.len() >= MAX_HOLDS;
             match of_key.back_mut() {
                 Some((last_ticket, held)) if is_full => {
-                    // Both at the lower one.
+                    // Merge both at the lower offset.
                     let lower = offset.min(*held);
                     gate.release(offset);
                     gate.release(*held);
@@ -71,7 +71,7 @@ impl Task {
         }
     }
 
-    /// Distributions were run, or given up.
+    /// Distributions have run or were abandoned.
     pub(super) fn released(&mut self, released: &Released) {
         let Some(Distributions { holds, .. }) = &mut self.distributions else { return };
         let Some(of_key) = holds.get_mut(&released.key) else { return };
@@ -83,7 +83,7 @@ impl Task {
         }
     }
 
-    /// While the partition is about to go, nothing waits for company: not now, and not what the last batch adds.
+    /// While the partition is ending, its distributions run without delay, including those of the last batch.
     pub(super) fn flush_before_leaving(&mut self, mode: Mode) {
         if mode != Mode::Run
             && !self.gates.are_open()

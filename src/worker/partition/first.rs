@@ -1,4 +1,4 @@
-//! How a partition begins: at its first record, if that is where it left off. And what else its offsets say.
+//! Where a partition starts reading, and the checks on its offsets.
 
 use super::{Mode, Task};
 use crate::base::position::Position;
@@ -8,16 +8,16 @@ use crate::support::config::LostRecords;
 use crate::support::telemetry::events::RecordsLost;
 use crate::worker::record::Record;
 
-/// Where a partition begins.
+/// The first position read.
 pub(super) enum First {
-    /// With a record.
+    /// A record.
     Record(Record),
-    /// It has no record yet, but offsets that are none, up to this one.
+    /// No record yet; the offsets below this end are not records.
     End(i64),
 }
 
 impl First {
-    /// The first offset that is known to be reached.
+    /// The first offset known to be reached.
     pub(super) fn offset(&self) -> i64 {
         match self {
             Self::Record(record) => record.offset,
@@ -27,12 +27,12 @@ impl First {
 }
 
 impl Task {
-    /// Waits for the first record, so that an idle partition costs no read of the meta index.
-    /// The maps are followed meanwhile: whoever changes them waits for every partition. No record is taken before they are
-    /// known: its targets would be those of the configured map, which may be another one.
+    /// Waits for the first record, so that an idle partition never reads the meta index. Follows map changes meanwhile,
+    /// since a change waits for every partition. Takes no record before the maps are known: its targets would come from
+    /// the configured map, which may be outdated.
     pub(super) async fn first(&mut self) -> Option<First> {
-        // Asked for here and not with the assignment: a look that began before `assigned_at` would not count, and the next one
-        // comes only after its interval.
+        // Requested here and not at assignment: a look that began before `assigned_at` does not count, and the next one
+        // would come only after the interval.
         self.topic.look_again();
         loop {
             if *self.partition.mode.borrow_and_update() != Mode::Run {
@@ -46,13 +46,13 @@ impl Task {
                 return None;
             }
             self.follow_maps();
-            // A record of another topic, or of a key that was in another partition, would be taken for what it is not.
+            // Otherwise a record of a re-created topic, or of a key that changed partition, would be misread.
             let may_take = self.maps.is_known() && self.topic.has_looked_since(self.assigned_at);
             if let Some(end) = end.filter(|_| may_take) {
                 return Some(First::End(end));
             }
             tokio::select! {
-                // Not by chance, here and elsewhere: what happened must be possible to replay.
+                // Biased, here and elsewhere, so that runs can be replayed.
                 biased;
                 changed = self.partition.mode.changed() => if changed.is_err() { return None },
                 () = self.claim.changed() => {}
@@ -64,7 +64,7 @@ impl Task {
         }
     }
 
-    /// Compares where reading starts with what was committed before (see [`crate::io::meta`]).
+    /// Compares the starting offset with the offset committed before (see [`crate::io::meta`]).
     pub(super) async fn may_start_at(&mut self, offset: i64) -> bool {
         let bench = self.partition.bench.clone();
         let number = self.partition.number;
@@ -76,9 +76,9 @@ impl Task {
         loop {
             let lease = self.lease();
             let remembered = tokio::select! {
-                // An answer first would be fatal: past its end a lease gives none without ever waiting.
+                // An answer polled first would be fatal: an expired lease fails without waiting.
                 biased;
-                // Nothing is dirty yet, so whatever else is wanted now is done by ending.
+                // Nothing is dirty yet, so ending satisfies every other mode.
                 _ = self.partition.mode.changed() => return false,
                 remembered = bench.memory.watermark(number, &lease) => remembered,
             };
@@ -95,7 +95,7 @@ impl Task {
                         if offset != remembered.offset {
                             self.note_gap();
                         }
-                        // Committed by now, and perhaps more.
+                        // At least this is committed by now.
                         self.committed_before = Position::new(remembered.epoch, remembered.offset)
                             .unwrap_or(self.committed_before);
                         return true;
@@ -118,8 +118,8 @@ impl Task {
         }
     }
 
-    /// Whether records after what is remembered as committed are gone, and that stops the partition. The poll thread
-    /// finds it by what is committed; this is for a group whose offsets have expired.
+    /// Stops the partition if records after the remembered commit are gone. The poll thread detects this from committed
+    /// offsets; this check covers a group whose offsets have expired.
     fn is_lost_since(&mut self, remembered: Watermark) -> bool {
         let bench = self.partition.bench.clone();
         let Some(first) = self.known.borrow().first.filter(|_| remembered.epoch == bench.epoch) else {
@@ -135,7 +135,7 @@ impl Task {
         !accepted
     }
 
-    /// Takes note of offsets that are no records at the end of what was read, and stops if what comes next cannot be read.
+    /// Passes offsets at the end that are not records; stops if the partition cannot be read further.
     pub(super) fn follow_offsets(&mut self) {
         if let Some(end) = self.all_is_read_to()
             && self.ledger.next_offset().is_none_or(|next| next < end)
@@ -145,7 +145,7 @@ impl Task {
         }
     }
 
-    /// The offset up to which everything was taken, as far as the poll thread has said so.
+    /// The offset up to which everything was taken, as reported by the poll thread.
     fn all_is_read_to(&mut self) -> Option<i64> {
         let known = *self.known.borrow_and_update();
         if let Some(trouble) = known.trouble
@@ -153,12 +153,12 @@ impl Task {
         {
             self.stop(Some(trouble.offset()), &trouble.to_string());
         }
-        // Asked for after that: what is below is in the queue, or was taken.
+        // Checked after `read_to`: records below it are queued or taken.
         let all_is_taken = self.partition.records.is_empty() && self.held_back.is_none() && !self.stopped;
         known.read_to.filter(|_| all_is_taken)
     }
 
-    /// A stopped partition holds its place until it is revoked or the worker ends.
+    /// A stopped partition stays assigned until it is revoked or the worker ends.
     pub(super) async fn wait_for_revocation(&mut self) {
         while *self.partition.mode.borrow_and_update() == Mode::Run {
             if self.partition.mode.changed().await.is_err() {

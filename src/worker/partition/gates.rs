@@ -1,8 +1,8 @@
-//! What else has to be done, beyond the index, before an offset may be committed.
+//! Work beyond the index that must finish before an offset may be committed.
 //!
-//! The ledger says up to where the index is right. Whatever must follow a write and may not be lost in a crash has a
-//! [`Gate`] here: it is held where the ledger settles the write, in the same step, before anything is published, and
-//! released once the work was acknowledged. The lowest offset held by any gate holds back what is published.
+//! The ledger knows up to where the index is right. Work that must follow a write and survive a crash has a [`Gate`]:
+//! it is held in the step in which the ledger settles the write, before anything is published, and released once the
+//! work is acknowledged. The lowest held offset limits the published watermark.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ pub struct CommitBarrier {
 }
 
 impl CommitBarrier {
-    /// The offset that may be committed, where the index is right up to `done`; `None` while none may.
+    /// The offset that may be committed if the index is right up to `done`; `None` if none may.
     pub fn hold_back(&self, done: i64) -> Option<i64> {
         let lowest = self.all().into_iter().filter_map(Gate::lowest).fold(done, i64::min);
         (lowest != Gate::ANY).then_some(lowest)
     }
 
-    /// Whether nothing is held. A partition ends only then, if it is given the time.
+    /// Whether nothing is held. A partition ends only then, if time allows.
     pub fn are_open(&self) -> bool {
         self.all().into_iter().all(|gate| gate.lowest().is_none())
     }
@@ -30,24 +30,24 @@ impl CommitBarrier {
     }
 }
 
-/// Offsets whose writes are in the index, but something that must follow them was not acknowledged.
+/// Offsets whose writes are in the index but whose follow-up work is not acknowledged.
 #[derive(Debug, Default)]
 pub struct Gate {
-    /// How often each is held.
+    /// Number of holds per offset.
     held: BTreeMap<i64, usize>,
 }
 
 impl Gate {
-    /// Held as an offset: none at all may be committed.
+    /// Hold on this offset to forbid every commit.
     pub const ANY: i64 = i64::MIN;
 
-    /// From now on the watermark does not pass `offset`. It must not be below what was published: hold it when its entry
-    /// is settled, and not later.
+    /// Keeps the watermark at or below `offset`. Call when its entry is settled: a hold below the published watermark
+    /// is too late.
     pub fn hold(&mut self, offset: i64) {
         *self.held.entry(offset).or_default() += 1;
     }
 
-    /// Takes back one [`Gate::hold`] of this offset.
+    /// Undoes one [`Gate::hold`] of this offset.
     pub fn release(&mut self, offset: i64) {
         if let Some(times) = self.held.get_mut(&offset) {
             *times -= 1;
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lowest_offset_that_is_held_holds_the_watermark_until_it_is_released_as_often() {
+    fn lowest_held_offset_limits_the_watermark_until_all_holds_are_released() {
         let mut gates = CommitBarrier::default();
         assert_eq!(gates.hold_back(7), Some(7));
         assert!(gates.are_open());
@@ -75,7 +75,7 @@ mod tests {
             gates.distribution.hold(offset);
         }
         assert_eq!(gates.hold_back(7), Some(3));
-        assert_eq!(gates.hold_back(2), Some(2), "the index is right up to there only");
+        assert_eq!(gates.hold_back(2), Some(2), "the index is right only up to 2");
         gates.distribution.release(3);
         assert_eq!(gates.hold_back(7), Some(3), "held twice");
         gates.distribution.release(3);

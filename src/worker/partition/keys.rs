@@ -1,17 +1,17 @@
-//! Whether the keys of the partition are where `kafka.partitioner` puts them: what geofold writes into the topic would go to other
-//! partitions otherwise.
+//! Checks that the keys of the partition are where `kafka.partitioner` puts them; otherwise records that geofold
+//! produces would go to other partitions.
 
 use super::Task;
 use crate::io::kafka::partitioner::{OtherPartitioner, Verdict};
 
 impl Task {
-    /// Takes in the key of a record that was read; tells if another partitioner explains where the keys are.
+    /// Adds the key of a record; returns another partitioner if that one explains the sample.
     pub(super) fn other_partitioner(&mut self, key: Option<&[u8]>) -> Option<OtherPartitioner> {
         let sample = self.sample.as_mut()?;
         let bench = &self.partition.bench;
         let before = sample.len();
         sample.add(key?, self.partition.number, bench.partitions);
-        // Seldom: the more keys, the surer.
+        // Checked at powers of two only: more keys give more certainty.
         if sample.len() == before || !sample.len().is_power_of_two() {
             return None;
         }

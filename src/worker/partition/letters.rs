@@ -1,4 +1,4 @@
-//! What a partition sends to the dead-letter topic. The ledger holds the watermark until a letter is acknowledged.
+//! Dead letters of a partition. The ledger holds the watermark until a letter is acknowledged.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::worker::dead_letter::{DeadLetterSink, Letter, Origin};
 use crate::worker::ledger::Undeliverable;
 use crate::worker::record::Record;
 
-/// What the acknowledged dead letters were about.
+/// The subject of an acknowledged dead letter.
 pub(super) struct Delivered {
     first_offset: i64,
     last_offset: i64,
@@ -26,11 +26,11 @@ pub(super) struct Delivered {
 }
 
 impl Task {
-    /// A record that cannot be decoded.
+    /// Dead-letters a record that cannot be decoded.
     pub(super) fn refuse(&mut self, record: Record, bad: &BadRecord) {
         let (offset, bytes) = (record.offset, record.bytes());
         let Some(dead_letters) = self.partition.bench.dead_letters.clone() else {
-            // The record stays unread for good: its offset holds the watermark.
+            // The record is never handled: its offset holds the watermark.
             self.ledger.dead_letter_queued(offset);
             return self
                 .stop(Some(offset), &format!("bad record, and no dead-letter topic configured: {bad}"));
@@ -98,7 +98,7 @@ impl Task {
         }
     }
 
-    /// The letter of one record, as it was in the topic.
+    /// The dead letter of one record, as it was in the topic.
     fn letter_of(&self, record: &Record, refusal: &Refusal, stage: &'static str) -> Letter {
         let Record { offset, key, value, headers } = record.clone();
         Letter {
@@ -117,7 +117,7 @@ impl Task {
         }
     }
 
-    /// Sends letters about records from `first` to `last`; what was said comes back as [`Delivered`].
+    /// Sends dead letters about the records from `first` to `last`; the outcome arrives as [`Delivered`].
     pub(super) fn deliver(
         &mut self,
         dead_letters: Arc<dyn DeadLetterSink>,

@@ -1,4 +1,4 @@
-//! By which maps a partition acts, and that whoever changes them knows it (protocol, "Changing the map").
+//! The maps a partition acts by, and their confirmation (protocol, "Changing the map").
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use super::{Promise, Task};
 use crate::io::maps::MapsRecord;
 
 impl Task {
-    /// Acts by the maps as they are known now, as soon as no batch is under way that began under earlier ones, and has
-    /// that confirmed (protocol, "Changing the map").
+    /// Switches to the latest known maps once no batch begun under earlier ones is in flight, and has the switch
+    /// confirmed (protocol, "Changing the map").
     pub(super) fn follow_maps(&mut self) {
         let known = self.maps.record();
         if self.desk.is_some() && known.generation != self.acting.generation {
@@ -40,8 +40,8 @@ impl Task {
         self.acting.floor_of(self.partition.number, self.partition.bench.epoch)
     }
 
-    /// Whether a batch may be sent: what is known of the maps is recent, and so is that the partition is claimed by this owner,
-    /// which acts by them.
+    /// Whether a batch may be sent: the known maps are recent, and so is the confirmation of the claim by an owner
+    /// acting by them.
     pub(super) fn may_send(&self) -> bool {
         let generation = self.acting.generation;
         self.maps.is_fresh()

@@ -1,19 +1,19 @@
-//! One partition's task: decode, fold, one batch in flight, settle, publish the watermark. A room of its own: nothing
-//! here is shared with other partitions but the permits and the budget.
+//! One partition's task: decode, fold, one batch in flight, settle, publish the watermark. Partitions share
+//! nothing but the permits and the budget.
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | `first.rs` | where reading may start |
 //! | `keys.rs` | whether its keys are where `kafka.partitioner` puts them |
-//! | `maps.rs` | by which maps it acts |
-//! | `claim.rs` | that it is still this worker's, and what earlier owners may still do |
-//! | `letters.rs` | what goes to the dead-letter topic |
-//! | `refeed.rs` | what it asks the source of truth |
-//! | `reread.rs` | records of a refused fold, which are tried one by one |
+//! | `maps.rs` | the maps it acts by |
+//! | `claim.rs` | the partition's claim and the remaining power of earlier owners |
+//! | `letters.rs` | dead letters |
+//! | `refeed.rs` | requests to the source of truth |
+//! | `reread.rs` | records of a refused fold, retried one by one |
 //! | `core/schemas/mod.rs` | a record that lacks a schema |
-//! | `distributions.rs` | what it asks the distributor for, and waits for |
-//! | `gates.rs` | what else must be done before an offset may be committed |
-//! | `tally.rs` | what is told whoever counts, and that it is told before |
+//! | `distributions.rs` | requested distributions |
+//! | `gates.rs` | other work that must finish before a commit |
+//! | `tally.rs` | increments, and the commits that wait for them |
 
 mod claim;
 mod distributions;
@@ -83,74 +83,74 @@ use crate::worker::drive::run;
 use crate::worker::refeed::{FetchResponse, SourceFetcher};
 use crate::worker::visibility::{Seen, Subscription, Visibility};
 
-/// Records taken from the queue in one go, before the batch in flight gets its turn again.
+/// Records taken from the queue in one go before the batch in flight is polled again.
 const RECORDS_AT_ONCE: usize = 512;
 
-/// How long old copies whose time has come wait for company, at most.
+/// Maximum time that due sweeps wait to be batched.
 const LONGEST_SWEEP_LINGER: Duration = Duration::from_secs(1);
 
-/// How often gauges are brought up to date.
+/// Interval between gauge updates.
 const GAUGE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Everything that all partition tasks of a worker need.
+/// Shared dependencies of all partition tasks of a worker.
 pub struct WorkerContext {
     /// The topic's name.
     pub topic: Arc<str>,
     /// The configured epoch.
     pub epoch: Epoch,
-    /// How many partitions the topic had when the worker started.
+    /// The topic's partition count when the worker started.
     pub partitions: i32,
-    /// Where producers put a key.
+    /// The producers' partitioner.
     pub partitioner: Partitioner,
-    /// What follows when the topic no longer has records that were not read yet.
+    /// Policy for records deleted from the topic before they were read.
     pub lost_records: LostRecords,
-    /// Whether it is still that topic.
+    /// Reports whether the topic was re-created or repartitioned.
     pub topic_reader: TopicReader,
     /// Batching limits at startup. Only `deadline` stays fixed; the rest may be reloaded.
     pub batching: Batching,
     /// The limits in force.
     pub limits: LimitsReader,
-    /// From record to write.
+    /// Decodes records into writes.
     pub decoder: Decoder,
-    /// Where schemas are; `None` if no record needs one.
+    /// The schema registry; `None` if no record needs one.
     pub registry: Option<Registry>,
-    /// How documents are placed; by which map, `maps` tells.
+    /// Placement rules; `maps` supplies the map.
     pub rules: Rules,
-    /// Which maps are in force.
+    /// The maps in force.
     pub maps: MapsReader,
     /// Claims partitions.
     pub claims: Claims,
-    /// The way to Elasticsearch.
+    /// Sends requests to Elasticsearch.
     pub rounds: RequestSender,
-    /// How many batches may be under way at once.
+    /// Limits batches in flight.
     pub turns: Arc<Semaphore>,
-    /// What is promised of documents that move.
+    /// Guarantees for documents that move.
     pub moves: Moves,
     /// When searches find what was written.
     pub visibility: Arc<Visibility>,
-    /// What is remembered of topic and partitions.
+    /// Remembered state of the topic and its partitions.
     pub memory: Memory,
-    /// The way to the source of truth, if there is one.
+    /// The source of truth, if configured.
     pub refeed: Option<SourceFetcher>,
-    /// What must follow a change of a geoshard, if anything is configured.
+    /// Work that must follow a change of a geoshard, if configured.
     pub distributor: Option<Arc<Distributor>>,
-    /// Where records of refused folds are read again; `None`: such a fold is a dead letter as one.
+    /// Reads records of refused folds again; `None`: such a fold becomes one dead letter.
     pub reread: Option<Arc<dyn Reread>>,
-    /// The way to the dead-letter topic; `None` stops a partition at its first bad record.
+    /// The dead-letter topic; `None` stops a partition at its first bad record.
     pub dead_letters: Option<Arc<dyn DeadLetterSink>>,
-    /// Where changes of the counts go; `None` if nothing is counted.
+    /// Publishes count increments; `None` if nothing is counted.
     pub counting: Option<Arc<Counting>>,
     /// Pause between attempts that made no progress.
     pub retry: RetryPolicy,
-    /// Where spans go.
+    /// Trace exporter.
     pub traces: Traces,
-    /// Boot time.
+    /// Boot-time clock.
     pub clock: Arc<dyn Clock>,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// Where a stopped partition shows.
+    /// Reports stopped partitions.
     pub health: Arc<Health>,
-    /// Where a reason to stop the whole worker goes.
+    /// Receives the errors that stop the worker.
     pub fatal: mpsc::UnboundedSender<Halt>,
 }
 
@@ -159,24 +159,24 @@ pub struct WorkerContext {
 pub enum Mode {
     /// Read and write.
     Run,
-    /// The worker stops: take no more records, write all that is dirty, then end.
+    /// The worker stops: take no more records, write everything dirty, then end.
     Drain,
     /// The partition is revoked: finish the batch in flight, then end.
     FinishBatch,
 }
 
-/// What the poll thread knows of a partition's offsets, beyond its records.
+/// Offset information from the poll thread, beyond the records.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Known {
-    /// Everything below was handed over, or is no record: a transaction's marker, or taken by compaction.
+    /// Every offset below was handed over or is not a record (transaction marker, compacted).
     pub read_to: Option<i64>,
-    /// The partition's first offset, if nothing of it was committed.
+    /// The partition's first offset, if nothing is committed.
     pub first: Option<i64>,
-    /// Why it cannot be read on.
+    /// Why reading cannot continue.
     pub trouble: Option<Trouble>,
 }
 
-/// What a partition task tells the poll thread, and is told.
+/// State shared by a partition task and the poll thread.
 #[derive(Debug)]
 pub struct Published {
     known: watch::Sender<Known>,
@@ -200,7 +200,7 @@ impl Published {
 
     /// The offset that may be committed.
     pub fn watermark(&self) -> Option<i64> {
-        // Acquire: whoever sees the watermark may also rely on the acknowledgements that it stands for.
+        // Acquire: a reader of the watermark also relies on the acknowledgements behind it.
         let offset = self.watermark.load(Ordering::Acquire);
         (offset != Self::NONE).then_some(offset)
     }
@@ -216,18 +216,18 @@ impl Published {
         (offset != Self::NONE).then_some(offset)
     }
 
-    /// Changes what is known of the offsets. Of [`Known::read_to`] after all records below it are in the task's queue.
+    /// Updates the offset information. Set [`Known::read_to`] only after all records below it are queued.
     pub fn tell(&self, change: impl FnOnce(&mut Known)) {
         self.known.send_modify(change);
     }
 
-    /// Whether the task has ended: it will do nothing more.
+    /// Whether the task has ended.
     pub fn drained(&self) -> bool {
         self.drained.load(Ordering::Acquire)
     }
 }
 
-/// The name under which a stopped partition shows in [`Health`].
+/// The name of a stopped partition in [`Health`].
 pub fn stopped_part(partition: i32) -> String {
     format!("partition {partition}")
 }
@@ -242,21 +242,21 @@ fn show_stopped(bench: &WorkerContext, partition: i32, offset: Option<i64>, reas
 
 /// One partition's task, before it runs.
 pub struct Partition {
-    /// Its number.
+    /// The partition number.
     pub number: i32,
-    /// What all tasks share.
+    /// Shared by all tasks.
     pub bench: Arc<WorkerContext>,
     /// Its records.
     pub records: mpsc::Receiver<Record>,
-    /// What to do.
+    /// The current instruction.
     pub mode: watch::Receiver<Mode>,
-    /// Ends it at once; whatever is under way is harmless by version.
+    /// Ends the task at once; versions make anything in flight harmless.
     pub cancel: CancellationToken,
     /// Bytes held.
     pub meter: Arc<Meter>,
-    /// What the poll thread may know.
+    /// State visible to the poll thread.
     pub published: Arc<Published>,
-    /// How many placements it may cache.
+    /// The partition's share of the placement cache.
     pub cache_share: Arc<CacheShare>,
     /// Its counters.
     pub metrics: PartitionMetrics,
@@ -277,7 +277,7 @@ impl Partition {
         let ended = tokio::select! {
             biased;
             () = cancel.cancelled() => Ok(()),
-            // Without this a panic would leave a partition that nobody works on, and nobody would know.
+            // Without this, a panic would leave the partition silently unprocessed.
             ended = AssertUnwindSafe(task.run()).catch_unwind() => ended,
         };
         match ended {
@@ -285,7 +285,7 @@ impl Partition {
             Ok(()) if !cancel.is_cancelled() => task.leave_claim(),
             Ok(()) => {}
         }
-        // Whatever is left is read again by the next owner.
+        // The next owner reads the rest again.
         task.partition.meter.set_folded(0);
         task.partition.published.drained.store(true, Ordering::Release);
     }
@@ -296,68 +296,68 @@ struct Task {
     ledger: Ledger,
     gates: CommitBarrier,
     distributions: Option<Distributions>,
-    /// What searches have to find before old copies go.
+    /// What searches must find before old copies are deleted.
     visibility: Subscription,
-    /// There while no batch is in flight.
+    /// `None` while a batch is in flight.
     desk: Option<MoverState>,
     batch: Batch,
-    /// As they were when the last batch ended, or later.
+    /// The limits of the last batch's end, or later ones.
     batching: Batching,
     requests: rounds::Limits,
     limits: LimitsReader,
-    /// Nothing is handed out before it has come.
+    /// Nothing is handed out before this is granted.
     turn: BatchPermit,
-    /// Wakes when the record of the maps was read again.
+    /// Wakes when the maps record was read again.
     maps: MapsReader,
-    /// The record that the task acts by.
+    /// The maps record the task acts by.
     acting: Arc<MapsRecord>,
-    /// The partition's claim, which also tells by which maps the task acts.
+    /// The partition's claim; it also carries the maps the task acts by.
     claim: Claimed,
-    /// What the poll thread knows of the offsets.
+    /// Offset information from the poll thread.
     known: watch::Receiver<Known>,
     ownership: Ownership,
     batch_size: u32,
     deliveries: FuturesUnordered<BoxFuture<'static, Delivered>>,
-    /// Records of refused folds that are read again.
+    /// Records of refused folds that are being read again.
     rereading: FuturesUnordered<BoxFuture<'static, reread::Came>>,
-    /// What the letters under way hold.
+    /// Bytes held by dead letters in flight.
     letter_bytes: usize,
     /// The schemas of its records.
     schemas: Schemas,
-    /// The record that was read last, and lacks a schema.
+    /// The last record read, if it lacks a schema.
     held_back: Option<Record>,
-    /// Asks for that schema.
+    /// The pending schema request.
     asking: Asking,
-    /// Where answers of the source come from.
+    /// Answers of the source.
     answers: mpsc::UnboundedReceiver<FetchResponse>,
-    /// Goes with each question.
+    /// Handed out with each request to the source.
     asked: mpsc::UnboundedSender<FetchResponse>,
     delays: Delays,
-    /// No batch before this: the last one made no progress.
+    /// Earliest start of the next batch after one without progress.
     not_before: Option<TokioInstant>,
-    /// When entries that came back from the last batch are due again.
+    /// When returned entries are due again.
     again_at: Option<TokioInstant>,
     tally: Option<Tally>,
-    /// The increment under way.
+    /// The increment in flight.
     sending: Sending,
-    /// Committed when the partition was assigned, as far as is known.
+    /// The committed position at assignment, if known.
     committed_before: Position,
     stopped: bool,
-    /// Wakes when the topic was looked at again.
+    /// Wakes when the topic was checked again.
     topic: TopicReader,
-    /// Positions of what is dirty may mean nothing any more: nothing is sent or published.
+    /// Positions of dirty entries may be meaningless: nothing is sent or published.
     frozen: bool,
     /// When the partition was assigned.
     assigned_at: Instant,
-    /// Offsets are missing between what was committed and what was read: taken by compaction, or transaction markers.
+    /// Offsets are missing between the committed and the read ones (compaction or transaction markers).
     saw_gap: bool,
-    /// The first keys that were read, until they are enough.
+    /// The first keys read, until the sample is large enough.
     sample: Option<Sample>,
     /// Offset and digest of the last record read.
     last_read: Option<(i64, u64)>,
-    /// When the loop last turned. Once there was a record, it turns at least with every tick of the gauges.
+    /// Last iteration of the loop; after the first record at least one per gauge tick.
     last_turn: Instant,
-    /// What the cache holds may be out of date beyond what versions mend.
+    /// Cached placements may be outdated beyond what versions protect against.
     is_cache_doubtful: bool,
     traces: PartitionTraces,
     metrics: PartitionMetrics,
@@ -428,7 +428,7 @@ impl Task {
     async fn run(&mut self) {
         let Some(first) = self.first().await else { return };
         if !self.may_start_at(first.offset()).await {
-            // The partition may be stopped for long, and other partitions need the memory.
+            // The partition may be stopped for a long time while others need the memory.
             if let First::Record(record) = first {
                 self.partition.meter.dequeued(record.bytes());
             }
@@ -439,7 +439,7 @@ impl Task {
             First::Record(record) => self.take(record),
             First::End(offset) => self.ledger.read_up_to(offset),
         }
-        // Until here it waited for a record, and nothing ticked.
+        // Nothing ticked while the task waited for the first record.
         self.last_turn = self.now();
         let mut gauges = tokio::time::interval(GAUGE_INTERVAL);
         gauges.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -463,7 +463,7 @@ impl Task {
             let batch_due_at = if self.turn.is_waiting() { None } else { self.batch_due_at(mode) };
             let wake_at = [batch_due_at, self.increment_due_at(mode)].into_iter().flatten().min();
             tokio::select! {
-                // What is rare and what ends something comes first: records may never pause.
+                // Rare and terminating events come first: the stream of records may never pause.
                 biased;
                 changed = self.partition.mode.changed() => {
                     if changed.is_err() { return; }
@@ -492,7 +492,8 @@ impl Task {
         }
     }
 
-    /// Between two batches, acts by the limits in force. Not in the middle of one: what was handed out is sent as it was meant.
+    /// Applies the current limits between two batches. Never during one: a batch is sent under the limits it was made
+    /// with.
     fn follow_limits(&mut self) {
         if self.desk.is_some()
             && let Some(limits) = limits::newer(&mut self.limits)
@@ -501,7 +502,7 @@ impl Task {
         }
     }
 
-    /// Between two batches, keeps the cache to the partition's share of what the worker may cache.
+    /// Trims the cache to the partition's share between two batches.
     fn follow_cache_share(&mut self) {
         let share = self.partition.cache_share.of_one();
         if let Some(desk) = &mut self.desk
@@ -519,10 +520,10 @@ impl Task {
         match mode {
             Mode::Run => false,
             Mode::FinishBatch => is_quiet,
-            // What is parked waits for records that a stopping worker will not read.
+            // Parked entries wait for records that a stopping worker will not read.
             Mode::Drain => {
                 let can_do_no_more = self.is_halted() || self.ownership.is_lost || self.frozen;
-                // Nor is what waits until searches find it waited for: the next owner goes on with that.
+                // Nor are sweeps awaited: the next owner continues them.
                 let has_work =
                     self.ledger.has_work() || self.has_clears() || self.ledger.has_due_sweeps(self.now());
                 is_quiet && (can_do_no_more || !has_work)
@@ -530,7 +531,7 @@ impl Task {
         }
     }
 
-    /// Whether placements wait to say that their leftovers are gone.
+    /// Whether clears are pending.
     fn has_clears(&self) -> bool {
         self.desk.as_ref().is_some_and(|desk| !desk.clears.is_empty())
     }
@@ -552,8 +553,8 @@ impl Task {
         let cost = record.bytes();
         let read = Some((record.offset, record.digest()));
         if read == self.last_read {
-            // A rebalance makes librdkafka go back to the position that it last noted, on another thread than the one that
-            // is just handed a record. Nothing is wrong with the offsets then: it is the same record.
+            // On a rebalance librdkafka returns to its last stored position while another thread hands out the record.
+            // The offsets are fine: it is the same record.
             tracing::debug!(partition = self.partition.number, offset = record.offset, "read twice in a row");
             return self.partition.meter.dequeued(cost);
         }
@@ -580,7 +581,7 @@ impl Task {
         self.decode(record);
     }
 
-    /// Takes in what a record asks for, or what is wrong with it; holds it back if neither can be said yet.
+    /// Decodes a record into its write or its defect; holds it back while its schema is unknown.
     fn decode(&mut self, record: Record) {
         let cost = record.bytes();
         let raw = RawRecord {
@@ -603,7 +604,7 @@ impl Task {
         self.count_held();
     }
 
-    /// Offsets are missing. Told once in an assignment.
+    /// Reports missing offsets, once per assignment.
     fn note_gap(&mut self) {
         if !std::mem::replace(&mut self.saw_gap, true) && self.tally.is_some() {
             GapWhileCounting { partition: self.partition.number }.emit(&self.partition.bench.metrics);
@@ -645,7 +646,7 @@ impl Task {
         self.batch = batch.boxed().fuse();
     }
 
-    /// When the next batch may start, as far as is known now; `None` while only an event can tell.
+    /// When the next batch may start; `None` if only an event can tell.
     fn batch_due_at(&self, mode: Mode) -> Option<TokioInstant> {
         // No desk: a batch is in flight, or the worker is halted.
         if self.desk.is_none() || mode == Mode::FinishBatch || self.frozen || !self.may_send() {
@@ -661,15 +662,16 @@ impl Task {
         let at_once = (mode == Mode::Drain && has_due_work())
             || pending >= batching.max_documents
             || (pending > 0 && self.ledger.bytes() >= batching.max_bytes)
-            // Nothing comes that they could wait for: without this, as much as `memory.total` would be written per linger.
+            // At the memory limit no further records can come. Without this, only `memory.total` would be written per
+            // linger.
             || (pending > 0 && self.partition.meter.is_enough(self.ledger.bytes()))
-            // Nothing comes that the clears could ride on.
+            // No batch follows that could carry the clears.
             || (pending == 0 && self.has_clears() && self.partition.records.is_empty());
         let now = TokioInstant::now();
         // Partitions flush on a shared tick so that small writes can be coalesced (`elastic::rounds::BulkCoalescer`).
         let leaves_at = |since: Instant| now + since.next_of(batching.linger).since(self.now());
         let lingered = self.ledger.pending_since().map(leaves_at);
-        // Offsets wait for old copies, so these do not wait for company for as long as may be configured.
+        // Sweeps hold the watermark, so they wait less than a long configured linger.
         let moment = batching.linger.min(LONGEST_SWEEP_LINGER);
         let swept = self.ledger.next_sweep().map(|due| now + due.next_of(moment).since(self.now()));
         let unanswered = self.again_at.filter(|_| self.ledger.has_unanswered());
@@ -705,7 +707,7 @@ impl Task {
             // If other entries make progress, wait a linger before retrying, so that one stuck entry does not shrink every batch.
             let pause = if goes_on { self.batching.linger } else { self.delays.next(None) };
             self.again_at = Some(TokioInstant::now() + pause);
-            // Without answers nothing else would go through either.
+            // Elasticsearch does not answer: other requests would fail, too.
             let is_unanswered = settlement.again.contains_key(mover::UNANSWERED);
             self.not_before = self.again_at.filter(|_| is_unanswered && !goes_on);
         }
@@ -716,7 +718,7 @@ impl Task {
         self.count_held();
     }
 
-    /// Searches find what was moved to a geoshard: old copies go once those are over that had asked it before.
+    /// Searches find documents moved to a geoshard: once older searches have ended, old copies are deleted.
     fn seen(&mut self, seen: &Seen) {
         let due = self.now() + self.partition.bench.moves.search_grace;
         self.ledger.seen(&seen.shard, seen.ticket, due);
@@ -790,7 +792,7 @@ impl Task {
         self.update_tally_gauges();
     }
 
-    /// Takes no more records; what was taken before is still written. The first reason stays.
+    /// Stops reading; records already taken are still written. The first reason stays.
     fn stop(&mut self, offset: Option<i64>, reason: &str) {
         self.close_queue();
         if std::mem::replace(&mut self.stopped, true) {
@@ -799,8 +801,7 @@ impl Task {
         show_stopped(&self.partition.bench, self.partition.number, offset, reason);
     }
 
-    /// Stops for good if the topic is another one by now, or has other partitions: neither what was read nor what is
-    /// committed has the meaning that it had.
+    /// Stops for good if the topic was re-created or repartitioned: read and committed offsets have lost their meaning.
     fn follow_topic(&mut self) {
         if !self.frozen
             && let Some(difference) = self.topic.difference()
@@ -810,20 +811,20 @@ impl Task {
         }
     }
 
-    /// The whole worker must stop.
+    /// Stops the whole worker.
     fn halt(&mut self, halt: Halt) {
         self.close_queue();
         self.stopped = true;
-        // The receiver is gone only when the worker is stopping already.
+        // The receiver is gone only if the worker is stopping already.
         let _ = self.partition.bench.fatal.send(halt);
     }
 
-    /// Elasticsearch refused the worker in a batch, and the desk went with it.
+    /// Whether Elasticsearch refused the worker's credentials during a batch, which consumed the desk.
     fn is_halted(&self) -> bool {
         self.desk.is_none() && self.batch.is_terminated()
     }
 
-    /// What is queued would hold memory that other partitions need; the next owner reads it again.
+    /// Queued records would hold memory that other partitions need; the next owner reads them again.
     fn close_queue(&mut self) {
         self.let_go_of_held_back();
         self.partition.records.close();

@@ -1,21 +1,21 @@
-//! What a partition asks the source of truth. Documents that wait for an answer are out of its batches; the ledger owes them.
+//! Requests of a partition to the source of truth. Documents that wait for an answer are in no batch; the ledger tracks
+//! them.
 
 use super::Task;
 use crate::core::mover::{Refusal, SourceAnswer};
 use crate::worker::refeed::{FetchResponse, Held};
 
-/// Answers taken in one go, before the batch in flight gets its turn again.
+/// Answers taken in one go before the batch in flight is polled again.
 const ANSWERS_AT_ONCE: usize = 512;
 
 impl Task {
-    /// Hands in what a batch could not do without the source.
+    /// Requests the documents that the last batch needs from the source.
     pub(super) fn ask_source(&mut self) {
         for question in self.ledger.take_questions() {
             match &self.partition.bench.refeed {
                 Some(feeder) => feeder.ask(question, self.asked.clone()),
                 None => {
-                    let detail =
-                        "there is no source of truth in the configuration: set [source] (docs/refeed.md)";
+                    let detail = "no source of truth is configured: set [source] (docs/refeed.md)";
                     let refusal = Refusal { reason: "no_source", detail: detail.to_owned() };
                     self.ledger.answered(&question, SourceAnswer::Unusable(refusal), Held::none());
                 }

@@ -1,4 +1,5 @@
-//! Records of a refused fold, read again to be applied one by one. Their document is out of the batches meanwhile; the ledger owes it.
+//! Reads the records of a refused fold again to apply them one by one. Meanwhile their document is in no batch; the
+//! ledger tracks it.
 
 use futures::future::FutureExt;
 
@@ -32,7 +33,7 @@ impl Task {
             records.into_iter().map(|record| Ok((self.decode_again(&id, &record)?, record))).collect()
         });
         let now = self.now();
-        // As if they had been folded with what compaction has kept instead of them.
+        // As if folded with the records that compaction kept.
         let gone = self.ledger.reread(&id, writes, now);
         self.metrics.record_done(Counted::Folded, gone.into());
         self.send_rejected();
@@ -51,9 +52,9 @@ impl Task {
         };
         match self.partition.bench.decoder.decode(raw, &mut self.schemas) {
             Ok(write) if write.id == *id => Ok(write),
-            Ok(_) => Err(format!("offset {offset} has another document now")),
-            Err(Undecoded::Bad(bad)) => Err(format!("offset {offset} cannot be decoded any more: {bad}")),
-            Err(Undecoded::Lacks(_)) => Err(format!("the schema of offset {offset} is not at hand any more")),
+            Ok(_) => Err(format!("offset {offset} now holds another document")),
+            Err(Undecoded::Bad(bad)) => Err(format!("offset {offset} can no longer be decoded: {bad}")),
+            Err(Undecoded::Lacks(_)) => Err(format!("the schema of offset {offset} is no longer available")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A record that lacks a schema: it waits, and all behind it, until the registry has said what it is.
+//! A record without its schema blocks the partition until the registry answers.
 
 use std::sync::Arc;
 
@@ -10,12 +10,11 @@ use crate::io::registry::{Looked, Registry};
 use crate::support::telemetry::events::{SchemaAwaited, SchemaCame};
 use crate::worker::record::Record;
 
-/// The question under way; done while none is.
+/// The pending registry request; terminated while there is none.
 pub(super) type Asking = Fuse<BoxFuture<'static, (SchemaId, Looked)>>;
 
 impl Task {
-    /// Holds `record` back. Nothing is read before it: neither it nor what follows counts as read, so whoever owns the partition
-    /// next reads it again.
+    /// Holds `record` back. Neither it nor any record behind it counts as read, so the next owner reads it again.
     pub(super) fn wait_for_schema(&mut self, record: Record, id: SchemaId) {
         let bench = self.partition.bench.clone();
         let Some(registry) = bench.registry.clone() else {
@@ -29,7 +28,7 @@ impl Task {
         self.asking = ask(bench, registry, self.partition.number, id).boxed().fuse();
     }
 
-    /// Decodes the record that waited once more.
+    /// Decodes the held-back record again.
     pub(super) fn schema_came(&mut self, id: SchemaId, looked: Looked) {
         self.schemas.learn(id, looked);
         if let Some(record) = self.held_back.take() {
@@ -37,7 +36,7 @@ impl Task {
         }
     }
 
-    /// It is not waited for any more.
+    /// Stops waiting for the schema.
     pub(super) fn let_go_of_held_back(&mut self) {
         self.asking = Fuse::terminated();
         if let Some(record) = self.held_back.take() {
@@ -46,7 +45,7 @@ impl Task {
     }
 }
 
-/// Asks until there is an answer. While there is none, the worker is not ready, and says why.
+/// Retries until the registry answers. Meanwhile the worker is not ready and says why.
 async fn ask(
     bench: Arc<WorkerContext>,
     registry: Registry,
@@ -68,14 +67,14 @@ async fn ask(
                     SchemaAwaited { partition, id, trouble: &trouble }.emit();
                     Waiting::new(bench.clone(), partition)
                 });
-                waiting.because(format!("waits for the schema {id}: {trouble}"));
+                waiting.because(format!("waiting for schema {id}: {trouble}"));
                 tokio::time::sleep(delays.next(trouble.retry_after)).await;
             }
         }
     }
 }
 
-/// Shows that a partition waits, until it is dropped: also where the partition goes to another worker meanwhile.
+/// Reports the wait until dropped, also when the partition is reassigned meanwhile.
 struct Waiting {
     bench: Arc<WorkerContext>,
     part: String,

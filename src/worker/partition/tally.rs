@@ -1,4 +1,4 @@
-//! What a partition tells the topic of increments, and that no offset is committed before (docs/tally.md, "Emitting").
+//! The increments of a partition; no offset is committed before its increment (docs/tally.md, "Emitting").
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,23 +14,23 @@ use crate::support::telemetry::tally::PartitionTally;
 use crate::worker::increments::emitter::{Emitter, Names, Source};
 use crate::worker::increments::topic::{IncrementTopic, TooLarge};
 
-/// What all partition tasks of a worker that counts need.
+/// Shared dependencies of the partition tasks of a counting worker.
 pub struct Counting {
-    /// Where increments go.
+    /// The increments topic.
     pub topic: Arc<dyn IncrementTopic>,
-    /// What they are called.
+    /// Names of the counted facets.
     pub names: Arc<Names>,
-    /// How often each partition sends one.
+    /// Interval between a partition's increments.
     pub interval: Duration,
 }
 
-/// Gives how many edges the increment had.
+/// Yields the increment's number of edges.
 pub(super) type Sending = Fuse<BoxFuture<'static, (usize, Result<(), TooLarge>)>>;
 
-/// One partition's part in the counts; there only if anything is counted.
+/// One partition's counting state; only present if anything is counted.
 pub(super) struct Tally {
     counting: Arc<Counting>,
-    /// There once it is known where the partition begins.
+    /// Present once the partition's first offset is known.
     emitter: Option<Emitter>,
     delays: Delays,
     metrics: PartitionTally,
@@ -45,7 +45,7 @@ impl Tally {
 }
 
 impl Task {
-    /// The partition begins at this offset.
+    /// Starts counting at this offset.
     pub(super) fn count_from(&mut self, offset: i64) {
         let now = self.now();
         let Partition { number, bench, .. } = &self.partition;
@@ -56,7 +56,7 @@ impl Task {
         }
     }
 
-    /// Takes what the entries changed that are done now: before the watermark passes them.
+    /// Takes the changes of finished entries, before the watermark passes them.
     pub(super) fn put_edges(&mut self, edges: Vec<Change>) {
         let now = self.now();
         if let Some(emitter) = self.emitter_mut() {
@@ -64,8 +64,8 @@ impl Task {
         }
     }
 
-    /// Where the partition is known to be committed: where it was when it was assigned, or what the broker has acknowledged
-    /// since. No version of a placement from there on may be dropped.
+    /// The committed position: the one at assignment or a later one acknowledged by the broker. Versions of placements
+    /// from there on must not be dropped.
     pub(super) fn committed(&self) -> Position {
         let acknowledged = self.partition.published.committed();
         let acknowledged = acknowledged.and_then(|offset| Position::new(self.partition.bench.epoch, offset));
@@ -88,7 +88,7 @@ impl Task {
         self.sending = sending.boxed().fuse();
     }
 
-    /// When the next increment is due, as far as is known now.
+    /// When the next increment is due.
     pub(super) fn increment_due_at(&self, mode: Mode) -> Option<TokioInstant> {
         if !self.sending.is_terminated() {
             return None;
@@ -120,19 +120,19 @@ impl Task {
         self.count_held();
     }
 
-    /// What may be published of the offset that everything else lets through.
+    /// The part of `offset` that increments allow to be published.
     pub(super) fn let_through(&self, offset: i64) -> i64 {
         self.emitter().map_or(offset, |emitter| emitter.let_through(offset))
     }
 
-    /// Whether whoever counts knows of all that is done.
+    /// Whether all finished work is in acknowledged increments.
     pub(super) fn tally_is_flushed(&self) -> bool {
         let is_told =
             |emitter: &Emitter| self.ledger.watermark().is_none_or(|done| emitter.is_acknowledged(done));
         self.emitter().is_none_or(is_told)
     }
 
-    /// Bytes of edges held.
+    /// Bytes of held edges.
     pub(super) fn edge_bytes(&self) -> usize {
         self.emitter().map_or(0, |emitter| emitter.edges().bytes())
     }

@@ -1,8 +1,8 @@
-//! A batch's turn: how many batches of a worker are under way at once.
+//! Limits the batches that a worker runs at once.
 //!
-//! A batch has until its deadline. Were all partitions' batches begun at once, some hundred of them would spend that time
-//! waiting for one another's requests, and none would come to its end. So a partition waits for its turn first, in the order
-//! of asking, and nothing that it holds is handed out until then.
+//! A batch must end by its deadline. If hundreds of partitions began at once, they would spend that time waiting for
+//! one another's requests, and none would finish. So a partition first waits for a permit, in order of request, and
+//! hands nothing out before.
 
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ impl BatchPermit {
         Self { turns, held: None, waiting: Fuse::terminated() }
     }
 
-    /// Whether it waits: [`BatchPermit::come`] will tell.
+    /// Whether a permit is awaited: [`BatchPermit::come`] returns once it is there.
     pub(super) fn is_waiting(&self) -> bool {
         !self.waiting.is_terminated()
     }
 
-    /// The turn, if it has come; asks for one otherwise. It ends when it is dropped.
+    /// Takes the permit if granted; requests one otherwise. Dropping it returns it.
     pub(super) fn take(&mut self) -> Option<OwnedSemaphorePermit> {
         if !self.is_waiting() && self.held.is_none() {
             self.held = self.turns.clone().try_acquire_owned().ok();
@@ -37,13 +37,13 @@ impl BatchPermit {
         self.held.take()
     }
 
-    /// It is not needed any more.
+    /// Returns the permit or withdraws the request.
     pub(super) fn give_back(&mut self) {
         self.held = None;
         self.waiting = Fuse::terminated();
     }
 
-    /// Waits until the turn that was asked for has come; for ever, if none was.
+    /// Waits until the requested permit is granted; forever if none was requested.
     pub(super) async fn come(&mut self) {
         self.held = (&mut self.waiting).await;
     }

@@ -1,11 +1,11 @@
-//! Who may send for a partition.
+//! Which owner may send for a partition.
 
 use super::*;
 use crate::io::claims::{Claim, Claimed, claim_key};
 use crate::io::elastic::{BulkOp, Elastic, Index, WriteCondition};
 
 impl Rig {
-    /// Another worker takes the partition over; it keeps the claim while it runs.
+    /// Another worker takes the partition over and keeps the claim while it runs.
     async fn rival(&self) -> (Keeper, Claimed) {
         let (keeper, claims) = keeper(&self.elastic, &self.clock, "rival", batching().deadline);
         let claimed = claims.claim(0, 0);
@@ -14,7 +14,7 @@ impl Rig {
         (keeper, claimed)
     }
 
-    /// A worker that knows the maps, with a document in place.
+    /// A worker that knows the maps and has written one document.
     async fn at_work() -> Self {
         let mut rig = Self::following();
         rig.look().await;
@@ -29,13 +29,13 @@ impl Rig {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_sent_before_the_partition_is_claimed_nor_once_that_was_confirmed_too_long_ago() {
+async fn nothing_is_sent_without_a_recently_confirmed_claim() {
     let mut rig = Rig::following();
     rig.elastic.set_faults(|faults| faults.meta_is_blocked = true);
     rig.look().await;
     rig.index(0, "a", 1, 0);
     rig.pass(Duration::from_secs(30)).await;
-    assert_eq!(rig.elastic.ids().len(), 0, "the claim is not there yet");
+    assert_eq!(rig.elastic.ids().len(), 0, "not claimed yet");
     rig.elastic.set_faults(|faults| faults.meta_is_blocked = false);
     rig.until_watermark(1).await;
     for later in 1..=40 {
@@ -55,7 +55,7 @@ async fn nothing_is_sent_before_the_partition_is_claimed_nor_once_that_was_confi
     rig.until_watermark(3).await;
 }
 
-/// What is sent for a partition that another worker has claimed, by one that wakes after an hour.
+/// What a worker suspended for an hour sends after a takeover of its partition.
 async fn sent_after_a_stop() -> (Option<String>, bool) {
     let mut rig = Rig::at_work().await;
     let (_keeper, _claimed) = rig.rival().await;
@@ -67,20 +67,20 @@ async fn sent_after_a_stop() -> (Option<String>, bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_wakes_after_its_partition_was_taken_over_sends_nothing_and_shows_as_stopped() {
+async fn worker_suspended_past_a_takeover_sends_nothing_and_stops() {
     assert_eq!(sent_after_a_stop().await, (Some(document(1, 0)), true));
 }
 
 #[cfg(feature = "sabotage")]
 #[test]
-fn a_worker_that_does_not_ask_for_its_claim_is_found_out() {
+fn sending_without_checking_the_claim_is_caught() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let sent = sabotage::with(Sabotage::ClaimIsNotAsked, || runtime.unwrap().block_on(sent_after_a_stop()));
     assert_eq!(sent.0, Some(document(1, 1)), "the rule that the test above is about");
 }
 
 #[tokio::test(start_paused = true)]
-async fn within_a_deadline_of_a_takeover_the_earlier_owner_knows_of_it() {
+async fn earlier_owner_learns_of_a_takeover_within_a_deadline() {
     let mut rig = Rig::at_work().await;
     let (keeper, _claimed) = rig.rival().await;
     let taken_at = TokioInstant::now();
@@ -94,12 +94,12 @@ async fn within_a_deadline_of_a_takeover_the_earlier_owner_knows_of_it() {
         rig.look().await;
         keeper.look().await;
     }
-    assert_eq!(rig.elastic.document("a"), Some(document(1, 0)), "for as long as the other one is alive");
+    assert_eq!(rig.elastic.document("a"), Some(document(1, 0)), "while the other worker lives");
     assert_eq!(rig.metrics_of_stopped(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_whose_holder_is_silent_is_taken_back_and_nothing_that_was_cached_is_believed() {
+async fn silent_holders_claim_is_taken_back_and_the_cache_dropped() {
     let mut rig = Rig::at_work().await;
     let rival = rig.rival().await;
     rig.pass(Duration::from_secs(25)).await;
@@ -118,7 +118,7 @@ async fn a_claim_whose_holder_is_silent_is_taken_back_and_nothing_that_was_cache
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_stops_does_not_wait_for_a_claim_that_it_has_lost() {
+async fn stopping_worker_does_not_wait_for_a_lost_claim() {
     let mut rig = Rig::at_work().await;
     let (_keeper, _claimed) = rig.rival().await;
     rig.pass(Duration::from_secs(25)).await;
@@ -129,7 +129,7 @@ async fn a_worker_that_stops_does_not_wait_for_a_claim_that_it_has_lost() {
     assert_eq!(rig.published.watermark(), Some(1));
 }
 
-/// Whether a worker that takes the partition over after this one has to wait for it.
+/// Whether a worker that takes over from this one has to wait for it.
 async fn is_waited_for(rig: &mut Rig) -> bool {
     rig.pass(Duration::from_secs(1)).await;
     let (keeper, claims) = keeper(&rig.elastic, &rig.clock, "next", batching().deadline);
@@ -140,10 +140,10 @@ async fn is_waited_for(rig: &mut Rig) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_ended_in_good_order_is_not_waited_for() {
+async fn next_owner_does_not_wait_after_a_clean_end() {
     for mode in [Mode::Drain, Mode::FinishBatch] {
         let mut rig = Rig::at_work().await;
-        // Those before it may act until then.
+        // Earlier owners may act until then.
         rig.pass(2 * batching().deadline).await;
         rig.look().await;
         rig.mode.send(mode).unwrap();
@@ -153,7 +153,7 @@ async fn a_worker_that_ended_in_good_order_is_not_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_may_have_left_a_request_behind_is_waited_for() {
+async fn next_owner_waits_if_a_request_may_be_in_flight() {
     let mut rig = Rig::at_work().await;
     rig.pass(2 * batching().deadline).await;
     rig.look().await;
@@ -215,7 +215,7 @@ async fn after_a_gap_every_placement_is_written_also_where_the_owner_before_has_
 
 /// While a long deadline is made a short one, old workers act by the long one.
 #[tokio::test(start_paused = true)]
-async fn zombies_are_judged_by_the_longest_deadline_of_those_that_had_the_partition() {
+async fn zombies_are_bounded_by_the_longest_deadline_of_any_owner() {
     let mut rig = Rig::following();
     let claim = Claim {
         generation: 0,

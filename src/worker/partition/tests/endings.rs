@@ -1,9 +1,9 @@
-//! How a partition goes: revoked, stopped, cancelled, halted.
+//! How a partition ends: revoked, stopped, cancelled, halted.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_revoked_partition_finishes_its_batch_and_starts_none() {
+async fn revoked_partition_finishes_its_batch_and_starts_none() {
     let mut rig = Rig::with(Batching { max_documents: 2, ..batching() }, true);
     for offset in 0..5 {
         rig.index(offset, &format!("d{offset}"), 1, 1);
@@ -22,7 +22,7 @@ async fn a_revoked_partition_finishes_its_batch_and_starts_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stopping_worker_writes_all_that_is_dirty() {
+async fn stopping_worker_writes_everything_dirty() {
     let linger = Duration::from_secs(3600);
     let mut rig = Rig::with(Batching { max_documents: 3, linger, ..batching() }, true);
     for offset in 0..8 {
@@ -36,7 +36,7 @@ async fn a_stopping_worker_writes_all_that_is_dirty() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_partition_ends_at_once_and_never_asked_elasticsearch() {
+async fn idle_partition_ends_at_once_without_requests() {
     for mode in [Mode::Drain, Mode::FinishBatch] {
         let mut rig = Rig::start();
         rig.pass(Duration::from_secs(1)).await;
@@ -47,7 +47,7 @@ async fn an_idle_partition_ends_at_once_and_never_asked_elasticsearch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_partition_that_waits_for_its_first_look_at_the_meta_index_lets_go_at_once() {
+async fn revocation_interrupts_the_first_read_of_the_meta_index() {
     for mode in [Mode::Drain, Mode::FinishBatch] {
         let mut rig = Rig::start();
         rig.elastic.set_faults(|faults| faults.down = true);
@@ -62,7 +62,7 @@ async fn a_partition_that_waits_for_its_first_look_at_the_meta_index_lets_go_at_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_partition_sends_nothing_more() {
+async fn cancelled_partition_sends_nothing_more() {
     let mut rig = Rig::start();
     rig.index(0, "a", 1, 1);
     rig.until_watermark(1).await;
@@ -79,7 +79,7 @@ async fn a_cancelled_partition_sends_nothing_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stopped_partition_drains_what_came_before() {
+async fn stopped_partition_still_writes_earlier_records() {
     let linger = Duration::from_secs(3600);
     let mut rig = Rig::with(Batching { linger, ..batching() }, false);
     rig.index(0, "a", 1, 1);
@@ -90,9 +90,9 @@ async fn a_stopped_partition_drains_what_came_before() {
     assert_eq!((rig.published.watermark(), rig.elastic.ids().len()), (Some(1), 1));
 }
 
-/// On real time: a loop that spins would keep paused time from going on.
+/// In real time: a loop that spins would keep paused time from advancing.
 #[tokio::test]
-async fn waiting_for_letters_while_finishing_does_not_spin() {
+async fn waiting_for_dead_letters_while_finishing_does_not_spin() {
     for mode in [Mode::FinishBatch, Mode::Drain] {
         let linger = Duration::from_millis(1);
         let mut rig = Rig::with(Batching { linger, max_documents: 1, ..batching() }, true);
@@ -110,7 +110,7 @@ async fn waiting_for_letters_while_finishing_does_not_spin() {
         let asked = rig.clock.asked();
         tokio::time::sleep(Duration::from_millis(300)).await;
         let asked = rig.clock.asked() - asked;
-        assert!(asked < 200, "{asked} looks at the clock in 300 ms");
+        assert!(asked < 200, "{asked} clock reads in 300 ms");
         assert!(!rig.task.is_finished(), "the letter may still arrive in time");
         rig.letters.open.send_replace(true);
         rig.until_ended().await;
@@ -118,9 +118,9 @@ async fn waiting_for_letters_while_finishing_does_not_spin() {
     }
 }
 
-/// On real time, as above.
+/// In real time, as above.
 #[tokio::test]
-async fn a_halted_partition_does_not_spin() {
+async fn halted_partition_does_not_spin() {
     let mut rig = Rig::with(Batching { linger: Duration::from_millis(1), ..batching() }, true);
     rig.index(0, "a", 1, 1);
     rig.until_watermark(1).await;
@@ -132,11 +132,11 @@ async fn a_halted_partition_does_not_spin() {
     let asked = rig.clock.asked();
     tokio::time::sleep(Duration::from_millis(300)).await;
     let asked = rig.clock.asked() - asked;
-    assert!(asked < 200, "{asked} looks at the clock in 300 ms");
+    assert!(asked < 200, "{asked} clock reads in 300 ms");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_panics_stops_its_partition_for_all_to_see() {
+async fn panicked_task_reports_its_partition_as_stopped() {
     let mut rig = Rig::start();
     rig.index(0, "a", 1, 1);
     rig.until_watermark(1).await;
@@ -149,7 +149,7 @@ async fn a_task_that_panics_stops_its_partition_for_all_to_see() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_panics_before_it_runs_stops_its_partition_for_all_to_see() {
+async fn task_that_panics_before_running_reports_its_partition() {
     let rig = Rig::start();
     let (records, records_receiver) = mpsc::channel(1);
     let (_mode, mode) = watch::channel(Mode::Run);
@@ -172,7 +172,7 @@ async fn a_task_that_panics_before_it_runs_stops_its_partition_for_all_to_see() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_partition_that_is_stopped_at_its_first_record_holds_no_permit() {
+async fn partition_stopped_at_its_first_record_holds_no_permit() {
     let mut rig = Rig::following();
     let lease = RequestDeadline {
         deadline: rig.clock.now() + Duration::from_secs(60),
@@ -193,7 +193,7 @@ async fn a_partition_that_is_stopped_at_its_first_record_holds_no_permit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_partition_that_is_revoked_while_it_waits_for_its_turn_ends_at_once_and_writes_nothing() {
+async fn partition_revoked_while_waiting_for_a_permit_ends_at_once() {
     let mut rig = Rig::start();
     let _others_at_work = rig.turns.clone().acquire_many_owned(2).await.unwrap();
     rig.index(0, "a", 1, 1);
@@ -204,7 +204,7 @@ async fn a_partition_that_is_revoked_while_it_waits_for_its_turn_ends_at_once_an
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_partition_that_goes_runs_what_it_owes_at_once_and_is_given_the_time_for_it() {
+async fn ending_partition_runs_its_distributions_without_delay() {
     let endpoint = Endpoint::new(true);
     let mut rig = Rig::distributing(&endpoint);
     rig.index(0, "a", 0, 1);
@@ -217,7 +217,7 @@ async fn a_partition_that_goes_runs_what_it_owes_at_once_and_is_given_the_time_f
         rig.until_ended().await;
         assert!(
             before.elapsed() < Duration::from_millis(200),
-            "it waited for company: {:?}",
+            "it waited for the linger: {:?}",
             before.elapsed()
         );
         assert_eq!(rig.published.watermark(), Some(offset + 1));

@@ -1,11 +1,11 @@
-//! What cannot be applied, and the dead letters that tell of it.
+//! Records that cannot be applied, and their dead letters.
 
 use super::*;
 use crate::core::placement::Placement;
 use crate::io::elastic::{BulkOp, Elastic, Index, WriteCondition};
 
 #[tokio::test(start_paused = true)]
-async fn bad_records_go_to_the_dead_letters_and_hold_the_watermark_until_they_are_there() {
+async fn bad_records_hold_the_watermark_until_dead_lettered() {
     let mut rig = Rig::start();
     rig.letters.open.send_replace(false);
     rig.index(0, "a", 1, 1);
@@ -24,7 +24,7 @@ async fn bad_records_go_to_the_dead_letters_and_hold_the_watermark_until_they_ar
 }
 
 #[tokio::test(start_paused = true)]
-async fn letters_under_way_count_as_held_bytes() {
+async fn dead_letters_in_flight_count_as_held_bytes() {
     let mut rig = Rig::start();
     rig.letters.open.send_replace(false);
     rig.bad(0, "a");
@@ -43,7 +43,7 @@ async fn letters_under_way_count_as_held_bytes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refused_and_spoiled_documents_become_letters_that_say_which_step_refused_them() {
+async fn dead_letters_name_the_step_that_refused_the_document() {
     let mut rig = Rig::start();
     rig.elastic.set_faults(|faults| faults.refused_ids = ["bad".to_owned()].into());
     rig.index(0, "bad", 1, 1);
@@ -67,7 +67,7 @@ async fn refused_and_spoiled_documents_become_letters_that_say_which_step_refuse
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_dead_letter_topic_a_bad_record_stops_the_partition_but_not_what_came_before() {
+async fn without_dead_letters_a_bad_record_stops_the_partition() {
     let mut rig = Rig::with(batching(), false);
     rig.index(0, "a", 1, 1);
     rig.bad(1, "b");
@@ -76,13 +76,13 @@ async fn without_a_dead_letter_topic_a_bad_record_stops_the_partition_but_not_wh
     rig.pass(Duration::from_secs(100)).await;
     assert_eq!((rig.published.watermark(), rig.elastic.document("c")), (Some(1), None));
     assert!(rig.health.missing()[&stopped_part(0)].contains("no dead-letter topic"));
-    assert_eq!(rig.meter.held(), 0, "what it will not read takes no memory from others");
+    assert_eq!(rig.meter.held(), 0, "unread records hold no memory");
     assert!(rig.records.is_closed(), "so that the poll thread pauses it");
     rig.mode.send(Mode::Drain).unwrap();
     rig.until_ended().await;
 }
 
-/// A placement of partition 3, at its record 10.
+/// A placement written by partition 3 at its record 10.
 async fn placed_by_partition_3(rig: &Rig, id: &str) {
     placed(rig, id, 3, 10).await;
 }
@@ -101,7 +101,7 @@ async fn placed(rig: &Rig, id: &str, partition: i32, offset: i64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_of_another_partition_is_a_dead_letter_and_does_not_hold_the_watermark() {
+async fn key_of_another_partition_is_dead_lettered() {
     let mut rig = Rig::start();
     placed_by_partition_3(&rig, "a").await;
     rig.index(0, "a", 1, 1);
@@ -112,7 +112,7 @@ async fn a_key_of_another_partition_is_a_dead_letter_and_does_not_hold_the_water
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_of_another_partition_stops_the_partition_where_there_are_no_dead_letters() {
+async fn without_dead_letters_a_foreign_key_stops_the_partition() {
     let mut rig = Rig::with(batching(), false);
     placed_by_partition_3(&rig, "a").await;
     rig.index(0, "a", 1, 1);
@@ -122,7 +122,7 @@ async fn a_key_of_another_partition_stops_the_partition_where_there_are_no_dead_
     assert_eq!(rig.published.watermark(), Some(0));
 }
 
-/// Document `a` at its place, then in one fold: a good patch, a bad one, and two good ones.
+/// Document `a` in place, then one fold: a good patch, a bad one, and two good ones.
 async fn fold_with_a_bad_patch(rig: &mut Rig) {
     rig.index(0, "a", 1, 1);
     rig.until_watermark(1).await;
@@ -136,7 +136,7 @@ async fn fold_with_a_bad_patch(rig: &mut Rig) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_record_does_not_take_the_good_ones_along_that_it_was_folded_with() {
+async fn bad_record_does_not_spoil_the_good_ones_of_its_fold() {
     let mut rig = Rig::start();
     fold_with_a_bad_patch(&mut rig).await;
     rig.until_watermark(6).await;
@@ -149,14 +149,14 @@ async fn a_bad_record_does_not_take_the_good_ones_along_that_it_was_folded_with(
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_watermark_waits_for_each_record_of_a_fold_that_is_taken_apart() {
+async fn watermark_waits_for_every_record_of_a_split_fold() {
     let mut rig = Rig::start();
     rig.letters.open.send_replace(false);
     fold_with_a_bad_patch(&mut rig).await;
     rig.until_watermark(2).await;
     rig.send(6, "a", Some(r#"{"s":6}"#), Some("patch"));
     rig.pass(Duration::from_secs(60)).await;
-    assert_eq!(rig.published.watermark(), Some(2), "its letter is not delivered");
+    assert_eq!(rig.published.watermark(), Some(2), "its dead letter is not delivered");
     rig.letters.open.send_replace(true);
     rig.until_watermark(7).await;
     let document = rig.elastic.document("a");
@@ -165,7 +165,7 @@ async fn the_watermark_waits_for_each_record_of_a_fold_that_is_taken_apart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn records_that_are_gone_are_left_out_of_a_fold_that_is_taken_apart() {
+async fn compacted_records_are_left_out_of_a_split_fold() {
     let mut rig = Rig::start();
     fold_with_a_bad_patch(&mut rig).await;
     for gone in [1, 2] {
@@ -178,7 +178,7 @@ async fn records_that_are_gone_are_left_out_of_a_fold_that_is_taken_apart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fold_whose_records_cannot_be_read_again_is_one_dead_letter_that_says_so() {
+async fn fold_that_cannot_be_read_again_is_one_dead_letter() {
     let mut rig = Rig::start();
     *rig.kept_records.fault.lock().unwrap() = Some("the broker is gone");
     fold_with_a_bad_patch(&mut rig).await;
@@ -192,7 +192,7 @@ async fn a_fold_whose_records_cannot_be_read_again_is_one_dead_letter_that_says_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_partition_that_ends_while_records_are_read_again_leaves_them_to_the_next_owner() {
+async fn partition_ending_during_a_reread_leaves_it_to_the_next_owner() {
     let mut rig = Rig::start();
     fold_with_a_bad_patch(&mut rig).await;
     rig.until("the refusal", |rig| rig.elastic.document("b").is_some()).await;

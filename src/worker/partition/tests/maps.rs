@@ -3,12 +3,12 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_sent_before_the_maps_are_known_nor_once_what_is_known_is_old() {
+async fn nothing_is_sent_while_the_maps_are_unknown_or_outdated() {
     let mut rig = Rig::following();
     rig.index(0, "a", 1, 1);
     rig.pass(Duration::from_secs(5)).await;
     assert_eq!(rig.elastic.ids().len(), 0, "nothing is known yet");
-    assert_eq!(rig.counts()["in"], 0, "nor is it known where a record points to");
+    assert_eq!(rig.counts()["in"], 0, "targets are unknown, too");
     rig.look().await;
     rig.until_watermark(1).await;
     rig.pass(Duration::from_secs(61)).await;
@@ -20,7 +20,7 @@ async fn nothing_is_sent_before_the_maps_are_known_nor_once_what_is_known_is_old
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_confirms_what_it_acts_by_before_it_sends_anything_and_when_it_has_nothing_to_do() {
+async fn owner_confirms_its_maps_before_sending_and_when_idle() {
     let mut rig = Rig::following();
     let announced = unwritten().begin(two_halves()).unwrap();
     rig.set_maps(&announced).await;
@@ -86,7 +86,7 @@ async fn what_was_read_when_one_map_was_known_writes_its_placement() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn old_copies_stay_while_new_ones_can_not_be_made_visible() {
+async fn old_copies_stay_while_new_ones_cannot_be_made_visible() {
     let mut rig = Rig::following();
     rig.set_maps(&unwritten().begin(two_halves()).unwrap()).await;
     rig.look().await;
@@ -106,7 +106,7 @@ async fn old_copies_stay_while_new_ones_can_not_be_made_visible() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_that_still_holds_what_was_done_before_the_map_changed_sends_nothing() {
+async fn owner_with_unfinished_work_of_an_earlier_map_sends_nothing() {
     let mut rig = Rig::following();
     rig.look().await;
     rig.index(7, "a", 1, 1);

@@ -1,4 +1,4 @@
-//! The partition task against a search server in memory, on tokio's paused time where nothing depends on the real one.
+//! The partition task against an in-memory search server, in paused time unless a test depends on real time.
 
 mod claims;
 mod endings;
@@ -45,13 +45,13 @@ use crate::worker::distribution::last_runs::LastRuns;
 use crate::worker::distribution::{Dependencies, Job};
 use crate::worker::topic_watch::{Describe, TopicWatch};
 
-/// Old copies go at once, where nothing else is said.
+/// Old copies are deleted at once unless a test says otherwise.
 const REALTIME: Moves = Moves { visibility: Promise::Realtime, search_grace: Duration::from_secs(1) };
 
-/// Bounds that no test meets by accident.
+/// Limits that no test reaches by accident.
 const WIDE: Limits = Limits { total: usize::MAX, per_partition: usize::MAX };
 
-/// Keeps letters; acknowledges them only while it is open.
+/// Keeps dead letters; acknowledges them only while open.
 struct KeptLetters {
     letters: Mutex<Vec<Letter>>,
     open: watch::Sender<bool>,
@@ -68,11 +68,11 @@ impl DeadLetterSink for KeptLetters {
     }
 }
 
-/// All that was sent, to be read again.
+/// Every record sent, to be read again.
 #[derive(Default)]
 struct KeptRecords {
     records: Mutex<BTreeMap<i64, Record>>,
-    /// Why nothing can be read.
+    /// Makes every read fail with this reason.
     fault: Mutex<Option<&'static str>>,
     /// How often it was asked.
     reads: AtomicI64,
@@ -92,7 +92,7 @@ impl Reread for KeptRecords {
     }
 }
 
-/// One partition task with everything around it.
+/// One partition task and its environment.
 struct Rig {
     elastic: Arc<MemoryElastic>,
     clock: Arc<TokioClock>,
@@ -109,22 +109,22 @@ struct Rig {
     fatal: mpsc::UnboundedReceiver<Halt>,
     task: JoinHandle<()>,
     watermark: Option<i64>,
-    /// For all requests to the server.
+    /// Permits for requests to the server.
     permits: Arc<Semaphore>,
-    /// For all batches.
+    /// Permits for batches.
     turns: Arc<Semaphore>,
-    /// Where limits are published.
+    /// Publishes limits.
     limits: watch::Sender<limits::Limits>,
     kept_records: Arc<KeptRecords>,
     cache_share: Arc<CacheShare>,
     bench: Arc<WorkerContext>,
-    /// Told when to look; see [`Rig::following`].
+    /// Triggered by [`Rig::look`]; see [`Rig::following`].
     watcher: Option<Watcher>,
     /// See [`Rig::look_at_topic`].
     topic_watch: TopicWatch,
 }
 
-/// A topic with so many partitions.
+/// A topic with this many partitions.
 struct Topic {
     partitions: i32,
 }
@@ -136,7 +136,7 @@ impl Describe for Topic {
     }
 }
 
-/// Keeps the claims of a worker of this name.
+/// A claim keeper for the worker of this name.
 fn keeper(
     elastic: &Arc<MemoryElastic>,
     clock: &Arc<TokioClock>,
@@ -157,7 +157,7 @@ fn batching() -> Batching {
     }
 }
 
-/// Succeeds only while it is open, and remembers of which geoshards it did.
+/// Succeeds only while open; records the geoshards of successful calls.
 struct Endpoint {
     open: AtomicBool,
     told: Mutex<Vec<(ShardId, String)>>,
@@ -230,7 +230,7 @@ impl Rig {
         Self::build(batching, has_dead_letters, false, None, None)
     }
 
-    /// Searches never miss what moves.
+    /// Searches never miss a moving document.
     fn serving_searches() -> Self {
         Self::serving_searches_of(None)
     }
@@ -241,19 +241,19 @@ impl Rig {
         Self::build_with(batching(), true, false, None, None, how, (elastic, moves))
     }
 
-    /// Follows the record of the maps, as often as [`Rig::look`] is called, and has to claim its partition.
+    /// Follows the maps record on each [`Rig::look`], and must claim its partition.
     fn following() -> Self {
         let rig = Self::watching();
         rig.look_at_topic(4).now_or_never().unwrap();
         rig
     }
 
-    /// The same, and nobody has looked at the topic yet.
+    /// As [`Rig::following`], with the topic not yet looked at.
     fn watching() -> Self {
         Self::build(batching(), true, true, None, None)
     }
 
-    /// The topic is looked at, and has so many partitions; it had 4.
+    /// Looks at the topic, which now has this many partitions and had 4.
     async fn look_at_topic(&self, partitions: i32) {
         self.topic_watch.look(&Topic { partitions }).await;
     }
@@ -426,19 +426,19 @@ impl Rig {
         }
     }
 
-    /// The watcher reads the record.
+    /// The watcher reads the maps record.
     async fn look(&self) {
         self.watcher.as_ref().unwrap().look().await;
     }
 
-    /// Changes the record of the maps; the task does not know it before [`Rig::look`].
+    /// Changes the maps record; the task sees the change after [`Rig::look`].
     async fn set_maps(&self, record: &MapsRecord) {
         let store = MapsStore::new(&*self.elastic, "topic", Duration::from_secs(10));
         let over = store.read().await.unwrap().map(|stored| stored.stamp);
         store.write(record, over).await.unwrap();
     }
 
-    /// The generation that partition 0's owner has confirmed.
+    /// The generation confirmed by the owner of partition 0.
     async fn confirmed(&self) -> Option<u64> {
         let store = MapsStore::new(&*self.elastic, "topic", Duration::from_secs(10));
         store.claims(1).await.unwrap().pop().flatten().map(|claim| claim.generation)
@@ -453,7 +453,7 @@ impl Rig {
         assert!(self.records.try_send(record).is_ok());
     }
 
-    /// A document at 1° north, and as far east as `lon`; `n` tells it from others.
+    /// A document at 1° north and `lon`° east; `n` distinguishes versions.
     fn index(&self, offset: i64, id: &str, lon: i32, n: i64) {
         self.send(offset, id, Some(&document(lon, n)), None);
     }
@@ -462,7 +462,7 @@ impl Rig {
         self.send(offset, id, Some("{"), None);
     }
 
-    /// What must hold at every step.
+    /// Checks the invariants of every step.
     fn check(&mut self) {
         let watermark = self.published.watermark();
         assert!(watermark >= self.watermark, "the watermark went back");
@@ -472,7 +472,7 @@ impl Rig {
         assert_eq!(self.budget.held(), self.meter.held());
     }
 
-    /// Sums of the record metrics, and each outcome.
+    /// The record metrics: sums and each outcome.
     fn counts(&self) -> BTreeMap<String, i64> {
         let outcomes = self.metrics.read_outcomes();
         let done: u64 = outcomes.iter().map(|(_, records)| records).sum();
@@ -484,14 +484,14 @@ impl Rig {
         sums.into_iter().chain(outcomes).map(|(key, records)| (key.to_owned(), records)).collect()
     }
 
-    /// Partitions that show as stopped.
+    /// Number of partitions reported as stopped.
     fn metrics_of_stopped(&self) -> i64 {
         let text = self.metrics.render().unwrap();
         let line = text.lines().find(|line| line.starts_with("geofold_stopped_partitions ")).unwrap();
         line.rsplit_once(' ').unwrap().1.parse().unwrap()
     }
 
-    /// Lets time pass until `wanted`, checking all along.
+    /// Advances time until `wanted`, checking invariants at each step.
     async fn until(&mut self, what: &str, wanted: impl Fn(&Self) -> bool) {
         let limit = TokioInstant::now() + Duration::from_secs(300);
         while !wanted(self) {
@@ -537,7 +537,7 @@ fn shards(copies: &[(ShardId, String)]) -> Vec<&str> {
     copies.iter().map(|(shard, _)| shard.as_str()).collect()
 }
 
-/// Bulk operations on placements that writing `id` once more takes.
+/// Bulk operations on placements for one more write of `id`.
 async fn placements_written(rig: &mut Rig, offset: i64, id: &str) -> usize {
     placements_written_at(rig, offset, id, 10).await
 }
@@ -550,7 +550,7 @@ async fn placements_written_at(rig: &mut Rig, offset: i64, id: &str, lon: i32) -
     rig.elastic.placement_writes() - before
 }
 
-/// Two geoshards of the six faces: the half of the globe that has longitude 91° is `f1`, and longitude 1° is `f3`.
+/// Two geoshards made of the six faces: the hemisphere of longitude 91° is `f1`, that of 1° is `f3`.
 fn two_halves() -> Arc<GeoshardMap> {
     let shard = |id| ShardId::new(id).unwrap();
     let ranges = vec![(0, shard("f3")), (1 << 61 | 1, shard("f1")), (2 << 61 | 1, shard("f3"))];
@@ -562,7 +562,7 @@ fn unwritten() -> MapsRecord {
 }
 
 #[tokio::test(start_paused = true)]
-async fn records_become_documents_in_their_geoshards_and_the_watermark_follows() {
+async fn records_are_indexed_in_their_geoshards_and_the_watermark_follows() {
     let mut rig = Rig::start();
     rig.index(7, "a", 1, 1);
     rig.index(8, "b", 91, 1);
@@ -582,20 +582,20 @@ async fn records_become_documents_in_their_geoshards_and_the_watermark_follows()
 }
 
 #[tokio::test(start_paused = true)]
-async fn offsets_wait_for_what_must_follow_a_change_from_the_assignment_on() {
+async fn gated_distributions_hold_offsets_from_the_assignment_on() {
     let endpoint = Endpoint::new(false);
     let mut rig = Rig::distributing(&endpoint);
     rig.index(0, "a", 0, 1);
     rig.until("the document", |rig| rig.elastic.document("a").is_some()).await;
     rig.pass(Duration::from_secs(30)).await;
-    assert_eq!(rig.published.watermark(), None, "not even what was there before is known to be told");
+    assert_eq!(rig.published.watermark(), None, "earlier changes may not be distributed either");
     endpoint.open.store(true, Ordering::SeqCst);
     rig.until_watermark(1).await;
     let told: BTreeSet<ShardId> =
         endpoint.told.lock().unwrap().iter().map(|(shard, _)| shard.clone()).collect();
     assert_eq!(told, rules().map.shards().iter().cloned().collect());
 
-    // One that moves: its old geoshard is told of, too, and not before its new one.
+    // A move: its old geoshard is distributed, too, after the new one.
     endpoint.told.lock().unwrap().clear();
     endpoint.open.store(false, Ordering::SeqCst);
     rig.index(1, "a", 90, 2);
@@ -611,7 +611,7 @@ async fn offsets_wait_for_what_must_follow_a_change_from_the_assignment_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn holds_of_a_geoshard_are_bounded_and_the_lowest_offset_stays_held() {
+async fn holds_per_geoshard_are_bounded_and_keep_the_lowest_offset() {
     let endpoint = Endpoint::new(true);
     let mut rig = Rig::distributing(&endpoint);
     rig.index(0, "a", 0, 1);

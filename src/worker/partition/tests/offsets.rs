@@ -1,10 +1,10 @@
-//! Offsets that do not go up, are no records, or are gone.
+//! Offsets that go back, are not records, or are gone.
 
 use super::*;
 use crate::core::offsets::Lost;
 
 #[tokio::test(start_paused = true)]
-async fn a_rewound_partition_is_refused() {
+async fn rewound_partition_is_refused() {
     let mut rig = Rig::start();
     let far = rig.clock.now() + Duration::from_secs(60);
     let lease = RequestDeadline { deadline: far, cancel: CancellationToken::new() };
@@ -21,7 +21,7 @@ async fn a_rewound_partition_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn offsets_that_go_back_stop_the_partition_before_the_watermark_does() {
+async fn offsets_going_back_stop_the_partition_before_the_watermark() {
     let mut rig = Rig::start();
     rig.index(100, "a", 1, 1);
     rig.until_watermark(101).await;
@@ -34,7 +34,7 @@ async fn offsets_that_go_back_stop_the_partition_before_the_watermark_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_that_the_client_hands_over_twice_in_a_row_is_taken_once() {
+async fn record_delivered_twice_in_a_row_is_taken_once() {
     let mut rig = Rig::start();
     rig.index(100, "a", 1, 1);
     rig.index(101, "b", 1, 1);
@@ -48,7 +48,7 @@ async fn a_record_that_the_client_hands_over_twice_in_a_row_is_taken_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_record_at_the_offset_of_the_last_one_stops_the_partition() {
+async fn different_record_at_the_last_offset_stops_the_partition() {
     let mut rig = Rig::start();
     rig.index(100, "a", 1, 1);
     rig.index(100, "a", 1, 2);
@@ -57,7 +57,7 @@ async fn another_record_at_the_offset_of_the_last_one_stops_the_partition() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn offsets_at_the_end_that_are_no_records_are_passed_once_all_below_is_done() {
+async fn offsets_without_records_at_the_end_are_passed_once_done() {
     let mut rig = Rig::start();
     rig.elastic.set_faults(|faults| faults.down = true);
     rig.index(10, "a", 1, 1);
@@ -68,14 +68,14 @@ async fn offsets_at_the_end_that_are_no_records_are_passed_once_all_below_is_don
     rig.until_watermark(13).await;
     rig.index(13, "b", 1, 1);
     rig.until_watermark(14).await;
-    // An older end says nothing new.
+    // An older end is ignored.
     rig.published.tell(|known| known.read_to = Some(13));
     rig.pass(Duration::from_secs(5)).await;
     assert_eq!(rig.published.watermark(), Some(14));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_partition_with_nothing_but_markers_is_passed_too() {
+async fn partition_with_only_markers_is_passed() {
     let mut rig = Rig::following();
     rig.published.tell(|known| known.read_to = Some(3));
     rig.pass(Duration::from_secs(5)).await;
@@ -87,7 +87,7 @@ async fn a_partition_with_nothing_but_markers_is_passed_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_below_what_is_remembered_is_a_rewind() {
+async fn end_below_the_remembered_offset_is_a_rewind() {
     let mut rig = Rig::start();
     let far = rig.clock.now() + Duration::from_secs(60);
     let lease = RequestDeadline { deadline: far, cancel: CancellationToken::new() };
@@ -98,7 +98,7 @@ async fn an_end_below_what_is_remembered_is_a_rewind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_lost_stops_the_partition_and_what_was_read_is_written() {
+async fn lost_records_stop_the_partition_after_writing_the_read_ones() {
     for with_record in [false, true] {
         let mut rig = Rig::start();
         if with_record {
@@ -120,8 +120,8 @@ async fn what_is_lost_stops_the_partition_and_what_was_read_is_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_gone_since_the_remembered_offset_is_lost_if_the_groups_offsets_have_expired() {
-    // Where the partition begins if nothing is committed, the epoch, and what is lost.
+async fn records_gone_since_the_remembered_offset_are_lost() {
+    // (first offset if nothing is committed, remembered epoch, whether records are lost)
     for (first, remembered_in, lost) in
         [(Some(150), 1, 50), (Some(100), 1, 0), (Some(-1), 1, 0), (None, 1, 0), (Some(150), 0, 0)]
     {

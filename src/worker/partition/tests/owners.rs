@@ -1,9 +1,9 @@
-//! What earlier owners of the partition may still do, and what of the placements is believed.
+//! Earlier owners of the partition, and which placements are trusted.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn after_a_gap_every_placement_is_written_until_no_zombie_can_act_any_more() {
+async fn after_a_gap_every_placement_is_written_while_zombies_may_act() {
     let mut rig = Rig::start();
     assert_eq!(placements_written(&mut rig, 0, "a").await, 1, "a new document");
     assert_eq!(placements_written(&mut rig, 1, "a").await, 0, "in place");
@@ -16,7 +16,7 @@ async fn after_a_gap_every_placement_is_written_until_no_zombie_can_act_any_more
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_cached_before_a_suspension_is_not_believed() {
+async fn placements_cached_before_a_suspension_are_dropped() {
     let mut rig = Rig::start();
     rig.index(0, "a", 10, 0);
     rig.until_watermark(1).await;
@@ -28,7 +28,7 @@ async fn what_was_cached_before_a_suspension_is_not_believed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_zombies_can_act_no_batch_begins_with_what_was_cached_a_deadline_ago() {
+async fn no_batch_uses_placements_cached_a_deadline_ago_with_zombies() {
     let mut rig = Rig::start();
     rig.index(0, "a", 10, 0);
     rig.until_watermark(1).await;
@@ -44,7 +44,7 @@ async fn while_zombies_can_act_no_batch_begins_with_what_was_cached_a_deadline_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drained_partition_leaves_no_placement_with_leftovers_that_are_gone() {
+async fn drained_partition_clears_all_swept_leftovers() {
     let mut rig = Rig::start();
     rig.index(0, "a", 0, 0);
     rig.until_watermark(1).await;

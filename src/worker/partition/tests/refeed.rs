@@ -1,4 +1,4 @@
-//! A partition that waits for the source of truth, which here is the test.
+//! A partition and its source of truth, which the test plays.
 
 use super::*;
 use crate::core::mover::{Refusal, SourceAnswer};
@@ -40,7 +40,7 @@ async fn question(rig: &mut Rig, source: &mut Source) -> Waiting {
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_documents_go_on_while_the_source_is_silent_and_the_watermark_waits() {
+async fn silent_source_delays_the_watermark_but_not_other_documents() {
     let (mut rig, mut source) = fed(OnMissing::Refeed);
     refeed(&rig, 0, "x");
     for offset in 1..100 {
@@ -58,11 +58,11 @@ async fn other_documents_go_on_while_the_source_is_silent_and_the_watermark_wait
     assert_eq!(rig.elastic.document("x"), Some(document(91, 5)));
     assert_eq!(shards(&rig.elastic.copies("x")), ["f1"]);
     assert!(source.try_recv().is_err(), "asked once");
-    assert_eq!(rig.meter.held(), 0, "and nothing of it is held any more");
+    assert_eq!(rig.meter.held(), 0, "no memory of it is held");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_newer_write_wins_and_does_not_wait_for_the_source() {
+async fn newer_write_wins_without_waiting_for_the_source() {
     let (mut rig, mut source) = fed(OnMissing::Refeed);
     refeed(&rig, 0, "x");
     refeed(&rig, 1, "y");
@@ -79,7 +79,7 @@ async fn a_newer_write_wins_and_does_not_wait_for_the_source() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_patch_that_comes_during_the_fetch_is_applied_over_it() {
+async fn patch_during_the_fetch_applies_over_the_answer() {
     let (mut rig, mut source) = fed(OnMissing::Refeed);
     rig.index(0, "x", 1, 1);
     refeed(&rig, 1, "x");
@@ -93,7 +93,7 @@ async fn a_patch_that_comes_during_the_fetch_is_applied_over_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_from_before_a_later_refeed_is_not_believed() {
+async fn answer_from_before_a_later_refeed_is_ignored() {
     let (mut rig, mut source) = fed(OnMissing::Refeed);
     refeed(&rig, 0, "x");
     let first = question(&mut rig, &mut source).await;
@@ -109,7 +109,7 @@ async fn an_answer_from_before_a_later_refeed_is_not_believed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_newer_write_has_made_void_need_not_be_asked() {
+async fn fetch_made_void_by_a_newer_write_is_not_sent() {
     let (mut rig, mut source) = fed(OnMissing::Refeed);
     let mut void = Vec::new();
     for offset in (0..6).step_by(2) {
@@ -124,7 +124,7 @@ async fn what_a_newer_write_has_made_void_need_not_be_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_source_does_not_have_any_more_is_deleted() {
+async fn document_missing_at_the_source_is_deleted() {
     let (mut rig, mut source) = fed(OnMissing::Refeed);
     rig.index(0, "x", 1, 1);
     rig.until_watermark(1).await;
@@ -136,7 +136,7 @@ async fn what_the_source_does_not_have_any_more_is_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_patch_or_a_touch_of_what_is_not_there_fetches_it() {
+async fn patch_or_touch_of_a_missing_document_fetches_it() {
     let (mut rig, mut source) = fed(OnMissing::Refeed);
     rig.send(0, "x", Some(r#"{"n":9}"#), Some("patch"));
     question(&mut rig, &mut source).await.answer(said(91, 5));
@@ -154,7 +154,7 @@ async fn a_patch_or_a_touch_of_what_is_not_there_fetches_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_can_not_be_placed_is_a_dead_letter_and_so_is_a_refeed_without_a_source() {
+async fn unplaceable_answer_or_missing_source_is_a_dead_letter() {
     let (mut rig, mut source) = fed(OnMissing::Refeed);
     rig.index(0, "x", 1, 1);
     rig.until_watermark(1).await;
@@ -172,14 +172,14 @@ async fn what_can_not_be_placed_is_a_dead_letter_and_so_is_a_refeed_without_a_so
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_comes_after_a_crash_writes_what_was_fetched_before_it() {
+async fn next_owner_writes_a_fetched_document_after_a_crash() {
     let (mut rig, mut source) = fed(OnMissing::Refeed);
     refeed(&rig, 0, "x");
     let asked = question(&mut rig, &mut source).await;
     rig.elastic.set_faults(|faults| faults.delay = Duration::from_secs(1));
     let calls = rig.elastic.calls();
     asked.answer(said(91, 5));
-    // Its placement is read again, then written; before the document is, the worker is gone.
+    // Its placement is read again, then written; the worker crashes before the document is written.
     rig.until("the placement is on its way", |rig| rig.elastic.calls() == calls + 2).await;
     rig.pass(Duration::from_millis(1_200)).await;
     rig.cancel.cancel();
@@ -193,7 +193,7 @@ async fn who_comes_after_a_crash_writes_what_was_fetched_before_it() {
     refeed(&next, 0, "x");
     next.until_watermark(1).await;
     assert_eq!((before, next.elastic.document("x")), (None, Some(document(91, 5))));
-    assert!(source.try_recv().is_err(), "nobody was asked again");
+    assert!(source.try_recv().is_err(), "the source was asked again");
 }
 
 #[tokio::test(start_paused = true)]

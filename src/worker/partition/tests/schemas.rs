@@ -1,4 +1,4 @@
-//! A partition whose records need schemas. In real time: the registry is a server.
+//! A partition whose records need schemas. In real time, since the registry is a server.
 
 use super::*;
 use crate::io::registry::Registry;
@@ -35,7 +35,7 @@ fn is_waiting(rig: &Rig) -> bool {
 }
 
 #[tokio::test]
-async fn records_are_read_by_their_schemas_and_json_of_tools_beside_them() {
+async fn records_are_decoded_by_schema_beside_plain_json() {
     let (registry, mut rig) = reading().await;
     registry.put_avro(1, PLACE);
     send(&rig, record(0, "a", 1, 7));
@@ -52,7 +52,7 @@ async fn records_are_read_by_their_schemas_and_json_of_tools_beside_them() {
 }
 
 #[tokio::test]
-async fn a_registry_that_is_down_delays_records_and_loses_none() {
+async fn registry_outage_delays_records_and_loses_none() {
     let (registry, mut rig) = reading().await;
     registry.put_avro(1, PLACE);
     registry.be(503);
@@ -66,7 +66,7 @@ async fn a_registry_that_is_down_delays_records_and_loses_none() {
     assert!(rig.published.watermark().is_none_or(|offset| offset == 0));
     let missing = rig.health.missing();
     let reason = &missing["schema registry (partition 0)"];
-    assert!(reason.contains("waits for the schema 1") && reason.contains("503"), "{reason}");
+    assert!(reason.contains("waiting for schema 1") && reason.contains("503"), "{reason}");
     registry.be_well();
     rig.until_watermark(4).await;
     assert_eq!(rig.elastic.document("a").as_deref(), Some(r#"{"location":"1,2","n":3}"#));
@@ -75,7 +75,7 @@ async fn a_registry_that_is_down_delays_records_and_loses_none() {
 }
 
 #[tokio::test]
-async fn a_schema_that_the_registry_does_not_know_makes_a_dead_letter_as_the_record_was() {
+async fn unknown_schema_makes_a_dead_letter_of_the_original_record() {
     let (registry, mut rig) = reading().await;
     registry.put_avro(1, PLACE);
     registry.put_avro(2, "{\"type\":\"nonsense\"}");
@@ -103,11 +103,11 @@ async fn a_schema_that_the_registry_does_not_know_makes_a_dead_letter_as_the_rec
     let mut headers = rdkafka::message::Headers::iter(&letter.headers);
     assert!(headers.any(|header| header.key == "trace" && header.value == Some(&b"abc"[..])));
     let asked = registry.asked().iter().filter(|asked| *asked == "9").count();
-    assert_eq!(asked, 2, "twice at first, and then it is believed for a while");
+    assert_eq!(asked, 2, "two requests, then the answer is cached");
 }
 
 #[tokio::test]
-async fn a_partition_that_waits_for_a_schema_lets_go_when_it_is_revoked_or_the_worker_stops() {
+async fn partition_waiting_for_a_schema_ends_on_revocation_or_stop() {
     for mode in [Mode::FinishBatch, Mode::Drain] {
         let (registry, mut rig) = reading().await;
         registry.put_avro(1, PLACE);
@@ -118,7 +118,7 @@ async fn a_partition_that_waits_for_a_schema_lets_go_when_it_is_revoked_or_the_w
         rig.until("it waits", is_waiting).await;
         rig.mode.send_replace(mode);
         rig.until_ended().await;
-        assert_eq!(rig.published.watermark(), Some(1), "whoever comes next reads it again");
+        assert_eq!(rig.published.watermark(), Some(1), "the next owner reads it again");
         assert!(!is_waiting(&rig) && rig.health.missing().is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! What a partition tells whoever counts, and what waits for that.
+//! The increments of a partition, and the commits that wait for them.
 
 use super::*;
 use crate::core::counting::facets::FacetLimits;
@@ -8,7 +8,7 @@ use crate::testkit::testing::{Merger, recount};
 use crate::worker::increments::emitter::Outgoing;
 use crate::worker::increments::topic::{IncrementTopic, TooLarge};
 
-/// Keeps increments; acknowledges them only while it is open, and takes them up to a size.
+/// Keeps increments up to a size; acknowledges them only while open.
 struct KeptIncrements {
     increments: Mutex<Vec<Increment>>,
     open: watch::Sender<bool>,
@@ -21,7 +21,7 @@ impl IncrementTopic for KeptIncrements {
             if increment.value.len() > self.max_bytes {
                 return Err(TooLarge);
             }
-            // There it is, whether or not anybody is told.
+            // The increment is stored even if it is never acknowledged.
             self.increments.lock().unwrap().push(Increment::from_json(&increment.value).unwrap());
             let mut open = self.open.subscribe();
             let _ = open.wait_for(|open| *open).await;
@@ -36,7 +36,7 @@ impl KeptIncrements {
         self.increments.lock().unwrap().clone()
     }
 
-    /// All that was sent, merged; twice over, since that must not matter.
+    /// All sent increments, merged twice since that must not matter.
     fn merged(&self) -> Delta {
         let mut merger = Merger::default();
         for increment in self.sent().iter().chain(&self.sent()) {
@@ -60,14 +60,14 @@ fn counting(max_bytes: usize) -> (Rig, Arc<KeptIncrements>) {
 }
 
 impl Rig {
-    /// What is in the index, counted anew.
+    /// A recount of the index.
     fn recount(&self) -> Delta {
         recount(&facets(), self.elastic.ids().iter().flat_map(|id| self.elastic.copies(id)))
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn merged_increments_are_the_counts_of_what_is_in_the_index() {
+async fn merged_increments_equal_a_recount_of_the_index() {
     let (mut rig, kept) = counting(usize::MAX);
     for offset in 0..60 {
         let lon = i32::try_from(offset * 37 % 180).unwrap();
@@ -89,7 +89,7 @@ async fn merged_increments_are_the_counts_of_what_is_in_the_index() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn missing_offsets_are_told_once_in_an_assignment_where_something_is_counted() {
+async fn missing_offsets_are_reported_once_per_assignment() {
     let gaps = |rig: &Rig| {
         let metrics = rig.metrics.render().unwrap();
         let line = metrics.lines().find(|line| line.starts_with("geofold_tally_gaps_total ")).unwrap();
@@ -132,7 +132,7 @@ async fn no_offset_passes_before_its_increment_is_acknowledged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_the_topic_does_not_answer_the_partition_stops_reading_at_its_bound() {
+async fn silent_increments_topic_stops_reading_at_the_memory_limit() {
     let (mut rig, kept) = counting(usize::MAX);
     kept.open.send_replace(false);
     let limits = Limits { total: usize::MAX, per_partition: 20_000 };
@@ -141,7 +141,7 @@ async fn where_the_topic_does_not_answer_the_partition_stops_reading_at_its_boun
         assert!(offset < 1_000, "{} bytes are held, and it goes on", rig.meter.held());
         rig.index(offset, &format!("d{offset}"), 1, 1);
         offset += 1;
-        // Each record is done, so that it is edges that fill the memory.
+        // Each record is done, so that edges fill the memory.
         let done = offset;
         rig.until("done", |rig| rig.counts()["done"] == done).await;
     }
@@ -155,7 +155,7 @@ async fn where_the_topic_does_not_answer_the_partition_stops_reading_at_its_boun
 }
 
 #[tokio::test(start_paused = true)]
-async fn increments_are_as_small_as_the_topic_wants_them() {
+async fn increments_respect_the_topics_size_limit() {
     let (mut rig, kept) = counting(1_000);
     for offset in 0..100 {
         rig.index(offset, &format!("d{offset}"), 1, offset);
@@ -166,7 +166,7 @@ async fn increments_are_as_small_as_the_topic_wants_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drained_and_a_revoked_partition_tell_what_they_did_before_they_end() {
+async fn drained_and_revoked_partitions_flush_increments_before_ending() {
     for mode in [Mode::Drain, Mode::FinishBatch] {
         let (mut rig, kept) = counting(usize::MAX);
         rig.index(0, "a", 1, 1);
@@ -178,13 +178,13 @@ async fn a_drained_and_a_revoked_partition_tell_what_they_did_before_they_end() 
         kept.open.send_replace(true);
         let told = TokioInstant::now();
         rig.until_ended().await;
-        assert!(told.elapsed() < INTERVAL, "{mode:?}: nobody waits for the interval");
+        assert!(told.elapsed() < INTERVAL, "{mode:?}: it waited for the interval");
         assert_eq!((rig.published.watermark(), kept.merged()), (Some(1), rig.recount()), "{mode:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_that_is_acknowledged_cuts_histories_and_nothing_else_does() {
+async fn only_an_acknowledged_commit_trims_version_histories() {
     let (mut rig, _kept) = counting(usize::MAX);
     let versions = |rig: &Rig| {
         let placement = Placement::from_json(rig.elastic.placement("a").as_bytes()).unwrap();
@@ -198,6 +198,6 @@ async fn a_commit_that_is_acknowledged_cuts_histories_and_nothing_else_does() {
     rig.published.set_committed(3);
     rig.index(4, "a", 1, 9);
     rig.until_watermark(5).await;
-    // The last one below 3, that at 3, and that at 4.
+    // The last version below 3, that at 3, and that at 4.
     assert_eq!(versions(&rig), 3);
 }

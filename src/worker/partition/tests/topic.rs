@@ -1,14 +1,14 @@
-//! A topic that changes while its partitions are worked on.
+//! A topic that changes while its partitions are assigned.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_topic_with_other_partitions_stops_a_partition_at_once() {
+async fn repartitioned_topic_stops_a_partition_at_once() {
     let mut rig = Rig::following();
     rig.look().await;
     rig.index(0, "a", 1, 1);
     rig.until_watermark(1).await;
-    // What is dirty by then is not written any more: its position may be below that of an older record.
+    // Dirty entries are no longer written: their positions may be below those of older records.
     rig.index(1, "b", 1, 1);
     rig.until("it is read", |rig| rig.counts()["in"] == 2).await;
     rig.look_at_topic(6).await;
@@ -22,7 +22,7 @@ async fn a_topic_with_other_partitions_stops_a_partition_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_partition_stops_too() {
+async fn repartitioned_topic_stops_an_idle_partition() {
     let mut rig = Rig::following();
     rig.look().await;
     rig.pass(Duration::from_secs(1)).await;
@@ -33,7 +33,7 @@ async fn an_idle_partition_stops_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_record_is_taken_before_the_topic_was_looked_at_since_the_assignment() {
+async fn no_record_is_taken_before_a_look_at_the_topic_since_assignment() {
     let mut rig = Rig::watching();
     rig.look().await;
     rig.index(0, "a", 1, 1);
@@ -43,12 +43,12 @@ async fn no_record_is_taken_before_the_topic_was_looked_at_since_the_assignment(
     rig.until_watermark(1).await;
 }
 
-/// A look that began before the partition took its time of assignment does not count. Without another one no record would be
-/// taken until the next interval.
+/// A look that began before the assignment does not count. Without a new one no record would be taken until the next
+/// interval.
 #[tokio::test(start_paused = true)]
-async fn a_partition_asks_for_a_look_at_the_topic_once_it_is_assigned() {
+async fn assigned_partition_requests_a_look_at_the_topic() {
     let rig = Rig::watching();
-    assert_eq!(rig.topic_watch.asked_again().now_or_never(), None, "its task has not begun");
+    assert_eq!(rig.topic_watch.asked_again().now_or_never(), None, "the task has not started");
     rig.look().await;
     assert_eq!(rig.topic_watch.asked_again().now_or_never(), Some(()));
 }
@@ -60,7 +60,7 @@ fn ids_by(partitioner: Partitioner) -> impl Iterator<Item = String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_that_another_partitioner_has_put_here_stop_the_partition_by_its_name() {
+async fn keys_of_another_partitioner_stop_the_partition_and_name_it() {
     let mut rig = Rig::following();
     rig.look().await;
     for (offset, id) in (0..100).zip(ids_by(Partitioner::Crc32)) {
@@ -71,11 +71,11 @@ async fn keys_that_another_partitioner_has_put_here_stop_the_partition_by_its_na
     assert!(reason.ends_with("set kafka.partitioner = \"crc32\""), "{reason}");
     rig.until_watermark(15).await;
     rig.pass(Duration::from_secs(60)).await;
-    assert_eq!(rig.published.watermark(), Some(15), "the 16th key told");
+    assert_eq!(rig.published.watermark(), Some(15), "the 16th key decided");
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_that_are_where_they_belong_or_that_no_partitioner_explains_do_not_stop_it() {
+async fn correctly_placed_or_unexplained_keys_do_not_stop_the_partition() {
     let by_none = ["a", "b", "c", "d", "e"].map(|id| id.repeat(40));
     let mut rig = Rig::following();
     rig.look().await;

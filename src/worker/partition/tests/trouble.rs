@@ -1,9 +1,9 @@
-//! An Elasticsearch that refuses, fails, or is not there.
+//! Elasticsearch refuses, fails or is unreachable.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn credentials_that_stay_refused_halt_the_worker() {
+async fn lasting_unauthorized_answers_halt_the_worker() {
     for first_too in [true, false] {
         let mut rig = Rig::start();
         rig.index(0, "a", 1, 1);
@@ -24,7 +24,7 @@ async fn credentials_that_stay_refused_halt_the_worker() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn credentials_that_are_refused_for_a_while_only_delay() {
+async fn brief_unauthorized_answers_only_delay() {
     let mut rig = Rig::start();
     rig.index(0, "a", 1, 1);
     rig.until_watermark(1).await;
@@ -44,12 +44,12 @@ fn f0() -> ShardId {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_geoshard_that_refuses_every_document_is_waited_for_and_the_stream_is_no_dead_letter() {
+async fn geoshard_refusing_every_document_is_retried_not_dead_lettered() {
     let mut rig = Rig::start();
     rig.elastic.set_faults(|faults| faults.refusing_shards = [f0()].into());
     for offset in 0..500 {
         rig.index(offset, &format!("d{offset}"), 1, 1);
-        // Not all with one request.
+        // Several requests.
         rig.pass(Duration::from_millis(20)).await;
     }
     rig.pass(Duration::from_secs(120)).await;
@@ -64,14 +64,15 @@ async fn a_geoshard_that_refuses_every_document_is_waited_for_and_the_stream_is_
     );
     rig.elastic.set_faults(|faults| faults.refusing_shards.clear());
     rig.until_watermark(500).await;
-    // A few were believed before the geoshard was doubted, and take several looks to become letters.
+    // The first refusals were accepted before the geoshard was doubted, and become dead letters only after several
+    // attempts.
     let letters = rig.letters().len();
     assert!(letters < 50, "{letters} documents are dead letters");
     assert_eq!(rig.elastic.ids().len(), 500 - letters);
 }
 
 #[tokio::test(start_paused = true)]
-async fn bad_documents_among_good_ones_become_dead_letters_however_many() {
+async fn bad_documents_among_good_ones_are_dead_lettered() {
     let mut rig = Rig::start();
     let bad = (0..300).filter(|offset| offset % 3 > 0).map(|offset| format!("d{offset}"));
     rig.elastic.set_faults(|faults| faults.refused_ids = bad.collect());
@@ -84,7 +85,7 @@ async fn bad_documents_among_good_ones_become_dead_letters_however_many() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_minute_without_elasticsearch_loses_nothing_and_stops_reading() {
+async fn elasticsearch_outage_loses_nothing_and_stops_reading() {
     let mut rig = Rig::start();
     rig.index(0, "a", 1, 1);
     rig.until_watermark(1).await;
@@ -108,7 +109,7 @@ async fn a_minute_without_elasticsearch_loses_nothing_and_stops_reading() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failing_calls_items_and_lost_replies_only_delay() {
+async fn failed_calls_and_items_and_lost_replies_only_delay() {
     let mut rig = Rig::start();
     for round in 0..20_i64 {
         rig.elastic.set_faults(|faults| {
@@ -131,9 +132,9 @@ async fn failing_calls_items_and_lost_replies_only_delay() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_can_not_be_done_is_tried_again_with_pauses() {
+async fn failing_entries_are_retried_with_growing_pauses() {
     let mut rig = Rig::start();
-    // Its placement was damaged by somebody: it comes back from every batch.
+    // A damaged placement: the entry returns from every batch.
     damage_placement(&rig, "broken").await;
     rig.index(0, "broken", 1, 1);
     rig.pass(Duration::from_secs(5)).await;
@@ -141,12 +142,12 @@ async fn what_can_not_be_done_is_tried_again_with_pauses() {
     rig.pass(Duration::from_secs(100)).await;
     let (calls, asked) = (rig.elastic.calls() - calls, rig.clock.asked() - asked);
     assert!((5..200).contains(&calls), "{calls} requests in 100 s, with pauses that grow");
-    assert!(asked < 100_000, "{asked} looks at the clock in 100 s");
+    assert!(asked < 100_000, "{asked} clock reads in 100 s");
     assert_eq!(rig.published.watermark(), Some(0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_that_never_gets_done_does_not_make_the_batches_of_others_small() {
+async fn stuck_entry_does_not_shrink_the_batches_of_others() {
     let mut rig = Rig::start();
     damage_placement(&rig, "broken").await;
     rig.index(0, "broken", 1, 1);
@@ -164,7 +165,7 @@ async fn an_entry_that_never_gets_done_does_not_make_the_batches_of_others_small
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_that_never_gets_done_holds_the_watermark_but_not_the_reading() {
+async fn stuck_entry_holds_the_watermark_but_not_reading() {
     let mut rig = Rig::start();
     damage_placement(&rig, "broken").await;
     rig.index(0, "broken", 1, 1);
@@ -182,7 +183,7 @@ async fn an_entry_that_never_gets_done_holds_the_watermark_but_not_the_reading()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_partition_that_ends_waits_between_the_attempts_at_what_never_gets_done() {
+async fn ending_partition_pauses_between_retries_of_a_stuck_entry() {
     let mut rig = Rig::start();
     damage_placement(&rig, "broken").await;
     rig.index(0, "broken", 1, 1);
@@ -191,8 +192,8 @@ async fn a_partition_that_ends_waits_between_the_attempts_at_what_never_gets_don
     rig.mode.send(Mode::Drain).unwrap();
     rig.pass(Duration::from_secs(30)).await;
     let (calls, asked) = (rig.elastic.calls() - calls, rig.clock.asked() - asked);
-    assert!(calls < 100 && asked < 50_000, "{calls} requests, {asked} looks at the clock in 30 s");
-    assert!(!rig.task.is_finished(), "it has not written all that is dirty");
+    assert!(calls < 100 && asked < 50_000, "{calls} requests, {asked} clock reads in 30 s");
+    assert!(!rig.task.is_finished(), "not everything dirty is written");
     mend_placement(&rig, "broken").await;
     rig.until_ended().await;
     assert_eq!(rig.published.watermark(), Some(1));

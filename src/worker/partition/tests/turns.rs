@@ -1,10 +1,10 @@
-//! When a batch is written: at once, later, or after others.
+//! When a batch starts.
 
 use super::*;
 use crate::worker::assignment::Assignment;
 
 #[tokio::test(start_paused = true)]
-async fn a_document_leaves_at_the_next_of_the_moments_that_all_partitions_have() {
+async fn document_is_written_at_the_shared_linger_tick() {
     let began = TokioInstant::now();
     let mut rig = Rig::start();
     rig.index(0, "a", 1, 0);
@@ -22,7 +22,7 @@ async fn a_document_leaves_at_the_next_of_the_moments_that_all_partitions_have()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_batch_does_not_wait() {
+async fn full_batch_does_not_wait() {
     let linger = Duration::from_secs(3600);
     let mut rig = Rig::with(Batching { max_documents: 3, linger, ..batching() }, true);
     for offset in 0..7 {
@@ -30,7 +30,7 @@ async fn a_full_batch_does_not_wait() {
     }
     rig.until_watermark(6).await;
     rig.pass(Duration::from_secs(60)).await;
-    assert_eq!(rig.published.watermark(), Some(6), "the seventh waits for company");
+    assert_eq!(rig.published.watermark(), Some(6), "the seventh waits for the linger");
 
     let mut rig = Rig::with(Batching { max_bytes: 2000, linger, ..batching() }, true);
     for offset in 0..7 {
@@ -40,14 +40,14 @@ async fn a_full_batch_does_not_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_are_followed_without_a_record_that_would_wake_the_task() {
+async fn changed_limits_apply_without_a_new_record() {
     let linger = Duration::from_secs(3600);
     let mut rig = Rig::with(Batching { linger, ..batching() }, true);
     for offset in 0..5 {
         rig.index(offset, &format!("d{offset}"), 1, 1);
     }
     rig.pass(Duration::from_secs(60)).await;
-    assert!(rig.elastic.ids().is_empty(), "they wait for company");
+    assert!(rig.elastic.ids().is_empty(), "they wait for the linger");
     rig.limits.send_modify(|limits| limits.batching.max_documents = 2);
     rig.until_watermark(4).await;
     rig.pass(Duration::from_secs(60)).await;
@@ -57,14 +57,14 @@ async fn limits_are_followed_without_a_record_that_would_wake_the_task() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_are_followed_between_two_batches_and_not_in_the_middle_of_one() {
+async fn changed_limits_apply_between_batches_only() {
     let mut rig = Rig::with(Batching { max_documents: 3, ..batching() }, true);
     let three = |rig: &Rig, from: i64| {
         for offset in from..from + 3 {
             rig.index(offset, &format!("d{offset}"), 1, 1);
         }
     };
-    // The first reads what is remembered of the partition, too.
+    // The first batch also reads the partition's remembered state.
     three(&rig, 0);
     rig.until_watermark(3).await;
     let begun = rig.elastic.calls();
@@ -83,21 +83,21 @@ async fn limits_are_followed_between_two_batches_and_not_in_the_middle_of_one() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn leftovers_are_cleared_even_if_nothing_comes_that_the_clears_could_ride_on() {
+async fn leftovers_are_cleared_without_a_following_batch() {
     let mut rig = Rig::start();
     rig.index(0, "a", 1, 1);
     rig.until_watermark(1).await;
     let calls = rig.elastic.calls();
     rig.index(1, "a", 91, 2);
     rig.until_watermark(2).await;
-    // Write-ahead, write, delete; and then the clear.
+    // Write-ahead, write, delete, then the clear.
     rig.until("the clear", |rig| rig.elastic.calls() == calls + 4).await;
     rig.pass(Duration::from_secs(5)).await;
     assert_eq!(rig.elastic.calls(), calls + 4, "and once only");
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_bound_of_memory_nobody_waits_for_records_that_do_not_come() {
+async fn at_the_memory_limit_batches_start_without_more_records() {
     const LINGER: Duration = Duration::from_secs(3600);
     let mut rig = Rig::with(Batching { linger: LINGER, max_dirty_age: 2 * LINGER, ..batching() }, true);
     for offset in [0, 1] {
@@ -111,14 +111,14 @@ async fn at_the_bound_of_memory_nobody_waits_for_records_that_do_not_come() {
         let told = TokioInstant::now();
         rig.meter.set_at_bound(Some(rig.meter.held()));
         rig.until_watermark(offset + 1).await;
-        // Long before it looks after its gauges.
+        // Well before its next gauge tick.
         assert!(told.elapsed() < Duration::from_millis(50), "{:?}", told.elapsed());
         rig.meter.set_at_bound(None);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn gauges_keep_up_while_records_never_pause() {
+async fn gauges_are_updated_while_records_never_pause() {
     let (max_bytes, linger) = (1 << 24, Duration::from_secs(30));
     let mut rig = Rig::with(Batching { max_documents: 10_000, max_bytes, linger, ..batching() }, true);
     for offset in 0..4000 {
@@ -133,9 +133,9 @@ async fn gauges_keep_up_while_records_never_pause() {
     assert!(dirty.parse::<i64>().unwrap() > 1000, "{dirty}");
 }
 
-/// Otherwise some hundred partitions with a slow server wait for one another until all their batches have ended, for ever.
+/// Otherwise hundreds of partitions on a slow server would wait for one another past every batch deadline, forever.
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_waits_for_its_turn_has_all_of_its_time_when_that_comes() {
+async fn batch_deadline_starts_when_the_permit_is_granted() {
     let mut rig = Rig::start();
     let others_at_work = rig.turns.clone().acquire_many_owned(2).await.unwrap();
     rig.index(0, "a", 1, 1);
@@ -149,7 +149,7 @@ async fn a_batch_that_waits_for_its_turn_has_all_of_its_time_when_that_comes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_cache_is_cut_to_a_share_that_became_smaller_between_two_batches() {
+async fn cache_is_trimmed_to_a_smaller_share_between_batches() {
     let mut rig = Rig::start();
     let mut offset = 0;
     let mut write_ten = async |rig: &mut Rig| {
@@ -171,7 +171,7 @@ async fn the_cache_is_cut_to_a_share_that_became_smaller_between_two_batches() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn partitions_that_are_assigned_one_by_one_share_what_may_be_cached() {
+async fn assigned_partitions_share_the_placement_cache() {
     const TOTAL: usize = 200;
     let rig = Rig::start();
     let handle = tokio::runtime::Handle::current();

@@ -1,8 +1,8 @@
-//! Old copies that stay until searches find the new ones.
+//! Old copies stay until searches find the new ones.
 
 use super::*;
 
-/// `a` is in one geoshard, and then on its way to another: both copies are there.
+/// `a` is moving: both copies exist.
 async fn moving(rig: &mut Rig) {
     rig.index(0, "a", 1, 1);
     rig.until_watermark(1).await;
@@ -11,12 +11,12 @@ async fn moving(rig: &mut Rig) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_old_copy_goes_when_searches_are_over_that_could_not_find_the_new_one() {
+async fn old_copy_is_deleted_after_searches_that_missed_the_new_one() {
     let mut rig = Rig::serving_searches();
     moving(&mut rig).await;
     let both_since = TokioInstant::now();
     assert_eq!((rig.elastic.refreshes(), rig.published.watermark()), (0, Some(1)));
-    // Nobody waits for it: neither others, nor the document's next record.
+    // Neither other documents nor the document's next record wait for the sweep.
     rig.index(2, "b", 1, 1);
     rig.index(3, "a", 91, 3);
     rig.until("the others", |rig| rig.elastic.document("b").is_some() && rig.counts()["done"] == 4).await;
@@ -31,7 +31,7 @@ async fn an_old_copy_goes_when_searches_are_over_that_could_not_find_the_new_one
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_leaves_does_not_wait_and_the_next_owner_goes_on_with_it() {
+async fn next_owner_continues_the_sweeps_of_an_ending_partition() {
     for mode in [Mode::Drain, Mode::FinishBatch] {
         let mut rig = Rig::serving_searches();
         moving(&mut rig).await;
@@ -50,7 +50,7 @@ async fn whoever_leaves_does_not_wait_and_the_next_owner_goes_on_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_nothing_can_be_made_visible_old_copies_stay_and_all_else_goes_on() {
+async fn failing_refreshes_keep_old_copies_and_delay_nothing_else() {
     let mut rig = Rig::serving_searches();
     rig.elastic.set_faults(|faults| faults.refreshes_fail = true);
     moving(&mut rig).await;
@@ -78,7 +78,7 @@ async fn many_moves_share_their_refreshes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_by_id_alone_wait_for_no_refresh() {
+async fn realtime_visibility_waits_for_no_refresh() {
     let mut rig = Rig::start();
     rig.index(0, "a", 1, 1);
     rig.until_watermark(1).await;
