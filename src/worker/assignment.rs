@@ -1,5 +1,5 @@
-//! The partitions that this worker owns, as the poll thread sees them: where records go, what is paused, what may be
-//! committed. Only the poll thread touches it, in and between the consumer's callbacks.
+//! The poll thread's view of the assigned partitions: where records go, what is paused, what may be committed. Used by
+//! the poll thread only, in and between the consumer's callbacks.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -19,34 +19,34 @@ use crate::support::telemetry::board::Standing;
 use crate::support::telemetry::events::RecordsLost;
 use crate::support::telemetry::metrics::{PartitionMetrics, level};
 
-/// Records that may wait between the poll thread and a partition task. Bytes bound them before ([`Limits`]): a partition
-/// that is paused loses what librdkafka has fetched for it, and comes back up to a second later.
+/// Capacity in records of the queue to a partition task. [`Limits`] in bytes apply first: pausing discards what
+/// librdkafka has fetched for a partition, and resuming takes up to a second.
 const QUEUE_RECORDS: usize = 1 << 20;
 
-/// Records of one partition that the poll thread gathers before it passes them on. One by one they would wake the task for each,
-/// and a task that is woken costs more than a record. They never wait for company: between two polls all are passed on.
+/// Records of one partition handed to its task at once. One by one each would wake the task, which costs more than the
+/// record. Records never wait for a full chunk: every poll ends by handing all of them out.
 const PASSED_ON_AT_ONCE: usize = 128;
 
-/// Partitions that are held back instead of paused, at most. Each may fill a queue of its own inside librdkafka, and have its
-/// share of one more answer: these bounds are each partition's then, and not one for all.
+/// Maximum number of partitions held back instead of paused. Each may fill its own queue inside librdkafka and receive
+/// its share of one more response, so librdkafka's limits apply per partition instead of to all.
 const HELD_AT_MOST: usize = 8;
 
-/// With a partition's bound below this, nothing is held back, but paused: of a partition that is held back comes yet what was on
-/// its way, a few MiB at most.
+/// Partitions with a lower limit are paused rather than held back: a held-back partition still receives what is in
+/// flight, a few MiB at most.
 const HELD_FROM_BYTES: usize = 16 << 20;
 
-/// After a cancelled task was told so, it has this long to let go; it only has to reach its next await.
+/// Time for a cancelled task to end; it only has to reach its next await.
 const CANCEL_GRACE: Duration = Duration::from_millis(500);
 
-/// So often in a row a partition has to be seen not read: once may be while it is only just assigned.
+/// Number of consecutive checks that must find a partition unread; one may hit a fresh assignment.
 const UNREAD_AT_LEAST: u32 = 2;
 
-/// How a partition is kept from being read.
+/// How reading of a partition is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReadState {
-    /// What librdkafka has fetched waits there, and comes when it is let through.
+    /// librdkafka keeps what it has fetched and delivers it when reading goes on.
     Held,
-    /// librdkafka fetches nothing, has thrown away what it had, and needs up to a second to begin again.
+    /// librdkafka fetches nothing, has dropped what it had, and needs up to a second to restart.
     Paused,
 }
 
@@ -54,7 +54,7 @@ enum ReadState {
 #[derive(Debug)]
 struct AssignedPartition {
     records: mpsc::Sender<Record>,
-    /// What was not passed on yet, or what the full queue did not take; in this case the partition is paused.
+    /// Records not handed out yet, or refused by the full queue; then the partition is paused.
     overflow: VecDeque<Record>,
     meter: Arc<Meter>,
     published: Arc<Published>,
@@ -62,31 +62,31 @@ struct AssignedPartition {
     cancel: CancellationToken,
     /// Disconnected once the task has ended.
     ended: std_mpsc::Receiver<()>,
-    /// `None` while it is read.
+    /// `None` while it is being read.
     kept: Option<ReadState>,
     /// Sent to the broker, perhaps not acknowledged yet.
     requested: Option<i64>,
     /// Acknowledged by the broker.
     committed: Option<i64>,
-    /// Told to the meta index.
+    /// Stored in the meta index.
     remembered: Option<i64>,
-    /// The partition's end, as the broker last told.
+    /// The partition's last known end.
     end: Option<i64>,
-    /// The offset that comes next: after what was routed, or what was committed; `None` while nothing is known.
+    /// The next offset: after the last routed record or the commit; `None` while unknown.
     next: Option<i64>,
-    /// Whether anything came of it.
+    /// Whether anything was read.
     has_begun: bool,
-    /// Everything below is routed, or no record; told the task after what waits here.
+    /// Every offset below is routed or not a record; reported to the task after the records queued here.
     read_to: Option<i64>,
-    /// It cannot be read on.
+    /// It cannot be read further.
     is_in_trouble: bool,
-    /// How often in a row librdkafka was seen not to read it.
+    /// Consecutive checks in which librdkafka did not read it.
     unread: u32,
     metrics: PartitionMetrics,
 }
 
 impl AssignedPartition {
-    /// Gives the task as many of the waiting records as its queue takes.
+    /// Hands the task as many queued records as its queue takes.
     fn pass_on(&mut self) {
         self.pass_on_records();
         if self.overflow.is_empty()
@@ -101,7 +101,7 @@ impl AssignedPartition {
             match self.records.try_send(record) {
                 Ok(()) => {}
                 Err(mpsc::error::TrySendError::Full(record)) => return self.overflow.push_front(record),
-                // A task that takes no more records: they are read again after the next assignment.
+                // The task takes no more records: they are read again after the next assignment.
                 Err(mpsc::error::TrySendError::Closed(record)) => self.meter.dequeued(record.bytes()),
             }
         }
@@ -117,7 +117,7 @@ impl AssignedPartition {
     }
 }
 
-/// See the top of this file.
+/// See the module documentation.
 pub struct Assignment {
     bench: Arc<WorkerContext>,
     runtime: tokio::runtime::Handle,
@@ -126,29 +126,29 @@ pub struct Assignment {
     followed: LimitsReader,
     pub(super) cache_share: Arc<CacheShare>,
     owned: HashMap<i32, AssignedPartition, ahash::RandomState>,
-    /// Revoked while they were paused. librdkafka remembers that, so they come back paused.
+    /// Revoked while paused. librdkafka keeps the paused state, so they return paused.
     left_paused: HashSet<i32, ahash::RandomState>,
-    /// Held back at any time: librdkafka leaves it to us to let them through.
+    /// Ever held back: librdkafka does not release these by itself.
     ever_held: HashSet<i32, ahash::RandomState>,
-    /// Whether the worker is to end: what a rebalance still brings is not begun.
+    /// Whether the worker is stopping: partitions of a later rebalance are not started.
     draining: bool,
 }
 
-/// Partitions to stop reading, and to read again.
+/// Partitions to stop reading or to read again.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// To hold back.
+    /// Hold back.
     pub hold_back: Vec<i32>,
-    /// To let through.
+    /// Release from being held back.
     pub let_through: Vec<i32>,
-    /// To pause.
+    /// Pause.
     pub pause: Vec<i32>,
-    /// To resume.
+    /// Resume.
     pub resume: Vec<i32>,
 }
 
 impl Assignment {
-    /// Nothing assigned yet. `cached_placements` is for all partitions together.
+    /// An empty assignment. `cached_placements` is for all partitions together.
     pub fn new(
         bench: Arc<WorkerContext>,
         runtime: tokio::runtime::Handle,
@@ -171,12 +171,13 @@ impl Assignment {
         }
     }
 
-    /// Starts a task for each partition, each given with what is committed. Nothing of an earlier assignment is kept: a placement cached then would make two
-    /// copies (protocol, "The owner's cache"). Gives those that librdkafka does not let through by itself.
+    /// Starts a task per partition, given with its committed offset. Keeps nothing of an earlier assignment: a
+    /// placement cached then would make two copies (protocol, "The owner's cache"). Returns the partitions that
+    /// librdkafka does not release by itself.
     #[must_use]
     pub fn assign(&mut self, partitions: &[(i32, Option<i64>)]) -> Vec<i32> {
         let numbers: Vec<i32> = partitions.iter().map(|(number, _)| *number).collect();
-        // Nothing comes twice without a revocation; if it did, the earlier task must be gone first.
+        // No partition comes twice without a revocation; if it did, the earlier task must end first.
         self.revoke(&numbers, Duration::ZERO);
         self.cache_share.set_partitions(self.owned.len() + partitions.len());
         let begin_with = if self.draining { Mode::Drain } else { Mode::Run };
@@ -229,14 +230,14 @@ impl Assignment {
         numbers.into_iter().filter(|number| self.ever_held.contains(number)).collect()
     }
 
-    /// Lets each partition finish its batch until `grace` is over, cancels what is still at work, and gives the offsets
-    /// that may still be committed. When this returns, nothing of these partitions can publish any more.
+    /// Lets each partition finish its batch within `grace`, cancels the rest, and returns the offsets that may still be
+    /// committed. Afterwards these partitions can publish nothing.
     pub fn revoke(&mut self, partitions: &[i32], grace: Duration) -> Vec<(i32, i64)> {
         let revoked: Vec<(i32, AssignedPartition)> =
             partitions.iter().filter_map(|&number| Some((number, self.owned.remove(&number)?))).collect();
         self.cache_share.set_partitions(self.owned.len());
         for (_, owned) in &revoked {
-            // A task that has ended does not listen any more.
+            // The receiver is gone if the task has ended.
             let _ = owned.mode.send(Mode::FinishBatch);
         }
         let deadline = Instant::now() + grace;
@@ -264,11 +265,11 @@ impl Assignment {
         to_commit
     }
 
-    /// Takes a record for its partition's task, which has it with the next [`Assignment::flow`] at the latest. Never blocks:
-    /// what does not fit waits here, and the partition is paused. Says whether the partition may be read on; if not,
-    /// [`Assignment::flow`] should be asked before the next record.
+    /// Takes a record for its partition's task, which receives it with the next [`Assignment::flow`] at the latest.
+    /// Never blocks: an excess waits here and the partition is paused. Returns whether the partition may be read on; if
+    /// not, call [`Assignment::flow`] before the next record.
     pub fn route(&mut self, number: i32, record: Record) -> bool {
-        // A record of a partition that was just revoked: the next owner reads it again.
+        // Its partition was just revoked: the next owner reads the record again.
         let Some(owned) = self.owned.get_mut(&number) else { return true };
         owned.next = owned.next.max(Some(record.offset + 1));
         owned.has_begun = true;
@@ -277,11 +278,11 @@ impl Assignment {
         if owned.overflow.len() >= PASSED_ON_AT_ONCE {
             owned.pass_on();
         }
-        // What was on its way already when it was held back still comes, and there is nothing more to decide.
+        // Records in flight still arrive after a hold; there is nothing more to decide.
         owned.kept.is_some() || owned.meter.may_read(self.limits, false)
     }
 
-    /// Moves on what had to wait, and says which partitions to read no more, or again.
+    /// Hands out queued records; returns which partitions to stop reading, or to read again.
     pub fn flow(&mut self) -> Flow {
         if let Some(newer) = limits::newer(&mut self.followed) {
             self.limits = newer.memory;
@@ -296,7 +297,7 @@ impl Assignment {
             let may_read = owned.may_read(self.limits);
             owned.meter.set_at_bound((!may_read && owned.overflow.is_empty()).then_some(enough));
             match (owned.kept, may_read) {
-                // One that is not at work will not be read again soon.
+                // One that takes no records will not be read again soon.
                 (None, false) if held < held_at_most && owned.is_at_work() => {
                     held += 1;
                     self.ever_held.insert(number);
@@ -327,7 +328,7 @@ impl Assignment {
         flow
     }
 
-    /// Offsets to commit: watermarks that the broker does not have yet, each asked for once until
+    /// Offsets to commit: watermarks that the broker does not have yet, each returned once until
     /// [`Assignment::commit_failed`].
     pub fn due_commits(&mut self) -> Vec<(i32, i64)> {
         let mut due = Vec::new();
@@ -351,14 +352,14 @@ impl Assignment {
         owned.metrics.committed(offset);
     }
 
-    /// The commit did not go through: it is asked for again, or forgotten if the partition is gone.
+    /// The commit failed: it is due again, or dropped if the partition is gone.
     pub fn commit_failed(&mut self, number: i32) {
         if let Some(owned) = self.owned.get_mut(&number) {
             owned.requested = owned.committed;
         }
     }
 
-    /// Acknowledged offsets that the meta index should remember, each once.
+    /// Acknowledged offsets to store in the meta index, each once.
     pub fn to_remember(&mut self) -> Vec<(i32, i64)> {
         let mut due = Vec::new();
         for (&number, owned) in &mut self.owned {
@@ -372,8 +373,8 @@ impl Assignment {
         due
     }
 
-    /// Whether `offset` is not where a partition has to begin, or not what comes next: then [`Assignment::reached`] has to judge. (That
-    /// librdkafka goes back later is the task's to judge, which knows what it has read.)
+    /// Whether `offset` is not the expected start or next offset: then [`Assignment::reached`] decides. (The task
+    /// detects later jumps back, since it knows what it has read.)
     pub fn is_unexpected(&self, number: i32, offset: i64) -> bool {
         let is_unexpected = |owned: &AssignedPartition| {
             owned.next.is_none_or(|next| next < offset || (next != offset && !owned.has_begun))
@@ -381,7 +382,7 @@ impl Assignment {
         self.owned.get(&number).is_some_and(is_unexpected)
     }
 
-    /// Whether nothing came yet of a partition that begins at `offset`.
+    /// Whether nothing was read yet of a partition that starts at `offset`.
     pub fn is_to_begin_at(&self, number: i32, offset: i64) -> bool {
         let begins = |owned: &AssignedPartition| {
             !owned.has_begun && owned.next == Some(offset) && !owned.is_in_trouble
@@ -389,8 +390,8 @@ impl Assignment {
         self.owned.get(&number).is_some_and(begins)
     }
 
-    /// Reading has reached `offset`, where the partition begins at `low`. What is lost between is told and counted. Says whether
-    /// the partition may be read on.
+    /// Reading reached `offset`; the partition begins at `low`. Reports and counts the lost offsets in between. Returns
+    /// whether the partition may be read on.
     pub fn reached(&mut self, number: i32, offset: i64, low: i64) -> bool {
         let Some(owned) = self.owned.get_mut(&number) else { return true };
         if owned.next.is_none() {
@@ -407,7 +408,7 @@ impl Assignment {
         self.owned.get(&number).is_some_and(|owned| !owned.is_in_trouble)
     }
 
-    /// Reading has come to the partition's end: what is below `offset` and was not routed is no record.
+    /// Reading reached the partition's end: offsets below that were not routed are not records.
     pub fn at_end(&mut self, number: i32, offset: i64) {
         if let Some(owned) = self.owned.get_mut(&number)
             && owned.next.is_none_or(|next| next < offset)
@@ -419,13 +420,13 @@ impl Assignment {
         }
     }
 
-    /// Partitions that are read, each with the offset that comes next.
+    /// Partitions being read, each with its next offset.
     pub fn to_be_read(&self) -> Vec<(i32, i64)> {
         let readable = self.owned.iter().filter(|(_, owned)| !owned.is_in_trouble);
         readable.filter_map(|(&number, owned)| Some((number, owned.next?))).collect()
     }
 
-    /// Looks whether what comes next is there.
+    /// Checks that the next offset exists.
     pub fn look(&mut self, number: i32, next: i64, low: i64, high: i64) {
         match judge(Some(next), None, low, high) {
             Verdict::Lost(lost) => self.found(number, lost.into()),
@@ -436,7 +437,7 @@ impl Assignment {
         }
     }
 
-    /// Something is wrong with what comes next in a partition. It stops, unless that is accepted.
+    /// The next offset of a partition cannot be read: stops it, unless that is accepted.
     pub fn found(&mut self, number: i32, trouble: Trouble) {
         let Some(owned) = self.owned.get_mut(&number) else { return };
         let mut accepted = false;
@@ -451,8 +452,9 @@ impl Assignment {
         }
     }
 
-    /// librdkafka does not read these, after it could not go on somewhere and nothing was found wrong with any partition's ends. One
-    /// that stays so was truncated below what was read. `true`: one has no offset to read from, and has to be assigned anew.
+    /// librdkafka does not read these, although it stopped somewhere and every partition's ends look right. A partition
+    /// that stays so was truncated below what was read. `true`: one has no offset to read from and must be assigned
+    /// again.
     pub fn not_read(&mut self, numbers: &[i32]) -> bool {
         let epoch = self.bench.epoch;
         let mut must_begin_again = false;
@@ -472,14 +474,14 @@ impl Assignment {
         must_begin_again
     }
 
-    /// The broker told where the partition ends.
+    /// The broker reported the partition's end.
     pub fn partition_end(&mut self, number: i32, end: i64) {
         if let Some(owned) = self.owned.get_mut(&number) {
             owned.end = Some(end);
         }
     }
 
-    /// Brings the lag gauges up to date.
+    /// Updates the lag gauges.
     pub fn update_lag(&self) {
         for owned in self.owned.values() {
             if let (Some(end), Some(watermark)) = (owned.end, owned.published.watermark()) {
@@ -488,16 +490,16 @@ impl Assignment {
         }
     }
 
-    /// Tells all partitions to write what is dirty and end, and those that come later not to begin.
+    /// Makes all partitions write dirty entries and end; later ones do not start.
     pub fn drain(&mut self) {
         self.draining = true;
         for owned in self.owned.values() {
-            // A task that has ended does not listen any more.
+            // The receiver is gone if the task has ended.
             let _ = owned.mode.send(Mode::Drain);
         }
     }
 
-    /// Whether every partition has written all that was dirty, or cannot.
+    /// Whether every partition has written its dirty entries, or cannot.
     pub fn is_drained(&self) -> bool {
         self.owned.values().all(|owned| owned.published.drained())
     }
@@ -507,7 +509,7 @@ impl Assignment {
         self.owned.values().all(|owned| owned.published.watermark() <= owned.committed)
     }
 
-    /// Where each owned partition stands.
+    /// The status of each owned partition.
     pub fn standings(&self) -> Vec<Standing> {
         let standing = |(&partition, owned): (&i32, &AssignedPartition)| Standing {
             partition,
@@ -526,6 +528,6 @@ impl Assignment {
 }
 
 fn wait_for_end(ended: &std_mpsc::Receiver<()>, deadline: Instant) {
-    // Nothing is ever sent: the only answers are "disconnected", the task has ended, or time out.
+    // Nothing is ever sent: the wait ends with "disconnected" (the task has ended) or a timeout.
     let _ = ended.recv_timeout(deadline.saturating_duration_since(Instant::now()));
 }

@@ -1,7 +1,7 @@
-//! Bytes held by the worker: who counts them, and when a partition must stop reading.
+//! Memory accounting: bytes held by the worker, and when a partition must stop reading.
 //!
-//! Every record costs its bytes from the moment the poll thread owns it until its fold is done. Partition tasks and the
-//! poll thread meet in a few atomics, one set per partition; no lock is shared.
+//! A record is accounted from the moment the poll thread owns it until its fold is done. Partition tasks and the poll
+//! thread share a few atomics per partition; no lock is shared.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use tokio::sync::Notify;
 
-/// What one record costs besides key and value. By a heap profile of a worker at its bound (2026-11-22): its fold 190 bytes, its
-/// place in the dirty set 250 to 400 by how full that is, handles and id 100.
+/// Cost of a record besides key and value. By a heap profile of a worker at its memory limit (2026-11-22): its fold 190
+/// bytes, its slot in the dirty set 250 to 400 depending on load, handles and id 100.
 pub const RECORD_OVERHEAD_BYTES: usize = 600;
 
-/// Bounds on held bytes.
+/// Limits on held bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// For all partitions of the worker together.
@@ -23,16 +23,16 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// At the memory limit a partition flushes once it holds half its fair share: then either some partition qualifies, or half of
-    /// all memory is already in flight. With a lower threshold, partitions with little to write would take turns from those with
-    /// much.
+    /// At the memory limit a partition flushes once it holds half its fair share: then either some partition qualifies,
+    /// or half of all memory is already in flight. With a lower threshold, partitions with little to write would take
+    /// batch permits from those with much.
     pub fn enough(self, partitions: usize) -> usize {
         self.total / (2 * partitions.max(1))
     }
 }
 
-/// How many placements each partition of the worker may cache: all have the same share of `memory.cached_placements`. Partitions come
-/// and go one by one (cooperative assignment), so each task looks again between two batches.
+/// Each partition's equal share of `memory.cached_placements`. Partitions come and go one by one (cooperative
+/// assignment), so each task reads its share between two batches.
 #[derive(Debug)]
 pub struct CacheShare {
     total: usize,
@@ -45,12 +45,12 @@ impl CacheShare {
         Arc::new(Self { total, partitions: AtomicUsize::new(1) })
     }
 
-    /// The worker owns so many partitions now.
+    /// Sets the number of partitions owned by the worker.
     pub fn set_partitions(&self, partitions: usize) {
         self.partitions.store(partitions, Relaxed);
     }
 
-    /// What one partition may cache, at least one placement.
+    /// The limit of one partition, at least one placement.
     pub fn of_one(&self) -> NonZeroUsize {
         let share = self.total / self.partitions.load(Relaxed).max(1);
         NonZeroUsize::new(share).unwrap_or(NonZeroUsize::MIN)
@@ -69,13 +69,13 @@ impl Budget {
         Arc::default()
     }
 
-    /// Bytes held now by all partitions.
+    /// Bytes currently held by all partitions.
     pub fn held(&self) -> usize {
         self.held.load(Relaxed)
     }
 }
 
-/// One partition's share: counted here, and in the worker's [`Budget`]. Whatever is left is given back on drop.
+/// One partition's bytes, counted here and in the worker's [`Budget`]. Dropping it returns the rest.
 #[derive(Debug)]
 pub struct Meter {
     budget: Arc<Budget>,
@@ -88,7 +88,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// A meter that counts into `budget`.
+    /// Creates a meter that counts into `budget`.
     pub fn new(budget: Arc<Budget>) -> Self {
         Self {
             budget,
@@ -123,18 +123,18 @@ impl Meter {
         }
     }
 
-    /// The oldest dirty document waits for too long: no new records until it is written (promise 4).
+    /// The oldest dirty document is too old: no new records until it is written (promise 4).
     pub fn set_waits(&self, waits: bool) {
         self.waits.store(waits, Relaxed);
     }
 
-    /// All that is left is parked: only new records can help, whatever the bounds say (protocol, step 1).
+    /// Only parked entries are left: only new records can help, whatever the limits (protocol, step 1).
     pub fn set_needs_records(&self, needs: bool) {
         self.needs_records.store(needs, Relaxed);
     }
 
-    /// Told by the poll thread: nothing is read for the partition before something is written, its own or others', so it should
-    /// not wait for more once its folds hold `enough` bytes. `None` once it is read again.
+    /// Set by the poll thread: the partition is not read until it or another one writes, so it should not wait for more
+    /// once its folds hold `enough` bytes. `None` once it is read again.
     pub fn set_at_bound(&self, enough: Option<usize>) {
         let enough = enough.unwrap_or(usize::MAX);
         if self.enough.swap(enough, Relaxed) > enough {
@@ -142,12 +142,12 @@ impl Meter {
         }
     }
 
-    /// Whether the partition should not wait for more before it writes; see [`Meter::set_at_bound`].
+    /// Whether the partition should flush without waiting for more; see [`Meter::set_at_bound`].
     pub fn is_enough(&self, bytes: usize) -> bool {
         bytes >= self.enough.load(Relaxed)
     }
 
-    /// Ends when the partition comes to a bound, or if it did so since this was last waited for.
+    /// Resolves when the partition reaches a limit, or did so since the last call.
     pub async fn memory_limit_reached(&self) {
         self.memory_limit_reached.notified().await;
     }
@@ -157,8 +157,7 @@ impl Meter {
         self.queued.load(Relaxed) + self.folded.load(Relaxed)
     }
 
-    /// Whether the partition may be read. A paused one is resumed only when it is well below its bounds, so that it does not
-    /// flutter.
+    /// Whether the partition may be read. A paused one resumes only well below its limits, to avoid flapping.
     pub fn may_read(&self, limits: Limits, is_paused: bool) -> bool {
         if self.needs_records.load(Relaxed) {
             return true;
@@ -184,7 +183,7 @@ mod tests {
     const LIMITS: Limits = Limits { total: 1000, per_partition: 600 };
 
     #[test]
-    fn a_partition_stops_at_its_bound_and_goes_on_well_below_it() {
+    fn partition_pauses_at_its_limit_and_resumes_well_below() {
         let meter = Meter::new(Budget::new());
         meter.enqueued(599);
         assert!(meter.may_read(LIMITS, false));
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn all_partitions_together_stop_at_the_total() {
+    fn partitions_together_stop_at_the_total() {
         let budget = Budget::new();
         let (a, b) = (Meter::new(budget.clone()), Meter::new(budget.clone()));
         a.set_folded(590);
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_bound_one_has_enough_unless_half_is_under_way() {
+    fn at_the_limit_one_qualifies_unless_half_is_in_flight() {
         for partitions in 1..=LIMITS.total / 2 {
             let enough = LIMITS.enough(partitions);
             let none_has_enough = partitions * (enough - 1);
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_with_only_parked_entries_is_always_read() {
+    fn partition_with_only_parked_entries_is_always_read() {
         let meter = Meter::new(Budget::new());
         meter.set_folded(5000);
         meter.set_waits(true);

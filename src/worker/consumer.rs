@@ -1,5 +1,5 @@
-//! The poll thread: the only one that talks to the Kafka consumer. It polls, hands records to partition tasks, pauses
-//! and resumes, serves rebalances, and commits watermarks.
+//! The poll thread, the only user of the Kafka consumer. It polls, hands records to partition tasks, pauses and
+//! resumes, serves rebalances, and commits watermarks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,28 +27,28 @@ use crate::support::telemetry::events::{
 use crate::support::telemetry::health::Health;
 use crate::support::telemetry::metrics::Metrics;
 
-/// How long a poll waits for a record: the pause between two looks at flow, commits and signals.
+/// Maximum wait for a record between two checks of flow, commits and signals.
 const POLL_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Records polled in a row before the next look at flow, commits and signals, unless a bound is met before.
+/// Records polled before the next check of flow, commits and signals, unless a limit is reached before.
 const RECORDS_PER_TURN: usize = 2000;
 
-/// How often acknowledged offsets are told to the meta index.
+/// Interval between writes of acknowledged offsets to the meta index.
 const REMEMBER_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long the group's offsets may be waited for when partitions are assigned. Nothing is polled meanwhile.
+/// Timeout for the group's offsets at assignment. It blocks polling.
 const COMMITTED_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the ends of one partition may be waited for, and until they are asked for again. Nothing is polled meanwhile.
+/// Timeout for the first and last offset of one partition, and interval between two attempts. It blocks polling.
 const ENDS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long leaving the group may take, beyond what revoked partitions are given to finish.
+/// Timeout for leaving the group, beyond the grace of revoked partitions.
 const LEAVING: Duration = Duration::from_secs(10);
 
-/// How often the board is brought up to date.
+/// Interval between updates of the partition statuses.
 const BOARD_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the poll thread is told from outside, and tells.
+/// Signals to the poll thread.
 #[derive(Debug)]
 pub struct Signals {
     /// Drain and leave the group.
@@ -57,30 +57,30 @@ pub struct Signals {
     pub abort: AtomicBool,
 }
 
-/// Times that the poll thread keeps.
+/// Intervals and timeouts of the poll thread.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// How often watermarks are committed.
+    /// Interval between commits.
     pub commit_interval: Duration,
-    /// How long a revoked partition may finish its batch.
+    /// Grace for a revoked partition to finish its batch.
     pub revoke: Duration,
-    /// How long all partitions may write what is dirty when the worker stops.
+    /// Grace for all partitions to write dirty entries when the worker stops.
     pub drain: Duration,
 }
 
 /// The consumer's callbacks; they run on the poll thread, inside `poll`.
 pub struct Context {
     topic: String,
-    // Locked by the poll thread alone; a lock only because callbacks get a shared reference.
+    // Locked by the poll thread alone; callbacks only get a shared reference.
     assignment: Mutex<Assignment>,
     pace: Pace,
     metrics: Arc<Metrics>,
     stuck: Mutex<Stuck>,
-    /// Partitions whose log was not yet compared with what is committed.
+    /// Partitions whose log is not yet compared with the committed offset.
     unchecked: Mutex<Vec<Unchecked>>,
 }
 
-/// What is committed of a partition.
+/// A partition's committed offset.
 #[derive(Debug, Clone, Copy)]
 struct Unchecked {
     partition: i32,
@@ -88,14 +88,14 @@ struct Unchecked {
     leader_epoch: i32,
 }
 
-/// What is known of partitions that librdkafka does not read on, since what comes next is not there.
+/// Partitions that librdkafka does not read because the next offset is missing.
 #[derive(Debug, Default)]
 struct Stuck {
-    /// Ask where partitions begin and end, from then on.
+    /// When to query where partitions begin and end.
     look_at: Option<Instant>,
-    /// That was done at least once: what librdkafka still does not read has another cause.
+    /// Queried at least once: if librdkafka still does not read, the cause is another.
     has_looked: bool,
-    /// Partitions have to be assigned anew.
+    /// Partitions must be assigned again.
     begin_again: bool,
 }
 
@@ -120,8 +120,8 @@ impl Context {
         self.stuck.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says where the partitions of a new assignment begin: where the group has committed, or with the first record. By
-    /// itself librdkafka would take a partition of which nothing is committed for one whose records are lost.
+    /// Sets the start offsets of a new assignment: the committed offset, or the first record. By default librdkafka
+    /// would treat a partition without a commit as one whose records are lost.
     fn choose_starts(&self, consumer: &BaseConsumer<Self>, assigned: &TopicPartitionList) {
         if assigned.count() == 0 {
             return;
@@ -129,7 +129,7 @@ impl Context {
         let asked = self.partitions(&numbers(assigned));
         let committed = match consumer.committed_offsets(asked, COMMITTED_TIMEOUT) {
             Ok(committed) => committed,
-            // librdkafka asks again, for as long as it takes. What was never committed is assigned anew ([`Stuck`]).
+            // librdkafka retries without limit. Partitions without a commit are assigned again ([`Stuck`]).
             Err(error) => return tracing::warn!(%error, "could not fetch the group's committed offsets"),
         };
         let mut unchecked = Vec::new();
@@ -154,14 +154,14 @@ impl Context {
     }
 
     fn assignment(&self) -> MutexGuard<'_, Assignment> {
-        // A panic while it was held ends the poll thread; nothing half-done in it outlives that.
+        // A panic while locked ends the poll thread, so no half-done state is used afterwards.
         self.assignment.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn revoke(&self, consumer: &BaseConsumer<Self>, partitions: &[i32]) {
         let lost = consumer.assignment_lost();
         PartitionsRevoked { partitions, lost }.emit(&self.metrics);
-        // What is lost belongs to somebody else already: no use in finishing, no right to commit.
+        // Lost partitions belong to another worker already: finishing is useless, committing forbidden.
         let grace = if lost { Duration::ZERO } else { self.pace.revoke };
         let to_commit = self.assignment().revoke(partitions, grace);
         if lost || to_commit.is_empty() {
@@ -198,7 +198,7 @@ impl Context {
     }
 }
 
-/// Errors of a commit that say "the group is changing": the next commit covers it, or the next owner does.
+/// Commit errors that mean "the group is changing": the next commit or the next owner covers it.
 fn is_rebalance(error: &KafkaError) -> bool {
     matches!(
         error.rdkafka_error_code(),
@@ -218,7 +218,7 @@ impl ClientContext for Context {
         let Some(topic) = statistics.topics.get(&self.topic) else { return };
         let mut assignment = self.assignment();
         for partition in topic.partitions.values() {
-            // The last stable offset is the end for a reader of committed records.
+            // For a read-committed consumer the end is the last stable offset.
             let end = if partition.ls_offset >= 0 { partition.ls_offset } else { partition.hi_offset };
             if partition.partition >= 0 && end >= 0 {
                 assignment.partition_end(partition.partition, end);
@@ -234,7 +234,7 @@ impl ClientContext for Context {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        // Every end of every partition comes as one.
+        // Raised at every end of every partition.
         if error.rdkafka_error_code() == Some(RDKafkaErrorCode::PartitionEOF) {
             return;
         }
@@ -295,7 +295,7 @@ impl ConsumerContext for Context {
         drop(assignment);
         match failed {
             None => OffsetsCommitted { partitions: elements.len() }.emit(&self.metrics),
-            // There was nothing to commit after all.
+            // There was nothing to commit.
             Some(KafkaError::ConsumerCommit(RDKafkaErrorCode::NoOffset)) => {}
             Some(error) => self.commit_failed(elements.len(), &error),
         }
@@ -310,17 +310,17 @@ fn absolute(offset: Offset) -> Option<i64> {
     if let Offset::Offset(offset) = offset { Some(offset) } else { None }
 }
 
-/// Why the poll thread ended other than by being told to.
+/// Why the poll thread ended without being stopped.
 #[derive(Debug, thiserror::Error)]
 #[error("the kafka consumer failed: {0}")]
 pub struct ConsumerLost(KafkaError);
 
-/// Polls until told to drain or abort, then leaves the group.
+/// Polls until drained or aborted, then leaves the group.
 ///
-/// `remember` gets acknowledged offsets from time to time, `board` where the partitions stand.
+/// Sends acknowledged offsets to `remember` and partition statuses to `board` periodically.
 ///
 /// # Errors
-/// If librdkafka reports a fatal error, such as a group instance id that somebody else took over.
+/// On a fatal error of librdkafka, such as a group instance id taken over by another member.
 pub fn poll_until_told(
     consumer: BaseConsumer<Context>,
     signals: &Signals,
@@ -388,9 +388,9 @@ fn poll_and_commit(
 
 /// Closes the consumer; the revocation callback runs in there.
 ///
-/// librdkafka closes without a limit, and seldom without an end: a rebalance event that was under way is answered by
-/// `rd_kafka_assign`, which waits for a group that is gone already. So it is given a thread, and left to it after `limit`.
-/// What it had to commit is then read again by the next owner, and the broker notices at the end of the session.
+/// librdkafka closes without a timeout and sometimes never returns: a pending rebalance event is answered by
+/// `rd_kafka_assign`, which waits for a group that is gone. So closing runs on its own thread, abandoned after `limit`.
+/// The next owner then reads uncommitted records again, and the broker notices at the session timeout.
 fn leave_group(consumer: BaseConsumer<Context>, limit: Duration) {
     if !ends_within(limit, move || drop(consumer)) {
         tracing::warn!(
@@ -400,18 +400,18 @@ fn leave_group(consumer: BaseConsumer<Context>, limit: Duration) {
     }
 }
 
-/// Runs `action` on a thread of its own, and says whether it ended in time. One that did not is left alone.
+/// Runs `action` on its own thread; returns whether it ended in time. Otherwise the thread is abandoned.
 fn ends_within(limit: Duration, action: impl FnOnce() + Send + 'static) -> bool {
     let (ended, wait) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new().name("leave group".to_owned()).spawn(move || {
         action();
-        // Nobody waits any more if it took too long.
+        // The receiver is gone after the timeout.
         let _ = ended.send(());
     });
     match thread {
         Ok(_) => wait.recv_timeout(limit).is_ok(),
         Err(error) => {
-            tracing::warn!(%error, "no thread to leave the group on");
+            tracing::warn!(%error, "could not start the thread that leaves the group");
             false
         }
     }
@@ -451,7 +451,7 @@ fn poll_some(consumer: &BaseConsumer<Context>, context: &Context) -> Result<(), 
                 tracing::error!(%code, reason, "kafka client failed permanently");
                 return Err(ConsumerLost(KafkaError::MessageConsumptionFatal(code)));
             }
-            // The client goes on by itself; what lasts shows in the lag.
+            // The client recovers by itself; a lasting error shows in the lag.
             Some(Err(error)) => tracing::warn!(%error, "kafka consumer"),
         }
         timeout = Duration::ZERO;
@@ -459,7 +459,7 @@ fn poll_some(consumer: &BaseConsumer<Context>, context: &Context) -> Result<(), 
     Ok(())
 }
 
-/// Takes note of where a partition ends. That may be beyond its last record: transactions end with markers.
+/// Records where a partition ends, possibly beyond its last record: transactions end with markers.
 fn at_end(consumer: &BaseConsumer<Context>, context: &Context, partition: i32) {
     let Some(end) = position(consumer, &context.topic, partition) else { return };
     let mut assignment = context.assignment();
@@ -470,11 +470,12 @@ fn at_end(consumer: &BaseConsumer<Context>, context: &Context, partition: i32) {
     }
 }
 
-/// Has librdkafka compare the log of newly assigned partitions with what is committed: it does so for a position that has a leader
-/// epoch and that it is sent to, not for one that it begins at. If another leader's log ends before, it reads no further.
+/// Makes librdkafka compare the log of newly assigned partitions with the committed offset. It does so only on a seek
+/// to a position with a leader epoch, not at a start position. If the log of the current leader ends before, it stops
+/// reading.
 fn check_logs(consumer: &BaseConsumer<Context>, context: &Context) {
     let mut unchecked = std::mem::take(&mut *context.unchecked());
-    // What was read already would come again.
+    // Records already read would come again.
     unchecked.retain(|what| context.assignment().is_to_begin_at(what.partition, what.committed));
     if unchecked.is_empty() {
         return;
@@ -486,7 +487,7 @@ fn check_logs(consumer: &BaseConsumer<Context>, context: &Context) {
     }
     match consumer.seek_partitions(list, ENDS_TIMEOUT) {
         Ok(done) => {
-            // librdkafka may wait for something else before it begins with a partition.
+            // librdkafka may not have started the partition yet.
             let is_done = |partition| {
                 let element = done.find_partition(&context.topic, partition);
                 element.is_none_or(|element| element.error().is_ok())
@@ -498,7 +499,7 @@ fn check_logs(consumer: &BaseConsumer<Context>, context: &Context) {
     context.unchecked().append(&mut unchecked);
 }
 
-/// What librdkafka cannot go on with it does not name, so all partitions are looked at.
+/// librdkafka does not name the partition it cannot continue, so all are checked.
 fn look_for_trouble(consumer: &BaseConsumer<Context>, context: &Context) {
     if std::mem::take(&mut context.stuck().begin_again) {
         tracing::warn!("partitions without a start offset: rejoining the group");
@@ -567,7 +568,7 @@ fn commit(consumer: &BaseConsumer<Context>, context: &Context) {
 fn send_to_remember(context: &Context, remember: &mpsc::UnboundedSender<Vec<(i32, i64)>>) {
     let committed = context.assignment().to_remember();
     if !committed.is_empty() {
-        // The receiver is gone only when the worker has ended already.
+        // The receiver is gone only if the worker has ended already.
         let _ = remember.send(committed);
     }
 }
@@ -577,7 +578,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_end_is_left_alone() {
+    fn action_past_its_limit_is_abandoned() {
         assert!(ends_within(Duration::from_secs(60), || {}));
         let (_open, never) = std::sync::mpsc::channel::<()>();
         assert!(!ends_within(Duration::from_millis(20), move || never.recv().unwrap_or_default()));

@@ -1,6 +1,6 @@
-//! What goes to the dead-letter topic, and how: a record or fold that cannot be carried out, with the reason.
+//! Dead letters: records and folds that cannot be applied, with the reason.
 //!
-//! Only when the broker has acknowledged a dead letter may the offset of its record pass.
+//! The offset of a record may be committed only after the broker has acknowledged its dead letter.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -27,17 +27,17 @@ pub struct Letter {
     pub value: Option<Bytes>,
     /// The record's own headers; for a fold, `geofold-op` alone.
     pub headers: OwnedHeaders,
-    /// Why it is here.
+    /// Reason code.
     pub reason: &'static str,
-    /// Where in the way of a write it was refused: `decode`, `fold` or `write`.
+    /// The step that refused it: `decode`, `fold` or `write`.
     pub stage: &'static str,
-    /// For a person.
+    /// Human-readable detail.
     pub detail: String,
-    /// Where it came from.
+    /// Where the record came from.
     pub origin: Origin,
 }
 
-/// The record or records that a letter stands for.
+/// The record or records that a dead letter covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     /// Topic.
@@ -51,7 +51,7 @@ pub struct Origin {
 }
 
 impl Letter {
-    /// The letters for a refused fold: one, or one per patch where patches do not compose.
+    /// The dead letters of a refused fold: one, or one per patch if the patches do not compose.
     pub fn for_fold(
         id: &DocId,
         fold: &Fold,
@@ -89,7 +89,7 @@ impl Letter {
         }
     }
 
-    /// Its key, value and headers in a form.
+    /// Its key, value and headers in the given form.
     fn in_form(&self, form: &Form) -> (Option<Bytes>, Option<Bytes>, OwnedHeaders) {
         let key = match form.has_key {
             true => self.key.clone(),
@@ -103,7 +103,7 @@ impl Letter {
         (key, value, self.headers_in(form))
     }
 
-    /// Stands for the key, and for where the record was if it has none: compaction keeps one letter of each key.
+    /// Replaces the key, or the record's coordinates if it has no key: compaction keeps one message per key.
     fn key_hash(&self) -> Bytes {
         let Origin { topic, partition, last_offset, .. } = &self.origin;
         let hash = match &self.key {
@@ -113,7 +113,7 @@ impl Letter {
         format!("{hash:016x}").into()
     }
 
-    /// The record's headers, and what geofold has to say about it.
+    /// The record's headers and geofold's own.
     fn headers_in(&self, form: &Form) -> OwnedHeaders {
         let mut headers = OwnedHeaders::new_with_capacity(self.headers.count() + 11);
         let bytes_of = |part: &Option<Bytes>| part.as_ref().map_or(0, Bytes::len).to_string();
@@ -152,38 +152,39 @@ impl Letter {
     }
 }
 
-/// Says that a letter's value and the record's own headers were left out, and how many bytes the value has.
+/// Header: the value and the record's own headers were omitted; holds the value's size in bytes.
 pub const VALUE_LEFT_OUT_HEADER: &str = "geofold-value-left-out";
 
-/// Says that a letter's key is a hash, and how many bytes the record's key has; 0 if it has none.
+/// Header: the key is a hash; holds the key's size in bytes, 0 if the record has no key.
 pub const KEY_LEFT_OUT_HEADER: &str = "geofold-key-left-out";
 
-/// Says why anything was left out: what the broker or the client answered to the letter as it was before.
+/// Header: why parts were omitted, i.e. the broker's or client's error for the previous form.
 pub const LEFT_OUT_REASON_HEADER: &str = "geofold-left-out-reason";
 
-/// Bytes of the detail in the smallest form.
+/// Bytes of detail in the smallest form.
 const SHORT_DETAIL_BYTES: usize = 256;
 
-/// How much of a letter is sent. An offset that waited for a letter that is refused for good would hold up its partition for
-/// good; the record itself is where the headers say, for as long as its topic keeps it.
+/// How much of a dead letter is sent. One that is refused permanently would block its partition forever; the headers
+/// say where the original is, for as long as its topic keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Form {
-    /// Its value, and the record's own headers.
+    /// Includes the value and the record's own headers.
     has_value: bool,
-    /// Its key, or that there is none; else a hash.
+    /// Includes the key or its absence; otherwise a hash.
     has_key: bool,
-    /// What the form before was refused with.
+    /// The error that refused the previous form.
     reason: Option<String>,
 }
 
 impl Form {
     const WHOLE: Self = Self { has_value: true, has_key: true, reason: None };
 
-    /// What to send after this form was refused for good, if anything is left to leave out. Each form comes once at most.
+    /// The form to send after this one was refused permanently; `None` if nothing is left to omit. Each form is tried
+    /// once.
     fn smaller(&self, letter_has_key: bool, refused: Verdict, reason: String) -> Option<Self> {
         let (has_value, has_key) = match (refused, self.has_value, self.has_key) {
             (Verdict::Retry, ..) | (_, false, false) => return None,
-            // A compacted topic takes no record without a key: with one it takes the value, too.
+            // A compacted topic takes no message without a key; given one, it also takes the value.
             (Verdict::Invalid, true, true) if !letter_has_key => (true, false),
             (_, true, has_key) => (false, has_key),
             (_, false, true) => (false, false),
@@ -192,14 +193,14 @@ impl Form {
     }
 }
 
-/// Where letters are handed in. One implementation produces to Kafka; a test keeps them.
+/// Delivers dead letters: to Kafka, or into a test's memory.
 pub trait DeadLetterSink: Send + Sync {
-    /// Returns once every letter is acknowledged; tries for as long as it takes. Dropping the future gives up, and then
-    /// the records' offsets stay where they are.
+    /// Returns once every dead letter is acknowledged; retries without limit. Dropping the future abandons them, and
+    /// the records' offsets are not committed.
     fn deliver(&self, letters: Vec<Letter>) -> BoxFuture<'_, ()>;
 }
 
-/// The way to the dead-letter topic.
+/// Delivers to the dead-letter topic.
 pub struct DeadLetters {
     producer: ResilientProducer,
     topic: Arc<str>,
@@ -213,7 +214,7 @@ impl std::fmt::Debug for DeadLetters {
 }
 
 impl DeadLetters {
-    /// Sends to `topic` through a producer with these settings.
+    /// Produces to `topic` with these settings.
     ///
     /// # Errors
     /// If librdkafka refuses the settings.
@@ -305,7 +306,7 @@ mod tests {
         Some(std::str::from_utf8(value).unwrap())
     }
 
-    /// What is seen of a letter in the topic.
+    /// A dead letter as found in the topic.
     #[derive(Debug, PartialEq, Default)]
     struct Seen {
         offset: String,
@@ -332,7 +333,7 @@ mod tests {
             Self { broker, client }
         }
 
-        /// Delivers them, to a producer that takes so many bytes at most.
+        /// Delivers them through a producer with this size limit.
         async fn deliver(&self, max_bytes: usize, letters: Vec<Letter>) -> Vec<Seen> {
             let count = letters.len();
             let retry = RetryPolicy { initial: Duration::from_millis(10), max: Duration::from_millis(10) };
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_after_each_refusal() {
+    fn refused_forms_shrink_step_by_step() {
         let form = |has_value, has_key| Form { has_value, has_key, reason: text("why") };
         let next =
             |form: &Form, letter_has_key, refused| form.smaller(letter_has_key, refused, "why".to_owned());
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_form_is_small_whatever_the_record_is() {
+    fn smallest_form_is_small_for_any_record() {
         let mut letter = letter(1, 1 << 20);
         letter.key = Some(vec![b'k'; 1 << 20].into());
         letter.detail = "ä".repeat(1 << 20);
@@ -422,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_stands_for_one_key_and_letters_without_a_key_have_different_ones() {
+    fn key_hash_is_stable_and_unique_without_a_key() {
         let hash = |key: Option<&'static [u8]>, offset| {
             Letter { key: key.map(Bytes::from_static), ..letter(offset, 1) }.key_hash()
         };
@@ -433,7 +434,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_letter_that_the_client_does_not_take_whole_is_sent_without_its_value_or_its_key() {
+    async fn letter_too_large_for_the_client_loses_its_value_or_key() {
         let world = World::new();
         let mut large_key = letter(10, 10);
         large_key.key = Some(vec![b'k'; 5000].into());
@@ -461,7 +462,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_letter_that_the_broker_refuses_again_and_again_loses_a_part_each_time_and_is_delivered() {
+    async fn letter_refused_repeatedly_shrinks_until_delivered() {
         let world = World::new();
         // Each form is tried in a batch and alone.
         let invalid = RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_RECORD;
@@ -477,7 +478,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_letter_without_a_key_that_the_broker_refuses_gets_one_and_keeps_its_value() {
+    async fn refused_letter_without_a_key_gets_one_and_keeps_its_value() {
         let world = World::new();
         let invalid = RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_RECORD;
         world.broker.fail_next(Call::Produce, &[invalid; 2]).unwrap();
@@ -489,9 +490,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_passes_takes_nothing_from_a_letter() {
+    async fn letter_refused_with_its_batch_is_sent_whole_when_alone() {
         for error in [
-            // Refused with its batch; alone it is taken.
+            // Refused with its batch; accepted alone.
             RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_RECORD,
             RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP,
         ] {

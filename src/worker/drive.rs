@@ -3,18 +3,18 @@
 use crate::core::mover::{Entry, Finished, MoverState, ReadDocuments, ReadPlacements};
 use crate::io::elastic::rounds::{Halt, RequestDeadline, RequestSender};
 
-/// Carries out a batch: in one slice, unless its patches have more copies to read than [`MoverState::max_copy_bytes`]. Once the
-/// lease has ended nothing more is sent, and entries that were not done come back as [`crate::core::mover::Outcome::Again`].
+/// Runs a batch in one slice, or in several if its patches read more copies than [`MoverState::max_copy_bytes`]. After
+/// the deadline nothing more is sent, and unfinished entries return as [`crate::core::mover::Outcome::Again`].
 ///
 /// # Errors
-/// If Elasticsearch refuses the credentials. The desk is lost then, which is harmless: nothing may go on.
+/// If Elasticsearch refuses the credentials. The desk is lost then, which is harmless since the worker stops.
 pub async fn run(
     desk: MoverState,
     entries: Vec<Entry>,
     rounds: &RequestSender,
     lease: &RequestDeadline,
 ) -> Result<Finished, Halt> {
-    // What was found out of date, or not at all, is read from another node than before.
+    // Stale or missing reads are repeated on another node.
     let look = entries.iter().map(|entry| entry.carry.looks()).max().unwrap_or_default();
     let rounds = &RequestSender { look, ..rounds.clone() };
     let batch = ReadPlacements::begin(desk, entries);
@@ -28,7 +28,7 @@ pub async fn run(
     }
 }
 
-/// The rounds after the placements were read.
+/// The rounds after placements are read.
 async fn run_slice(
     batch: ReadDocuments,
     rounds: &RequestSender,

@@ -1,4 +1,5 @@
-//! Caches that outlive their task, by partition; only [`Sabotage::CacheSurvivesAssignment`](crate::base::sabotage::Sabotage) puts any here.
+//! Per-partition caches that outlive their task; filled only under
+//! [`Sabotage::CacheSurvivesAssignment`](crate::base::sabotage::Sabotage).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

@@ -1,7 +1,8 @@
-//! The limits in force, which a running worker follows: partitions between two batches, the poll thread between two polls.
+//! The limits in force. A running worker applies changes: partitions between two batches, the poll thread between two
+//! polls.
 //!
-//! They are published whole. Whoever acts by them has a copy of its own, and sees by one atomic load that there are newer
-//! ones: nothing that a record passes is locked.
+//! They are published as a whole. Readers keep a copy and detect newer limits by one atomic load, so the record path
+//! takes no lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,17 +36,17 @@ pub struct Batching {
 /// How much a worker does at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// When and how much goes into a batch.
+    /// Batching limits.
     pub batching: Batching,
-    /// Bounds of one request of a batch.
+    /// Limits of one request of a batch.
     pub requests: rounds::Limits,
-    /// Requests side by side.
+    /// Concurrent requests.
     pub max_in_flight: usize,
-    /// Bounds on held bytes.
+    /// Limits on held bytes.
     pub memory: budget::Limits,
 }
 
-/// Tells the limits in force. Cheap to clone; a clone has seen what the original has.
+/// Receives the limits in force. Cheap to clone; a clone has seen what the original has.
 pub type LimitsReader = watch::Receiver<Limits>;
 
 impl Limits {
@@ -73,19 +74,19 @@ impl Limits {
         }
     }
 
-    /// Turns of batches ([`BATCHES_PER_REQUEST`]).
+    /// Number of batch permits ([`BATCHES_PER_REQUEST`]).
     pub fn turns(&self) -> usize {
         self.max_in_flight.saturating_mul(BATCHES_PER_REQUEST)
     }
 }
 
-/// The limits published since they were last looked at, if any. It locks nothing if there are none.
+/// Limits published since the last call, if any. Takes no lock if there are none.
 pub fn newer(reader: &mut LimitsReader) -> Option<Limits> {
     reader.has_changed().is_ok_and(|changed| changed).then(|| *reader.borrow_and_update())
 }
 
-/// Keeps the number of requests side by side, and of turns, as the limits say, until nobody publishes limits any more. They
-/// were made as it is `now`, which is what the reader has seen.
+/// Adjusts the request and batch permits to the limits until the publisher is dropped. The permits were created for
+/// `now`, the limits the reader has seen.
 pub async fn follow_permits(
     now: Limits,
     mut limits: LimitsReader,
@@ -131,7 +132,7 @@ impl Permits {
         self.there += missing;
     }
 
-    /// Takes one out of use that is too many, once it is free. Never ends if none is.
+    /// Removes one excess permit once it is free. Pending forever without excess.
     async fn take_back(&mut self) {
         if self.there > self.wanted
             && let Ok(permit) = self.semaphore.acquire().await
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
     use crate::support::config::ByteSize;
 
-    /// A configuration in which one thing was changed.
+    /// A configuration with one change.
     fn with(change: fn(&mut Config)) -> Limits {
         let mut config = Config::default();
         change(&mut config);
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_that_is_followed_is_among_them() {
+    fn limits_cover_every_reloadable_setting() {
         let changes: [fn(&mut Config); 9] = [
             |c| c.batch.max_documents = 7,
             |c| c.batch.max_bytes = ByteSize::mib(7),
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_published_is_seen_once_by_each_reader() {
+    fn published_limits_are_seen_once_by_each_reader() {
         let (sender, mut one) = watch::channel(Limits::of(&Config::default()));
         let mut other = one.clone();
         assert_eq!(newer(&mut one), None);
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn permits_in_use_are_taken_back_when_they_are_free_and_no_sooner() {
+    async fn excess_permits_are_removed_once_free() {
         let in_flight = |max_in_flight| Limits { max_in_flight, ..Limits::of(&Config::default()) };
         let (sender, reader) = watch::channel(in_flight(4));
         let (permits, turns) = (Arc::new(Semaphore::new(4)), Arc::new(Semaphore::new(8)));
@@ -202,7 +203,7 @@ mod tests {
         settle().await;
         assert_eq!((permits.available_permits(), turns.available_permits()), (0, 2));
         assert_eq!(metrics.elasticsearch_permits.get(), 3, "three are in use");
-        // More than now, before all that is too many has come back.
+        // Raised before all excess permits are removed.
         sender.send_replace(in_flight(2));
         settle().await;
         assert_eq!((permits.available_permits(), turns.available_permits()), (0, 4));

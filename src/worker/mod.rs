@@ -1,22 +1,22 @@
-//! `geofold run`: a member of a consumer group that keeps the index in step with the partitions it is given.
+//! `geofold run`: a consumer group member that applies its partitions to the index.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `mod.rs` | puts the parts together, runs them, takes them down in order |
-//! | `consumer.rs` | the poll thread: the only one that talks to the Kafka consumer |
+//! | `mod.rs` | starts the parts, runs them, stops them in order |
+//! | `consumer.rs` | the poll thread: the only user of the Kafka consumer |
 //! | `assignment.rs` | the partitions owned now, as the poll thread sees them |
 //! | `partition/` | one task per partition: decode, fold, batch, settle, publish |
-//! | `ledger/` | what a partition owes, and the watermark that follows (pure) |
-//! | `limits.rs` | the limits in force, which are followed while it runs |
-//! | `budget.rs` | bytes held, and who must stop reading |
+//! | `ledger/` | unfinished work of a partition and the resulting watermark (pure) |
+//! | `limits.rs` | the limits in force, reloaded while running |
+//! | `budget.rs` | bytes held; which partitions must stop reading |
 //! | `drive.rs` | runs a batch of the mover against Elasticsearch |
-//! | `record.rs` | a record, owned |
-//! | `topic_watch.rs` | whether the topic is still the one that positions are of |
-//! | `visibility/` | refreshes, for all that wait until searches find something |
-//! | `distribution/` | what follows every change: refreshes, webhooks, records |
-//! | `refeed/` | documents fetched again from the source of truth |
-//! | `increments/` | live counts: what is sent of a partition's changes |
-//! | `dead_letter.rs` | records that cannot be carried out |
+//! | `record.rs` | an owned record |
+//! | `topic_watch.rs` | detects a re-created or repartitioned topic |
+//! | `visibility/` | refreshes that sweeps wait for |
+//! | `distribution/` | work that follows every change: refreshes, webhooks, records |
+//! | `refeed/` | fetches documents from the source of truth |
+//! | `increments/` | live counts: increments of a partition's changes |
+//! | `dead_letter.rs` | dead letters |
 //!
 //! Records go one way, poll thread → partition task → mover → Elasticsearch; the only way back is the watermark, and
 //! pause and resume.
@@ -77,62 +77,62 @@ use crate::worker::increments::topic::KafkaIncrements;
 use crate::worker::refeed::{Source, SourceFetcher};
 use crate::worker::visibility::Visibility;
 
-/// Everything a worker needs that is not in its configuration.
+/// What a worker needs besides its configuration.
 pub struct Dependencies {
     /// The search server.
     pub elastic: Arc<dyn Elastic>,
-    /// How documents are placed.
+    /// Placement rules.
     pub rules: Rules,
-    /// Which maps are in force.
+    /// The maps in force.
     pub maps: MapsReader,
-    /// Which limits are in force.
+    /// The limits in force.
     pub limits: LimitsReader,
-    /// The source of truth as it is to be asked now, if there is one.
+    /// The current settings of the source of truth, if there is one.
     pub source: Option<watch::Receiver<Source>>,
     /// The topic as the preflight found it.
     pub topic: TopicFacts,
-    /// Boot time.
+    /// Boot-time clock.
     pub clock: Arc<dyn Clock>,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// Where spans go.
+    /// Trace exporter.
     pub traces: Traces,
     /// Liveness and readiness.
     pub health: Arc<Health>,
-    /// Where the poll thread says how partitions stand.
+    /// Partition statuses, published by the poll thread.
     pub board: Board,
-    /// Told once: drain, then leave the group.
+    /// Cancelled to drain and leave the group.
     pub stop: CancellationToken,
-    /// Watches the worker's background tasks. Whoever has it tells the worker to stop when one is lost.
+    /// Supervises background tasks; its owner stops the worker when one is lost.
     pub supervisor: Supervisor,
 }
 
-/// Why a worker ended other than by being told to.
+/// Why a worker ended without being stopped.
 #[derive(Debug, Error)]
 pub enum WorkerError {
-    /// A Kafka client could not be made: an invalid property.
+    /// Creating a Kafka client failed because of an invalid property.
     #[error("could not create the kafka {client}: {error}; check [kafka] in the configuration")]
     Client {
         /// Consumer or producer.
         client: &'static str,
-        /// What librdkafka says.
+        /// librdkafka's error.
         error: rdkafka::error::KafkaError,
     },
     /// The consumer is lost.
     #[error(transparent)]
     Consumer(#[from] ConsumerLost),
-    /// Elasticsearch refuses the worker as such.
+    /// Elasticsearch refuses the worker's credentials.
     #[error(transparent)]
     Halt(#[from] Halt),
-    /// A webhook's client cannot be made.
+    /// A webhook's client could not be set up.
     #[error("could not set up the webhook {job}: {reason}")]
     Webhook {
         /// The job's name.
         job: String,
-        /// Why, and what to do.
+        /// The cause and the remedy.
         reason: String,
     },
-    /// The schema registry cannot be used as it is configured.
+    /// The schema registry's configuration is unusable.
     #[error(transparent)]
     Registry(#[from] registry::OpenError),
     /// The poll thread panicked.
@@ -140,10 +140,10 @@ pub enum WorkerError {
     PollThread,
 }
 
-/// Runs a worker until it is told to stop, has drained, and has left the group.
+/// Runs a worker until it is stopped, has drained and has left the group.
 ///
 /// # Errors
-/// See [`WorkerError`]. No offset moves past what is done in any case.
+/// See [`WorkerError`]. In every case no offset moves past unfinished work.
 pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), WorkerError> {
     let Dependencies {
         elastic,
@@ -183,7 +183,7 @@ pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), Work
     let (fatal, mut halted) = mpsc::unbounded_channel();
     let dead_letters = dead_letters(config, retry)?;
     let visibility = Visibility::new(rounds.clone(), metrics.clone());
-    // Nothing tells it to end: it goes with the worker.
+    // Never cancelled: it lives as long as the worker.
     let never = CancellationToken::new();
     let refreshing = supervisor.spawn("refreshes", never.clone(), visibility.clone().run(never.clone()));
     let _refreshing = AbortOnDropHandle::new(refreshing);
@@ -225,7 +225,7 @@ pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), Work
     let keeping = supervisor.spawn("claims", all_have_ended.clone(), keeper.run(all_have_ended.clone()));
     let keeping = AbortOnDropHandle::new(keeping);
     let (topic_watch, topic_reader) = TopicWatch::new(topic.clone(), clock.clone());
-    // It ends when it has found a difference, and all partitions have stopped.
+    // Ends after it found a difference, which stops all partitions.
     let looking = supervisor.spawn_until_done("topic watch", topic_watch.run(brokers(config)?));
     let _looking = AbortOnDropHandle::new(looking);
     let bench = Arc::new(WorkerContext {
@@ -265,7 +265,7 @@ pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), Work
         drain: config.shutdown.drain,
     };
     let following = follow_permits(now, limits, permits, turns, metrics.clone());
-    // It ends when nobody publishes limits any more.
+    // Ends when the publisher of limits is dropped.
     let _following = AbortOnDropHandle::new(supervisor.spawn_until_done("request permits", following));
     let assignment = Assignment::new(
         bench,
@@ -315,10 +315,10 @@ pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), Work
     {
         distributing.finish().await;
     }
-    // The poll thread's end of the channel is gone, so this ends once the last offsets are remembered or given up.
+    // The poll thread's sender is dropped, so this ends once the last offsets are stored or abandoned.
     let _ = remembering.await;
     all_have_ended.cancel();
-    // What it could not write is waited for by the next owners.
+    // The next owners wait out claims it could not release.
     let _ = keeping.await;
     match (ended, reason_to_halt) {
         (_, Some(halt)) => Err(halt.into()),
@@ -327,7 +327,7 @@ pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), Work
     }
 }
 
-/// A thread cannot be cancelled: if the worker's future is dropped, the poll thread must be told.
+/// A thread cannot be cancelled: if the worker's future is dropped, this signals the poll thread.
 struct AbortOnDrop(Arc<Signals>);
 
 impl Drop for AbortOnDrop {
@@ -343,7 +343,7 @@ fn server_state(config: &Config, metrics: &Arc<Metrics>, health: &Arc<Health>) -
     Arc::new(ServerState::new(limits, Arc::new(events)))
 }
 
-/// Who describes the topic while the worker runs.
+/// A client that describes the topic while the worker runs.
 fn brokers(config: &Config) -> Result<Brokers, WorkerError> {
     let mut client = client_config(&config.consumer_properties());
     client.set("allow.auto.create.topics", "false").set("statistics.interval.ms", "0");
@@ -351,7 +351,7 @@ fn brokers(config: &Config) -> Result<Brokers, WorkerError> {
     Ok(Brokers::new(consumer, &config.kafka.topic))
 }
 
-/// Who this worker is, for people: client, machine, process.
+/// This worker's name for humans: client, host, process.
 fn owner(client_id: &str) -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{client_id} on {}, process {}", host.trim(), std::process::id())
@@ -383,8 +383,8 @@ fn counting(
     Ok(Some(Arc::new(Counting { topic: Arc::new(topic), names: Arc::default(), interval })))
 }
 
-/// Tells the meta index which offsets are committed, so that a rewound group is found out later. It may lag or fail: an
-/// older offset only finds less.
+/// Stores committed offsets in the meta index, which detect a rewound group later. It may lag or fail: an older offset
+/// only detects less.
 async fn remember_commits(
     memory: Memory,
     config: Config,

@@ -1,4 +1,4 @@
-//! A record as the poll thread hands it to a partition task: owned, copied once out of librdkafka.
+//! An owned record, copied once out of librdkafka.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -19,7 +19,7 @@ pub struct Record {
     pub key: Option<Bytes>,
     /// Its value; `None` is a tombstone.
     pub value: Option<Bytes>,
-    /// All its headers, if it has any.
+    /// All its headers, if any.
     pub headers: Option<OwnedHeaders>,
 }
 
@@ -46,7 +46,7 @@ impl Record {
         }
     }
 
-    /// What it costs to hold.
+    /// Memory cost in bytes.
     pub fn bytes(&self) -> usize {
         let headers = self.headers.as_ref().map_or(0, |headers| {
             headers.iter().map(|header| header.key.len() + header.value.map_or(0, <[u8]>::len) + 32).sum()
@@ -57,7 +57,7 @@ impl Record {
             + RECORD_OVERHEAD_BYTES
     }
 
-    /// Whether two records at one offset are the same one: a digest of all that is in it. For this process only.
+    /// A digest of the whole record, to compare two records at one offset. Valid in this process only.
     pub fn digest(&self) -> u64 {
         let mut hasher = RandomState::with_seeds(0, 0, 0, 0).build_hasher();
         (&self.key, &self.value).hash(&mut hasher);

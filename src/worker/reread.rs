@@ -1,5 +1,5 @@
-//! Reads single records of a partition once more: those of a fold that Elasticsearch refused. The poll thread owns the worker's consumer
-//! and its position, so this is a short-lived consumer of its own, a member of no group, with the same settings.
+//! Reads single records of a partition again: those of a fold that Elasticsearch refused. The poll thread owns the
+//! worker's consumer and its position, so this uses a short-lived consumer outside any group, with the same settings.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,12 +16,12 @@ use super::record::Record;
 use crate::io::kafka::client_config;
 use crate::support::config::Config;
 
-/// For all records of one fold.
+/// Timeout for all records of one fold.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 const POLL: Duration = Duration::from_millis(100);
 
-/// All records of one fold together. With more, they are not held.
+/// Maximum bytes of all records of one fold.
 const MAX_BYTES: usize = 8 << 20;
 
 /// A record that is no further on is read on to: to begin anew elsewhere takes longer than so many records.
@@ -29,25 +29,25 @@ const NEAR: i64 = 1_000;
 
 /// Where records can be read once more.
 pub trait Reread: Send + Sync {
-    /// The records at these offsets, ascending; those that are gone from the topic are left out. If they cannot be had, says why. Gives up
-    /// when the future is dropped.
+    /// The records at these offsets, ascending, without those gone from the topic; or why they cannot be read. Dropping
+    /// the future abandons the read.
     fn read(&self, partition: i32, offsets: Vec<i64>) -> BoxFuture<'static, Result<Vec<Record>, String>>;
 }
 
-/// Reads them from Kafka, for one fold after the other.
+/// Reads them from Kafka, one fold at a time.
 pub struct KafkaReread {
     topic: Arc<str>,
     client: ClientConfig,
-    /// How many may be read at once. Never closed.
+    /// Limits concurrent reads. Never closed.
     turn: Arc<Semaphore>,
 }
 
 impl KafkaReread {
-    /// From the configured topic.
+    /// For the configured topic.
     pub fn new(config: &Config) -> Self {
         let mut client = client_config(&config.consumer_properties());
         client.set("statistics.interval.ms", "0");
-        // What is below the topic's beginning is gone: then the first record that is there comes.
+        // If the offset was deleted, reading starts at the first record that exists.
         client.set("auto.offset.reset", "earliest");
         Self { topic: config.kafka.topic.as_str().into(), client, turn: Arc::new(Semaphore::new(1)) }
     }
@@ -77,7 +77,7 @@ fn read(
 ) -> Result<Vec<Record>, String> {
     let began = Instant::now();
     let consumer: BaseConsumer =
-        client.create().map_err(|error| format!("a consumer cannot be made: {error}"))?;
+        client.create().map_err(|error| format!("could not create a consumer: {error}"))?;
     let mut records = Vec::with_capacity(offsets.len());
     let mut bytes = 0;
     // The record that came last, and where the consumer is.
@@ -129,7 +129,7 @@ fn read(
             }
         }
         if bytes > MAX_BYTES {
-            return Err(format!("they have more than {MAX_BYTES} bytes"));
+            return Err(format!("the records exceed {MAX_BYTES} bytes"));
         }
     }
     Ok(records)

@@ -1,4 +1,4 @@
-//! Whole workers on librdkafka's mock broker, with a search server in memory.
+//! Whole workers on librdkafka's mock broker, with an in-memory search server.
 
 use std::collections::BTreeMap;
 
@@ -31,10 +31,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct World {
     broker: MockCluster<'static, DefaultProducerContext>,
     producer: BaseProducer,
-    /// Asks for the group's offsets, and is no member of it.
+    /// Reads the group's offsets without being a member.
     group: BaseConsumer,
     elastic: Arc<MemoryElastic>,
-    /// As many the topic had when workers started, as far as they know.
+    /// The partition count that workers saw at their start.
     partitions: i32,
     ends: BTreeMap<i32, i64>,
     wanted: BTreeMap<String, String>,
@@ -75,7 +75,7 @@ impl World {
         let mut config = Config::default();
         config.kafka.brokers = vec![self.broker.bootstrap_servers()];
         config.kafka.topic = TOPIC.to_owned();
-        // The mock broker's rebalances take the session's timeout less a second.
+        // The mock broker's rebalances take the session timeout less a second.
         config.kafka.session_timeout = Duration::from_millis(2500);
         config.kafka.heartbeat_interval = Duration::from_millis(200);
         config.commit.interval = Duration::from_millis(100);
@@ -142,7 +142,7 @@ impl World {
         Running { stop, task, metrics, health, limits, supervisor, lost }
     }
 
-    /// What the group has committed.
+    /// The group's committed offsets.
     fn committed(&self) -> BTreeMap<i32, i64> {
         let mut list = TopicPartitionList::new();
         list.add_partition_range(TOPIC, 0, PARTITIONS - 1);
@@ -154,7 +154,7 @@ impl World {
         list.elements().into_iter().filter_map(offset).collect()
     }
 
-    /// Waits until all that was produced is committed, and checks that all of it is done.
+    /// Waits until everything produced is committed, and checks that all of it is done.
     async fn until_done(&self) {
         until("all is committed", || self.committed() == self.ends).await;
         for id in self.wanted.keys() {
@@ -182,7 +182,7 @@ impl Running {
     async fn stop(mut self) -> Result<(), WorkerError> {
         self.stop.cancel();
         let ended = tokio::time::timeout(PATIENCE, self.task).await.expect("it ends").unwrap();
-        assert_eq!(self.lost.reported(), None, "it was told to stop");
+        assert_eq!(self.lost.reported(), None, "it was stopped on purpose");
         ended
     }
 }
@@ -196,7 +196,7 @@ async fn until(what: &str, wanted: impl Fn() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn change_events_of_debezium_end_as_their_rows() {
+async fn debezium_change_events_yield_their_rows() {
     let mut world = World::new();
     let row = r#"{"location":[13.4,52.5],"n":1.10}"#;
     let events = [
@@ -224,7 +224,7 @@ async fn change_events_of_debezium_end_as_their_rows() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_in_the_topic_is_in_the_index_and_committed() {
+async fn produced_records_are_indexed_and_committed() {
     let mut world = World::new();
     world.produce(1, 400, 0);
     let worker = world.start(&world.config());
@@ -238,7 +238,7 @@ async fn what_is_in_the_topic_is_in_the_index_and_committed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_records_of_a_refused_fold_are_read_again_and_only_the_bad_one_is_a_dead_letter() {
+async fn refused_fold_is_reread_and_only_the_bad_record_dead_lettered() {
     let world = World::new();
     world.broker.create_topic("dead", 1, 1).unwrap();
     let mut config = world.config();
@@ -256,7 +256,7 @@ async fn the_records_of_a_refused_fold_are_read_again_and_only_the_bad_one_is_a_
     until("it is committed", || world.committed().get(&0) == Some(&1)).await;
 
     world.elastic.set_faults(|faults| faults.refused_text = Some("bad"));
-    // While another document is written, all patches come, and are one fold.
+    // All patches arrive during the write of another document and become one fold.
     world.elastic.set_faults(|faults| faults.delay = Duration::from_secs(1));
     let calls = world.elastic.calls();
     produce("other", r#"{"location":[1,1]}"#, "index");
@@ -287,7 +287,7 @@ async fn the_records_of_a_refused_fold_are_read_again_and_only_the_bad_one_is_a_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn single_records_are_read_again_and_what_is_not_there_is_left_out() {
+async fn single_records_are_reread_without_missing_ones() {
     let mut world = World::new();
     world.produce(1, 40, 10);
     let reread = KafkaReread::new(&world.config());
@@ -297,7 +297,7 @@ async fn single_records_are_read_again_and_what_is_not_there_is_left_out() {
     assert_eq!(records[1].key.as_deref(), Some(b"p2-3".as_slice()));
 }
 
-/// Workers come and go while records do.
+/// Workers start and stop while records are produced.
 async fn come_and_go(config: impl Fn(&World) -> Config) {
     let mut world = World::new();
     let config = config(&world);
@@ -319,12 +319,12 @@ async fn come_and_go(config: impl Fn(&World) -> Config) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn workers_may_come_and_go_with_the_cooperative_sticky_assignment() {
+async fn workers_rebalance_with_cooperative_sticky_assignment() {
     come_and_go(World::config).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn workers_may_come_and_go_with_the_range_assignment() {
+async fn workers_rebalance_with_range_assignment() {
     come_and_go(|world| {
         let mut config = world.config();
         config.kafka.assignment = config::Assignment::Range;
@@ -334,7 +334,7 @@ async fn workers_may_come_and_go_with_the_range_assignment() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn workers_may_come_and_go_with_the_consumer_group_protocol() {
+async fn workers_rebalance_with_the_consumer_group_protocol() {
     come_and_go(|world| {
         let mut config = world.config();
         config.kafka.group_protocol = GroupProtocol::Consumer;
@@ -344,7 +344,7 @@ async fn workers_may_come_and_go_with_the_consumer_group_protocol() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_index_stops_fetching_and_held_bytes_stay_at_the_bound() {
+async fn slow_index_stops_fetching_at_the_memory_limit() {
     let mut world = World::new();
     world.produce(1, 1000, 2000);
     world.elastic.set_faults(|faults| faults.delay = Duration::from_millis(20));
@@ -368,7 +368,7 @@ async fn a_slow_index_stops_fetching_and_held_bytes_stay_at_the_bound() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bound_of_memory_that_is_raised_lets_a_worker_read_on() {
+async fn raised_memory_limit_resumes_reading() {
     let mut world = World::new();
     world.produce(1, 1000, 2000);
     world.elastic.set_faults(|faults| faults.down = true);
@@ -388,11 +388,11 @@ async fn a_bound_of_memory_that_is_raised_lets_a_worker_read_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn at_the_bound_of_memory_a_worker_writes_without_waiting_for_more() {
+async fn at_the_memory_limit_a_worker_writes_without_waiting() {
     let mut world = World::new();
     world.produce(1, 400, 2000);
     let mut config = world.config();
-    // All partitions together come to the bound, and none has a whole batch then.
+    // All partitions together reach the limit; none has a full batch.
     config.memory.total = ByteSize::new(64 * 1024);
     config.memory.per_partition = config.memory.total;
     config.batch.max_bytes = config.memory.total;
@@ -401,20 +401,20 @@ async fn at_the_bound_of_memory_a_worker_writes_without_waiting_for_more() {
     let worker = world.start(&config);
     until("most is committed", || world.committed().values().sum::<i64>() > 200).await;
     worker.stop().await.unwrap();
-    // The last ones are too few to come to the bound.
+    // The last records are too few to reach the limit.
     let patient = world.start(&world.config());
     world.until_done().await;
     patient.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_that_was_taken_while_paused_is_read_again_when_it_comes_back() {
+async fn partition_revoked_while_paused_is_read_when_reassigned() {
     taken_while_not_read(400, 2000, |memory| memory.per_partition = ByteSize::new(32 * 1024)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_that_was_taken_while_held_back_is_read_again_when_it_comes_back() {
-    // A partition's bound is the default, and large enough to hold back.
+async fn partition_revoked_while_held_back_is_read_when_reassigned() {
+    // The default limit per partition is large enough to hold back.
     taken_while_not_read(200, 300_000, |memory| memory.total = ByteSize::mib(17)).await;
 }
 
@@ -423,7 +423,7 @@ async fn taken_while_not_read(records: i32, bytes: usize, bound: impl Fn(&mut co
     world.produce(1, records, bytes);
     world.elastic.set_faults(|faults| faults.down = true);
     let mut config = world.config();
-    // Every partition is revoked in a rebalance, and some come back.
+    // A rebalance revokes every partition, and some return.
     config.kafka.assignment = config::Assignment::Range;
     bound(&mut config.memory);
     config.shutdown.revoke = Duration::from_millis(100);
@@ -439,7 +439,7 @@ async fn taken_while_not_read(records: i32, bytes: usize, bound: impl Fn(&mut co
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_that_is_refused_is_asked_for_again() {
+async fn refused_commit_is_retried() {
     let mut world = World::new();
     world.produce(1, 40, 0);
     let refused = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS; 2];
@@ -451,12 +451,12 @@ async fn a_commit_that_is_refused_is_asked_for_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_that_can_not_drain_leaves_at_its_deadline_and_the_next_one_does_the_work() {
+async fn worker_leaves_at_its_drain_deadline_and_the_next_finishes() {
     let mut world = World::new();
     world.produce(1, 40, 0);
     let mut config = world.config();
-    // In the classic protocol the mock broker leaves a join without an answer if it comes while the group's last member
-    // is timing out.
+    // In the classic protocol the mock broker does not answer a join that arrives while the group's last member times
+    // out.
     config.kafka.group_protocol = GroupProtocol::Consumer;
     config.shutdown.drain = Duration::from_secs(1);
     config.shutdown.revoke = Duration::from_millis(200);
@@ -474,7 +474,7 @@ async fn a_worker_that_can_not_drain_leaves_at_its_deadline_and_the_next_one_doe
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn credentials_that_stay_refused_end_the_worker_and_no_offset_moves() {
+async fn lasting_unauthorized_answers_end_the_worker_without_commits() {
     let mut world = World::new();
     world.produce(1, 40, 0);
     world.elastic.set_faults(|faults| faults.unauthorized = true);
@@ -488,7 +488,7 @@ async fn credentials_that_stay_refused_end_the_worker_and_no_offset_moves() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bad_record_stops_its_partition_only() {
+async fn bad_record_stops_only_its_partition() {
     let mut world = World::new();
     world.produce(1, 40, 0);
     let bad: BaseRecord<'_, str, str> = BaseRecord::to(TOPIC).key("bad").partition(2).payload("{");
@@ -504,7 +504,7 @@ async fn a_bad_record_stops_its_partition_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_lag_is_shown() {
+async fn lag_is_reported() {
     let mut world = World::new();
     world.produce(1, 40, 0);
     let mut config = world.config();
@@ -524,7 +524,7 @@ async fn the_lag_is_shown() {
 const INCREMENTS: &str = "documents-increments";
 
 impl World {
-    /// With live counts, some increments refused at first, and commits too.
+    /// With live counts; some increments are refused at first, and commits, too.
     fn counting_config(&self) -> Config {
         let mut config = self.config();
         config.tally.geoshard = true;
@@ -534,7 +534,7 @@ impl World {
         config
     }
 
-    /// All increments that are in their topic, in order.
+    /// All increments in their topic, in order.
     fn increments(&self) -> Vec<Increment> {
         let mut client = ClientConfig::new();
         client.set("bootstrap.servers", self.broker.bootstrap_servers()).set("group.id", "merger");
@@ -564,7 +564,7 @@ impl World {
         increments
     }
 
-    /// Merges all increments, twice over, and compares with what is in the index.
+    /// Merges all increments, twice, and compares them with the index.
     fn assert_counted(&self, config: &Config) {
         let rules = FacetRules::configured(&config.tally).unwrap();
         let increments = self.increments();
@@ -581,21 +581,21 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn increments_add_up_to_a_recount_although_workers_come_go_and_crash_and_commits_are_refused() {
+async fn increments_equal_a_recount_despite_crashes_and_failed_commits() {
     let mut world = World::new();
     world.broker.create_topic(INCREMENTS, 2, 1).unwrap();
     let config = world.counting_config();
     world.produce(1, 200, 0);
     let first = world.start(&config);
     until("the first owns all", || first.owned() == i64::from(PARTITIONS)).await;
-    // Increments are there, and nobody knows that their offsets are not committed.
+    // Increments are acknowledged while the commits of their offsets fail.
     let refused = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS; 6];
     world.broker.request_errors(RDKafkaApiKey::OffsetCommit, &refused);
     world.produce(2, 200, 0);
     let second = world.start(&config);
     until("the second owns its share", || second.owned() > 0 && first.owned() + second.owned() == 4).await;
     world.produce(3, 200, 0);
-    // Not in order: what it had under way is left as it is.
+    // An abort: work in flight is left as it is.
     first.task.abort();
     until("the second owns all", || second.owned() == i64::from(PARTITIONS)).await;
     let refused = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS; 3];
@@ -613,7 +613,7 @@ async fn increments_add_up_to_a_recount_although_workers_come_go_and_crash_and_c
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_committed_while_the_topic_of_increments_takes_none() {
+async fn nothing_is_committed_while_increments_are_refused() {
     let mut world = World::new();
     world.broker.create_topic(INCREMENTS, 2, 1).unwrap();
     let config = world.counting_config();
@@ -624,7 +624,7 @@ async fn nothing_is_committed_while_the_topic_of_increments_takes_none() {
     let written = || world.elastic.ids() == world.wanted.keys().cloned().collect();
     until("documents do not wait", written).await;
     until("it was tried", || worker.gauge("geofold_tally_increments_total{result=\"failed\"}") > 4).await;
-    // Where it began may be committed: nothing is below that.
+    // The start offset may be committed: nothing is below it.
     assert!(world.committed().values().all(|offset| *offset == 0), "{:?}", world.committed());
     world.broker.clear_request_errors(RDKafkaApiKey::Produce);
     world.until_done().await;
@@ -633,7 +633,7 @@ async fn nothing_is_committed_while_the_topic_of_increments_takes_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn partitions_that_were_added_since_the_start_stop_all_of_them() {
+async fn added_partitions_stop_all_partitions_of_the_worker() {
     let mut world = World::new();
     world.partitions = PARTITIONS - 1;
     world.produce(1, 40, 0);
@@ -649,7 +649,7 @@ async fn partitions_that_were_added_since_the_start_stop_all_of_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_background_task_that_panics_ends_the_worker_in_good_order() {
+async fn panicked_background_task_ends_the_worker_cleanly() {
     let mut world = World::new();
     world.produce(0, 40, 0);
     let mut worker = world.start(&world.config());
@@ -660,14 +660,14 @@ async fn a_background_task_that_panics_ends_the_worker_in_good_order() {
     let ended = tokio::time::timeout(PATIENCE, worker.lost.or_else_stop(&worker.stop, work)).await;
     let lost = ended.expect("it ends").unwrap_err();
     assert_eq!((lost.task, lost.how.as_str()), ("fake", "panicked: for the test"));
-    assert!(worker.health.missing().contains_key("shutdown"), "not ready any more");
-    // It has left the group: another one goes on with what is not committed.
+    assert!(worker.health.missing().contains_key("shutdown"), "no longer ready");
+    // It has left the group: another worker continues with the uncommitted records.
     let next = world.start(&world.config());
     world.until_done().await;
     next.stop().await.unwrap();
 }
 
-/// What one partition of the mock broker keeps, and a quarter more, in records of this size.
+/// 1.25 times the mock broker's capacity per partition, in records of this size.
 const TOO_MUCH: (i32, usize) = (PARTITIONS * 110, 60_000);
 
 fn lost(worker: &Running) -> i64 {
@@ -688,7 +688,7 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_that_were_deleted_while_no_worker_was_there_stop_their_partitions_unless_that_is_accepted() {
+async fn records_deleted_during_an_outage_stop_their_partitions() {
     let mut world = World::new();
     let mut config = world.config();
     world.produce(1, 40, 0);
@@ -721,14 +721,14 @@ async fn records_that_were_deleted_while_no_worker_was_there_stop_their_partitio
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_group_begins_with_the_first_record_that_is_left_and_has_lost_nothing() {
+async fn new_group_starts_at_the_first_record_left_without_loss() {
     for protocol in [GroupProtocol::Classic, GroupProtocol::Consumer] {
         let mut world = World::new();
         world.produce(1, TOO_MUCH.0, TOO_MUCH.1);
         assert!(world.beginnings().iter().all(|low| *low > 0));
         let mut config = world.config();
         config.kafka.group_protocol = protocol;
-        // Without statistics, nothing would help a partition that was begun in another way.
+        // No statistics, which would hide a wrong start of a partition.
         config.kafka.properties = toml::from_str(r#""statistics.interval.ms" = 0"#).unwrap();
         let worker = world.start(&config);
         world.until_done().await;
@@ -738,7 +738,7 @@ async fn a_new_group_begins_with_the_first_record_that_is_left_and_has_lost_noth
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_that_are_deleted_while_a_worker_stands_still_stop_their_partitions() {
+async fn records_deleted_while_paused_stop_their_partitions() {
     let mut world = World::new();
     let mut config = world.config();
     let bound = 64 * 1024;
@@ -759,14 +759,14 @@ async fn records_that_are_deleted_while_a_worker_stands_still_stop_their_partiti
     .await;
     let reason = stopped()[&partition::stopped_part(0)].clone();
     assert!(reason.contains("were deleted from the topic before they were read"), "{reason}");
-    // What was read before is done, and no more.
+    // Only what was read before is done.
     let committed: Vec<i64> = world.committed().into_values().collect();
     assert!(committed.iter().zip(world.beginnings()).all(|(done, low)| *done < low), "{committed:?}");
     worker.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_that_ends_before_what_is_committed_stops_and_the_others_go_on() {
+async fn partition_ending_below_its_commit_stops_alone() {
     let mut world = World::new();
     world.produce(1, 40, 0);
     world.commit(2, 25);
@@ -784,7 +784,7 @@ async fn a_partition_that_ends_before_what_is_committed_stops_and_the_others_go_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_whose_leader_knows_nothing_of_what_is_committed_stops_and_the_others_go_on() {
+async fn partition_whose_leader_lacks_the_commit_stops_alone() {
     let mut world = World::new();
     let mut config = world.config();
     config.kafka.properties = toml::from_str(r#""statistics.interval.ms" = 100"#).unwrap();
@@ -792,7 +792,7 @@ async fn a_partition_whose_leader_knows_nothing_of_what_is_committed_stops_and_t
     let worker = world.start(&config);
     world.until_done().await;
     worker.stop().await.unwrap();
-    // The mock broker says that what is committed was written by the newest leader, which has written nothing.
+    // The committed offset is of the newest leader epoch, which has written nothing.
     world.broker.partition_leader(TOPIC, 2, Some(1)).unwrap();
     let worker = world.start(&config);
     until("it stops", || worker.health.missing().contains_key(&partition::stopped_part(2))).await;
@@ -806,7 +806,7 @@ async fn a_partition_whose_leader_knows_nothing_of_what_is_committed_stops_and_t
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_group_begins_also_if_its_offsets_can_not_be_had_at_first() {
+async fn new_group_starts_after_its_offsets_were_unavailable() {
     let mut world = World::new();
     world.produce(1, 40, 0);
     let mut config = world.config();

@@ -1,9 +1,9 @@
-//! Whether the topic is still the one that positions are of, asked again while the worker runs.
+//! Detects a re-created or repartitioned topic while the worker runs.
 //!
-//! The preflight compares the topic with what is remembered. But partitions may be added, and the topic deleted and created
-//! again, under a running worker, and librdkafka goes on as if nothing had happened: keys are in other partitions then, or
-//! the first records of each partition are skipped. So the topic is described again every [`INTERVAL`], and with each
-//! assignment. A difference stops every partition of the worker (protocol, "What is remembered").
+//! The preflight compares the topic with the remembered one. But partitions may be added, or the topic deleted and
+//! created again, under a running worker, and librdkafka continues: keys are then in other partitions, or the first
+//! records of each partition are skipped. So the topic is described every [`INTERVAL`] and at each assignment. A
+//! difference stops every partition of the worker (protocol, "What is remembered").
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,35 +16,35 @@ use crate::base::clock::{Clock, Instant};
 use crate::io::kafka::{TopicFactsError, TopicFactsFound, topic_facts};
 use crate::io::meta::{EpochNeeded, TopicFacts};
 
-/// Time between two looks.
+/// Time between two checks.
 pub const INTERVAL: Duration = Duration::from_secs(30);
 
-/// How long one look may take.
+/// Timeout of one check.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the looks have shown so far.
+/// Result of the checks so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Seen {
-    /// When the last look began that has ended.
+    /// Start of the last completed check.
     looked_at: Option<Instant>,
-    /// The topic is another one, or has other partitions. That never ends.
+    /// The topic was re-created or repartitioned. Never reset.
     difference: Option<EpochNeeded>,
 }
 
 /// Describes the topic.
 pub trait Describe: Send + Sync {
-    /// As it is now.
+    /// The topic's current description.
     fn describe(&self) -> BoxFuture<'_, Result<TopicFactsFound, TopicFactsError>>;
 }
 
-/// Asks the brokers, by a consumer that is a member of no group.
+/// Queries the brokers with a consumer outside any group.
 pub struct Brokers {
     consumer: Arc<BaseConsumer>,
     topic: Arc<str>,
 }
 
 impl Brokers {
-    /// Through `consumer`, about `topic`.
+    /// Describes `topic` through `consumer`.
     pub fn new(consumer: BaseConsumer, topic: &str) -> Self {
         Self { consumer: Arc::new(consumer), topic: topic.into() }
     }
@@ -61,11 +61,11 @@ impl Describe for Brokers {
     }
 }
 
-/// What the answer of a look says against the topic as the worker found it when it started.
+/// Compares an answer with the topic found at the worker's start.
 ///
-/// No answer is no difference: brokers that cannot be reached deliver no records either. Neither is "no such topic", which a broker may
-/// say of a topic that it has not heard of yet; one that was created again has another id. Nor are fewer partitions under
-/// the same id: Kafka never takes any away, so the broker that answered is behind.
+/// No answer is not a difference: unreachable brokers deliver no records either. Nor is "no such topic", which a broker
+/// may answer before it learns of the topic; a re-created topic has another id. Nor are fewer partitions under the same
+/// id: Kafka never removes any, so that broker lags.
 pub fn difference(
     started_with: &TopicFacts,
     answer: &Result<TopicFactsFound, TopicFactsError>,
@@ -84,7 +84,7 @@ pub fn difference(
     TopicFacts::allows(started_with, &now).err()
 }
 
-/// Looks at the topic, again and again.
+/// Checks the topic periodically.
 pub struct TopicWatch {
     started_with: TopicFacts,
     asked: Arc<Notify>,
@@ -92,16 +92,16 @@ pub struct TopicWatch {
     seen: watch::Sender<Seen>,
 }
 
-/// What partition tasks know of the topic. Cheap to clone.
+/// A partition task's view of the topic. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct TopicReader {
-    /// `None`: nobody looks, and all is well.
+    /// `None`: the topic is never checked and assumed unchanged.
     seen: Option<watch::Receiver<Seen>>,
     asked: Arc<Notify>,
 }
 
 impl TopicWatch {
-    /// Of a topic that was as given when the worker started.
+    /// For the topic found at the worker's start.
     pub fn new(started_with: TopicFacts, clock: Arc<dyn Clock>) -> (Self, TopicReader) {
         let (sender, seen) = watch::channel(Seen::default());
         let asked = Arc::new(Notify::new());
@@ -109,7 +109,7 @@ impl TopicWatch {
         (Self { started_with, asked, clock, seen: sender }, reader)
     }
 
-    /// Looks until there is a difference.
+    /// Checks until there is a difference.
     pub async fn run(self, brokers: impl Describe) {
         while !self.look(&brokers).await {
             tokio::select! {
@@ -124,7 +124,7 @@ impl TopicWatch {
         self.asked.notified().await;
     }
 
-    /// Looks once; `true` if there is a difference.
+    /// Checks once; `true` if there is a difference.
     pub(crate) async fn look(&self, brokers: &impl Describe) -> bool {
         let began = self.clock.now();
         let answer = brokers.describe().await;
@@ -149,28 +149,28 @@ impl TopicWatch {
 }
 
 impl TopicReader {
-    /// Of a topic that nobody looks at.
+    /// For a topic that is never checked.
     pub fn fixed() -> Self {
         Self { seen: None, asked: Arc::default() }
     }
 
-    /// Wants a look, now.
+    /// Requests a check now.
     pub fn look_again(&self) {
         self.asked.notify_one();
     }
 
-    /// What is different.
+    /// The difference found.
     pub fn difference(&self) -> Option<EpochNeeded> {
         self.seen.as_ref()?.borrow().difference.clone()
     }
 
-    /// Whether a look has ended that began at `since` or later.
+    /// Whether a check that began at `since` or later has ended.
     pub fn has_looked_since(&self, since: Instant) -> bool {
         let Some(seen) = &self.seen else { return true };
         seen.borrow().looked_at.is_some_and(|looked_at| looked_at >= since)
     }
 
-    /// Waits until another look has ended; for ever if there is none any more.
+    /// Waits until another check has ended; forever once checks have stopped.
     pub async fn looked(&mut self) {
         if let Some(seen) = &mut self.seen
             && seen.changed().await.is_ok()
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_answer_can_differ() {
+    fn errors_and_lagging_brokers_are_no_difference() {
         let with_id = started_with(Some("a"));
         for same in [
             found(Some("a"), 4),
@@ -232,7 +232,7 @@ mod tests {
         assert!(difference(&without, &found(None, 3)).is_some(), "only a topic created again has fewer");
     }
 
-    /// Gives prepared answers, the last one for ever.
+    /// Gives prepared answers; repeats the last one.
     struct Script(Mutex<Vec<Answer>>);
 
     impl Describe for Arc<Script> {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_looks_every_30_seconds_and_when_asked_until_there_is_a_difference() {
+    async fn looks_every_30_s_and_on_request_until_a_difference() {
         let clock = Arc::new(TokioClock::new());
         let (watch, mut reader) = TopicWatch::new(started_with(Some("a")), clock.clone());
         let began = clock.now();
@@ -273,11 +273,11 @@ mod tests {
         assert_eq!(clock.now(), before);
         assert!(reader.difference().unwrap().to_string().contains("6 partitions"));
         task.await.unwrap();
-        assert!(reader.difference().is_some(), "also when nobody looks any more");
+        assert!(reader.difference().is_some(), "also after checks have stopped");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_topic_that_nobody_looks_at_is_well() {
+    async fn unchecked_topic_has_no_difference() {
         let mut reader = TopicReader::fixed();
         assert!(reader.has_looked_since(TokioClock::new().now()));
         assert_eq!(reader.difference(), None);

@@ -92,7 +92,7 @@ fn an_offset_that_is_set_beyond_what_is_lost_goes_on_without_any_configuration()
 }
 
 #[test]
-fn a_new_group_begins_with_the_first_record_that_is_left_and_has_lost_nothing() {
+fn new_group_starts_at_the_first_record_left_without_loss() {
     let world = World::new(WorldOptions { partitions: 1, ..WorldOptions::default() });
     let mut truth = Truth::new();
     world.send(&events(0..40));

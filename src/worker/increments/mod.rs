@@ -1,4 +1,4 @@
-//! Increments of a partition's counts: when they are sent, and the topic that they go to.
+//! Increments of a partition's counts: when to send them, and their topic.
 
 pub mod emitter;
 pub mod topic;

@@ -1,4 +1,4 @@
-//! The topic of increments, as a worker sees it.
+//! The topic of increments, as used by a worker.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::io::kafka::resilient_producer::{Message, ResilientProducer, Undeliver
 use crate::support::telemetry::Metrics;
 use crate::support::telemetry::events::{IncrementAcknowledged, IncrementFailed};
 
-/// Where increments are handed in. One implementation produces to Kafka; a test keeps them.
+/// Sends increments: to Kafka, or into a test's memory.
 pub trait IncrementTopic: Send + Sync {
-    /// Returns once every in-sync replica has the increment; tries for as long as it takes. Dropping the future gives up: it
-    /// may come all the same, and late, which is harmless.
+    /// Returns once every in-sync replica has the increment; retries without limit. Dropping the future abandons it: it
+    /// may still arrive late, which is harmless.
     ///
     /// # Errors
-    /// If it is too large for the topic or the producer: a smaller one may not be.
+    /// If it is too large for the topic or the producer.
     fn send<'a>(&'a self, partition: i32, increment: &'a Outgoing) -> BoxFuture<'a, Result<(), TooLarge>>;
 }
 
@@ -36,7 +36,7 @@ pub struct KafkaIncrements {
 }
 
 impl KafkaIncrements {
-    /// Sends to `topic` through a producer with these settings.
+    /// Produces to `topic` with these settings.
     ///
     /// # Errors
     /// If librdkafka refuses the settings.
@@ -109,12 +109,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_increment_is_tried_until_the_broker_has_it_and_comes_with_its_key() {
+    async fn increment_is_retried_until_acknowledged_and_has_its_key() {
         let broker = EmbeddedBroker::start().unwrap();
         broker.create_topic("increments", 2).unwrap();
         let metrics = Metrics::new().unwrap();
         let increments = increments(settings(&broker), &metrics);
-        // Not one that the client tries again by itself.
+        // An error that the client does not retry by itself.
         let refused = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED; 2];
         broker.fail_next(Call::Produce, &refused).unwrap();
         let increment = outgoing(100);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_increment_that_is_too_large_is_said_to_be_that() {
+    async fn increment_that_is_too_large_is_reported_as_such() {
         let broker = EmbeddedBroker::start().unwrap();
         broker.create_topic("increments", 1).unwrap();
         let metrics = Metrics::new().unwrap();

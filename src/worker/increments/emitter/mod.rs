@@ -1,7 +1,7 @@
-//! When a partition's increments are sent, up to where, and what may be committed then. Pure: the time, the watermark and
-//! what became of an increment go in; records for the topic come out.
+//! When a partition's increments are sent, what they cover, and what may be committed then. Pure: takes the time, the
+//! watermark and outcomes of increments; returns records for the topic.
 //!
-//! *Invariant:* [`Emitter::let_through`] is never above what an acknowledged increment covers.
+//! *Invariant:* [`Emitter::let_through`] never exceeds what an acknowledged increment covers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,13 +15,13 @@ use crate::base::position::{Epoch, Position};
 use crate::core::counting::edges::Edges;
 use crate::core::counting::increment::Change;
 
-/// After so many bytes of new edges an increment is sent at once.
+/// An increment is sent at once after this many bytes of new edges.
 pub const SEND_AT_BYTES: usize = 512 << 10;
 
-/// The edges of one increment have about so many bytes; Kafka's default for a record is a million.
+/// Approximate bytes of edges per increment; Kafka's default record limit is a million.
 pub const INCREMENT_BYTES: usize = 800_000;
 
-/// Names increments, each differently from every other of any worker.
+/// Generates increment names, unique across workers.
 #[derive(Debug)]
 pub struct Names {
     worker: String,
@@ -29,7 +29,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// For one worker's life: 128 bits at random, and a number.
+    /// For one worker run: 128 random bits and a counter.
     pub fn new() -> Self {
         let random = ahash::RandomState::new();
         let worker = format!("{:016x}{:016x}", random.hash_one(0_u8), random.hash_one(1_u8));
@@ -50,15 +50,15 @@ impl Default for Names {
 /// A record for the topic of increments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outgoing {
-    /// Its key: so that the increments of one partition keep their order.
+    /// Its key, which keeps the increments of one partition in order.
     pub key: String,
     /// An [`Increment`](crate::core::counting::increment::Increment) as JSON.
     pub value: Bytes,
-    /// How many edges are in it.
+    /// Its number of edges.
     pub edges: usize,
 }
 
-/// An [`Increment`](crate::core::counting::increment::Increment) without its edges, as it is written.
+/// An [`Increment`](crate::core::counting::increment::Increment) without its edges, in its wire format.
 #[derive(Serialize)]
 struct Head<'a> {
     id: String,
@@ -67,7 +67,7 @@ struct Head<'a> {
     to: Position,
 }
 
-/// Whose increments these are.
+/// The origin of increments.
 #[derive(Debug, Clone)]
 pub struct Source {
     /// The topic of documents.
@@ -78,30 +78,30 @@ pub struct Source {
     pub epoch: Epoch,
 }
 
-/// See the top of this file. One per assignment.
+/// See the module documentation. One per assignment.
 #[derive(Debug)]
 pub struct Emitter {
     source: Source,
     names: Arc<Names>,
     interval: Duration,
     edges: Edges,
-    /// An increment with everything below was acknowledged, or there was nothing.
+    /// Everything below is in an acknowledged increment or needed none.
     acknowledged: Position,
-    /// Where the increment under way ends.
+    /// End of the increment in flight.
     under_way: Option<Position>,
     /// When the last one was made.
     last: Instant,
-    /// Bytes that were held then.
+    /// Bytes held at that time.
     bytes_then: usize,
-    /// It did not take all that was to be sent.
+    /// It did not cover everything due.
     was_cut: bool,
-    /// None is made before.
+    /// Earliest time of the next one.
     not_before: Instant,
     increment_bytes: usize,
 }
 
 impl Emitter {
-    /// For an assignment that starts at the offset `start`, and sends every `interval`.
+    /// For an assignment that starts at offset `start` and sends every `interval`.
     pub fn new(source: Source, names: Arc<Names>, interval: Duration, start: i64, now: Instant) -> Self {
         Self {
             acknowledged: position(source.epoch, start),
@@ -118,20 +118,20 @@ impl Emitter {
         }
     }
 
-    /// Takes the edges of entries that are done. Before the watermark passes them.
+    /// Takes the edges of finished entries. Call before the watermark passes them.
     pub fn put(&mut self, edges: impl IntoIterator<Item = Change>, now: Instant) {
         for edge in edges {
             self.edges.put(edge, now);
         }
     }
 
-    /// What is held.
+    /// The edges held.
     pub fn edges(&self) -> &Edges {
         &self.edges
     }
 
-    /// When the next increment is due, where all below the offset `done` is done; `None` while one is under way, and where
-    /// there is nothing to say. `at_once`: somebody waits for it.
+    /// When the next increment is due if everything below offset `done` is done; `None` while one is in flight or
+    /// nothing is to be sent. `at_once`: something waits for it.
     pub fn due_at(&self, done: i64, at_once: bool) -> Option<Instant> {
         if self.under_way.is_some() || self.is_acknowledged(done) {
             return None;
@@ -141,7 +141,7 @@ impl Emitter {
         Some(self.not_before.max(if is_pressing { self.last } else { self.last + self.interval }))
     }
 
-    /// Makes an increment of what is below the offset `done`, or of the first part of it. It is under way until
+    /// Makes an increment of everything below offset `done`, or of its first part. It is in flight until
     /// [`Emitter::acknowledged`] or [`Emitter::too_large`].
     pub fn next(&mut self, done: i64, now: Instant) -> Outgoing {
         let below = position(self.source.epoch, done);
@@ -161,7 +161,7 @@ impl Emitter {
         Outgoing { key: format!("{topic}/{partition}"), value: value.into(), edges: part.edges }
     }
 
-    /// The increment under way is in the topic for good.
+    /// The increment in flight is acknowledged.
     pub fn acknowledged(&mut self) {
         if let Some(to) = self.under_way.take() {
             let before = self.edges.bytes();
@@ -171,8 +171,8 @@ impl Emitter {
         }
     }
 
-    /// The topic does not take the increment under way, of so many edges, for its size. The next one is smaller; where it can
-    /// not be, it is tried at `retry_at`, and the answer is `false`.
+    /// The topic refuses the increment in flight, of `edges` edges, for its size. The next one is smaller; if it cannot
+    /// be, it is retried at `retry_at`, and this returns `false`.
     pub fn too_large(&mut self, edges: usize, retry_at: Instant) -> bool {
         self.under_way = None;
         self.was_cut = true;
@@ -183,18 +183,18 @@ impl Emitter {
         edges > 1
     }
 
-    /// The offset that may be committed, where all below the offset `done` is done.
+    /// The offset that may be committed if everything below offset `done` is done.
     pub fn let_through(&self, done: i64) -> i64 {
         if self.is_acknowledged(done) { done } else { done.min(self.acknowledged.offset()) }
     }
 
-    /// Whether everything below the offset `done` is in acknowledged increments.
+    /// Whether everything below offset `done` is in acknowledged increments.
     pub fn is_acknowledged(&self, done: i64) -> bool {
         position(self.source.epoch, done) <= self.acknowledged
     }
 }
 
-/// The position of an offset. One that has none is above all that have; no record can be there.
+/// The position of an offset. An offset without one sorts above all others; no record can be there.
 fn position(epoch: Epoch, offset: i64) -> Position {
     Position::new(epoch, offset).unwrap_or(Position::from_version(u64::MAX))
 }

@@ -1,4 +1,4 @@
-//! An emitter by a scripted clock, and what whoever merges by position makes of its increments.
+//! An emitter with a scripted clock, and the counts that merging by position yields.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ fn offsets(increment: &Increment) -> Vec<i64> {
 }
 
 #[test]
-fn nothing_is_committed_before_the_increment_that_covers_it_is_acknowledged() {
+fn nothing_is_committed_before_its_increment_is_acknowledged() {
     let mut emitter = emitter(10);
     assert_eq!((emitter.let_through(10), emitter.due_at(10, true)), (10, None), "there is nothing to say");
     emitter.put([edge(11, "a")], at(5));
@@ -52,7 +52,7 @@ fn nothing_is_committed_before_the_increment_that_covers_it_is_acknowledged() {
     assert_eq!(emitter.due_at(12, false), Some(at(1000)));
     let increment = read(&emitter.next(12, at(1000)));
     assert_eq!((offsets(&increment), increment.to), (vec![11], pos(12)));
-    assert_eq!((emitter.let_through(12), emitter.due_at(15, true)), (10, None), "it is under way");
+    assert_eq!((emitter.let_through(12), emitter.due_at(15, true)), (10, None), "it is in flight");
     emitter.acknowledged();
     assert_eq!((emitter.let_through(12), emitter.let_through(15)), (12, 12));
     assert!(emitter.edges().is_empty());
@@ -60,7 +60,7 @@ fn nothing_is_committed_before_the_increment_that_covers_it_is_acknowledged() {
 }
 
 #[test]
-fn a_watermark_that_moved_without_edges_is_told_too() {
+fn watermark_without_edges_is_sent_too() {
     let mut emitter = emitter(10);
     let increment = read(&emitter.next(20, at(1000)));
     assert_eq!((offsets(&increment), increment.to), (vec![], pos(20)));
@@ -69,7 +69,7 @@ fn a_watermark_that_moved_without_edges_is_told_too() {
 }
 
 #[test]
-fn an_increment_waits_for_its_interval_unless_somebody_waits_or_much_is_new() {
+fn increment_waits_for_its_interval_unless_needed_or_large() {
     let mut emitter = emitter(0);
     emitter.next(1, at(2000));
     emitter.acknowledged();
@@ -79,7 +79,7 @@ fn an_increment_waits_for_its_interval_unless_somebody_waits_or_much_is_new() {
     assert!(emitter.due_at(2, false).unwrap() <= at(2000));
     emitter.next(1, at(2100));
     emitter.acknowledged();
-    // The large one is above the watermark that was sent, and not new any more.
+    // The large one is above the watermark that was sent, and no longer new.
     assert_eq!(emitter.due_at(2, false), Some(at(3100)));
     emitter.next(2, at(3100));
     emitter.acknowledged();
@@ -88,7 +88,7 @@ fn an_increment_waits_for_its_interval_unless_somebody_waits_or_much_is_new() {
 }
 
 #[test]
-fn what_the_topic_does_not_take_for_its_size_is_sent_in_parts_that_let_only_themselves_through() {
+fn oversized_increment_is_sent_in_parts_that_cover_themselves() {
     let mut emitter = emitter(0);
     emitter.put((1..=8).map(|n| edge(n, "a")), at(0));
     emitter.increment_bytes = 1000;
@@ -97,7 +97,7 @@ fn what_the_topic_does_not_take_for_its_size_is_sent_in_parts_that_let_only_them
     let (mut merged, mut parts) = (Merger::default(), Vec::new());
     assert!(emitter.too_large(whole.edges, at(9999)));
     while let Some(due) = emitter.due_at(20, false) {
-        assert!(due <= at(1000), "the next part waits for nothing");
+        assert!(due <= at(1000), "the next part is due at once");
         let part = emitter.next(20, at(1000));
         if part.value.len() > 250 {
             assert!(emitter.too_large(part.edges, at(9999)));
@@ -107,7 +107,7 @@ fn what_the_topic_does_not_take_for_its_size_is_sent_in_parts_that_let_only_them
         parts.push(offsets(&part).len());
         emitter.acknowledged();
         assert_eq!(emitter.let_through(20), part.to.offset());
-        // Twice: that is harmless.
+        // Merging twice is harmless.
         merged.merge(&part);
         merged.merge(&part);
     }
@@ -117,7 +117,7 @@ fn what_the_topic_does_not_take_for_its_size_is_sent_in_parts_that_let_only_them
 }
 
 #[test]
-fn one_edge_that_is_too_large_is_tried_again_later_and_holds_the_watermark() {
+fn single_oversized_edge_is_retried_and_holds_the_watermark() {
     let mut emitter = emitter(0);
     emitter.put([edge(1, "a"), edge(2, "b")], at(0));
     emitter.increment_bytes = 1;
@@ -133,7 +133,7 @@ fn one_edge_that_is_too_large_is_tried_again_later_and_holds_the_watermark() {
 }
 
 #[test]
-fn edges_of_an_earlier_epoch_are_sent_and_let_nothing_through() {
+fn edges_of_an_earlier_epoch_are_sent_but_cover_nothing() {
     let mut emitter = emitter(4);
     let old = |offset| Change { pos: position(Epoch::new(2).unwrap(), offset), ..edge(0, "a") };
     emitter.put([old(1_000), old(2_000), edge(5, "b")], at(0));
@@ -145,7 +145,7 @@ fn edges_of_an_earlier_epoch_are_sent_and_let_nothing_through() {
 }
 
 #[test]
-fn names_of_increments_do_not_come_again() {
+fn increment_names_are_unique() {
     let (one, other) = (Names::new(), Names::new());
     let mut names = vec![one.next(), one.next(), other.next(), other.next()];
     names.sort();
@@ -153,17 +153,17 @@ fn names_of_increments_do_not_come_again() {
     assert_eq!(names.len(), 4);
 }
 
-/// Owners of one partition after each other, each of which may crash between any two steps, while those that lost it go on
-/// for a while; increments arrive once or more often, some late. Merged by position, they are the sum of all edges.
+/// Successive owners of one partition, each of which may crash between any two steps while former owners go on for a
+/// while; increments arrive once or more, some late. Merged by position, they equal the sum of all edges.
 #[test]
-fn whatever_crashes_and_comes_twice_the_merged_counts_are_those_of_a_recount() {
+fn merged_counts_equal_a_recount_despite_crashes_and_duplicates() {
     let seed = seed_of_test();
     println!("GEOFOLD_SEED={seed}");
     let mut random = Random::new(seed);
     let (mut crashes, mut zombies) = (0, 0);
     for round in 0..200 {
         let end = 40_i64;
-        // The edge of each position is what it is, whoever finds it out; some change nothing.
+        // The edge of each position is the same for every owner; some change nothing.
         let truth: BTreeMap<i64, Change> = (0..end)
             .filter(|offset| offset % 4 != 3)
             .map(|offset| (offset, edge(offset, &format!("{}", offset % 5))))
@@ -175,7 +175,7 @@ fn whatever_crashes_and_comes_twice_the_merged_counts_are_those_of_a_recount() {
         let mut owners: Vec<(Emitter, i64)> = vec![(emitter(0), 0)];
         while committed < end {
             if owners.len() < 4 && random.below(12) == 0 {
-                // The partition is taken from an owner that does not know, or has crashed.
+                // The partition moves from an owner that does not know yet, or has crashed.
                 crashes += 1;
                 if random.below(2) == 0 {
                     owners.pop();
@@ -201,7 +201,7 @@ fn whatever_crashes_and_comes_twice_the_merged_counts_are_those_of_a_recount() {
                     for _ in 0..random.below(3) {
                         log.push(increment.clone());
                     }
-                    // Not acknowledged, and sent again: as it was.
+                    // Not acknowledged, and sent again unchanged.
                     log.push(increment);
                     if random.below(4) > 0 {
                         emitter.acknowledged();
