@@ -1,7 +1,7 @@
-//! Entries that came back from a batch for a reason other than a missing answer: a conflict, a copy that was not found, a refusal, a
-//! placement that cannot be read. They leave the dirty set, are owed like all others, and join a batch again after pauses that grow
-//! with the time since they first came back. So one that never settles neither stops the reading of its partition nor shrinks
-//! each batch.
+//! Entries that returned from a batch for a reason other than a missing answer: a conflict, a missing copy, a refusal,
+//! an unreadable placement. They leave the dirty set, hold the watermark, and join a batch again after pauses that grow
+//! with the time since their first return. So a stuck entry neither stops its partition's reading nor shrinks each
+//! batch.
 
 use std::time::Duration;
 
@@ -11,40 +11,40 @@ use crate::base::clock::Instant;
 use crate::base::ids::DocId;
 use crate::core::mover::{Entry, RetryState};
 
-/// The longest pause before an entry is tried again.
+/// The longest pause between two attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
-/// A pause is this fraction of the time since the entry first came back: the first attempt follows at once, and each pause is longer
+/// A pause is this fraction of the time since the first return: the first retry is immediate, and each pause is longer
 /// by this fraction than the one before.
 const PAUSE_FRACTION: u32 = 4;
 
-/// An entry that waits for longer gives back what the source of truth said, which counts against `source.max_bytes`. It can ask again.
+/// An entry that waits longer drops its fetched answer, which counts against `source.max_bytes`. It can fetch again.
 const ANSWER_IS_KEPT: Duration = Duration::from_secs(1);
 
-/// An entry that is out of the dirty set until it is done.
+/// An entry outside the dirty set until it is done.
 #[derive(Debug, Clone)]
 pub(super) struct Apart {
     pub(super) score: i64,
     pub(super) dirty: Dirty,
     pub(super) carry: RetryState,
-    /// When it first came back.
+    /// Its first return.
     pub(super) since: Instant,
-    /// When it may join a batch again. It is in [`Ledger::due`] under this time, unless it is in a batch.
+    /// When it may join a batch again. Listed in [`Ledger::due`] under this time, unless it is in a batch.
     pub(super) due: Instant,
-    /// The document's records since then, with the offset of the first.
+    /// The document's records since then, and the offset of the first.
     pub(super) behind: Option<(i64, Dirty)>,
-    /// What is left of a refused fold, record by record; `None` if it is no such.
+    /// The remaining records of a refused fold; `None` for other entries.
     pub(super) parts: Option<Parts>,
 }
 
 impl Ledger {
-    /// When the next entry that came back is due again; those in a batch aside.
+    /// When the next returned entry is due, apart from those in a batch.
     pub fn next_retry(&self) -> Option<Instant> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Keeps an entry that came back apart from the dirty set, until it is due again. If there was no answer, nothing was learnt that
-    /// would be a reason to wait.
+    /// Keeps a returned entry outside the dirty set until it is due. An unanswered one stays: nothing was learnt that
+    /// would justify a pause.
     pub(super) fn put_apart(
         &mut self,
         id: DocId,
@@ -76,7 +76,7 @@ impl Ledger {
         self.make_due(&id);
     }
 
-    /// Takes a record of a document whose entry is apart, or gives it back.
+    /// Adds a record to a document's returned entry; gives it back if there is none.
     pub(super) fn take_while_apart(&mut self, id: &DocId, offset: i64, newer: Dirty) -> Option<Dirty> {
         let Some(apart) = self.apart.get_mut(id) else { return Some(newer) };
         match &mut apart.behind {
@@ -90,8 +90,8 @@ impl Ledger {
         None
     }
 
-    /// Hands out what is due, up to half of a batch. What came since is folded in, unless the entry was refused: the next batch ends a
-    /// refused entry, and a fold that grew would have to be refused anew each time, while the watermark waits.
+    /// Hands out due entries, up to half of a batch. Newer records are folded in, unless the entry was refused: the
+    /// next batch ends a refused entry, and a grown fold would be refused again each time while the watermark waits.
     pub(super) fn hand_out_apart(&mut self, max_documents: usize, now: Instant) -> Vec<Entry> {
         let mut entries = Vec::new();
         while entries.len() < max_documents.div_ceil(2)
@@ -120,8 +120,8 @@ impl Ledger {
         entries
     }
 
-    /// The entry is done: the next record of its fold is due, if that was taken apart, or else what came for its document meanwhile.
-    /// `false` if it is not apart.
+    /// The entry is done: makes the next record of its split fold due, or else the newer records of its document.
+    /// `false` if there is no such entry.
     pub(super) fn commit_apart(&mut self, id: &DocId) -> bool {
         if self.next_part(id) {
             return true;
@@ -135,7 +135,7 @@ impl Ledger {
         true
     }
 
-    /// Takes a document out of the batches altogether: the offset of its first record, and all its records as one.
+    /// Removes a document from the batches: returns the offset of its first record, and all its records as one fold.
     pub(super) fn withdraw(&mut self, id: &DocId) -> Option<(i64, Dirty)> {
         let waiting = self.take_waiting(id);
         let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };

@@ -1,11 +1,11 @@
-//! Documents that wait for the source of truth: out of the batches, and owed like all others (protocol, "Refeed").
+//! Documents that wait for the source of truth: in no batch, and holding the watermark (protocol, "Refeed").
 
 use super::{Dirty, Ledger, Merge};
 use crate::base::ids::DocId;
 use crate::core::mover::{Entry, Fetched, RetryState, SourceAnswer};
 use crate::worker::refeed::{FetchRequest, Held, Waiter};
 
-/// An entry that waits for an answer.
+/// An entry that waits for the source.
 #[derive(Debug, Clone)]
 pub(super) struct PendingFetches {
     score: i64,
@@ -15,7 +15,7 @@ pub(super) struct PendingFetches {
     _waiter: Waiter,
 }
 
-/// An answer that is kept until its document is done.
+/// An answer, kept until its document is done.
 #[derive(Debug, Clone)]
 pub(super) struct HeldFetch {
     pub(super) fetched: Fetched,
@@ -24,17 +24,17 @@ pub(super) struct HeldFetch {
 }
 
 impl Ledger {
-    /// What the source is to be asked, since the last call.
+    /// Requests to the source since the last call.
     pub fn take_questions(&mut self) -> Vec<FetchRequest> {
         std::mem::take(&mut self.questions)
     }
 
-    /// Documents that wait for an answer.
+    /// Documents that wait for the source.
     pub fn asking(&self) -> usize {
         self.asking.len()
     }
 
-    /// The source has answered. An answer that nobody waits for any more is dropped.
+    /// The source has answered. An answer that is no longer needed is dropped.
     pub fn answered(&mut self, question: &FetchRequest, said: SourceAnswer, held: Held) {
         if self.asking.get(&question.id).is_none_or(|asking| asking.question != *question) {
             return;
@@ -49,7 +49,7 @@ impl Ledger {
         self.go_on(&question.id);
     }
 
-    /// The entry leaves the batches until the source has answered.
+    /// Removes the entry from the batches until the source has answered.
     pub(super) fn ask(&mut self, entry: Entry) {
         let Entry { id, fold, carry, .. } = entry;
         self.forget_answer(&id);
@@ -62,7 +62,7 @@ impl Ledger {
         self.asking.insert(id, PendingFetches { score, dirty, carry, question, _waiter: waiter });
     }
 
-    /// Takes a record of a document that waits, or gives it back. What says what the whole document is need not wait.
+    /// Adds a record to a waiting document, or gives it back. A record that replaces the whole document ends the wait.
     pub(super) fn take_while_asking(&mut self, id: &DocId, newer: Dirty) -> Option<Dirty> {
         let Some(asking) = self.asking.get_mut(id) else { return Some(newer) };
         let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
@@ -89,7 +89,7 @@ impl Ledger {
         }
     }
 
-    /// The first offset of what waits.
+    /// The lowest first offset of waiting entries.
     pub(super) fn lowest_asking(&self) -> Option<i64> {
         self.asking.values().map(|asking| asking.score).min()
     }

@@ -1,7 +1,7 @@
-//! What a partition owes: every record that was read and is not done yet, and the watermark that follows from it.
+//! The unfinished work of a partition: every record that was read and is not done, and the resulting watermark.
 //!
-//! Pure: records and outcomes go in with the time, entries to work on and letters to deliver come out. One ledger per
-//! assignment; nothing of it survives a revocation, since the next owner reads the same records again.
+//! Pure: takes records, outcomes and the time; returns entries to work on and dead letters to deliver. One ledger per
+//! assignment, dropped on revocation, since the next owner reads the same records again.
 //!
 //! *Invariant (INV-3):* [`Ledger::watermark`] is never above the first record of anything that is pending, in flight, apart,
 //! parked, waiting for the source of truth or for a letter, or on its way to the dead-letter topic; nor of anything whose old copies are
@@ -34,14 +34,14 @@ use crate::geoshard::GeoshardMap;
 use crate::worker::distribution::scheduler::Change;
 use crate::worker::refeed::FetchRequest;
 
-/// What the dirty set holds for a document.
+/// The dirty set's value for a document.
 #[derive(Debug, Clone)]
 struct Dirty {
-    /// Shared with the entry that was handed out, if one was.
+    /// Shared with the entry handed out, if any.
     fold: Arc<Fold>,
     /// When its first record was read.
     since: Instant,
-    /// What it costs to hold.
+    /// Memory cost in bytes.
     bytes: usize,
 }
 
@@ -58,29 +58,29 @@ struct Parked {
 pub struct Undeliverable {
     /// The document.
     pub id: DocId,
-    /// What was asked for.
+    /// The requested write.
     pub fold: Fold,
-    /// Why it cannot be done.
+    /// Why it was refused.
     pub refusal: Refusal,
     /// The step that refused it: `fold` or `write`.
     pub stage: &'static str,
-    /// The record, if it is only one, and was read from the topic again.
+    /// The record, if it is a single one that was read again from the topic.
     pub record: Option<Arc<Record>>,
 }
 
 impl Undeliverable {
-    /// What it costs to hold.
+    /// Memory cost in bytes.
     pub fn bytes(&self) -> usize {
         held_bytes(&self.id, &self.fold)
     }
 }
 
-/// What settling a batch came to, in documents.
+/// The result of settling a batch, in documents.
 #[derive(Debug, Default, PartialEq)]
 pub struct Settlement {
-    /// Folds whose last copy was written, and how many of them moved.
+    /// Folds whose last copy was written.
     pub indexed: u64,
-    /// See [`Done::Indexed`].
+    /// Those of them that moved; see [`Done::Indexed`].
     pub moved: u64,
     /// See [`Done::Deleted`].
     pub deleted: u64,
@@ -90,26 +90,26 @@ pub struct Settlement {
     pub dropped: u64,
     /// See [`Done::NothingToPlace`].
     pub nothing_to_place: u64,
-    /// Records that went into a fold with a newer one.
+    /// Records folded into a newer one.
     pub folded: u64,
-    /// Entries that wait for their document's next record now, each with the position it waits for.
+    /// Entries parked until their document's next record, each with its own position and the one it waits for.
     pub parked: Vec<(DocId, Position, Position)>,
-    /// Recorded decisions of records that never came, finished.
+    /// Finished recorded decisions of records that never came.
     pub finished_recorded: Vec<(DocId, Position)>,
     /// Placements set back to the last good copy.
     pub set_back: Vec<(DocId, Position)>,
-    /// Entries that wait for the source of truth now.
+    /// Entries that now wait for the source of truth.
     pub asking: u64,
     /// Entries that join the next batch, by reason.
     pub again: BTreeMap<&'static str, u64>,
     /// For the dead-letter topic.
     pub undeliverable: Vec<Undeliverable>,
-    /// What changed in which geoshard.
+    /// Changes per geoshard.
     pub changes: BTreeMap<ShardId, Change>,
 }
 
 impl Settlement {
-    /// Whether anything came to an end.
+    /// Whether anything was finished.
     pub fn made_progress(&self) -> bool {
         self.indexed + self.deleted + self.already_applied + self.dropped > 0
             || self.asking > 0
@@ -117,20 +117,21 @@ impl Settlement {
     }
 }
 
-/// See the top of this file.
+/// See the module documentation.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     rules: Rules,
     epoch: Epoch,
     dirty: DirtySet<DocId, Dirty>,
     parked: HashMap<DocId, Parked, ahash::RandomState>,
-    /// Which parked entry waits for which position. A position is one record, so one document; but where a producer put
-    /// a key into two partitions, that of the other one may be recorded, and two documents wait for the same number.
+    /// Parked entries by the position they wait for. A position belongs to one record and so to one document; but if a
+    /// producer put a key into two partitions, the other partition's position may be recorded, and two documents wait
+    /// for the same number.
     parked_until: BTreeSet<(Position, DocId)>,
     carries: HashMap<DocId, RetryState, ahash::RandomState>,
-    /// What came back from a batch, and not for want of an answer. Its documents are not in `dirty`.
+    /// Entries returned from a batch with an answer. Their documents are not in `dirty`.
     apart: HashMap<DocId, Apart, ahash::RandomState>,
-    /// When each of those is due again that is not in a batch.
+    /// When each of those outside a batch is due.
     due: BTreeSet<(Instant, DocId)>,
     /// Records to be read again.
     rereads: VecDeque<Reread>,
@@ -139,9 +140,9 @@ pub struct Ledger {
     /// Answers of the source.
     kept: HashMap<DocId, HeldFetch, ahash::RandomState>,
     sweeps: Sweeps,
-    /// First offsets of what is on its way to the dead-letter topic.
+    /// First offsets of dead letters in flight.
     letters: BTreeMap<i64, u32>,
-    /// Folds that rejected a newer one; delivered with the next settlement.
+    /// Folds that rejected a newer record; delivered with the next settlement.
     rejected: Vec<Undeliverable>,
     /// How many of these are known to be under way.
     rejected_seen: usize,
@@ -151,7 +152,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A partition of which nothing was read yet.
+    /// A partition before its first record.
     pub fn new(rules: Rules, epoch: Epoch) -> Self {
         Self {
             rules,
@@ -182,8 +183,8 @@ impl Ledger {
         self.next_offset.and_then(|next| Position::new(self.epoch, next)).unwrap_or(Position::NONE)
     }
 
-    /// Takes a decoded record. What it makes undeliverable (a patch that leaves its document without a location)
-    /// comes with [`Ledger::take_rejected`].
+    /// Takes a decoded record. A fold that it makes undeliverable (a patch that leaves its document without a location)
+    /// is returned by [`Ledger::take_rejected`].
     pub fn take(&mut self, write: Write, now: Instant) {
         let offset = write.position.offset();
         let rules = &self.rules;
@@ -210,7 +211,7 @@ impl Ledger {
         self.withhold_rejecting();
     }
 
-    /// Takes note that the partition was read up to `next_offset`, whatever was there (a bad record, a transaction marker).
+    /// The partition was read up to `next_offset`, including bad records and transaction markers.
     pub fn read_up_to(&mut self, next_offset: i64) {
         if self.next_offset.is_some_and(|known| known >= next_offset) {
             return;
@@ -223,7 +224,7 @@ impl Ledger {
         }
     }
 
-    /// The record at `offset` is on its way to the dead-letter topic: the watermark waits for [`Ledger::delivered`].
+    /// The record at `offset` is being dead-lettered: the watermark waits for [`Ledger::delivered`].
     pub fn dead_letter_queued(&mut self, offset: i64) {
         *self.letters.entry(offset).or_default() += 1;
     }
@@ -240,8 +241,8 @@ impl Ledger {
         }
     }
 
-    /// Hands out the entries that are dirty for the longest time: those of earlier batches that are not done and are due `now`, and new
-    /// ones up to `max_documents` and about `max_bytes` in all, but at least one.
+    /// Hands out the oldest dirty entries: unfinished ones of earlier batches that are due `now`, and new ones up to
+    /// `max_documents` and about `max_bytes` in all, but at least one.
     pub fn hand_out(&mut self, max_documents: usize, max_bytes: usize, now: Instant) -> Vec<Entry> {
         let rejected_before = self.rejected.len();
         let mut entries =
@@ -281,7 +282,7 @@ impl Ledger {
     pub fn settle(&mut self, settled: Vec<Settled>, now: Instant) -> Settlement {
         let mut sum = Settlement::default();
         for Settled { entry, outcome, touched } in settled {
-            // There are seldom any, and each look would hash the id.
+            // Usually empty, and each lookup would hash the id.
             if !self.carries.is_empty() {
                 self.carries.remove(&entry.id);
             }
@@ -291,7 +292,7 @@ impl Ledger {
                 continue;
             }
             let Entry { id, fold, carry, .. } = entry;
-            // What waits for a commit may wait for long, and can ask again.
+            // An entry that awaits a commit may wait long, and can fetch again.
             if !matches!(&outcome, Outcome::Again { carry, .. } if !carry.awaits_commit) {
                 self.forget_answer(&id);
             }
@@ -320,7 +321,7 @@ impl Ledger {
                     }
                     continue;
                 }
-                // Asked for above.
+                // Requested above.
                 Outcome::Fetch => continue,
                 Outcome::Parked { until } => {
                     sum.parked.push((id.clone(), fold.last, until));
@@ -352,7 +353,7 @@ impl Ledger {
         sum
     }
 
-    /// Folds that a merge made undeliverable since the last call. The watermark waits for them already.
+    /// Folds that a merge made undeliverable since the last call. The watermark already waits for them.
     pub fn take_rejected(&mut self) -> Vec<Undeliverable> {
         self.withhold_rejecting();
         let rejected = std::mem::take(&mut self.rejected);
@@ -379,8 +380,8 @@ impl Ledger {
         oldest_owed.or(self.next_offset)
     }
 
-    /// Since when the oldest document is dirty that waits for nothing but its batch, or for an answer: reading waits for it. Parked ones
-    /// wait for a record. What is apart may never settle, and holds only the watermark.
+    /// When the oldest document that waits only for its batch or an answer became dirty: this limits reading. Parked
+    /// entries wait for a record; entries apart may never settle, and hold only the watermark.
     pub fn oldest_since(&self) -> Option<Instant> {
         let first = |mut entries: crate::core::dirty_set::Entries<'_, DocId, Dirty>| {
             entries.next().map(|e| e.value.since)
@@ -388,13 +389,13 @@ impl Ledger {
         [first(self.dirty.pending()), first(self.dirty.in_flight())].into_iter().flatten().min()
     }
 
-    /// Since when the oldest document that can be worked on is dirty, what is apart included: for people.
+    /// When the oldest workable document became dirty, entries apart included; for metrics.
     pub fn oldest_owed_since(&self) -> Option<Instant> {
         let apart = self.apart.values().map(|apart| apart.dirty.since);
         apart.chain(self.oldest_withheld_since()).chain(self.oldest_since()).min()
     }
 
-    /// Since when the oldest document that was not handed out yet is dirty.
+    /// When the oldest document not handed out became dirty.
     pub fn pending_since(&self) -> Option<Instant> {
         self.dirty.pending().next().map(|entry| entry.value.since)
     }
@@ -409,42 +410,42 @@ impl Ledger {
         self.dirty.pending_len()
     }
 
-    /// Documents that were handed out and are not done.
+    /// Documents handed out and not done.
     pub fn in_flight(&self) -> usize {
         self.dirty.in_flight_len() + self.apart.keys().filter(|id| !self.is_held_apart(id)).count()
     }
 
-    /// Whether an entry of an earlier batch waits for nothing but an answer.
+    /// Whether an entry of an earlier batch only lacks an answer.
     pub fn has_unanswered(&self) -> bool {
         self.dirty.in_flight_len() > 0
     }
 
-    /// Documents that wait for their next record.
+    /// Documents parked until their next record.
     pub fn parked(&self) -> usize {
         self.parked.len()
     }
 
-    /// Documents that are dirty in any way.
+    /// All dirty documents.
     pub fn documents(&self) -> usize {
         self.dirty.len() + self.apart.len() + self.parked.len() + self.asking.len() + self.withheld()
     }
 
-    /// Bytes that all folds hold.
+    /// Bytes held by all folds.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether anything is dirty that can be worked on.
+    /// Whether any dirty document can be worked on.
     pub fn has_work(&self) -> bool {
         !self.dirty.is_empty() || self.apart.keys().any(|id| !self.is_held_apart(id))
     }
 
-    /// Whether any of that may be handed out `now`.
+    /// Whether any of those may be handed out `now`.
     pub fn has_due_work(&self, now: Instant) -> bool {
         !self.dirty.is_empty() || self.next_retry().is_some_and(|due| due <= now)
     }
 
-    /// Whether all that is left is parked, or waits for a commit that has to pass what is parked: nothing but new records can
+    /// Whether everything left is parked, or waits for a commit that has to pass a parked entry: only new records can
     /// help.
     pub fn only_parked(&self) -> bool {
         let awaits_commit = |id: &DocId| self.carries.get(id).is_some_and(|carry| carry.awaits_commit);
@@ -490,7 +491,7 @@ impl Ledger {
         }
     }
 
-    /// Everything up to `last_read` was read: entries parked for a record up to there wait for one that never comes.
+    /// Everything up to `last_read` was read: entries parked for a record up to there wait in vain.
     fn release_passed(&mut self, last_read: Position) {
         while let Some((until, id)) = self.parked_until.first()
             && *until <= last_read
@@ -519,7 +520,7 @@ impl Ledger {
     }
 }
 
-/// What a settled entry changed, added to what others did.
+/// Adds the changes of a settled entry to those of others.
 fn note_changes(changes: &mut BTreeMap<ShardId, Change>, touched: AffectedShards, fold: &Fold) {
     let AffectedShards { target, sources } = touched;
     for source in sources {
@@ -543,12 +544,12 @@ fn note_change(
     change.moved_to.extend(moved_to.cloned());
 }
 
-/// What it costs to hold a fold: a delete has no content, but a million of them are not free.
+/// Memory cost of a fold: a delete has no content, but a million of them are not free.
 fn held_bytes(id: &DocId, fold: &Fold) -> usize {
     id.as_str().len() + fold.bytes() + RECORD_OVERHEAD_BYTES
 }
 
-/// Folds a newer value of a document into an older one, keeping the count of bytes.
+/// Folds a newer value of a document into an older one, keeping the byte count.
 struct Merge<'a> {
     rules: &'a Rules,
     bytes: &'a mut usize,

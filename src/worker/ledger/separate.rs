@@ -20,14 +20,14 @@ pub(super) struct Part {
     record: Option<Arc<Record>>,
 }
 
-/// What a refused fold was made of.
+/// The records of a refused fold.
 #[derive(Debug, Clone)]
 pub(super) struct Parts {
     /// Its records were read.
     are_read: bool,
     /// The record that is tried.
     current: Option<Arc<Record>>,
-    /// Those after it.
+    /// The records after it.
     pub(super) rest: VecDeque<Part>,
 }
 
@@ -62,8 +62,9 @@ impl Ledger {
         self.rereads.push_back(Reread { id, offsets: fold.separable().unwrap_or_default() });
     }
 
-    /// The records of a refused fold were read again, or why they could not be. Says how many are gone from the topic, which others came
-    /// after. If none can be had, the fold is undeliverable as one ([`Ledger::take_rejected`]).
+    /// The records of a refused fold were read again, or why they could not be. Returns how many are gone from the
+    /// topic though later ones are not. If none can be read, the fold is undeliverable as one
+    /// ([`Ledger::take_rejected`]).
     pub fn reread(&mut self, id: &DocId, records: Result<Vec<(Write, Record)>, String>, now: Instant) -> u32 {
         let Some(apart) = self.apart.get_mut(id) else { return 0 };
         let Some(parts @ Parts { are_read: false, .. }) = &mut apart.parts else { return 0 };
@@ -132,7 +133,7 @@ impl Ledger {
         gone
     }
 
-    /// Goes on with the next record of a fold that was taken apart; `false` if there is none.
+    /// Continues with the next record of a split fold; `false` if there is none.
     pub(super) fn next_part(&mut self, id: &DocId) -> bool {
         let Some(apart) = self.apart.get_mut(id) else { return false };
         let Some(parts) = &mut apart.parts else { return false };
@@ -146,7 +147,7 @@ impl Ledger {
         true
     }
 
-    /// The record that the entry of `id` is, if it is one of a fold that was taken apart.
+    /// The record behind the entry of `id`, if that is part of a split fold.
     pub(super) fn single_record(&self, id: &DocId) -> Option<Arc<Record>> {
         self.apart.get(id)?.parts.as_ref()?.current.clone()
     }

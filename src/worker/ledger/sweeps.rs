@@ -1,5 +1,5 @@
-//! Old copies that are left to delete, owed like all else but in no batch: until searches find the new copy, and for as long after
-//! that as a search may be under way (protocol, "What searches find").
+//! Old copies to delete. Sweeps hold the watermark and are in no batch until searches find the new copy and the grace
+//! for running searches has passed (protocol, "What searches find").
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -12,16 +12,16 @@ use crate::core::mover::{Sweep, Swept};
 use crate::worker::budget::RECORD_OVERHEAD_BYTES;
 use crate::worker::distribution::scheduler::Change;
 
-/// The sweeps that are owed.
+/// The sweeps owed.
 #[derive(Clone, Default)]
 pub(super) struct Sweeps {
-    /// Those that wait until searches find what was written to a geoshard, oldest first, each with its ticket.
+    /// Sweeps that wait until searches find what was written to a geoshard, oldest first, each with its ticket.
     unseen: BTreeMap<ShardId, VecDeque<(u64, Sweep)>>,
-    /// Those that wait for their time, by that and by number.
+    /// Sweeps with a due time, by that and by number.
     due: BTreeMap<(Instant, u64), Sweep>,
-    /// The first offset of each that is in a batch.
+    /// First offsets of those in a batch.
     in_batch: Vec<i64>,
-    /// The first offsets of all, and how many have it.
+    /// First offsets of all sweeps, with counts.
     owed: BTreeMap<i64, usize>,
     next_number: u64,
     next_ticket: u64,
@@ -44,7 +44,7 @@ impl Sweeps {
 }
 
 impl fmt::Debug for Sweeps {
-    /// Without the numbers that only tell an order: two that look alike behave alike.
+    /// Without the numbers that only order sweeps: ledgers that differ in those behave alike.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { unseen, due, in_batch, owed, .. } = self;
         let tickets: BTreeSet<u64> = unseen.values().flatten().map(|(ticket, _)| *ticket).collect();
@@ -60,15 +60,14 @@ impl fmt::Debug for Sweeps {
     }
 }
 
-/// What it costs to hold one.
+/// Memory cost of a sweep.
 fn held_bytes(sweep: &Sweep) -> usize {
     sweep.id.as_str().len() + size_of::<Sweep>() + RECORD_OVERHEAD_BYTES
 }
 
 impl Ledger {
-    /// Takes what a batch has left to delete, and what it has deleted, and adds the changes that its deletes were to `changes`. Gives a
-    /// ticket, and the geoshards in which something has to be found by searches that was written by now; [`Ledger::seen`] is to
-    /// be told when it is.
+    /// Takes the sweeps that a batch left or completed, and adds the completed ones to `changes`. Returns a ticket and
+    /// the geoshards in which searches must find what was written by now; report that with [`Ledger::seen`].
     pub fn settle_sweeps(
         &mut self,
         sweeps: Vec<(Sweep, Swept)>,
@@ -102,7 +101,7 @@ impl Ledger {
         (ticket, unseen)
     }
 
-    /// Searches find what was written to `shard` before this ticket was given: old copies of that go at `at`.
+    /// Searches find what was written to `shard` before this ticket was issued: those sweeps are due at `at`.
     pub fn seen(&mut self, shard: &ShardId, ticket: u64, at: Instant) {
         let Some(unseen) = self.sweeps.unseen.get_mut(shard) else { return };
         let count = unseen.partition_point(|(given, _)| *given <= ticket);
@@ -115,7 +114,7 @@ impl Ledger {
         }
     }
 
-    /// Hands out the sweeps that are due `now`, `max` at most. They stay owed until [`Ledger::settle_sweeps`].
+    /// Hands out the sweeps that are due `now`, at most `max`. They stay owed until [`Ledger::settle_sweeps`].
     pub fn hand_out_sweeps(&mut self, max: usize, now: Instant) -> Vec<Sweep> {
         let mut sweeps = Vec::new();
         while sweeps.len() < max
@@ -130,22 +129,22 @@ impl Ledger {
         sweeps
     }
 
-    /// When the next sweep is due, of those whose time is known.
+    /// When the next sweep is due, among those with a due time.
     pub fn next_sweep(&self) -> Option<Instant> {
         self.sweeps.due.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Whether any may be handed out `now`.
+    /// Whether a sweep may be handed out `now`.
     pub fn has_due_sweeps(&self, now: Instant) -> bool {
         self.next_sweep().is_some_and(|due| due <= now)
     }
 
-    /// How many sweeps are owed.
+    /// Number of sweeps owed.
     pub fn sweeps(&self) -> usize {
         self.sweeps.owed.values().sum()
     }
 
-    /// The lowest first offset of what is to be swept.
+    /// The lowest first offset of the sweeps.
     pub(super) fn lowest_swept(&self) -> Option<i64> {
         let is_owed = !sabotage::is(Sabotage::CommitAboveSweeps);
         self.sweeps.owed.first_key_value().map(|(offset, _)| *offset).filter(|_| is_owed)

@@ -1,12 +1,12 @@
-//! When a source that fails is left alone: pure, the time is passed in.
+//! Circuit breaker for a failing source. Pure: the time is passed in.
 
 use crate::base::clock::Instant;
 use crate::base::retry::{Delays, RetryPolicy};
 
-/// So many requests in a row without a usable answer, and the source is left alone for a while.
+/// The breaker opens after this many consecutive requests without a usable answer.
 const FAILURES: u32 = 5;
 
-/// Lets requests through, or not.
+/// Admits or blocks requests.
 #[derive(Debug)]
 pub(super) struct Breaker {
     policy: RetryPolicy,
@@ -16,20 +16,20 @@ pub(super) struct Breaker {
 
 #[derive(Debug)]
 struct Open {
-    /// When one request may try.
+    /// When one trial request may be sent.
     until: Instant,
-    /// It is under way.
+    /// The trial is in flight.
     is_tried: bool,
     delays: Delays,
 }
 
 impl Breaker {
-    /// Closed: everything is let through.
+    /// Closed: every request is admitted.
     pub(super) fn new(policy: RetryPolicy) -> Self {
         Self { policy, failures: 0, open: None }
     }
 
-    /// Whether a request may be sent now. If so, it has to be sent: it may be the one that tries.
+    /// Whether a request may be sent now. If so, it must be sent: it may be the trial.
     pub(super) fn may_ask(&mut self, now: Instant) -> bool {
         match &mut self.open {
             None => true,
@@ -41,7 +41,7 @@ impl Breaker {
         }
     }
 
-    /// When asking again makes sense, if it does not now and nothing is under way that would tell.
+    /// When to call again, if blocked now and no trial is in flight.
     pub(super) fn due_at(&self) -> Option<Instant> {
         self.open.as_ref().filter(|open| !open.is_tried).map(|open| open.until)
     }
@@ -56,7 +56,7 @@ impl Breaker {
         self.open = None;
     }
 
-    /// A request was not answered, and the source may have asked for patience.
+    /// A request failed; the source may have sent `Retry-After`.
     pub(super) fn failed(&mut self, now: Instant, retry_after: Option<std::time::Duration>) {
         self.failures = self.failures.saturating_add(1);
         match &mut self.open {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_fails_is_left_alone_and_then_tried_by_one_request() {
+    fn open_breaker_admits_one_trial_request() {
         let mut breaker = breaker();
         for _ in 1..FAILURES {
             breaker.failed(at(0), None);

@@ -1,7 +1,7 @@
-//! A worker's way to the source: partitions hand in questions, and get answers, however long that takes.
+//! A worker's requests to the source: partitions send requests and receive answers, however late.
 //!
-//! All partitions share it, so that the source is asked by few, and in batches. It tries again for as long as it takes; what
-//! is asked for by a partition that is gone meanwhile, or that nobody waits for any more, is dropped.
+//! All partitions share it, so that the source receives few, batched requests. It retries without limit; requests of a
+//! revoked partition, or without a waiter, are dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -27,27 +27,27 @@ use crate::support::telemetry::health::Health;
 use crate::support::telemetry::metrics::level;
 use crate::support::telemetry::refeed::Asked;
 
-/// The name under which a source that does not answer shows in [`Health`].
+/// The name of an unresponsive source in [`Health`].
 const PART: &str = "source";
 
-/// What the source is to be asked.
+/// A request to the source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FetchRequest {
     /// The document.
     pub id: DocId,
-    /// The last record that was taken in before it is asked: the answer is not for what comes later and says what the
-    /// whole document is.
+    /// The last record taken before the request: the answer does not cover later records that replace the whole
+    /// document.
     pub after: Position,
     asker: Asker,
 }
 
-/// Whoever waits for an answer keeps it until then: a question of which it is gone is not asked any more.
+/// Kept by the waiter until the answer: a request whose waiter was dropped is not sent.
 #[derive(Debug, Clone)]
 pub struct Waiter {
     _lives: Arc<()>,
 }
 
-/// Which [`Waiter`] waits for the answer.
+/// Identifies the [`Waiter`] of the answer.
 #[derive(Debug, Clone)]
 struct Asker(Weak<()>);
 
@@ -60,46 +60,46 @@ impl PartialEq for Asker {
 impl Eq for Asker {}
 
 impl FetchRequest {
-    /// A question that is to be answered for as long as what comes with it is kept.
+    /// A request that is valid while the returned waiter is kept.
     pub fn new(id: DocId, after: Position) -> (Self, Waiter) {
         let lives = Arc::new(());
         (Self { id, after, asker: Asker(Arc::downgrade(&lives)) }, Waiter { _lives: lives })
     }
 
-    /// Whether anybody waits for the answer.
+    /// Whether the waiter still exists.
     pub fn is_wanted(&self) -> bool {
         self.asker.0.strong_count() > 0
     }
 }
 
-/// What it said.
+/// An answer.
 #[derive(Debug)]
 pub struct FetchResponse {
-    /// As it was asked.
+    /// Its request.
     pub question: FetchRequest,
     /// The answer.
     pub said: SourceAnswer,
-    /// To be kept for as long as the answer is.
+    /// To be kept as long as the answer.
     pub held: Held,
 }
 
-/// Where questions are handed in. Cheap to clone.
+/// Accepts requests. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct SourceFetcher(mpsc::UnboundedSender<Waiting>);
 
-/// What a feeder needs.
+/// Dependencies of a feeder.
 pub struct Dependencies {
-    /// The source; another one is asked from when on it is published.
+    /// The source; a newly published one is used from then on.
     pub source: watch::Receiver<Source>,
-    /// What documents have to be like.
+    /// Validates documents.
     pub decoder: Decoder,
     /// Pauses between attempts.
     pub retry: RetryPolicy,
-    /// Boot time.
+    /// Boot-time clock.
     pub clock: Arc<dyn Clock>,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// Where a source that does not answer shows.
+    /// Reports an unresponsive source.
     pub health: Arc<Health>,
 }
 
@@ -107,14 +107,14 @@ pub struct Dependencies {
 pub(crate) struct Waiting {
     pub(crate) question: FetchRequest,
     answers: mpsc::UnboundedSender<FetchResponse>,
-    /// There once it has failed.
+    /// Present once it has failed.
     delays: Option<Delays>,
 }
 
 type Requests = FuturesUnordered<BoxFuture<'static, (Vec<Waiting>, Vec<Answer>, Duration)>>;
 
 impl SourceFetcher {
-    /// Begins to work, until told to stop.
+    /// Runs until stopped.
     pub fn start(mut around: Dependencies, stop: CancellationToken, supervisor: &Supervisor) -> Self {
         let (questions, inbox) = mpsc::unbounded_channel();
         let source = around.source.borrow_and_update().clone();
@@ -132,16 +132,16 @@ impl SourceFetcher {
         Self(questions)
     }
 
-    /// One whose questions a test answers.
+    /// A feeder whose requests a test answers.
     #[cfg(test)]
     pub(crate) fn stand_in() -> (Self, mpsc::UnboundedReceiver<Waiting>) {
         let (questions, inbox) = mpsc::unbounded_channel();
         (Self(questions), inbox)
     }
 
-    /// Asks. The answer comes sooner or later, unless the feeder is told to stop.
+    /// Sends a request. It is answered unless the feeder is stopped first.
     pub fn ask(&self, question: FetchRequest, answers: mpsc::UnboundedSender<FetchResponse>) {
-        // Gone only when the worker is stopping, and then nobody waits for long.
+        // The receiver is gone only if the worker is stopping.
         let _ = self.0.send(Waiting { question, answers, delays: None });
     }
 }
@@ -155,15 +155,15 @@ impl Waiting {
 }
 
 struct Fetches {
-    /// The one that is asked now.
+    /// The current source.
     source: Source,
     around: Dependencies,
     breaker: Breaker,
     holding: Arc<Holding>,
     waiting: VecDeque<Waiting>,
-    /// What has failed, by when it may be asked again.
+    /// Failed requests by the time of their retry.
     later: BTreeMap<(Instant, u64), Waiting>,
-    /// Tells apart what is due at the same time.
+    /// Distinguishes requests due at the same time.
     turns: u64,
     requests: Requests,
 }
@@ -180,17 +180,17 @@ impl Fetches {
                 () = stop.cancelled() => return,
                 Some((asked, answers, took)) = self.requests.next() => self.answered(asked, answers, took),
                 () = holding.freed(), if !self.waiting.is_empty() => {}
-                // What is under way ends at the one before, and counts.
+                // Requests in flight finish at the former source, and count.
                 Ok(()) = self.around.source.changed() => self.source = self.around.source.borrow().clone(),
                 asked = inbox.recv() => match asked {
                     Some(asked) => {
                         self.waiting.push_back(asked);
-                        // All that is there goes together.
+                        // Batches everything queued.
                         while let Ok(asked) = inbox.try_recv() {
                             self.waiting.push_back(asked);
                         }
                     }
-                    // Nobody is left who could ask.
+                    // No sender is left.
                     None => return stop.cancelled().await,
                 },
                 () = tokio::time::sleep(wake_in.unwrap_or_default()), if wake_in.is_some() => {}
@@ -284,7 +284,7 @@ impl Fetches {
         let _ = asked.answers.send(FetchResponse { question: asked.question, said, held });
     }
 
-    /// When something is to be done, as far as time alone tells.
+    /// The next timer.
     fn next_due(&self) -> Option<Instant> {
         let later = self.later.first_key_value().map(|((due, _), _)| *due);
         let again = self.breaker.due_at().filter(|_| !self.waiting.is_empty());

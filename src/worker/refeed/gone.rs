@@ -1,11 +1,10 @@
-//! When "there is no such document" is believed.
+//! When an answer "there is no such document" is trusted.
 //!
-//! A web server answers 404 for a document that is gone, and so does a proxy without a server behind it, or another path than
-//! the right one. If the latter were believed, a campaign would delete every document that it asks for. So the source is asked
-//! for a document that exists, the probe, after the 404 came: only a source that has the probe says anything by not having
-//! another. Nor is a 404 believed that was asked for while the probe was missing: the source may have come back in between.
-//! Where most answers are 404 the probe is asked for several times in a row, since it may be one server of many that answers
-//! so.
+//! A web server answers 404 for a missing document, and so does a proxy without a backend, or a wrong path. If those
+//! were trusted, a campaign would delete every document it requests. So after a 404 the source is asked for a document
+//! that exists, the probe: only a source that has the probe can deny another document. A 404 from a request sent while
+//! the probe was missing is not trusted either: the source may have recovered in between. If most answers are 404, the
+//! probe is requested several times in a row, since one of several servers may be broken.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,14 +12,14 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{Answer, Failure};
 
-/// How many of the last answers count.
+/// Number of recent answers considered.
 const WINDOW: u32 = 100;
-/// With fewer answers their share says nothing.
+/// With fewer answers the share is meaningless.
 const FEW: u32 = 20;
-/// How often in a row the probe has to be found while most documents are gone.
+/// How often in a row the probe must be found while most documents are missing.
 const PROBES_WHILE_MOST_ARE_GONE: u32 = 3;
 
-/// The share of documents that were gone. Pure.
+/// The share of missing documents. Pure.
 #[derive(Debug, Default)]
 struct Share {
     answers: u32,
@@ -37,19 +36,19 @@ impl Share {
         }
     }
 
-    /// How often in a row the probe has to be found.
+    /// How often in a row the probe must be found.
     fn probes(&self) -> u32 {
         let are_most = self.answers >= FEW && self.gone.saturating_mul(2) > self.answers;
         if are_most { PROBES_WHILE_MOST_ARE_GONE } else { 1 }
     }
 }
 
-/// What was known of the source when a request began.
+/// The source's state when a request began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Before {
     /// The last probing found the probe, or there was none.
     is_well: bool,
-    /// How many had not.
+    /// Number of probings that failed.
     missed: u64,
 }
 
@@ -59,20 +58,20 @@ pub(super) struct GoneGuard {
     is_missing: AtomicBool,
     missed: AtomicU64,
     share: Mutex<Share>,
-    /// The number of the last probing that began.
+    /// Number of the last probing that began.
     begun: AtomicU64,
-    /// The number of the last probing that found the probe. Held while one is under way.
+    /// Number of the last probing that found the probe. Locked during a probing.
     found: tokio::sync::Mutex<u64>,
 }
 
 impl GoneGuard {
-    /// To be asked before a request is sent.
+    /// Call before a request is sent.
     pub(super) fn before(&self) -> Before {
         let is_well = !self.is_missing.load(Ordering::Acquire);
         Before { is_well, missed: self.missed.load(Ordering::Acquire) }
     }
 
-    /// Takes the answers of one request, and gives them as they may be believed. `probe` asks for a document that exists.
+    /// Returns the answers of one request as far as they can be trusted. `probe` requests a document that exists.
     pub(super) async fn check<F: Future<Output = Answer>>(
         &self,
         before: Before,
@@ -104,7 +103,7 @@ impl GoneGuard {
         answers
     }
 
-    /// Finds the probe, so many times in a row. Requests that wait for one another share what was begun after their answers.
+    /// Finds the probe `times` in a row. Waiting requests share a probing that began after their answers.
     async fn confirm<F: Future<Output = Answer>>(
         &self,
         probes: u32,
@@ -166,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn most_have_to_be_gone_of_many_before_the_probe_is_asked_for_more_often() {
+    fn probe_is_repeated_once_most_of_many_are_missing() {
         let mut share = Share::default();
         share.add(10, 10);
         assert_eq!(share.probes(), 1, "ten are few");
@@ -187,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_document_is_gone_only_while_the_probe_is_found() {
+    async fn missing_document_is_trusted_only_while_the_probe_is_found() {
         let guard = GoneGuard::default();
         let gone = || vec![found(), Answer::Gone];
         let is_doubted = |checked: &[Answer]| {
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_most_are_gone_one_server_without_the_probe_is_enough_to_doubt_it() {
+    async fn with_most_missing_one_server_without_the_probe_is_doubted() {
         let guard = GoneGuard::default();
         let asked = AtomicU64::new(0);
         // Two of three servers have it.

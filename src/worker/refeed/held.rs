@@ -1,4 +1,4 @@
-//! How many bytes of fetched documents a worker holds.
+//! Bytes of fetched documents held by a worker.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// Counts what is held, and tells when something is let go.
+/// Counts held bytes; notifies when some are released.
 #[derive(Debug, Default)]
 pub(super) struct Holding {
     bytes: AtomicUsize,
@@ -32,7 +32,7 @@ impl Holding {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Waits until something is let go, or was since this was asked for the last time.
+    /// Waits until bytes are released, or were since the last call.
     pub(super) async fn freed(&self) {
         self.freed.notified().await;
     }
@@ -53,7 +53,7 @@ impl Drop for Portion {
 }
 
 impl fmt::Debug for Held {
-    /// Two ledgers that differ in it alone behave alike.
+    /// Ledgers that differ only in this behave alike.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Held")
     }

@@ -1,5 +1,5 @@
-//! One GET for each document: 200 is the document, 404 and 410 say that it is gone (see `gone.rs`), other refusals of this one request
-//! that there is no use in asking again, and all else says nothing.
+//! One GET per document: 200 returns the document; 404 and 410 mean it is missing (see `gone.rs`); other refusals of
+//! this one request are permanent; anything else is retried.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::base::ids::DocId;
 use crate::support::config::Source;
 use crate::support::config::source::HttpTemplate;
 
-/// A web server that has documents.
+/// A web server with documents.
 #[derive(Debug)]
 pub(super) struct Http {
     client: reqwest::Client,
@@ -30,7 +30,7 @@ impl Http {
         template: HttpTemplate,
         max_document: usize,
     ) -> Result<Self, OpenError> {
-        // Redirections are not followed: they would take credentials and headers elsewhere.
+        // Redirects are not followed: they would take credentials and headers elsewhere.
         let mut builder = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .timeout(source.timeout)
@@ -58,8 +58,7 @@ impl Http {
         let Some(url) = self.template.address_of(id.as_str()) else {
             return Answer::Unusable {
                 reason: "unfetchable_id",
-                detail: "the id cannot stand in the address of the source: there, it means another address"
-                    .to_owned(),
+                detail: "the id cannot be part of the source's URL: it would change the path".to_owned(),
             };
         };
         let mut request = self.client.get(url);
@@ -96,7 +95,7 @@ impl Http {
             Ok(None) => Answer::Unusable {
                 reason: "too_large",
                 detail: format!(
-                    "the document at the source has more than the {} bytes that documents.max_bytes allows",
+                    "the document at the source exceeds documents.max_bytes ({} bytes)",
                     self.max_document
                 ),
             },
@@ -104,7 +103,7 @@ impl Http {
         }
     }
 
-    /// `None` if it is too large; then the rest of it is not read.
+    /// `None` if it is too large; the rest is then not read.
     async fn body(&self, mut response: Response) -> Result<Option<Bytes>, reqwest::Error> {
         let announced = response.content_length().unwrap_or_default();
         if usize::try_from(announced).map_or(true, |announced| announced > self.max_document) {
@@ -120,19 +119,19 @@ impl Http {
         Ok(Some(body.freeze()))
     }
 
-    /// Without the address: it has the id in it, and may have a key.
+    /// Without the URL: it contains the id, and may contain a key.
     fn failure(&self, error: reqwest::Error) -> Failure {
         if error.is_timeout() {
             return Failure::new(format!(
-                "the source gave no whole answer in {} (source.timeout)",
+                "the source did not answer completely within {} (source.timeout)",
                 humantime::format_duration(self.timeout)
             ));
         }
         let cause = with_causes(&error.without_url());
         let advice = if cause.contains("UnknownIssuer") || cause.contains("CaUsedAsEndEntity") {
-            "; its certificate is not trusted: set source.ca_file"
+            "; its certificate is untrusted: set source.ca_file"
         } else if cause.contains("InvalidContentType") {
-            "; it does not speak TLS there: use http:// in source.url, or another port"
+            "; the port does not speak TLS: use http:// in source.url, or another port"
         } else {
             ""
         };
@@ -145,7 +144,7 @@ fn headers(source: &Source) -> Result<HeaderMap, OpenError> {
     headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
     let mut put = |name: HeaderName, value: &str| {
         let mut value = HeaderValue::try_from(value)
-            .map_err(|_| OpenError::Client(format!("the value of {name} is not one of a header")))?;
+            .map_err(|_| OpenError::Client(format!("the value of {name} is not a valid header value")))?;
         value.set_sensitive(true);
         headers.insert(name, value);
         Ok(())
@@ -155,7 +154,7 @@ fn headers(source: &Source) -> Result<HeaderMap, OpenError> {
     }
     for (name, value) in &source.headers {
         let name = HeaderName::try_from(name)
-            .map_err(|_| OpenError::Client(format!("{name:?} is no header's name")))?;
+            .map_err(|_| OpenError::Client(format!("{name:?} is not a valid header name")))?;
         put(name, value.expose())?;
     }
     Ok(headers)
@@ -166,8 +165,8 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// Whether a source refuses this document's request, and would again. What a client error says of the request's method,
-/// headers, rate or credentials is said of all requests alike: somebody mends that, and then each document is to be had.
+/// Whether the source refuses this document permanently. Client errors about the method, headers, rate or credentials
+/// concern all requests alike; once fixed, each document can be fetched.
 fn is_about_the_id(status: StatusCode) -> bool {
     let is_about_all = matches!(
         status.as_u16(),
@@ -179,12 +178,12 @@ fn is_about_the_id(status: StatusCode) -> bool {
 fn refusal(status: StatusCode) -> String {
     let advice = match status.as_u16() {
         401 | 403 => "check source.username and source.password, source.bearer_token or source.headers",
-        300..=399 => "redirections are not followed; put the final address into source.url",
+        300..=399 => "redirects are not followed; set source.url to the final address",
         400..=499 if status != StatusCode::TOO_MANY_REQUESTS => {
-            "that says nothing of a document; check source.url and what the source expects"
+            "this does not concern the document; check source.url and what the source expects"
         }
-        200..=299 => "only 200, 404 and 410 say anything of a document",
-        _ => "it is tried again; if it lasts, see the source's log",
+        200..=299 => "expected 200, 404 or 410",
+        _ => "retrying; if it lasts, see the source's log",
     };
     format!("the source answered {status}; {advice}")
 }
@@ -194,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_refusal_says_what_to_do() {
+    fn each_refusal_names_a_remedy() {
         for (status, advice) in [
             (204, "only 200"),
             (302, "redirections"),
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_of_one_document_unless_it_is_of_the_way_of_asking() {
+    fn refusal_is_permanent_only_if_it_concerns_the_document() {
         let is_about_the_id = |status: u16| is_about_the_id(StatusCode::from_u16(status).unwrap());
         for status in [400, 409, 413, 414, 418, 422, 424, 451, 499] {
             assert!(is_about_the_id(status), "{status}");
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_after_is_understood_if_it_is_seconds() {
+    fn retry_after_is_parsed_in_seconds() {
         let of = |value: &'static str| {
             retry_after(&HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(value))]))
         };

@@ -1,17 +1,17 @@
-//! Refeed: documents fetched again by their id, from the source of truth (docs/refeed.md).
+//! Refeed: fetches documents by id from the source of truth (docs/refeed.md).
 //!
-//! [`Source`] is the fetch alone: it asks once, tells of each id what came of it, and never tries again. A [`SourceFetcher`] is what
-//! a worker has around it: batches, tries again, leaves a source that fails alone for a while, and bounds what is held.
+//! [`Source`] only fetches: it asks once, returns one answer per id, and never retries. A [`SourceFetcher`] wraps it for a
+//! worker: it batches, retries, applies a circuit breaker, and bounds held bytes.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `mod.rs` | the source, whichever kind it is; what it may answer |
-//! | `gone.rs` | when it is believed that a document is gone |
+//! | `mod.rs` | the source of either kind; its answers |
+//! | `gone.rs` | when a missing document is trusted |
 //! | `http.rs` | one GET for each document |
-//! | `postgres.rs` | many documents with one query |
-//! | `feeder.rs` | a worker's questions, and their answers |
-//! | `breaker.rs` | when a source that fails is left alone (pure) |
-//! | `held.rs` | how many bytes of answers are held |
+//! | `postgres.rs` | many documents per query |
+//! | `feeder.rs` | a worker's requests and their answers |
+//! | `breaker.rs` | circuit breaker (pure) |
+//! | `held.rs` | bytes of held answers |
 
 mod breaker;
 mod feeder;
@@ -41,35 +41,35 @@ use self::postgres::Postgres;
 use crate::base::ids::DocId;
 use crate::support::config::{Config, SourceKind, SourceUrl};
 
-/// The id that a probe of a database asks for, if none is configured: no document should have it.
+/// The id that a probe of a database requests by default: no document should have it.
 pub(crate) const UNLIKELY_ID: &str = "geofold-check-there-is-no-such-document";
 
 const CLOSED: &str = "the source was closed";
 
-/// What the source of truth says of one document.
+/// The source's answer for one document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// It is there: the bytes as they came, which may be anything.
+    /// Found: the bytes as received, unvalidated.
     Found(Bytes),
     /// There is no such document.
     Gone,
-    /// The source cannot give the document in a form that geofold could use, now or later, or refuses to.
+    /// The source refuses the document permanently, or has it in an unusable form.
     Unusable {
-        /// One word, for a dead letter's headers and for metrics.
+        /// Reason code for a dead letter's headers and metrics.
         reason: &'static str,
-        /// For a person.
+        /// Human-readable detail.
         detail: String,
     },
-    /// Nothing was learnt: ask again.
+    /// No information: ask again.
     Failed(Failure),
 }
 
-/// Why nothing was learnt. Its text says what was being done, and what to do; it never holds a secret, nor an id.
+/// Why a request failed. The text names the action and the remedy, and never contains a secret or an id.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{reason}")]
 pub struct Failure {
     reason: Arc<str>,
-    /// The source asks not to be asked before.
+    /// The source asked not to be called before.
     pub retry_after: Option<Duration>,
 }
 
@@ -84,26 +84,24 @@ impl Failure {
     }
 }
 
-/// Why a source cannot be used at all: the configuration.
+/// Why the configured source is unusable.
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// Nothing is configured.
-    #[error(
-        "there is no source of truth: set source.kind and source.url in the configuration (docs/refeed.md)"
-    )]
+    #[error("no source of truth is configured: set source.kind and source.url (docs/refeed.md)")]
     None,
-    /// The keys do not go together.
-    #[error("[source] in the configuration is not whole; `geofold check` says what is missing")]
+    /// Required keys are missing.
+    #[error("[source] is incomplete; `geofold check` names the missing keys")]
     Incomplete,
     /// The certificates cannot be read.
     #[error("reading source.ca_file {path}: {error}; check the path and its permissions")]
     CaFile {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The I/O error.
         error: std::io::Error,
     },
-    /// The HTTP client cannot be made.
+    /// The HTTP client could not be created.
     #[error("could not set up the http client for the source: {0}; check source.ca_file and source.headers")]
     Client(String),
 }
@@ -115,13 +113,13 @@ pub struct Source(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     way: Way,
-    /// One for each request that may be under way.
+    /// One per concurrent request.
     permits: Semaphore,
     max_in_flight: usize,
     batch: usize,
     max_bytes: usize,
     name: String,
-    /// Of a document that exists; always there for a web server.
+    /// Id of a document that exists; always set for a web server.
     probe_id: Option<DocId>,
     gone: GoneGuard,
 }
@@ -133,10 +131,10 @@ enum Way {
 }
 
 impl Source {
-    /// The configured source. Nothing is dialled yet: a source that is down is no reason not to begin.
+    /// Opens the configured source without connecting: a worker starts even if the source is down.
     ///
     /// # Errors
-    /// If the configuration names none, or cannot be used.
+    /// If none is configured, or the configuration is unusable.
     pub fn open(config: &Config) -> Result<Self, OpenError> {
         let source = &config.source;
         let kind = source.kind.ok_or(OpenError::None)?;
@@ -172,38 +170,38 @@ impl Source {
         })))
     }
 
-    /// Where it is, without secrets.
+    /// Its address, without secrets.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// How many ids go with one request.
+    /// Ids per request.
     pub fn batch(&self) -> usize {
         self.0.batch
     }
 
-    /// How many requests may be under way.
+    /// Maximum concurrent requests.
     pub fn max_in_flight(&self) -> usize {
         self.0.max_in_flight
     }
 
-    /// Bytes of answers that may be held.
+    /// Limit on held bytes of answers.
     pub fn max_bytes(&self) -> usize {
         self.0.max_bytes
     }
 
-    /// What the source says of each id, in their order. It asks once, with as many requests as it takes, side by side within
-    /// [`Source::max_in_flight`], and tries nothing again. All answers are held at once: who asks for many, asks in parts.
+    /// The source's answer for each id, in order. Sends each request once, concurrently within
+    /// [`Source::max_in_flight`], without retries. All answers are held at once: fetch many ids in parts.
     pub async fn fetch(&self, ids: &[DocId]) -> Vec<Answer> {
         let parts: Vec<_> = ids.chunks(self.0.batch).map(|ids| self.request(ids).boxed()).collect();
         let answers: Vec<Vec<Answer>> = stream::iter(parts).buffered(self.0.max_in_flight).collect().await;
         answers.into_iter().flatten().collect()
     }
 
-    /// Asks for the configured id, which should be there, or for one that should not: whether the source answers at all.
+    /// Requests the configured id, which should exist, or one that should not: tests whether the source answers.
     ///
     /// # Errors
-    /// If it does not, with what to do.
+    /// If it does not, with a remedy.
     pub async fn probe(&self) -> Result<Answer, Failure> {
         let Ok(_permit) = self.0.permits.acquire().await else { return Err(Failure::new(CLOSED)) };
         let unlikely = DocId::from_key(Some(UNLIKELY_ID.as_bytes())).ok();
@@ -212,7 +210,7 @@ impl Source {
                 Answer::Failed(failure) => Err(failure),
                 answer => Ok(answer),
             },
-            None => Err(Failure::new("there is no id to ask for")),
+            None => Err(Failure::new("no id to fetch")),
         }
     }
 
@@ -225,7 +223,7 @@ impl Source {
         }
     }
 
-    /// One document. The caller holds a permit.
+    /// Fetches one document. The caller holds a permit.
     async fn ask_for(&self, id: &DocId) -> Answer {
         let answer = match &self.0.way {
             Way::Http(http) => Some(http.get(id).await),

@@ -1,4 +1,4 @@
-//! Many documents with one query of the configuration, in a transaction that can only read.
+//! Many documents per configured query, in a read-only transaction.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -13,16 +13,16 @@ use crate::io::database::{Database, DatabaseError, Row};
 use crate::support::config::database_url::{DatabaseUrl, PostgresUrl};
 use crate::support::config::{Database as DatabaseConfig, Source};
 
-/// A database that has documents.
+/// A database with documents.
 #[derive(Debug)]
 pub(super) struct Postgres {
     config: DatabaseConfig,
-    /// There once it was reached: a source that is down when a worker begins is dialled when it is asked.
+    /// Set on the first connection: a source that is down at startup is dialled on demand.
     database: OnceCell<Database>,
-    /// The configured query within one of geofold's own.
+    /// The configured query, wrapped in geofold's own.
     query: String,
     max_document: usize,
-    /// Of one answer: all that are under way together have what one worker may hold.
+    /// Byte limit of one answer: all concurrent ones together stay within the worker's limit.
     max_answer: usize,
 }
 
@@ -47,8 +47,8 @@ impl Postgres {
         })
     }
 
-    /// One id that the query cannot take (a text where it wants a number) would spoil the answers of all others: then the
-    /// two halves are asked for, until it is alone.
+    /// An id that the query cannot take (a text where it wants a number) would spoil the answers of all others: then
+    /// the halves are queried separately, down to that id alone.
     pub(super) fn select<'a>(&'a self, ids: &'a [DocId]) -> BoxFuture<'a, Vec<Answer>> {
         async move {
             match self.select_at_once(ids).await {
@@ -68,9 +68,9 @@ impl Postgres {
     }
 
     /// # Errors
-    /// If one of the ids, or a document, is what the query cannot work with.
+    /// If the query fails on one of the ids or documents.
     async fn select_at_once(&self, ids: &[DocId]) -> Result<Vec<Answer>, String> {
-        // No text of PostgreSQL can have it, so no row has this id; and one such text would spoil the whole query.
+        // PostgreSQL text cannot contain NUL, so no row has this id; it would fail the whole query.
         let askable: Vec<&str> = ids.iter().map(DocId::as_str).filter(|id| !id.contains('\0')).collect();
         let mut found = Found::new(&askable, self.max_document, self.max_answer);
         let result = if askable.is_empty() { Ok(()) } else { self.ask(&askable, &mut found).await };
@@ -91,7 +91,7 @@ impl Postgres {
     }
 }
 
-/// A document that is too large does not leave the server. A comment at the query's end ends with its line.
+/// A document that is too large stays on the server. The newline ends a comment at the query's end.
 fn around(query: &str) -> String {
     let query = query.trim().trim_end_matches(';');
     format!(
@@ -101,12 +101,12 @@ fn around(query: &str) -> String {
     )
 }
 
-/// What one answer has said so far.
+/// Rows received so far.
 struct Found {
     rows: HashMap<String, Option<Answer>, ahash::RandomState>,
     max_document: usize,
     bytes_left: usize,
-    /// The answer was cut: of ids without a row nothing is known.
+    /// The answer was cut: ids without a row are unknown.
     is_cut: bool,
     /// What is wrong with the query.
     wrong: Option<&'static str>,
@@ -141,7 +141,7 @@ impl Found {
             return ControlFlow::Break(());
         };
         if slot.is_some() {
-            self.wrong = Some("source.query gives two rows for one id; it must give one at most");
+            self.wrong = Some("source.query returns two rows for one id; it must return at most one");
             return ControlFlow::Break(());
         }
         let answer = match (length, document) {
@@ -157,7 +157,7 @@ impl Found {
             (Some(length), None) => Answer::Unusable {
                 reason: "too_large",
                 detail: format!(
-                    "the document at the source has {length} bytes, and documents.max_bytes allows {}",
+                    "the document at the source has {length} bytes, above documents.max_bytes ({})",
                     self.max_document
                 ),
             },
@@ -173,7 +173,7 @@ impl Found {
         match self.rows.get(id) {
             Some(Some(answer)) => answer.clone(),
             Some(None) if self.is_cut => Answer::Failed(Failure::new(
-                "the documents of one query are more than fit; lower source.batch",
+                "the documents of one query exceed the limit; lower source.batch",
             )),
             Some(None) | None => Answer::Gone,
         }
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_does_not_fit_into_an_answer_nothing_is_believed() {
+    fn ids_beyond_a_cut_answer_stay_unknown() {
         let mut found = Found::new(&["a", "b", "c"], 5, 7);
         assert!(row(&mut found, "a", Some("12345")));
         assert!(!row(&mut found, "b", Some("123")));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_that_gives_other_rows_than_asked_for_says_so() {
+    fn unexpected_rows_are_reported() {
         for ids in [["a", "x"], ["a", "a"]] {
             let mut found = Found::new(&["a", "b"], 5, 100);
             assert!(row(&mut found, ids[0], Some("{}")));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_query_ends_with_its_line_whatever_stands_there() {
+    fn comment_at_the_end_of_the_query_is_closed() {
         let query = around("SELECT id, d FROM t WHERE id = ANY($1); -- by key\n ");
         assert!(query.contains("-- by key\n) AS fed"), "{query}");
         assert!(around("SELECT 1 ;\n").contains("SELECT 1 \n)"));

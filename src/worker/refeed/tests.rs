@@ -60,7 +60,7 @@ async fn each_id_has_its_own_answer() {
     assert_eq!(answers[1..3], [Answer::Gone, Answer::Gone]);
     assert!(failure(&answers[3]).to_string().contains("500"), "{:?}", answers[3]);
     assert!(matches!(answers[4], Answer::Unusable { reason: "too_large", .. }), "{:?}", answers[4]);
-    assert!(failure(&answers[5]).to_string().contains("redirections"), "{:?}", answers[5]);
+    assert!(failure(&answers[5]).to_string().contains("redirects"), "{:?}", answers[5]);
     assert!(matches!(answers[6], Answer::Unusable { reason: "unfetchable_id", .. }), "{:?}", answers[6]);
     let refused = Answer::Unusable {
         reason: "refused_by_source",
@@ -72,7 +72,7 @@ async fn each_id_has_its_own_answer() {
 }
 
 #[tokio::test]
-async fn a_source_that_hangs_or_is_not_there_is_a_failure_without_address_and_secrets() {
+async fn unreachable_source_is_a_failure_without_url_or_secrets() {
     let server = start().await;
     server.put("x", Reply::Hang);
     server.put("y", Reply::HangInBody);
@@ -89,7 +89,7 @@ async fn a_source_that_hangs_or_is_not_there_is_a_failure_without_address_and_se
 }
 
 #[tokio::test]
-async fn credentials_and_headers_go_with_each_request_and_a_retry_after_comes_back() {
+async fn credentials_headers_and_retry_after_are_passed_on() {
     let server = start().await;
     server.expect_header("authorization", "Bearer t");
     server.expect_header("x-api-key", "k");
@@ -112,7 +112,7 @@ async fn credentials_and_headers_go_with_each_request_and_a_retry_after_comes_ba
 }
 
 #[tokio::test]
-async fn no_more_requests_are_under_way_than_the_source_may_be_asked() {
+async fn concurrent_requests_stay_within_the_limit() {
     let server = start().await;
     let mut config = config(&server.template());
     config.source.max_in_flight = 2;
@@ -124,7 +124,7 @@ async fn no_more_requests_are_under_way_than_the_source_may_be_asked() {
 }
 
 #[test]
-fn without_a_source_that_can_be_asked_there_is_none() {
+fn incomplete_configuration_opens_no_source() {
     assert!(matches!(Source::open(&Config::default()), Err(OpenError::None)));
     let mut config = config("https://host/{id}");
     config.source.ca_file = Some("/there/is/no/such/file.pem".into());
@@ -136,7 +136,7 @@ fn without_a_source_that_can_be_asked_there_is_none() {
     assert!(matches!(Source::open(&config), Err(OpenError::Incomplete)));
 }
 
-/// A feeder over a server, and where its answers come.
+/// A feeder over a server, and its answers.
 struct Fed {
     server: TestSource,
     feeder: SourceFetcher,
@@ -204,7 +204,7 @@ impl Fed {
 }
 
 #[tokio::test]
-async fn a_source_that_is_down_is_left_alone_and_asked_again_until_it_answers() {
+async fn failing_source_opens_the_breaker_until_it_answers() {
     let mut fed = fed(|_| ()).await;
     fed.server.put("a", Reply::Status(500));
     fed.server.put("b", Reply::Status(503));
@@ -224,7 +224,7 @@ async fn a_source_that_is_down_is_left_alone_and_asked_again_until_it_answers() 
 }
 
 #[tokio::test]
-async fn a_document_that_always_fails_holds_up_no_other() {
+async fn failing_document_delays_no_other() {
     let mut fed = fed(|_| ()).await;
     fed.server.put("bad", Reply::Status(500));
     fed.ask("bad");
@@ -238,8 +238,7 @@ async fn a_document_that_always_fails_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn a_document_that_the_source_refuses_is_asked_for_once_and_credentials_that_it_refuses_until_they_are_taken()
- {
+async fn refused_document_is_final_but_refused_credentials_are_retried() {
     let mut fed = fed(|_| ()).await;
     fed.server.put("odd", Reply::Status(400));
     fed.ask("odd");
@@ -265,7 +264,7 @@ async fn a_document_that_the_source_refuses_is_asked_for_once_and_credentials_th
 }
 
 #[tokio::test]
-async fn more_are_asked_for_at_once_from_when_on_the_source_says_so() {
+async fn raised_request_limit_applies_at_once() {
     let mut fed = fed(|_| ()).await;
     for name in ["a", "b", "c"] {
         fed.server.put(name, Reply::Hang);
@@ -275,11 +274,11 @@ async fn more_are_asked_for_at_once_from_when_on_the_source_says_so() {
     fed.config.source.max_in_flight = 2;
     fed.sources.send_replace(Source::open(&fed.config).unwrap());
     fed.until("the second", |fed| fed.server.asked() == ["a", "b"]).await;
-    assert_eq!(fed.metrics.refeed.requests_in_flight.get(), 2, "what was under way counts");
+    assert_eq!(fed.metrics.refeed.requests_in_flight.get(), 2, "requests in flight count");
 }
 
 #[tokio::test]
-async fn what_can_not_be_placed_says_why() {
+async fn unplaceable_document_says_why() {
     let mut fed = fed(|_| ()).await;
     for (name, document, expected) in [
         ("nowhere", r#"{"n":1}"#, "no_location"),
@@ -296,13 +295,13 @@ async fn what_can_not_be_placed_says_why() {
 }
 
 #[tokio::test]
-async fn no_more_is_asked_for_than_may_be_held() {
+async fn requests_stop_at_the_limit_of_held_bytes() {
     let mut fed = fed(|config| config.source.max_bytes = crate::support::config::ByteSize::new(30)).await;
     let names = ["a", "b", "c", "d"];
     names.iter().for_each(|name| fed.server.put(name, Reply::Document(DOCUMENT)));
     names.iter().for_each(|name| fed.ask(name));
     let held = [fed.answered().await, fed.answered().await];
-    // Two are above the bound. That the third is not asked for shows only by its not coming.
+    // Two exceed the limit. That the third is not requested shows only by its absence.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(fed.server.asked().len(), 2);
     drop(held);
@@ -311,7 +310,7 @@ async fn no_more_is_asked_for_than_may_be_held() {
 }
 
 #[tokio::test]
-async fn what_a_partition_asked_for_that_is_gone_is_not_asked_any_more() {
+async fn requests_of_a_revoked_partition_are_dropped() {
     let mut fed = fed(|_| ()).await;
     fed.server.put("a", Reply::Status(500));
     let (asked, answers) = mpsc::unbounded_channel();
@@ -325,7 +324,7 @@ async fn what_a_partition_asked_for_that_is_gone_is_not_asked_any_more() {
 }
 
 #[tokio::test]
-async fn what_nobody_waits_for_any_more_does_not_pile_up_while_the_source_is_down() {
+async fn abandoned_requests_do_not_pile_up_while_the_source_is_down() {
     let mut fed = fed(|_| ()).await;
     fed.server.put("a", Reply::Status(500));
     fed.ask("a");
@@ -342,16 +341,16 @@ async fn what_nobody_waits_for_any_more_does_not_pile_up_while_the_source_is_dow
     fed.server.put("a", Reply::Document(DOCUMENT));
     let answered = [fed.answered().await, fed.answered().await];
     assert!(answered.iter().all(|answered| answered.question.is_wanted()));
-    // One may have been under way.
+    // One may have been in flight.
     assert!(asked(&fed) <= before + 1);
 }
 
 #[tokio::test]
-async fn a_server_that_answers_404_for_everything_deletes_nothing() {
+async fn server_that_answers_404_for_everything_deletes_nothing() {
     let mut fed = fed(|config| config.source.max_in_flight = 4).await;
     let documents = (0..30).map(|n| format!("d{n}"));
     documents.clone().for_each(|name| fed.server.put(&name, Reply::Document(DOCUMENT)));
-    // An ingress without a server behind it.
+    // An ingress without a backend.
     fed.server.put(PROBE, Reply::Status(404));
     documents.clone().for_each(|name| fed.server.put(&name, Reply::Status(404)));
     documents.clone().for_each(|name| fed.ask(&name));
@@ -359,7 +358,7 @@ async fn a_server_that_answers_404_for_everything_deletes_nothing() {
     fed.until("it shows", |fed| fed.health.missing().contains_key("source")).await;
     let shown = fed.health.missing()["source"].clone();
     assert!(shown.contains("source.probe_id"), "{shown}");
-    // All come back, but for one that is gone indeed.
+    // All return but one, which is really gone.
     documents.clone().skip(1).for_each(|name| fed.server.put(&name, Reply::Document(DOCUMENT)));
     fed.server.put(PROBE, Reply::Document(DOCUMENT));
     let mut gone = 0;

@@ -1,8 +1,9 @@
-//! What searches find: the refreshes of a worker, for all that wait until something written is found by them.
+//! Visibility to searches: the refreshes of a worker, and the sweeps that wait for them.
 //!
-//! A write that was acknowledged before a refresh of its geoshard began is found once that was answered. So whoever has written
-//! asks here, and is told when a refresh has succeeded that began later. All who wait for a geoshard wait for the same refresh; there
-//! is one of each at a time, and not more at once than Elasticsearch has threads for (`queue.rs`, pure). Elasticsearch refreshes by itself as well, but does not say so.
+//! A write acknowledged before a refresh of its geoshard began is found once that refresh is answered. A writer
+//! subscribes here and is notified when a refresh that began later has succeeded. All waiters of a geoshard share one
+//! refresh; there is one per geoshard at a time, and never more at once than Elasticsearch has threads for (`queue.rs`,
+//! pure). Elasticsearch also refreshes by itself, but does not report it.
 
 mod queue;
 mod threads;
@@ -24,17 +25,17 @@ use crate::io::elastic::rounds::RequestSender;
 use crate::io::elastic::{CallError, Index};
 use crate::support::telemetry::Metrics;
 
-/// Refreshes of one worker under way at once, at most; fewer where Elasticsearch has fewer threads for them (`threads.rs`): it has one for
-/// every second processor.
+/// Maximum concurrent refreshes of one worker; fewer if Elasticsearch has fewer refresh threads (`threads.rs`): it has
+/// one per two processors.
 const MAX_RUNNING: usize = 8;
 
-/// How long a moved document may wait for others that its refresh can be shared with: its old copy stays meanwhile, which harms nobody.
+/// How long a moved document waits for others to share its refresh. Its old copy stays meanwhile, which is harmless.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How often the gauge is brought up to date, at least.
+/// Maximum interval between updates of the gauge.
 const GAUGE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// See the top of this file. Its lock is taken for a moment, a few times per batch and refresh.
+/// See the module documentation. The lock is held briefly, a few times per batch and refresh.
 pub struct Visibility {
     rounds: RequestSender,
     metrics: Arc<Metrics>,
@@ -49,26 +50,26 @@ struct State {
     next_subscriber: u64,
 }
 
-/// Who waits.
+/// A waiter.
 #[derive(Debug)]
 enum Waiter {
-    /// A partition's task, for as long as it takes.
+    /// A partition's task, for the duration of its subscription.
     Subscriber { number: u64, ticket: u64 },
-    /// Somebody who wants to know how one attempt went.
+    /// A caller that wants the outcome of one attempt.
     Once(oneshot::Sender<Result<(), CallError>>),
 }
 
-/// Searches find what a partition had asked for.
+/// Searches find what a partition has written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     /// In this geoshard.
     pub shard: ShardId,
-    /// All that was asked for with this ticket.
+    /// Everything requested with this ticket.
     pub ticket: u64,
 }
 
 impl Visibility {
-    /// Nothing is waited for yet. [`Visibility::run`] has to be spawned.
+    /// Without waiters. [`Visibility::run`] has to be spawned.
     pub fn new(rounds: RequestSender, metrics: Arc<Metrics>) -> Arc<Self> {
         let state =
             State { queue: Queue::new(MAX_RUNNING), subscribers: HashMap::default(), next_subscriber: 0 };
@@ -77,7 +78,7 @@ impl Visibility {
 
     /// For one assignment of a partition.
     pub fn subscribe(self: &Arc<Self>) -> Subscription {
-        // What waits in it is bounded by what the partition owes.
+        // Bounded by the sweeps that the partition owes.
         let (sender, seen) = mpsc::unbounded_channel();
         let mut state = self.state();
         let number = state.next_subscriber;
@@ -87,10 +88,10 @@ impl Visibility {
         Subscription { visibility: self.clone(), number, seen }
     }
 
-    /// Waits until a refresh was answered that began after this was called.
+    /// Waits until a refresh that began after this call was answered.
     ///
     /// # Errors
-    /// If it failed. It is not tried again for this.
+    /// If it failed; it is not retried.
     pub async fn refreshed(&self, shard: &ShardId) -> Result<(), CallError> {
         let (sender, answer) = oneshot::channel();
         self.request(shard.clone(), Waiter::Once(sender), Duration::ZERO);
@@ -104,7 +105,7 @@ impl Visibility {
         self.state().queue.request(shard, waiter, within, now);
     }
 
-    /// Works until told to stop. What is waited for then, the next owners wait for anew.
+    /// Runs until stopped. The next owners request pending refreshes again.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut running = FuturesUnordered::new();
         let mut failing: HashMap<ShardId, Delays, ahash::RandomState> = HashMap::default();
@@ -167,11 +168,11 @@ impl Visibility {
             match waiter {
                 Waiter::Subscriber { number, ticket } => {
                     if let Some(subscriber) = state.subscribers.get(&number) {
-                        // A partition that is gone meanwhile does not wait any more.
+                        // The partition may be gone.
                         let _ = subscriber.send(Seen { shard: shard.clone(), ticket });
                     }
                 }
-                // Nor does a run that has had its time.
+                // So may a run whose time is up.
                 Waiter::Once(sender) => drop(sender.send(answer.clone())),
             }
         }
@@ -194,7 +195,7 @@ impl Visibility {
     }
 }
 
-/// A partition's way to the refreshes, for one assignment.
+/// A partition's access to refreshes, for one assignment.
 pub struct Subscription {
     visibility: Arc<Visibility>,
     number: u64,
@@ -202,7 +203,7 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Something was written to these geoshards, and that was acknowledged: [`Subscription::seen`] will tell when searches find it.
+    /// Writes to these geoshards were acknowledged: [`Subscription::seen`] reports when searches find them.
     pub fn request(&self, shards: BTreeSet<ShardId>, ticket: u64) {
         if shards.is_empty() {
             return;
@@ -214,11 +215,11 @@ impl Subscription {
         self.visibility.wake.notify_one();
     }
 
-    /// The next that is seen. Never ends.
+    /// The next visible write. Never ends.
     pub async fn seen(&mut self) -> Seen {
         match self.seen.recv().await {
             Some(seen) => seen,
-            // The sender is there until this value is dropped.
+            // The sender lives as long as this value.
             None => std::future::pending().await,
         }
     }

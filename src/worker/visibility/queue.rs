@@ -1,4 +1,5 @@
-//! Which geoshard is refreshed next. Pure: requests and answers go in with the time, what to refresh and who has waited comes out.
+//! Which geoshard is refreshed next. Pure: takes requests, answers and the time; returns refreshes to start and waiters
+//! served.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use crate::base::clock::Instant;
 use crate::base::ids::ShardId;
 
-/// What waits for refreshes; `W` is whoever waits for one.
+/// Pending refreshes; `W` is a waiter.
 #[derive(Debug)]
 pub struct Queue<W> {
     shards: BTreeMap<ShardId, Shard<W>>,
@@ -16,18 +17,18 @@ pub struct Queue<W> {
 
 #[derive(Debug)]
 struct Shard<W> {
-    /// What was written since the last refresh began.
+    /// Writes since the last refresh began.
     unseen: Option<Unseen<W>>,
-    /// What the refresh under way will show, and when that began.
+    /// The refresh in flight: its start and the writes it will show.
     running: Option<(Instant, Unseen<W>)>,
-    /// No refresh begins before.
+    /// Earliest start of the next refresh.
     not_before: Option<Instant>,
 }
 
-/// Writes that no refresh is known to have shown.
+/// Writes not known to be shown by a refresh.
 #[derive(Debug)]
 struct Unseen<W> {
-    /// When the oldest was asked for.
+    /// When the oldest was requested.
     since: Instant,
     /// When a refresh is due.
     due: Instant,
@@ -35,17 +36,17 @@ struct Unseen<W> {
 }
 
 impl<W> Queue<W> {
-    /// At most so many refreshes are under way at once.
+    /// At most `max_running` refreshes at once.
     pub fn new(max_running: usize) -> Self {
         Self { shards: BTreeMap::new(), running: 0, max_running }
     }
 
-    /// From now on. What is under way stays so.
+    /// Applies to later refreshes; running ones continue.
     pub fn set_max_running(&mut self, max_running: usize) {
         self.max_running = max_running;
     }
 
-    /// Something was written to `shard` before `now`: a refresh is due `within` this time.
+    /// `shard` was written before `now`: a refresh is due `within` this time.
     pub fn request(&mut self, shard: ShardId, waiter: W, within: Duration, now: Instant) {
         let due = now + within;
         let shard =
@@ -59,7 +60,7 @@ impl<W> Queue<W> {
         }
     }
 
-    /// The geoshards whose refresh begins now: those that are due and have waited longest, one refresh of each at a time.
+    /// Starts the due refreshes, longest waiting first, one per geoshard at a time.
     pub fn start(&mut self, now: Instant) -> Vec<ShardId> {
         let mut due: Vec<(Instant, ShardId)> = self
             .shards
@@ -79,8 +80,8 @@ impl<W> Queue<W> {
         due.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The refresh of `id` has succeeded: gives who waited for it. The geoshard rests for as long as that took: what is written there
-    /// all the time keeps no thread of the server for itself.
+    /// The refresh of `id` has succeeded: returns its waiters. The geoshard then pauses for as long as the refresh
+    /// took, so that constant writes do not occupy a server thread.
     pub fn succeeded(&mut self, id: &ShardId, now: Instant) -> Vec<W> {
         let Some((began, seen)) = self.end(id) else { return Vec::new() };
         if let Some(shard) = self.shards.get_mut(id) {
@@ -92,7 +93,7 @@ impl<W> Queue<W> {
         seen.waiters
     }
 
-    /// The refresh of `id` has failed, and is tried again at `again_at` for those who go on waiting. Gives the others.
+    /// The refresh of `id` has failed; it is retried at `again_at` for waiters that go on. Returns the others.
     pub fn failed(&mut self, id: &ShardId, again_at: Instant, goes_on: impl Fn(&W) -> bool) -> Vec<W> {
         let Some((_, mut unseen)) = self.end(id) else { return Vec::new() };
         let Some(shard) = self.shards.get_mut(id) else { return Vec::new() };
@@ -113,7 +114,7 @@ impl<W> Queue<W> {
         Some(ended)
     }
 
-    /// Forgets those who do not wait any more.
+    /// Drops waiters that are gone.
     pub fn retain(&mut self, waits: impl Fn(&W) -> bool) {
         for shard in self.shards.values_mut() {
             if let Some(unseen) = &mut shard.unseen {
@@ -123,7 +124,7 @@ impl<W> Queue<W> {
         }
     }
 
-    /// When the next refresh is due, as far as is known now; `None` while only a request or an answer can tell.
+    /// When the next refresh is due; `None` if only a request or an answer can tell.
     pub fn next_due(&self) -> Option<Instant> {
         if self.running >= self.max_running {
             return None;
@@ -131,7 +132,7 @@ impl<W> Queue<W> {
         self.shards.values().filter_map(Shard::due_at).min()
     }
 
-    /// Since when the oldest write waits to be seen.
+    /// When the oldest invisible write was requested.
     pub fn oldest(&self) -> Option<Instant> {
         let all = self.shards.values().flat_map(|shard| {
             let running = shard.running.as_ref().map(|(_, unseen)| unseen);
@@ -140,7 +141,7 @@ impl<W> Queue<W> {
         all.map(|unseen| unseen.since).min()
     }
 
-    /// Forgets geoshards of which nothing has to be known any more.
+    /// Drops geoshards without state.
     pub fn tidy(&mut self, now: Instant) {
         self.shards.retain(|_, shard| {
             shard.unseen.is_some() || shard.running.is_some() || shard.not_before.is_some_and(|at| at > now)
@@ -170,7 +171,7 @@ mod tests {
     const SOON: Duration = Duration::from_millis(100);
 
     #[test]
-    fn what_is_written_while_a_refresh_is_under_way_waits_for_the_next() {
+    fn writes_during_a_refresh_wait_for_the_next() {
         let mut queue = Queue::new(4);
         queue.request(shard("a"), 1, SOON, at(0));
         queue.request(shard("a"), 2, SOON, at(50));
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_so_many_are_under_way_and_those_that_wait_longest_come_first() {
+    fn concurrent_refreshes_are_bounded_and_start_longest_first() {
         let mut queue = Queue::new(2);
         for (n, id) in ["d", "a", "c", "b"].into_iter().enumerate() {
             queue.request(shard(id), n, SOON, at(n as u64));
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refresh_that_fails_is_tried_again_for_those_who_go_on_waiting() {
+    fn failed_refresh_is_retried_for_waiters_that_go_on() {
         let mut queue = Queue::new(1);
         queue.request(shard("a"), 1, SOON, at(0));
         queue.request(shard("a"), 2, SOON, at(0));

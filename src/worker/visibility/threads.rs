@@ -1,4 +1,4 @@
-//! How many refreshes Elasticsearch can do at once: more under way only wait there for one another.
+//! How many refreshes Elasticsearch runs at once: any more only queue there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use serde_json::Value;
 use super::{MAX_RUNNING, Visibility};
 use crate::io::elastic::{AdminCall, Method};
 
-/// It is asked so often: nodes come and go.
+/// Polling interval: nodes come and go.
 const INTERVAL: Duration = Duration::from_secs(60);
 
 const PATH: &str = "/_nodes/data:true/thread_pool?filter_path=nodes.*.thread_pool.refresh.max";
 
 impl Visibility {
-    /// Keeps to as many refreshes at once as Elasticsearch has threads for them. Never ends. While it does not say, the number that was
-    /// known stays, or the most that a worker does.
+    /// Limits concurrent refreshes to Elasticsearch's refresh threads. Never ends. While the number is unavailable, the
+    /// last known one or the worker's maximum applies.
     pub async fn follow_threads(self: Arc<Self>) {
         loop {
             let call = AdminCall { method: Method::Get, path: PATH.to_owned(), body: None };
@@ -28,18 +28,18 @@ impl Visibility {
                         let status = answer.status;
                         tracing::debug!(
                             status,
-                            "the number of threads for refreshes is not known; it takes the privilege monitor"
+                            "the number of refresh threads is unavailable; grant the privilege monitor"
                         );
                     }
                 }
-                Err(error) => tracing::debug!(%error, "the number of threads for refreshes is not known"),
+                Err(error) => tracing::debug!(%error, "the number of refresh threads is unavailable"),
             }
             tokio::time::sleep(INTERVAL).await;
         }
     }
 }
 
-/// Those of all data nodes together; `None` if no node tells.
+/// The sum over all data nodes; `None` if no node reports it.
 fn threads(answer: &Value) -> Option<usize> {
     let nodes = answer["nodes"].as_object()?.values();
     let threads = nodes.filter_map(|node| node["thread_pool"]["refresh"]["max"].as_u64()).sum::<u64>();
@@ -54,12 +54,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_threads_of_all_nodes_count_as_far_as_one_worker_goes() {
+    fn refresh_threads_of_all_nodes_add_up_to_the_workers_limit() {
         let node = |max: u64| json!({"thread_pool": {"refresh": {"type": "scaling", "max": max}}});
         assert_eq!(threads(&json!({"nodes": {"a": node(1)}})), Some(1));
         assert_eq!(threads(&json!({"nodes": {"a": node(1), "b": node(2)}})), Some(3));
         assert_eq!(threads(&json!({"nodes": {"a": node(10), "b": node(10)}})), Some(MAX_RUNNING));
-        // One that may not be asked, or does not say.
+        // Not permitted, or not reported.
         for unknown in [json!({"error": {}}), json!({"nodes": {"a": {}}}), json!(null)] {
             assert_eq!(threads(&unknown), None, "{unknown}");
         }

@@ -1,4 +1,4 @@
-//! The ledger against its rules, and against a model that is too simple to be wrong.
+//! The ledger against its rules, and against a simple reference model.
 
 mod sweeps;
 
@@ -42,7 +42,7 @@ fn delete(doc_id: &str, offset: i64) -> Write {
     Write { id: id(doc_id), position: position(offset), body: Body::Delete }
 }
 
-/// Takes the location away half-way: fine by itself, but no document that has `location` as a text can take it.
+/// Removes the location: fine by itself, but not for a document whose `location` is a string.
 fn spoiling_patch(doc_id: &str, offset: i64) -> Write {
     let body = Body::Patch { patch: r#"{"location":{"lat":null}}"#.into(), moves: PatchMove::Unclear };
     Write { id: id(doc_id), position: position(offset), body }
@@ -75,7 +75,7 @@ fn unreadable() -> Outcome {
     Outcome::Again { reason: "unreadable_placement", carry: RetryState::default() }
 }
 
-/// The placement was set back after Elasticsearch had refused the document.
+/// The placement was set back after Elasticsearch refused the document.
 fn set_back() -> Outcome {
     let refusal = Some(Refusal { reason: "test", detail: String::new() });
     Outcome::Again { reason: mover::SET_BACK, carry: RetryState { refusal, ..RetryState::default() } }
@@ -98,7 +98,7 @@ fn refused() -> Outcome {
 const DONE: Outcome = Outcome::Done(Done::Deleted);
 
 #[test]
-fn an_answer_is_not_kept_while_its_entry_waits_for_long() {
+fn fetched_answer_is_dropped_while_its_entry_waits_long() {
     let mut ledger = ledger();
     let write = Write { id: id("a"), position: position(1), body: Body::Refeed };
     ledger.take(write, at(1));
@@ -124,16 +124,16 @@ fn an_answer_is_not_kept_while_its_entry_waits_for_long() {
     assert_eq!((keeps.as_slice(), ledger.bytes()), ([true, true, false, false].as_slice(), bytes));
     let batch = ledger.hand_out(10, usize::MAX, now);
     fetch(&mut ledger, batch, now);
-    assert!(ledger.hand_out(10, usize::MAX, now)[0].fetched.is_some(), "it can ask again");
+    assert!(ledger.hand_out(10, usize::MAX, now)[0].fetched.is_some(), "it can fetch again");
 }
 
 #[test]
-fn before_the_first_record_there_is_no_watermark() {
+fn no_watermark_before_the_first_record() {
     assert_eq!(ledger().watermark(), None);
 }
 
 #[test]
-fn the_watermark_stays_at_the_first_record_that_is_not_done() {
+fn watermark_stays_at_the_first_unfinished_record() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 10), ("b", 11), ("c", 12)]);
     assert_eq!(ledger.watermark(), Some(10));
@@ -147,7 +147,7 @@ fn the_watermark_stays_at_the_first_record_that_is_not_done() {
 }
 
 #[test]
-fn what_is_dirtied_again_while_in_flight_holds_the_watermark_at_its_new_record() {
+fn document_dirtied_in_flight_holds_the_watermark_at_its_new_record() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 10)]);
     let batch = ledger.hand_out(10, usize::MAX, NOW);
@@ -160,7 +160,7 @@ fn what_is_dirtied_again_while_in_flight_holds_the_watermark_at_its_new_record()
 }
 
 #[test]
-fn a_hot_document_keeps_the_score_of_its_first_record_and_its_place_in_the_queue() {
+fn hot_document_keeps_its_first_score_and_queue_position() {
     let mut ledger = ledger();
     take(&mut ledger, &[("hot", 10), ("b", 11), ("hot", 12), ("c", 13), ("hot", 14)]);
     let batch = ledger.hand_out(1, usize::MAX, NOW);
@@ -171,7 +171,7 @@ fn a_hot_document_keeps_the_score_of_its_first_record_and_its_place_in_the_queue
 }
 
 #[test]
-fn a_document_is_as_old_as_its_first_record() {
+fn document_is_as_old_as_its_first_record() {
     let mut ledger = ledger();
     ledger.take(delete("a", 10), at(1));
     ledger.take(delete("a", 11), at(4));
@@ -183,7 +183,7 @@ fn a_document_is_as_old_as_its_first_record() {
 }
 
 #[test]
-fn a_batch_has_so_many_documents_and_about_so_many_bytes_but_at_least_one() {
+fn batch_limits_apply_but_admit_at_least_one_document() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 1), ("b", 2), ("c", 3), ("d", 4)]);
     let each = ledger.bytes() / 4;
@@ -203,7 +203,7 @@ fn a_batch_has_so_many_documents_and_about_so_many_bytes_but_at_least_one() {
 }
 
 #[test]
-fn what_comes_back_counts_in_the_next_batch() {
+fn returned_entries_count_in_the_next_batch() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 1), ("b", 2), ("c", 3), ("d", 4), ("e", 5)]);
     let each = ledger.bytes() / 5;
@@ -215,7 +215,7 @@ fn what_comes_back_counts_in_the_next_batch() {
 }
 
 #[test]
-fn an_entry_that_comes_back_brings_what_it_knows_to_the_next_batch_once() {
+fn returned_entry_carries_its_state_to_the_next_batch_once() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 1)]);
     let batch = ledger.hand_out(1, usize::MAX, NOW);
@@ -230,12 +230,12 @@ fn an_entry_that_comes_back_brings_what_it_knows_to_the_next_batch_once() {
 }
 
 #[test]
-fn an_entry_that_comes_back_for_another_reason_than_time_holds_the_watermark_and_not_the_reading() {
+fn entry_returned_with_an_answer_holds_the_watermark_not_reading() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 1)]);
     let batch = ledger.hand_out(9, usize::MAX, NOW);
     settle(&mut ledger, batch, &unanswered());
-    assert_eq!(ledger.oldest_since(), Some(at(1)), "it waits for an answer");
+    assert_eq!(ledger.oldest_since(), Some(at(1)), "it lacks an answer");
     let batch = ledger.hand_out(9, usize::MAX, NOW);
     settle(&mut ledger, batch, &unreadable());
     ledger.take(delete("b", 2), at(4));
@@ -245,7 +245,7 @@ fn an_entry_that_comes_back_for_another_reason_than_time_holds_the_watermark_and
 }
 
 #[test]
-fn an_entry_that_comes_back_again_and_again_is_retried_after_growing_pauses() {
+fn entry_returning_repeatedly_is_retried_with_growing_pauses() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 1)]);
     let mut tries = Vec::new();
@@ -274,7 +274,7 @@ fn an_entry_that_comes_back_again_and_again_is_retried_after_growing_pauses() {
 }
 
 #[test]
-fn entries_that_come_back_take_half_of_a_batch_at_most() {
+fn returned_entries_take_at_most_half_of_a_batch() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 1), ("b", 2), ("c", 3), ("d", 4)]);
     let batch = ledger.hand_out(9, usize::MAX, NOW);
@@ -284,7 +284,7 @@ fn entries_that_come_back_take_half_of_a_batch_at_most() {
 }
 
 #[test]
-fn what_comes_for_a_document_that_came_back_is_folded_in_with_its_next_attempt() {
+fn newer_records_are_folded_into_a_returned_entry() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 1)]);
     let batch = ledger.hand_out(9, usize::MAX, NOW);
@@ -297,14 +297,14 @@ fn what_comes_for_a_document_that_came_back_is_folded_in_with_its_next_attempt()
     assert_eq!((batch[0].fold.first, batch[0].fold.last), (position(1), position(3)));
     take(&mut ledger, &[("a", 5)]);
     settle(&mut ledger, batch, &DONE);
-    assert_eq!(ledger.watermark(), Some(5), "what came while it was in a batch is dirty now");
+    assert_eq!(ledger.watermark(), Some(5), "records that came during the batch are dirty now");
     let batch = ledger.hand_out(9, usize::MAX, NOW);
     settle(&mut ledger, batch, &DONE);
     assert_eq!((ledger.watermark(), ledger.bytes()), (Some(6), 0));
 }
 
 #[test]
-fn nothing_is_folded_into_an_entry_that_was_refused_so_that_its_watermark_moves() {
+fn nothing_is_folded_into_a_refused_entry() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 1), ("a", 2)]);
     let batch = ledger.hand_out(9, usize::MAX, NOW);
@@ -329,7 +329,7 @@ fn nothing_is_folded_into_an_entry_that_was_refused_so_that_its_watermark_moves(
 }
 
 #[test]
-fn the_records_of_a_refused_fold_are_handed_out_one_by_one_and_each_holds_the_watermark() {
+fn records_of_a_refused_fold_are_handed_out_one_by_one() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 1), ("b", 2), ("a", 3), ("a", 5)]);
     let mut batch = ledger.hand_out(9, usize::MAX, NOW);
@@ -403,7 +403,7 @@ fn a_fold_whose_records_are_gone_is_undeliverable_as_one() {
 }
 
 #[test]
-fn an_entry_that_came_back_can_be_parked_with_what_came_since() {
+fn returned_entry_can_be_parked_with_newer_records() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 1)]);
     let batch = ledger.hand_out(9, usize::MAX, NOW);
@@ -437,7 +437,7 @@ fn parked() -> Ledger {
 }
 
 #[test]
-fn a_parked_entry_is_released_by_the_record_it_waits_for() {
+fn parked_entry_is_released_by_its_record() {
     let mut ledger = parked();
     take(&mut ledger, &[("a", 12), ("b", 13)]);
     assert_eq!((ledger.pending(), ledger.parked(), ledger.watermark()), (1, 1, Some(10)), "12 is folded in");
@@ -451,7 +451,7 @@ fn a_parked_entry_is_released_by_the_record_it_waits_for() {
 }
 
 #[test]
-fn a_parked_entry_is_released_by_a_record_beyond_the_one_it_waits_for() {
+fn parked_entry_is_released_by_a_later_record_of_its_document() {
     let mut ledger = parked();
     take(&mut ledger, &[("a", 17)]);
     let batch = ledger.hand_out(9, usize::MAX, NOW);
@@ -459,7 +459,7 @@ fn a_parked_entry_is_released_by_a_record_beyond_the_one_it_waits_for() {
 }
 
 #[test]
-fn a_parked_entry_is_told_to_finish_what_is_recorded_once_its_record_was_passed() {
+fn parked_entry_finishes_the_decision_once_its_record_was_passed() {
     let mut ledger = parked();
     ledger.read_up_to(15);
     assert!(ledger.only_parked(), "15 itself was not read yet");
@@ -472,7 +472,7 @@ fn a_parked_entry_is_told_to_finish_what_is_recorded_once_its_record_was_passed(
 }
 
 #[test]
-fn another_documents_record_in_its_place_passes_it_too() {
+fn record_of_another_document_at_that_offset_passes_it() {
     let mut ledger = parked();
     take(&mut ledger, &[("c", 15)]);
     let batch = ledger.hand_out(9, usize::MAX, NOW);
@@ -481,7 +481,7 @@ fn another_documents_record_in_its_place_passes_it_too() {
 }
 
 #[test]
-fn parking_for_what_was_read_meanwhile_releases_at_once() {
+fn parking_for_a_record_already_read_releases_at_once() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 10), ("b", 11)]);
     let batch = ledger.hand_out(1, usize::MAX, NOW);
@@ -496,7 +496,7 @@ fn parking_for_what_was_read_meanwhile_releases_at_once() {
 }
 
 #[test]
-fn two_documents_that_wait_for_the_same_position_are_both_released() {
+fn two_documents_parked_for_one_position_are_both_released() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 10), ("b", 11)]);
     let batch = ledger.hand_out(9, usize::MAX, NOW);
@@ -508,7 +508,7 @@ fn two_documents_that_wait_for_the_same_position_are_both_released() {
 }
 
 #[test]
-fn a_dead_letter_holds_the_watermark_at_its_first_record_until_it_is_delivered() {
+fn dead_letter_holds_the_watermark_until_delivered() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 10), ("a", 11), ("b", 12)]);
     let batch = ledger.hand_out(9, usize::MAX, NOW);
@@ -631,7 +631,7 @@ fn a_document_with_a_letter_under_way_waits_wherever_it_is() {
 }
 
 #[test]
-fn a_delete_is_not_free_to_hold() {
+fn deletes_count_as_held_bytes() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 10), ("b", 11)]);
     assert!(ledger.bytes() >= 2 * RECORD_OVERHEAD_BYTES);
@@ -650,7 +650,7 @@ enum Step {
     },
     /// A bad record comes.
     Bad,
-    /// Something else was read, up to so far ahead.
+    /// Something else was read, up to this far ahead.
     Pass(i64),
     HandOut {
         documents: usize,
@@ -658,9 +658,9 @@ enum Step {
     },
     /// The outcomes of the batch in flight, in turn.
     Settle(Vec<u8>),
-    /// The letter that is under way for the longest time arrives.
+    /// The oldest dead letter in flight is acknowledged.
     Deliver,
-    /// The records of the fold that waits for them for the longest time come, or cannot be read.
+    /// The records of the oldest waiting fold arrive, or cannot be read.
     Reread {
         fails: bool,
     },
@@ -679,11 +679,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A ledger, and beside it every record that is not finished, which is all there is to the rule.
+/// A ledger, and every unfinished record as the reference.
 struct Checked {
     ledger: Ledger,
     unfinished: BTreeSet<i64>,
-    /// Offsets of each document's records that are not finished.
+    /// Offsets of each document's unfinished records.
     of_document: BTreeMap<String, BTreeSet<i64>>,
     batch: Option<Vec<Entry>>,
     letters: VecDeque<(i64, Option<DocId>, Vec<i64>)>,
@@ -789,7 +789,7 @@ impl Checked {
         self.send_rejected();
     }
 
-    /// The open records of a document that a fold stands for.
+    /// The unfinished records that a fold covers.
     fn finish(&mut self, id: &DocId, fold: &Fold) -> Vec<i64> {
         let (first, last) = (fold.first.offset(), fold.last.offset());
         let open = self.of_document.get_mut(id.as_str()).unwrap();
@@ -812,7 +812,7 @@ impl Checked {
         self.watermark = watermark;
         let oldest = self.unfinished.first().copied();
         if oldest.is_some() {
-            // Not only never above it: an offset that stays behind for nothing would be read again for nothing.
+            // Equal, not just below: a watermark that lags makes the next owner read again for nothing.
             assert_eq!(watermark, oldest);
         }
         assert_eq!(self.ledger.has_work(), self.ledger.pending() + self.ledger.in_flight() > 0);
@@ -822,12 +822,12 @@ impl Checked {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
-    fn the_watermark_is_the_first_unfinished_record_whatever_happens(
+    fn watermark_is_always_the_first_unfinished_record(
         steps in prop::collection::vec(step(), 0..120),
     ) {
         let mut checked = Checked::new();
         steps.iter().for_each(|step| checked.run(step));
-        // From here on all goes well.
+        // From here on everything succeeds.
         for _ in 0..20 {
             checked.run(&Step::Pass(10));
             checked.run(&Step::HandOut { documents: 9, bytes: usize::MAX });
@@ -846,7 +846,7 @@ proptest! {
 }
 
 #[test]
-fn what_was_done_says_where_and_what_moved() {
+fn settlement_reports_changes_and_moves_per_geoshard() {
     let mut ledger = ledger();
     for (offset, name) in (7..).zip(["a", "b", "c"]) {
         ledger.take(index(name, offset), LATER);
@@ -860,7 +860,7 @@ fn what_was_done_says_where_and_what_moved() {
             Outcome::Done(Done::AlreadyApplied),
             AffectedShards { target: Some(shard("to")), sources: Vec::new() },
         ),
-        // Not done yet: it says so when it is.
+        // Not done yet: reported later.
         (
             Outcome::Again { reason: "conflict", carry: RetryState::default() },
             AffectedShards { target: Some(shard("later")), sources: Vec::new() },

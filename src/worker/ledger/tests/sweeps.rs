@@ -1,4 +1,4 @@
-//! Old copies that are left to delete.
+//! Old copies to delete.
 
 use super::*;
 use crate::core::mover::{Sweep, Swept};
@@ -9,14 +9,14 @@ fn shard(id: &str) -> ShardId {
     ShardId::new(id).unwrap()
 }
 
-/// What an entry of the records from `first` to `last` has left to delete in `a`, moved to `target`.
+/// The sweep of an entry with records `first` to `last` that left `a` for `target`.
 fn sweep(first: i64, last: i64, target: Option<&str>) -> Sweep {
     let placement = Placement::new(position(last), target.map(shard), [shard("a")]);
     let known = Known::new(placement, SeqNo { seq_no: 1, primary_term: 1 });
     Sweep { id: id("x"), known, at: position(last), records: (position(first), position(last)) }
 }
 
-/// A ledger that owes these, all else being done up to offset 20; with their tickets.
+/// A ledger that owes these sweeps, with everything else done up to offset 20; and their tickets.
 fn owing(sweeps: &[(Sweep, Swept)]) -> (Ledger, Vec<u64>) {
     let mut ledger = ledger();
     ledger.read_up_to(20);
@@ -34,7 +34,7 @@ fn end(ledger: &mut Ledger, sweeps: Vec<Sweep>) -> BTreeMap<ShardId, Change> {
 }
 
 #[test]
-fn the_watermark_waits_for_what_is_left_to_delete_and_no_batch_does() {
+fn sweeps_hold_the_watermark_and_no_batch() {
     let (mut ledger, tickets) = owing(&[(sweep(10, 12, Some("b")), Swept::Waits)]);
     assert_eq!((ledger.watermark(), ledger.sweeps()), (Some(10), 1));
     assert!(!ledger.has_work() && ledger.next_sweep().is_none());
@@ -58,7 +58,7 @@ fn the_watermark_waits_for_what_is_left_to_delete_and_no_batch_does() {
 }
 
 #[test]
-fn a_refresh_shows_only_what_was_written_before_it_began() {
+fn refresh_shows_only_earlier_writes() {
     let waiting = [10, 13, 16].map(|first| (sweep(first, first, Some("b")), Swept::Waits));
     let (mut ledger, tickets) = owing(&waiting);
     ledger.seen(&shard("b"), tickets[1], NOW);
@@ -69,7 +69,7 @@ fn a_refresh_shows_only_what_was_written_before_it_began() {
 }
 
 #[test]
-fn what_was_not_answered_is_owed_and_due_again() {
+fn unanswered_sweep_is_owed_and_due_again() {
     let (mut ledger, _) = owing(&[(sweep(10, 12, None), Swept::Unanswered)]);
     let sweeps = ledger.hand_out_sweeps(1, NOW);
     let unanswered = sweeps.into_iter().map(|sweep| (sweep, Swept::Unanswered)).collect();
