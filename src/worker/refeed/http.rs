@@ -195,12 +195,12 @@ mod tests {
     #[test]
     fn each_refusal_names_a_remedy() {
         for (status, advice) in [
-            (204, "only 200"),
-            (302, "redirections"),
+            (204, "expected 200"),
+            (302, "redirects"),
             (405, "source.url"),
             (401, "source.password"),
             (403, "source.headers"),
-            (429, "tried again"),
+            (429, "retrying"),
             (500, "log"),
             (503, "log"),
         ] {
