@@ -1,8 +1,8 @@
-//! Change events of Debezium: `before` and `after` around a row, with what was done to it.
+//! Debezium change events: `before` and `after` images of a row, with the operation.
 //!
-//! <https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-change-events-value>. What is
-//! read is the same for all its connectors whose events hold whole rows: `op`, `after`, and the `payload` around them where
-//! the converter writes schemas (`schemas.enable`).
+//! <https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-change-events-value>. The
+//! members read are the same for all its connectors with whole-row events: `op`, `after`, and the enclosing `payload`
+//! if the converter writes schemas (`schemas.enable`).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,40 +13,38 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-/// So much of an unknown operation is shown in its error.
+/// Characters of an unknown operation shown in its error.
 const SHOWN_OP_CHARS: usize = 20;
 
-/// What an event asks for.
+/// The operation of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change {
-    /// The row as it is now, byte for byte. A copy: a slice would keep the whole event in memory, with the row as it was before
-    /// and a schema, while the bound on memory counts the row alone.
+    /// The current row, byte for byte. A copy: a slice would keep the whole event in memory, with the former row and a
+    /// schema, while memory accounting counts the row alone.
     Row(Bytes),
-    /// The row is gone.
+    /// The row was deleted.
     Deleted,
 }
 
-/// Why a value is no change of a row.
+/// Why a value is not a row change.
 #[derive(Debug, Error)]
 pub enum BadEvent {
-    /// No JSON, or not of this shape.
+    /// Not JSON, or not of this shape.
     #[error("it is not a valid JSON object with \"op\" and \"after\": {0}")]
     Json(#[from] serde_json::Error),
-    /// Neither `op` nor a `payload` with one: perhaps a row by itself, as after the transform ExtractNewRecordState.
+    /// Neither `op` nor a `payload` with one: perhaps a plain row, as after the transform ExtractNewRecordState.
     #[error("it has no \"op\"; if the records are plain documents, set kafka.envelope = \"plain\"")]
     NoOp,
-    /// `after` is what makes the document.
-    #[error(
-        "its \"op\" is \"{0}\", but it has no \"after\"; the table may have to be captured with whole rows"
-    )]
+    /// `after` is the document.
+    #[error("its \"op\" is \"{0}\", but it has no \"after\"; capture the table with whole rows")]
     NoRow(String),
-    /// It is about no single row, such as `t` (truncate) and `m` (message). Holds the operation, cut if it is long.
-    #[error("its \"op\" is {0:?}, which is about no document; it may be c, r, u or d")]
+    /// Concerns no single row, such as `t` (truncate) and `m` (message). Holds the operation, truncated.
+    #[error("its \"op\" is {0:?}, which concerns no single row; expected c, r, u or d")]
     Op(String),
 }
 
 impl BadEvent {
-    /// One word for a program.
+    /// Machine-readable reason code.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Json(_) => "unparsable_json",
@@ -55,7 +53,7 @@ impl BadEvent {
     }
 }
 
-/// What is read of an event; of two members of one name, none is taken.
+/// The members read of an event; duplicates are refused.
 #[derive(Debug, Default)]
 struct Event<'a> {
     op: Option<Cow<'a, str>>,
@@ -96,11 +94,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for Event<'a> {
     }
 }
 
-/// A text, borrowed where it has no escapes.
+/// A string, borrowed if it has no escapes.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// What the event in `value` asks for.
+/// The change in the event `value`.
 pub(super) fn read(value: &[u8]) -> Result<Change, BadEvent> {
     let mut event: Event<'_> = serde_json::from_slice(value)?;
     if event.op.is_none()
@@ -110,7 +108,7 @@ pub(super) fn read(value: &[u8]) -> Result<Change, BadEvent> {
     }
     let Some(op) = event.op else { return Err(BadEvent::NoOp) };
     match &*op {
-        // A row is taken for what it is now, whether it was created, read by a snapshot, or updated.
+        // Created, read by a snapshot, or updated: the row is the current document.
         "c" | "r" | "u" => {
             let row = event
                 .after
@@ -132,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_stays_byte_for_byte() {
+    fn row_stays_byte_for_byte() {
         let event = r#"{"before":null,"after":{"id":1, "n":1.10},"source":{"lsn":12},"op":"c","ts_ms":1}"#;
         assert_eq!(change(event).unwrap(), Change::Row(Bytes::from_static(br#"{"id":1, "n":1.10}"#)));
     }
@@ -149,7 +147,7 @@ mod tests {
         for event in [r#"{"op":"d","before":{"a":1},"after":null}"#, r#"{"payload":{"op":"d"}}"#] {
             assert_eq!(change(event).unwrap(), Change::Deleted);
         }
-        // A column of this name is the row's own.
+        // A column of this name belongs to the row.
         assert_eq!(
             change(r#"{"after":{"payload":1,"op":"d"},"op":"u"}"#).unwrap(),
             Change::Row(Bytes::from_static(br#"{"payload":1,"op":"d"}"#))
@@ -157,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_change_of_a_row_is_refused_with_the_reason() {
+    fn value_without_a_row_change_is_refused_with_the_reason() {
         for (event, reason, words) in [
             ("{", "unparsable_json", "JSON"),
             ("[]", "unparsable_json", "object"),

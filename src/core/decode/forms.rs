@@ -1,4 +1,4 @@
-//! Keys and values that are not written as an id and as JSON: what is made of them before they are looked at.
+//! Converts keys and values in other formats to an id and to JSON before they are decoded.
 
 use std::collections::HashMap;
 
@@ -10,34 +10,34 @@ use super::{BadRecord, KeyForm, Undecoded};
 use crate::base::ids::{BadDocId, DocId};
 use crate::core::schemas::{Lacking, Schemas, Unreadable, split};
 
-/// Bytes of a key's JSON; an id has 512 at most, and may be one field of several.
+/// Maximum bytes of a key's JSON; an id has at most 512, and may be one field of several.
 const MAX_KEY_BYTES: usize = 64 << 10;
 
-/// Why a key holds no id in the configured form.
+/// Why a key yields no id in the configured form.
 #[derive(Debug, Error)]
 pub enum BadKey {
-    /// The bytes are no JSON, and no value of their schema.
+    /// Neither JSON nor a value of its schema.
     #[error("the key cannot be read: {0}")]
     Unreadable(#[from] Unreadable),
-    /// By `json:FIELD`, and then there are more bytes than any key needs.
+    /// With `json:FIELD`: larger than any key needs.
     #[error("the key has {0} bytes, and {MAX_KEY_BYTES} are allowed")]
     TooLarge(usize),
-    /// Not one object in JSON.
+    /// Not a JSON object.
     #[error("the key is not a JSON object: {0}")]
     NotAnObject(serde_json::Error),
-    /// The object has no such field.
+    /// The object lacks the field.
     #[error("the key has no field \"{0}\"; see kafka.key")]
     NoField(String),
-    /// What should be the id is an object, an array, a number with a fraction, true, false or null.
+    /// The id is an object, an array, a fraction, true, false or null.
     #[error("the key{0} is neither a string nor a whole number; a record needs kafka.key with a field")]
     NoId(String),
-    /// No document's id.
+    /// Not a valid document id.
     #[error(transparent)]
     Id(#[from] BadDocId),
 }
 
 impl BadKey {
-    /// One word for a program.
+    /// Machine-readable reason code.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Unreadable(why @ (Unreadable::UnknownSchema(_) | Unreadable::BadSchema { .. })) => {
@@ -82,8 +82,8 @@ pub(super) fn json_of(value: &Bytes, max_bytes: usize, schemas: &mut Schemas) ->
     schemas.find(id)?.json(value, head, max_bytes).map_err(Lacking::Refused)
 }
 
-/// The text of a JSON value, or of a field of it. Where a schema is around it, as Kafka Connect writes with
-/// `schemas.enable`, of its `payload`.
+/// The text of a JSON value, or of a field of it; or of its `payload`, if a schema encloses it, as Kafka Connect writes
+/// with `schemas.enable`.
 fn text_of(json: &[u8], field: Option<&str>) -> Result<String, BadKey> {
     let value: &RawValue = serde_json::from_slice(json).map_err(BadKey::NotAnObject)?;
     let Some(field) = field else { return scalar(value).ok_or_else(|| BadKey::NoId(String::new())) };
@@ -101,7 +101,7 @@ fn text_of(json: &[u8], field: Option<&str>) -> Result<String, BadKey> {
     scalar(value).ok_or_else(|| BadKey::NoId(format!("'s field \"{field}\"")))
 }
 
-/// A string, or a whole number by its digits.
+/// A string, or the digits of a whole number.
 fn scalar(value: &RawValue) -> Option<String> {
     let text = value.get();
     let digits = text.strip_prefix('-').unwrap_or(text);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_a_field_of_a_json_key() {
+    fn id_is_a_field_of_a_json_key() {
         let mut none = Schemas::new();
         for (key, expected) in [
             (r#"{"id":7}"#, "7"),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_an_avro_primitive_or_a_field_of_a_record() {
+    fn id_is_an_avro_primitive_or_a_field_of_a_record() {
         let mut schemas = Schemas::new();
         let texts = [
             r#""string""#,

@@ -1,7 +1,7 @@
-//! Finding a document's location: one pass that checks all of the JSON and keeps nothing but the location's text.
+//! Finds a document's location in one pass that validates all of the JSON and keeps only the location's text.
 //!
-//! Only the members along the path are entered; everything else is skipped, by `plain.rs` or, where a document is unusual, by
-//! serde_json's own scanner, which checks syntax and builds no values.
+//! Only members along the path are entered; everything else is skipped, by `plain.rs` or, for an unusual document, by
+//! serde_json's scanner, which checks syntax and builds no values.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,31 +15,31 @@ use super::point::{self, BadForm};
 use crate::base::geo::GeoPoint;
 use crate::core::write::PatchMove;
 
-/// Path of the location field, as a mapping would name it: `location`, `place.point`. Cheap to clone.
+/// Path of the location field as in a mapping: `location`, `place.point`. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocationPath(Arc<str>);
 
-/// Why a text is no path of a field.
+/// Why a text is not a field path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not the path of a field: it must be names with a dot between each two")]
+#[error("{0:?} is not a field path: it must be names separated by dots")]
 pub struct BadLocationPath(String);
 
 /// Why a document or a patch has no usable location.
 #[derive(Debug, thiserror::Error)]
 pub enum BadLocation {
-    /// The JSON around it.
+    /// The enclosing JSON is invalid.
     #[error(transparent)]
     Json(#[from] BadObject),
-    /// Not mentioned, or inside something that is no object.
-    #[error("there is none")]
+    /// Missing, or inside something that is not an object.
+    #[error("it is missing")]
     Missing,
-    /// The literal null; in a patch, also a parent that is set to something without it.
+    /// Null; in a patch, also a parent that is replaced by something without it.
     #[error("it is null")]
     Null,
-    /// The same field in two spellings (`"a.b"` beside `"a": {"b": …}`), or one key twice.
-    #[error("it is there more than once")]
+    /// The same field in two spellings (`"a.b"` beside `"a": {"b": …}`), or a duplicate key.
+    #[error("it appears more than once")]
     Twice,
-    /// There, but none.
+    /// Present, but not a location.
     #[error(transparent)]
     Form(#[from] BadForm),
 }
@@ -64,7 +64,7 @@ impl LocationPath {
         &self.0
     }
 
-    /// Where a whole document is. Checks the syntax of all of `document`, which must be an object.
+    /// The location of a whole document. Checks the syntax of all of `document`, which must be an object.
     pub fn locate(&self, document: &[u8]) -> Result<GeoPoint, BadLocation> {
         let value = match plain::value_at(document, &self.0)? {
             Some(value) => value,
@@ -80,8 +80,8 @@ impl LocationPath {
         }
     }
 
-    /// What a merge patch does to the location of a document. Checks the syntax of all of `patch`, which must be an
-    /// object. [`BadLocation::Null`] if it takes the location away.
+    /// The effect of a merge patch on the location. Checks the syntax of all of `patch`, which must be an object.
+    /// [`BadLocation::Null`] if it removes the location.
     pub fn patch_move(&self, patch: &[u8]) -> Result<PatchMove, BadLocation> {
         match self.find(text(patch)?)? {
             Found::Nothing => Ok(PatchMove::Stays),
@@ -115,7 +115,7 @@ impl fmt::Display for LocationPath {
     }
 }
 
-/// What stands at the path.
+/// The value at the path.
 pub(super) enum Found<'de> {
     Nothing,
     Value(&'de RawValue),
@@ -133,7 +133,7 @@ impl<'de> Found<'de> {
     }
 }
 
-/// Visits one value with what is left of the path below it.
+/// Visits a value with the rest of the path below it.
 struct Descent<'p, 'f, 'de> {
     path: &'p str,
     found: &'f mut Found<'de>,
@@ -199,14 +199,14 @@ impl<'de> Visitor<'de> for Descent<'_, '_, 'de> {
     }
 }
 
-/// Where a key leads.
+/// The meaning of a key for the path.
 enum Step<'p> {
     Aside,
     There,
     Towards(&'p str),
 }
 
-/// Compares a key with the path. A key with dots in it may stand for several levels, as in Elasticsearch.
+/// Compares a key with the path. A key with dots may cover several levels, as in Elasticsearch.
 struct Key<'p> {
     path: &'p str,
 }
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_location_is_found_wherever_elasticsearch_would_find_it() {
+    fn location_is_found_wherever_elasticsearch_finds_it() {
         for document in [
             r#"{"x":{"a":{"b":{"c":"9,9"}}},"a":{"b":{"c":"1,2"}},"c":"9,9","":0}"#,
             r#"{"a.b.c":"1,2"}"#,
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_without_a_location_is_told_from_one_with_a_bad_one() {
+    fn missing_location_differs_from_a_bad_one() {
         let at = |document: &str| path("a.b").locate(document.as_bytes()).unwrap_err();
         for missing in
             ["{}", r#"{"a":{}}"#, r#"{"a":5}"#, r#"{"a":"b"}"#, r#"{"a":[{"b":"1,2"}]}"#, r#"{"a":null}"#]
@@ -271,14 +271,14 @@ mod tests {
     }
 
     #[test]
-    fn two_locations_are_refused_in_whatever_spelling() {
+    fn two_locations_are_refused_in_any_spelling() {
         for document in [r#"{"a":{"b":"1,2","b":"1,2"}}"#, r#"{"a":{"b":"1,2"},"a.b":"1,2"}"#] {
             assert!(matches!(path("a.b").locate(document.as_bytes()), Err(BadLocation::Twice)), "{document}");
         }
     }
 
     #[test]
-    fn all_of_the_json_is_checked_not_only_the_way_to_the_location() {
+    fn all_of_the_json_is_checked_beyond_the_location() {
         for document in [
             r#"{"location":"1,2""#,
             r#"{"location":"1,2"} x"#,
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_takes_the_location_away_by_null_or_by_replacing_a_parent() {
+    fn patch_removes_the_location_by_null_or_a_replaced_parent() {
         let moves = |patch: &str| path("a.b").patch_move(patch.as_bytes());
         for away in [
             r#"{"a":null}"#,
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_has_no_empty_names() {
+    fn path_has_no_empty_names() {
         for bad in ["", ".", "a.", ".a", "a..b", " "] {
             assert!(LocationPath::new(bad).is_err(), "{bad:?}");
         }

@@ -1,20 +1,20 @@
 //! RFC 7386 merge patches on bytes.
 //!
-//! [`apply`] merges member by member and descends only where the patch is an object, so whatever a patch does not
-//! mention keeps its bytes. [`compose`] makes one patch of two where that is exact on *any* document; it is not where
-//! an object follows a value that is none: `{"x":5}` then `{"x":{"y":1}}` gives `{"x":{"y":1}}` whatever `x` held
-//! before, which no single patch can do, for it cannot name members that it does not know.
+//! [`apply`] merges member by member and descends only where the patch has an object, so members that a patch does not
+//! mention keep their bytes. [`compose`] makes one patch of two if that is exact on *any* document. It is not where an
+//! object follows a non-object: `{"x":5}` then `{"x":{"y":1}}` gives `{"x":{"y":1}}` whatever `x` held before, and no
+//! single patch can do that, since it cannot name members it does not know.
 
 use bytes::Bytes;
 
 use super::object::{BadObject, Object, is_null, is_object, text};
 
-/// Objects in objects deeper than this are refused. Elasticsearch's default is 20 (`index.mapping.depth.limit`); the
-/// bound keeps recursion off the stack's end.
+/// Deeper nesting of objects is refused. Elasticsearch's default is 20 (`index.mapping.depth.limit`); the limit
+/// protects the stack from recursion.
 pub const MAX_DEPTH: usize = 128;
 
-/// Checks that `patch` is a JSON object that [`apply`] and [`compose`] will take: at every level at which they
-/// may have to descend, no key twice, and no more than [`MAX_DEPTH`] levels.
+/// Checks that `patch` is a JSON object that [`apply`] and [`compose`] accept: no duplicate key at any level they may
+/// descend to, and at most [`MAX_DEPTH`] levels.
 pub fn check(patch: &[u8]) -> Result<(), BadObject> {
     check_level(text(patch)?, 1)
 }
@@ -28,11 +28,12 @@ fn check_level(patch: &str, depth: usize) -> Result<(), BadObject> {
         .try_for_each(|member| check_level(member.value, depth + 1))
 }
 
-/// The document that `patch` makes of `base`, or of nothing: an object without white space between the members that
-/// the patch reached, in the order of `base`, new members last.
+/// The document that `patch` makes of `base`, or of nothing: an object without white space between the members that the
+/// patch reached, in the order of `base`, new members last.
 ///
-/// Both must be JSON objects. Fails if one is not, has a key twice where the patch descends, or the patch is nested
-/// deeper than [`MAX_DEPTH`].
+/// # Errors
+/// If one is not a JSON object, has a duplicate key where the patch descends, or the patch is nested deeper than
+/// [`MAX_DEPTH`].
 pub fn apply(base: Option<&[u8]>, patch: &[u8]) -> Result<Bytes, BadObject> {
     let base = base.map(text).transpose()?;
     let patch = text(patch)?;
@@ -70,8 +71,8 @@ fn apply_level(merged: &mut String, base: Option<&str>, patch: &str, depth: usiz
     Ok(())
 }
 
-/// The one patch that does to any document what `first` and then `second` do; `None` if there is none, or if one of
-/// them would not pass [`check`].
+/// The single patch with the effect of `first` and then `second` on any document; `None` if there is none, or if one
+/// fails [`check`].
 pub fn compose(first: &[u8], second: &[u8]) -> Option<Bytes> {
     let (first, second) = (text(first).ok()?, text(second).ok()?);
     let mut composed = String::with_capacity(first.len() + second.len());
@@ -106,7 +107,7 @@ fn object_at(text: &str, depth: usize) -> Result<Object<'_>, BadObject> {
     Object::parse(text)
 }
 
-/// Puts the commas between members.
+/// Writes the commas between members.
 struct ObjectWriter<'a> {
     out: &'a mut String,
     is_empty: bool,
@@ -118,7 +119,7 @@ impl<'a> ObjectWriter<'a> {
         Self { out, is_empty: true }
     }
 
-    /// Begins a member; its value is to be written to what this returns.
+    /// Begins a member; the caller writes its value to the returned string.
     fn value(&mut self, raw_key: &str) -> &mut String {
         if !self.is_empty {
             self.out.push(',');
@@ -134,7 +135,7 @@ impl<'a> ObjectWriter<'a> {
     }
 }
 
-/// RFC 7386, section 2, word for word: what the tests compare with.
+/// RFC 7386, section 2, literally: the reference for the tests.
 #[cfg(test)]
 pub(crate) fn reference(target: Option<serde_json::Value>, patch: &serde_json::Value) -> serde_json::Value {
     use serde_json::Value;
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_of_rfc_7386_that_start_from_objects_come_out_as_printed() {
+    fn rfc_7386_examples_that_start_from_objects_match() {
         for (base, patch, result) in [
             (r#"{"a":"b"}"#, r#"{"a":"c"}"#, r#"{"a":"c"}"#),
             (r#"{"a":"b"}"#, r#"{"b":"c"}"#, r#"{"a":"b","b":"c"}"#),
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_patch_does_not_mention_keeps_its_bytes_and_its_place() {
+    fn unmentioned_members_keep_their_bytes_and_place() {
         assert_eq!(
             applied(
                 r#"{ "price": 1.10, "caf\u00e9": 12345678901234567890123, "n": {"a": 1e2, "b": [ 1 , 2 ]}, "z": 0 }"#,
@@ -203,20 +204,20 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_object_in_a_patch_makes_an_object_of_whatever_is_there() {
+    fn empty_object_in_a_patch_replaces_any_non_object() {
         assert_eq!(applied(r#"{}"#, r#"{"x":{}}"#), r#"{"x":{}}"#);
         assert_eq!(applied(r#"{"x":5}"#, r#"{"x":{}}"#), r#"{"x":{}}"#);
         assert_eq!(applied(r#"{"x":{"y":1}}"#, r#"{"x":{}}"#), r#"{"x":{"y":1}}"#);
     }
 
     #[test]
-    fn a_patch_of_nothing_is_the_patch_without_its_nulls() {
+    fn patch_of_nothing_is_the_patch_without_its_nulls() {
         let patch = br#"{"a":null,"b":{"c":null,"d":[null]}}"#;
         assert_eq!(apply(None, patch).unwrap(), r#"{"b":{"d":[null]}}"#);
     }
 
     #[test]
-    fn a_key_that_stands_twice_is_refused_in_patch_and_document() {
+    fn duplicate_key_is_refused_in_patch_and_document() {
         assert!(matches!(apply(Some(b"{}"), br#"{"a":1,"a":2}"#), Err(BadObject::DuplicateKey(_))));
         assert!(matches!(apply(Some(br#"{"a":1,"a":2}"#), b"{}"), Err(BadObject::DuplicateKey(_))));
         assert!(matches!(check(br#"{"x":{"a":1,"a":2}}"#), Err(BadObject::DuplicateKey(_))));
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_nested_too_deep_is_refused_by_everything_alike() {
+    fn too_deep_patch_is_refused_everywhere() {
         let nested = |depth: usize| r#"{"a":"#.repeat(depth - 1) + "{}" + &"}".repeat(depth - 1);
         let (deepest, too_deep) = (nested(MAX_DEPTH), nested(MAX_DEPTH + 1));
         assert!(check(deepest.as_bytes()).is_ok());
@@ -233,12 +234,12 @@ mod tests {
         assert!(matches!(check(too_deep.as_bytes()), Err(BadObject::TooDeep(_))));
         assert!(matches!(apply(None, too_deep.as_bytes()), Err(BadObject::TooDeep(_))));
         assert_eq!(composed(&too_deep, &too_deep), None);
-        // A document may be deeper, as long as the patch stays above.
+        // A document may be deeper if the patch stays above.
         assert!(apply(Some(nested(5_000).as_bytes()), br#"{"b":1}"#).is_ok());
     }
 
     #[test]
-    fn the_later_value_wins_in_a_composition_and_objects_are_composed_member_by_member() {
+    fn composition_merges_objects_and_keeps_the_later_value() {
         assert_eq!(composed(r#"{"x":5}"#, r#"{"x":null}"#).unwrap(), r#"{"x":null}"#);
         assert_eq!(composed(r#"{"x":{"a":1}}"#, r#"{"x":[2]}"#).unwrap(), r#"{"x":[2]}"#);
         assert_eq!(composed(r#"{}"#, r#"{"x":{"a":null}}"#).unwrap(), r#"{"x":{"a":null}}"#);
@@ -251,7 +252,7 @@ mod tests {
         }
     }
 
-    /// All objects over two keys with leaves that matter to a merge, two levels deep.
+    /// All objects over two keys, two levels deep, with every kind of leaf that matters to a merge.
     fn small_patches() -> Vec<Value> {
         let objects_over = |values: &[Option<Value>]| {
             let mut objects = Vec::new();
@@ -270,9 +271,9 @@ mod tests {
         objects_over(&leaves.iter().cloned().chain(inner).collect::<Vec<_>>())
     }
 
-    /// Composition is exact wherever it is given, and given wherever any single patch would do.
+    /// Composition is exact wherever it exists, and exists wherever a single patch suffices.
     #[test]
-    fn two_patches_compose_exactly_if_and_only_if_a_single_patch_can_do_the_same() {
+    fn patches_compose_exactly_iff_a_single_patch_suffices() {
         let patches = small_patches();
         let bases: Vec<Value> =
             ["{}", r#"{"a":1,"z":2}"#, r#"{"a":{"a":3,"z":4},"b":{"b":{"z":5},"z":6}}"#, r#"{"b":7}"#]

@@ -1,10 +1,11 @@
-//! From a Kafka record to a [`Write`], or to the reason why it cannot become one.
+//! Decodes a Kafka record into a [`Write`], or into the reason why it cannot become one.
 //!
-//! Keys and values in other forms than an id and JSON become these first (`forms.rs`), by schemas that are at hand: what lacks one
-//! is [`Undecoded::Lacks`], and decoding it again with the schema is the caller's part.
+//! Keys and values in other formats are first converted to an id and JSON (`forms.rs`) by the schemas at hand: a
+//! missing schema yields [`Undecoded::Lacks`], and the caller decodes again once it has the schema.
 //!
-//! A document is read once, from one end to the other, to check its JSON and find its location (an unusual one again, by
-//! serde_json: see `plain.rs`); its bytes go on untouched and uncopied. Only line breaks between tokens are replaced, since a `_bulk` request is made of lines.
+//! A document is scanned once, to check its JSON and find its location (an unusual one again, by serde_json: see
+//! `plain.rs`); its bytes pass through uncopied. Only line breaks between tokens are replaced, since a `_bulk` request
+//! consists of lines.
 
 mod debezium;
 mod forms;
@@ -32,31 +33,31 @@ use crate::base::position::{Epoch, Position};
 use crate::core::schemas::{Lacking, SchemaId, Schemas, Unreadable, is_framed};
 use crate::core::write::{Body, Write};
 
-/// The record header that says what a record asks for.
+/// Record header that names the operation.
 pub const OP_HEADER: &str = "geofold-op";
 
 /// How many times larger than a document a change event may be.
 const EVENT_PER_DOCUMENT: usize = 4;
 
-/// So much of an unknown operation is shown in its error.
+/// Characters of an unknown operation shown in its error.
 const SHOWN_OP_CHARS: usize = 20;
 
-/// What of a Kafka record says what it means.
+/// The parts of a Kafka record that define its meaning.
 #[derive(Debug, Clone)]
 pub struct RawRecord<'a> {
-    /// The partition it was read from.
+    /// The source partition.
     pub partition: i32,
     /// Its offset there.
     pub offset: i64,
     /// The document's id.
     pub key: Option<&'a [u8]>,
-    /// The document or the patch; owned, so that it can go on without a copy.
+    /// The document or the patch; owned, so that it passes on without a copy.
     pub value: Option<Bytes>,
     /// Value of its [`OP_HEADER`].
     pub op: Option<&'a [u8]>,
 }
 
-/// Decodes records: the value is the document, or a patch of it, or has the document in an envelope.
+/// Decodes records whose value is the document, a patch of it, or an envelope with the document.
 #[derive(Debug, Clone)]
 pub struct Decoder {
     path: LocationPath,
@@ -70,15 +71,15 @@ pub struct Decoder {
 /// Why a record is not decoded.
 #[derive(Debug, Error)]
 pub enum Undecoded {
-    /// It never will be.
+    /// Permanently.
     #[error(transparent)]
     Bad(#[from] BadRecord),
-    /// It may be, once the [`Schemas`] have this one.
+    /// Until the [`Schemas`] have this one.
     #[error("the schema {0} is needed")]
     Lacks(SchemaId),
 }
 
-/// What a record is to do, before its value is looked at.
+/// The operation of a record, before its value is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Op {
     Index,
@@ -88,7 +89,7 @@ enum Op {
     Refeed,
 }
 
-/// Why a record cannot become a write; it belongs into the dead-letter topic.
+/// Why a record cannot become a write; it is dead-lettered.
 #[derive(Debug, Error)]
 pub enum BadRecord {
     /// Offsets have 44 bits in a version.
@@ -99,58 +100,58 @@ pub enum BadRecord {
         /// The record's offset.
         offset: i64,
     },
-    /// The key is no document id.
+    /// The key is not a valid document id.
     #[error(transparent)]
     Key(#[from] BadDocId),
-    /// The key holds no id in the configured form.
+    /// The key yields no id in the configured form.
     #[error(transparent)]
     FormOfKey(BadKey),
-    /// The value should be in the wire format of a schema registry.
+    /// The value is not in the wire format of a schema registry.
     #[error("the value cannot be read: {0}")]
     Unreadable(Unreadable),
-    /// The header has a value that is no operation. Holds it, cut if it is long.
-    #[error("the header {OP_HEADER} is {0:?}; it may be index, delete, patch, touch or refeed")]
+    /// The header names no operation. Holds its value, truncated.
+    #[error("the header {OP_HEADER} is {0:?}; expected index, delete, patch, touch or refeed")]
     Op(String),
-    /// An index or a patch needs one.
+    /// An index or a patch needs a value.
     #[error("the header {OP_HEADER} is {0}, but the record has no value")]
     NoValue(&'static str),
     /// Larger than configured.
     #[error("the value has {bytes} bytes, and {max_bytes} are allowed")]
     TooLarge {
-        /// What it has.
+        /// The value's size.
         bytes: usize,
-        /// What the configuration allows.
+        /// The configured limit.
         max_bytes: usize,
     },
     /// The value should be a change event.
     #[error("the value is not a change event of Debezium: {0}")]
     Event(BadEvent),
-    /// Null, an array, a scalar, nothing.
+    /// Null, an array, a scalar, or empty.
     #[error("the value is not a JSON object; a document and a patch must be one")]
     NotAnObject,
-    /// It begins like an object but is none, or one that cannot be worked on.
+    /// Not a valid object, or one that cannot be processed.
     #[error("the value cannot be used: {0}")]
     Json(BadObject),
     /// A document without location has no geoshard.
     #[error("the document has no location at \"{path}\": {why}")]
     NoLocation {
-        /// Where it should be.
+        /// The location's path.
         path: LocationPath,
         /// Missing or null.
         why: BadLocation,
     },
-    /// There is something at the location's place.
+    /// The value at the location's path is not a location.
     #[error("the value at \"{path}\" is not a location: {why}")]
     BadLocation {
-        /// Where it is.
+        /// The location's path.
         path: LocationPath,
         /// What is wrong with it.
         why: BadLocation,
     },
-    /// The document stays as it was.
-    #[error("the patch would take the location at \"{path}\" away")]
+    /// The document stays unchanged.
+    #[error("the patch would remove the location at \"{path}\"")]
     LocationRemoved {
-        /// Where it is.
+        /// The location's path.
         path: LocationPath,
     },
 }
@@ -161,7 +162,7 @@ impl BadRecord {
         "decode"
     }
 
-    /// One word for a program, also a metric's label: `geofold-error-reason` of a dead letter.
+    /// Reason code, also a metric's label: `geofold-error-reason` of a dead letter.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Position { .. } => "bad_position",
@@ -182,7 +183,7 @@ impl BadRecord {
 }
 
 impl BadObject {
-    /// One word for a program.
+    /// Machine-readable reason code.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::NotUtf8(_) | Self::Json(_) => "unparsable_json",
@@ -193,28 +194,29 @@ impl BadObject {
 }
 
 impl Decoder {
-    /// A decoder of documents whose location is at `path`, and whose values have `max_bytes` at most.
+    /// For documents with a location at `path` and values of at most `max_bytes`.
     pub fn new(path: LocationPath, epoch: Epoch, max_bytes: usize) -> Self {
         Self { path, epoch, max_bytes, envelope: Envelope::Plain, format: Format::Json, key: KeyForm::Text }
     }
 
-    /// The same, for values that have their document in an envelope. Only for records without the header [`OP_HEADER`]: those
-    /// with one come from geofold's own tools, and are plain.
+    /// Also decodes values with their document in an envelope. Applies only to records without the header
+    /// [`OP_HEADER`]: geofold's own tools set it, and write plain documents.
     pub fn in_envelope(self, envelope: Envelope) -> Self {
         Self { envelope, ..self }
     }
 
-    /// The same, for keys and values in these forms. A value of a record with the header [`OP_HEADER`] may also be JSON.
+    /// Also decodes keys and values in these formats. The value of a record with the header [`OP_HEADER`] may still be
+    /// JSON.
     pub fn in_forms(self, format: Format, key: KeyForm) -> Self {
         Self { format, key, ..self }
     }
 
-    /// Where documents have their location.
+    /// The path of a document's location.
     pub fn path(&self) -> &LocationPath {
         &self.path
     }
 
-    /// What a record asks for. Without forms that need them, `schemas` are not looked at.
+    /// Decodes a record. `schemas` are used only by formats that need them.
     ///
     /// # Errors
     /// See [`Undecoded`].
@@ -232,7 +234,7 @@ impl Decoder {
         Ok(Write { id, position, body: self.body(value, op)? })
     }
 
-    /// The value as JSON, if it matters to what the record asks for.
+    /// The value as JSON, if the operation uses it.
     fn json(
         &self,
         value: Option<Bytes>,
@@ -257,7 +259,7 @@ impl Decoder {
         }
     }
 
-    /// An event has the row twice, and a schema perhaps: its own bound is a multiple of a document's.
+    /// An event may hold the row twice, and a schema: its limit is a multiple of a document's.
     fn max_value_bytes(&self, op: Option<&[u8]>) -> usize {
         match (self.envelope, op) {
             (Envelope::Debezium, None) => self.max_bytes.saturating_mul(EVENT_PER_DOCUMENT),
@@ -281,10 +283,10 @@ impl Decoder {
         }
     }
 
-    /// A whole document, of a record or of the source of truth: on one line, and where it says it is.
+    /// Validates a whole document, of a record or of the source of truth: on one line, with its location.
     ///
     /// # Errors
-    /// If geofold cannot place it.
+    /// If it cannot be placed.
     pub fn document(&self, value: Bytes) -> Result<(Bytes, GeoPoint), BadRecord> {
         self.check_size_and_shape(&value)?;
         let at = self.path.locate(&value).map_err(|why| match why {
@@ -299,7 +301,7 @@ impl Decoder {
         Ok((on_one_line(value), at))
     }
 
-    /// The row that a change event leaves; `None` if it is gone.
+    /// The row after a change event; `None` if it was deleted.
     fn row(&self, event: &[u8]) -> Result<Option<Bytes>, BadRecord> {
         let max_bytes = self.max_value_bytes(None);
         if event.len() > max_bytes {
@@ -385,7 +387,7 @@ mod tests {
 
     const NO_VALUE: Option<&'static str> = None;
 
-    /// What needs no schema.
+    /// Decodes a record that needs no schema.
     fn plain(decoder: &Decoder, record: RawRecord<'_>) -> Result<Write, BadRecord> {
         match decoder.decode(record, &mut Schemas::new()) {
             Ok(write) => Ok(write),
@@ -409,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_documents_bytes_go_through_without_a_copy() {
+    fn document_bytes_pass_through_uncopied() {
         let value = Bytes::from(r#" {"n":1.10,"location":{"lat":1,"lon":2}}	"#);
         let Body::Index { doc, at } = decode(Some(value.clone()), None).unwrap() else { panic!() };
         assert_eq!(doc.as_ptr(), value.as_ptr());
@@ -417,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_taken_out_of_their_events_and_tools_write_plain_records_beside_them() {
+    fn rows_are_extracted_from_events_beside_plain_tool_records() {
         let decoder = Decoder::new(LocationPath::new("location").unwrap(), Epoch::default(), 100)
             .in_envelope(Envelope::Debezium);
         let decode = |value: Option<&str>, op: Option<&str>| {
@@ -445,7 +447,7 @@ mod tests {
         assert_eq!(decode(Some(&large(500)), None), Err("too_large"), "the event");
     }
 
-    /// By one schema of Avro, 1: an event whose row has a location.
+    /// With one Avro schema, 1: an event whose row has a location.
     fn by_registry(envelope: Envelope, value: &[u8], op: Option<&str>) -> Result<Body, Undecoded> {
         const EVENT: &str = r#"{"type":"record","name":"E","fields":[
             {"name":"location","type":"string"},{"name":"op","type":"string"},
@@ -463,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_read_by_their_schemas_and_their_rows_are_taken_out_after_that() {
+    fn values_are_decoded_by_schema_before_rows_are_extracted() {
         let event = b"\0\0\0\0\x01\x061,2\x02u\x02\x063,4";
         let json = |envelope, op: Option<&str>| match by_registry(envelope, event, op).unwrap() {
             Body::Index { doc, .. } | Body::Patch { patch: doc, .. } => {
@@ -478,7 +480,7 @@ mod tests {
         assert_eq!(json(Envelope::Debezium, Some("index")), whole, "a tool's record is plain");
         let deleted = b"\0\0\0\0\x01\x061,2\x02d\0";
         assert_eq!(by_registry(Envelope::Debezium, deleted, None).unwrap(), Body::Delete);
-        // JSON only where a header says that it comes from a tool.
+        // JSON only if a header marks a tool's record.
         let plain = br#"{"location":"1,2"}"#;
         assert!(matches!(by_registry(Envelope::Plain, plain, Some("index")), Ok(Body::Index { .. })));
         let refused = by_registry(Envelope::Plain, plain, None).unwrap_err();
@@ -489,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_is_needed_only_where_the_value_matters() {
+    fn schema_is_needed_only_if_the_value_matters() {
         let unknown = b"\0\0\0\0\x02\x061,2";
         for op in [None, Some("index"), Some("patch")] {
             let lacks = by_registry(Envelope::Plain, unknown, op).unwrap_err();
@@ -506,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn line_breaks_between_tokens_become_spaces_and_those_in_strings_stay_escaped() {
+    fn line_breaks_between_tokens_become_spaces() {
         let Body::Index { doc, .. } =
             decode(Some("{\r\n \"location\": \"1,2\",\n\"a\": \"x\\ny\"\n}\n"), None).unwrap()
         else {
@@ -519,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_says_what_a_record_means_and_the_value_where_there_is_none() {
+    fn header_names_the_operation_else_the_value_implies_it() {
         let document = Some(r#"{"location":"1,2"}"#);
         for op in [None, Some("index")] {
             assert!(matches!(decode(document, op).unwrap(), Body::Index { .. }));
@@ -533,7 +535,7 @@ mod tests {
         }
         assert_eq!(reason(NO_VALUE, Some("index")), "no_value");
         assert_eq!(reason(NO_VALUE, Some("patch")), "no_value");
-        for unknown in ["Index", "", "a very long operation that nobody knows"] {
+        for unknown in ["Index", "", "a very long unknown operation name"] {
             let error = decode(document, Some(unknown)).unwrap_err();
             assert_eq!(error.reason(), "bad_op");
             assert!(error.to_string().len() < 100, "{error}");
@@ -541,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_no_object_is_refused_for_documents_and_patches() {
+    fn non_object_value_is_refused_for_documents_and_patches() {
         for op in [None, Some("patch")] {
             for value in ["", " ", "null", "[]", "5", "\"x\"", "hello"] {
                 assert_eq!(reason(Some(value), op), "not_an_object", "{value}");
@@ -553,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_needs_a_location_and_a_patch_must_not_take_it() {
+    fn document_needs_a_location_and_a_patch_must_keep_it() {
         assert_eq!(reason(Some("{}"), None), "no_location");
         assert_eq!(reason(Some(r#"{"location":null}"#), None), "no_location");
         assert_eq!(reason(Some(r#"{"location":"91,0"}"#), None), "bad_location");
@@ -567,14 +569,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_exactly_the_limit_is_taken_and_one_byte_more_is_not() {
+    fn value_at_the_size_limit_is_accepted_and_one_more_is_not() {
         let document = |bytes: usize| format!("{:<bytes$}", r#"{"location":"1,2"}"#);
         assert!(decode(Some(document(1_000)), None).is_ok());
         assert_eq!(decode(Some(document(1_001)), None).unwrap_err().reason(), "too_large");
     }
 
     #[test]
-    fn a_bad_key_and_an_offset_out_of_range_are_bad_records() {
+    fn bad_key_and_offset_out_of_range_are_bad_records() {
         let decoder = Decoder::new(LocationPath::new("location").unwrap(), Epoch::default(), 1_000);
         let record = RawRecord { partition: 0, offset: 0, key: None, value: None, op: None };
         assert_eq!(plain(&decoder, record.clone()).unwrap_err().reason(), "bad_key");
@@ -583,11 +585,11 @@ mod tests {
     }
 
     #[test]
-    fn an_error_tells_the_place_in_the_json_but_nothing_of_the_document() {
+    fn error_names_the_place_in_the_json_but_no_content() {
         let error = decode(Some("{\"location\":\"1,2\",\n\"secret\": hunter2}"), None).unwrap_err();
         assert!(error.to_string().contains("line 2 column"), "{error}");
         assert!(!error.to_string().contains("hunter"), "{error}");
         let error = decode(Some("{}"), None).unwrap_err();
-        assert_eq!(error.to_string(), "the document has no location at \"location\": there is none");
+        assert_eq!(error.to_string(), "the document has no location at \"location\": it is missing");
     }
 }

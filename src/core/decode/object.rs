@@ -1,7 +1,7 @@
-//! A JSON object as its members' own text, in order: what can be rearranged without touching a value.
+//! A JSON object as the raw text of its members, in order: members can be rearranged without touching a value.
 //!
 //! serde_json checks the syntax of everything inside, but nothing is converted: `1.10` and 30-digit numbers stay as
-//! they were written, and so do escapes in keys. Duplicate keys are refused, as Elasticsearch refuses them.
+//! written, and so do escapes in keys. Duplicate keys are refused, as in Elasticsearch.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,17 +13,17 @@ use serde_json::value::RawValue;
 use smallvec::SmallVec;
 use thiserror::Error;
 
-/// So much of a key is shown in an error: enough to find it, not enough to leak a document.
+/// Characters of a key shown in an error: enough to find it, too few to leak a document.
 const SHOWN_KEY_CHARS: usize = 40;
 
-/// With more members than this they are found through a map; with fewer it is faster to look through them.
+/// Larger objects are indexed by a map; for smaller ones a linear search is faster.
 const MAX_LOOKED_THROUGH: usize = 16;
 
-/// An object's members, oldest first, none twice.
+/// An object's members in order, without duplicates.
 #[derive(Debug, Default)]
 pub(super) struct Object<'a> {
     pub(super) members: Members<'a>,
-    /// Where each key is; only if there are more than [`MAX_LOOKED_THROUGH`].
+    /// Index of each key; only above [`MAX_LOOKED_THROUGH`] members.
     places: Option<AHashMap<Cow<'a, str>, usize>>,
 }
 
@@ -33,27 +33,27 @@ pub(super) type Members<'a> = SmallVec<[Member<'a>; 3]>;
 /// One member of an object.
 #[derive(Debug)]
 pub(super) struct Member<'a> {
-    /// The key as a program means it, without escapes.
+    /// The key with escapes resolved.
     pub(super) key: Cow<'a, str>,
-    /// The key as it was written, with its quotes.
+    /// The key as written, with its quotes.
     pub(super) raw_key: &'a str,
-    /// The value as it was written, without white space around it.
+    /// The value as written, without surrounding white space.
     pub(super) value: &'a str,
 }
 
-/// Why a text is not an object that can be worked on.
+/// Why a text is not a usable object.
 #[derive(Debug, Error)]
 pub enum BadObject {
-    /// Elasticsearch would refuse it too. Holds the place of the first wrong byte.
+    /// Elasticsearch refuses it, too. Holds the offset of the first wrong byte.
     #[error("it is not valid UTF-8 at byte {0}")]
     NotUtf8(usize),
-    /// No JSON, or no object.
+    /// Not JSON, or not an object.
     #[error("it is not a valid JSON object: {0}")]
     Json(#[from] serde_json::Error),
-    /// One object has a key twice. Holds the key, cut if it is long.
-    #[error("it has the key {0:?} twice in one object")]
+    /// A duplicate key. Holds the key, truncated.
+    #[error("it has the duplicate key {0:?} in one object")]
     DuplicateKey(String),
-    /// Objects stand in objects more levels deep than this.
+    /// Objects are nested deeper than this.
     #[error("its objects are nested more than {0} levels deep")]
     TooDeep(usize),
 }
@@ -99,7 +99,7 @@ pub(super) fn text(bytes: &[u8]) -> Result<&str, BadObject> {
     std::str::from_utf8(bytes).map_err(|error| BadObject::NotUtf8(error.valid_up_to()))
 }
 
-/// Whether a value that was parsed before is an object; its first byte tells.
+/// Whether an already parsed value is an object; its first byte decides.
 pub(super) fn is_object(value: &str) -> bool {
     value.starts_with('{')
 }
@@ -108,7 +108,7 @@ pub(super) fn is_null(value: &str) -> bool {
     value == "null"
 }
 
-/// A key as an error may show it.
+/// A key as shown in errors.
 pub(super) fn shown(key: &str) -> String {
     match key.char_indices().nth(SHOWN_KEY_CHARS) {
         Some((end, _)) => format!("{}…", &key[..end]),
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_keep_their_text_and_keys_are_compared_without_escapes() {
+    fn members_keep_their_text_and_keys_compare_unescaped() {
         let object = Object::parse(r#" { "caf\u00e9" : 1.10 , "b":[ 1,2 ] } "#).unwrap();
         assert_eq!(object.get("café"), Some("1.10"));
         assert_eq!(object.members[0].raw_key, r#""caf\u00e9""#);
@@ -164,14 +164,14 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_stands_twice_is_refused_even_if_it_is_spelled_differently() {
+    fn duplicate_key_is_refused_in_any_spelling() {
         assert!(
             matches!(Object::parse(r#"{"a":1,"\u0061":2}"#), Err(BadObject::DuplicateKey(key)) if key == "a")
         );
     }
 
     #[test]
-    fn no_error_shows_a_long_key_in_full() {
+    fn errors_never_show_a_long_key_in_full() {
         let key = "ü".repeat(500);
         let error = Object::parse(&format!(r#"{{"{key}":1,"{key}":2}}"#)).unwrap_err();
         assert!(error.to_string().chars().count() < 100, "{error}");

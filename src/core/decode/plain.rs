@@ -2,22 +2,22 @@
 //!
 //! Fast path. Returns `None` for anything unusual (control characters, hence line breaks; escapes in a key; duplicate members;
 //! syntax errors); the caller then falls back to serde_json, which also reports the error. So it may miss a valid document,
-//! but must never accept an invalid one. Reading a record takes a third fewer instructions so (`dev/instructions`): bytes that need a
+//! but must never accept an invalid one. It reads a record in a third fewer instructions (`dev/instructions`): bytes that need a
 //! closer look (control characters, and what is not ASCII) are found in one pass over all, and strings are skipped by the word.
 
 use memchr::memchr2;
 
 use super::object::{BadObject, text};
 
-/// Deeper than this serde_json looks.
+/// Deeper nesting is left to serde_json.
 const MAX_DEPTH: usize = 64;
 
-/// The text of the value at `path` (names with dots between them) in an object. Checks the syntax of all of it.
+/// The text of the value at `path` (names separated by dots) in an object. Checks the syntax of all of it.
 ///
 /// # Errors
-/// If `document` is no UTF-8.
+/// If `document` is not UTF-8.
 pub(super) fn value_at<'a>(document: &'a [u8], path: &str) -> Result<Option<&'a str>, BadObject> {
-    // One pass that a compiler makes vector instructions of; then no string has to be looked at byte by byte.
+    // One vectorizable pass; afterwards no string needs a byte-by-byte check.
     let (mut has_control, mut all) = (false, 0);
     for &byte in document {
         has_control |= byte < b' ';
@@ -32,7 +32,7 @@ pub(super) fn value_at<'a>(document: &'a [u8], path: &str) -> Result<Option<&'a 
     find(document, path.as_bytes()).map(text).transpose()
 }
 
-/// The value at `path` in an object that has no control characters. Checks the syntax of all of it.
+/// The value at `path` in an object without control characters. Checks the syntax of all of it.
 fn find<'a>(document: &'a [u8], path: &[u8]) -> Option<&'a [u8]> {
     let mut scanner = Scanner { text: document, at: 0 };
     let mut found = None;
@@ -42,8 +42,8 @@ fn find<'a>(document: &'a [u8], path: &[u8]) -> Option<&'a [u8]> {
     found.filter(|_| scanner.at == document.len())
 }
 
-/// The texts of latitude and longitude in `{"lat": …, "lon": …}`, if both are numbers and there is nothing else. `object` must
-/// be what [`value_at`] gave, or be checked otherwise.
+/// The texts of latitude and longitude in `{"lat": …, "lon": …}`, if both are numbers and nothing else is there.
+/// `object` must come from [`value_at`] or be checked otherwise.
 pub(super) fn lat_lon(object: &str) -> Option<(&str, &str)> {
     let mut scanner = Scanner { text: object.as_bytes(), at: 0 };
     let (mut lat, mut lon) = (None, None);
@@ -63,12 +63,12 @@ pub(super) fn lat_lon(object: &str) -> Option<(&str, &str)> {
 
 struct Scanner<'a> {
     text: &'a [u8],
-    /// The next byte. Always between two characters: it stops at ASCII alone.
+    /// The next byte. Always on a character boundary: it stops only at ASCII.
     at: usize,
 }
 
 impl<'a> Scanner<'a> {
-    /// An object, each member's value by `member`, which is told the key and how deep it may go.
+    /// An object; `member` parses each value, given the key and the depth left.
     fn object(
         &mut self,
         depth: usize,
@@ -84,7 +84,7 @@ impl<'a> Scanner<'a> {
         })
     }
 
-    /// A key, without its quotes. One with escapes would have to be understood before it can be compared.
+    /// A key, without its quotes. Escapes are unusual: they would have to be resolved for comparison.
     fn key(&mut self) -> Option<&'a [u8]> {
         self.take(b'"')?;
         let rest = &self.text[self.at..];
@@ -93,7 +93,7 @@ impl<'a> Scanner<'a> {
         (after[0] == b'"').then_some(key)
     }
 
-    /// A member on the way to `path`, or aside.
+    /// A member on the `path` or beside it.
     fn member(&mut self, key: &[u8], path: &[u8], depth: usize, found: &mut Option<&'a [u8]>) -> Option<()> {
         let Some(rest) = path.strip_prefix(key) else { return self.value(depth) };
         if rest.is_empty() {
@@ -106,7 +106,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// What the path leads through; anything but an object is unusual.
+    /// A value along the path; anything but an object is unusual.
     fn parent(&mut self, path: &[u8], depth: usize, found: &mut Option<&'a [u8]>) -> Option<()> {
         self.object(depth, |scanner, key, depth| scanner.member(key, path, depth, found))
     }
@@ -127,7 +127,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Items with a comma between each two.
+    /// Items separated by commas.
     fn list(&mut self, open: u8, close: u8, mut item: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         self.take(open)?;
         self.skip_spaces();
@@ -175,7 +175,7 @@ impl<'a> Scanner<'a> {
         if self.peek()? == b'-' {
             self.at += 1;
         }
-        // No digit may follow a zero that comes first.
+        // No digit may follow a leading zero.
         match self.peek()? {
             b'0' => self.at += 1,
             _ => self.digits()?,
@@ -194,7 +194,7 @@ impl<'a> Scanner<'a> {
         Some(())
     }
 
-    /// One at least.
+    /// At least one digit.
     fn digits(&mut self) -> Option<()> {
         let digits = self.text.get(self.at..)?.iter().take_while(|byte| byte.is_ascii_digit()).count();
         self.at += digits;
@@ -207,7 +207,7 @@ impl<'a> Scanner<'a> {
         found.then_some(())
     }
 
-    /// What `skip` goes over.
+    /// The text that `skip` passes.
     fn text_of(&mut self, skip: impl FnOnce(&mut Self) -> Option<()>) -> Option<&'a [u8]> {
         let begin = self.at;
         skip(self)?;
@@ -231,7 +231,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Where a string goes on no more by itself: its quote, or an escape. Most are shorter than what it costs to call `memchr2`.
+/// The end of a string's plain part: its quote, or an escape. Most are shorter than a call of `memchr2` pays for.
 fn end_of_plain(text: &[u8]) -> Option<usize> {
     let mut at = 0;
     while at < 2 * size_of::<u64>()
@@ -251,7 +251,7 @@ const fn every_byte(byte: u8) -> u64 {
     u64::from_le_bytes([byte; 8])
 }
 
-/// The high bit of the lowest byte that is 0, and of no lower one; of higher ones, perhaps too many.
+/// Sets the high bit of the lowest zero byte, and of no lower one; of higher ones, perhaps too many.
 const fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(every_byte(1)) & !word & every_byte(0x80)
 }
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ordinary_document_is_plain() {
+    fn ordinary_document_takes_the_fast_path() {
         for (document, path, value) in [
             (
                 r#"{"a":"b","location":{"lat":1.5,"lon":-2e1},"c":[1,true,null]}"#,
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unusual_is_left_to_others() {
+    fn unusual_documents_are_left_to_serde_json() {
         let deep = format!(r#"{{"location":1,"x":{}{}}}"#, "[".repeat(MAX_DEPTH), "]".repeat(MAX_DEPTH));
         for document in [
             "",
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_utf8_is_refused_wherever_it_is() {
+    fn invalid_utf8_is_refused_anywhere() {
         for document in
             [&b"{\"location\":1,\"a\":\"\xc3\"}"[..], b"{\"location\":\"\xff\"}", b"{\"\x80\":\n0}", b"\xc3"]
         {
@@ -318,8 +318,8 @@ mod tests {
     }
 
     #[test]
-    fn a_string_ends_at_its_first_quote_or_escape() {
-        // One bit away from them, or from their being gone; and what a borrow from a lower byte could take for them.
+    fn string_ends_at_its_first_quote_or_escape() {
+        // One bit away from those bytes; and what a borrow from a lower byte could take for them.
         for filler in [b'a', b'!', b'#', b'[', b']', 0xa2, 0xdc, 0] {
             for len in 0..40 {
                 let mut text = vec![filler; len];
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn latitude_and_longitude_are_plain_numbers_and_nothing_else() {
+    fn lat_lon_takes_two_plain_numbers_and_nothing_else() {
         assert_eq!(lat_lon(r#"{"lat":1,"lon":-2.5}"#), Some(("1", "-2.5")));
         assert_eq!(lat_lon(r#"{ "lon" : 0 , "lat" : 1e1 }"#), Some(("1e1", "0")));
         for other in [
@@ -351,7 +351,7 @@ mod tests {
         }
     }
 
-    /// JSON and what is nearly JSON: pieces of it, in any order, around a location.
+    /// JSON and near-JSON: fragments in any order around a location.
     fn nearly_json() -> impl Strategy<Value = String> {
         let piece = prop_oneof![
             8 => prop::sample::select(vec![
@@ -395,7 +395,7 @@ mod tests {
         )
     }
 
-    /// What is found is what serde_json's way finds, byte for byte.
+    /// The result equals that of serde_json, byte for byte.
     fn agrees_with_serde_json(document: &str) -> Result<(), TestCaseError> {
         for path in ["location", "a.b"] {
             let Some(value) = value_at(document.as_bytes(), path).unwrap() else { continue };

@@ -1,9 +1,8 @@
-//! The forms in which Elasticsearch takes a geo_point, read as it reads them (`GenericPointParser`, `GeoPoint`,
-//! `Geohash`; version 8).
+//! The geo_point formats of Elasticsearch, parsed as it does (`GenericPointParser`, `GeoPoint`, `Geohash`; version 8).
 //!
-//! `{"lat":1,"lon":2}` and `{"type":"Point","coordinates":[2,1]}`; `[2, 1]`; `"1,2"`;
-//! `"POINT (2 1)"`; a geohash. A third coordinate is ignored. Numbers in objects may be strings. Two forms in one
-//! object, and members that Elasticsearch does not know, are refused.
+//! `{"lat":1,"lon":2}` and `{"type":"Point","coordinates":[2,1]}`; `[2, 1]`; `"1,2"`; `"POINT (2 1)"`; a geohash. A
+//! third coordinate is ignored. Numbers in objects may be strings. Two formats in one object, and members unknown to
+//! Elasticsearch, are refused.
 
 use serde_json::value::RawValue;
 use thiserror::Error;
@@ -13,32 +12,32 @@ use super::plain;
 use crate::base::geo::{BadPoint, GeoPoint};
 use crate::core::write::PatchMove;
 
-/// Why a value is no location.
+/// Why a value is not a location.
 #[derive(Debug, Error)]
 pub enum BadForm {
     /// A number, a boolean, an empty array, …
-    #[error("it has none of the forms that a geo_point may have")]
+    #[error("it has no geo_point format")]
     Unknown,
     /// An array of several points.
     #[error("it holds several points, and geofold needs one location per document")]
     Several,
-    /// A part that should be a number is none. Holds what part.
+    /// A coordinate is not a number. Holds its name.
     #[error("its {0} is not a number")]
     NotANumber(&'static str),
-    /// A list of coordinates that is neither two nor three long.
+    /// Neither two nor three coordinates.
     #[error("it has {0} coordinates instead of 2 or 3")]
     Coordinates(usize),
-    /// A GeoJSON object of another type, or a type that is no string.
+    /// A GeoJSON object of another type, or a type that is not a string.
     #[error("its type is not \"Point\"")]
     NotAPoint,
-    /// Text that is no geohash, and nothing else either.
-    #[error("the text is no \"lat,lon\", no \"POINT (lon lat)\" and no geohash of 1 to 12 characters")]
+    /// Text in none of the formats.
+    #[error("the text is neither \"lat,lon\" nor \"POINT (lon lat)\" nor a geohash of 1 to 12 characters")]
     Text,
-    /// Elasticsearch refuses a member that it does not know. Holds its key, cut if it is long.
-    #[error("it has a member {0:?}, which a geo_point may not have")]
+    /// A member unknown to Elasticsearch. Holds its key, truncated.
+    #[error("its member {0:?} is not allowed in a geo_point")]
     UnknownMember(String),
     /// Such as `lat` and `coordinates`.
-    #[error("it mixes several of the forms that a geo_point may have")]
+    #[error("it mixes several geo_point formats")]
     Mixed,
     /// Such as `lat` without `lon`.
     #[error("it is only part of a location")]
@@ -46,7 +45,7 @@ pub enum BadForm {
     /// Out of range.
     #[error(transparent)]
     Range(#[from] BadPoint),
-    /// Not to be read at all.
+    /// Not readable at all.
     #[error(transparent)]
     Json(#[from] BadObject),
 }
@@ -57,7 +56,7 @@ impl From<serde_json::Error> for BadForm {
     }
 }
 
-/// The location that a document's value (the text of any JSON value) stands for.
+/// Parses a location from the text of any JSON value.
 pub(super) fn parse(value: &str) -> Result<GeoPoint, BadForm> {
     match value.as_bytes().first() {
         Some(b'{') => match plain_point(value) {
@@ -70,14 +69,14 @@ pub(super) fn parse(value: &str) -> Result<GeoPoint, BadForm> {
     }
 }
 
-/// Of the form that nearly every location has. Whatever is wrong with it is found and told by [`Parts`].
+/// Fast path for the most common format. [`Parts`] reports errors.
 fn plain_point(value: &str) -> Option<GeoPoint> {
     let (lat, lon) = plain::lat_lon(value)?;
     GeoPoint::new(lat.parse().ok()?, lon.parse().ok()?).ok()
 }
 
-/// What a merge patch's value at the location (anything but null) does. A part that no document could make
-/// a location of is refused.
+/// The effect of a merge patch's value at the location (anything but null). A value that cannot be part of any location
+/// is refused.
 pub(super) fn parse_patch(value: &str) -> Result<PatchMove, BadForm> {
     if !value.starts_with('{') {
         return parse(value).map(PatchMove::To);
@@ -104,7 +103,7 @@ impl Parts {
         Ok(parts)
     }
 
-    /// In a merge patch, null is the absence of a member, not a value.
+    /// In a merge patch, null means the absence of a member, not a value.
     fn of_patch(value: &str) -> Result<Self, BadForm> {
         let mut parts = Self::default();
         for member in Object::parse(value)?.members.into_iter().filter(|member| !is_null(member.value)) {
@@ -138,7 +137,7 @@ impl Parts {
         Ok(())
     }
 
-    /// `None` if there is too little of it.
+    /// `None` if members are missing.
     fn assembled(self) -> Result<Option<GeoPoint>, BadForm> {
         let has_lat_lon = self.lat.is_some() || self.lon.is_some();
         let has_geojson = self.has_type || self.coordinates.is_some();
@@ -152,7 +151,7 @@ impl Parts {
     }
 }
 
-/// Coordinates, or a list of one point: Elasticsearch makes no difference between a value and a list of it.
+/// Coordinates, or a list of one point: Elasticsearch treats a value and a list of it alike.
 fn from_array(value: &str) -> Result<GeoPoint, BadForm> {
     let items: Vec<&RawValue> = serde_json::from_str(value)?;
     let is_number =
@@ -193,7 +192,7 @@ fn from_text(text: &str) -> Result<GeoPoint, BadForm> {
         return from_geohash(text);
     }
     let mut coordinates = numbers(text.split(','))?;
-    // In this form alone latitude comes first.
+    // Only this format puts latitude first.
     if coordinates.len() > 1 {
         coordinates.swap(0, 1);
     }
@@ -204,7 +203,7 @@ fn numbers<'a>(parts: impl Iterator<Item = &'a str>) -> Result<Vec<f64>, BadForm
     parts.map(|part| java_trimmed(part).parse().map_err(|_| BadForm::NotANumber("coordinates"))).collect()
 }
 
-/// A JSON number, or a string that holds one. One that is too large becomes infinite, and is refused as out of range.
+/// A JSON number, or a string with one. One that is too large becomes infinite and is refused as out of range.
 fn number(value: &str, part: &'static str) -> Result<f64, BadForm> {
     let not_a_number = || BadForm::NotANumber(part);
     if !value.starts_with('"') {
@@ -214,12 +213,12 @@ fn number(value: &str, part: &'static str) -> Result<f64, BadForm> {
     java_trimmed(&text).parse().map_err(|_| not_a_number())
 }
 
-/// Java's idea of white space: everything up to the space, and nothing beyond ASCII.
+/// Java's white space: everything up to U+0020, and nothing beyond ASCII.
 fn java_trimmed(text: &str) -> &str {
     text.trim_matches(|c| c <= ' ')
 }
 
-/// The corner of the geohash's cell with the lowest latitude and longitude: what Elasticsearch indexes for it.
+/// The lowest corner (latitude and longitude) of the geohash's cell: what Elasticsearch indexes.
 fn from_geohash(text: &str) -> Result<GeoPoint, BadForm> {
     const ALPHABET: &[u8] = b"0123456789bcdefghjkmnpqrstuvwxyz";
     if text.is_empty() || text.len() > 12 {
@@ -247,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_that_elasticsearch_takes_gives_the_same_point() {
+    fn all_elasticsearch_formats_give_the_same_point() {
         for value in [
             r#"{"lat":52.5,"lon":13.4}"#,
             r#"{"lon":"13.4","lat":" 52.5 "}"#,
@@ -270,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_geohash_stands_for_the_lowest_corner_of_its_cell() {
+    fn geohash_stands_for_the_lowest_corner_of_its_cell() {
         for (text, lat, lon) in [
             ("0", -90.0, -180.0),
             ("s", 0.0, 0.0),
@@ -286,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_elasticsearch_refuses_or_could_take_for_several_points_is_refused() {
+    fn refused_or_ambiguous_formats_are_refused() {
         for value in [
             "5",
             "true",
@@ -311,7 +310,7 @@ mod tests {
             r#"{"type":"Polygon","coordinates":[1,2]}"#,
             r#"{"type":"Point","coordinates":[[1,2]]}"#,
             r#"{"coordinates":[1,2]}"#,
-            // Elasticsearch 8.19 takes a geohash as text alone.
+            // Elasticsearch 8.19 accepts a geohash as text only.
             r#"{"geohash":"s"}"#,
             r#""""#,
             r#""1,""#,
@@ -328,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_out_of_range_and_numbers_that_are_none_are_refused_in_every_form() {
+    fn out_of_range_and_non_numbers_are_refused_in_every_format() {
         for value in [
             r#"{"lat":90.1,"lon":0}"#,
             r#"{"lat":0,"lon":-180.1}"#,
@@ -346,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_tells_where_to_only_if_it_sets_a_whole_location() {
+    fn patch_moves_only_if_it_sets_a_whole_location() {
         let to = |lat, lon| PatchMove::To(GeoPoint::new(lat, lon).unwrap());
         for (value, moves) in [
             (r#""1,2""#, to(1.0, 2.0)),

@@ -1,4 +1,4 @@
-//! How records are written: the forms of keys and values that a configuration may name.
+//! Configurable formats of keys and values.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,41 +6,41 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// What a record's value is, if it has no header `geofold-op`.
+/// The content of a record's value without the header `geofold-op`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Envelope {
     /// The document.
     Plain,
-    /// A change event of Debezium.
+    /// A Debezium change event.
     Debezium,
 }
 
-/// How a record's value is written, if it has no header `geofold-op`.
+/// The encoding of a record's value without the header `geofold-op`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// JSON, as it is.
+    /// Plain JSON.
     Json,
-    /// Avro, JSON Schema or Protobuf in Confluent's wire format; which of them, the registry says.
+    /// Avro, JSON Schema or Protobuf in Confluent's wire format, as registered.
     Registry,
 }
 
-/// How a record's key holds the document's id.
+/// Where a record's key holds the document's id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum KeyForm {
-    /// `text`: it is the id.
+    /// `text`: the key is the id.
     Text,
-    /// `json:FIELD`: a JSON object has it in this field.
+    /// `json:FIELD`: this field of a JSON object.
     Json(String),
-    /// `registry` or `registry:FIELD`: in Confluent's wire format, a value by itself, or an object with this field.
+    /// `registry` or `registry:FIELD`: in Confluent's wire format, a primitive, or this field of a record.
     Registry(Option<String>),
 }
 
-/// Why a text names no form of a key.
+/// Why a text is not a key format.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{0:?} is no form of a key: write \"text\", \"json:FIELD\", \"registry\" or \"registry:FIELD\"")]
+#[error("{0:?} is not a key format: write \"text\", \"json:FIELD\", \"registry\" or \"registry:FIELD\"")]
 pub struct BadKeyForm(String);
 
 impl FromStr for KeyForm {
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_form_of_a_key_is_written_as_it_was_read() {
+    fn key_form_is_written_as_parsed() {
         for (text, form) in [
             ("text", KeyForm::Text),
             ("json:id", KeyForm::Json("id".to_owned())),

@@ -1,4 +1,4 @@
-//! One entry's decision: from its placement, and the copies where content needs them, to what shall be done.
+//! The decision about one entry, from its placement and, where the content needs them, the stored copies.
 
 use bytes::Bytes;
 
@@ -16,10 +16,10 @@ use crate::core::counting::version::History;
 use crate::core::placement::{Known, Placement};
 use crate::core::write::{Base, Content, Fold, Target};
 
-/// How often no copy must be found, while the placement does not change, before there is none (step 4). A look is not one
-/// moment: it misses a copy that moves from a geoshard not yet read to one read already. Under one placement another worker
-/// can complete two moves, that of a batch it had under way and that which it resumes; and the placement may change during
-/// the last look. This is enough for two other workers, with one to spare for a late request.
+/// Number of reads that must find no copy, with an unchanged placement, before the document counts as missing (step 4).
+/// A read is not atomic: it misses a copy that moves from a geoshard not yet read to one already read. Under one
+/// placement another worker can complete two moves, that of a batch in flight and the one it resumes; and the placement
+/// may change during the last read. Six covers two other workers, with one read to spare for a late request.
 const LOOKS: u8 = 6;
 
 /// A patch of a document that is not there: none of its fold is any better by itself.
@@ -28,15 +28,15 @@ const MISSING_DOCUMENT: &str = "missing_document";
 /// How an entry relates to what is recorded of its document (protocol, step 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Relation {
-    /// Recorded further on, and the fold may still get there.
+    /// Recorded at a higher position that the fold may still reach.
     Behind(Position),
-    /// Recorded further on, by a record that will not come any more: finish what it decided.
+    /// Recorded by a later record that never comes: finish its decision.
     FinishRecorded,
-    /// This very entry was decided before: resume, decide nothing.
+    /// This entry was decided before: resume, decide nothing.
     Resume,
-    /// Recorded by a record of another partition, in the same epoch: positions of the two have no order.
+    /// Recorded by a record of another partition in the same epoch: the two positions have no order.
     OtherPartition(i32),
-    /// To be decided.
+    /// Not decided yet.
     Decide,
 }
 
@@ -57,12 +57,12 @@ pub(super) fn relate(partition: Option<i32>, entry: &Entry, known: Option<&Known
     } else if entry.carry.finish_recorded {
         Relation::FinishRecorded
     } else {
-        // Not stale: calling it done would lose patches. The record at `recorded` exists, and will be folded in.
+        // Not stale: calling it done would lose patches. The record at `recorded` exists and will be folded in.
         Relation::Behind(recorded)
     }
 }
 
-/// The geoshards whose copies must be read before the entry can be decided (protocol, step 4). Empty if none.
+/// The geoshards whose copies the decision needs (protocol, step 4); may be empty.
 pub(super) fn copies_needed(desk: &MoverState, entry: &Entry, known: Option<&Known>) -> Vec<ShardId> {
     let Some(known) = known else { return Vec::new() };
     let rules = &desk.rules;
@@ -72,7 +72,7 @@ pub(super) fn copies_needed(desk: &MoverState, entry: &Entry, known: Option<&Kno
         Content::Touch => true,
         Content::Index { .. } | Content::Delete | Content::Refeed => false,
     };
-    // What was decided at the refeed's position or later knows what the source said; no copy is as new otherwise.
+    // A decision at the refeed's position or later used the source's answer; otherwise no copy is as new.
     let content_needs_copy =
         content_needs_copy || refed_at(rules, &entry.fold).is_some_and(|refed_at| placement.pos >= refed_at);
     let needs_copy = match relate(desk.partition, entry, Some(known)) {
@@ -86,15 +86,16 @@ pub(super) fn copies_needed(desk: &MoverState, entry: &Entry, known: Option<&Kno
     placement.shard.iter().chain(known.unswept()).cloned().collect()
 }
 
-/// Whether, at an equal position, another geoshard is recorded than the fold's whole document belongs to: see
-/// [`Decision::corrected_target`], which then asks whether the recorded decision was carried out.
+/// Whether, at an equal position, the placement names another geoshard than the fold's whole document belongs to: see
+/// [`Decision::corrected_target`], which then checks whether the recorded decision was carried out.
 fn is_decided_otherwise(rules: &Rules, entry: &Entry, placement: &Placement) -> bool {
     let Content::Index { at, .. } = entry.fold.content else { return false };
     let differs = |shard: &ShardId| rules.agreed(at).is_some_and(|agreed| agreed != *shard);
     !rules.announce_all && placement.shard.as_ref().is_some_and(differs)
 }
 
-/// The refeed that the fold's content rests on; or the delete, if patches came after it and what is missing is fetched.
+/// The position of the refeed that the content rests on; or of the delete, if patches follow it and missing documents
+/// are fetched.
 fn refed_at(rules: &Rules, fold: &Fold) -> Option<Position> {
     let rests_on_it = match &fold.content {
         Content::Refeed | Content::Patch { over: Base::Refed, .. } => true,
@@ -104,13 +105,13 @@ fn refed_at(rules: &Rules, fold: &Fold) -> Option<Position> {
     fold.whole_at.filter(|_| rests_on_it)
 }
 
-/// The newest copy of a document among the geoshards that were read.
+/// The newest copy among the geoshards read.
 #[derive(Debug, Clone)]
 pub(super) struct Copy {
     pub shard: ShardId,
     pub version: Position,
     pub source: Bytes,
-    /// It is the one that the placement carries, and may not be in its geoshard yet.
+    /// Taken from the placement's `fetched`; it may not be in its geoshard yet.
     pub is_recorded: bool,
 }
 
@@ -124,50 +125,51 @@ impl Copy {
         }
     }
 
-    /// The one that the placement carries, if it carries one.
+    /// The placement's `fetched`, if any.
     fn recorded(placement: &Placement) -> Option<Self> {
         let (source, shard) = (placement.fetched.clone()?, placement.shard.clone()?);
         Some(Self { shard, version: placement.pos, source, is_recorded: true })
     }
 }
 
-/// What to do with an entry.
+/// The plan for an entry.
 #[derive(Debug)]
 pub(super) enum Plan {
     /// Nothing more in this batch.
     Settle(Outcome),
-    /// A dead letter, and nothing that concerns the placement: it is another partition's.
+    /// A dead letter that leaves the placement alone: it is another partition's.
     Reject(Refusal),
-    /// The newest copy found is older than it should be: write it again as it is. Elasticsearch refuses that where a newer one is.
+    /// The newest copy found is older than expected: rewrite it unchanged. Elasticsearch refuses that if a newer one
+    /// exists.
     Confirm { copy: Copy, carry: RetryState },
     /// One document write and nothing else.
     InPlace { known: Known, task: Task },
     /// Write ahead, then carry out.
     WriteAhead { guard: WriteCondition, placement: Placement, task: Task },
-    /// The decision is recorded already: carry it out.
+    /// The decision is recorded: carry it out.
     CarryOut { known: Known, task: Task },
 }
 
 impl Plan {
-    /// Whether the copy that was found is not believed.
+    /// Whether the copy found is distrusted.
     pub(super) fn is_doubt(&self) -> bool {
         matches!(self, Self::Confirm { .. } | Self::Settle(Outcome::Again { reason: OLDER_COPY, .. }))
     }
 }
 
-/// What is left to do once the placement says where the document belongs.
+/// The work left once the placement names the target.
 #[derive(Debug, Clone)]
 pub(super) struct Task {
     /// The document to write into the placement's shard at the fold's position; `None` if there is nothing to write.
     pub write: Option<Bytes>,
     /// The version at which copies in leftovers are deleted.
     pub sweep_at: Position,
-    /// The outcome when all went well.
+    /// The outcome on success.
     pub then: Outcome,
 }
 
-/// The history of a placement that is written at `pos`, after that of `known`; what the document contributes from there on
-/// is asked only if anything is counted. Otherwise a history stays as it was found.
+/// The history of a placement written at `pos`, following that of `known`. The document's facets are computed only if
+/// anything is counted; otherwise the history stays unchanged.
 pub(super) fn history(
     desk: &MoverState,
     known: Option<&Known>,
@@ -181,14 +183,14 @@ pub(super) fn history(
     }
 }
 
-/// The history of a placement that is set back: what is refused at `pos` changes no facets. So whoever has that record in a
-/// fold that is in place records the same (docs/tally.md, "Refused documents").
+/// The history of a placement that is set back: a write refused at `pos` changes no facets. So an owner with that
+/// record in an in-place fold records the same (docs/tally.md, "Refused documents").
 pub(super) fn refused_history(desk: &MoverState, known: &Known, pos: Position) -> History {
     let before = known.placement.versions.below(pos).cloned().unwrap_or_default();
     history(desk, Some(known), pos, |_| before)
 }
 
-/// A placement that is decided by this entry: at its position, and naming the partition of its records.
+/// The placement decided by this entry: at its position, naming its partition.
 pub(super) fn new_placement(
     desk: &MoverState,
     entry: &Entry,
@@ -198,7 +200,7 @@ pub(super) fn new_placement(
     Placement::new(entry.fold.last, shard, may_hold).by_partition(desk.partition)
 }
 
-/// Decides one entry. `fresh`: the placement was read in this batch, not taken from the cache. `copy`: the newest copy among
+/// Decides one entry. `fresh`: the placement was read in this batch, not cached. `copy`: the newest copy among
 /// [`copies_needed`].
 pub(super) fn decide(
     desk: &MoverState,
@@ -242,7 +244,7 @@ fn in_two_partitions(ours: Option<i32>, theirs: i32) -> Refusal {
     }
 }
 
-/// The document that the entry wants, as far as the copy tells.
+/// The document that the entry yields, given the copy.
 enum Wanted {
     /// Write this.
     Document(Bytes, Made),
@@ -250,26 +252,26 @@ enum Wanted {
     Written(Copy),
     /// No document.
     Gone(Outcome),
-    /// Nothing can be decided now.
+    /// Cannot be decided now.
     Settle(Outcome),
 }
 
-/// What a document is made of.
+/// The origin of a document's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Made {
-    /// Of records and stored copies: whoever has the same record makes the same.
+    /// Records and stored copies: every worker with the same record makes the same document.
     Logged,
-    /// Over a document that the placement carries.
+    /// The placement's `fetched`.
     Recorded,
-    /// Of what the source of truth said, which may say something else to the next who asks.
+    /// The source's answer, which may differ at the next request.
     Fetched,
 }
 
-/// Whether the source of truth may be asked, and its answer be used.
+/// Whether the source may be asked and its answer used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     MayBeAsked,
-    /// What was decided at the entry's position stands: a document from elsewhere would not belong where that says.
+    /// The decision at the entry's position stands: a document from elsewhere would contradict it.
     IsNotAsked,
 }
 
@@ -281,11 +283,12 @@ struct Decision<'a> {
 }
 
 impl Decision<'_> {
-    /// Step 4: a base that is older than it should be is from a node that does not know it is cut off, or the newer one is lost. It is
-    /// looked for once more, elsewhere, and then only what Elasticsearch takes again is the newest. `None`: it is believed.
+    /// Step 4: a base older than expected comes from a node that is cut off, or the newer one is lost. It is read again
+    /// from another node; after that only a copy that Elasticsearch accepts again is the newest. `None`: the copy is
+    /// trusted.
     fn doubt(&self, known: &Known, copy: &Copy) -> Option<Plan> {
         let Known { placement, stamp, at_least, .. } = known;
-        // Whoever recorded `pos` has done its record before another one of the document is begun, unless it was refused.
+        // The owner that recorded `pos` finished its record before the document's next one, unless it was refused.
         let doubted = self.entry.carry.doubt.as_ref();
         let is_done = placement.pos < self.entry.fold.first && !placement.refused;
         let recorded = if is_done { placement.pos } else { Position::NONE };
@@ -300,14 +303,14 @@ impl Decision<'_> {
         let looks = doubted.map_or(0, |before| before.looks).saturating_add(1);
         let doubt = Some(Doubt { at: *stamp, looks, at_least, newest: newest.cloned() });
         let carry = RetryState { doubt, ..self.entry.carry.clone() };
-        // One that is older than what was confirmed needs no question.
+        // Older than a confirmed copy: certainly outdated.
         if before.is_none() || newest.is_some_and(|(_, version)| copy.version < *version) {
             return Some(Plan::Settle(again_outcome(OLDER_COPY, carry)));
         }
         Some(Plan::Confirm { copy: copy.clone(), carry })
     }
 
-    /// Steps 2 and 3: no decision about this position is recorded.
+    /// Steps 2 and 3: no decision is recorded at this position.
     fn anew(&self, known: Option<Known>, copy: Option<Copy>) -> Plan {
         let fold = &self.entry.fold;
         let placed_in = known.as_ref().and_then(|known| known.placement.shard.clone());
@@ -325,11 +328,11 @@ impl Decision<'_> {
                 return Plan::Settle(separated(refusal, known.as_ref()));
             }
             Wanted::Gone(outcome) => (None, None, outcome, None),
-            // Whoever wrote it in place decided for this shard; nothing is decided again, perhaps under another map.
+            // The owner that wrote it in place decided for this shard; deciding again might use another map.
             Wanted::Written(written) => {
-                // Unless it was in place, a cached placement may be out of date: somebody moved the document away and back,
-                // and the leftovers of that are swept by nobody if the entry is called done.
-                // Nor are facets known that somebody with other fold boundaries may yet record (docs/tally.md, "In place").
+                // Unless the entry is in place, a cached placement may be outdated: a zombie moved the document away
+                // and back, and calling the entry done would leave those leftovers unswept forever. Nor are the facets
+                // known that an owner with other fold boundaries may still record (docs/tally.md, "In place").
                 let is_done = known.as_ref().is_some_and(|known| {
                     self.rules.tally.is_none() && self.is_in_place(known, &written.shard)
                         || sabotage::is(Sabotage::WrittenIsDone) && known.placement.leftovers.is_empty()
@@ -388,32 +391,32 @@ impl Decision<'_> {
         }
     }
 
-    /// No more is written ahead before a commit lets the history be cut. ⚠ Only if the entry came after all that is recorded:
-    /// then a commit up to the entry itself is enough, and nothing but the commit is waited for. An entry that an earlier
-    /// owner had folded further, or less, would wait for itself.
+    /// A full history blocks write-aheads until a commit lets it be cut. ⚠ Only if the entry is above everything
+    /// recorded: then a commit up to the entry is enough, and only the commit is awaited. An entry that an earlier
+    /// owner folded differently would wait for itself.
     fn is_full(&self, placement: &Placement) -> bool {
         self.rules.tally.is_some()
             && placement.pos < self.entry.fold.first
             && placement.versions.count_from(self.desk.committed) >= self.desk.max_versions
     }
 
-    /// The history of a placement that this entry writes.
+    /// The history of the placement written by this entry.
     fn history(&self, known: Option<&Known>, facets: impl FnOnce(&FacetRules) -> Facets) -> History {
         history(self.desk, known, self.entry.fold.last, facets)
     }
 
-    /// What the document contributes in `target`.
+    /// The document's facets in `target`.
     fn facets(&self, rules: &FacetRules, document: &[u8], target: &ShardId) -> Facets {
         let Fold { steps, targets, .. } = &*self.entry.fold;
         match (steps, targets.as_slice()) {
-            // Found when the record was read, under a map that says the same.
+            // Computed when the record was read, under a map with the same result.
             (Steps::All(facets), [Target::Shard(shard)]) if shard == target => facets.clone(),
             _ => rules.facets(document, target),
         }
     }
 
-    /// In place as far as facets go: each record of the fold leaves them as they are recorded, so that whoever records one of
-    /// them yet, with other fold boundaries, changes nothing in the counts.
+    /// In place as far as facets go: no record of the fold changes the recorded ones, so an owner that records one of
+    /// them under other fold boundaries changes no count.
     fn keeps(&self, placement: &Placement, facets: &Facets, copy: Option<&Copy>) -> bool {
         let Fold { steps, first, last, content, .. } = &*self.entry.fold;
         let recorded = placement.facets();
@@ -421,12 +424,12 @@ impl Decision<'_> {
         if sabotage::is(Sabotage::InPlaceDespiteFacets) {
             return are_kept(facets);
         }
-        // A copy that has records of the fold already says nothing of what they did.
+        // A copy that already includes records of the fold does not show their individual effects.
         let is_base = copy.is_none_or(|copy| copy.version < *first);
         let kept_by_each = match steps {
             Steps::Untouched => true,
             Steps::All(step) => are_kept(step),
-            // One patch over what was read: what it did is what came of it.
+            // One patch over the copy read: its effect is the result.
             Steps::Unclear => first == last && matches!(content, Content::Patch { over: Base::Stored, .. }),
         };
         is_base && kept_by_each && are_kept(facets)
@@ -440,7 +443,7 @@ impl Decision<'_> {
         Plan::InPlace { known, task: Task { write: Some(document), sweep_at: position, then } }
     }
 
-    /// Step 1, equal position: carry out what is recorded, decide nothing (a map may have changed since).
+    /// Step 1, equal position: carry out the recorded decision (the map may have changed since).
     fn resume(&self, known: Known, copy: Option<Copy>) -> Plan {
         let sweep_at = self.entry.fold.last;
         if known.placement.refused {
@@ -453,7 +456,8 @@ impl Decision<'_> {
             };
             return Plan::CarryOut { known, task: Task { write: None, sweep_at, then } };
         };
-        // A touch that came after a delete and met nothing was placed with what was fetched for it; here both are one fold.
+        // A touch that followed a delete and found nothing was placed with its fetched document; here both are one
+        // fold.
         if self.entry.fold.content == Content::Delete {
             let write = copy.filter(|copy| copy.is_recorded).map(|copy| copy.source);
             let then = Outcome::Done(Done::AlreadyApplied);
@@ -478,7 +482,7 @@ impl Decision<'_> {
                 let then = Outcome::Done(Done::Indexed { moved });
                 Plan::CarryOut { known, task: Task { write: Some(document), sweep_at, then } }
             }
-            // Recorded with a shard, but there is no document to put there: say so, then sweep what may be left.
+            // Recorded with a shard, but there is no document: record that, then sweep.
             Ok(Wanted::Gone(then)) => {
                 let may_hold: Vec<ShardId> = known.placement.may_hold().cloned().collect();
                 let versions = self.history(Some(&known), |_| Facets::default());
@@ -533,14 +537,14 @@ impl Decision<'_> {
         }
     }
 
-    /// Step 1, equal position, refused there for good: the last good copy stays, the others go.
+    /// Step 1, equal position, permanently refused there: the last good copy stays, the others are deleted.
     fn resume_refused(&self, known: Known, copy: Option<Copy>) -> Plan {
         if copy.is_none() && !self.is_surely_missing(Some(&known)) {
             return Plan::Settle(self.look_again(Some(&known)));
         }
         let refusal = self.entry.carry.refusal.clone().unwrap_or_else(|| Refusal {
             reason: "refused_by_elasticsearch",
-            detail: "an earlier attempt at this position was refused for good; its own dead letter says why"
+            detail: "an earlier attempt at this position was permanently refused; its dead letter says why"
                 .to_owned(),
         });
         match copy {
@@ -551,13 +555,13 @@ impl Decision<'_> {
         }
     }
 
-    /// The entry makes no document. Where an earlier attempt has recorded a way for it, somebody may be half-way.
+    /// The entry yields no document. If an earlier attempt recorded a target, another owner may be half-way.
     fn refuse(&self, known: Option<Known>, copy: Option<Copy>, refusal: Refusal) -> Plan {
         if self.may_be_separated(known.as_ref()) {
             return Plan::Settle(separated(refusal, known.as_ref()));
         }
         match known {
-            // Where something is counted, its position is recorded in any case (docs/tally.md, "Refused documents").
+            // With counting, its position is recorded in any case (docs/tally.md, "Refused documents").
             Some(known) if !known.unswept().is_empty() || self.records_refusals() => {
                 self.set_back(known, copy, refusal)
             }
@@ -573,8 +577,8 @@ impl Decision<'_> {
         self.rules.tally.is_some() && !sabotage::is(Sabotage::RefusedInPlaceIsNotRecorded)
     }
 
-    /// Records that the document stays where its last good copy is. If there is none, nothing is changed, and nothing
-    /// swept: a copy may be on its way from somebody at a lower position, into any geoshard that is named.
+    /// Records that the document stays where its last good copy is. Without one, nothing is changed or swept: a writer
+    /// at a lower position may still write a copy into any named geoshard.
     fn set_back(&self, known: Known, copy: Option<Copy>, refusal: Refusal) -> Plan {
         let Some(copy) = copy else { return Plan::Settle(Outcome::DeadLetter(refusal)) };
         let may_hold: Vec<ShardId> = known.unswept().iter().chain(&known.placement.shard).cloned().collect();
@@ -589,16 +593,16 @@ impl Decision<'_> {
         }
     }
 
-    /// Lifts the last good copy to the entry's position, unchanged: below it, a zombie that once moved the document
-    /// elsewhere could still delete it, after the copy that it had moved to was swept.
+    /// Raises the last good copy to the entry's position, unchanged: below it, a zombie that once moved the document
+    /// elsewhere could delete it after the moved copy was swept.
     fn keep(&self, copy: Copy, refusal: Refusal) -> Task {
         let position = self.entry.fold.last;
         let write = (copy.version < position || copy.is_recorded).then_some(copy.source);
         Task { write, sweep_at: position, then: Outcome::DeadLetter(refusal) }
     }
 
-    /// Step 1, recorded further on by a record that never came (compacted away, or lost): finish what it decided.
-    /// The document is written at the fold's own position, so that the lost record's true content would still win.
+    /// Step 1, recorded by a later record that never came (compacted or lost): finishes its decision. The document is
+    /// written at the fold's own position, so that the lost record's true content would still win.
     fn finish_recorded(&self, known: Known, copy: Option<Copy>) -> Plan {
         let recorded = known.placement.pos;
         let finish = |known, write: Option<Bytes>, then| Plan::CarryOut {
@@ -611,7 +615,7 @@ impl Decision<'_> {
             && copy.shard != shard
             && (self.entry.fold.last..recorded).contains(&copy.version)
         {
-            // The fold was written before the lost record moved the document on: the copy goes along as it is.
+            // The fold was applied before the lost record moved the document: the copy moves unchanged.
             let source = copy.source.clone();
             return finish(known, Some(source), Outcome::Done(Done::Indexed { moved: true }));
         }
@@ -630,7 +634,7 @@ impl Decision<'_> {
         }
     }
 
-    /// The document that shall be in the index after this entry.
+    /// The document's content after this entry.
     fn wanted(
         &self,
         known: Option<&Known>,
@@ -642,7 +646,7 @@ impl Decision<'_> {
         match &fold.content {
             Content::Index { doc, .. } => return Ok(Wanted::Document(doc.clone(), Made::Logged)),
             Content::Delete => return Ok(Wanted::Gone(Outcome::Done(Done::Deleted))),
-            // The delete that came before the patch stands, whatever becomes of the patch.
+            // The delete before the patch stands even if the patch fails.
             Content::Patch { over: Base::Nothing, .. } if self.rules.on_missing != OnMissing::Refeed => {
                 return self.made_of_nothing(source);
             }
@@ -667,9 +671,9 @@ impl Decision<'_> {
         }
         let since = refed_at.map(|refed_at| known.filter(|known| known.placement.pos >= refed_at));
         match since {
-            // Nobody has decided since the refeed.
+            // No decision since the refeed.
             Some(None) => return self.refed(source),
-            // Who did was told that the document is gone.
+            // The earlier decision was made from the answer "gone".
             Some(Some(known)) if known.placement.shard.is_none() => {
                 return match fold.content {
                     Content::Refeed => Ok(Wanted::Gone(Outcome::Done(Done::Deleted))),
@@ -688,8 +692,8 @@ impl Decision<'_> {
             return self.refed(source);
         }
         Ok(match self.made_of_nothing(source)? {
-            // The placement stays as it is: no record has deleted the document, and a copy that is on its way goes by it.
-            // Unless the source of truth says so: somebody who was told otherwise must not place it by what is recorded.
+            // The placement stays: no record has deleted the document, and a copy in flight relies on it. Unless the
+            // source says "gone": an owner with another answer must not place the document by the recorded one.
             Wanted::Gone(outcome)
                 if self.rules.on_missing != OnMissing::Refeed
                     && !sabotage::is(Sabotage::MissingIsDeleted)
@@ -701,7 +705,8 @@ impl Decision<'_> {
         })
     }
 
-    /// No copy was found. There is none if none was found so often before, while the placement did not change (step 4).
+    /// No copy was found. The document is missing if that repeats [`LOOKS`] times while the placement is unchanged
+    /// (step 4).
     fn is_surely_missing(&self, known: Option<&Known>) -> bool {
         let looks = if sabotage::is(Sabotage::SecondLookIsBelieved) { 2 } else { LOOKS };
         let is_sure = match known {
@@ -711,26 +716,26 @@ impl Decision<'_> {
         self.fresh && is_sure
     }
 
-    /// This look, in which nothing was found, and those before it.
+    /// This read, which found nothing, and those before it.
     fn looks_at(&self, known: &Known) -> NothingFound {
         let before = self.entry.carry.nothing_found.filter(|before| before.at == known.stamp);
         NothingFound { at: known.stamp, looks: before.map_or(0, |before| before.looks).saturating_add(1) }
     }
 
-    /// Back to step 1, with a fresh read of the placement.
+    /// Back to step 1 with a fresh read of the placement.
     fn look_again(&self, known: Option<&Known>) -> Outcome {
         let nothing_found = known.map(|known| self.looks_at(known));
         again_outcome("nothing_found", RetryState { nothing_found, ..self.entry.carry.clone() })
     }
 
-    /// Step 2: only records after the recorded position decide; older ones were decided by whoever recorded it.
+    /// Step 2: only records after the recorded position decide; the recording owner decided the older ones.
     fn target(&self, known: Option<&Known>, document: &[u8], made: Made) -> Result<ShardId, Refusal> {
         let fold = &self.entry.fold;
-        // Whoever decided before decided about another document.
+        // The earlier decision was about another document.
         if made != Made::Fetched
             && let Some(known) = known
             && let Some(stays) = &known.placement.shard
-            // A placement that was set back says where the last good copy is, not where a record has put the document.
+            // A placement that was set back names the last good copy, not the target of a record.
             && (!known.placement.refused || sabotage::is(Sabotage::RefusedStays))
             && fold.located_at.max(fold.touched_at) <= Some(known.placement.pos)
             && !sabotage::is(Sabotage::OldRecordsDecide)
@@ -744,7 +749,7 @@ impl Decision<'_> {
         }
     }
 
-    /// Step 3: the one case in which nothing needs to be written ahead.
+    /// Step 3: the one case without write-ahead.
     fn is_in_place(&self, known: &Known, target: &ShardId) -> bool {
         let placement = &known.placement;
         !self.rules.announce_all
@@ -752,28 +757,28 @@ impl Decision<'_> {
             && (self.rules.other_map.is_none() || self.entry.fold.first >= self.desk.both_maps_since)
             // The write-ahead will fail, and the placement be read again.
             && !known.outdated
-            // Otherwise a record in another partition would not be noticed.
+            // Otherwise a record in another partition would go unnoticed.
             && (self.desk.partition.is_none()
                 || placement.partition_in(self.entry.fold.last.epoch()) == self.desk.partition)
             && placement.leftovers.is_empty()
             && placement.fetched.is_none()
-            // There may be no copy: whoever is refused next must say so again.
+            // There may be no copy: the next refusal must be recorded again.
             && !placement.refused
             && placement.shard.as_ref() == Some(target)
-            // The owner of the record that the placement was written for may yet be refused, and set the placement back.
+            // The owner of the record that wrote the placement may yet be refused, and set the placement back.
             && (placement.pos < self.entry.fold.first
                 || sabotage::is(Sabotage::InPlaceOverItsOwnRecord)
                 || sabotage::is(Sabotage::InPlaceHasNoEdges))
-            // A fold A→B→A must write: a zombie still at its B step would move the document away from under it.
+            // A fold A→B→A must write ahead: a zombie still at B would move the document away.
             && (self.entry.fold.targets.iter().all(|step| matches!(step, Target::Shard(shard) if shard == target))
                 || sabotage::is(Sabotage::InPlaceDespiteTargets))
     }
 
-    /// The fold's content over a stored document. Only folds that want a document ask.
+    /// The fold's content over a stored document. Called only for folds that yield a document.
     fn applied_to(&self, stored: Option<&[u8]>) -> Result<Bytes, Refusal> {
         let content = &self.entry.fold.content;
         let applied = match content {
-            // What the source has after the delete is patched.
+            // The patch applies to the source's document after the delete.
             Content::Patch { over: Base::Nothing, patches } if self.rules.on_missing == OnMissing::Refeed => {
                 Content::Patch { over: Base::Refed, patches: patches.clone() }.apply_to(stored)
             }
@@ -788,7 +793,7 @@ impl Decision<'_> {
         }
     }
 
-    /// What patches or touches of a document that is not there leave (protocol, "on_missing").
+    /// The result of patches or touches of a missing document (protocol, "on_missing").
     fn made_of_nothing(&self, source: Source) -> Result<Wanted, Refusal> {
         match self.rules.on_missing {
             OnMissing::Refeed => self.refed(source),
@@ -810,7 +815,7 @@ impl Decision<'_> {
         }
     }
 
-    /// What the source of truth makes of it (protocol, "Refeed"): its document, with what came after the refeed over that.
+    /// The content of a refeed (protocol, "Refeed"): the source's document with later changes applied.
     fn refed(&self, source: Source) -> Result<Wanted, Refusal> {
         if source == Source::IsNotAsked {
             return Ok(Wanted::Settle(Outcome::DeadLetter(Refusal {
@@ -837,7 +842,7 @@ impl Decision<'_> {
             (SourceAnswer::Gone, _) => Ok(Wanted::Gone(self.missing_outcome())),
         };
         match (wanted, content) {
-            // The delete that came before the patch stands.
+            // The delete before the patch stands.
             (Err(refusal), Content::Patch { over: Base::Nothing, .. }) => {
                 Ok(Wanted::Gone(Outcome::DeadLetter(refusal)))
             }
@@ -846,11 +851,11 @@ impl Decision<'_> {
     }
 
     fn missing_outcome(&self) -> Outcome {
-        // No write is lost: whoever asked for the document to be placed did not know that it is gone.
+        // No write is lost: the producer of the touch did not know that the document is gone.
         if self.entry.fold.content == Content::Touch {
             return Outcome::Done(Done::NothingToPlace);
         }
-        // The source of truth says so too: then it is no write that is lost.
+        // The source confirms it: no write is lost.
         if matches!(self.rules.on_missing, OnMissing::Drop | OnMissing::Refeed) {
             return Outcome::Done(Done::Dropped);
         }

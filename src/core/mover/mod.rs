@@ -1,17 +1,17 @@
-//! The move protocol as a state machine without I/O: entries and what was read go in, rounds of Elasticsearch
-//! operations come out, answers go in, outcomes come out. The rules are docs/protocol.md; step numbers refer to it.
+//! The move protocol as a state machine without I/O. It takes entries and reads, returns rounds of
+//! Elasticsearch operations, takes their answers, and returns outcomes. Rules and step numbers: docs/protocol.md.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `mod.rs` | what goes in and what comes out: [`Entry`], [`Outcome`], [`MoverState`] |
-//! | `decide.rs` | steps 1, 2 and 4 for one entry: from what was read to a `decide::Plan` |
-//! | `rounds.rs` | a batch as a chain of types, one per round; each gives its operations and takes their answers |
-//! | `rules.rs` | what placing documents depends on |
+//! | `mod.rs` | inputs and outputs: [`Entry`], [`Outcome`], [`MoverState`] |
+//! | `decide.rs` | steps 1, 2 and 4 for one entry: from reads to a `decide::Plan` |
+//! | `rounds.rs` | a batch as a chain of types, one per round; each returns its operations and takes their answers |
+//! | `rules.rs` | the inputs of placement |
 //!
 //! `worker/drive.rs` runs the chain against Elasticsearch.
 //!
-//! *Invariant:* nothing here knows a clock, a socket or a random number, so that the same code runs in production, in
-//! the tables of `tests/`, and wherever histories are explored.
+//! *Invariant:* nothing here uses a clock, a socket or randomness, so that the same code runs in production, in
+//! the tables of `tests/`, and in model checking.
 
 mod decide;
 mod rounds;
@@ -34,92 +34,92 @@ pub use rounds::{
 };
 pub use rules::{OnMissing, Rules};
 
-/// What the dirty set hands out for one document.
+/// The dirty set's unit of work for one document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     /// The document.
     pub id: DocId,
-    /// Its records since the last hand-out that was done, as one; shared with the dirty set.
+    /// The fold of its records since the last finished hand-out; shared with the dirty set.
     pub fold: Arc<Fold>,
-    /// What an earlier attempt at this entry found out.
+    /// What an earlier attempt at this entry has learnt.
     pub carry: RetryState,
-    /// What the source of truth said, if it was asked.
+    /// The source's answer, if it was asked.
     pub fetched: Option<Box<Fetched>>,
 }
 
 /// An answer of the source of truth.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fetched {
-    /// It was asked after the record at this position was taken in.
+    /// It was requested after the record at this position was taken.
     pub after: Position,
-    /// What it said.
+    /// The answer.
     pub said: SourceAnswer,
 }
 
-/// What the source of truth said of a document.
+/// The source's answer for a document.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SourceAnswer {
-    /// A JSON object without raw line breaks, with a location.
+    /// A JSON object with a location, without raw line breaks.
     Document(Bytes),
     /// There is no such document.
     Gone,
-    /// One that cannot be placed.
+    /// A document that cannot be placed.
     Unusable(Refusal),
 }
 
-/// What an entry that goes back to step 1 takes along.
+/// State of an entry that returns to step 1.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RetryState {
-    /// The partition was read past the recorded position without meeting its record: finish what is recorded.
+    /// The read position passed the recorded one without its record: finish the recorded decision.
     pub finish_recorded: bool,
-    /// No copy was found, so far.
+    /// No copy was found so far.
     pub nothing_found: Option<NothingFound>,
     /// A copy was found that should not be the newest.
     pub doubt: Option<Doubt>,
     /// Elasticsearch refused the document at this entry's position.
     pub refusal: Option<Refusal>,
-    /// The history of its document's facets is full: it waits until more is committed.
+    /// The document's facet history is full: the entry waits for a commit.
     pub awaits_commit: bool,
     /// Of a fold that is to be taken apart: its records up to this position were decided as one, and stay one.
     pub decided_to: Option<Position>,
 }
 
-/// How often no copy was found while the placement was in one state.
+/// Reads that found no copy while the placement was unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NothingFound {
-    /// The placement's state at each look.
+    /// The placement's state at each read.
     pub at: SeqNo,
-    /// How many looks.
+    /// Number of such reads.
     pub looks: u8,
 }
 
-/// A copy was found that is older than it should be, while the placement was in one state (protocol, step 4).
+/// A copy older than expected was found while the placement was unchanged (protocol, step 4).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Doubt {
-    /// The placement's state at each look.
+    /// The placement's state at each read.
     pub at: SeqNo,
-    /// How many looks.
+    /// Number of such reads.
     pub looks: u8,
-    /// The version that the newest copy should have, or a higher one.
+    /// The lowest version that the newest copy should have.
     pub at_least: Position,
-    /// This copy was written again as it is: it is the newest in its geoshard.
+    /// This copy was rewritten unchanged, which proves it the newest in its geoshard.
     pub newest: Option<(ShardId, Position)>,
 }
 
 impl RetryState {
-    /// How often its document was looked for before, in vain: the next look is at another node.
+    /// Number of reads in vain: the next one goes to another node.
     pub(crate) fn looks(&self) -> usize {
         let doubted = self.doubt.as_ref().map_or(0, |doubt| doubt.looks);
         self.nothing_found.map_or(0, |nothing| nothing.looks).max(doubted).into()
     }
 }
 
-/// Why a fold goes to the dead-letter topic.
+/// Why a fold is dead-lettered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// One word for headers and metrics.
+    /// Reason code for headers and metrics.
     pub reason: &'static str,
-    /// For a person.
+    /// Human-readable detail.
     pub detail: String,
 }
 
@@ -131,56 +131,56 @@ impl Refusal {
     }
 }
 
-/// What became of an entry in a batch.
+/// The outcome of an entry in a batch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// The index is as the fold wants it: commit it to the dirty set.
+    /// The fold is applied: remove it from the dirty set.
     Done(Done),
-    /// It cannot be carried out, ever: commit it once it is in the dead-letter topic.
+    /// Permanently refused: remove it once it is in the dead-letter topic.
     DeadLetter(Refusal),
     /// An earlier owner had folded further: wait until the fold reaches this position (protocol, step 1).
     Parked {
         /// The recorded position.
         until: Position,
     },
-    /// The source of truth has to be asked: it joins a batch once that has answered, from step 1.
+    /// The source must be asked: after its answer the entry joins a batch from step 1.
     Fetch,
     /// It joins the next batch, from step 1.
     Again {
-        /// One word for metrics.
+        /// Reason code for metrics.
         reason: &'static str,
-        /// What it takes along.
+        /// State for the next attempt.
         carry: RetryState,
     },
 }
 
-/// The reason of an [`Outcome::Again`] whose placement was set back after a refusal.
+/// Reason of an [`Outcome::Again`]: the placement was set back after a refusal.
 pub const SET_BACK: &str = "set_back";
 
 /// The reason of an [`Outcome::Again`] whose fold was refused before anything was recorded for its last record: so those that the placement
 /// does not know may be tried one by one. Only where [`MoverState::separates`] says so.
 pub const REFUSED_FOLD: &str = "refused_fold";
 
-/// The reason of an [`Outcome::Again`] that waits until more of its partition is committed.
+/// Reason of an [`Outcome::Again`]: waits until more of its partition is committed.
 pub const HISTORY_FULL: &str = "history_full";
 
-/// So many versions of a document's facets, at or above what is known to be committed, a placement may have before its next
-/// entry waits for a commit. A document whose facets change with every batch is written so often between two commits.
+/// Versions of a document's facets at or above the known commit that a placement may hold before its next entry waits
+/// for a commit. Reached by a document whose facets change with every batch.
 pub const MAX_VERSIONS: usize = 32;
 
-/// The reason of an [`Outcome::Again`] whose base is older than it should be: it is read again, from another node.
+/// Reason of an [`Outcome::Again`]: the base is older than expected and is read again from another node.
 pub const OLDER_COPY: &str = "older_copy";
 
-/// The reason of an [`Outcome::Again`] whose base is surely out of date: a newer copy was there when it was written again.
+/// Reason of an [`Outcome::Again`]: the base is outdated; rewriting it met a newer copy.
 pub const STALE_COPY: &str = "stale_copy";
 
-/// The reason of an [`Outcome::Again`] whose base is older than it should be, and the newest that there is.
+/// Reason of an [`Outcome::Again`]: the base is older than expected but proved to be the newest.
 pub const CONFIRMED_COPY: &str = "confirmed_copy";
 
-/// The reason of an [`Outcome::Again`] that no answer came for in time.
+/// Reason of an [`Outcome::Again`]: no answer came in time.
 pub const UNANSWERED: &str = "unanswered";
 
-/// How an entry was done.
+/// How an entry was finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Done {
     /// A copy at the fold's position was written.
@@ -190,29 +190,29 @@ pub enum Done {
     },
     /// The document is gone.
     Deleted,
-    /// A copy at least as new was there already.
+    /// A copy at least as new existed.
     AlreadyApplied,
-    /// Nothing to change, and the configuration says to drop it (`on_missing = "drop"`).
+    /// Nothing to change, and dropped by configuration (`on_missing = "drop"`).
     Dropped,
-    /// A touch of a document that is not there: nothing to place.
+    /// A touch of a missing document.
     NothingToPlace,
 }
 
 /// An entry with its outcome.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settled {
-    /// As it was handed in.
+    /// The entry as handed in.
     pub entry: Entry,
-    /// What became of it.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// Where it changed anything.
+    /// The geoshards it changed.
     pub touched: AffectedShards,
 }
 
-/// The geoshards that an entry changed, or may have changed by an attempt whose answer was lost.
+/// The geoshards that an entry changed, or may have changed in an attempt whose answer was lost.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AffectedShards {
-    /// Where the document is now, if it is anywhere.
+    /// The document's geoshard, if it exists.
     pub target: Option<ShardId>,
     /// Where it was deleted.
     pub sources: Vec<ShardId>,
@@ -224,9 +224,8 @@ impl AffectedShards {
     }
 }
 
-/// Old copies of a document that is written in its new place: what is left of its entry (steps 6 and 7). Several of one document may
-/// be owed at once, and be made in any order: each delete carries the position of its own entry, so that a later copy is not its to
-/// remove.
+/// Old copies of a document that is written in its target: the rest of its entry (steps 6 and 7). A document may have
+/// several sweeps, executed in any order: each deletes at its own entry's position, and so never removes a later copy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sweep {
     /// The document.
@@ -235,7 +234,7 @@ pub struct Sweep {
     pub known: Known,
     /// The version of the deletes.
     pub at: Position,
-    /// The entry's records: position of the first and of the last.
+    /// Positions of the entry's first and last record.
     pub records: (Position, Position),
 }
 
@@ -251,90 +250,90 @@ impl Sweep {
         Some(Self { id: entry.id.clone(), known, at, records: (entry.fold.first, entry.fold.last) })
     }
 
-    /// Where searches must find the new copy before; `None` if the document is gone.
+    /// The geoshard in which searches must find the new copy first; `None` if the document is deleted.
     pub fn must_be_seen_in(&self) -> Option<&ShardId> {
         self.known.placement.shard.as_ref()
     }
 
-    /// Where the old copies are.
+    /// The geoshards of the old copies.
     pub fn leftovers(&self) -> &[ShardId] {
         self.known.unswept()
     }
 }
 
-/// What became of a [`Sweep`] in a batch.
+/// The state of a [`Sweep`] after a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Swept {
-    /// It is owed, and waits until searches find the new copy.
+    /// Owed: waits until searches find the new copy.
     Waits,
-    /// It is owed: not all of its deletes were answered.
+    /// Owed: not all of its deletes were answered.
     Unanswered,
-    /// Nothing is left to do.
+    /// Done.
     Ended,
 }
 
-/// A placement whose leftovers are gone, waiting to say so in the next bulk (step 7). It may be late, or never come.
+/// A placement to be cleared of its swept leftovers in the next bulk (step 7). It may be late, or never happen.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Clear {
     /// The document.
     pub id: DocId,
     /// The placement without leftovers.
     pub placement: Placement,
-    /// The state that it may replace.
+    /// The state it may replace.
     pub stamp: SeqNo,
 }
 
-/// What an owner keeps from batch to batch. It is born with an assignment and dies with it.
+/// An owner's state across batches. Lives exactly as long as the assignment.
 #[derive(Debug, Clone)]
 pub struct MoverState {
-    /// How documents are placed.
+    /// Placement rules.
     pub rules: Rules,
     /// Records from here on were read when both maps were known, if two are live.
     pub both_maps_since: Position,
     /// Placements read or written since the assignment.
     pub cache: PlacementCache,
-    /// Clears that ride on the next bulk.
+    /// Clears to send with the next bulk.
     pub clears: Vec<Clear>,
-    /// The position up to which the owner knows its partition committed: where its assignment began, then its own acknowledged
-    /// commits. Only the tally needs it; with 0, nothing is known, and nothing is dropped of any history.
+    /// The known committed position of the partition: the start of the assignment, then acknowledged commits. Used only
+    /// by the tally; with 0 no version of any history is dropped.
     pub committed: Position,
     /// See [`MAX_VERSIONS`].
     pub max_versions: usize,
-    /// Old copies whose time has come, from earlier batches: they go with the next one.
+    /// Due sweeps of earlier batches, sent with the next one.
     pub sweeps: Vec<Sweep>,
-    /// Searches must find what moved before it is deleted elsewhere.
+    /// A moved document's old copy stays until searches find the new one.
     pub searches_are_served: bool,
-    /// The partition whose records are worked on; `None`: none is recorded or compared.
+    /// The partition of the records; `None`: partitions are neither recorded nor compared.
     pub partition: Option<i32>,
     /// Whether the records of a refused fold can be read again.
     pub separates: bool,
-    /// Bytes of copies that one slice of a batch may read, about. A batch whose patches need more goes through its rounds slice by slice,
-    /// so that it does not hold the copies of all its documents at once.
+    /// Approximate bytes of copies that one slice of a batch reads. A batch that needs more runs in slices, so that it
+    /// does not hold the copies of all its documents at once.
     pub max_copy_bytes: usize,
-    /// What a copy is expected to take.
+    /// Expected size of a copy.
     pub copy_size: CopySize,
-    /// How many placements were found in the cache, and how many had to be read, since the assignment.
+    /// Cache hits and reads of placements since the assignment.
     pub lookups: Lookups,
 }
 
-/// Running mean of the sizes of copies that were read, in bytes.
+/// Running mean size of copies read, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopySize(usize);
 
 impl Default for CopySize {
-    /// More than most documents have: too small a first slice costs little.
+    /// Larger than most documents: too small a first slice costs little.
     fn default() -> Self {
         Self(64 << 10)
     }
 }
 
 impl CopySize {
-    /// A copy of `bytes` was read.
+    /// Adds the size of a copy read.
     fn saw(&mut self, bytes: usize) {
         self.0 = (self.0.saturating_mul(15).saturating_add(bytes) / 16).max(1);
     }
 
-    /// What `copies` are expected to take.
+    /// Expected bytes of `copies` copies.
     fn of(self, copies: usize) -> usize {
         self.0.saturating_mul(copies)
     }
@@ -350,7 +349,7 @@ pub struct Lookups {
 }
 
 impl MoverState {
-    /// A desk with nothing on it.
+    /// The state at the start of an assignment.
     pub fn new(rules: Rules, cache: PlacementCache) -> Self {
         Self {
             rules,

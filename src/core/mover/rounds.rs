@@ -1,7 +1,8 @@
-//! A batch of entries as a chain of types, one per round. Each gives the operations of its round and takes their
-//! answers; taking them gives the next type. A batch that is all in place has nothing to say after [`Announce`].
+//! A batch of entries as a chain of types, one per round. Each returns the operations of its round; taking their
+//! answers yields the next type. A batch that is all in place has no operations after [`Announce`].
 //!
-//! [`ReadPlacements`] → [`ReadDocuments`] → [`Announce`] → [`WriteDocuments`] → [`FindLastCopy`] → [`CleanUp`] → [`Finished`]
+//! [`ReadPlacements`] → [`ReadDocuments`] → [`Announce`] → [`WriteDocuments`] → [`FindLastCopy`] → [`CleanUp`] →
+//! [`Finished`]
 
 use std::collections::HashSet;
 
@@ -23,7 +24,7 @@ use crate::core::counting::version::History;
 use crate::core::invariants::inv_6_one_entry_of_a_document;
 use crate::core::placement::{Known, Placement};
 
-/// What every round of a batch carries along.
+/// State that a batch carries through its rounds.
 #[derive(Debug, Clone)]
 struct BatchState {
     desk: MoverState,
@@ -37,8 +38,8 @@ impl BatchState {
         self.settled.push(Settled { entry, outcome, touched });
     }
 
-    /// Nothing is left to do for an entry, whichever way it went. What its document's history has that may not be counted yet
-    /// becomes edges, also what others have put there: who did may be dead (docs/tally.md, "Edges").
+    /// Finishes an entry. Versions of its document's history that may not be counted yet become edges, including those
+    /// of other owners, which may have died (docs/tally.md, "Edges").
     fn done(&mut self, entry: Entry, outcome: Outcome, versions: &History, touched: AffectedShards) {
         if self.desk.rules.tally.is_some() {
             self.edges.extend(versions.edges(self.desk.committed));
@@ -46,14 +47,14 @@ impl BatchState {
         self.settle(entry, outcome, touched);
     }
 
-    /// Back to step 1, with a fresh read of the placement.
+    /// Back to step 1 with a fresh read of the placement.
     fn start_over(&mut self, entry: Entry, reason: &'static str, carry: RetryState) {
         self.desk.cache.forget(&entry.id);
         self.settle(entry, again_outcome(reason, carry), AffectedShards::default());
     }
 
     fn unanswered(&mut self, entry: Entry) {
-        // What the next attempt knew, it still knows: nothing was learnt.
+        // Nothing was learnt: the next attempt keeps its state.
         let carry = entry.carry.clone();
         self.settle(entry, again_outcome(UNANSWERED, carry), AffectedShards::default());
     }
@@ -65,7 +66,7 @@ impl BatchState {
     }
 }
 
-/// Reads that belong to one entry: how many of the round's answers are its own.
+/// Number of the round's answers that belong to one entry.
 #[derive(Debug, Clone)]
 struct Reading {
     entry: Entry,
@@ -74,7 +75,7 @@ struct Reading {
     shards: Vec<ShardId>,
 }
 
-/// R1: read the placements that the owner does not know.
+/// R1: reads the placements that are not cached.
 #[derive(Debug, Clone)]
 pub struct ReadPlacements {
     tray: BatchState,
@@ -83,14 +84,14 @@ pub struct ReadPlacements {
 }
 
 impl ReadPlacements {
-    /// Begins a batch. At most one entry of a document may be in work at a time (INV-6).
+    /// Begins a batch. It holds at most one entry per document (INV-6).
     pub fn begin(mut desk: MoverState, entries: Vec<Entry>) -> Self {
         debug_assert_eq!(inv_6_one_entry_of_a_document(entries.iter().map(|entry| &entry.id)), Ok(()));
         let settled = Vec::with_capacity(entries.len());
         let mut known = Vec::with_capacity(entries.len());
         let mut unknown = Vec::new();
         for entry in entries {
-            // Whoever asks for a document to be placed again may know of a copy that the cached placement does not name.
+            // A touch may concern a copy that the cached placement does not name.
             let may_be_cached = entry.fold.touched_at.is_none();
             match desk.cache.get(&entry.id).filter(|_| may_be_cached) {
                 Some(placement) => known.push((entry, placement)),
@@ -146,20 +147,20 @@ impl ReadPlacements {
     }
 }
 
-/// R1b: read the copies that patches and touches apply to.
+/// R1b: reads the copies that patches and touches apply to.
 #[derive(Debug, Clone)]
 pub struct ReadDocuments {
     tray: BatchState,
     readings: Vec<Reading>,
 }
 
-/// Entries of a batch that are left for its next slice.
+/// Entries left for the batch's next slice.
 #[derive(Debug, Clone)]
 pub struct Unread(Vec<Reading>);
 
 impl ReadDocuments {
-    /// Keeps the entries that need no copy, and as many others as have copies of about [`MoverState::max_copy_bytes`] together, at least one.
-    /// Gives the rest, if there is any, for [`Finished::go_on`].
+    /// Keeps the entries that need no copy, and others with about [`MoverState::max_copy_bytes`] of copies, at least
+    /// one. Returns the rest, if any, for [`Finished::go_on`].
     #[must_use]
     pub fn cut(&mut self) -> Option<Unread> {
         let MoverState { copy_size, max_copy_bytes, .. } = self.tray.desk;
@@ -209,7 +210,7 @@ impl ReadDocuments {
                 tray.unanswered_placement(entry);
                 continue;
             };
-            // Empty, and nothing to copy, where nothing is counted.
+            // Empty if nothing is counted, and then free to clone.
             let before = known.as_ref().map(|known| known.placement.versions.clone()).unwrap_or_default();
             let touched = known.as_ref().map(AffectedShards::by).unwrap_or_default();
             let version = copy.as_ref().map(|copy| copy.version);
@@ -223,7 +224,7 @@ impl ReadDocuments {
                     tray.settle(entry, outcome, AffectedShards::default());
                 }
                 Plan::Settle(Outcome::Fetch) => {
-                    // That nothing was found is believed after a fresh look only.
+                    // A missing copy is believed only after a fresh read.
                     if entry.carry.nothing_found.is_some() {
                         tray.desk.cache.forget(&entry.id);
                     }
@@ -251,7 +252,7 @@ impl ReadDocuments {
     }
 }
 
-/// The newest of the copies that were found; `None` if a read was not answered.
+/// The newest copy found; `None` if a read was not answered.
 fn newest_copy(copies: impl Iterator<Item = (ShardId, GetOutcome)>) -> Option<Option<Copy>> {
     let mut newest: Option<Copy> = None;
     let mut all_answered = true;
@@ -277,7 +278,7 @@ struct Ahead {
     guard: WriteCondition,
     placement: Placement,
     task: Task,
-    /// The history that the placement has without this.
+    /// The placement's history before this write.
     before: History,
 }
 
@@ -289,7 +290,7 @@ impl Ahead {
         self.guard
     }
 
-    /// What must not be sent before the placement stands: nothing, but for a sabotage. Nobody looks at its answers.
+    /// Writes sent before the placement under a sabotage; empty otherwise. Their answers are ignored.
     fn too_early(&self) -> Vec<BulkOp> {
         let Self { entry, placement, task, .. } = self;
         if sabotage::is(Sabotage::DeleteFirst) {
@@ -302,7 +303,7 @@ impl Ahead {
     }
 }
 
-/// The document into the placement's geoshard; `None` if there is nothing to write.
+/// Writes the document into the placement's geoshard; `None` if there is nothing to write.
 fn document(id: &DocId, at: Position, placement: &Placement, task: &Task) -> Option<BulkOp> {
     Some(BulkOp::Index {
         index: Index::Geoshard(placement.shard.clone()?),
@@ -321,7 +322,7 @@ fn deletes(id: &DocId, shards: &[ShardId], version: Position) -> impl Iterator<I
     })
 }
 
-/// An entry whose placement stands.
+/// An entry with a written placement.
 #[derive(Debug, Clone)]
 struct Placed {
     entry: Entry,
@@ -347,7 +348,7 @@ struct Announced {
     confirming: Vec<Confirming>,
 }
 
-/// A copy that is older than it should be, about to be written again as it is.
+/// A copy older than expected, to be rewritten unchanged.
 #[derive(Debug, Clone)]
 struct Confirming {
     entry: Entry,
@@ -364,14 +365,14 @@ impl Confirming {
         }
     }
 
-    /// Back to step 1, with what came out.
+    /// Back to step 1 with the result.
     fn answered(self, answer: BulkOutcome, tray: &mut BatchState) {
         let Self { entry, copy } = self;
         let mut carry = entry.carry.clone();
         let Some(doubt) = &mut carry.doubt else { return tray.start_over(entry, STALE_COPY, carry) };
         let (found, at_least) = (copy.version, doubt.at_least);
         match answer {
-            // Whether there is a newer one cannot be told of a document that its geoshard does not take any more.
+            // If its geoshard no longer accepts the document, a newer copy can be neither proved nor excluded.
             BulkOutcome::Done { .. } | BulkOutcome::Refused(_) => {
                 tracing::warn!(
                     position = %entry.fold.last,
@@ -439,7 +440,8 @@ impl Announce {
                     tray.desk.cache.put(&entry.id, known.clone());
                     placed.push(Placed { entry, known, task });
                 }
-                // Perhaps our own, executed by a request whose answer was lost: the fresh read will tell, and resume.
+                // Perhaps our own write, executed by a request whose answer was lost: the fresh read finds and resumes
+                // it.
                 BulkOutcome::Done { stamp: None } | BulkOutcome::Conflict | BulkOutcome::NotFound => {
                     tray.start_over(entry, "placement_conflict", RetryState::default());
                 }
@@ -491,7 +493,7 @@ impl Announce {
                 BulkOutcome::Done { stamp: Some(stamp) } => {
                     tray.desk.cache.put(&clear.id, Known::new(clear.placement, stamp));
                 }
-                // A clear may fail or never happen; but what is cached may be out of date now.
+                // A clear may fail or never happen; but the cached placement may now be outdated.
                 _ => tray.desk.cache.forget(&clear.id),
             }
         }
@@ -502,14 +504,14 @@ impl Announce {
     }
 }
 
-/// R3: write the documents whose placement stands.
+/// R3: writes the documents whose placement is written.
 #[derive(Debug, Clone)]
 pub struct WriteDocuments {
     tray: BatchState,
     writing: Vec<Placed>,
-    /// Nothing to write: on to the deletes.
+    /// Nothing to write: continue with the deletes.
     written: Vec<Placed>,
-    /// In place, where something is counted: on to their last good copies.
+    /// Refused in place, with counting: continue with the last good copy.
     refused: Vec<(Placed, Refusal)>,
 }
 
@@ -533,8 +535,8 @@ impl WriteDocuments {
             }
             match answer {
                 BulkOutcome::Done { .. } => written.push(placed),
-                // Perhaps a tombstone of the document's way elsewhere, since this was written below the recorded position:
-                // what is in the leftovers may be the last copy. It stays named, and the next record sees to it.
+                // Perhaps a tombstone from the document's move, since this write was below the recorded position: a
+                // leftover may hold the last copy. It stays named, and the next record handles it.
                 BulkOutcome::Conflict
                     if placed.known.placement.pos > placed.entry.fold.last
                         && !sabotage::is(Sabotage::FinishingSweepsAnyway) =>
@@ -547,9 +549,9 @@ impl WriteDocuments {
                     }
                     written.push(placed);
                 }
-                // Only the last good copy, which cannot be lifted any more (its mapping has changed); it stays as it is.
+                // The last good copy cannot be raised (its mapping has changed); it stays as it is.
                 BulkOutcome::Refused(_) if placed.known.placement.refused => written.push(placed),
-                // While a lost record's decision is being finished, the placement is not this entry's to set back.
+                // While a lost record's decision is being finished, this entry must not set the placement back.
                 BulkOutcome::Refused(error) if placed.known.placement.pos > placed.entry.fold.last => {
                     placed.done(&mut tray, Outcome::DeadLetter(Refusal::by_elasticsearch(&error)));
                 }
@@ -562,7 +564,7 @@ impl WriteDocuments {
     }
 }
 
-/// R3b, rarely anything to do: where is the last good copy of a document that was refused?
+/// R3b, usually empty: finds the last good copy of a refused document.
 #[derive(Debug, Clone)]
 pub struct FindLastCopy {
     tray: BatchState,
@@ -595,7 +597,7 @@ impl FindLastCopy {
                 tray.unanswered(entry);
                 continue;
             };
-            // Never to "deleted": a copy may be on its way from somebody at a lower position, who goes by this record.
+            // Never to "deleted": a writer at a lower position that relies on this record may still write a copy.
             let versions = refused_history(&tray.desk, &known, entry.fold.last);
             let stays_in = match copy {
                 Some(copy) => Some(copy.shard),
@@ -615,7 +617,7 @@ impl FindLastCopy {
     }
 }
 
-/// A placement about to be set back to where the last good copy is.
+/// A placement to be set back to the last good copy.
 #[derive(Debug, Clone)]
 struct SetBack {
     entry: Entry,
@@ -624,8 +626,7 @@ struct SetBack {
     placement: Placement,
 }
 
-/// R4: delete the old copies that searches do not need any more, of this batch and of earlier ones, and set back the placements of
-/// refused documents.
+/// R4: deletes due old copies of this batch and earlier ones, and sets back placements of refused documents.
 #[derive(Debug, Clone)]
 pub struct CleanUp {
     tray: BatchState,
@@ -634,7 +635,7 @@ pub struct CleanUp {
 }
 
 impl CleanUp {
-    /// An entry is done once its document is written: what is left to delete is owed apart from it.
+    /// An entry is done once its document is written; its sweep is tracked separately.
     fn new(mut tray: BatchState, written: Vec<Placed>, set_backs: Vec<SetBack>) -> Self {
         let mut sweeping = std::mem::take(&mut tray.desk.sweeps);
         for Placed { entry, known, task } in written {
@@ -648,7 +649,7 @@ impl CleanUp {
             };
             let touched = AffectedShards { target: known.placement.shard.clone(), sources: Vec::new() };
             tray.done(entry, task.then, &known.placement.versions, touched);
-            // Also if there was nothing to write: then another owner has written it, and perhaps a moment ago.
+            // Also if there was nothing to write: another owner wrote it, perhaps a moment ago.
             let waits = tray.desk.searches_are_served && sweep.must_be_seen_in().is_some();
             let at_once = sabotage::is(Sabotage::DeleteBeforeSeen)
                 || (task.write.is_none() && sabotage::is(Sabotage::ResumedSweepsAtOnce));
@@ -685,8 +686,8 @@ impl CleanUp {
                 tray.sweeps.push((sweep, Swept::Unanswered));
                 continue;
             }
-            // A conflict: this very delete, sent twice, or a copy at least as new, which is not this sweep's to remove.
-            // It stays named (INV-1), and the document's next entry sweeps again.
+            // A conflict: this delete, sent twice, or a copy at least as new, which this sweep must not remove. It
+            // stays named (INV-1), and the document's next entry sweeps again.
             if answers.iter().all(gone) {
                 tray.swept(&sweep);
             } else {
@@ -701,7 +702,7 @@ impl CleanUp {
                     let known = Known::new(placement, stamp);
                     tray.desk.cache.put(&entry.id, known);
                     let carry = RetryState { refusal: Some(refusal), ..RetryState::default() };
-                    // The next attempt sweeps the other copies and hands the dead letter over.
+                    // The next attempt sweeps the other copies and returns the dead letter.
                     tray.settle(entry, again_outcome(SET_BACK, carry), AffectedShards::default());
                 }
                 BulkOutcome::Unanswered => tray.unanswered_placement(entry),
@@ -714,14 +715,14 @@ impl CleanUp {
 }
 
 impl BatchState {
-    /// What was fetched is where it belongs; the record need not carry it any more.
+    /// The fetched document is in its geoshard; the placement need not carry it.
     fn written(&mut self, id: DocId, mut known: Known) {
         known.placement.fetched = None;
         self.clear_with_the_next_bulk(id, known.placement.clone(), known);
     }
 
-    /// Step 7: the leftovers are gone; the record shall say so with the next bulk, if nothing was recorded since. ⚠ A later placement
-    /// names them too, and its own sweep is to leave tombstones of its own position there: it is not told of this one.
+    /// Step 7: the leftovers are gone; the next bulk clears them if nothing was recorded since. ⚠ A later placement
+    /// names them too, and its own sweep must leave tombstones at its own position: it learns nothing of this one.
     fn swept(&mut self, sweep: &Sweep) {
         let is_latest = |cached: &Known| cached.stamp == sweep.known.stamp;
         let cached = self.desk.cache.get(&sweep.id);
@@ -735,7 +736,7 @@ impl BatchState {
         }
     }
 
-    /// Some of the leftovers stay named, but what was fetched need not be carried any more.
+    /// Some leftovers stay named, but the placement need not carry the fetched document.
     fn not_swept(&mut self, sweep: &Sweep) {
         let cached = self.desk.cache.get(&sweep.id);
         if let Some(known) = cached.filter(|cached| cached.stamp == sweep.known.stamp)
@@ -755,20 +756,20 @@ impl BatchState {
 /// The end of a batch.
 #[derive(Debug, Clone)]
 pub struct Finished {
-    /// What the owner keeps.
+    /// The owner's state.
     pub desk: MoverState,
     /// Every entry of the batch, once.
     pub settled: Vec<Settled>,
-    /// What the entries that are done, or go to the dead-letter topic, change in the counts: for the partition's map of edges,
-    /// where each takes the place of one at its position. None if nothing is counted. One that changes nothing is there to
-    /// take another's place. An edge may be at or above the watermark, and belongs into an increment once it is below.
+    /// Changes of the counts by entries that are done or dead-lettered: for the partition's map of edges, where each
+    /// replaces the one at its position. Empty if nothing is counted. An edge without change still replaces another. An
+    /// edge may be at or above the watermark; it joins an increment once it is below.
     pub edges: Vec<Change>,
-    /// Old copies that are left to delete, or were deleted.
+    /// Old copies still to delete, or deleted.
     pub sweeps: Vec<(Sweep, Swept)>,
 }
 
 impl Finished {
-    /// The batch's next slice; what was settled before is settled with it.
+    /// The batch's next slice, with the outcomes so far.
     pub fn go_on(self, Unread(readings): Unread) -> ReadDocuments {
         let Self { desk, settled, edges, sweeps } = self;
         ReadDocuments { tray: BatchState { desk, settled, edges, sweeps }, readings }
@@ -776,14 +777,14 @@ impl Finished {
 }
 
 impl Entry {
-    /// What the source of truth said, unless a later record says what the whole document is, or wants it asked again.
+    /// The source's answer, unless a later record replaces the whole document or requests a new fetch.
     pub(super) fn said(&self) -> Option<&SourceAnswer> {
         let fetched = self.fetched.as_deref()?;
         let is_recent = self.fold.whole_at.is_none_or(|whole_at| whole_at <= fetched.after);
         (is_recent || sabotage::is(Sabotage::OldAnswerIsBelieved)).then_some(&fetched.said)
     }
 
-    /// Its position: the version of what it writes (protocol: `p`).
+    /// The version of its writes (protocol: `p`).
     pub fn position(&self) -> Position {
         self.fold.last
     }

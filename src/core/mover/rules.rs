@@ -1,4 +1,4 @@
-//! What placing documents depends on besides the documents: the map, the location's path, the policy for what is missing.
+//! The inputs of placement besides the documents: the map, the location's path, the policy for missing documents.
 
 use std::sync::Arc;
 
@@ -13,35 +13,35 @@ use crate::core::decode::LocationPath;
 use crate::core::write::Target;
 use crate::geoshard::GeoshardMap;
 
-/// What to do with a patch of a document that is nowhere.
+/// Policy for a patch of a missing document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnMissing {
-    /// Bad input.
+    /// Dead-letter it.
     DeadLetter,
-    /// Take the patch as the document, if it has a location; bad input otherwise.
+    /// Take the patch as the document if it has a location; dead-letter it otherwise.
     Create,
-    /// Count it and forget it.
+    /// Count it and drop it.
     Drop,
-    /// Fetch the document from the source of truth, and patch that.
+    /// Fetch the document from the source of truth and patch that.
     Refeed,
 }
 
-/// How documents are placed. Cheap to clone.
+/// Placement rules. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Rules {
-    /// Which geoshard a point belongs to.
+    /// The geoshard map.
     pub map: Arc<GeoshardMap>,
     /// The map that is live beside it, by which others may still decide, or decide already (protocol, "Changing the map").
     pub other_map: Option<Arc<GeoshardMap>>,
     /// Where in a document its location is.
     pub location: LocationPath,
-    /// For patches and touches of documents that are not there.
+    /// Policy for patches and touches of missing documents.
     pub on_missing: OnMissing,
     /// Nothing is in place: every entry writes its placement. While a zombie may act on a record that this owner will never
     /// read (protocol, "Records that compaction took").
     pub announce_all: bool,
-    /// What is counted of documents; `None` if nothing is (docs/tally.md).
+    /// The counted facets; `None` if nothing is counted (docs/tally.md).
     pub tally: Option<FacetRules>,
 }
 
