@@ -1,4 +1,5 @@
-//! Time as deadlines need it: counted since boot, so that a suspended machine cannot send what is long past.
+//! Boot time, for deadlines: it goes on during suspension, so that a suspended machine sends nothing after its
+//! deadline.
 
 use std::fmt;
 use std::ops::Add;
@@ -19,8 +20,8 @@ impl Instant {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The first of the moments after this that lie `apart` from each other, counted from the clock's zero: the same for
-    /// everybody who asks. This itself if they are not apart at all.
+    /// The next multiple of `apart` after this time, counted from the clock's zero: the same for all callers. This time
+    /// itself if `apart` is zero.
     pub fn next_of(self, apart: Duration) -> Self {
         let Some(past) = self.0.as_nanos().checked_rem(apart.as_nanos()) else { return self };
         let past = u64::try_from(past).map_or(Duration::ZERO, Duration::from_nanos);
@@ -36,7 +37,7 @@ impl Add<Duration> for Instant {
     }
 }
 
-/// Tells the time. A test tells its own.
+/// A clock; tests use their own.
 pub trait Clock: fmt::Debug + Send + Sync {
     /// Now, on the boot-time clock.
     fn now(&self) -> Instant;
@@ -50,7 +51,7 @@ impl Clock for BootClock {
     fn now(&self) -> Instant {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         const ID: rustix::time::ClockId = rustix::time::ClockId::Boottime;
-        // Elsewhere the monotonic clock is the nearest thing; on macOS it stops while the machine sleeps.
+        // Other systems use the monotonic clock; on macOS it stops while the machine sleeps.
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         const ID: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
         let time = rustix::time::clock_gettime(ID);
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_moment_comes_after_now_and_is_the_same_for_all_before_it() {
+    fn next_tick_is_after_now_and_the_same_for_all_before_it() {
         let at = |millis| Instant::from_start(Duration::from_millis(millis));
         let next = |millis, apart| at(millis).next_of(Duration::from_millis(apart));
         assert_eq!([0, 1, 199].map(|now| next(now, 200)), [at(200); 3]);

@@ -1,7 +1,7 @@
-//! FNV-1a, 64 bits: a hash that is the same in every build and on every machine, for what is stored or shown. Not for keys that
-//! somebody may choose to collide.
+//! FNV-1a, 64 bits: a hash that is the same in every build and on every machine, for stored or displayed values. Not
+//! for keys that an attacker may choose to collide.
 
-/// The hash of all these bytes.
+/// Hashes the bytes.
 pub fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes
         .into_iter()
@@ -14,7 +14,7 @@ mod tests {
 
     /// Test vectors of the FNV reference.
     #[test]
-    fn it_is_the_published_function() {
+    fn fnv1a_matches_the_reference_vectors() {
         assert_eq!(fnv1a([]), 0xcbf2_9ce4_8422_2325);
         assert_eq!(fnv1a(*b"a"), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(fnv1a(*b"foobar"), 0x8594_4171_f739_67e8);

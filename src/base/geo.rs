@@ -14,13 +14,13 @@ pub struct GeoPoint {
     lon: f64,
 }
 
-/// Why two numbers are no location.
+/// Why two numbers are not a location.
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 pub enum BadPoint {
-    /// Elasticsearch refuses it too.
+    /// Elasticsearch refuses it, too.
     #[error("latitude {0} is not within -90 and 90")]
     Latitude(f64),
-    /// Elasticsearch refuses it too.
+    /// Elasticsearch refuses it, too.
     #[error("longitude {0} is not within -180 and 180")]
     Longitude(f64),
 }
@@ -54,13 +54,13 @@ pub struct Distance {
     metres: f64,
 }
 
-/// Why something is no distance.
+/// Why something is not a distance.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum BadDistance {
     /// Below 0, infinite, or NaN.
     #[error("the distance {0} is not a finite number of at least 0")]
     Range(String),
-    /// No number, or no unit that Elasticsearch knows.
+    /// Not a number, or not a unit of Elasticsearch.
     #[error("{0:?} is not a distance; write a number and a unit, for example 25mi, 3.5km or 800m")]
     Form(String),
 }
@@ -85,7 +85,7 @@ impl FromStr for Distance {
 
     /// Reads a number and one of Elasticsearch's units; without a unit, metres.
     fn from_str(text: &str) -> Result<Self, BadDistance> {
-        // What is quoted in an error is shortened: the text may come from anywhere.
+        // Errors quote a shortened text: it may come from anywhere.
         let quoted = || text.chars().take(60).collect();
         let is_unit = |c: char| c.is_ascii_alphabetic() && !matches!(c, 'e' | 'E');
         let trimmed = text.trim();
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distances_have_the_units_of_elasticsearch() {
+    fn distances_accept_the_units_of_elasticsearch() {
         let metres = |text: &str| text.parse::<Distance>().map(Distance::metres);
         for (text, expected) in [
             ("25mi", 40_233.6),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn only_points_that_elasticsearch_takes_are_points() {
+    fn points_are_accepted_as_by_elasticsearch() {
         assert!(GeoPoint::new(90.0, -180.0).is_ok());
         assert_eq!(GeoPoint::new(90.1, 0.0), Err(BadPoint::Latitude(90.1)));
         assert_eq!(GeoPoint::new(0.0, 180.5), Err(BadPoint::Longitude(180.5)));

@@ -1,4 +1,4 @@
-//! Names of things: documents and geoshards.
+//! Ids of documents and geoshards.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Elasticsearch refuses an `_id` of more bytes than this.
+/// Elasticsearch's limit on the bytes of an `_id`.
 pub const MAX_DOC_ID_BYTES: usize = 512;
 
 /// A document's id: the Kafka key and the Elasticsearch `_id`. Cheap to clone; ordered by bytes.
@@ -29,7 +29,7 @@ pub enum BadDocId {
 }
 
 impl DocId {
-    /// Checks a Kafka key and takes it as a document id.
+    /// Makes a document id of a Kafka key.
     pub fn from_key(key: Option<&[u8]>) -> Result<Self, BadDocId> {
         let key = key.filter(|key| !key.is_empty()).ok_or(BadDocId::Empty)?;
         if key.len() > MAX_DOC_ID_BYTES {
@@ -67,7 +67,7 @@ impl fmt::Debug for DocId {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct ShardId(Arc<str>);
 
-/// Why a text cannot be a geoshard's id.
+/// Why a text is not a geoshard id.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{id:?} cannot be a geoshard's id: {reason}")]
 pub struct BadShardId {
@@ -76,10 +76,10 @@ pub struct BadShardId {
 }
 
 impl ShardId {
-    /// The longest that one may be.
+    /// Maximum bytes.
     pub const MAX_BYTES: usize = 64;
 
-    /// Index names after the prefix that geofold keeps for itself.
+    /// Index name suffixes reserved for geofold.
     pub const RESERVED: [&'static str; 2] = ["placements", "meta"];
 
     /// Checks that `id` can end an index name and is not one of [`ShardId::RESERVED`].
@@ -92,7 +92,7 @@ impl ShardId {
             return bad("only lower-case letters, digits, '-' and '_' are allowed");
         }
         if Self::RESERVED.contains(&id) {
-            return bad("this name is kept for geofold's own index");
+            return bad("this name is reserved for geofold's own index");
         }
         Ok(Self(id.into()))
     }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_becomes_an_id_only_if_elasticsearch_would_take_it() {
+    fn key_becomes_an_id_only_if_elasticsearch_accepts_it() {
         assert_eq!(DocId::from_key(Some("Zoë".as_bytes())).unwrap().as_str(), "Zoë");
         assert_eq!(DocId::from_key(None), Err(BadDocId::Empty));
         assert_eq!(DocId::from_key(Some(b"")), Err(BadDocId::Empty));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_id_must_be_able_to_end_an_index_name() {
+    fn shard_id_must_be_a_valid_index_suffix() {
         assert!(ShardId::new("eu-west_01").is_ok());
         for bad in ["", "EU", "a b", "a/b", "placements", "meta", "ü"] {
             assert!(ShardId::new(bad).is_err(), "{bad}");

@@ -1,6 +1,6 @@
-//! The words that everything else is written in: ids, positions, points, time, delays, requests to Elasticsearch as types.
+//! Basic types: ids, positions, points, time, delays, requests to Elasticsearch.
 //!
-//! No I/O. It imports nothing of the crate but itself.
+//! No I/O, and no imports from other modules of the crate.
 
 pub(crate) mod causes;
 pub mod clock;

@@ -21,12 +21,12 @@ impl Epoch {
     /// The highest epoch whose positions still fit Elasticsearch's external versions (63 bits).
     pub const MAX: u32 = (1 << (63 - OFFSET_BITS)) - 1;
 
-    /// `None` above [`Epoch::MAX`].
+    /// Creates an epoch; `None` above [`Epoch::MAX`].
     pub fn new(epoch: u32) -> Option<Self> {
         (epoch <= Self::MAX).then_some(Self(epoch))
     }
 
-    /// The plain number.
+    /// The number.
     pub fn get(self) -> u32 {
         self.0
     }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_position_orders_by_epoch_first_and_gives_its_parts_back() {
+    fn positions_order_by_epoch_first_and_round_trip() {
         let old = Position::new(Epoch(1), 5_000_000_000).unwrap();
         let new = Position::new(Epoch(2), 0).unwrap();
         assert!(old < new);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_position_is_a_legal_external_version() {
+    fn highest_position_is_a_valid_external_version() {
         let epoch = Epoch::new(Epoch::MAX).unwrap();
         let offset = i64::try_from(OFFSET_MASK).unwrap() - 1;
         assert!(i64::try_from(Position::new(epoch, offset).unwrap().version()).is_ok());

@@ -1,20 +1,20 @@
-//! SplitMix64: numbers that look random and are the same everywhere for the same seed. For simulations, and for faults and
-//! delays that a test can replay; never for secrets.
+//! SplitMix64: reproducible pseudo-random numbers for simulations, and for faults and delays that a test can replay;
+//! never for secrets.
 
-/// The seed of a randomized test: `GEOFOLD_SEED`, to replay it or, in dev/soak, to try another one; otherwise always the same, so
-/// that a check of a change says the same thing twice.
+/// The seed of a randomized test: `GEOFOLD_SEED`, to replay it or, in dev/soak, to try another one; otherwise constant,
+/// so that checking a change twice gives the same result.
 ///
 /// # Panics
 ///
-/// If `GEOFOLD_SEED` is no number.
+/// If `GEOFOLD_SEED` is not a number.
 pub fn seed_of_test() -> u64 {
     match std::env::var("GEOFOLD_SEED") {
-        Ok(seed) => seed.parse().unwrap_or_else(|_| panic!("GEOFOLD_SEED={seed} is no number")),
+        Ok(seed) => seed.parse().unwrap_or_else(|_| panic!("GEOFOLD_SEED={seed} is not a number")),
         Err(_) => 1,
     }
 }
 
-/// A sequence of numbers.
+/// A sequence of pseudo-random numbers.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -56,15 +56,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_numbers_are_those_of_the_published_algorithm() {
-        // The first three of seed 1234567, as many implementations have them in their tests.
+    fn numbers_match_the_published_algorithm() {
+        // The first three of seed 1234567, as in the tests of many implementations.
         let mut random = Random::new(1_234_567);
         let first = [random.bits(), random.bits(), random.bits()];
         assert_eq!(first, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
     }
 
     #[test]
-    fn ranges_are_kept() {
+    fn numbers_stay_in_range() {
         let mut random = Random::new(1);
         for _ in 0..1000 {
             assert!(random.below(3) < 3);

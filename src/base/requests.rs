@@ -1,6 +1,6 @@
-//! Requests to Elasticsearch and their answers, as types; and what may be observed of sending them.
+//! Requests to Elasticsearch and their answers as types, and observers of sending.
 //!
-//! The decisions about documents need these, and none of the client, which is `io/elastic/`.
+//! Core decisions use these without the client, which is in `io/elastic/`.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,11 +16,11 @@ pub const MAX_PREFIX_BYTES: usize = 64;
 /// One of the indices that geofold reads and writes; its name is the configured prefix, `-`, and this.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Index {
-    /// The documents of one region of the globe.
+    /// The documents of one region.
     Geoshard(ShardId),
-    /// Where each document is, by its id.
+    /// The placements, by document id.
     Placements,
-    /// What geofold remembers about topic and partitions.
+    /// Remembered state of topic and partitions.
     Meta,
 }
 
@@ -34,13 +34,13 @@ impl Index {
         }
     }
 
-    /// The whole name, as Elasticsearch knows it.
+    /// The full index name.
     pub fn name(&self, prefix: &str) -> String {
         format!("{prefix}-{}", self.suffix())
     }
 }
 
-/// Elasticsearch's name for one state of one document, used for compare-and-set (`if_seq_no`, `if_primary_term`).
+/// The version of one document for compare-and-set (`if_seq_no`, `if_primary_term`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SeqNo {
     /// `_seq_no`.
@@ -49,14 +49,14 @@ pub struct SeqNo {
     pub primary_term: u64,
 }
 
-/// Under which condition an index operation may be carried out.
+/// The condition of an index operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteCondition {
     /// `version_type=external`: only over a copy (or tombstone) of a strictly lower version.
     External(Position),
     /// `version_type=external_gte`: over a copy of a lower or equal version.
     ExternalOrEqual(Position),
-    /// `op_type=create`: only if there is none.
+    /// `op_type=create`: only if the document does not exist.
     Absent,
     /// Compare-and-set: only if the document is still in this state.
     Unchanged(SeqNo),
@@ -85,7 +85,7 @@ pub enum BulkOp {
         /// Only a copy of a strictly lower version is removed; a tombstone of this version stays.
         version: Position,
     },
-    /// Remove the document by compare-and-set: only if it is still in this state. For placements of deleted documents alone.
+    /// Remove the document by compare-and-set. Only for placements of deleted documents.
     Remove {
         /// Where.
         index: Index,
@@ -97,12 +97,12 @@ pub enum BulkOp {
 }
 
 impl BulkOp {
-    /// The document that it is about.
+    /// The document's id.
     pub fn id(&self) -> &DocId {
         self.address().1
     }
 
-    /// Index and id of that document.
+    /// The document's index and id.
     pub fn address(&self) -> (&Index, &DocId) {
         match self {
             Self::Index { index, id, .. }
@@ -128,40 +128,40 @@ pub struct Found {
     pub version: u64,
     /// For compare-and-set.
     pub stamp: SeqNo,
-    /// `_source`, byte for byte but for line breaks between tokens, which are spaces: it may be written back as it is.
+    /// `_source`, byte for byte except that line breaks between tokens are spaces: it can be written back unchanged.
     pub source: Bytes,
 }
 
-/// One slot of an `_mget` answer, as Elasticsearch gave it.
+/// One raw slot of an `_mget` answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GetAnswer {
-    /// It is there.
+    /// The document exists.
     Found(Found),
-    /// The index is there, the document is not.
+    /// The index exists, the document does not.
     Missing,
-    /// This slot could not be answered. Never the same as [`GetAnswer::Missing`].
+    /// The slot has an error. Never treated as [`GetAnswer::Missing`].
     Failed(ItemError),
 }
 
-/// One item of a `_bulk` answer, as Elasticsearch gave it.
+/// One raw item of a `_bulk` answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BulkAnswer {
     /// HTTP status of the item.
     pub status: u16,
-    /// The state that the operation left; there on success if the request asked for it.
+    /// The resulting state; present on success if requested.
     pub stamp: Option<SeqNo>,
-    /// Boxed, since nearly all items have none.
+    /// Boxed, since it is rare.
     pub error: Option<Box<ItemError>>,
 }
 
-/// Why Elasticsearch did not carry out one item.
+/// Why Elasticsearch did not execute an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ItemError {
     /// HTTP status of the item; 0 for an `_mget` slot, which has none.
     pub status: u16,
     /// `error.type`, for example `document_parsing_exception`.
     pub kind: String,
-    /// `error.reason`, with the reason of its cause, shortened to a bounded length.
+    /// `error.reason` and the reason of its cause, truncated.
     pub reason: String,
 }
 
@@ -171,32 +171,32 @@ impl fmt::Display for ItemError {
     }
 }
 
-/// What became of a bulk operation. See [`BulkVerdict`](crate::io::elastic::answer::BulkVerdict).
+/// The outcome of a bulk operation. See [`BulkVerdict`](crate::io::elastic::answer::BulkVerdict).
 #[derive(Debug, Clone, PartialEq)]
 pub enum BulkOutcome {
     /// Carried out.
     Done {
-        /// The state it left, if it is a placement's.
+        /// The resulting state, for placements.
         stamp: Option<SeqNo>,
     },
     /// 409: the condition does not hold.
     Conflict,
     /// A delete found nothing.
     NotFound,
-    /// The document is not acceptable.
+    /// The document was refused.
     Refused(ItemError),
-    /// The lease ended first. It may or may not have been carried out.
+    /// The deadline passed first. It may or may not have been executed.
     Unanswered,
 }
 
-/// What became of a get. See [`GetVerdict`](crate::io::elastic::answer::GetVerdict).
+/// The outcome of a get. See [`GetVerdict`](crate::io::elastic::answer::GetVerdict).
 #[derive(Debug, Clone, PartialEq)]
 pub enum GetOutcome {
-    /// It is there.
+    /// The document exists.
     Found(Found),
-    /// It is not there.
+    /// The document does not exist.
     Missing,
-    /// The lease ended first.
+    /// The deadline passed first.
     Unanswered,
 }
 
@@ -209,26 +209,27 @@ pub enum RequestKind {
     Bulk,
 }
 
-/// Is told what happens; its calls must be quick.
+/// Observes requests; its calls must be quick.
 pub trait RoundsObserver: Send + Sync {
-    /// A request ended. `bytes`: of its body, as an upper bound; `ok`: with an answer for each item, whatever it says.
+    /// A request ended. `bytes`: upper bound of its body; `ok`: every item has an answer of any kind.
     fn request(&self, kind: RequestKind, items: usize, bytes: usize, took: Duration, ok: bool);
-    /// So many items will be sent again, for this reason (a label as of [`CallError::label`](crate::io::elastic::CallError::label)).
+    /// `items` items will be retried for this reason (a label as of
+    /// [`CallError::label`](crate::io::elastic::CallError::label)).
     fn retry(&self, label: &'static str, items: usize);
-    /// One more (1) or one less (-1) request waits: for a permit, or for its next attempt.
+    /// One more (1) or one less (-1) request waits for a permit or its next attempt.
     fn waiting(&self, delta: i64);
 }
 
-/// Is told how the server stands; its calls must be quick.
+/// Observes the server's state; its calls must be quick.
 pub trait ServerObserver: Send + Sync {
-    /// Credentials are refused, for this reason, and nothing is sent but one request at a time; `None`: no more.
+    /// Credentials are refused for this reason, and only one request at a time is sent; `None`: accepted again.
     fn credentials_refused(&self, reason: Option<&str>);
-    /// An index refuses whatever it is given, such as with this error, which is not put down to the documents; `None`: it has
-    /// taken one.
+    /// An index refuses every document, for example with this error, so the documents are not to blame; `None`: it has
+    /// accepted one.
     fn index_at_fault(&self, index: &Index, error: Option<&ItemError>);
 }
 
-/// Looks away.
+/// Ignores every event.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unobserved;
 
@@ -243,8 +244,8 @@ impl ServerObserver for Unobserved {
     fn index_at_fault(&self, _: &Index, _: Option<&ItemError>) {}
 }
 
-/// Told how many nodes answer, each time that changes.
+/// Notified of every change in the number of responsive nodes.
 pub trait NodesObserver: Send + Sync {
-    /// Nodes whose last request was answered (or that were not asked yet), and the others.
+    /// Nodes whose last request was answered (or that were not used yet), and the others.
     fn nodes(&self, up: usize, down: usize);
 }

@@ -1,11 +1,11 @@
-//! How long to wait before trying again: exponential, with full jitter, capped, and never giving up.
+//! Backoff: exponential, with full jitter, capped, endless.
 //!
-//! The nth delay is drawn evenly from `[0, cap]`, where the cap starts at [`RetryPolicy::initial`], doubles each time and
-//! stays at [`RetryPolicy::max`]. Full jitter, since workers that were refused together must not come back together.
-//! When to stop is not decided here: a lease ends, a delay sequence does not.
+//! The nth delay is drawn evenly from `[0, cap]`, where the cap starts at [`RetryPolicy::initial`], doubles each time
+//! and stays at [`RetryPolicy::max`]. Full jitter, since workers refused together must not return together. Delays
+//! never end; a request's deadline stops retrying.
 //!
-//! This is the only file that names the `backoff` crate. That crate draws from `[i·(1-f), i·(1+f)]`, so a factor of 1
-//! over half the cap is full jitter over the cap.
+//! Only this file names the `backoff` crate. It draws from `[i·(1-f), i·(1+f)]`, so a factor of 1 over half the cap is
+//! full jitter over the cap.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
 
 use crate::base::random::Random;
 
-/// A server that asks for more patience than this (`Retry-After`) gets this much.
+/// Upper limit of a server's `Retry-After`.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// A delay sequence that could only be zeros would be a busy loop.
+/// Only zero delays would be a busy loop.
 const MIN_INITIAL: Duration = Duration::from_millis(1);
 
-/// Bounds of the delays between attempts.
+/// Limits of the delays between attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Highest first delay. Taken as 1 ms if it is less, and as `max` if it is more.
+    /// Highest first delay; at least 1 ms, at most `max`.
     pub initial: Duration,
-    /// Highest delay of all, `Retry-After` aside.
+    /// Highest delay, `Retry-After` aside.
     pub max: Duration,
 }
 
@@ -74,11 +74,11 @@ enum Source {
 }
 
 impl Delays {
-    /// The next delay. With `at_least` (a `Retry-After`, cut to [`MAX_RETRY_AFTER`]) the jitter comes on top of it: all
-    /// who were told the same second would otherwise come back in it.
+    /// The next delay. With `at_least` (a `Retry-After`, limited to [`MAX_RETRY_AFTER`]) the jitter is added: otherwise
+    /// all clients with the same value would return in the same second.
     pub fn next(&mut self, at_least: Option<Duration>) -> Duration {
         let jittered = match &mut self.source {
-            // `None` would mean that the time is up, and no time was set. The crate may overshoot by a nanosecond.
+            // `None` means that a maximum time has passed, and none is set. The crate may overshoot by a nanosecond.
             Source::Random(backoff) => backoff.next_backoff().unwrap_or(self.max).min(self.max),
             Source::Seeded { random, cap } => {
                 let drawn = cap.mul_f64(random.share());
@@ -93,7 +93,7 @@ impl Delays {
 #[cfg(feature = "sabotage")]
 pub use replay::with_seed;
 
-/// Chance taken out, for a simulation that must be able to replay a run: only in builds with the test-only feature.
+/// Seeded delays, for a simulation that must replay runs: only with the test-only feature.
 #[cfg(feature = "sabotage")]
 mod replay {
     use std::cell::RefCell;
@@ -104,7 +104,7 @@ mod replay {
         static SEEDS: RefCell<Option<Random>> = const { RefCell::new(None) };
     }
 
-    /// While `work` runs, on this thread, all delays are drawn from this seed; also if it panics, it is over afterwards.
+    /// Draws all delays on this thread from this seed while `work` runs; ends even if it panics.
     pub fn with_seed<R>(seed: u64, work: impl FnOnce() -> R) -> R {
         struct Restore(Option<Random>);
         impl Drop for Restore {
@@ -139,7 +139,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_delay_is_within_its_cap_and_the_cap_grows_then_stays(
+        fn delays_stay_within_a_cap_that_grows_then_stays(
             initial in 0u64..5_000, max in 0u64..60_000, seed: u64,
         ) {
             let policy = policy(initial, max);
@@ -153,7 +153,7 @@ mod tests {
         }
 
         #[test]
-        fn a_retry_after_is_a_lower_bound_but_not_an_endless_one(after in 0u64..1_000_000) {
+        fn retry_after_is_a_bounded_lower_bound(after in 0u64..1_000_000) {
             let after = Duration::from_secs(after);
             let delay = policy(100, 1_000).delays().next(Some(after));
             prop_assert!(delay >= after.min(MAX_RETRY_AFTER));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_range_from_nothing_to_the_cap_is_used() {
+    fn delays_use_the_whole_range_up_to_the_cap() {
         let policy = policy(1_000, 1_000);
         let mut random = policy.delays();
         let mut seeded = policy.seeded_delays(7);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_gives_the_same_delays_again() {
+    fn same_seed_gives_the_same_delays() {
         let policy = policy(100, 10_000);
         let draw = |seed| {
             let mut delays = policy.seeded_delays(seed);
@@ -189,7 +189,7 @@ mod tests {
 
     #[cfg(feature = "sabotage")]
     #[test]
-    fn all_delays_of_a_thread_can_come_from_one_seed() {
+    fn delays_of_a_thread_can_come_from_one_seed() {
         let policy = policy(100, 10_000);
         let draw = || [(); 4].map(|()| policy.delays().next(None));
         let seeded = |seed| with_seed(seed, draw);

@@ -1,4 +1,4 @@
-//! What can be wrong with a document: decided from its placement and its copies alone, without I/O.
+//! Defects of a document, derived from its placement and copies alone, without I/O.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -12,18 +12,18 @@ use crate::base::position::{Epoch, Position};
 use crate::base::requests::SeqNo;
 use crate::core::placement::Placement;
 
-/// Whether a copy is where its location belongs.
+/// Whether a copy is in the geoshard of its location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fit {
-    /// By a map that is in force.
+    /// By a live map.
     Here,
-    /// Every map in force says another geoshard.
+    /// Every live map names another geoshard.
     Elsewhere,
-    /// It has no location that can be read.
+    /// It has no readable location.
     NoLocation,
 }
 
-/// A copy as it was seen.
+/// An observed copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Copy {
     /// Its version.
@@ -32,18 +32,18 @@ pub struct Copy {
     pub fit: Fit,
 }
 
-/// A placement as it was seen.
+/// An observed placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Placed {
     /// There is none.
     Nowhere,
-    /// There is a record that is no placement.
+    /// The record is not a placement.
     Unreadable,
-    /// Here.
+    /// A readable placement.
     At(Placement),
 }
 
-/// All that is stored of one document, as it was seen.
+/// The observed stored state of one document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observation {
     /// Its placement.
@@ -55,7 +55,7 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Tells two states of a document apart.
+    /// Distinguishes states of a document.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         match &self.placed {
@@ -98,31 +98,31 @@ impl fmt::Display for Observation {
     }
 }
 
-/// Something wrong with a document.
+/// A defect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Defect {
-    /// There are copies, but no placement: geofold does not know the document.
+    /// Copies without a placement: geofold does not know the document.
     NoPlacement,
     /// The record in the placements index cannot be read.
     UnreadablePlacement,
-    /// The placement names a geoshard, and no copy is anywhere.
+    /// The placement names a geoshard, but no copy exists.
     NoCopy,
-    /// The only copies are in other geoshards than the placement says: a move that was not finished.
+    /// Copies only in other geoshards than the placement's: an unfinished move.
     NotInPlace,
-    /// A second copy, in a geoshard that the placement does not name: nobody would ever remove it.
+    /// A second copy in a geoshard that the placement does not name: it would stay forever.
     UnnamedCopy,
-    /// An old copy in a geoshard that the placement names as a leftover: a move that was not finished.
+    /// An old copy in a leftover: an unfinished move.
     OldCopy,
-    /// The placement says deleted, and there is a copy.
+    /// The placement says deleted, but a copy exists.
     DeletedLives,
-    /// The copy is older than what the placement announced: its record is not done yet, or was lost.
+    /// The copy is older than the placement: its record is unfinished or lost.
     Behind,
     /// The copy's location belongs to another geoshard.
     WrongGeoshard,
-    /// The copy has no location that can be read, so nothing says where it belongs.
+    /// The copy has no readable location.
     NoLocation,
-    /// A version of a later epoch than the configured one: it refuses every write.
+    /// A version above the configured epoch: it refuses every write.
     LaterEpoch,
 }
 
@@ -142,7 +142,7 @@ impl Defect {
         Self::LaterEpoch,
     ];
 
-    /// Whether it is what a move looks like that is under way: with the record that the placement is of, a worker mends it.
+    /// Whether a move in progress looks like this: a worker repairs it with the placement's record.
     pub fn ends_with_its_record(self) -> bool {
         matches!(self, Self::NoCopy | Self::NotInPlace | Self::OldCopy | Self::DeletedLives | Self::Behind)
     }
@@ -171,7 +171,7 @@ impl fmt::Display for Defect {
     }
 }
 
-/// What is wrong with a document, each kind once; nothing, if all is as it should be at rest (protocol, INV-1 and INV-5).
+/// A document's defects, each kind once; none if it is as it should be at rest (protocol, INV-1 and INV-5).
 pub fn judge(sight: &Observation, epoch: Epoch) -> Vec<Defect> {
     let mut defects = match &sight.placed {
         Placed::Unreadable => vec![Defect::UnreadablePlacement],
@@ -193,7 +193,7 @@ fn judge_placed(placement: &Placement, copies: &BTreeMap<ShardId, Copy>) -> Vec<
     let is_named = |shard: &ShardId| placement.may_hold().any(|named| named == shard);
     let (own, others): (Vec<_>, Vec<_>) =
         copies.iter().partition(|(shard, _)| placement.shard.as_ref() == Some(*shard));
-    // What a refused document left may stay in any geoshard that is named, until its next record.
+    // Copies of a refused document may stay in any named geoshard until its next record.
     let stays = placement.refused && copies.len() <= 1 && copies.keys().all(is_named);
     let mut defects = Vec::new();
     for (shard, _) in &others {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_move_looks_like_on_its_way_ends_with_its_record_and_what_none_looks_like_does_not() {
+    fn only_defects_of_a_running_move_end_with_its_record() {
         use Fit::{Elsewhere, Here};
         for (placement, copies) in [
             (placed(5, Some("b"), &[]), vec![]),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn each_defect_is_called_by_its_name() {
+    fn each_defect_has_its_name() {
         use Fit::{Elsewhere, Here, NoLocation};
         let refused = || {
             let Placed::At(placement) = placed(5, Some("b"), &["a"]) else { unreachable!() };
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_wrong_exactly_where_the_invariants_hold() {
+    fn no_defect_iff_the_invariants_hold() {
         let mut random = Random::new(11);
         for _ in 0..20_000 {
             let names = ["a", "b", "c"];

@@ -48,7 +48,7 @@ use slab::Slab;
 /// a key is hashed when it comes and when it goes, and a value is moved no more often.
 #[derive(Debug, Clone)]
 pub struct DirtySet<K, V> {
-    /// The slot of each key that is dirty. The hash is keyed at random: whoever writes to the topic chooses the keys.
+    /// The slot of each dirty key. The hash is keyed at random: producers choose the keys.
     places: HashMap<K, usize, RandomState>,
     slots: Slab<Slot<V>>,
     /// Dirty and not handed out (Ick: `pset`).
@@ -64,14 +64,14 @@ pub struct DirtySet<K, V> {
 /// Keys by score, with their slots.
 type Order<K> = BTreeMap<(i64, K), usize>;
 
-/// What is held of one key.
+/// The content of a slot.
 #[derive(Debug, Clone)]
 struct Slot<V> {
-    /// What came first.
+    /// The older value.
     held: Held<V>,
     /// Whether that was handed out; otherwise it is pending.
     in_flight: bool,
-    /// What came while the other was in flight, pending. Seldom there, so it has a place of its own.
+    /// The newer value, pending while the other is in flight. Boxed, since it is rare.
     newer: Option<Box<Held<V>>>,
 }
 
@@ -102,14 +102,14 @@ pub enum Added {
     Unchanged,
 }
 
-/// One key that is dirty, as it stands in one of the two sets.
+/// A dirty key in one of the two sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a, K, V> {
     /// The key.
     pub key: &'a K,
     /// The lowest score it was added with since it became dirty.
     pub score: i64,
-    /// What was added under it, folded.
+    /// Its folded value.
     pub value: &'a V,
 }
 
@@ -122,7 +122,7 @@ pub struct Exchanged<'a, K, V> {
     pub batch: Entries<'a, K, V>,
 }
 
-/// Sizes and scores of a dirty set.
+/// Sizes and scores of both sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stats {
     /// Of what is dirty and not handed out.
@@ -262,7 +262,7 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
         keys.into_iter().filter_map(|key| self.commit_one(key)).count()
     }
 
-    /// Takes `key` out of flight, done, and gives what was in flight under it.
+    /// Takes `key` out of flight, done, and returns its value in flight.
     pub fn commit_one(&mut self, key: &K) -> Option<V> {
         self.exists = true;
         let (key, place) = self.places.remove_entry(key)?;
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn a_score_is_only_ever_lowered_but_every_added_value_is_folded() {
+    fn score_is_only_lowered_and_every_value_is_folded() {
         let mut set = Set::new();
         assert_eq!(add(&mut set, "a", 5, 1), Added::New);
         assert_eq!(add(&mut set, "a", 3, 2), Added::Lowered);
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn ties_in_score_are_handed_out_in_byte_order_of_keys() {
+    fn ties_in_score_follow_byte_order_of_keys() {
         let mut set = Set::new();
         for key in ["2", "10", "a", "B", "", "\u{1F600}", "\u{FFEE}"] {
             add(&mut set, key, 7, 0);
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_dirtied_while_in_flight_is_new_whatever_its_score_and_survives_the_commit() {
+    fn key_dirtied_in_flight_survives_the_commit() {
         let mut set = Set::new();
         add(&mut set, "a", 5, 1);
         set.reserve(1, false, concat);
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_folded_into_a_key_in_flight_is_lost_if_work_done_before_the_fold_is_committed() {
+    fn commit_of_work_from_before_a_fold_loses_the_fold() {
         let mut set = Set::new();
         add(&mut set, "a", 1, 1);
         set.reserve(2, false, concat);
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn exchanging_the_last_batch_commits_before_it_folds_and_loses_nothing() {
+    fn exchange_commits_before_it_folds_and_loses_nothing() {
         let mut set = Set::new();
         add(&mut set, "a", 1, 1);
         set.reserve(2, false, concat);
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_or_doubled_commit_removes_whatever_is_in_flight_under_that_key() {
+    fn late_or_repeated_commit_removes_what_is_in_flight() {
         let mut set = Set::new();
         add(&mut set, "a", 1, 1);
         set.reserve(1, false, concat);
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_never_committed_keep_their_slots() {
+    fn uncommitted_keys_keep_their_slots() {
         let mut set = Set::new();
         for (key, score) in [("bad", 1), ("worse", 2), ("good", 3)] {
             add(&mut set, key, score, 0);
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_batch_hides_the_rest_in_flight_and_backwash_sends_it_back() {
+    fn smaller_batch_hides_the_rest_and_backwash_returns_it() {
         let mut set = Set::new();
         for (key, score) in [("a", 1), ("b", 2), ("c", 3)] {
             add(&mut set, key, score, 0);
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn a_low_score_does_not_overtake_what_is_in_flight_without_backwash() {
+    fn low_score_does_not_overtake_keys_in_flight() {
         let mut set = Set::new();
         add(&mut set, "high", 10, 1);
         set.reserve(1, false, concat);
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn folds_take_no_slot_and_hand_out_the_earliest_score() {
+    fn folds_take_no_slot_and_keep_the_earliest_score() {
         let mut set = Set::new();
         add(&mut set, "a", 5, 1);
         set.reserve(1, false, concat);
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn backwash_keeps_values_in_order_of_arrival_against_the_order_of_scores() {
+    fn backwash_folds_values_in_order_of_arrival() {
         let mut set = Set::new();
         add(&mut set, "a", 9, 1);
         set.reserve(1, false, concat);
@@ -616,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_added_again_and_again_is_not_pushed_back_by_it() {
+    fn repeatedly_added_key_keeps_its_place() {
         let mut set = Set::new();
         add(&mut set, "hot", 1, 0);
         for offset in 2..100 {
@@ -627,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn a_withdrawn_key_leaves_both_sets_with_its_lower_score_and_its_values_in_order() {
+    fn withdrawn_key_leaves_both_sets_folded() {
         let mut set = Set::new();
         add(&mut set, "a", 5, 1);
         add(&mut set, "b", 6, 2);
@@ -641,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn clear_counts_the_parts_that_were_there() {
+    fn clear_counts_the_parts_that_existed() {
         let mut set = Set::new();
         assert_eq!((set.clear(), set.stats()), (0, None));
         assert_eq!(set.commit([]), 0);

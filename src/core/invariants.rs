@@ -1,7 +1,7 @@
-//! The protocol's invariants, each written once, as a function over what can be seen of one document.
+//! The protocol's invariants, each defined once as a function of one document's observable state.
 //!
-//! Who can see it (a store in memory, an audit over searches) fills in a [`View`]; what is broken comes back as a
-//! sentence. Nothing here knows how the state came about: that is what makes these functions fit to judge it.
+//! The observer (an in-memory store, an audit over searches) fills in a [`View`]; a violation is returned as a
+//! sentence. Nothing here knows how the state came about, which makes these functions independent judges.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::core::counting::facets::Facets;
 use crate::core::counting::increment::Delta;
 use crate::core::placement::Placement;
 
-/// All that is stored of one document.
+/// The stored state of one document.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct View {
     /// Its record in the placements index.
@@ -21,13 +21,13 @@ pub struct View {
     pub copies: BTreeMap<ShardId, Position>,
 }
 
-/// An invariant that does not hold.
+/// A violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{invariant} is broken: {what}")]
 pub struct Broken {
     /// Its name in the protocol.
     pub invariant: &'static str,
-    /// What is wrong.
+    /// The violation.
     pub what: String,
 }
 
@@ -51,7 +51,7 @@ pub fn inv_2_a_document_that_exists_has_a_copy(view: &View, exists: bool) -> Res
     hold(!exists || !view.copies.is_empty(), "INV-2", || format!("the document's last copy is gone: {view}"))
 }
 
-/// INV-3, one half: the committed offset is not above the first offset of anything that is `owed`.
+/// INV-3, first half: the committed offset is not above the first offset of any unfinished work.
 pub fn inv_3_nothing_owed_is_committed(
     committed: i64,
     owed: impl IntoIterator<Item = i64>,
@@ -62,9 +62,9 @@ pub fn inv_3_nothing_owed_is_committed(
     })
 }
 
-/// INV-3, the other half: what was done of the document up to `last`, its last committed record, can be seen: a copy
-/// at least that new, or a placement that says that it is deleted, or one of a later record, which answers for it.
-/// Does not hold for what was dead-lettered or dropped.
+/// INV-3, second half: the effect of the document's records up to `last`, its last committed one, is visible: a copy at
+/// least that new, a placement that says deleted, or one of a later record, which covers it. Does not hold for
+/// dead-lettered or dropped records.
 pub fn inv_3_what_is_committed_can_be_seen(view: &View, last: Position) -> Result<(), Broken> {
     let written = view.copies.values().any(|version| *version >= last);
     let recorded = view.placement.as_ref().is_some_and(|placement| {
@@ -73,8 +73,8 @@ pub fn inv_3_what_is_committed_can_be_seen(view: &View, last: Position) -> Resul
     hold(written || recorded, "INV-3", || format!("{last} is committed, but nothing shows it: {view}"))
 }
 
-/// INV-4: from one moment to a later one, neither the placement's position nor any copy's version goes back, and a
-/// placement is never removed. (That a removed copy does not come back older is Elasticsearch's to keep, by tombstones.)
+/// INV-4: over time, neither the placement's position nor any copy's version goes back, and a placement is never
+/// removed. (Elasticsearch's tombstones keep a removed copy from returning older.)
 pub fn inv_4_nothing_goes_back(before: &View, after: &View) -> Result<(), Broken> {
     let position = |view: &View| view.placement.as_ref().map(|placement| placement.pos);
     hold(position(before) <= position(after), "INV-4", || {
@@ -89,9 +89,8 @@ pub fn inv_4_nothing_goes_back(before: &View, after: &View) -> Result<(), Broken
     Ok(())
 }
 
-/// INV-5: exactly one copy, in the placement's geoshard, or none if the document is deleted or was never there. Of a refused
-/// document there may be none, or one that arrived late in a geoshard that is named. Holds with nothing in flight and
-/// nothing owed.
+/// INV-5: exactly one copy, in the placement's geoshard, or none if the document is deleted or never existed. A refused
+/// document may have none, or one that arrived late in a named geoshard. Holds with nothing in flight and nothing owed.
 pub fn inv_5_at_rest_there_is_one_copy(view: &View) -> Result<(), Broken> {
     let belongs: BTreeSet<&ShardId> =
         view.placement.iter().filter_map(|placement| placement.shard.as_ref()).collect();
@@ -109,7 +108,7 @@ pub fn inv_6_one_entry_of_a_document<'a>(in_work: impl IntoIterator<Item = &'a D
     hold(twice.is_none(), "INV-6", || "two entries of one document are in work".to_owned())
 }
 
-/// INV-7: every document is counted exactly once: the counts are what the documents say (docs/tally.md). Holds with nothing in
+/// INV-7: every document is counted exactly once: the counts equal a recount (docs/tally.md). Holds with nothing in
 /// flight and nothing owed, once every increment is merged.
 pub fn inv_7_counted_exactly_once<'a>(
     counts: &Delta,
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn each_invariant_holds_where_it_should_and_is_broken_where_it_is_not_kept() {
+    fn each_invariant_accepts_valid_and_rejects_invalid_states() {
         let moving = view(placed(5, Some("b"), &["a"]), &[("a", 1)]);
         let moved = view(placed(5, Some("b"), &["a"]), &[("b", 5)]);
         let orphan = view(placed(5, Some("b"), &[]), &[("a", 1), ("b", 5)]);
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_broken_is_said_with_all_that_is_stored() {
+    fn violation_shows_the_whole_stored_state() {
         let orphan = view(placed(5, Some("b"), &[]), &[("a", 1), ("b", 5)]);
         assert_eq!(
             inv_1_every_copy_is_named(&orphan).unwrap_err().to_string(),

@@ -1,6 +1,6 @@
-//! What is done with documents, decided without I/O: decoding, folding, placing, moving, counting, and what must hold.
+//! Document logic without I/O: decoding, folding, placing, moving, counting, invariants.
 //!
-//! It imports `base` and `geoshard`, and no client of any server.
+//! Imports `base` and `geoshard`, and no client of any server.
 
 pub mod counting;
 pub mod decode;

@@ -1,37 +1,37 @@
-//! Whether a partition still has what is to be read next. Pure.
+//! Whether a partition still has the next offset to read. Pure.
 //!
-//! A worker that is away for longer than the topic keeps its records, or stands still for so long, would go on at the first record
-//! that is left, and never know of the others. A log that was truncated (an unclean leader election) has other records at offsets
-//! that were read already. Offsets that are only missing in the middle are no loss: compaction takes records, and transactions have
-//! markers.
+//! A worker that is away or paused for longer than the topic's retention would continue at the first record left, and
+//! miss the others unnoticed. A truncated log (an unclean leader election) has other records at offsets already read.
+//! Offsets missing only in the middle are no loss: compaction removes records, and transactions have markers.
 
 use thiserror::Error;
 
 use crate::base::position::Epoch;
 
-/// What a partition's offsets say.
+/// The verdict on a partition's offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// What comes next is there, or is still to be written.
+    /// The next offset exists, or is still to be written.
     There,
-    /// Nothing was ever read: it begins at its first record.
+    /// Nothing was ever read: reading begins at the first record.
     Begins,
     /// Records were deleted before they were read.
     Lost(Lost),
-    /// The partition ends before what was read already.
+    /// The partition ends before the next offset.
     Truncated(Truncated),
 }
 
-/// Judges a partition that has the offsets from `low` up to, but not including, `high`.
+/// Judges a partition with the offsets from `low` up to, but not including, `high`.
 ///
-/// `next` is the offset to be read next: the one after what was read last, or what is committed; `None` if nothing is. `remembered` is what the
-/// meta index says was committed in this epoch. It counts only without `next`: the group's offsets have expired.
+/// `next` is the next offset to read: after the last one read, or the commit; `None` if there is neither. `remembered`
+/// is the commit of this epoch according to the meta index. It counts only without `next`: the group's offsets have
+/// expired.
 pub fn judge(next: Option<i64>, remembered: Option<i64>, low: i64, high: i64) -> Verdict {
     match (next, remembered) {
         (Some(next), _) if next > high => Verdict::Truncated(Truncated { next, end: Some(high) }),
         (Some(from), _) | (None, Some(from)) if from < low => Verdict::Lost(Lost { from, to: low }),
         (Some(_), _) => Verdict::There,
-        // Below what is remembered it is a rewind, which the first record shows ([`crate::io::meta`]).
+        // Below the remembered offset it is a rewind, which the first record shows ([`crate::io::meta`]).
         (None, _) => Verdict::Begins,
     }
 }
@@ -45,29 +45,29 @@ pub fn judge(next: Option<i64>, remembered: Option<i64>, low: i64, high: i64) ->
     .to - 1, self.count()
 )]
 pub struct Lost {
-    /// The first one.
+    /// The first deleted offset.
     pub from: i64,
-    /// The one after the last: the partition's first record.
+    /// The partition's first record.
     pub to: i64,
 }
 
 impl Lost {
-    /// How many offsets. Some may never have been a record: what compaction took, and the markers of transactions.
+    /// Number of offsets. Some may never have been records: transaction markers, or compacted ones.
     pub fn count(&self) -> u64 {
         u64::try_from(self.to - self.from).unwrap_or(0)
     }
 }
 
-/// The partition's log is another one than was read.
+/// The partition's log differs from what was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Truncated {
-    /// The offset to be read next.
+    /// The next offset to read.
     pub next: i64,
     /// Where the partition ends; `None`: beyond that, but with other records.
     pub end: Option<i64>,
 }
 
-/// Why a partition cannot be read on.
+/// Why a partition cannot be read further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Trouble {
     /// Records are lost.
@@ -91,7 +91,7 @@ fn truncated(Truncated { next, end }: &Truncated, epoch: Epoch) -> String {
 }
 
 impl Trouble {
-    /// The offset that cannot be read.
+    /// The unreadable offset.
     pub fn offset(&self) -> i64 {
         match self {
             Self::Lost(lost) => lost.from,
@@ -105,11 +105,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_committed_and_remembered_is_held_against_where_the_partition_begins_and_ends() {
+    fn committed_and_remembered_offsets_are_checked_against_the_log() {
         let lost = |from, to| Verdict::Lost(Lost { from, to });
         let truncated = |next, end| Verdict::Truncated(Truncated { next, end: Some(end) });
         for (next, remembered, low, high, verdict) in [
-            // Something is committed, or was read: that alone counts.
+            // With a commit or a read offset, only that counts.
             (Some(100), None, 0, 200, Verdict::There),
             (Some(100), Some(100), 100, 200, Verdict::There),
             (Some(100), Some(90), 100, 100, Verdict::There),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_says_what_to_do() {
+    fn each_error_names_a_remedy() {
         let epoch = Epoch::new(3).unwrap();
         let lost = Trouble::from(Lost { from: 100, to: 150 });
         for words in [

@@ -1,7 +1,7 @@
-//! What records mean, and how several of one document become one.
+//! The meaning of records, and the folding of several records of one document.
 //!
-//! A [`Write`] is one record; a [`Fold`] is what the dirty set holds for a document: one or more records, as one.
-//! Decoding a record into a write is `core/decode/`; what a fold does to Elasticsearch is `core/mover/`.
+//! A [`Write`] is one record; a [`Fold`] is the dirty set's value for a document: one or more records. `core/decode/`
+//! decodes a record into a write; `core/mover/` applies a fold to Elasticsearch.
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -17,58 +17,58 @@ use crate::core::decode::{BadLocation, BadObject, LocationPath, merge_patch, on_
 /// One decoded record.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Write {
-    /// The document it is about.
+    /// Its document.
     pub id: DocId,
-    /// Its place in the partition.
+    /// Its position in the partition.
     pub position: Position,
-    /// What it asks for.
+    /// Its operation.
     pub body: Body,
 }
 
-/// What one record asks for.
+/// The operation of one record.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Body {
-    /// The document, whole.
+    /// The whole document.
     Index {
         /// A JSON object without raw line breaks; otherwise the record's own bytes.
         doc: Bytes,
-        /// Where it says it is.
+        /// Its location.
         at: GeoPoint,
     },
-    /// The document is gone.
+    /// The document is deleted.
     Delete,
     /// An RFC 7386 merge patch of the document.
     Patch {
         /// A JSON object without raw line breaks.
         patch: Bytes,
-        /// What it does to the location.
+        /// Its effect on the location.
         moves: PatchMove,
     },
-    /// No change of content: place again under the current map.
+    /// No change of content: place it again under the current map.
     Touch,
-    /// The document is what the source of truth says, from now on.
+    /// The document is replaced by the source of truth's.
     Refeed,
 }
 
-/// What a merge patch does to the document's location.
+/// The effect of a merge patch on the location.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum PatchMove {
     /// It does not mention it.
     Stays,
-    /// It sets a whole location: whatever the document was, it is here afterwards (or the merged document is refused).
+    /// It sets a whole location, which holds for any base (or the merged document is refused).
     To(GeoPoint),
-    /// It changes part of it (`{"location":{"lat":5}}`): only the merged document tells.
+    /// It changes part of it (`{"location":{"lat":5}}`): only the merged document decides.
     Unclear,
 }
 
-/// Where one record of a fold sent the document.
+/// The place to which one record of a fold points.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
-    /// Into this geoshard.
+    /// This geoshard.
     Shard(ShardId),
     /// Out of the index.
     Nowhere,
-    /// Not to be told without the stored document.
+    /// Unknown without the stored document.
     Unclear,
 }
 
@@ -81,7 +81,7 @@ impl From<ShardId> for Target {
 /// One or more records of a document, oldest first, folded into one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fold {
-    /// What all its records together ask for.
+    /// The combined operation.
     pub content: Content,
     /// Position of its first record.
     pub first: Position,
@@ -91,69 +91,69 @@ pub struct Fold {
     pub located_at: Option<Position>,
     /// Position of its last touch.
     pub touched_at: Option<Position>,
-    /// Position of its last record that says what the whole document is: an index, a delete, a refeed.
+    /// Position of its last record that replaces the whole document: an index, a delete, a refeed.
     pub whole_at: Option<Position>,
     /// The distinct targets of its records, under the maps that were live when each was read.
     pub targets: SmallVec<[Target; 1]>,
-    /// What its records did to the document's facets, one after the other.
+    /// The successive effects of its records on the facets.
     pub steps: Steps,
-    /// How many records it holds.
+    /// Number of records.
     pub records: u32,
-    /// Positions of its records after the first, in order; no more than [`MAX_SEPARABLE`].
+    /// Positions of its records after the first, in order; at most [`MAX_SEPARABLE`].
     pub later: Vec<Position>,
 }
 
 /// A fold of up to so many records is taken apart again where it cannot be carried out.
 pub const MAX_SEPARABLE: usize = 256;
 
-/// What a fold asks for.
+/// The operation of a fold.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Content {
-    /// The document, whole.
+    /// The whole document.
     Index {
         /// A JSON object without raw line breaks.
         doc: Bytes,
-        /// Where it says it is.
+        /// Its location.
         at: GeoPoint,
     },
-    /// The document is gone.
+    /// The document is deleted.
     Delete,
-    /// Merge patches, to be applied one after the other.
+    /// Merge patches to be applied in order.
     Patch {
-        /// What to.
+        /// Their base.
         over: Base,
         /// Never empty. More than one only where composition is not exact.
         patches: Vec<Bytes>,
     },
-    /// Place again under the current map.
+    /// Place it again under the current map.
     Touch,
-    /// What the source of truth says, asked after [`Fold::whole_at`].
+    /// The source of truth's document, requested after [`Fold::whole_at`].
     Refeed,
 }
 
-/// What the patches of a fold are applied to.
+/// The base of a fold's patches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Base {
-    /// The document as it is stored.
+    /// The stored document.
     Stored,
-    /// Nothing: a delete came before, in the same fold.
+    /// Nothing: a delete precedes in the same fold.
     Nothing,
-    /// What the source of truth says: a refeed came before, in the same fold.
+    /// The source's document: a refeed precedes in the same fold.
     Refed,
 }
 
-/// A fold that could not be absorbed: its patches make no document that geofold could place. Its records belong into
-/// the dead-letter topic, as the folded write, with its first and last position.
+/// A fold that could not be absorbed: its patches yield no document that can be placed. Its records are dead-lettered
+/// as the folded write, with its first and last position.
 #[derive(Debug, Error)]
 #[error("the patch {span} cannot be applied to the document written before it: {why}", span = span(.fold))]
 pub struct Rejected {
-    /// What was to be absorbed, as it came.
+    /// The fold to be absorbed, unchanged.
     pub fold: Fold,
-    /// What is wrong with the document that it would have made.
+    /// The defect of the resulting document.
     pub why: BadMerge,
 }
 
-/// Why patches and a document do not go together.
+/// Why patches cannot be applied to a document.
 #[derive(Debug, Error)]
 pub enum BadMerge {
     /// The document or a patch cannot be merged.
@@ -170,7 +170,7 @@ impl Rejected {
         "fold"
     }
 
-    /// One word for a program: `geofold-error-reason` of a dead letter.
+    /// Reason code: `geofold-error-reason` of a dead letter.
     pub fn reason(&self) -> &'static str {
         match &self.why {
             BadMerge::Merge(why) | BadMerge::Location(BadLocation::Json(why)) => why.reason(),
@@ -217,19 +217,19 @@ impl Fold {
         (id, fold)
     }
 
-    /// The same fold of one record, with what that does to the document's facets.
+    /// Adds the effect of a single record on the document's facets.
     pub fn counted_by(self, rules: &FacetRules) -> Self {
         debug_assert_eq!(self.records, 1, "a fold is counted record by record");
         Self { steps: Steps::of(&self.content, self.targets.first(), rules), ..self }
     }
 
-    /// Takes in what came later for the same document (protocol, "Folding"). The effect does not depend on how a
-    /// sequence of records is cut into folds, unless some are rejected.
+    /// Adds a later fold of the same document (protocol, "Folding"). Unless some are rejected, the effect does not
+    /// depend on how a sequence of records is cut into folds.
     ///
-    /// Patches over a whole document are merged at once, and the merged document's location is read again if they
-    /// mention it. If it has none, or none that Elasticsearch would take, the later fold is [`Rejected`]: this one
-    /// keeps its content and its count of records, but its last position advances, for the records are consumed, and
-    /// so do its targets, for a zombie with other fold boundaries may have followed them.
+    /// Patches over a whole document are merged at once, and its location is read again if they mention it. If it has
+    /// none, or none that Elasticsearch accepts, the later fold is [`Rejected`]: this one keeps its content and its
+    /// count of records, but its last position advances, since the records are consumed, and so do its targets, since a
+    /// zombie with other fold boundaries may have followed them.
     pub fn absorb(&mut self, newer: Self, path: &LocationPath) -> Result<(), Box<Rejected>> {
         debug_assert!(self.last < newer.first, "{} is folded over {}", newer.first, self.last);
         self.last = newer.last;
@@ -253,7 +253,7 @@ impl Fold {
         }
     }
 
-    /// The offsets of its records, oldest first, if there are several and not too many to be read again.
+    /// The offsets of its records, oldest first, if there are at least two and at most [`MAX_SEPARABLE`].
     pub fn separable(&self) -> Option<Vec<i64>> {
         let offsets: Vec<i64> =
             std::iter::once(&self.first).chain(&self.later).map(|at| at.offset()).collect();
@@ -261,7 +261,7 @@ impl Fold {
         (is_complete && offsets.len() > 1).then_some(offsets)
     }
 
-    /// Heap memory that it holds, about, in bytes.
+    /// Approximate heap bytes.
     pub fn bytes(&self) -> usize {
         let targets = if self.targets.spilled() { self.targets.capacity() * size_of::<Target>() } else { 0 };
         let content = match &self.content {
@@ -289,12 +289,14 @@ impl From<Body> for Content {
 }
 
 impl Content {
-    /// The document that this leaves where `stored` was; `None` if it leaves none. For a refeed, and for patches over one,
-    /// `stored` is what the source of truth said.
+    /// The resulting document for the base `stored`; `None` if there is none. For a refeed, and for patches over one,
+    /// `stored` is the source's document.
     ///
-    /// Patches of nothing make a document of themselves: whether that is wanted is for the caller to decide
-    /// (protocol, "on_missing"). The document has no raw line breaks. Fails if `stored` is no JSON object, or has a
-    /// key twice where a patch descends.
+    /// Patches without a base make a document of themselves: the caller decides whether that is wanted (protocol,
+    /// "on_missing"). The document has no raw line breaks.
+    ///
+    /// # Errors
+    /// If `stored` is not a JSON object, or has a duplicate key where a patch descends.
     pub fn apply_to(&self, stored: Option<&[u8]>) -> Result<Option<Bytes>, BadObject> {
         match self {
             Self::Index { doc, .. } => Ok(Some(doc.clone())),
@@ -334,7 +336,7 @@ impl Content {
     }
 }
 
-/// `base` after all patches; `None` only if there is neither.
+/// `base` with all patches applied; `None` only without both.
 fn apply_all(base: Option<&[u8]>, patches: &[Bytes]) -> Result<Option<Bytes>, BadObject> {
     let mut merged: Option<Bytes> = None;
     for patch in patches {
@@ -343,8 +345,8 @@ fn apply_all(base: Option<&[u8]>, patches: &[Bytes]) -> Result<Option<Bytes>, Ba
     Ok(merged)
 }
 
-/// Composes from the end of the list as far as it is exact, so that a list never holds two neighbours that one patch
-/// could replace: a field that turns from scalar to object and back over and over does not make it grow.
+/// Composes from the end of the list as far as it is exact, so a list never holds two neighbours that one patch could
+/// replace: a field that alternates between scalar and object does not make it grow.
 fn push_patch(patches: &mut Vec<Bytes>, patch: &Bytes) {
     let mut last = patch.clone();
     while let Some(before) = patches.last()
@@ -357,7 +359,7 @@ fn push_patch(patches: &mut Vec<Bytes>, patch: &Bytes) {
 }
 
 impl Steps {
-    /// Those of one record, which sends its document to `target` if it tells where.
+    /// The effects of one record, which points to `target` if it has one.
     pub(crate) fn of(content: &Content, target: Option<&Target>, rules: &FacetRules) -> Self {
         match (content, target) {
             (Content::Index { doc, .. }, Some(Target::Shard(shard))) => Self::All(rules.facets(doc, shard)),
@@ -423,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_becomes_a_fold_with_the_target_that_it_names() {
+    fn record_becomes_a_fold_with_its_target() {
         for (body, expected, is_located, is_touched) in [
             (index(r#"{"location":"1,2"}"#), vec![target("north")], true, false),
             (Body::Delete, vec![Target::Nowhere], true, false),
@@ -441,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_over_a_document_is_merged_and_moves_it() {
+    fn patch_over_a_document_is_merged_and_moves_it() {
         let fold = fold([
             index(r#"{"location":{"lat":1,"lon":2},"n":1.10}"#),
             patch(r#"{"location":{"lat":-1},"m":2}"#),
@@ -453,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fold_knows_the_offsets_of_its_records_as_long_as_they_are_few() {
+    fn fold_keeps_the_offsets_of_a_few_records() {
         let patches = |count: usize| fold((0..count).map(|_| patch(r#"{"a":1}"#)));
         assert_eq!(patches(1).separable(), None, "there is nothing to take apart");
         assert_eq!(patches(3).separable(), Some(vec![0, 1, 2]));
@@ -465,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_there_and_back_keeps_both_geoshards_as_targets() {
+    fn moving_there_and_back_keeps_both_targets() {
         let (north, south) = (r#"{"location":"1,2"}"#, r#"{"location":"-1,2"}"#);
         let fold = fold([index(north), index(south), Body::Delete, patch(north)]);
         assert_eq!(fold.targets.to_vec(), [target("north"), target("south"), Target::Nowhere]);
@@ -473,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn patches_are_composed_where_that_is_exact_and_listed_where_it_is_not() {
+    fn patches_are_composed_if_exact_and_listed_otherwise() {
         assert_eq!(patches(&fold([patch(r#"{"a":1}"#), patch(r#"{"b":null}"#)])), [r#"{"a":1,"b":null}"#]);
         let (scalar, object) = (r#"{"x":5}"#, r#"{"x":{"y":1}}"#);
         assert_eq!(patches(&fold([patch(scalar), patch(object)])), [scalar, object]);
@@ -482,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_touch_changes_nothing_but_is_remembered() {
+    fn touch_changes_nothing_but_its_position() {
         let touched = fold([Body::Touch, patch(r#"{"a":1}"#), Body::Touch, patch(r#"{"b":2}"#)]);
         assert_eq!(patches(&touched), [r#"{"a":1,"b":2}"#]);
         assert_eq!((touched.touched_at, touched.located_at), (Some(position(2)), None));
@@ -491,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_that_leaves_no_valid_location_is_rejected_and_the_document_stays() {
+    fn patch_without_a_valid_location_is_rejected() {
         let doc = r#"{"location":"1,2"}"#;
         for (bad, reason) in
             [(r#"{"location":{"lat":5}}"#, "bad_location"), (r#"{"location":{}}"#, "bad_location")]
@@ -510,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_to_another_form_of_location_is_rejected_unless_it_removes_the_old_one() {
+    fn patch_mixing_location_formats_is_rejected() {
         let mut whole = one(index(r#"{"location":{"type":"Point","coordinates":[2,1]}}"#), 0);
         assert!(whole.absorb(one(patch(r#"{"location":{"lat":-3,"lon":4}}"#), 1), &path()).is_err());
         let clean = patch(r#"{"location":{"lat":-3,"lon":4,"type":null,"coordinates":null}}"#);
@@ -520,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_for_elasticsearch_is_one_line_even_if_the_stored_one_was_not() {
+    fn stored_document_is_sent_on_one_line() {
         let stored = Some(b"{\n\"a\": [1,\r\n2]\n}".as_slice());
         let result = |body| one(body, 0).content.apply_to(stored).unwrap().unwrap();
         assert_eq!(result(Body::Touch), "{ \"a\": [1,  2] }");
@@ -528,13 +530,13 @@ mod tests {
     }
 
     #[test]
-    fn memory_grows_with_what_is_held() {
+    fn memory_grows_with_the_content() {
         assert_eq!(one(Body::Delete, 0).bytes(), 0);
         assert_eq!(one(index(r#"{"location":"1,2"}"#), 0).bytes(), 18);
         assert!(fold([patch(r#"{"x":5}"#), patch(r#"{"x":{}}"#)]).bytes() >= 15 + 2 * size_of::<Bytes>());
     }
 
-    /// Bodies over few members, so that they meet; locations valid and partial.
+    /// Bodies over few members, so that they overlap; locations valid and partial.
     fn any_body() -> impl Strategy<Value = Body> {
         let location = prop_oneof![
             Just(json!({"lat": 1, "lon": 2})),
@@ -581,7 +583,7 @@ mod tests {
         }
     }
 
-    /// What the source of truth says.
+    /// The source of truth's document.
     fn source() -> Value {
         json!({"location": {"lat": 1, "lon": 2}, "a": {"b": 1}, "fed": true})
     }
@@ -593,7 +595,7 @@ mod tests {
         document.map(|document| serde_json::from_slice(&document).unwrap())
     }
 
-    /// Folds a run of folds into one along a random tree: `choices` picks the neighbours to fold next.
+    /// Folds a run of folds along a random tree: `choices` selects the neighbours to fold next.
     fn fold_in_any_order(mut folds: Vec<Fold>, choices: &[usize]) -> Result<Fold, Box<Rejected>> {
         let mut choices = choices.iter().cycle();
         while folds.len() > 1 {
@@ -617,7 +619,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
         #[test]
-        fn a_fold_does_what_its_records_do_one_by_one(bodies in prop::collection::vec(any_body(), 1..8)) {
+        fn fold_equals_its_records_applied_one_by_one(bodies in prop::collection::vec(any_body(), 1..8)) {
             for base in bases() {
                 let mut whole: Option<Fold> = None;
                 let mut expected = base.clone();
@@ -644,7 +646,7 @@ mod tests {
         }
 
         #[test]
-        fn it_does_not_matter_how_records_are_cut_into_folds(
+        fn grouping_of_records_into_folds_does_not_matter(
             bodies in prop::collection::vec(any_body(), 1..8),
             choices in prop::collection::vec(any::<usize>(), 8),
         ) {

@@ -44,9 +44,9 @@ pub fn tiles(range: Range<u64>) -> impl Iterator<Item = CellID> {
     })
 }
 
-/// The part of the globe's surface that the leaf cells of `range` cover: 0 to 1, true to a thousandth of itself.
+/// Share of the globe's surface covered by the leaf cells of `range`: 0 to 1, accurate to a thousandth of itself.
 pub fn share_of_globe(range: Range<u64>) -> f64 {
-    /// From here down S2's cheap area is within 0.1 %, and above it the exact one is numerically sound.
+    /// From this level on S2's cheap area is within 0.1 %; above it the exact one is numerically sound.
     const SMALL: u8 = 5;
     let area = |id| {
         let cell = Cell::from(id);
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn leaf_ids_are_those_of_the_published_s2_libraries() {
+    fn leaf_ids_match_the_published_s2_libraries() {
         // Values of the Go library's test `TestCellIDLatLng`, which the C++ library generates.
         for (id, lat, lon) in [
             (0x47a1_cbd5_9552_2b39, 49.703498679, 11.770681595),
@@ -82,7 +82,7 @@ mod tests {
         ] {
             assert_eq!(leaf(GeoPoint::new(lat, lon).unwrap()), id, "{lat},{lon}");
         }
-        // The centre of face 0 is a corner of four leaves, of which S2 takes the one to the north-east.
+        // The centre of face 0 is a corner of four leaves; S2 takes the north-eastern one.
         assert_eq!(leaf(GeoPoint::new(0.0, 0.0).unwrap()), 0x1000_0000_0000_0001);
     }
 

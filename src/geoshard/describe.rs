@@ -1,4 +1,4 @@
-//! What `geofold shards show`, `locate` and `cover` answer: text through `Display`, JSON through `Serialize`.
+//! Output of `geofold shards show`, `locate` and `cover`: text through `Display`, JSON through `Serialize`.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use crate::base::geo::GeoPoint;
 use crate::base::ids::ShardId;
 use crate::base::requests::Index;
 
-/// A map, for people and programs.
+/// Description of a map.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MapDescription {
     /// The map's name.
@@ -39,25 +39,25 @@ pub struct ShardDescription {
     pub ranges: usize,
     /// Part of the globe's surface, 0 to 1.
     pub share_of_globe: f64,
-    /// Token of the S2 cell that its first range begins with; S2 viewers draw it.
+    /// Token of the S2 cell at the start of its first range, for S2 viewers.
     pub first_cell: String,
-    /// What lies in it, where points were given.
+    /// Its contents, if points were given.
     #[serde(flatten)]
     pub load: Option<ShardLoad>,
 }
 
-/// What lies in a geoshard.
+/// The contents of a geoshard.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ShardLoad {
     /// Sum of its points' loads.
     pub load: f64,
-    /// That over the mean of the map's geoshards; 0 if nothing has load.
+    /// Its load over the mean of the map's geoshards; 0 if nothing has load.
     pub over_mean: f64,
     /// Its points.
     pub points: u64,
 }
 
-/// Where a point belongs.
+/// The location of a point.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Located {
     /// Latitude in degrees.
@@ -70,22 +70,22 @@ pub struct Located {
     pub shard: ShardId,
     /// The name of its index.
     pub index: String,
-    /// The version of the map that says so.
+    /// The version of the map used.
     pub map_version: u64,
 }
 
-/// Which geoshards a search has to ask.
+/// The geoshards that a search must query.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Covered {
     /// Their ids, sorted.
     pub shards: Vec<ShardId>,
     /// The names of their indices, in the same order.
     pub indices: Vec<String>,
-    /// The versions of the maps that say so: two while the map is changed, the older first.
+    /// The versions of the maps used: two while the map is changed, the older first.
     pub map_versions: Vec<u64>,
 }
 
-/// Describes `map`, whose indices are called `<prefix>-<shard>`.
+/// Describes `map`, with indices named `<prefix>-<shard>`.
 pub fn show(map: &GeoshardMap, prefix: &str) -> MapDescription {
     let mut shards: Vec<_> = map
         .shards()
@@ -113,7 +113,7 @@ pub fn show(map: &GeoshardMap, prefix: &str) -> MapDescription {
 }
 
 impl MapDescription {
-    /// With what lies in each geoshard, in the order of [`GeoshardMap::shards`].
+    /// Adds the contents of each geoshard, in the order of [`GeoshardMap::shards`].
     pub fn with_loads(mut self, loads: &[CellLoad]) -> Self {
         let mean = loads.iter().map(|load| load.load).sum::<f64>() / loads.len().max(1) as f64;
         for (shard, &CellLoad { load, points }) in self.shards.iter_mut().zip(loads) {
@@ -124,7 +124,7 @@ impl MapDescription {
     }
 }
 
-/// Tells which geoshard of `map` holds `point`, and its index `<prefix>-<shard>`.
+/// The geoshard of `point` in `map`, and its index `<prefix>-<shard>`.
 pub fn locate(map: &GeoshardMap, prefix: &str, point: GeoPoint) -> Located {
     let shard = map.locate(point).clone();
     Located {
@@ -137,7 +137,7 @@ pub fn locate(map: &GeoshardMap, prefix: &str, point: GeoPoint) -> Located {
     }
 }
 
-/// Tells which geoshards may hold a point within `shape` by any of the maps that are live, and their indices.
+/// The geoshards that may hold a point within `shape` under any live map, and their indices.
 pub fn covered(maps: &LiveMaps, prefix: &str, shape: &Shape) -> Covered {
     let shards = cover_live(maps, shape);
     Covered {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_is_shown_as_a_table_of_its_geoshards() {
+    fn map_is_shown_as_a_table_of_its_geoshards() {
         assert_eq!(
             show(&map(), "places").to_string(),
             "map \"poles\", version 2: 2 geoshards in 3 ranges\n\
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_each_geoshard_is_shown_where_it_is_known() {
+    fn contents_of_geoshards_are_shown_where_known() {
         let loads = [CellLoad { load: 30.0, points: 3 }, CellLoad { load: 10.0, points: 2 }];
         let shown = show(&map(), "places").with_loads(&loads);
         assert_eq!(
@@ -236,14 +236,14 @@ mod tests {
     }
 
     #[test]
-    fn programs_get_index_names_too() {
+    fn json_has_index_names() {
         let json = serde_json::to_value(show(&map(), "places")).unwrap();
         assert_eq!(json["shards"][0]["index"], "places-north");
         assert_eq!(json["shards"][1]["ranges"], 2);
     }
 
     #[test]
-    fn a_point_is_located_in_its_geoshard_and_index() {
+    fn point_is_located_in_its_geoshard_and_index() {
         let located = locate(&map(), "places", GeoPoint::new(0.0, 0.0).unwrap());
         assert_eq!(
             located.to_string(),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cover_is_shown_with_its_indices() {
+    fn cover_is_shown_with_its_indices() {
         let one = LiveMaps::One(map().into());
         let circle = Shape::parse_circle("45,0,1km").unwrap();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What changes from one map to the next: which parts of the globe, and which load, get another geoshard.
+//! The difference between two maps: the area and the load that change geoshard.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use super::plan::report::amount;
 use crate::base::geo::GeoPoint;
 use crate::base::ids::ShardId;
 
-/// Compares two maps, and counts the points that are shown to it.
+/// Compares two maps, and counts the points added.
 #[derive(Debug)]
 pub struct Comparison<'m> {
     old: &'m GeoshardMap,
@@ -23,45 +23,45 @@ pub struct Comparison<'m> {
     total: Option<CellLoad>,
 }
 
-/// What changes.
+/// The difference.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MapDiff {
     /// The version of the old map.
     pub old_version: u64,
     /// The version of the new map.
     pub new_version: u64,
-    /// Geoshards that only the new map has: their indices have to be made.
+    /// Geoshards of the new map only: their indices must be created.
     pub added: Vec<ShardId>,
-    /// Geoshards that only the old map has: their indices become empty.
+    /// Geoshards of the old map only: their indices become empty.
     pub removed: Vec<ShardId>,
-    /// All that moves.
+    /// The sum of the moves.
     pub moved: Moved,
-    /// What lies in all geoshards, where points were given.
+    /// The contents of all geoshards, if points were given.
     pub total: Option<CellLoad>,
-    /// From where to where, the largest first.
+    /// Moves by source and target, the largest first.
     pub flows: Vec<Flow>,
 }
 
-/// How much moves.
+/// The size of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Moved {
-    /// S2 cells, of whatever size, that it is made of.
+    /// Number of S2 cells of any size.
     pub cells: usize,
-    /// Part of the globe's surface, 0 to 1.
+    /// Share of the globe's surface, 0 to 1.
     pub share_of_globe: f64,
-    /// What lies in it, where points were given.
+    /// Its contents, if points were given.
     #[serde(flatten)]
     pub load: Option<CellLoad>,
 }
 
-/// What moves from one geoshard to another.
+/// A move from one geoshard to another.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Flow {
     /// The geoshard by the old map.
     pub from: ShardId,
     /// The geoshard by the new map.
     pub to: ShardId,
-    /// How much.
+    /// Its size.
     #[serde(flatten)]
     pub moved: Moved,
 }
@@ -112,13 +112,13 @@ impl<'m> Comparison<'m> {
         let one = CellLoad { load, points: 1 };
         self.total.get_or_insert_default().add(one);
         let key = (self.old.locate_index(point), self.new.locate_index(point));
-        // Where nothing moves there is no flow.
+        // No flow: nothing moves there.
         if let Some(flow) = self.flows.get_mut(&key) {
             flow.moved.load.get_or_insert_default().add(one);
         }
     }
 
-    /// What was found.
+    /// Returns the result.
     pub fn finish(self) -> MapDiff {
         let Self { old, new, flows, total } = self;
         let only = |map: &GeoshardMap, other: &GeoshardMap| {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gets_another_geoshard_moves_with_its_load() {
+    fn area_with_another_geoshard_moves_with_its_load() {
         // Face 1 goes from a to b, and the south pole's face from b to c.
         let old = map(1, &[(0, "a"), (2 << 61 | 1, "b")]);
         let new = map(2, &[(0, "a"), (1 << 61 | 1, "b"), (5 << 61 | 1, "c")]);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn without_points_the_larger_area_comes_first_and_nothing_is_said_of_load() {
+    fn without_points_flows_are_sorted_by_area() {
         let old = map(3, &[(0, "a"), (1 << 59 | 1, "b"), (2 << 61 | 1, "c")]);
         let new = map(4, &[(0, "c")]);
         let diff = Comparison::new(&old, &new).finish();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_map_changes_nothing() {
+    fn same_map_changes_nothing() {
         let one = map(1, &[(0, "a"), (1 << 61 | 1, "b")]);
         let diff = Comparison::new(&one, &one).finish();
         assert_eq!(diff.to_string(), "from map version 1 to 1\nevery place stays in its geoshard\n");
@@ -276,7 +276,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_point_moves_exactly_if_the_maps_say_so(
+        fn point_moves_iff_the_maps_differ_there(
             old in maps(), new in maps(), points in prop::collection::vec((-90.0..90.0, -180.0..180.0), 60),
         ) {
             let mut comparison = Comparison::new(&old, &new);

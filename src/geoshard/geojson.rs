@@ -1,6 +1,6 @@
-//! A map as GeoJSON (RFC 7946): a feature for each geoshard, one a line.
+//! A map as GeoJSON (RFC 7946): one feature and one line per geoshard.
 //!
-//! As the RFC asks, polygons are cut at the antimeridian, shells run counterclockwise and holes clockwise.
+//! As the RFC requires, polygons are cut at the antimeridian, shells run counterclockwise and holes clockwise.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -17,12 +17,12 @@ struct Feature<'a> {
     geometry: Value,
 }
 
-/// The file: what `description` says of each geoshard as properties, its outline as geometry.
+/// The file: properties from `description`, geometry from the outlines.
 pub fn feature_collection(description: &MapDescription, outlines: &[Vec<Polygon>]) -> String {
     let feature = |(shard, polygons): (&ShardDescription, &Vec<Polygon>)| {
         let geometry = geometry(polygons);
         let feature = Feature { r#type: "Feature", id: shard.shard.as_str(), properties: shard, geometry };
-        // Numbers and text only: it cannot fail, and a feature that did would show as null.
+        // Cannot fail for numbers and text; a failing feature would show as null.
         serde_json::to_string(&feature).unwrap_or_else(|_| "null".to_owned())
     };
     let features: Vec<String> = description.shards.iter().zip(outlines).map(feature).collect();
@@ -40,7 +40,7 @@ fn geometry(polygons: &[Polygon]) -> Value {
     };
     let all: Vec<Value> = polygons
         .iter()
-        // One that is smaller than the digits has nothing to show.
+        // Smaller than the precision: nothing to draw.
         .filter(|polygon| closed(&polygon.shell).is_some())
         .map(rings)
         .collect();
@@ -50,7 +50,7 @@ fn geometry(polygons: &[Polygon]) -> Value {
     }
 }
 
-/// A ring to seven digits, which are centimetres, its first point again at the end; `None` if it is too small for them.
+/// A closed ring with seven digits (centimetres); `None` if it is too small for them.
 fn closed(ring: &[LonLat]) -> Option<Value> {
     let mut points: Vec<[String; 2]> = Vec::with_capacity(ring.len() + 1);
     for &(lon, lat) in ring {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn every_geoshard_of_the_sample_map_is_a_feature_as_the_rfc_asks() {
+    fn every_geoshard_is_a_feature_as_the_rfc_requires() {
         let map = GeoshardMap::load(Path::new("config/map-55.json")).unwrap();
         let text = feature_collection(&show(&map, "people"), &outlines(&map));
         assert_eq!(text.lines().count(), 57, "one a line");
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_seven_digits_at_most_and_what_is_smaller_is_left_out() {
+    fn numbers_have_at_most_seven_digits() {
         assert_eq!(number(12.345_678_94), "12.3456789");
         assert_eq!(
             (number(-0.000_000_001), number(180.0), number(-45.5)),

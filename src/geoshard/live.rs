@@ -1,4 +1,4 @@
-//! Which maps are live: one, or two while a map is changed (protocol, "Changing the map").
+//! The live maps: one, or two while a map is changed (protocol, "Changing the map").
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use super::GeoshardMap;
 pub enum LiveMaps {
     /// The usual state.
     One(Arc<GeoshardMap>),
-    /// A map is being changed: a document is where either of them says.
+    /// A map is being changed: a document may be where either map says.
     Two {
-        /// The map that documents were placed by before the change.
+        /// The map before the change.
         old: Arc<GeoshardMap>,
-        /// The map that they are placed by after it.
+        /// The map after the change.
         new: Arc<GeoshardMap>,
     },
 }
 
 impl LiveMaps {
-    /// All of them: a reader has to look where any of them says.
+    /// All live maps: a reader must look in the geoshards of each.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<GeoshardMap>> {
         let (first, second) = match self {
             LiveMaps::One(map) => (map, None),

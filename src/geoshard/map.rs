@@ -1,8 +1,8 @@
 //! The geoshard map: which geoshard a point belongs to.
 //!
-//! A map cuts the line of S2 leaf cells ([`cell`]) into ranges and gives each to a geoshard. A range begins where its
-//! `from` says and ends where the next begins, the first at the start of the globe and the last at its end, so every
-//! point belongs to exactly one geoshard by construction: there is no way to write down a gap or an overlap. To find a
+//! A map cuts the line of S2 leaf cells ([`cell`]) into ranges and assigns each to a geoshard. A range begins at its
+//! `from` and ends where the next begins, the first at the start of the globe and the last at its end, so every
+//! point belongs to exactly one geoshard by construction: gaps and overlaps cannot be expressed. To find a
 //! point's geoshard, in any language: take its S2 leaf cell id as an unsigned 64-bit number, then the last range whose
 //! `from` is not above it. The file:
 //!
@@ -33,13 +33,13 @@ use crate::base::fnv::fnv1a;
 use crate::base::geo::GeoPoint;
 use crate::base::ids::ShardId;
 
-/// A map with more ranges than this is refused: it would be a mistake, and the table must stay in the CPU's cache.
+/// Maximum number of ranges: the table must stay in the CPU's cache, and more would be a mistake.
 pub const MAX_RANGES: usize = 10_000;
 
-/// The only cell system there is.
+/// The only cell system.
 const CELLS: &str = "s2";
 
-/// A loaded and checked map.
+/// A loaded and validated map.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "MapFile", into = "MapFile")]
 pub struct GeoshardMap {
@@ -53,41 +53,41 @@ pub struct GeoshardMap {
     shards: Vec<ShardId>,
 }
 
-/// Why a map cannot be used.
+/// Why a map is unusable.
 #[derive(Debug, Error)]
 pub enum MapError {
-    /// The file cannot be read.
+    /// The file could not be read.
     #[error("cannot read the geoshard map {path}: {source}")]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The I/O error.
         source: io::Error,
     },
-    /// The file was read, but does not hold a map.
+    /// The file does not hold a valid map.
     #[error("the geoshard map {path} cannot be used: {source}")]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         source: Box<MapError>,
     },
-    /// No JSON, a missing or unknown key, a value of the wrong type, or a bad geoshard id.
+    /// Not JSON, a missing or unknown key, a value of the wrong type, or a bad geoshard id.
     #[error("not a geoshard map: {0}")]
     Json(#[from] serde_json::Error),
-    /// Versions tell two live maps apart, and 0 stands for none.
+    /// Versions distinguish two live maps; 0 stands for none.
     #[error("version is 0; count versions from 1")]
     VersionZero,
     /// Made for another cell system.
     #[error("cells is {0:?}, but only {CELLS:?} is known")]
     Cells(String),
-    /// Nothing would belong anywhere.
+    /// No ranges.
     #[error("ranges is empty; give at least one range, from \"0000000000000000\"")]
     NoRanges,
     /// More than [`MAX_RANGES`].
     #[error("there are {0} ranges, but {MAX_RANGES} at most are allowed; use larger cells")]
     TooManyRanges(usize),
-    /// The points before the first range would belong nowhere.
+    /// Points before the first range would have no geoshard.
     #[error(
         "ranges[0] begins at {from:?}, but the first must begin at the start of the globe, \"0000000000000000\""
     )]
@@ -153,7 +153,7 @@ impl GeoshardMap {
         let mut starts: Vec<u64> = ranges.iter().map(|(from, _)| *from).collect();
         for (index, pair) in starts.windows(2).enumerate() {
             let (index, from) = (index + 1, pair[1]);
-            // Only leaf ids, so that no range can be empty between an even number and the odd one above it.
+            // Only leaf ids, so that no range is empty between an even number and the odd one above it.
             if from % 2 == 0 || from >= END_OF_GLOBE {
                 return Err(MapError::BadCell { index, from: hex(from) });
             }
@@ -170,12 +170,12 @@ impl GeoshardMap {
         Ok(Self { version, name: name.to_owned(), starts, owners, shards })
     }
 
-    /// Reads and checks a map.
+    /// Parses and validates a map.
     pub fn from_json(json: &str) -> Result<Self, MapError> {
         serde_json::from_str::<MapFile>(json)?.try_into()
     }
 
-    /// Reads and checks a map file. Errors name the file.
+    /// Reads and validates a map file. Errors name the file.
     pub fn load(path: &Path) -> Result<Self, MapError> {
         let json =
             fs::read_to_string(path).map_err(|source| MapError::Read { path: path.to_owned(), source })?;
@@ -183,7 +183,7 @@ impl GeoshardMap {
             .map_err(|source| MapError::File { path: path.to_owned(), source: Box::new(source) })
     }
 
-    /// The map as a file: one range a line, with a line break at the end, so that versions of it can be compared.
+    /// The map as a file: one range per line and a final line break, so that versions can be compared.
     pub fn to_json(&self) -> String {
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
         let mut json = format!(
@@ -210,13 +210,12 @@ impl GeoshardMap {
         self.version
     }
 
-    /// Tells this map from every other: its version, and a hash (64-bit FNV-1a) of all that it says. The same on every
-    /// machine.
+    /// Identifies this map: its version, and a 64-bit FNV-1a hash of its content. The same on every machine.
     pub fn fingerprint(&self) -> String {
         format!("{}-{:016x}", self.version, fnv1a(self.to_json().bytes()))
     }
 
-    /// What its makers call it.
+    /// The map's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -226,7 +225,7 @@ impl GeoshardMap {
         &self.shards
     }
 
-    /// All ranges in curve order: leaf cell ids, and whose they are.
+    /// All ranges in curve order: leaf cell ids and owner.
     pub fn ranges(&self) -> impl Iterator<Item = (Range<u64>, &ShardId)> {
         let ends = self.starts.iter().skip(1).copied().chain([END_OF_GLOBE]);
         let owners = self.owners.iter().map(|&owner| &self.shards[owner]);
@@ -312,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_geoshard_may_own_several_ranges() {
+    fn geoshard_may_own_several_ranges() {
         let map = GeoshardMap::from_json(&file(
             r#"{"from":"0000000000000000","shard":"b"},
                {"from":"2000000000000001","shard":"a"},
@@ -328,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_with_a_gap_a_disorder_or_an_unknown_key_is_refused() {
+    fn invalid_map_is_refused_with_the_reason() {
         let first = r#"{"from":"0000000000000000","shard":"a"}"#;
         let after = |from: &str| file(&format!(r#"{first},{{"from":"{from}","shard":"b"}}"#));
         assert!(GeoshardMap::from_json(&after("0000000000000003")).is_ok());
@@ -368,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_in_a_file_names_the_file() {
+    fn file_error_names_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("map.json");
         assert!(GeoshardMap::load(&path).unwrap_err().to_string().contains("map.json"));
@@ -377,7 +376,7 @@ mod tests {
         assert!(error.contains("map.json") && error.contains("ranges is empty"), "{error}");
     }
 
-    /// Ordinary places, and those where projections go wrong: poles, ±180, edges and corners of the cube's faces.
+    /// Ordinary places, and those where projections fail: poles, ±180, edges and corners of the cube's faces.
     fn points() -> impl Strategy<Value = GeoPoint> {
         let corner = (1.0_f64 / 2.0_f64.sqrt()).atan().to_degrees();
         let lat = prop_oneof![
@@ -405,7 +404,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_point_belongs_to_the_one_range_that_holds_its_leaf(map in maps(), points in prop::collection::vec(points(), 50)) {
+        fn every_point_belongs_to_the_range_of_its_leaf(map in maps(), points in prop::collection::vec(points(), 50)) {
             for point in points {
                 let leaf = cell::leaf(point);
                 prop_assert!(leaf % 2 == 1 && leaf < END_OF_GLOBE);
@@ -417,7 +416,7 @@ mod tests {
         }
 
         #[test]
-        fn a_range_holds_its_first_leaf_and_the_one_before_it_is_the_range_before(map in maps()) {
+        fn range_starts_at_its_first_leaf(map in maps()) {
             let ranges: Vec<_> = map.ranges().collect();
             for (range, shard) in &ranges {
                 prop_assert_eq!(&map.shards()[map.owner_of_leaf(range.start | 1)], *shard);
@@ -426,7 +425,7 @@ mod tests {
         }
 
         #[test]
-        fn a_map_written_and_read_again_is_the_same(map in maps()) {
+        fn map_survives_writing_and_reading(map in maps()) {
             prop_assert_eq!(GeoshardMap::from_json(&map.to_json()).unwrap(), map);
         }
     }

@@ -1,8 +1,8 @@
-//! Geoshards: the regions of the globe that have an index each.
+//! Geoshards: regions of the globe with one index each.
 //!
 //! Pure geometry: [`cell`] numbers the globe along S2's Hilbert curve, [`map`] cuts that curve into ranges and gives
-//! each to a geoshard, [`live`] says which maps hold now, [`mod@cover`] which geoshards a circle, a box or a polygon
-//! touches, [`describe`] tells people and programs about a map, [`mod@diff`] what changes from one to the next.
+//! each to a geoshard, [`live`] holds the maps in force, [`mod@cover`] finds the geoshards that a circle, a box or a polygon
+//! touches, [`describe`] prints a map, [`mod@diff`] compares two.
 //! [`plan`] makes a map from load, [`tracks`] counts the writes that cross its borders. [`outline`] finds the polygons that
 //! [`geojson`] and [`picture`] draw.
 

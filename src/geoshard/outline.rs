@@ -76,7 +76,7 @@ fn borders(map: &GeoshardMap) -> Vec<Vec<Border>> {
     for (range, shard) in map.ranges() {
         let owner = map.shards().partition_point(|known| known < shard);
         for tile in tiles(range) {
-            // A whole face may have the antimeridian or a pole inside; its children have them on their sides.
+            // A whole face may contain the antimeridian or a pole; its children have them on their sides.
             let cells = if tile.is_face() { tile.children().to_vec() } else { vec![tile] };
             cells.into_iter().for_each(|cell| add_sides(cell, owner, &mut sides));
         }
@@ -88,7 +88,7 @@ fn borders(map: &GeoshardMap) -> Vec<Vec<Border>> {
         let mut cuts: Vec<i32> = line.iter().flat_map(|side| [side.low, side.high]).collect();
         cuts.sort_unstable();
         cuts.dedup();
-        // Sides to one hand do not overlap, so the last that has begun is the only one that can reach.
+        // Sides on one hand do not overlap, so only the last one begun can reach.
         let (mut left, mut right) = (None::<&Side>, None::<&Side>);
         let mut open = line.iter().peekable();
         for piece in cuts.windows(2) {
@@ -104,7 +104,7 @@ fn borders(map: &GeoshardMap) -> Vec<Vec<Border>> {
             if left == right && !is_antimeridian {
                 continue;
             }
-            // Going north on the antimeridian, the left hand is where longitudes come up to 180.
+            // Going north on the antimeridian, longitudes near 180 are to the left.
             let goes_north = f64::from(to[2]) > f64::from(from[2])
                 || (from[2] == HALF && to[0] > from[0])
                 || (from[2] == -HALF && to[0] < from[0]);
@@ -137,7 +137,7 @@ fn add_sides(cell: CellID, owner: usize, sides: &mut Vec<Side>) {
     }
 }
 
-/// Where S2 puts a face's coordinates on the cube.
+/// S2's position of face coordinates on the cube.
 fn on_cube(face: u8, u: i32, v: i32) -> Corner {
     match face {
         0 => [HALF, u, v],
@@ -166,9 +166,9 @@ fn is_antimeridian(corner: Corner) -> bool {
     corner[1] == 0 && corner[0] <= 0
 }
 
-/// The direction of a corner from the middle of the sphere.
+/// The direction of a corner from the sphere's centre.
 fn direction(corner: Corner) -> [f64; 3] {
-    // S2's quadratic transform, which makes cells of one level about as large as each other.
+    // S2's quadratic transform, which makes cells of one level similar in size.
     let warped = |at: i32| {
         let at = f64::from(at) / f64::from(HALF);
         at.signum() * ((at.abs() + 1.0).powi(2) - 1.0) / 3.0
@@ -178,8 +178,8 @@ fn direction(corner: Corner) -> [f64; 3] {
     [x / length, y / length, z / length]
 }
 
-/// The line from `from` to `to` as chords. `east` is the longitude of the antimeridian for a line along it; other lines
-/// end there with the sign of where they come from.
+/// The line from `from` to `to` as chords. `east` is the antimeridian's longitude for a line along it; other lines end
+/// there with the sign of their own side.
 fn curve(from: Corner, to: Corner, east: f64) -> Vec<LonLat> {
     let side = [from, to].iter().map(|corner| corner[1]).find(|&y| y != 0);
     let antimeridian = side.map_or(east, |y| if y < 0 { -180.0 } else { 180.0 });
@@ -202,7 +202,7 @@ fn curve(from: Corner, to: Corner, east: f64) -> Vec<LonLat> {
     points
 }
 
-/// Adds the points between two, as many as the curve needs.
+/// Adds as many points between the two as the curve needs.
 fn halve(
     (from, first): (Corner, LonLat),
     (to, last): (Corner, LonLat),
@@ -215,7 +215,7 @@ fn halve(
         return;
     }
     let most = TOLERANCE.min(TOLERANCE_OF_LENGTH * angle(direction(from), direction(to)));
-    // Quarters too, since a line through the equator may be as far to one hand before as to the other behind.
+    // Checks the quarters, too: a line across the equator may deviate equally to both sides.
     let is_far = [between(from, middle), middle, between(middle, to)].into_iter().any(|on_curve| {
         let true_place = lon_lat(on_curve);
         // Where the chord has the same longitude or latitude, whichever changes more.
@@ -251,7 +251,7 @@ fn angle(a: [f64; 3], b: [f64; 3]) -> f64 {
     dot(across, across).sqrt().atan2(dot(a, b))
 }
 
-/// Joins borders to rings, none of which comes to a corner twice.
+/// Joins borders into rings, none of which passes a corner twice.
 fn rings(borders: &[Border]) -> Vec<Vec<&Border>> {
     let mut leaving: HashMap<Corner, Vec<usize>> = HashMap::new();
     for (index, border) in borders.iter().enumerate() {
@@ -267,7 +267,7 @@ fn rings(borders: &[Border]) -> Vec<Vec<&Border>> {
             let border = &borders[at];
             way.push(border);
             // The leftmost, so that each cell keeps its own corner where two touch. Each border is the leftmost of one
-            // other, so the way closes where it began.
+            // other, so the path closes where it began.
             let next = leaving.get(&border.to).into_iter().flatten();
             let leftmost =
                 next.max_by(|&&a, &&b| turn(border, &borders[a]).total_cmp(&turn(border, &borders[b])));
@@ -283,7 +283,7 @@ fn rings(borders: &[Border]) -> Vec<Vec<&Border>> {
     rings
 }
 
-/// The angle from one border to the next, above 0 to the left; back is the last of all.
+/// The angle from one border to the next, above 0 to the left; a reversal sorts last.
 fn turn(border: &Border, next: &Border) -> f64 {
     let up = border.to.map(f64::from);
     let step = |border: &Border| {
@@ -297,9 +297,9 @@ fn turn(border: &Border, next: &Border) -> f64 {
     if sine.abs() < 1e-9 && cosine < 0.0 { -std::f64::consts::PI } else { sine.atan2(cosine) }
 }
 
-/// Parts a closed way at the corners that it comes to more than once.
+/// Splits a closed path at the corners that it passes more than once.
 fn part<'b>(way: Vec<&'b Border>, rings: &mut Vec<Vec<&'b Border>>) {
-    // A corner on the antimeridian is two, and a pole is no corner but an edge of the map.
+    // A corner on the antimeridian counts twice; a pole is not a corner but an edge of the map.
     let key = |border: &Border| {
         let is_west = border.points.first().is_some_and(|start| start.0 < 0.0);
         (border.from, is_antimeridian(border.from) && is_west)
@@ -322,7 +322,7 @@ fn part<'b>(way: Vec<&'b Border>, rings: &mut Vec<Vec<&'b Border>>) {
     rings.push(ring);
 }
 
-/// Puts holes into shells.
+/// Assigns holes to shells.
 fn polygons(rings: Vec<Vec<&Border>>) -> Vec<Polygon> {
     let (mut shells, mut holes) = (Vec::new(), Vec::new());
     for ring in rings {
@@ -334,7 +334,7 @@ fn polygons(rings: Vec<Vec<&Border>>) -> Vec<Polygon> {
         shells.iter().map(|(_, shell)| Polygon { shell: shell.clone(), holes: Vec::new() }).collect();
     for hole in holes {
         let [a, b, ..] = hole.as_slice() else { continue };
-        // A hole may touch its shell at a corner, but never along a line.
+        // A hole may touch its shell at a corner, never along a line.
         let inside = ((a.0 + b.0) / 2.0, (a.1 + b.1) / 2.0);
         let around = (0..shells.len()).filter(|&shell| contains(&shells[shell].1, inside));
         if let Some(shell) = around.min_by(|&a, &b| shells[a].0.total_cmp(&shells[b].0)) {
@@ -348,7 +348,7 @@ fn ring_points(ring: &[&Border]) -> Vec<LonLat> {
     let mut points: Vec<LonLat> = Vec::new();
     for border in ring {
         for &point in &border.points {
-            // Where one border ends the next begins, but at a pole, which has a point for each.
+            // A border ends where the next begins, except at a pole, which has a point for each.
             if points.last() != Some(&point) {
                 points.push(point);
             }
@@ -411,10 +411,10 @@ mod tests {
         rings_of(polygons).map(|ring| doubled_area(ring)).sum()
     }
 
-    /// What every drawn map has to be: inside of the frame, rings simple and of the right sense, and nothing left over.
+    /// Invariants of every drawn map: inside the frame, simple rings of the right orientation, nothing left over.
     fn assert_sound(map: &GeoshardMap, outlines: &[Vec<Polygon>]) {
         let total: f64 = outlines.iter().map(|polygons| area(polygons)).sum();
-        assert!((total - 2.0 * 360.0 * 180.0).abs() < 1e-6, "the whole globe once, not {total}");
+        assert!((total - 2.0 * 360.0 * 180.0).abs() < 1e-6, "the globe is covered once, not {total}");
         for (shard, polygons) in map.shards().iter().zip(outlines) {
             assert!(!polygons.is_empty(), "{shard} is nowhere");
             for polygon in polygons {
@@ -434,7 +434,7 @@ mod tests {
                 let twice = |point: &&LonLat| ring.iter().filter(|other| other == point).count() > 1;
                 let twice: Vec<&LonLat> = ring.iter().filter(twice).collect();
                 assert_eq!(distinct.len(), ring.len(), "{shard}: a ring comes twice to {twice:?}");
-                // Nothing jumps over the antimeridian: long steps are along the top or bottom edge only.
+                // Nothing crosses the antimeridian: long steps run only along the top or bottom edge.
                 for (a, b) in ring.iter().zip(ring.iter().cycle().skip(1)) {
                     let along_edge = a.1 == b.1 && a.1.abs() == 90.0;
                     assert!(along_edge || (a.0 - b.0).abs() < 91.0, "{shard}: from {a:?} to {b:?}");
@@ -443,7 +443,7 @@ mod tests {
         }
     }
 
-    /// Points are in the polygon of their geoshard, and of no other, unless a border is nearer than the tolerance.
+    /// A point is in its geoshard's polygon and no other, unless a border is nearer than the tolerance.
     fn assert_located(map: &GeoshardMap, outlines: &[Vec<Polygon>], points: &[LonLat]) {
         for &(lon, lat) in points {
             let near = 2.0 * TOLERANCE.to_degrees();
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn one_geoshard_is_the_whole_frame() {
+    fn one_geoshard_fills_the_frame() {
         let outlines = outlines(&map([(0, 0)]));
         assert_eq!(outlines[0].len(), 1);
         let corners = [(-180.0, -90.0), (180.0, -90.0), (180.0, 90.0), (-180.0, 90.0)];
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sample_map_is_drawn_soundly_and_small() {
+    fn sample_map_has_sound_and_small_outlines() {
         let (map, outlines) = (sample(), outlines(&sample()));
         assert_sound(&map, &outlines);
         let corners: usize = outlines.iter().flat_map(|polygons| rings_of(polygons)).map(Vec::len).sum();
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_geoshard_inside_of_another_is_a_hole_of_it() {
+    fn enclosed_geoshard_is_a_hole_of_the_other() {
         // A cell of level 3 in the middle of face 0's first child.
         let cell = CellID::from_face(0).child_begin_at_level(3).advance(9);
         let map = map([(0, 0), (cell.range_min().0, 1), (cell.range_max().0 + 2, 0)]);
@@ -495,8 +495,8 @@ mod tests {
     }
 
     #[test]
-    fn cells_that_touch_at_a_corner_only_are_two_polygons_and_a_hole_that_does_has_its_own_ring() {
-        // Of four neighbours, the first and the third, which lie across from each other.
+    fn cells_touching_at_a_corner_are_separate_polygons() {
+        // The first and the third of four neighbours, which are diagonal.
         let four = CellID::from_face(1).children()[1].children()[2].children();
         let mut ranges = vec![(0, 0)];
         for (cell, owner) in four.iter().zip([1, 0, 1, 0]) {
@@ -552,7 +552,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
         #[test]
-        fn any_map_is_drawn_soundly_and_its_points_are_where_they_belong(
+        fn any_map_has_sound_outlines_around_its_points(
             map in maps(),
             points in prop::collection::vec((-180.0..180.0, -90.0..90.0), 100),
         ) {

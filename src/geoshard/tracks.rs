@@ -1,4 +1,4 @@
-//! What crosses borders: tracks of moving things, position after position.
+//! Border crossings of tracks: consecutive positions of moving objects.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,13 +9,13 @@ use thiserror::Error;
 use super::map::GeoshardMap;
 use crate::base::geo::GeoPoint;
 
-/// Things that are followed at most: some 500 MB with short names.
+/// Maximum number of tracks: about 500 MB with short ids.
 pub const MAX_TRACKS: usize = 5_000_000;
 
 /// How many writes of a sample cross a border.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Crossings {
-    /// Things that were followed.
+    /// Number of tracks.
     pub tracks: usize,
     /// Positions after the first of each.
     pub writes: u64,
@@ -25,12 +25,12 @@ pub struct Crossings {
     pub share: f64,
 }
 
-/// More things than can be followed.
+/// The limit on tracks is exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("there are tracks of more than {MAX_TRACKS} ids; a sample of them is enough")]
 pub struct TooManyTracks;
 
-/// Follows things over a map.
+/// Follows tracks over a map.
 #[derive(Debug)]
 pub struct Follower<'m> {
     map: &'m GeoshardMap,
@@ -40,7 +40,7 @@ pub struct Follower<'m> {
 }
 
 impl<'m> Follower<'m> {
-    /// Nothing seen yet.
+    /// Without tracks.
     pub fn new(map: &'m GeoshardMap) -> Self {
         Self { map, last: HashMap::default(), writes: 0, crossings: 0 }
     }
@@ -61,7 +61,7 @@ impl<'m> Follower<'m> {
         Ok(())
     }
 
-    /// What was seen.
+    /// The crossings so far.
     pub fn crossings(&self) -> Crossings {
         let &Self { writes, crossings, .. } = self;
         let share = if writes == 0 { 0.0 } else { crossings as f64 / writes as f64 };
@@ -83,7 +83,7 @@ mod tests {
     use crate::base::ids::ShardId;
 
     #[test]
-    fn a_write_crosses_when_its_geoshard_is_another_than_that_of_the_write_before() {
+    fn write_crosses_if_its_geoshard_differs_from_the_last() {
         let shard = |id| ShardId::new(id).unwrap();
         let map = GeoshardMap::new(1, "", vec![(0, shard("a")), (1 << 61 | 1, shard("b"))]).unwrap();
         let mut follower = Follower::new(&map);

@@ -1,7 +1,7 @@
-//! The edges of one partition that are in no acknowledged increment yet. Pure.
+//! A partition's edges that are in no acknowledged increment yet. Pure.
 //!
-//! What an acknowledged increment covers can go: the next one of the same partition comes after it in the topic, so whoever
-//! merges would skip those edges if they were sent once more.
+//! Edges of an acknowledged increment can be dropped: the partition's next increment follows it in the topic, so
+//! merging would skip those edges if they were sent again.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -13,22 +13,22 @@ use super::increment::Change;
 use crate::base::clock::Instant;
 use crate::base::position::Position;
 
-/// What an edge costs besides its facets: the map's slot and the allocator's overhead, rounded up.
+/// Memory cost of an edge besides its facets: the map's slot and the allocator's overhead, rounded up.
 const OVERHEAD_BYTES: usize = 96;
 
-/// See the top of this file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub struct Edges {
     by_position: BTreeMap<Position, Held>,
     bytes: usize,
-    /// How many were taken at each time.
+    /// Number of edges taken at each time.
     taken: BTreeMap<Instant, usize>,
     /// Every edge below this is in an acknowledged increment.
     sent_to: Option<Position>,
 }
 
-/// Facets, and no delta yet: those of a placement are shared with whoever knows it, and the same edge put once more, which is
-/// what each entry of its document does until the next commit, costs a comparison.
+/// Facets rather than a delta: they are shared with the known placement, and putting the same edge again, as each entry
+/// of its document does until the next commit, costs only a comparison.
 #[derive(Debug)]
 struct Held {
     before: Facets,
@@ -47,13 +47,13 @@ impl Held {
 pub struct Part {
     /// Every edge below this position is in this part or in an earlier one.
     pub to: Position,
-    /// How many there are.
+    /// Number of edges.
     pub edges: usize,
-    /// [`Edge`](super::increment::Edge)s in the order of their positions, with commas between.
+    /// [`Edge`](super::increment::Edge)s in order of position, comma-separated.
     pub json: Vec<u8>,
 }
 
-/// An [`Edge`](super::increment::Edge), as it is written.
+/// The wire format of an [`Edge`](super::increment::Edge).
 #[derive(Serialize)]
 struct PartEdge<'a> {
     pos: Position,
@@ -63,7 +63,7 @@ struct PartEdge<'a> {
 struct Written<'a>(&'a Held);
 
 impl Serialize for Written<'_> {
-    /// As a [`Delta`](super::increment::Delta).
+    /// In the format of a [`Delta`](super::increment::Delta).
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let changes = self.0.after.changes_since(&self.0.before);
         serializer.collect_map(changes.map(|(facet, changes)| (facet, Pairs(changes))))
@@ -79,14 +79,14 @@ impl<'a, I: Iterator<Item = (&'a str, i64)> + Clone> Serialize for Pairs<I> {
 }
 
 impl Edges {
-    /// Takes an edge, in place of the one at its position if there is one. Taking it again changes nothing, and nor does one
-    /// that was sent: by then, the edge at a position is always the same.
+    /// Takes an edge, replacing the one at its position. Taking it again changes nothing, and neither does a sent one:
+    /// by then the edge at a position is final.
     pub fn put(&mut self, edge: Change, now: Instant) {
         let Change { pos, before, after } = edge;
         if self.sent_to.is_some_and(|sent_to| pos < sent_to) {
             return;
         }
-        // One that changes nothing is none.
+        // An edge without change is none.
         if before == after {
             if let Some(held) = self.by_position.remove(&pos) {
                 self.let_go(&held);
@@ -107,7 +107,7 @@ impl Edges {
         }
     }
 
-    /// The first edges below `below` whose JSON has at most `max_bytes` together; at least one, if there is one.
+    /// The first edges below `below` with at most `max_bytes` of JSON; at least one, if there is one.
     pub fn part(&self, below: Position, max_bytes: usize) -> Part {
         let mut part = Part { to: below, edges: 0, json: Vec::new() };
         for (&pos, held) in self.by_position.range(..below) {
@@ -115,7 +115,7 @@ impl Edges {
             if end > 0 {
                 part.json.push(b',');
             }
-            // Plain strings and numbers into a Vec: it cannot fail.
+            // Serializing plain strings and numbers into a Vec cannot fail.
             let _ = serde_json::to_writer(&mut part.json, &PartEdge { pos, delta: Written(held) });
             if part.json.len() > max_bytes && end > 0 {
                 part.json.truncate(end);
@@ -136,7 +136,7 @@ impl Edges {
         self.sent_to = self.sent_to.max(Some(to));
     }
 
-    /// It is held no more.
+    /// Subtracts a released edge.
     fn let_go(&mut self, held: &Held) {
         self.bytes -= held.bytes();
         if let Some(taken) = self.taken.get_mut(&held.since) {
@@ -147,7 +147,7 @@ impl Edges {
         }
     }
 
-    /// How many are held.
+    /// Number of edges held.
     pub fn len(&self) -> usize {
         self.by_position.len()
     }
@@ -157,12 +157,12 @@ impl Edges {
         self.by_position.is_empty()
     }
 
-    /// Bytes that they hold, about.
+    /// Approximate bytes held.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// When the one that waits for the longest time was taken.
+    /// When the oldest edge was taken.
     pub fn oldest(&self) -> Option<Instant> {
         self.taken.first_key_value().map(|(taken, _)| *taken)
     }
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_put_again_is_held_once_and_one_that_was_sent_is_not_held_again() {
+    fn repeated_edge_is_held_once_and_a_sent_one_not_again() {
         let mut edges = Edges::default();
         for second in [1, 2] {
             edges.put(edge(7, "a"), at(second));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn only_edges_below_the_watermark_are_sent_and_those_above_stay() {
+    fn only_edges_below_the_watermark_are_sent() {
         let mut edges = Edges::default();
         for (second, pos) in [(1, 9), (2, 3), (3, 5)] {
             edges.put(edge(pos, "a"), at(second));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_ends_where_the_next_one_begins_and_has_one_edge_at_least() {
+    fn part_ends_where_the_next_begins_and_is_not_empty() {
         let mut edges = Edges::default();
         for pos in [1, 2, 3] {
             edges.put(edge(pos, "a"), at(1));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_is_written_as_what_it_changes_and_one_at_its_position_takes_its_place() {
+    fn edge_is_written_as_its_change_and_replaced_by_position() {
         let facets = |json: &str| serde_json::from_str::<Facets>(json).unwrap();
         let before = facets(r#"{"a":["1"],"geoshard":["3"],"q":["\"é\n"],"t":["b","d","e"]}"#);
         let after = facets(r#"{"geoshard":["4"],"q":["\"é\n"],"t":["a","b","c","e"],"u":["","\""]}"#);

@@ -1,7 +1,7 @@
-//! One increment: what changed in one partition's documents since its last committed offset, as it goes through Kafka.
+//! An increment: the changes of one partition's documents since its last committed offset, as sent through Kafka.
 //!
-//! Increments are sent at least once. An edge is recognised by its position where increments are merged: those below what
-//! is merged already are skipped (docs/tally.md, "Merging").
+//! Increments are sent at least once. Merging recognises an edge by its position and skips those below what is merged
+//! already (docs/tally.md, "Merging").
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use serde::{Deserialize, Serialize};
 use super::facets::Facets;
 use crate::base::position::Position;
 
-/// By how much the number of documents with a value of a facet changes: facet, then value, then how much. Never 0.
+/// Changes of document counts: facet, then value, then change. Never 0.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Delta(BTreeMap<String, BTreeMap<String, i64>>);
 
 impl Delta {
-    /// Adds to one value's change; what comes to 0 is dropped. Saturates.
+    /// Adds to one value's change; drops a change of 0. Saturates.
     pub fn add(&mut self, facet: &str, value: &str, by: i64) {
         if by == 0 {
             return;
         }
-        // A name is copied only where it is not there yet.
+        // Copies a name only if it is new.
         let Some(values) = self.0.get_mut(facet) else {
             self.0.insert(facet.to_owned(), BTreeMap::from([(value.to_owned(), by)]));
             return;
@@ -53,13 +53,13 @@ impl Delta {
         })
     }
 
-    /// Nothing changes.
+    /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// What the facets of one document became at a position, minus what they were before.
+/// The change of one document's facets at a position.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edge {
@@ -69,30 +69,30 @@ pub struct Edge {
     pub delta: Delta,
 }
 
-/// An edge before it is sent: the facets that it comes from, which are at hand anyway.
+/// An edge before it is sent, as the facets it is computed from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The position of the record that changed them.
     pub pos: Position,
     /// The facets of the version before it.
     pub before: Facets,
-    /// Those since then.
+    /// The facets since then.
     pub after: Facets,
 }
 
 impl Change {
-    /// What is sent of it.
+    /// Its wire form.
     pub fn delta(&self) -> Delta {
         self.after.delta_since(&self.before)
     }
 }
 
-/// The edges of one partition below `to` that its owner has not seen committed yet. A record's key is its topic's name, a
-/// `/`, and the partition's number, so that those of one partition keep their order.
+/// The edges of one partition below `to` that its owner does not know to be committed. A record's key is its topic's
+/// name, a `/`, and the partition number, which keeps a partition's increments in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Increment {
-    /// Unique: whoever counts can say which increments are in a version of the counts.
+    /// Unique: identifies the increments in a version of the counts.
     pub id: String,
     /// The topic of documents.
     pub topic: String,
@@ -100,7 +100,7 @@ pub struct Increment {
     pub partition: i32,
     /// Every edge below this position is in this increment or in an earlier one of the same partition.
     pub to: Position,
-    /// In the order of their positions.
+    /// In order of position.
     pub edges: Vec<Edge>,
 }
 
@@ -128,7 +128,7 @@ mod tests {
     use crate::base::position::Epoch;
 
     #[test]
-    fn a_delta_keeps_no_zeros_and_an_increment_reads_back_as_it_was() {
+    fn delta_drops_zeros_and_increment_survives_json() {
         let mut delta = Delta::default();
         delta.add("tags", "red", 1);
         delta.add("tags", "red", -1);

@@ -1,6 +1,6 @@
-//! What documents contribute to live counts, and how that changes: facets, versions, edges, increments. Pure.
+//! Documents' contributions to live counts: facets, versions, edges, increments. Pure.
 //!
-//! `docs/tally.md` has the rules.
+//! Rules: `docs/tally.md`.
 
 pub mod edges;
 pub mod facets;

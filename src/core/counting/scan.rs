@@ -1,33 +1,33 @@
-//! Walks over JSON text that was checked before: a document that was decoded, or that Elasticsearch gave back. It looks at
-//! each byte once at most and builds nothing.
+//! Walks over already validated JSON: a decoded document, or one from Elasticsearch. Reads each byte at most once and
+//! builds nothing.
 //!
-//! On text that is no JSON it says `None` sooner or later, or nonsense; it does not panic and ends.
+//! On invalid JSON it returns `None` or nonsense, but neither panics nor loops.
 
 use std::borrow::Cow;
 
 use memchr::memchr2;
 
-/// Where the walk is.
+/// The position of the walk.
 #[derive(Debug, Clone)]
 pub(super) struct Scan<'a> {
     text: &'a [u8],
     at: usize,
 }
 
-/// What a value begins with, and for a scalar all of it.
+/// The start of a value; for a scalar all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Value<'a> {
-    /// Its members are next: [`Scan::member`].
+    /// Continue with [`Scan::member`].
     Object,
-    /// Its elements are next: [`Scan::element`].
+    /// Continue with [`Scan::element`].
     Array,
     /// A string.
     Text(Written<'a>),
-    /// A number, or one of the three words.
+    /// A number, true, false or null.
     Bare(&'a [u8]),
 }
 
-/// A string without its quotes, escapes as they were written.
+/// A string without its quotes, escapes as written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Written<'a> {
     text: &'a [u8],
@@ -39,7 +39,7 @@ impl<'a> Scan<'a> {
         Self { text, at: 0 }
     }
 
-    /// Begins a value; a scalar is passed by that.
+    /// Begins a value; passes a scalar.
     pub(super) fn value(&mut self) -> Option<Value<'a>> {
         match self.next_token()? {
             b'{' => {
@@ -64,7 +64,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Passes a value, whatever it is.
+    /// Passes any value.
     pub(super) fn skip(&mut self) -> Option<()> {
         match self.value()? {
             Value::Object | Value::Array => self.leave(),
@@ -72,7 +72,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Passes what is left of the object or array that was begun.
+    /// Passes the rest of the object or array.
     pub(super) fn leave(&mut self) -> Option<()> {
         let mut open = 1_usize;
         while open > 0 {
@@ -90,7 +90,7 @@ impl<'a> Scan<'a> {
         Some(())
     }
 
-    /// The key of the object's next member, as it was written; its value is next. `None` at the object's end, which is passed.
+    /// The key of the object's next member, as written; its value is next. `None` at the object's end, which is passed.
     pub(super) fn member(&mut self) -> Option<Written<'a>> {
         if !self.has_another(b'}')? {
             return None;
@@ -103,7 +103,7 @@ impl<'a> Scan<'a> {
         Some(key)
     }
 
-    /// Whether the array has another element, which is next. At its end, that is passed.
+    /// Whether the array has another element, which is next. Passes the array's end.
     pub(super) fn element(&mut self) -> bool {
         self.has_another(b']').unwrap_or(false)
     }
@@ -148,7 +148,7 @@ impl<'a> Scan<'a> {
 }
 
 impl<'a> Written<'a> {
-    /// As a program means it. `None` if it is no text: half a surrogate pair, for instance.
+    /// With escapes resolved. `None` if it is not valid text, for example half a surrogate pair.
     pub(super) fn unescaped(self) -> Option<Cow<'a, str>> {
         if !self.has_escapes {
             return std::str::from_utf8(self.text).ok().map(Cow::Borrowed);
@@ -157,7 +157,7 @@ impl<'a> Written<'a> {
         serde_json::from_slice(&quoted).ok().map(Cow::Owned)
     }
 
-    /// The same as bytes, which may be no text where nothing is escaped.
+    /// As bytes; without escapes they are not checked to be text.
     pub(super) fn bytes(self) -> Option<Cow<'a, [u8]>> {
         if !self.has_escapes {
             return Some(Cow::Borrowed(self.text));

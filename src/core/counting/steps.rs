@@ -1,22 +1,22 @@
-//! What the records of a fold did to their document's facets, one after the other, as far as they tell.
+//! The effects of a fold's records on their document's facets, as far as the records tell.
 
 use super::facets::Facets;
 
-/// The facets after each of the records that one fold was made of. What a fold is written in place for must be known of
-/// each: whoever folded less may have recorded what is between (docs/tally.md, "In place").
+/// The facets after each record of a fold. An in-place write needs all of them: an owner that folded less may have
+/// recorded an intermediate state (docs/tally.md, "In place").
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Steps {
     /// No record touched any, or nothing is counted.
     #[default]
     Untouched,
-    /// These, after each that made any; the others touched none.
+    /// These, after each record that set any; the others touched none.
     All(Facets),
-    /// A patch touched some, of a document that was not at hand; or they changed within the fold; or there is no document.
+    /// A patch touched some without the document at hand; or they changed within the fold; or there is no document.
     Unclear,
 }
 
 impl Steps {
-    /// Takes in those of a later fold of the same document.
+    /// Adds those of a later fold of the same document.
     pub(crate) fn absorb(&mut self, newer: Self) {
         match (&*self, newer) {
             (_, Self::Untouched) => {}
@@ -26,7 +26,7 @@ impl Steps {
         }
     }
 
-    /// Bytes that they hold on the heap, about.
+    /// Approximate heap bytes.
     pub fn bytes(&self) -> usize {
         if let Self::All(facets) = self { facets.bytes() } else { 0 }
     }

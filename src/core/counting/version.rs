@@ -11,13 +11,13 @@ use super::increment::Change;
 use crate::base::position::Position;
 use crate::base::sabotage::{self, Sabotage};
 
-/// One entry of a placement's history: what the document contributes since a position.
+/// One entry of a placement's history: the document's facets since a position.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(from = "(Position, Facets)")]
 pub struct Version {
-    /// The position of the record that made them so.
+    /// The position of the record that set them.
     pub pos: Position,
-    /// What the document contributes from there on; empty if there is none.
+    /// The facets from there on; empty if there are none.
     pub facets: Facets,
 }
 
@@ -27,8 +27,7 @@ impl From<(Position, Facets)> for Version {
     }
 }
 
-/// What a document contributed, by positions: ascending, the last one current. Empty where nothing is counted, and then it
-/// costs nothing.
+/// A document's facets by position: ascending, the last one current. Empty and free if nothing is counted.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(try_from = "Vec<Version>")]
 pub struct History(SmallVec<[Version; 1]>);
@@ -53,41 +52,41 @@ impl Serialize for History {
 }
 
 impl History {
-    /// Nothing was counted yet, or nothing is.
+    /// Whether nothing was counted yet.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// From the oldest to the current one.
+    /// Oldest first.
     pub fn versions(&self) -> &[Version] {
         &self.0
     }
 
-    /// What the document contributes now; `None` if it has no history.
+    /// The current facets; `None` without a history.
     pub fn current(&self) -> Option<&Facets> {
         self.0.last().map(|version| &version.facets)
     }
 
-    /// The position since which the current facets are what they are.
+    /// The position since which the current facets hold.
     pub fn last_position(&self) -> Option<Position> {
         self.0.last().map(|version| version.pos)
     }
 
-    /// `F(P, w)`: what records below `at` made of the document's facets; `None` if none of them is known.
+    /// `F(P, w)`: the facets after the records below `at`; `None` if unknown.
     pub fn below(&self, at: Position) -> Option<&Facets> {
         self.0.iter().rev().find(|version| version.pos < at).map(|version| &version.facets)
     }
 
-    /// How many versions are at or above a position.
+    /// Number of versions at or above a position.
     pub fn count_from(&self, at: Position) -> usize {
         self.0.iter().rev().take_while(|version| version.pos >= at).count()
     }
 
-    /// The history after the document's record at `pos` has made its facets these.
+    /// The history after the record at `pos` set these facets.
     ///
-    /// ⚠ Versions below `committed`, the position up to which the owner knows its partition committed, are dropped but for
-    /// the last of those; no other is ever dropped. Where the record at `pos` has a version, this one takes its place: it was
-    /// decided anew, by compare-and-set, before anybody was done with it.
+    /// ⚠ Of the versions below `committed`, the known committed position of the partition, all but the last are
+    /// dropped; no other is ever dropped. A version at `pos` is replaced: it was decided again, by compare-and-set,
+    /// before any owner was done with it.
     pub fn with(&self, committed: Position, pos: Position, facets: Facets) -> Self {
         let before = self.0.len() - self.0.iter().rev().take_while(|version| version.pos >= pos).count();
         let before = &self.0[..before];
@@ -106,8 +105,8 @@ impl History {
         Self(kept)
     }
 
-    /// The edges that may not be counted yet: one for each version at or above `committed`, against the one before it. An
-    /// edge that changes nothing is among them: it takes back one that was put at its position before.
+    /// The edges that may not be counted yet: one per version at or above `committed`, against the one before it. An
+    /// edge without change is included: it replaces one sent before at its position.
     pub fn edges(&self, committed: Position) -> impl Iterator<Item = Change> {
         let new = self.0.len() - self.count_from(committed);
         (new..self.0.len()).map(move |n| {
@@ -117,7 +116,7 @@ impl History {
         })
     }
 
-    /// Bytes that it holds on the heap, about.
+    /// Approximate heap bytes.
     pub fn bytes(&self) -> usize {
         let spilled = if self.0.spilled() { self.0.capacity() * size_of::<Version>() } else { 0 };
         spilled + self.0.iter().map(|version| version.facets.bytes()).sum::<usize>()
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_the_committed_position_is_dropped_but_for_the_last_of_it_and_nothing_else_is() {
+    fn only_the_last_version_below_the_commit_is_kept() {
         let before = history(&[(1, "a"), (3, "b"), (5, "c"), (7, "d")]);
         assert_eq!(
             before.with(at(5), at(9), tagged("e")),
@@ -163,13 +162,13 @@ mod tests {
     }
 
     #[test]
-    fn a_version_at_the_same_position_takes_the_place_of_the_one_that_was_there() {
+    fn version_at_the_same_position_is_replaced() {
         let before = history(&[(1, "a"), (3, "b")]);
         assert_eq!(before.with(at(2), at(3), tagged("c")), history(&[(1, "a"), (3, "c")]));
     }
 
     #[test]
-    fn an_edge_is_what_a_version_has_that_the_one_before_it_had_not_and_the_other_way_round() {
+    fn edge_is_the_difference_between_two_versions() {
         let history = history(&[(1, "a"), (3, "b"), (5, "b"), (7, "a")]);
         assert_eq!(in_short(history.edges(at(3))), ["3: a -1, b +1", "5: ", "7: a +1, b -1"]);
         assert_eq!(in_short(history.edges(at(0)))[0], "1: a +1");
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_is_pairs_in_json_and_they_must_ascend() {
+    fn history_is_ascending_pairs_in_json() {
         let history = history(&[(1, "a"), (3, "b")]);
         let json = serde_json::to_string(&history).unwrap();
         assert_eq!(json, r#"[[2,{"tag":["a"]}],[4,{"tag":["b"]}]]"#);

@@ -1,9 +1,9 @@
-//! The owner's cache of placements: those used least recently go first.
+//! The owner's LRU cache of placements.
 //!
-//! There is one entry for each document that was written lately, a hundred thousand of them, and they live long among records
-//! that live for a moment. Each in a place of its own would keep pages of memory from being given back that hold nothing else
-//! any more, so all are in one piece: ids that are not very long are part of their entry, names of geoshards are shared, and
-//! what few placements have is apart. Entries name their neighbours by number, in the order of use.
+//! It has one entry per recently written document, a hundred thousand of them, which live long among short-lived
+//! records. Separate allocations would keep otherwise empty pages of memory in use, so entries share one: ids up to a
+//! length are inline, geoshard names are shared, and rare fields are boxed. Entries form a list in order of use, linked
+//! by index.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -21,25 +21,25 @@ use crate::base::position::Position;
 use crate::base::requests::SeqNo;
 use crate::core::counting::version::History;
 
-/// Ids up to this length, those of UUIDs among them, cost no allocation.
+/// Ids up to this length, UUIDs included, need no allocation.
 const INLINE_ID_BYTES: usize = 40;
-/// More names of geoshards than any map has: those of maps that are long gone are forgotten.
+/// Above the number of names in any map: names of former maps are dropped.
 const MOST_NAMES: usize = 4096;
 /// No entry.
 const NONE: u32 = u32::MAX;
-/// In place of the state of a placement that has to be read.
+/// In place of the state of a placement that must be read.
 const FORGOTTEN: SeqNo = SeqNo { seq_no: u64::MAX, primary_term: u64::MAX };
 
-/// Placements that this owner read or wrote since its partition was assigned; the least recently used go first.
+/// Placements that this owner read or wrote since its partition was assigned.
 ///
 /// One that survived into a later assignment would make two copies: the cache lives and dies with the partition task.
 #[derive(Clone)]
 pub struct PlacementCache {
     capacity: usize,
     entries: Slab<Entry>,
-    /// The entries' numbers, by the hashes of their ids.
+    /// Indices of the entries by the hashes of their ids.
     places: HashTable<u32>,
-    /// Keyed at random: whoever writes to the topic chooses the ids.
+    /// Keyed at random: producers choose the ids.
     hasher: RandomState,
     newest: u32,
     oldest: u32,
@@ -55,12 +55,12 @@ struct Entry {
     partition: Option<i32>,
     at_least: Position,
     rare: Option<Box<Rare>>,
-    /// Its neighbours in the order of use.
+    /// Its neighbours in order of use.
     newer: u32,
     older: u32,
 }
 
-/// What few placements have.
+/// Rare fields of a placement.
 #[derive(Clone)]
 struct Rare {
     leftovers: Leftovers,
@@ -105,10 +105,10 @@ impl Entry {
 }
 
 impl PlacementCache {
-    /// An empty cache that holds at most `capacity` placements. It takes memory as they come.
+    /// An empty cache of at most `capacity` placements. Memory grows with use.
     pub fn new(capacity: NonZeroUsize) -> Self {
         Self {
-            // Numbers of entries have 32 bits, and one of them is none.
+            // Indices have 32 bits, one of which means none.
             capacity: capacity.get().min(NONE as usize),
             entries: Slab::new(),
             places: HashTable::new(),
@@ -119,12 +119,12 @@ impl PlacementCache {
         }
     }
 
-    /// How many placements it holds at most.
+    /// Maximum number of placements.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Changes the capacity; what is too much goes, and its memory with it.
+    /// Changes the capacity; drops excess entries and their memory.
     pub fn resize(&mut self, capacity: NonZeroUsize) {
         let mut resized = Self::new(capacity);
         if self.len() <= resized.capacity {
@@ -139,7 +139,7 @@ impl PlacementCache {
         *self = resized;
     }
 
-    /// The placement of `id`, if known.
+    /// The placement of `id`, if cached.
     pub fn get(&mut self, id: &DocId) -> Option<Known> {
         let number = self.find(id)?;
         if self.entries[number as usize].stamp == FORGOTTEN {
@@ -150,7 +150,7 @@ impl PlacementCache {
         Some(self.entries[number as usize].known())
     }
 
-    /// Takes note of a placement that was just read or written, unless it is out of date.
+    /// Caches a placement just read or written, unless it is outdated.
     pub fn put(&mut self, id: &DocId, mut known: Known) {
         if known.outdated {
             return;
@@ -172,14 +172,14 @@ impl PlacementCache {
         self.insert(entry);
     }
 
-    /// What is known of `id`, also where its placement was forgotten.
+    /// The known lower bounds for `id`, even after its placement was forgotten.
     pub fn floor(&self, id: &DocId) -> Floor {
         let Some(number) = self.find(id) else { return Floor::default() };
         let Entry { pos, at_least, .. } = self.entries[number as usize];
         Floor { pos, version: at_least }
     }
 
-    /// Takes note of a version of the document that was just written or read, if its placement is or was known.
+    /// Records a document version just written or read, if its placement is or was cached.
     pub fn saw(&mut self, id: &DocId, version: Position) {
         if let Some(number) = self.find(id) {
             let entry = &mut self.entries[number as usize];
@@ -187,7 +187,7 @@ impl PlacementCache {
         }
     }
 
-    /// Forgets the placement of `id`: the next entry reads it. What is below it stays known.
+    /// Drops the placement of `id`: the next entry reads it. Its lower bounds stay.
     pub fn forget(&mut self, id: &DocId) {
         if let Some(number) = self.find(id) {
             let entry = &mut self.entries[number as usize];
@@ -196,17 +196,17 @@ impl PlacementCache {
         }
     }
 
-    /// Forgets everything.
+    /// Drops everything.
     pub fn clear(&mut self) {
         *self = Self::new(NonZeroUsize::new(self.capacity).unwrap_or(NonZeroUsize::MIN));
     }
 
-    /// How many placements are known, or are known to be out of date.
+    /// Number of placements cached or known to be outdated.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether none is known.
+    /// Whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -217,7 +217,7 @@ impl PlacementCache {
         self.places.find(self.hasher.hash_one(id), is_it).copied()
     }
 
-    /// An entry of an id that has none, as the newest.
+    /// Adds an entry for a new id, as the most recent.
     fn insert(&mut self, entry: Entry) {
         let hash = self.hasher.hash_one(entry.id.as_slice());
         #[expect(
@@ -261,13 +261,13 @@ impl PlacementCache {
         }
     }
 
-    /// The entries, the most recently used first.
+    /// The entries, most recently used first.
     fn numbers(&self) -> impl Iterator<Item = u32> {
         let next = |number: u32| (number != NONE).then_some(number);
         std::iter::successors(next(self.newest), move |&number| next(self.entries[number as usize].older))
     }
 
-    /// One name for all placements of a geoshard.
+    /// A shared name for all placements of a geoshard.
     fn shared(&mut self, shard: ShardId) -> ShardId {
         if let Some(shared) = self.names.get(&shard) {
             return shared.clone();
@@ -281,7 +281,7 @@ impl PlacementCache {
 }
 
 impl fmt::Debug for PlacementCache {
-    /// All that is known, most recently used first: two caches that look alike behave alike.
+    /// The content, most recently used first: caches with equal output behave alike.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let entries = self.numbers().map(|number| &self.entries[number as usize]);
         f.debug_map().entries(entries.map(|entry| (entry.id.escape_ascii(), entry.known()))).finish()
@@ -316,7 +316,7 @@ mod tests {
         Known { swept: number % 5 == 1, at_least, ..Known::new(placement, stamp) }
     }
 
-    /// The slow way: the most recently used first.
+    /// A simple reference: most recently used first.
     #[derive(Default)]
     struct Model(Vec<(DocId, Option<Known>, Floor)>);
 
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_what_a_list_in_the_order_of_use_does() {
+    fn cache_matches_a_simple_lru_list() {
         for seed in 0..20 {
             let mut random = Random::new(seed);
             let mut capacity = 30;
@@ -388,9 +388,9 @@ mod tests {
         }
     }
 
-    /// docs/performance.md counts on it.
+    /// docs/performance.md relies on it.
     #[test]
-    fn an_entry_takes_120_bytes_and_placements_of_a_geoshard_share_its_name() {
+    fn entry_takes_120_bytes_and_shares_its_geoshards_name() {
         assert_eq!(size_of::<Entry>(), 120);
         let mut cache = PlacementCache::new(NonZeroUsize::new(10).unwrap());
         for number in [3, 13] {

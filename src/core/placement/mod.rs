@@ -20,31 +20,31 @@ use crate::core::counting::version::History;
 /// Geoshards that may still hold an old copy. Nearly always none or one.
 pub type Leftovers = SmallVec<[ShardId; 1]>;
 
-/// What was decided about a document's place, and at which position.
+/// The decision about a document's place, and its position.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Record")]
 pub struct Placement {
-    /// Position at which it was decided; never goes back (INV-4).
+    /// Position of the decision; never goes back (INV-4).
     pub pos: Position,
-    /// The geoshard that the document belongs to; `None` if it was deleted.
+    /// The document's geoshard; `None` if it was deleted.
     pub shard: Option<ShardId>,
     /// Geoshards other than `shard` that may hold an old copy; sorted.
     pub leftovers: Leftovers,
-    /// Elasticsearch refused the document at `pos` for good: `shard` is where the last good copy stayed, if there is one, and
-    /// whoever meets the record at `pos` again dead-letters it again rather than writing it there.
+    /// Elasticsearch permanently refused the document at `pos`: `shard` is where the last good copy stayed, if any, and
+    /// an owner that meets the record at `pos` again dead-letters it instead of writing it there.
     pub refused: bool,
-    /// The document as it was decided at `pos`, while it may not be in `shard` yet: only where nobody could make it again, for
-    /// it comes from the source of truth, which may say something else when asked again (protocol, "Refeed").
+    /// The document decided at `pos`, while it may not be in `shard` yet. Only for fetched documents, which cannot be
+    /// made again: the source may give another answer later (protocol, "Refeed").
     pub fetched: Option<Bytes>,
-    /// The partition of the record at `pos`. `None` where no record decided (adopted, repaired), or an earlier geofold did.
+    /// The partition of the record at `pos`. `None` if no record decided (adopted, repaired), or an earlier build did.
     pub partition: Option<i32>,
-    /// What the document contributes to the counts, by positions up to `pos` (docs/tally.md). Empty if nothing is counted.
+    /// The document's facets, by positions up to `pos` (docs/tally.md). Empty if nothing is counted.
     pub versions: History,
 }
 
-/// The JSON form of a placement, as it is read.
+/// The JSON form of a placement for reading.
 ///
-/// ⚠ A field of a later geofold makes it unreadable: whoever passed over the field would lose it with the next write.
+/// ⚠ An unknown field, from a later build, makes it unreadable: ignoring it would lose it with the next write.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
@@ -65,7 +65,7 @@ struct Record {
     versions: History,
 }
 
-/// The same, as it is written.
+/// The JSON form for writing.
 #[derive(Serialize)]
 struct Written<'a> {
     pos: Position,
@@ -113,7 +113,7 @@ impl TryFrom<Record> for Placement {
 impl Serialize for Placement {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { pos, shard, leftovers, refused, fetched, partition, versions } = self;
-        // It was checked when it was fetched.
+        // Validated when it was fetched.
         let fetched = fetched.as_ref().and_then(|document| serde_json::from_slice(document).ok());
         let (shard, deleted) = (shard.as_ref(), shard.is_none());
         let (pos, refused, partition) = (*pos, *refused, *partition);
@@ -123,8 +123,8 @@ impl Serialize for Placement {
 }
 
 impl Placement {
-    /// A placement whose leftovers are `may_hold` without `shard` itself, sorted, each once; it names no partition, and
-    /// has no history of facets.
+    /// A placement with leftovers `may_hold` without `shard`, sorted and distinct; without a partition or a history of
+    /// facets.
     pub fn new(pos: Position, shard: Option<ShardId>, may_hold: impl IntoIterator<Item = ShardId>) -> Self {
         let mut leftovers: Leftovers =
             may_hold.into_iter().filter(|other| Some(other) != shard.as_ref()).collect();
@@ -134,32 +134,32 @@ impl Placement {
         Self { pos, shard, leftovers, refused, fetched, partition, versions: History::default() }
     }
 
-    /// The same, by a record of `partition`.
+    /// Sets the partition of its record.
     pub fn by_partition(self, partition: Option<i32>) -> Self {
         Self { partition, ..self }
     }
 
-    /// The partition that the document's records of `epoch` are in, if it is known.
+    /// The partition of the document's records in `epoch`, if known.
     pub fn partition_in(&self, epoch: Epoch) -> Option<i32> {
         self.partition.filter(|_| self.pos.epoch() == epoch)
     }
 
-    /// The same with this history.
+    /// Sets the history.
     pub fn with_history(self, versions: History) -> Self {
         Self { versions, ..self }
     }
 
-    /// The same with the document that was fetched for it.
+    /// Sets the fetched document.
     pub fn with_fetched(self, fetched: Option<Bytes>) -> Self {
         Self { fetched: fetched.filter(|_| self.shard.is_some()), ..self }
     }
 
-    /// What the document contributes to the counts at `pos`; `None` if it was never counted.
+    /// The document's facets at `pos`; `None` if it was never counted.
     pub fn facets(&self) -> Option<&Facets> {
         self.versions.current()
     }
 
-    /// The same, saying that the document at `pos` was refused.
+    /// Marks the document at `pos` as refused.
     pub fn after_refusal(self) -> Self {
         Self { refused: true, ..self }
     }
@@ -181,7 +181,7 @@ impl Placement {
     }
 }
 
-/// Positions never go back (INV-4): what is below these is out of date.
+/// Lower bounds: positions never go back (INV-4), so anything below these is outdated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Floor {
     /// Of the document's placement.
@@ -190,16 +190,16 @@ pub struct Floor {
     pub version: Position,
 }
 
-/// A placement as it stands in the index, as far as its owner knows.
+/// A placement in the index, as known to its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
     /// The record.
     pub placement: Placement,
     /// Its state, for compare-and-set.
     pub stamp: SeqNo,
-    /// This owner has deleted the copies in all leftovers at `placement.pos`; only the record does not say so yet.
+    /// This owner has deleted all leftovers at `placement.pos`; only the record is not cleared yet.
     pub swept: bool,
-    /// The highest version of the document that this owner has written or read. A copy below it is not the newest.
+    /// The highest version of the document that this owner has written or read. A copy below it is outdated.
     pub at_least: Position,
     /// This owner has known a later one: the answer came from a node that is cut off.
     pub outdated: bool,
@@ -211,13 +211,13 @@ impl Known {
         Self { placement, stamp, swept: false, at_least: Position::NONE, outdated: false }
     }
 
-    /// The same, by what its owner knew before.
+    /// Applies the owner's lower bounds.
     pub fn above(self, floor: Floor) -> Self {
         let outdated = self.placement.pos < floor.pos;
         Self { at_least: self.at_least.max(floor.version), outdated, ..self }
     }
 
-    /// The geoshards, other than the placement's own, that may really still hold a copy.
+    /// The leftovers that may really still hold a copy.
     pub fn unswept(&self) -> &[ShardId] {
         if self.swept { &[] } else { &self.placement.leftovers }
     }
@@ -229,7 +229,7 @@ mod tests {
     use crate::testkit::testing::shard;
 
     #[test]
-    fn a_placement_survives_the_way_through_json() {
+    fn placement_survives_json() {
         let pos = Position::from_version(1 << 62);
         for placement in [
             Placement::new(pos, Some(shard("a")), []),
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_is_in_the_json_only_where_there_is_one() {
+    fn json_has_a_history_only_if_there_is_one() {
         let placement = Placement::new(Position::from_version(7), Some(shard("a")), []);
         assert_eq!(placement.to_json(), r#"{"pos":7,"shard":"a"}"#);
         let tagged: Facets = serde_json::from_str(r#"{"tags":["x","y"]}"#).unwrap();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn leftovers_never_name_the_shard_itself_and_name_others_once() {
+    fn leftovers_exclude_the_shard_and_are_distinct() {
         let placement = Placement::new(
             Position::from_version(1),
             Some(shard("a")),

@@ -1,4 +1,4 @@
-//! The wire format: a byte 0, four bytes of a schema's id, the most significant first, and the payload.
+//! The wire format: a byte 0, the schema's id in four big-endian bytes, and the payload.
 //!
 //! <https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format>
 
@@ -10,15 +10,15 @@ const MAGIC: u8 = 0;
 /// Bytes before the payload.
 const HEAD: usize = 5;
 
-/// So many bytes of something else are shown in its error: enough to tell JSON from a newer wire format.
+/// Bytes of another format shown in its error: enough to tell JSON from a newer wire format.
 const SHOWN: usize = 1;
 
-/// Whether a value may be in the wire format; it is no JSON then.
+/// Whether a value may be in the wire format; then it is not JSON.
 pub fn is_framed(value: &[u8]) -> bool {
     value.first() == Some(&MAGIC)
 }
 
-/// The schema's id, and where the payload begins.
+/// The schema's id, and the offset of the payload.
 ///
 /// # Errors
 /// If this is not in the wire format.
@@ -42,13 +42,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_id_stands_behind_the_first_byte_and_the_payload_behind_the_id() {
+    fn schema_id_and_payload_follow_the_magic_byte() {
         assert_eq!(split(&[0, 0, 0, 1, 2, 9, 9]), Ok((SchemaId(258), 5)));
         assert_eq!(split(&[0, 0xff, 0xff, 0xff, 0xff]), Ok((SchemaId(u32::MAX), 5)), "an empty payload");
     }
 
     #[test]
-    fn what_is_not_framed_is_refused_with_its_beginning() {
+    fn unframed_value_is_refused_with_its_first_byte() {
         for (value, words) in [
             (&b""[..], "nothing"),
             (&[0, 0, 0, 1], "ends after 4 bytes"),

@@ -1,37 +1,37 @@
-//! The schemas that one reader has used lately. Each has its own, so that no lock stands between partitions.
+//! A reader's recently used schemas. Each reader has its own, so that partitions share no lock.
 
 use std::sync::Arc;
 
 use super::{Schema, SchemaId, Unreadable};
 
-/// A topic rarely has more in use at once: a few versions of two schemas.
+/// A topic rarely uses more at once: a few versions of two schemas.
 const RECENT: usize = 16;
 
-/// The schemas that one reader has used lately, and the last one that it cannot have.
+/// A reader's recently used schemas, and the last one that is unavailable.
 #[derive(Debug, Default)]
 pub struct Schemas {
-    /// What was used last comes first.
+    /// Most recently used first.
     recent: Vec<(SchemaId, Arc<Schema>)>,
     refused: Option<(SchemaId, Unreadable)>,
 }
 
-/// What there is no schema for.
+/// Why there is no schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lacking {
-    /// The registry has to be asked; see [`Schemas::learn`].
+    /// The registry must be asked; see [`Schemas::learn`].
     NotAsked(SchemaId),
     /// It was asked.
     Refused(Unreadable),
 }
 
 impl Schemas {
-    /// None yet.
+    /// Without schemas.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The schema of this id. That there is none is told once, and then the registry is to be asked again: it may have been
-    /// given one.
+    /// The schema of this id. A missing schema is reported once; then the registry must be asked again, since it may
+    /// have been added.
     ///
     /// # Errors
     /// See [`Lacking`].
@@ -46,7 +46,7 @@ impl Schemas {
         }
     }
 
-    /// What the registry said of a schema.
+    /// Stores the registry's answer.
     pub fn learn(&mut self, id: SchemaId, looked: Result<Arc<Schema>, Unreadable>) {
         match looked {
             Ok(schema) => {
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_for_the_longest_time_goes_first() {
+    fn least_recently_used_schema_is_evicted() {
         let mut schemas = Schemas::new();
         for (id, schema) in (0..16).map(schema) {
             schemas.learn(id, Ok(schema));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn that_there_is_no_schema_is_told_once_and_to_who_asked_for_it() {
+    fn missing_schema_is_reported_once_to_its_requester() {
         let mut schemas = Schemas::new();
         let why = Unreadable::UnknownSchema(SchemaId(7));
         schemas.learn(SchemaId(7), Err(why.clone()));

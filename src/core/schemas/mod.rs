@@ -1,14 +1,14 @@
-//! Records in Avro, JSON Schema and Protobuf: from bytes to JSON, by schemas that are at hand. Pure.
+//! Records in Avro, JSON Schema and Protobuf: from bytes to JSON, by known schemas. Pure.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `frame.rs` | the wire format: which schema a record is written by |
-//! | `schema.rs` | one schema, and the JSON that it makes of a payload |
-//! | `avro/`, `protobuf/` | what the two formats need for that |
-//! | `known.rs` | the schemas that one reader has used lately |
+//! | `frame.rs` | the wire format: the schema id of a record |
+//! | `schema.rs` | one schema, and its conversion of payloads to JSON |
+//! | `avro/`, `protobuf/` | the two binary formats |
+//! | `known.rs` | a reader's recently used schemas |
 //!
-//! *Invariant:* a record is decoded without I/O. What lacks a schema is handed back with the schema's id ([`Lacking`]); who
-//! reads records fetches it (`io/registry/`) and decodes again.
+//! *Invariant:* a record is decoded without I/O. A missing schema is reported by its id ([`Lacking`]); the
+//! reader fetches it (`io/registry/`) and decodes again.
 
 mod avro;
 mod frame;
@@ -25,7 +25,7 @@ pub use self::frame::{is_framed, split};
 pub use self::known::{Lacking, Schemas};
 pub use self::schema::{Fetched, Kind, Reference, Schema};
 
-/// The number that a registry gave a schema.
+/// A schema's id in the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SchemaId(pub u32);
 
@@ -35,32 +35,32 @@ impl fmt::Display for SchemaId {
     }
 }
 
-/// Why bytes can not become JSON: they never will.
+/// Why bytes can never become JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unreadable {
-    /// They do not begin as the wire format does.
+    /// Not in the wire format.
     #[error(
         "it is not in the wire format of a schema registry, which is a byte 0, four bytes of a schema's id, and the payload; \
          it begins with {0}"
     )]
     NoFrame(String),
-    /// The registry says so.
+    /// The registry has no such schema.
     #[error("the schema registry has no schema {0}")]
     UnknownSchema(SchemaId),
-    /// The registry has it, and it is of no use.
-    #[error("the schema {id} can not be used: {why}")]
+    /// The registry's schema is unusable.
+    #[error("the schema {id} cannot be used: {why}")]
     BadSchema {
-        /// Which.
+        /// The schema.
         id: SchemaId,
-        /// What is wrong with it.
+        /// Its defect.
         why: Arc<str>,
     },
-    /// The payload is not of the schema.
-    #[error("it is not of its schema {id}: {why}")]
+    /// The payload does not match the schema.
+    #[error("it does not match its schema {id}: {why}")]
     Payload {
-        /// By which schema.
+        /// The schema.
         id: SchemaId,
-        /// What is wrong with it.
+        /// The mismatch.
         why: String,
     },
     /// Its JSON has more bytes than allowed.
@@ -69,7 +69,7 @@ pub enum Unreadable {
 }
 
 impl Unreadable {
-    /// One word for a program.
+    /// Machine-readable reason code.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::NoFrame(_) => "bad_frame",

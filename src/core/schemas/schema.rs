@@ -1,4 +1,4 @@
-//! One schema, and the JSON that it makes of a payload.
+//! A schema and its conversion of payloads to JSON.
 
 use std::io;
 
@@ -9,10 +9,10 @@ use super::avro::Avro;
 use super::protobuf::Protobuf;
 use super::{SchemaId, Unreadable};
 
-/// So much of what a library says of a payload or a schema is passed on.
+/// Characters of a library's message that are passed on.
 const SHOWN_CHARS: usize = 300;
 
-/// What a schema is written in.
+/// The schema language.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Avro, <https://avro.apache.org/docs/1.12.0/specification/>.
@@ -23,27 +23,27 @@ pub enum Kind {
     Protobuf,
 }
 
-/// A schema as the registry has it.
+/// A schema as registered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fetched {
-    /// What it is written in.
+    /// Its language.
     pub kind: Kind,
-    /// Itself.
+    /// Its text.
     pub text: String,
-    /// All that it refers to, directly or not; what others refer to comes before them.
+    /// Its direct and indirect references; a referenced schema precedes its users.
     pub references: Vec<Reference>,
 }
 
-/// What a schema refers to.
+/// A referenced schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
-    /// The name by which: of a type in Avro, of a file in Protobuf.
+    /// The referenced name: a type in Avro, a file in Protobuf.
     pub name: String,
-    /// The schema.
+    /// Its text.
     pub text: String,
 }
 
-/// A schema that payloads can be read by.
+/// A compiled schema.
 #[derive(Debug)]
 pub struct Schema {
     id: SchemaId,
@@ -53,22 +53,22 @@ pub struct Schema {
 #[derive(Debug)]
 enum Form {
     Avro(Avro),
-    /// The payload is JSON already. It is not compared with the schema: that is the producer's part.
+    /// The payload is JSON already. It is not validated against the schema: that is the producer's task.
     Json,
     Protobuf(Protobuf),
 }
 
-/// Why a payload has no JSON.
+/// Why a payload cannot be converted.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// What is wrong with it.
+    /// A mismatch.
     Payload(String),
-    /// More than was allowed.
+    /// Larger than the limit.
     TooLarge,
 }
 
 impl Schema {
-    /// Reads what the registry has.
+    /// Compiles a registered schema.
     ///
     /// # Errors
     /// [`Unreadable::BadSchema`].
@@ -84,7 +84,8 @@ impl Schema {
         }
     }
 
-    /// The JSON of what stands in `framed` behind its first `head` bytes, `max_bytes` at most. No copy where it is JSON already.
+    /// The JSON of the payload behind the first `head` bytes of `framed`, at most `max_bytes`. No copy if it is JSON
+    /// already.
     ///
     /// # Errors
     /// [`Unreadable::Payload`] and [`Unreadable::TooLarge`].
@@ -104,7 +105,7 @@ impl Schema {
     }
 }
 
-/// `value` as JSON, as far as `max_bytes` reach: a short payload may be a long JSON, since names are in the schema.
+/// `value` as JSON of at most `max_bytes`: a short payload may be a long JSON, since names are in the schema.
 pub(super) fn written(value: &impl Serialize, max_bytes: usize) -> Result<Bytes, Failure> {
     let mut out = Bounded { bytes: Vec::new(), max_bytes, is_full: false };
     match serde_json::to_writer(&mut out, value) {
@@ -135,7 +136,7 @@ impl io::Write for Bounded {
     }
 }
 
-/// On one line, and not without end.
+/// On one line, truncated.
 fn shortened(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(SHOWN_CHARS).collect()
 }
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_goes_on_without_a_copy_and_is_not_parsed() {
+    fn json_passes_without_copy_or_parsing() {
         let fetched = Fetched { kind: Kind::Json, text: "{}".into(), references: Vec::new() };
         let schema = Schema::compile(SchemaId(1), &fetched).unwrap();
         let framed = Bytes::from_static(b"\0\0\0\0\x01{ \"n\": 1.10 }");
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_written_up_to_its_bound_and_no_further() {
+    fn json_is_written_up_to_its_limit() {
         let long = vec!["x"; 1000];
         assert_eq!(written(&long, 4001).unwrap().len(), 4001);
         assert!(matches!(written(&long, 4000), Err(Failure::TooLarge)));

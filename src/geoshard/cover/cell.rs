@@ -6,8 +6,8 @@
 
 use s2::cellid::{POS_TO_IJ, POS_TO_ORIENTATION};
 
-/// Degrees from a pole within which a cell is taken to have every longitude: there, the rounding of x and y is not small
-/// any more beside x and y themselves.
+/// Degrees from a pole within which a cell is assumed to have every longitude: there, rounding of x and y is not
+/// negligible.
 const NEAR_POLE: f64 = 90.0 - 1e-4;
 
 /// One cell.
@@ -17,7 +17,7 @@ pub(super) struct Cell {
     id: u64,
     /// 0 to 5.
     pub face: usize,
-    /// How the Hilbert curve runs through it: S2's two bits.
+    /// Orientation of the Hilbert curve: S2's two bits.
     orientation: u8,
     /// Where it begins on the face in s and t, and its length in both.
     st: [f64; 2],
@@ -52,7 +52,7 @@ impl Cell {
         })
     }
 
-    /// The four quarters, in curve order. A leaf cell has none: do not ask it.
+    /// The four quarters, in curve order. Not for a leaf cell.
     pub fn children(&self) -> [Self; 4] {
         let half = self.size / 2.0;
         let [u, v] = [self.u, self.v];
@@ -91,19 +91,18 @@ impl Cell {
         (self.id - reach, self.id + reach)
     }
 
-    /// The smallest latitudes and longitudes that hold the cell, true to far less than 1e-9 degrees; near the poles
-    /// larger.
+    /// The smallest enclosing latitudes and longitudes, accurate far below 1e-9 degrees; larger near the poles.
     pub fn bounds(&self) -> Bounds {
         let [u, v] = [self.u, self.v];
         let minus = |[from, to]: [f64; 2]| [-to, -from];
-        // The planes of four faces stand on the equator: there, one coordinate is the tangent of the longitude from the
-        // face's middle, the other z.
+        // Four faces are perpendicular to the equator: one coordinate is the tangent of the longitude from the face's
+        // middle, the other is z.
         match self.face {
             0 => beside_axis(0.0, u, v),
             1 => beside_axis(90.0, u, v),
             3 => beside_axis(180.0, v, minus(u)),
             4 => beside_axis(-90.0, v, minus(u)),
-            // The other two lie on the poles.
+            // The other two are at the poles.
             2 => around_pole(minus(u), minus(v)),
             _ => {
                 let Bounds { south, north, west, east } = around_pole(v, u);
@@ -145,7 +144,7 @@ fn around_pole(x: [f64; 2], y: [f64; 2]) -> Bounds {
     if north > NEAR_POLE {
         return Bounds { south, north, west: -180.0, east: 180.0 };
     }
-    // Without the pole in it the rectangle spans less than 180 degrees, so that no corner is 90 from its middle.
+    // A rectangle without the pole spans less than 180 degrees, so no corner is 90 from its middle.
     let (middle_x, middle_y) = (x[0] + x[1], y[0] + y[1]);
     let middle = middle_y.atan2(middle_x).to_degrees();
     let (mut west, mut east) = (middle, middle);
@@ -173,7 +172,7 @@ mod tests {
     use super::*;
     use crate::base::random::Random;
 
-    /// A cell somewhere, by a walk that turns at random; half of the walks turn to a corner all the way.
+    /// A cell found by a random walk; half of the walks follow one corner throughout.
     fn some_cell(random: &mut Random, level: u64) -> Cell {
         let mut cell = Cell::faces().nth(usize::try_from(random.below(6)).unwrap()).unwrap();
         let fixed = random.below(8);
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_are_those_of_s2() {
+    fn cells_match_s2() {
         let mut random = Random::new(1);
         for _ in 0..2000 {
             let level = random.below(31);
@@ -211,7 +210,7 @@ mod tests {
             assert!(bounds.west <= bounds.east && bounds.south <= bounds.north, "{cell:?} {bounds:?}");
             let theirs = s2::cell::Cell::from(CellID(cell.id));
             let mut seen = Bounds { south: 90.0, north: -90.0, west: f64::MAX, east: f64::MIN };
-            // All along the sides, and in the middle: where the pole may be.
+            // Along the sides and in the middle, where the pole may be.
             for step in 0..=32 {
                 let share = f64::from(step) / 32.0;
                 let mix = |[from, to]: [f64; 2]| from + share * (to - from);

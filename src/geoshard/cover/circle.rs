@@ -1,6 +1,6 @@
 //! A circle against a cell, on the sphere, as `geo_distance` measures.
 //!
-//! A cell is convex: it is where four great circles have their inner sides in common. So is a circle of up to a quarter of
+//! A cell is convex: it is the intersection of four half-spheres. So is a circle of up to a quarter of
 //! the globe's circumference, and for these two the questions have short exact answers. A larger circle is what a smaller
 //! one around the opposite point leaves over.
 
@@ -20,12 +20,12 @@ pub const WHOLE_GLOBE_METRES: f64 = 20_000_000.0;
 /// A circle, grown by its margin.
 pub(super) struct Circle {
     cap: Cap,
-    /// The cap is what the circle leaves over.
+    /// The cap is the circle's complement.
     is_inverted: bool,
 }
 
 impl Circle {
-    /// `None` for one that is the whole globe.
+    /// `None` for the whole globe.
     pub fn new(centre: GeoPoint, radius: Distance) -> Option<Self> {
         if radius.metres() >= WHOLE_GLOBE_METRES {
             return None;
@@ -73,13 +73,13 @@ impl Cap {
         Self { centres, sine2: angle.sin() * angle.sin(), chord2: 4.0 * half * half }
     }
 
-    /// Whether the whole cell is within: its corners are, and both are convex.
+    /// Whether the whole cell is inside: its corners are, and both are convex.
     fn holds(&self, cell: &Cell) -> bool {
         let centre = self.centres[cell.face];
         corners(cell).all(|(u, v)| self.has(centre, u, v))
     }
 
-    /// Whether cell and cap have a point in common.
+    /// Whether cell and cap intersect.
     fn meets(&self, cell: &Cell) -> bool {
         let centre = self.centres[cell.face];
         let [cu, cv, cw] = centre;

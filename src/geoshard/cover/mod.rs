@@ -1,14 +1,14 @@
-//! The cover of a shape: which geoshards a search within it has to ask.
+//! The cover of a shape: the geoshards that a search within it must query.
 //!
 //! The promise is that no hit is outside: whatever document Elasticsearch finds within the shape, its geoshard is in the
-//! cover. The other way round the cover is as small as it can be told: a geoshard is in it only if one of its cells comes
+//! cover. The cover is also minimal up to the margin: a geoshard is in it only if one of its cells comes
 //! within the margin of the shape. `docs/cover.md` states the rule for other languages, and `tests/vectors/cover.json` has
-//! cases to try it with.
+//! test cases.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `mod.rs` | [`cover`], and what a shape has to tell about a cell |
-//! | `shape.rs` | [`Shape`]: circle, box and polygon, checked; how they are written |
+//! | `mod.rs` | [`cover`], and the shape's relation to a cell |
+//! | `shape.rs` | [`Shape`]: circle, box and polygon; validation and parsing |
 //! | `cell.rs` | a cell in the coordinates of its face, its children, and its bounds in degrees |
 //! | `boxes.rs` | the other way round: boxes that hold what lies in ranges of the curve |
 //! | `walk.rs` | down from the six faces to the map's own borders |
@@ -35,20 +35,20 @@ pub use self::shape::{BadShape, MAX_VERTICES, Shape};
 use super::{GeoshardMap, LiveMaps};
 use crate::base::ids::ShardId;
 
-/// How a shape, grown by its margin, and a cell lie.
+/// Relation of a shape, grown by its margin, to a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Relation {
-    /// They have no point in common.
+    /// Disjoint.
     Outside,
-    /// They have.
+    /// They intersect.
     Meets,
-    /// They may have: smaller cells will tell.
+    /// They may intersect: smaller cells decide.
     Near,
-    /// The cell is a part of the shape, or within its margin.
+    /// The cell is within the shape or its margin.
     Inside,
 }
 
-/// What the walk asks.
+/// A shape as seen by the walk.
 trait Territory {
     fn relation(&self, cell: &Cell) -> Relation;
 }
@@ -68,9 +68,9 @@ pub fn cover(map: &GeoshardMap, shape: &Shape) -> Vec<ShardId> {
     map.shards().iter().zip(found).filter(|(_, is_in)| *is_in).map(|(shard, _)| shard.clone()).collect()
 }
 
-/// The geoshards that may hold a point within `shape` by any of the maps that are live, sorted, each once.
+/// The geoshards that may hold a point within `shape` under any live map, sorted, each once.
 ///
-/// While a map is changed a document is where either map says, so a search has to ask both covers.
+/// While a map is changed a document may be where either map says, so a search must query both covers.
 pub fn cover_live(maps: &LiveMaps, shape: &Shape) -> Vec<ShardId> {
     let all: BTreeSet<ShardId> = maps.iter().flat_map(|map| cover(map, shape)).collect();
     all.into_iter().collect()

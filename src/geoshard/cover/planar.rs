@@ -1,8 +1,8 @@
 //! Box and polygon against a cell, in degrees: there, their sides are straight lines for Lucene, not great circles.
 //!
-//! The sides of a cell are no straight lines in degrees. So the shape is compared with the cell's bounds, the rectangle of
-//! latitudes and longitudes that holds it. Where that only says "near", smaller cells with tighter bounds tell, down to a
-//! size that is small beside the shape.
+//! The sides of a cell are not straight in degrees. So the shape is compared with the cell's bounds, the enclosing
+//! rectangle of latitudes and longitudes. If that only yields "near", smaller cells with tighter bounds decide, down to
+//! a size that is small beside the shape.
 
 use super::cell::{Bounds, Cell};
 use super::{Relation, Territory};
@@ -11,14 +11,14 @@ use super::{Relation, Territory};
 /// of boxes and polygons, to 32 bits: each by less than 1e-7 degrees.
 const MARGIN_DEGREES: f64 = 1e-6;
 
-/// How many of the smallest cells that are asked for lie along the whole outline.
+/// Number of smallest cells along the whole outline.
 const STEPS_ALONG: f64 = 1024.0;
 
-/// An outline in degrees, longitudes perhaps beyond ±180, with what is inside by the even-odd rule.
+/// An outline in degrees, longitudes possibly beyond ±180; the inside follows the even-odd rule.
 pub(super) struct Planar {
     sides: Vec<Side>,
     bounds: Bounds,
-    /// Cells of this level or below are not asked for their quarters to learn whether they meet the shape.
+    /// Cells of this level or finer are not split to decide whether they meet the shape.
     finest: u32,
 }
 
@@ -32,7 +32,7 @@ impl Planar {
         Self::from_polygon(&[(bottom, left), (bottom, right), (top, right), (top, left)])
     }
 
-    /// The ring of these vertices, latitude and longitude; the last is joined to the first.
+    /// The ring of these vertices (latitude, longitude); the last is joined to the first.
     pub fn from_polygon(vertices: &[(f64, f64)]) -> Self {
         let next = vertices.iter().cycle().skip(1);
         let sides: Vec<Side> = vertices.iter().zip(next).map(|(&from, &to)| [from, to]).collect();
@@ -110,7 +110,7 @@ fn crosses([from, to]: &Side, rectangle: &Bounds) -> bool {
     !(turns.iter().all(|&turn| turn > 0.0) || turns.iter().all(|&turn| turn < 0.0))
 }
 
-/// No less than the length of a side on the globe, in degrees.
+/// At least the length of a side on the globe, in degrees.
 fn length([from, to]: &Side) -> f64 {
     let nearest_equator = if (from.0 < 0.0) == (to.0 < 0.0) { from.0.abs().min(to.0.abs()) } else { 0.0 };
     (to.0 - from.0).hypot((to.1 - from.1) * nearest_equator.to_radians().cos())

@@ -1,18 +1,18 @@
-//! Circle, box and polygon, checked, and how they are written on a command line or in a query.
+//! Circle, box and polygon: validation and parsing.
 
 use thiserror::Error;
 
 use crate::base::geo::{BadDistance, BadPoint, Distance, GeoPoint};
 
-/// A polygon with more vertices is refused: its cover would take milliseconds.
+/// Maximum number of vertices: the cover of a larger polygon would take milliseconds.
 pub const MAX_VERTICES: usize = 1000;
 
-/// What a search looks into.
+/// The area of a search.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Shape {
     /// All points within a distance, as `geo_distance` measures: on a sphere.
     Circle {
-        /// Its middle.
+        /// Its centre.
         centre: GeoPoint,
         /// 0 is a point.
         radius: Distance,
@@ -29,16 +29,16 @@ pub enum Shape {
         /// Eastern longitude.
         right: f64,
     },
-    /// A polygon, as in `geo_shape` and `geo_polygon`: its sides are straight lines in latitude and longitude, not great
-    /// circles. Where it crosses itself, a point is inside if a line from it crosses the outline an odd number of times, as
-    /// for Lucene.
+    /// A polygon, as in `geo_shape` and `geo_polygon`: its sides are straight lines in latitude and longitude, not
+    /// great circles. If it crosses itself, a point is inside if a line from it crosses the outline an odd number of
+    /// times, as for Lucene.
     Polygon {
         /// Latitude and longitude of each vertex in degrees; the last is joined to the first.
         vertices: Vec<(f64, f64)>,
     },
 }
 
-/// Why something is no shape.
+/// Why something is not a shape.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum BadShape {
     /// The centre of a circle, or a corner.
@@ -47,18 +47,18 @@ pub enum BadShape {
     /// The radius.
     #[error(transparent)]
     Radius(#[from] BadDistance),
-    /// Not a number where one is needed.
+    /// Not a number.
     #[error("{0:?} is not a number of degrees")]
     Number(String),
-    /// More or fewer parts than needed.
+    /// Wrong number of parts.
     #[error("{text:?} is not of the form {form}")]
     Form {
-        /// What was written, shortened.
+        /// The text, truncated.
         text: String,
-        /// What is needed.
+        /// The expected form.
         form: &'static str,
     },
-    /// Upside down.
+    /// Top below bottom.
     #[error("the box's top, {top}, is below its bottom, {bottom}")]
     UpsideDown {
         /// Northern latitude as given.
@@ -69,7 +69,7 @@ pub enum BadShape {
     /// Fewer than 3 vertices, or more than [`MAX_VERTICES`].
     #[error("the polygon has {0} vertices, but must have 3 to {MAX_VERTICES}")]
     Vertices(usize),
-    /// A vertex that is nowhere.
+    /// A vertex out of range.
     #[error("the vertex {lat},{lon} is not within latitudes -90 and 90 and longitudes -360 and 360")]
     Vertex {
         /// Latitude as given.
@@ -77,7 +77,7 @@ pub enum BadShape {
         /// Longitude as given.
         lon: f64,
     },
-    /// It is not clear which half of the globe is meant.
+    /// It is ambiguous which half of the globe is meant.
     #[error(
         "the polygon is {0} degrees wide, but may be 180 at most; cut it, or, if it should cross the antimeridian, write \
          longitudes beyond 180, for example 190 in place of -170"
@@ -139,7 +139,7 @@ impl Shape {
     /// A polygon written `LAT,LON LAT,LON …`, with spaces or semicolons between the vertices.
     pub fn parse_polygon(text: &str) -> Result<Self, BadShape> {
         let pieces = || text.split([' ', ';']).filter(|piece| !piece.is_empty());
-        // Counted before anything is kept. One more is allowed for the first that is repeated.
+        // Counted before anything is kept. One more is allowed for the repeated first vertex.
         let count = pieces().count();
         if count > MAX_VERTICES + 1 {
             return Err(BadShape::Vertices(count));
@@ -152,13 +152,13 @@ impl Shape {
     }
 }
 
-/// Exactly `N` parts between commas.
+/// Exactly `N` comma-separated parts.
 fn parts<'a, const N: usize>(text: &'a str, form: &'static str) -> Result<[&'a str; N], BadShape> {
     let parts: Vec<&str> = text.splitn(N + 1, ',').map(str::trim).collect();
     parts.try_into().map_err(|_| BadShape::Form { text: shortened(text), form })
 }
 
-/// NaN and infinity are numbers here; the checks of points and vertices refuse them.
+/// Accepts NaN and infinity; the checks of points and vertices refuse them.
 fn degrees(text: &str) -> Result<f64, BadShape> {
     text.parse().map_err(|_| BadShape::Number(shortened(text)))
 }
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shapes_are_read_as_people_write_them() {
+    fn shapes_are_parsed_as_written() {
         let centre = GeoPoint::new(48.85, -2.35).unwrap();
         let circle = Shape::circle(centre, "25mi".parse().unwrap());
         assert_eq!(Shape::parse_circle("48.85, -2.35, 25mi"), Ok(circle));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_shape_is_refused_with_the_reason() {
+    fn invalid_shape_is_refused_with_the_reason() {
         let many = vec!["0,0"; MAX_VERTICES + 2].join(" ");
         let error = |result: Result<Shape, BadShape>| result.unwrap_err().to_string();
         for (found, says) in [

@@ -1,9 +1,8 @@
-//! Down the cells, from the six faces to where it is clear whose a cell is and whether it meets the shape.
+//! Descends from the six faces to cells whose owner and relation to the shape are known.
 //!
-//! A cell is a run of leaf cells along the curve, and so is a range of the map. A cell that lies within one range belongs
-//! to one geoshard: it is enough to know whether it meets the shape. A cell that the map cuts is asked for its quarters,
-//! which ends at a leaf at the latest, since ranges begin at leaves. What lies outside of the shape, and what belongs to
-//! geoshards that are found already, is left.
+//! A cell is a run of leaf cells along the curve, and so is a range of the map. A cell within one range belongs to one
+//! geoshard: only its relation to the shape matters. A cell that the map cuts is split into quarters, at most down to
+//! leaves, since ranges begin at leaves. Cells outside the shape, and those of geoshards already found, are skipped.
 
 use std::ops::Range;
 
@@ -25,16 +24,16 @@ pub(super) fn walk(map: &GeoshardMap, shape: &impl Territory) -> Vec<bool> {
 struct Walk<'a, S> {
     /// Where each range begins.
     starts: &'a [u64],
-    /// Whose each range is.
+    /// The owner of each range.
     owners: &'a [usize],
     shape: &'a S,
     found: Vec<bool>,
-    /// How many are not found yet.
+    /// Number of geoshards not found yet.
     missing: usize,
 }
 
 impl<S: Territory> Walk<'_, S> {
-    /// `ranges`: some that hold the cell, by index.
+    /// `ranges`: indices of ranges that hold the cell.
     fn visit(&mut self, cell: &Cell, ranges: Range<usize>) {
         if self.missing == 0 {
             return;

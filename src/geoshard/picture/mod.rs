@@ -21,7 +21,7 @@ pub fn svg(description: &MapDescription, outlines: &[Vec<Polygon>]) -> String {
     let has_load = shards.iter().any(|shard| shard.load.is_some());
     let mut paths = String::new();
     for (index, (shard, polygons)) in shards.iter().zip(outlines).enumerate() {
-        // Without load, neighbours along the curve are told apart.
+        // Without load, neighbours along the curve get different colours.
         let colour = shard.load.map_or(COLOURS[index % 4], |load| colour(load.over_mean));
         // Writing to a string cannot fail.
         let _ = writeln!(
@@ -96,7 +96,7 @@ fn place(degrees: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Text with the characters that XML keeps for itself written so that it takes them, without those it never takes.
+/// Escapes text for XML, and drops characters that XML never allows.
 fn text(text: &str) -> String {
     let allowed = |c: &char| !c.is_control();
     let text: String = text.chars().filter(allowed).collect();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn every_geoshard_is_drawn_over_the_land_in_the_colour_of_its_load() {
+    fn every_geoshard_is_drawn_in_the_colour_of_its_load() {
         let loads = [CellLoad { load: 1.0, points: 3 }, CellLoad { load: 9.0, points: 4 }];
         let description = show(&map(), "p").with_loads(&loads);
         let picture = svg(&description, &outlines(&map()));

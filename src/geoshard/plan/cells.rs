@@ -1,4 +1,4 @@
-//! Points summed up by S2 cell, and the cells that a plan walks.
+//! Points summed by S2 cell, and the cells between which a plan cuts.
 //!
 //! Points are kept as sums of the finest cells, never one by one, so that memory follows the number of places that
 //! people are at, not the number of people. The walk then takes cells of the wanted level, and splits those that are too
@@ -14,10 +14,10 @@ use crate::base::geo::GeoPoint;
 use crate::geoshard::cell;
 use crate::geoshard::map::GeoshardMap;
 
-/// Finest cells that are held at most: some 300 MB.
+/// Maximum number of finest cells: about 300 MB.
 pub const MAX_CELLS: usize = 4_000_000;
 
-/// What lies in one cell.
+/// The contents of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize)]
 pub struct CellLoad {
     /// Sum of its points' loads.
@@ -36,18 +36,18 @@ pub struct CellLoads {
     total: CellLoad,
 }
 
-/// A cell that a plan may cut beside.
+/// A cell beside which a plan may cut.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WalkedCell {
-    /// Which one.
+    /// The cell.
     pub cell: CellID,
-    /// What lies in it.
+    /// Its load.
     pub load: f64,
     /// Its points.
     pub points: u64,
 }
 
-/// More cells than are held.
+/// The limit on cells is exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("points lie in more than {MAX_CELLS} cells of level {level}; choose a lower finest level")]
 pub struct TooManyCells {
@@ -55,7 +55,7 @@ pub struct TooManyCells {
 }
 
 impl CellLoad {
-    /// With what lies in another place.
+    /// Adds the contents of another place.
     pub fn add(&mut self, other: Self) {
         self.load += other.load;
         self.points += other.points;
@@ -99,7 +99,7 @@ impl CellLoads {
         self.level
     }
 
-    /// What lies in all cells.
+    /// The sum over all cells.
     pub fn total(&self) -> CellLoad {
         self.total
     }
@@ -116,8 +116,8 @@ impl CellLoads {
     }
 }
 
-/// From finest cells in curve order to the cells of `level` around them, in the same order. A cell that is heavier than
-/// `heaviest` is split into those of its children that have points in them, as far as `finest` goes.
+/// Groups finest cells in curve order into cells of `level`. A cell heavier than `heaviest` is split into its occupied
+/// children, down to `finest`.
 pub fn walk(finest: &[WalkedCell], level: u8, heaviest: f64) -> Vec<WalkedCell> {
     walk_within(finest, level, heaviest, &[])
 }
@@ -166,8 +166,8 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_heavier_than_allowed_is_split_and_nothing_is_lost() {
-        // Two ends of London, a place near by, and one far away.
+    fn cell_heavier_than_allowed_is_split_without_loss() {
+        // Two ends of London, a nearby place, and one far away.
         let loads =
             loads(&[(51.50, -0.12, 5.0), (51.60, -0.02, 4.0), (51.4, -0.3, 1.0), (-33.9, 151.2, 2.0)]);
         assert_eq!(loads.total(), CellLoad { load: 12.0, points: 4 });
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_heavier_than_allowed_stays_one_cell_of_the_finest_level() {
+    fn heavy_place_stays_one_cell_of_the_finest_level() {
         let loads = loads(&[(51.5, -0.12, 50.0), (51.5, -0.12, 50.0)]);
         let walked = walk(&loads.sorted(), 3, 10.0);
         assert_eq!(walked.len(), 1);

@@ -1,28 +1,28 @@
-//! Cutting a row of loads into neighbouring stretches, none of them empty: the best way, and the usual one.
+//! Cuts a row of loads into non-empty stretches of neighbours, optimally or greedily.
 //!
-//! **The best way** has the least sum of squared loads, and so, for a given count, the least standard deviation. It is
-//! dynamic programming with one row per stretch: the best cost of the first `i` cells in `k` stretches is the least, over
-//! all places of the last cut, of the best cost before it in `k - 1` stretches and the square of what follows. The best
-//! last cut never moves back as `i` grows, since squares are convex, so a row is filled by divide and conquer: the middle
+//! **Optimal** is the least sum of squared loads and so, for a given count, the least standard deviation. It is dynamic
+//! programming with one row per stretch: the best cost of the first `i` cells in `k` stretches is the least, over all
+//! places of the last cut, of the best cost before it in `k - 1` stretches plus the square of the rest. The best last
+//! cut never moves back as `i` grows, since squares are convex, so a row is filled by divide and conquer: the middle
 //! first, whose cut bounds those of both halves. That is O(k × n log n) for every count up to `k` at once.
 //!
-//! **The usual way** is greedy: it walks, and closes a stretch where it is nearest to its even part of what is left. It
-//! cannot take a worse stretch now for better ones later; it is here to be shown beside the other.
+//! **Greedy** walks and closes a stretch where it is nearest to an even share of the rest. It never accepts a worse
+//! stretch for better later ones; it is reported for comparison.
 
-/// For each count up to a limit, the best cuts of one row of loads.
+/// The best cuts of one row of loads, for each count up to a limit.
 #[derive(Debug, Clone)]
 pub struct BestCuts {
     cells: usize,
-    /// For each row, that is `k` stretches less one: where the last stretch of the first `i` cells begins, at `i`.
+    /// Per row (`k` stretches less one): where the last stretch of the first `i` cells begins, at `i`.
     last_cuts: Vec<Vec<u32>>,
 }
 
-/// What [`BestCuts`] would need more memory for.
+/// Memory limit of [`BestCuts`], in states.
 pub const MAX_STATES: usize = 60_000_000;
 
 impl BestCuts {
-    /// Finds the best cuts of `loads` into 1, 2, … `most` stretches. `loads` has at least `most` cells and at most
-    /// [`MAX_STATES`] / `most` of them; loads are finite and not negative.
+    /// Finds the best cuts of `loads` into 1 to `most` stretches. `loads` has at least `most` cells and at most
+    /// [`MAX_STATES`] / `most`; loads are finite and not negative.
     pub fn new(loads: &[f64], most: usize) -> Self {
         let before = sums(loads);
         let square = |from: usize, to: usize| (before[to] - before[from]).powi(2);
@@ -59,8 +59,8 @@ impl BestCuts {
         Self { cells, last_cuts }
     }
 
-    /// Where each of `count` stretches begins, ascending, the first at 0. `None` if that count was not asked for, or if
-    /// there are fewer cells.
+    /// Where each of `count` stretches begins, ascending, the first at 0. `None` if the count exceeds the limit or the
+    /// number of cells.
     pub fn starts(&self, count: usize) -> Option<Vec<usize>> {
         let rows = self.last_cuts.get(..count).filter(|rows| !rows.is_empty())?;
         let mut end = self.cells;
@@ -74,8 +74,8 @@ impl BestCuts {
     }
 }
 
-/// Where each of `count` stretches begins if each is closed where it is nearest to its even part of what is left.
-/// `loads` has at least `count` cells.
+/// Where each of `count` stretches begins if each is closed where it is nearest to an even share of the rest. `loads`
+/// has at least `count` cells.
 pub fn greedy(loads: &[f64], count: usize) -> Vec<usize> {
     let mut starts = vec![0];
     let mut left: f64 = loads.iter().sum();
@@ -88,7 +88,7 @@ pub fn greedy(loads: &[f64], count: usize) -> Vec<usize> {
         let is_begun = starts.last().is_some_and(|&start| start < index);
         let target = left / (to_come + 1) as f64;
         let is_full = load + cell - target > target - load;
-        // Each of those that are still to come needs a cell.
+        // Each remaining stretch needs a cell.
         if is_begun && (is_full || loads.len() - index <= to_come) {
             starts.push(index);
             left -= load;
@@ -123,7 +123,7 @@ mod tests {
         stretches(loads, starts).iter().map(|load| load * load).sum()
     }
 
-    /// The least cost of all ways, by trying them.
+    /// The least cost, by brute force.
     fn least(loads: &[f64], count: usize) -> f64 {
         if count == 1 {
             return loads.iter().sum::<f64>().powi(2);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn no_stretch_is_empty_even_where_cells_weigh_nothing() {
+    fn no_stretch_is_empty_even_with_weightless_cells() {
         let loads = [0.0, 0.0, 9.0, 0.0, 0.0];
         let best = BestCuts::new(&loads, 5);
         for count in 1..=5 {
@@ -152,16 +152,16 @@ mod tests {
     }
 
     #[test]
-    fn greedy_closes_a_stretch_where_it_is_nearest_to_its_part_of_what_is_left() {
+    fn greedy_closes_a_stretch_nearest_to_its_even_share() {
         let loads = [4.0, 3.0, 3.0, 9.0, 1.0, 1.0];
-        // 21 in three: 7 is met by 4 and 3; then 14 in two, and 3 is nearer to 7 than 12 is; what is left is the last.
+        // 21 in three: 4 and 3 make 7; then 14 in two, where 3 is nearer to 7 than 12 is; the rest is the last.
         assert_eq!(greedy(&loads, 3), [0, 2, 3]);
         assert_eq!(stretches(&loads, &greedy(&loads, 3)), [7.0, 3.0, 11.0]);
     }
 
     proptest! {
         #[test]
-        fn no_other_way_has_a_lower_sum_of_squares(loads in prop::collection::vec(0..50_u8, 1..12)) {
+        fn best_cuts_have_the_lowest_sum_of_squares(loads in prop::collection::vec(0..50_u8, 1..12)) {
             let loads: Vec<f64> = loads.into_iter().map(f64::from).collect();
             let best = BestCuts::new(&loads, loads.len());
             for count in 1..=loads.len() {

@@ -1,4 +1,4 @@
-//! Planning a map: from places and their load to ranges of the curve with about the same load each.
+//! Planning a map: ranges of the curve with about equal load, from places and their loads.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | `report.rs` | what a map means for its load: balance, borders, circles |
 //!
 //! Geoshards are neighbouring stretches of the row, so their ranges are one each. Between two cells with points in them
-//! the cut is put where the largest cells end: empty land and sea belong to somebody, and borders through them are short.
+//! the cut is where the largest cells end: empty land and sea get an owner, and borders through them are short.
 //!
 //! Pure: the same points in the same order give the same plan, to the byte.
 
@@ -33,38 +33,38 @@ pub use self::names::Naming;
 pub use self::report::PlanReport;
 use super::map::{GeoshardMap, MapError};
 
-/// More geoshards than this are refused: each is an index, and a cluster has to carry all of them.
+/// Maximum number of geoshards: each is an index that the cluster has to carry.
 pub const MAX_SHARDS: usize = 1000;
-/// Finer cells than this (some 10 m wide) make no better geoshards.
+/// Finer cells (about 10 m wide) do not improve geoshards.
 pub const MAX_LEVEL: u8 = 20;
 
-/// What makes one plan better than another.
+/// The criterion for the best plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
-    /// The standard deviation of load over its mean: how uneven geoshards are, whatever their number.
+    /// Standard deviation of load over its mean: comparable across numbers of geoshards.
     Cv,
-    /// The standard deviation itself, which falls with the number of geoshards.
+    /// Standard deviation, which falls with the number of geoshards.
     Sd,
 }
 
-/// How to plan.
+/// Planning options.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanOptions {
-    /// S2 level of the cells that are cut between.
+    /// S2 level of the cells to cut between.
     pub level: u8,
-    /// A cell is split if it has more than this part of an average geoshard's load, at the largest count.
+    /// A cell is split above this share of an average geoshard's load, at the largest count.
     pub split_above: f64,
     /// The numbers of geoshards to try.
     pub counts: RangeInclusive<usize>,
-    /// Which of them is kept.
+    /// The criterion for the one kept.
     pub by: By,
 }
 
-/// How even the loads of geoshards are.
+/// The balance of load among geoshards.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Balance {
-    /// Standard deviation of the loads (of all of them, not of a sample).
+    /// Standard deviation of the loads (population, not sample).
     pub sd: f64,
     /// Standard deviation over mean.
     pub cv: f64,
@@ -72,21 +72,21 @@ pub struct Balance {
     pub max_over_mean: f64,
 }
 
-/// One number of geoshards that was tried.
+/// One number of geoshards tried.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Tried {
-    /// How many geoshards.
+    /// Number of geoshards.
     pub count: usize,
-    /// Cut in the best way.
+    /// With optimal cuts.
     pub best: Balance,
-    /// Cut greedily, to compare.
+    /// With greedy cuts, for comparison.
     pub greedy: Balance,
 }
 
-/// The plan that was kept, and what it was chosen from.
+/// The plan kept, and the alternatives.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The cells that were cut between, in curve order.
+    /// The cells to cut between, in curve order.
     cells: Vec<WalkedCell>,
     /// All places, in curve order.
     finest: Vec<WalkedCell>,
@@ -97,10 +97,10 @@ pub struct Plan {
     by: By,
 }
 
-/// Why nothing can be planned.
+/// Why no plan can be made.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum PlanError {
-    /// Bounds that hold no number, or too large ones.
+    /// Limits that are reversed or out of range.
     #[error(
         "cannot try {min} to {max} geoshards: give at least 1, at most {MAX_SHARDS}, and the lower number first"
     )]
@@ -110,7 +110,7 @@ pub enum PlanError {
         /// The highest.
         max: usize,
     },
-    /// Levels that hold no cell.
+    /// Levels out of range.
     #[error("cells cannot have level {level} with {finest} as the finest: levels go from 0 to {MAX_LEVEL}")]
     Level {
         /// Of the cells to cut between.
@@ -118,16 +118,16 @@ pub enum PlanError {
         /// Of the cells that points were summed by.
         finest: u8,
     },
-    /// Not a share.
+    /// Not a positive share.
     #[error("a cell cannot be split above {0} of a geoshard's load: give a number above 0")]
     SplitAbove(f64),
-    /// Nothing to plan by.
-    #[error("there are no points to plan by")]
+    /// No points.
+    #[error("there are no points to plan with")]
     NoPoints,
-    /// Points, but all without load.
-    #[error("all points have load 0, so that any map is as good as any other: choose another load score")]
+    /// All points have load 0.
+    #[error("all points have load 0, so all maps are equal: choose another load score")]
     NoLoad,
-    /// Geoshards cannot be fewer than cells.
+    /// Fewer cells than geoshards.
     #[error(
         "points lie in {cells} cells only, too few for {min} geoshards: choose a higher level (--level, --finest) or fewer geoshards (--min)"
     )]
@@ -137,9 +137,9 @@ pub enum PlanError {
         /// The lowest number to try.
         min: usize,
     },
-    /// Would take too much memory.
+    /// Exceeds the memory limit.
     #[error(
-        "{cells} cells and up to {max} geoshards are too much to plan: choose a lower level, a higher split, or fewer geoshards"
+        "{cells} cells and up to {max} geoshards exceed the planning limit: choose a lower level, a higher split, or fewer geoshards"
     )]
     TooMuch {
         /// Cells to cut between.
@@ -150,7 +150,7 @@ pub enum PlanError {
 }
 
 impl Balance {
-    /// Of at least one load, with a mean above 0.
+    /// For at least one load, with a mean above 0.
     fn of(loads: &[f64]) -> Self {
         let count = loads.len() as f64;
         let mean = loads.iter().sum::<f64>() / count;
@@ -218,7 +218,7 @@ impl Plan {
         Ok(Self { cells, finest, starts, tried, level, by })
     }
 
-    /// How many geoshards it has.
+    /// Number of geoshards.
     pub fn count(&self) -> usize {
         self.starts.len()
     }
@@ -274,7 +274,7 @@ mod tests {
         PlanOptions { level: 7, split_above: 1.0, counts, by: By::Cv }
     }
 
-    /// Some towns of different sizes, people scattered about them.
+    /// Towns of different sizes with people scattered around them.
     fn towns(seed: u64, towns: u64, people: u64) -> Vec<(GeoPoint, f64)> {
         let mut random = Random::new(seed);
         let centres: Vec<(f64, f64)> =
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_even_count_is_kept_and_greedy_is_shown_beside() {
+    fn most_even_count_is_kept_beside_the_greedy_result() {
         let plan = Plan::make(&loads(&towns(1, 300, 20_000)), &options(10..=40)).unwrap();
         assert_eq!(plan.tried().iter().map(|tried| tried.count).collect::<Vec<_>>(), Vec::from_iter(10..=40));
         let kept = plan.tried().iter().find(|tried| tried.count == plan.count()).unwrap();
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_points_give_the_same_map_to_the_byte() {
+    fn same_points_give_the_same_map_to_the_byte() {
         let points = towns(2, 100, 5_000);
         let json = || {
             let plan = Plan::make(&loads(&points), &options(5..=20)).unwrap();
@@ -323,17 +323,17 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_in_an_empty_sea_is_put_where_the_largest_cells_end() {
+    fn cut_in_empty_sea_is_where_the_largest_cells_end() {
         let at = |lat, lon| (GeoPoint::new(lat, lon).unwrap(), 1.0);
         let plan = Plan::make(&loads(&[at(51.5, -0.1), at(35.7, 139.7)]), &options(2..=2)).unwrap();
         let map = plan.map(1, "two", &Naming::Fresh).unwrap();
         let cut = map.ranges().nth(1).unwrap().0.start;
-        // London is on face 2 and Tokyo on face 3, and between them the largest cell that can begin is face 3.
+        // London is on face 2, Tokyo on face 3; the largest cell that can begin between them is face 3.
         assert_eq!(cut, (3 << 61) | 1);
     }
 
     #[test]
-    fn what_can_not_be_planned_is_refused_with_what_to_do() {
+    fn impossible_plan_is_refused_with_a_remedy() {
         let some = loads(&towns(3, 3, 50));
         let refusal = |loads: &CellLoads, options: &PlanOptions| {
             Plan::make(loads, options).map(|plan| plan.count()).unwrap_err().to_string()
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn with_fewer_cells_than_geoshards_the_higher_counts_are_not_tried() {
+    fn counts_above_the_number_of_cells_are_not_tried() {
         let at = |lat, lon| (GeoPoint::new(lat, lon).unwrap(), 1.0);
         let three = loads(&[at(0.0, 0.0), at(10.0, 50.0), at(-40.0, 100.0)]);
         let plan = Plan::make(&three, &options(2..=9)).unwrap();
@@ -367,7 +367,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
         #[test]
-        fn every_point_is_in_the_one_geoshard_that_the_plan_counted_it_in(seed: u64, max in 2..30_usize) {
+        fn every_point_is_in_the_geoshard_that_counted_it(seed: u64, max in 2..30_usize) {
             let points = towns(seed, 60, 800);
             let loads = loads(&points);
             let plan = Plan::make(&loads, &options(1..=max)).unwrap();
@@ -391,7 +391,7 @@ mod tests {
         }
 
         #[test]
-        fn a_cut_is_between_its_cells_and_at_the_start_of_a_cell(a in 1..cell::END_OF_GLOBE, b in 1..cell::END_OF_GLOBE, level in 1..20_u64) {
+        fn cut_is_between_its_cells_and_at_the_start_of_a_cell(a in 1..cell::END_OF_GLOBE, b in 1..cell::END_OF_GLOBE, level in 1..20_u64) {
             let at = |leaf: u64| WalkedCell { cell: s2::cellid::CellID(leaf | 1).parent(level), load: 1.0, points: 1 };
             let (before, after) = (at(a.min(b)), at(a.max(b)));
             prop_assume!(before.cell != after.cell);

@@ -1,7 +1,7 @@
 //! The ids of planned geoshards.
 //!
-//! A document moves when its geoshard's id is another one in the new map. So a plan that comes after a map takes over its
-//! ids where it can: pairs of an old and a new geoshard, those with the most load in common first.
+//! A document moves if the new map gives its place another geoshard id. So a plan that follows a map reuses its ids: it
+//! pairs old and new geoshards, those with the most load in common first.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use super::cells::WalkedCell;
 use crate::base::ids::ShardId;
 use crate::geoshard::map::GeoshardMap;
 
-/// How geoshards get their ids.
+/// Source of geoshard ids.
 #[derive(Debug, Clone, Copy)]
 pub enum Naming<'a> {
     /// `s00`, `s01`, … along the curve.
     Fresh,
-    /// Those of an older map, and fresh ones where it has too few.
+    /// Those of an older map, and fresh ones if it has too few.
     After(&'a GeoshardMap),
 }
 
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn fresh_ids_go_along_the_curve() {
+    fn fresh_ids_follow_the_curve() {
         let one = [place(0, 1.0)];
         let many = vec![&one[..]; 101];
         assert_eq!(texts(&Naming::Fresh.ids(&many[..3])), ["s00", "s01", "s02"]);
@@ -93,12 +93,13 @@ mod tests {
     }
 
     #[test]
-    fn ids_go_to_who_has_the_most_load_in_common_and_none_is_given_twice() {
+    fn ids_go_to_the_largest_common_load_without_duplicates() {
         let old = map(&[(0, "west"), (2 << 61 | 1, "s00"), (4 << 61 | 1, "east")]);
         let new =
             [vec![place(0, 1.0)], vec![place(1, 5.0), place(2, 2.0)], vec![place(3, 1.0), place(5, 9.0)]];
         let stretches: Vec<&[WalkedCell]> = new.iter().map(Vec::as_slice).collect();
-        // All of "s00" is shared by geoshards that have more of another one, so nobody gets it, and the first has none left.
+        // The new geoshards that share load with "s00" share more with others, so "s00" stays unused and the first gets
+        // a fresh id.
         assert_eq!(texts(&Naming::After(&old).ids(&stretches)), ["s01", "west", "east"]);
     }
 }

@@ -1,4 +1,4 @@
-//! What a planned map means: how even its load is, what crosses its borders, how many geoshards a circle touches.
+//! The effects of a planned map: balance of load, border crossings, geoshards per circle.
 
 use std::fmt;
 
@@ -13,40 +13,40 @@ use crate::geoshard::cover::{Shape, cover};
 use crate::geoshard::map::GeoshardMap;
 use crate::geoshard::tracks::Crossings;
 
-/// Radii of the circles that are tried, in miles.
+/// Radii of the sampled circles, in miles.
 const RADII_MILES: [u32; 3] = [5, 25, 100];
 const METRES_PER_MILE: f64 = 1609.344;
 /// Circles of each radius.
 const CENTRES: u32 = 10_000;
 
-/// All that is said about a plan.
+/// The report of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlanReport {
     /// The map's name.
     pub name: String,
     /// The map's version.
     pub version: u64,
-    /// Points that it was planned by.
+    /// Points used for planning.
     pub points: u64,
     /// Their load.
     pub load: f64,
-    /// Level of the cells that were cut between.
+    /// Level of the cells to cut between.
     pub level: u8,
-    /// Cells that were cut between.
+    /// Number of those cells.
     pub cells: usize,
     /// Level of the smallest of them.
     pub smallest_level: u64,
-    /// What the count was chosen by.
+    /// The criterion.
     pub by: By,
-    /// Every count that was tried.
+    /// Every count tried.
     pub tried: Vec<Tried>,
-    /// The one that was kept.
+    /// The count kept.
     pub kept: usize,
     /// Its geoshards, along the curve.
     pub shards: Vec<PlannedShard>,
-    /// How many geoshards circles touch.
+    /// Geoshards touched by circles.
     pub circles: Vec<CircleReport>,
-    /// What tracks cross, if there were any.
+    /// Border crossings of tracks, if any.
     pub crossings: Option<Crossings>,
 }
 
@@ -61,29 +61,29 @@ pub struct PlannedShard {
     pub over_mean: f64,
     /// Its points: documents, if each point is one.
     pub points: u64,
-    /// Cells with points in them.
+    /// Occupied cells.
     pub cells: usize,
     /// Its area.
     pub area_km2: f64,
 }
 
-/// How many geoshards circles of one radius touch, around where the load is.
+/// Number of geoshards touched by circles of one radius, centred by load.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CircleReport {
     /// Their radius.
     pub radius_miles: u32,
     /// The mean.
     pub mean: f64,
-    /// 99 of 100 circles touch no more.
+    /// 99th percentile.
     pub p99: usize,
-    /// The most.
+    /// Maximum.
     pub max: usize,
-    /// Circles that touch one geoshard only, 0 to 1.
+    /// Share of circles that touch one geoshard only, 0 to 1.
     pub share_of_one: f64,
 }
 
 impl Plan {
-    /// Describes this plan, of which `map` was made.
+    /// Reports on this plan and the `map` made of it.
     pub fn report(&self, map: &GeoshardMap, crossings: Option<Crossings>) -> PlanReport {
         let load: f64 = self.finest.iter().map(|place| place.load).sum();
         let mean = load / self.count() as f64;
@@ -122,13 +122,13 @@ impl Plan {
     }
 }
 
-/// Circles around the middles of places, as many around each as its load asks for.
+/// Circles around the centres of places, as many per place as its load demands.
 fn circles(map: &GeoshardMap, places: &[WalkedCell], radius_miles: u32) -> CircleReport {
     let total: f64 = places.iter().map(|place| place.load).sum();
     let step = total / f64::from(CENTRES);
     let mut touched: Vec<usize> = Vec::new();
     let mut passed = 0.0;
-    // Evenly spaced along the load: no luck in it, and nothing to seed.
+    // Evenly spaced along the load: deterministic without a seed.
     let mut centres = (0..CENTRES).map(|number| (f64::from(number) + 0.5) * step).peekable();
     for place in places {
         passed += place.load;
@@ -156,7 +156,7 @@ fn circles(map: &GeoshardMap, places: &[WalkedCell], radius_miles: u32) -> Circl
     }
 }
 
-/// A load for people: whole numbers where there are many.
+/// Formats a load: whole numbers if large.
 pub(crate) fn amount(load: f64) -> String {
     if load >= 100.0 || load.fract() == 0.0 { format!("{load:.0}") } else { format!("{load:.3}") }
 }
@@ -228,7 +228,7 @@ mod tests {
 
     fn report() -> PlanReport {
         let mut loads = CellLoads::new(12);
-        // A hundred people in each of four places far from any border, and one alone beside the edge of face 0.
+        // A hundred people in each of four places far from any border, and one person beside the edge of face 0.
         for (lat, lon, load) in [
             (20.0, 10.0, 100.0),
             (20.0, 100.0, 100.0),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_adds_up() {
+    fn report_adds_up() {
         let report = report();
         assert_eq!((report.kept, report.points, report.load), (4, 5, 401.0));
         assert_eq!(report.shards.iter().map(|shard| shard.load).sum::<f64>(), 401.0);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_are_counted_by_the_load_at_their_centre() {
+    fn circles_are_weighted_by_the_load_at_their_centre() {
         // Only around the one person near the edge do small circles touch two: 1 of 401.
         let report = report();
         let small = &report.circles[0];
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_shows_every_count_and_every_geoshard() {
+    fn table_shows_every_count_and_every_geoshard() {
         let text = report().to_string();
         assert!(
             text.starts_with("map \"four\", version 3: 4 geoshards, planned by 5 points with load 401\n")

@@ -1,4 +1,4 @@
-//! What one document contributes to the counts: the values of its facets.
+//! A document's contribution to the counts: the values of its facets.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -13,14 +13,14 @@ use super::increment::Delta;
 use super::scan::{Scan, Value, Written};
 use crate::base::ids::ShardId;
 
-/// The name of the facet that is there without a path: the geoshard that a document is in.
+/// Name of the built-in facet: the document's geoshard.
 pub const GEOSHARD_FACET: &str = "geoshard";
 
-/// The values of a document's facets: names in order, and to each its distinct values in order, none without. A document that
-/// is not there has none at all. Cheap to clone, and to compare.
+/// A document's facet values: names in order, each with its distinct values in order, no name without a value. Empty
+/// for a missing document. Cheap to clone and compare.
 ///
-/// All of it is one text, since there is one for each record and for each placement that is known: of each facet an `F`, its
-/// name and a NUL, then of each of its values a `V`, the value and a NUL. Neither holds a NUL itself.
+/// Stored as one string, since there is one per record and per known placement: for each facet an `F`, its name and a
+/// NUL, then for each value a `V`, the value and a NUL. Names and values never contain a NUL.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Facets(Option<Arc<str>>);
 
@@ -29,7 +29,7 @@ const VALUE: char = 'V';
 const END: char = '\0';
 
 impl Facets {
-    /// Facet and value, in order, each pair once.
+    /// From facet and value pairs, in order and distinct.
     fn of<'p>(pairs: impl Iterator<Item = (&'p str, &'p str)>) -> Self {
         let mut text = String::with_capacity(128);
         let mut add = |kind, item: &str| {
@@ -47,17 +47,17 @@ impl Facets {
         Self((!text.is_empty()).then(|| text.into()))
     }
 
-    /// Nothing is contributed.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Facet and value, in order.
+    /// Facets and values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.by_name().flat_map(|(name, values)| values.map(move |value| (name, value)))
     }
 
-    /// What the counts gain and lose by a document that had `before` and has these.
+    /// The change of the counts if a document's facets were `before` and are these.
     pub fn delta_since(&self, before: &Self) -> Delta {
         let mut delta = Delta::default();
         for (facet, changes) in self.changes_since(before) {
@@ -66,12 +66,12 @@ impl Facets {
         delta
     }
 
-    /// Each facet that differs from `before`, with the changes of its values, all in order.
+    /// Each facet that differs from `before`, with its changed values, all in order.
     pub(super) fn changes_since<'a>(
         &'a self,
         before: &'a Self,
     ) -> impl Iterator<Item = (&'a str, impl Iterator<Item = (&'a str, i64)> + Clone)> {
-        // Most of them are the same: only what differs costs more than a look.
+        // Most are equal and cost only a comparison.
         joined(self.by_name(), before.by_name(), |(name, _)| *name).filter_map(|(now, then)| {
             let (name, _) = now.or(then)?;
             let [now, then] = [now, then].map(|facet| facet.map_or(Values(""), |(_, values)| values));
@@ -84,7 +84,7 @@ impl Facets {
         })
     }
 
-    /// Bytes that they hold, about.
+    /// Approximate bytes held.
     pub fn bytes(&self) -> usize {
         self.0.as_deref().map_or(0, |text| 2 * size_of::<usize>() + text.len())
     }
@@ -94,7 +94,7 @@ impl Facets {
     }
 }
 
-/// Names of facets, each with its values.
+/// Facet names with their values.
 #[derive(Clone, Copy)]
 struct Named<'a>(&'a str);
 
@@ -111,7 +111,7 @@ impl<'a> Iterator for Named<'a> {
     }
 }
 
-/// The values of one facet; whatever comes after them is left.
+/// The values of one facet; stops at anything else.
 #[derive(Clone, Copy)]
 struct Values<'a>(&'a str);
 
@@ -125,15 +125,15 @@ impl<'a> Iterator for Values<'a> {
     }
 }
 
-/// The first item of the text, if it is of this kind, and what is behind it.
+/// The text's first item, if of this kind, and the rest.
 fn item(text: &str, kind: char) -> Option<(&str, &str)> {
     let text = text.strip_prefix(kind)?;
-    // Most are short: the search of `split_once` would cost more than a look at each byte.
+    // Most are short: the search of `split_once` would cost more than checking each byte.
     let end = text.bytes().position(|byte| byte == 0)?;
     Some((text.get(..end)?, text.get(end + 1..)?))
 }
 
-/// What two lists in order have, side by side where they have the same.
+/// Merges two ordered lists, pairing equal items.
 fn joined<T: Copy, K: Ord>(
     one: impl Iterator<Item = T> + Clone,
     other: impl Iterator<Item = T> + Clone,
@@ -174,43 +174,42 @@ impl<'de> Deserialize<'de> for Facets {
     }
 }
 
-/// Borrowed where nothing is escaped.
+/// Borrowed without escapes.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Bounds on what one document can contribute, since its placement carries it.
+/// Limits on one document's facets, since its placement carries them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FacetLimits {
-    /// A longer value, in bytes, is not counted.
+    /// Longer values, in bytes, are skipped.
     pub max_value_bytes: usize,
-    /// So many values of one facet are counted, the first in byte order.
+    /// Number of values counted per facet, the first in byte order.
     pub max_values: usize,
 }
 
-/// Which values of a document are counted: a path for each facet, as a mapping would name it. What is there may be a text, a
-/// number, true or false, or an array of such; anything else is no value. Cheap to clone.
+/// The facets to count: one path each, as in a mapping. A value may be a string, a number, true or false, or an array
+/// of these; anything else is not a value. Cheap to clone.
 ///
-/// Values are texts: `1` and `"1"` are one value, and so are `1`, `1.0` and `1e0`. A value is left out, and counted as left
-/// out, if it is longer than allowed, if the facet has too many, or if it holds a NUL, which PostgreSQL does not store.
+/// Values are strings: `1` and `"1"` are one value, and so are `1`, `1.0` and `1e0`. A value is skipped, and counted as
+/// such, if it is too long, if the facet has too many, or if it contains a NUL, which PostgreSQL does not store.
 #[derive(Debug, Clone)]
 pub struct FacetRules {
-    /// In the order of their names, without the built-in one.
+    /// In order of name, without the built-in one.
     paths: Arc<[(Arc<str>, Box<str>)]>,
-    /// How many of them come before the built-in one, if that is counted.
+    /// How many of them precede the built-in one, if that is counted.
     before_geoshard: Option<usize>,
     limits: FacetLimits,
     left_out: Option<IntCounter>,
 }
 
-/// Facets by their number among the paths, each with a value.
+/// Values with the index of their facet.
 type Found<'d> = SmallVec<[(usize, Cow<'d, str>); 16]>;
 
-/// Facets by their number among the paths, each with what is left of its path.
+/// Facets by index, each with the rest of its path.
 type Ahead<'p> = SmallVec<[(usize, &'p str); 8]>;
 
 impl FacetRules {
-    /// Counts the facets of these names at these paths, which were checked with the configuration; and the geoshard, if that is
-    /// wanted.
+    /// Counts the facets of these names at these validated paths, and the geoshard if requested.
     pub fn new<'a>(
         geoshard: bool,
         facets: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -223,19 +222,19 @@ impl FacetRules {
         Self { paths, before_geoshard, limits, left_out: None }
     }
 
-    /// The same, adding each value that is left out to `counter`.
+    /// Counts skipped values in `counter`.
     pub fn counting_left_out(self, counter: IntCounter) -> Self {
         Self { left_out: Some(counter), ..self }
     }
 
-    /// What `document` contributes in `shard`. Its JSON was checked before; of anything that was not, this gives some facets or
-    /// others, but the same each time.
+    /// The facets of `document` in `shard`. Its JSON is already validated; on invalid JSON the result is arbitrary but
+    /// deterministic.
     pub fn facets(&self, document: &[u8], shard: &ShardId) -> Facets {
         let mut found = Found::new();
         if !self.paths.is_empty() {
             let mut scan = Scan::new(document);
             if scan.value() == Some(Value::Object) {
-                // Nothing more is found after text that is no JSON.
+                // Stops at invalid JSON.
                 let _ = self.object(&mut scan, &self.ahead(), &mut found);
             }
             self.settle(&mut found);
@@ -246,12 +245,12 @@ impl FacetRules {
         Facets::of(self.named(before).chain(shard).chain(self.named(after)))
     }
 
-    /// With the facets' names in place of their numbers.
+    /// Replaces indices by facet names.
     fn named<'a>(&'a self, found: &'a [(usize, Cow<'_, str>)]) -> impl Iterator<Item = (&'a str, &'a str)> {
         found.iter().map(|(facet, value)| (&*self.paths[*facet].0, &**value))
     }
 
-    /// Whether a merge patch may change any facet but the geoshard. `false` is sure.
+    /// Whether a merge patch may change any facet but the geoshard. `false` is certain.
     pub fn is_touched_by_patch(&self, patch: &[u8]) -> bool {
         if self.paths.is_empty() {
             return false;
@@ -304,13 +303,13 @@ impl FacetRules {
         let text = text.filter(is_counted);
         let Some(text) = text else { return self.leave_out(1) };
         found.extend(facets.iter().map(|facet| (*facet, text.clone())));
-        // Twice what may stay at most: so that a long list costs little memory, and is not put in order for each value.
+        // Up to twice the limit, so that a long list costs little memory and is not sorted for each value.
         if found.len() / 2 > self.limits.max_values.saturating_mul(self.paths.len()) {
             self.settle(found);
         }
     }
 
-    /// Puts what was found in order, each value once, and leaves out what is too much.
+    /// Sorts and deduplicates the values, and drops the excess.
     fn settle(&self, found: &mut Found<'_>) {
         found.sort_unstable();
         found.dedup();
@@ -334,20 +333,20 @@ impl FacetRules {
 
 /// Where a member leads.
 struct Steps<'p> {
-    /// Its value is that of these facets.
+    /// Facets whose path ends here.
     here: SmallVec<[usize; 4]>,
-    /// These are further inside.
+    /// Facets whose path goes on inside.
     further: Ahead<'p>,
 }
 
-/// `None` if the member leads nowhere. A key with dots in it stands for several levels, as in Elasticsearch.
+/// `None` if the member is on no path. A key with dots covers several levels, as in Elasticsearch.
 fn steps<'p>(key: Written<'_>, ahead: &[(usize, &'p str)]) -> Option<Steps<'p>> {
     let key = key.bytes()?;
     let leads = |path: &str| {
         let rest = path.as_bytes().strip_prefix(&*key);
         rest.is_some_and(|rest| rest.first().is_none_or(|next| *next == b'.'))
     };
-    // Most members lead nowhere.
+    // Most members are on no path.
     let first = ahead.iter().position(|(_, path)| leads(path))?;
     let mut steps = Steps { here: SmallVec::new(), further: SmallVec::new() };
     for &(facet, path) in ahead[first..].iter().filter(|(_, path)| leads(path)) {
@@ -359,7 +358,7 @@ fn steps<'p>(key: Written<'_>, ahead: &[(usize, &'p str)]) -> Option<Steps<'p>> 
     Some(steps)
 }
 
-/// Whether one of the members of an object of a patch leads to a facet, or takes away what leads there.
+/// Whether a member of a patch's object is on a facet's path, or replaces a parent on it.
 fn touches(scan: &mut Scan<'_>, ahead: &[(usize, &str)]) -> Option<bool> {
     while let Some(key) = scan.member() {
         match steps(key, ahead) {
@@ -377,20 +376,20 @@ fn touches(scan: &mut Scan<'_>, ahead: &[(usize, &str)]) -> Option<bool> {
     Some(false)
 }
 
-/// A number or word as the text that it counts as.
+/// The counted text of a number or word.
 fn number(written: &str) -> Cow<'_, str> {
     if !written.contains(['.', 'e', 'E']) || written.starts_with(['t', 'f']) {
         return if written == "-0" { "0".into() } else { written.into() };
     }
     match written.parse::<f64>() {
         Ok(0.0) => "0".into(),
-        // Up to here each integer has a double of its own.
+        // Up to here each integer has an exact double.
         Ok(value) if value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0 => {
             format!("{value:.0}").into()
         }
         Ok(value) => match serde_json::Number::from_f64(value) {
             Some(number) => number.to_string().into(),
-            // Beyond what a double holds.
+            // Beyond a double's range.
             None => written.into(),
         },
         Err(_) => written.into(),

@@ -1,4 +1,4 @@
-//! Facets by example, and against a reference on a tree of the document.
+//! Facets by example, and against a reference on a JSON tree.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -20,13 +20,13 @@ fn facets(rules: &FacetRules, document: &str) -> Json {
 }
 
 #[test]
-fn the_values_of_a_document_are_found_wherever_its_paths_lead() {
+fn values_are_found_along_all_paths() {
     let rules = rules(&[("tags", "tags"), ("sex", "person.sex"), ("city", "person.home.city")]);
     for document in [
         r#"{"tags":["b","a","b"],"person":{"sex":"f","age":5,"home":{"city":"Ulm","zip":[1]}}}"#,
         r#"{"x":{"tags":"no","person":{"sex":"x"}},"person.sex":"f","person.home":{"city":"Ulm"},"tags":["a","b"]}"#,
         r#" { "t\u0061gs" : [ "b" , "\u0061" , null, {"a":"c"}, ["d"] ] , "person" : {"sex":"f","home.city":"Ulm"} } "#,
-        // Elasticsearch puts the values of one field in two spellings together.
+        // Elasticsearch merges the values of one field in two spellings.
         r#"{"tags":"a","person":{"sex":"f"},"person.home.city":"Ulm","tags":["b"]}"#,
     ] {
         assert_eq!(
@@ -38,7 +38,7 @@ fn the_values_of_a_document_are_found_wherever_its_paths_lead() {
 }
 
 #[test]
-fn null_an_object_and_what_is_not_there_are_no_values() {
+fn null_objects_and_missing_members_are_no_values() {
     let rules = rules(&[("a", "a"), ("b", "b.c")]);
     for document in [
         "{}",
@@ -52,7 +52,7 @@ fn null_an_object_and_what_is_not_there_are_no_values() {
 }
 
 #[test]
-fn a_number_is_one_value_however_it_is_written() {
+fn number_is_one_value_in_any_notation() {
     let rules = rules(&[("n", "n")]);
     for (written, counted) in [
         ("1", "1"),
@@ -76,12 +76,12 @@ fn a_number_is_one_value_however_it_is_written() {
 }
 
 #[test]
-fn what_is_too_long_too_many_or_not_storable_is_left_out_and_counted() {
+fn oversized_excess_and_unstorable_values_are_skipped_and_counted() {
     let counter = IntCounter::new("left_out", "left out").unwrap();
     let rules = rules(&[("t", "t")]).counting_left_out(counter.clone());
     let document = r#"{"t":["12345678","123456789","d","\u0000","\ud800","a","c","b","a","d"]}"#;
     assert_eq!(facets(&rules, document)["t"], json!(["12345678", "a", "b"]));
-    // Three that cannot be, "c" and "d".
+    // Three unstorable ones, "c" and "d".
     assert_eq!(counter.get(), 5);
     let long: Vec<String> = (0..1_000).map(|n| format!("{n:03}")).rev().collect();
     assert_eq!(facets(&rules, &json!({ "t": long }).to_string())["t"], json!(["000", "001", "002"]));
@@ -89,7 +89,7 @@ fn what_is_too_long_too_many_or_not_storable_is_left_out_and_counted() {
 }
 
 #[test]
-fn what_is_no_json_gives_the_same_again_and_no_panic() {
+fn invalid_json_gives_stable_facets_without_panic() {
     let rules = rules(&[("a", "a"), ("b", "b.c")]);
     let shard = ShardId::new("3").unwrap();
     let seed = seed_of_test();
@@ -105,14 +105,14 @@ fn what_is_no_json_gives_the_same_again_and_no_panic() {
 }
 
 #[test]
-fn without_the_geoshard_a_document_without_values_contributes_nothing() {
+fn document_without_values_has_no_facets() {
     let rules = FacetRules::new(false, [("a", "a"), (GEOSHARD_FACET, "b")], LIMITS);
     assert_eq!(facets(&rules, r#"{"a":1,"b":2}"#), json!({"a": ["1"]}));
     assert!(rules.facets(br#"{"b":2}"#, &ShardId::new("3").unwrap()).is_empty());
 }
 
 #[test]
-fn a_delta_is_what_came_and_what_went() {
+fn delta_is_added_and_removed_values() {
     let rules = rules(&[("t", "t")]);
     let of = |document: &str, shard: &str| rules.facets(document.as_bytes(), &ShardId::new(shard).unwrap());
     let (before, after) = (of(r#"{"t":["a","b"]}"#, "3"), of(r#"{"t":["b","c"]}"#, "4"));
@@ -127,7 +127,7 @@ fn a_delta_is_what_came_and_what_went() {
 }
 
 #[test]
-fn facets_read_back_are_in_order_and_without_empty_ones() {
+fn facets_read_back_are_ordered_without_empty_ones() {
     let read: Facets = serde_json::from_str(r#"{"z":["b","a","b"],"e":[],"a":["x"]}"#).unwrap();
     assert_eq!(serde_json::to_string(&read).unwrap(), r#"{"a":["x"],"z":["a","b"]}"#);
     assert_eq!(serde_json::from_str::<Facets>(r#"{"e":[]}"#).unwrap(), Facets::default());
@@ -140,7 +140,7 @@ fn pick<'a, T>(random: &mut Random, choices: &'a [T]) -> &'a T {
     &choices[usize::try_from(random.below(choices.len() as u64)).unwrap()]
 }
 
-/// Any value, of a few levels, with keys that the paths have and others.
+/// Any value of a few levels, with keys on and off the paths.
 fn any_value(random: &mut Random, depth: u32) -> Json {
     match random.below(if depth == 0 { 6 } else { 9 }) {
         0 => Json::Null,
@@ -195,13 +195,13 @@ fn all_of(document: &Json) -> Json {
     serde_json::to_value(all).unwrap()
 }
 
-/// White space and escapes that do not change what a text means.
+/// White space and escapes that keep a text's meaning.
 fn written_otherwise(text: &str) -> String {
     text.replace("\"a\"", " \"\\u0061\"\t").replace([','], "\r\n, ").replace("{}", "{ }").replace("[]", "[ ]")
 }
 
 #[test]
-fn facets_are_those_that_a_tree_of_the_document_has() {
+fn facets_match_those_of_a_json_tree() {
     let (seed, rules) = (seed_of_test(), rules(PATHS));
     println!("GEOFOLD_SEED={seed}");
     let mut random = Random::new(seed);
@@ -221,7 +221,7 @@ fn facets_are_those_that_a_tree_of_the_document_has() {
 }
 
 #[test]
-fn a_patch_that_touches_no_facet_changes_none_and_one_that_changes_some_touches() {
+fn patch_touches_facets_iff_it_may_change_them() {
     let (seed, rules) = (seed_of_test(), rules(PATHS));
     println!("GEOFOLD_SEED={seed}");
     let mut random = Random::new(seed);

@@ -225,7 +225,7 @@ fn writing_the_document() {
 }
 
 #[test]
-fn lifting_the_last_good_copy() {
+fn raising_the_last_good_copy() {
     let refused_before = placed(5, Some("a"), &["b"]).map(Placement::after_refusal);
     let store = Store::with(refused_before, &[("a", 1)]);
     let dead = "dead letter: refused_by_elasticsearch";
@@ -327,7 +327,7 @@ fn clearing() {
 }
 
 #[test]
-fn what_an_earlier_attempt_found_out_survives_a_round_without_answers() {
+fn attempt_state_survives_a_round_without_answers() {
     let store = Store::with(placed(5, Some("a"), &["b"]), &[]);
     let mut owner = Owner::new();
     let mut entry = entry([patch(r#"{"p":1}"#, 5)]);

@@ -31,7 +31,7 @@ fn two_maps(shards: [&str; 3]) -> Rules {
 }
 
 #[test]
-fn a_placement_that_a_zombie_wrote_in_between_is_not_overwritten_by_a_higher_version() {
+fn zombies_placement_is_not_overwritten_by_external_version() {
     let mut store = in_a();
     let (mut zombie, mut owner) = (Owner::new(), Owner::new());
     owner.begin(entry([index(B, 2), index(C, 3)])).up_to(Round::Announce, &mut store);
@@ -43,7 +43,7 @@ fn a_placement_that_a_zombie_wrote_in_between_is_not_overwritten_by_a_higher_ver
 }
 
 #[test]
-fn a_fold_that_went_elsewhere_and_back_is_not_in_place_so_that_a_zombie_can_not_move_the_document_away() {
+fn fold_that_went_elsewhere_and_back_is_not_in_place() {
     let mut store = in_a();
     let (mut zombie, mut owner) = (Owner::new(), Owner::new());
     zombie.begin(entry([index(B, 2)])).up_to(Round::Announce, &mut store);
@@ -116,7 +116,7 @@ pub(super) fn a_decision_about_another_document_at_the_same_position_is_correcte
 }
 
 #[test]
-fn an_entry_behind_the_recorded_position_waits_so_that_no_patch_is_lost() {
+fn entry_behind_the_recorded_position_waits_for_its_patches() {
     let mut store = in_a();
     let (second, third) = (patch(r#"{"p":2}"#, 2), patch(r#"{"location":{"lat":1,"lon":90}}"#, 3));
     let dead = entry([second.clone(), third.clone()]);
@@ -130,7 +130,7 @@ fn an_entry_behind_the_recorded_position_waits_so_that_no_patch_is_lost() {
 }
 
 #[test]
-fn nothing_of_a_document_that_is_new_or_moves_is_sent_before_its_placement_stands() {
+fn nothing_is_written_before_its_placement() {
     for (store, entry, announced) in [
         (Store::default(), entry([index(B, 2)]), "place 2 b [] if absent"),
         (in_a(), entry([index(B, 2)]), "place 2 b [a] if unchanged"),
@@ -149,7 +149,7 @@ fn nothing_of_a_document_that_is_new_or_moves_is_sent_before_its_placement_stand
 }
 
 #[test]
-fn a_new_document_is_announced_so_that_a_delete_knows_where_to_look() {
+fn new_document_is_written_ahead_for_later_deletes() {
     let mut store = Store::default();
     let (mut zombie, mut owner) = (Owner::new(), Owner::new());
     zombie.begin(entry([index(A, 1)])).up_to(Round::Announce, &mut store);
@@ -159,7 +159,7 @@ fn a_new_document_is_announced_so_that_a_delete_knows_where_to_look() {
 }
 
 #[test]
-fn a_deleted_document_does_not_come_back_by_a_late_write() {
+fn late_write_does_not_revive_a_deleted_document() {
     let mut store = Store::default();
     let (mut zombie, mut owner) = (Owner::new(), Owner::new());
     let late = zombie.begin(entry([index(A, 1)])).up_to(Round::WriteDocuments, &mut store).unanswered();
@@ -169,14 +169,14 @@ fn a_deleted_document_does_not_come_back_by_a_late_write() {
 }
 
 #[test]
-fn a_delete_of_a_document_that_never_was_is_recorded() {
+fn delete_of_an_unknown_document_is_recorded() {
     let mut store = Store::default();
     assert_eq!(in_short_of(&Owner::new().work_out(&mut store, entry([delete(2)]))), "deleted");
     assert_eq!(at_rest(&store), "2 deleted [] | ");
 }
 
 #[test]
-fn what_was_decided_at_a_position_is_not_decided_again_under_another_map() {
+fn decision_at_a_position_is_not_repeated_under_another_map() {
     let mut store = Store::default();
     let (mut zombie, mut owner) = (Owner::by(two_maps(OLD_MAP)), Owner::by(two_maps(NEW_MAP)));
     zombie.begin(entry([index(A, 5)])).up_to(Round::WriteDocuments, &mut store);
@@ -196,7 +196,7 @@ pub(super) fn a_record_up_to_the_recorded_position_does_not_decide_again() {
 }
 
 #[test]
-fn a_document_that_moves_has_a_copy_wherever_its_owner_dies() {
+fn moving_document_keeps_a_copy_wherever_its_owner_dies() {
     for round in [Round::Announce, Round::WriteDocuments, Round::FindLastCopy, Round::CleanUp] {
         for answered in [true, false] {
             let mut store = in_a();
@@ -216,7 +216,7 @@ fn a_document_that_moves_has_a_copy_wherever_its_owner_dies() {
 
 /// A delete without a version cannot be written down: [`BulkOp::Delete`] has one.
 #[test]
-fn a_late_delete_does_not_remove_the_copy_of_a_document_that_came_back() {
+fn late_delete_does_not_remove_a_copy_that_came_back() {
     let mut store = in_a();
     let (mut zombie, mut owner) = (Owner::new(), Owner::new());
     let late = zombie.begin(entry([index(B, 2)])).up_to(Round::CleanUp, &mut store).unanswered();
@@ -257,7 +257,7 @@ pub(super) fn a_copy_that_is_written_already_does_not_hide_a_way_there_and_back(
 }
 
 #[test]
-fn a_copy_that_is_written_already_in_place_needs_nothing_more() {
+fn copy_already_written_in_place_needs_no_request() {
     let mut store = in_a();
     let patched = entry([patch(r#"{"p":2}"#, 2)]);
     Owner::new().work(&mut store, patched.clone());
@@ -268,7 +268,7 @@ fn a_copy_that_is_written_already_in_place_needs_nothing_more() {
 }
 
 #[test]
-fn a_document_that_moved_while_it_was_looked_for_is_not_missing() {
+fn document_that_moved_during_the_read_is_not_missing() {
     let (second, third) = (patch(r#"{"p":2}"#, 2), patch(r#"{"location":{"lon":90}}"#, 3));
     let mut store = in_a();
     let (mut zombie, mut owner) = (Owner::new(), Owner::new());
@@ -281,7 +281,7 @@ fn a_document_that_moved_while_it_was_looked_for_is_not_missing() {
 }
 
 #[test]
-fn a_document_that_nobody_finds_look_after_look_under_the_same_placement_is_missing() {
+fn document_not_found_repeatedly_under_one_placement_is_missing() {
     let mut store = Store::with(placed(1, Some("a"), &[]), &[]);
     let mut owner = Owner::new();
     let mut entry = entry([patch(r#"{"p":2}"#, 2)]);
@@ -329,7 +329,7 @@ pub(super) fn a_document_that_moves_during_two_looks_is_not_missing() {
 }
 
 #[test]
-fn a_cache_that_survived_into_a_later_assignment_would_make_two_copies() {
+fn cache_surviving_the_assignment_makes_two_copies() {
     let history = |keeps_cache: bool| {
         let mut store = in_a();
         let mut worker = Owner::new();
@@ -355,7 +355,7 @@ fn two_entries_of_one_document_are_not_worked_on_at_once() {
 }
 
 #[test]
-fn a_refused_document_stays_as_it_last_was_and_where() {
+fn refused_document_keeps_its_last_copy_and_place() {
     let mut store = in_a();
     let outcome = Owner::new().work_out(&mut store, entry([unacceptable(B, 5)]));
     assert_eq!(in_short_of(&outcome), "dead letter: refused_by_elasticsearch");
@@ -364,7 +364,7 @@ fn a_refused_document_stays_as_it_last_was_and_where() {
 }
 
 #[test]
-fn a_refused_document_stays_where_it_is_even_if_an_earlier_move_was_never_carried_out() {
+fn refused_document_stays_despite_an_unfinished_move() {
     let mut store = in_a();
     Owner::new().begin(entry([index(B, 3)])).up_to(Round::WriteDocuments, &mut store);
     assert_eq!(store.x(), "3 b [a] | a@1");
@@ -374,7 +374,7 @@ fn a_refused_document_stays_where_it_is_even_if_an_earlier_move_was_never_carrie
 }
 
 #[test]
-fn a_refused_document_that_never_existed_leaves_a_placement_that_says_so() {
+fn refused_new_document_leaves_a_refused_placement() {
     let mut store = Store::default();
     Owner::new().work_out(&mut store, entry([unacceptable(B, 5)]));
     assert_eq!(at_rest(&store), "5! b [] | ");
@@ -411,7 +411,7 @@ pub(super) fn a_patch_of_a_missing_document_does_not_hide_a_copy_that_is_on_its_
 }
 
 #[test]
-fn what_was_refused_at_a_position_is_refused_there_again_without_being_written() {
+fn refused_position_is_refused_again_without_a_write() {
     let mut store = in_a();
     Owner::new().work_out(&mut store, entry([unacceptable(B, 5)]));
     let mut owner = Owner::new();
@@ -425,7 +425,7 @@ fn what_was_refused_at_a_position_is_refused_there_again_without_being_written()
 }
 
 #[test]
-fn a_refusal_in_place_leaves_placement_and_copy_alone() {
+fn refusal_in_place_changes_nothing() {
     let mut store = in_a();
     let outcome = Owner::new().work_out(&mut store, entry([unacceptable(A, 5)]));
     assert_eq!(in_short_of(&outcome), "dead letter: refused_by_elasticsearch");
@@ -435,7 +435,7 @@ fn a_refusal_in_place_leaves_placement_and_copy_alone() {
 /// The zombie moves the document from `a` to `b` while the owner, who has folded further, is refused in `c` and sets the
 /// placement back to `a`. If the owner sweeps `b` and the zombie then `a`, nothing is left.
 #[test]
-fn a_zombie_does_not_delete_the_last_good_copy_of_a_refused_document() {
+fn zombie_does_not_delete_the_last_good_copy_after_a_refusal() {
     let further = entry([index(B, 2), unacceptable(C, 3)]);
     for put_after in 0..16 {
         for delete_after in put_after..16 {
@@ -476,7 +476,7 @@ fn a_zombie_does_not_delete_the_last_good_copy_of_a_refused_document() {
 }
 
 #[test]
-fn patches_that_make_no_document_do_not_leave_an_earlier_move_half_done() {
+fn patches_without_a_result_still_finish_an_earlier_move() {
     let mut store = Store::default();
     let mut first = index(A, 1);
     first.body = Body::Index {
@@ -500,7 +500,7 @@ fn finishing(writes: [Write; 1]) -> Entry {
 }
 
 #[test]
-fn the_decision_of_a_record_that_was_lost_is_finished() {
+fn decision_of_a_lost_record_is_finished() {
     let mut store = Store::with(placed(5, Some("b"), &["a"]), &[("a", 1)]);
     let patched = patch(r#"{"p":3}"#, 3);
     assert_eq!(in_short_of(&Owner::new().work(&mut store, entry([patched.clone()]))), "parked until 5");
@@ -513,7 +513,7 @@ fn the_decision_of_a_record_that_was_lost_is_finished() {
 }
 
 #[test]
-fn finishing_the_decision_of_a_lost_record_takes_along_a_copy_that_has_the_fold_already() {
+fn finishing_a_lost_records_decision_moves_a_newer_copy() {
     let mut store = Store::with(placed(5, Some("b"), &["a"]), &[("a", 3)]);
     assert_eq!(in_short_of(&Owner::new().work_out(&mut store, finishing([patch(r#"{"p":3}"#, 3)]))), "moved");
     assert_eq!(at_rest(&store), "5 b [a] | b@3");
@@ -537,14 +537,14 @@ pub(super) fn finishing_the_decision_of_a_lost_record_does_not_sweep_the_last_co
 }
 
 #[test]
-fn a_patch_of_a_missing_document_is_told_even_if_a_lost_record_had_placed_it() {
+fn patch_of_a_missing_document_is_reported_despite_a_lost_record() {
     let mut store = Store::with(placed(5, Some("b"), &[]), &[]);
     let outcome = Owner::new().work_out(&mut store, finishing([patch(r#"{"p":3}"#, 3)]));
     assert_eq!(in_short_of(&outcome), "dead letter: missing_document");
 }
 
 #[test]
-fn leftovers_that_were_swept_are_not_named_again() {
+fn swept_leftovers_are_not_named_again() {
     let mut store = in_a();
     let mut owner = Owner::new();
     owner.work_out(&mut store, entry([index(B, 2)]));
@@ -558,7 +558,7 @@ fn leftovers_that_were_swept_are_not_named_again() {
 }
 
 #[test]
-fn a_leftover_whose_delete_met_a_newer_copy_stays_named() {
+fn leftover_with_a_newer_copy_stays_named() {
     let mut store = Store::with(placed(2, Some("b"), &["a"]), &[("a", 7)]);
     let mut owner = Owner::new();
     owner.work_out(&mut store, entry([index(B, 3)]));
@@ -570,7 +570,7 @@ fn a_leftover_whose_delete_met_a_newer_copy_stays_named() {
 }
 
 #[test]
-fn a_late_clear_changes_nothing() {
+fn late_clear_changes_nothing() {
     let mut store = in_a();
     let mut zombie = Owner::new();
     zombie.work_out(&mut store, entry([index(B, 2)]));
@@ -606,7 +606,7 @@ fn in_place_while_two_maps_are_live_only_where_they_agree() {
 }
 
 #[test]
-fn a_touch_places_again_under_the_current_map() {
+fn touch_places_again_under_the_current_map() {
     let mut store = in_a();
     let mut owner = Owner::by(two_maps(NEW_MAP));
     assert_eq!(in_short_of(&owner.work_out(&mut store, entry([touch(2)]))), "moved");
@@ -615,7 +615,7 @@ fn a_touch_places_again_under_the_current_map() {
 }
 
 #[test]
-fn a_touch_and_a_patch_of_unclear_location_are_never_in_place() {
+fn touch_or_unclear_patch_is_never_in_place() {
     for write in [touch(2), patch(r#"{"location":{"lat":2}}"#, 2)] {
         let mut store = in_a();
         let mut owner = Owner::new();
@@ -627,7 +627,7 @@ fn a_touch_and_a_patch_of_unclear_location_are_never_in_place() {
 }
 
 #[test]
-fn what_is_done_about_a_missing_document_is_configured() {
+fn missing_document_is_handled_as_configured() {
     let whole = || patch(r#"{"location":{"lat":1,"lon":90},"p":1}"#, 5);
     let part = || patch(r#"{"p":1}"#, 5);
     let (dead, unplaced) = ("dead letter: missing_document", "dead letter: no_location_after_patch");
@@ -672,7 +672,7 @@ fn what_is_done_about_a_missing_document_is_configured() {
 /// Not the mover's to prevent: who changes the map must not activate it before everything that was written in place
 /// under the old map alone is committed. Otherwise it may be replayed, and decided, under the new one.
 #[test]
-fn a_map_that_is_activated_before_what_was_written_in_place_is_committed_makes_two_copies() {
+fn map_activated_before_in_place_writes_commit_makes_two_copies() {
     let mut store = in_a();
     Owner::new().work_out(&mut store, entry([index(A, 2)]));
     Owner::new().work_out(&mut store, entry([index(A, 3)]));
@@ -692,7 +692,7 @@ fn a_map_that_is_activated_before_what_was_written_in_place_is_committed_makes_t
 /// Not the mover's to prevent either: writing in place relies on seeing every record that a zombie may still act on.
 /// Where compaction takes one in between, only an owner that writes every placement is safe.
 #[test]
-fn a_record_that_compaction_takes_while_a_zombie_acts_on_it() {
+fn record_compacted_while_a_zombie_acts_on_it() {
     let history = |owner: Rules| {
         let mut store = in_a();
         let mut zombie = Owner::new();
@@ -711,7 +711,7 @@ fn a_record_that_compaction_takes_while_a_zombie_acts_on_it() {
 }
 
 #[test]
-fn a_touch_finds_the_copy_that_somebody_named_meanwhile() {
+fn touch_finds_a_copy_named_by_another_writer() {
     let named_meanwhile = |ask: Write| {
         let mut store = in_a();
         let mut owner = Owner::new();

@@ -588,7 +588,7 @@ fn explore(seed: u64, seen: &mut Seen) {
 }
 
 #[test]
-fn whatever_crashes_or_comes_late_the_index_is_what_the_records_say() {
+fn index_matches_the_records_despite_crashes_and_late_requests() {
     let mut seen = Seen::new();
     let (first, histories) = (number_from("GEOFOLD_SEED"), number_from("GEOFOLD_HISTORIES"));
     if let (Some(seed), None) = (first, histories) {

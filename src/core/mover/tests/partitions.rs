@@ -109,7 +109,7 @@ pub(super) fn records_of_another_partition_change_nothing_and_are_dead_letters_w
 
 #[cfg(feature = "sabotage")]
 #[test]
-fn if_partitions_were_comparable_a_write_would_be_parked_or_lost() {
+fn comparing_partitions_would_park_or_lose_a_write() {
     use crate::base::sabotage::{Sabotage, with};
     let (mut parked, mut lost) = (false, false);
     let seen = with(Sabotage::PartitionsAreComparable, || {
@@ -123,7 +123,7 @@ fn if_partitions_were_comparable_a_write_would_be_parked_or_lost() {
 }
 
 #[test]
-fn of_two_partitions_that_begin_at_once_the_first_has_the_document() {
+fn first_of_two_concurrent_partitions_owns_the_document() {
     for offset in [4, 5, 6] {
         for cuts in (0..6).flat_map(|first| (0..6).map(move |second| (first, second))) {
             let mut store = Store::default();
@@ -138,7 +138,7 @@ fn of_two_partitions_that_begin_at_once_the_first_has_the_document() {
 }
 
 #[test]
-fn the_letter_names_both_partitions() {
+fn dead_letter_names_both_partitions() {
     let outcome = owner_of(7).work(&mut in_a_by_partition_1(), entry([index(B, 5)]));
     let Outcome::DeadLetter(refusal) = outcome else { panic!("{outcome:?}") };
     assert!(refusal.detail.contains("in partition 1 and in partition 7"), "{}", refusal.detail);
@@ -146,7 +146,7 @@ fn the_letter_names_both_partitions() {
 }
 
 #[test]
-fn in_another_epoch_a_key_may_be_in_another_partition() {
+fn key_may_change_partition_in_another_epoch() {
     let mut store = in_a_by_partition_1();
     let mut later = index(A, 0);
     later.position = Position::new(Epoch::new(2).unwrap(), 0).unwrap();
@@ -155,7 +155,7 @@ fn in_another_epoch_a_key_may_be_in_another_partition() {
 }
 
 #[test]
-fn a_placement_without_a_partition_gets_one_before_the_next_write_is_in_place() {
+fn placement_without_a_partition_gets_one_before_in_place() {
     let mut store = in_a();
     let mut owner = owner_of(1);
     assert_eq!(partition(&store), None);
@@ -168,7 +168,7 @@ fn a_placement_without_a_partition_gets_one_before_the_next_write_is_in_place() 
 }
 
 #[test]
-fn a_refusal_keeps_the_partition() {
+fn refusal_keeps_the_partition() {
     let mut store = in_a_by_partition_1();
     owner_of(1).work_out(&mut store, entry([unacceptable(B, 5)]));
     assert_eq!((partition(&store), store.x().as_str()), (Some(1), "5! a [b] | a@5"));

@@ -22,7 +22,7 @@ fn fetching() -> Rules {
 }
 
 #[test]
-fn the_source_is_asked_and_its_document_placed_where_it_belongs() {
+fn fetched_document_is_written_where_it_belongs() {
     let mut store = in_a();
     let mut owner = Owner::new();
     assert_eq!(in_short_of(&owner.work(&mut store, entry([refeed(2)]))), "fetch");
@@ -58,7 +58,7 @@ pub(super) fn whoever_resumes_writes_what_was_fetched_and_asks_nobody() {
 }
 
 #[test]
-fn a_patch_over_a_refeed_that_somebody_has_decided_applies_to_what_was_fetched() {
+fn patch_over_a_decided_refeed_applies_to_the_fetched_document() {
     let mut store = in_a();
     let mut zombie = Owner::new();
     zombie.begin(told(entry([refeed(2)]), 2, says(B, 7))).up_to(Round::WriteDocuments, &mut store);
@@ -71,7 +71,7 @@ fn a_patch_over_a_refeed_that_somebody_has_decided_applies_to_what_was_fetched()
 }
 
 #[test]
-fn a_refeed_is_never_in_place_and_nothing_is_over_a_placement_that_carries_a_document() {
+fn refeed_is_never_in_place_nor_over_a_carried_document() {
     let mut store = in_a();
     let mut owner = Owner::new();
     owner.work(&mut store, told(entry([refeed(2)]), 2, says(A, 7)));
@@ -83,7 +83,7 @@ fn a_refeed_is_never_in_place_and_nothing_is_over_a_placement_that_carries_a_doc
 }
 
 #[test]
-fn what_is_gone_is_deleted_and_what_can_not_be_placed_changes_nothing() {
+fn gone_document_is_deleted_and_unplaceable_changes_nothing() {
     let mut store = in_a();
     let refusal = Refusal { reason: "no_location", detail: String::new() };
     let bad = told(entry([refeed(2)]), 2, SourceAnswer::Unusable(refusal));
@@ -94,7 +94,7 @@ fn what_is_gone_is_deleted_and_what_can_not_be_placed_changes_nothing() {
 }
 
 #[test]
-fn a_delete_stands_whatever_the_source_says_of_the_patch_after_it() {
+fn delete_stands_whatever_the_source_says_of_a_later_patch() {
     let refusal = Refusal { reason: "no_location", detail: String::new() };
     for (said, expected) in
         [(SourceAnswer::Unusable(refusal), "dead letter: no_location"), (SourceAnswer::Gone, "dropped")]
@@ -123,7 +123,7 @@ pub(super) fn that_the_source_does_not_have_it_either_is_recorded_and_a_zombie_t
 
 /// Found by the model: somebody else had the delete and the touch in two folds.
 #[test]
-fn a_delete_with_a_touch_folded_into_it_resumes_what_was_fetched_for_the_touch_alone() {
+fn delete_with_a_touch_resumes_the_touchs_fetched_document() {
     let mut store = in_a();
     let mut zombie = Owner::by(fetching());
     zombie.work(&mut store, entry_by(&fetching(), [delete(2)]));
@@ -138,7 +138,7 @@ fn a_delete_with_a_touch_folded_into_it_resumes_what_was_fetched_for_the_touch_a
 
 /// Found by the model.
 #[test]
-fn a_patch_after_a_delete_resumes_with_what_was_fetched_for_it() {
+fn patch_after_a_delete_resumes_its_fetched_document() {
     let mut store = Store::with(None, &[]);
     let fold = entry_by(&fetching(), [delete(2), patch(r#"{"n":9}"#, 3)]);
     let mut zombie = Owner::by(fetching());

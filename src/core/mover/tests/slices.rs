@@ -41,7 +41,7 @@ fn run(names: &[String], bound: usize) -> (Vec<usize>, Finished) {
 }
 
 #[test]
-fn copies_are_read_in_slices_by_a_running_mean_of_their_size() {
+fn copies_are_read_in_slices_by_their_mean_size() {
     let names: Vec<String> = (0..300).map(|n| format!("d{n}")).collect();
     let (slices, finished) = run(&names, BOUND);
     assert_eq!(slices.iter().sum::<usize>(), 300);
@@ -57,7 +57,7 @@ fn copies_are_read_in_slices_by_a_running_mean_of_their_size() {
 }
 
 #[test]
-fn what_needs_no_copy_does_not_wait_for_another_slice() {
+fn entry_without_copies_waits_for_no_slice() {
     let mut entries: Vec<Entry> = (0..3).map(|n| patch_of(&format!("d{n}"))).collect();
     let mut cache = PlacementCache::new(NonZeroUsize::new(10).unwrap());
     for entry in &entries {

@@ -39,7 +39,7 @@ fn set(offset: i64) -> Entry {
 }
 
 #[test]
-fn a_base_older_than_what_the_owner_wrote_in_place_is_read_again_and_not_used() {
+fn base_older_than_an_in_place_write_is_read_again() {
     let mut store = Store::default();
     let mut owner = Owner::new();
     owner.work_out(&mut store, entry([index(A, 1)]));
@@ -56,7 +56,7 @@ fn a_base_older_than_what_the_owner_wrote_in_place_is_read_again_and_not_used() 
 }
 
 #[test]
-fn a_base_older_than_its_placement_is_read_again_until_another_node_answers() {
+fn base_older_than_its_placement_is_read_from_another_node() {
     let cut_off = Store::with(placed(1, Some("a"), &[]), &[("a", 1)]);
     let mut store = cut_off.clone();
     Owner::new().work_out(&mut store, entry([touch(2), patch(r#"{"p3":1}"#, 3)]));
@@ -82,7 +82,7 @@ fn a_base_older_than_its_placement_is_read_again_until_another_node_answers() {
 
 /// Somebody has put an old copy back, or the decision of a lost record was finished: nothing newer will come.
 #[test]
-fn a_base_that_is_the_newest_although_it_is_older_than_its_placement_is_used_once_that_is_sure() {
+fn old_base_is_used_once_proved_newest() {
     let mut store = Store::with(placed(3, Some("a"), &[]), &[("a", 1)]);
     let (mut owner, mut fourth) = (Owner::new(), set(4));
     again(owner.work(&mut store, fourth.clone()), "older_copy", &mut fourth);
@@ -94,7 +94,7 @@ fn a_base_that_is_the_newest_although_it_is_older_than_its_placement_is_used_onc
 }
 
 #[test]
-fn a_last_good_copy_that_is_stale_is_not_lifted_over_the_newer_one() {
+fn stale_last_good_copy_does_not_replace_the_newer_one() {
     let mut store = Store::default();
     let mut owner = Owner::new();
     owner.work_out(&mut store, entry([index(A, 1)]));
@@ -111,7 +111,7 @@ fn a_last_good_copy_that_is_stale_is_not_lifted_over_the_newer_one() {
 }
 
 #[test]
-fn what_the_owner_wrote_is_remembered_although_the_answer_to_a_write_ahead_is_lost() {
+fn written_version_is_remembered_if_a_write_ahead_gets_no_answer() {
     let mut store = Store::default();
     let mut owner = Owner::new();
     owner.work_out(&mut store, entry([index(A, 1)]));
@@ -148,7 +148,7 @@ fn judged(pos: i64, refused: bool, cached: i64, doubt: Option<Doubt>) -> &'stati
 }
 
 #[test]
-fn when_a_base_is_believed() {
+fn when_a_base_is_trusted() {
     let looked = |looks, newest: Option<(&str, i64)>| {
         let newest = newest.map(|(name, version)| (shard(name), at(version)));
         Some(Doubt { at: STAMP, looks, at_least: at(6), newest })

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn external_versions_are_compared_with_copies_and_tombstones() {
+    fn external_versions_compare_with_copies_and_tombstones() {
         let mut store = Store::default();
         let external = |offset| index("a", WriteCondition::External(at(offset)));
         let or_equal = |offset| index("a", WriteCondition::ExternalOrEqual(at(offset)));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn compare_and_set_wants_the_very_state_that_was_read() {
+    fn compare_and_set_requires_the_exact_state_read() {
         let mut store = Store::default();
         let placement =
             |guard| BulkOp::Index { index: Index::Placements, id: id("x"), guard, source: "{}".into() };

@@ -20,7 +20,7 @@ fn sent_by(owner: &mut Owner, store: &mut Store, entry: Entry) -> Vec<String> {
 }
 
 #[test]
-fn a_document_is_done_once_it_is_written_and_its_old_copy_stays_until_its_time_has_come() {
+fn document_is_done_once_written_and_swept_later() {
     let mut store = in_a();
     let mut owner = Owner::serving_searches();
     let outcome = owner.work(&mut store, entry([index(B, 2)]));
@@ -34,7 +34,7 @@ fn a_document_is_done_once_it_is_written_and_its_old_copy_stays_until_its_time_h
 }
 
 #[test]
-fn whoever_resumes_leaves_the_old_copy_as_well_whether_it_writes_or_not() {
+fn resuming_owner_defers_the_sweep_whether_it_writes_or_not() {
     for copies in [vec![("a", 1)], vec![("a", 1), ("b", 2)]] {
         let mut store = Store::with(placed(2, Some("b"), &["a"]), &copies);
         let mut owner = Owner::serving_searches();
@@ -45,7 +45,7 @@ fn whoever_resumes_leaves_the_old_copy_as_well_whether_it_writes_or_not() {
 }
 
 #[test]
-fn copies_of_a_deleted_document_go_at_once() {
+fn copies_of_a_deleted_document_are_swept_at_once() {
     let mut store = in_a();
     let mut owner = Owner::serving_searches();
     owner.work(&mut store, entry([index(B, 2)]));
@@ -61,7 +61,7 @@ fn copies_of_a_deleted_document_go_at_once() {
 }
 
 #[test]
-fn a_sweep_does_not_remove_a_copy_that_came_back_meanwhile() {
+fn sweep_does_not_remove_a_copy_that_came_back() {
     let mut store = in_a();
     let mut owner = Owner::serving_searches();
     owner.work(&mut store, entry([index(B, 2)]));
@@ -75,7 +75,7 @@ fn a_sweep_does_not_remove_a_copy_that_came_back_meanwhile() {
 /// The model found it: an earlier sweep has emptied a geoshard, and a later one that left it out would leave no tombstone of its own
 /// position there, for the write of a zombie in between.
 #[test]
-fn a_sweep_does_not_speak_for_a_later_one() {
+fn sweep_does_not_replace_a_later_one() {
     let mut store = in_a();
     let mut owner = Owner::serving_searches();
     let mut zombie = Owner::serving_searches();
@@ -93,7 +93,7 @@ fn a_sweep_does_not_speak_for_a_later_one() {
 }
 
 #[test]
-fn a_placement_written_since_names_what_was_swept_and_is_not_cleared_for_it() {
+fn later_placement_is_not_cleared_by_an_earlier_sweep() {
     let mut store = in_a();
     let mut owner = Owner::serving_searches();
     owner.work(&mut store, entry([index(B, 2)]));
@@ -108,7 +108,7 @@ fn a_placement_written_since_names_what_was_swept_and_is_not_cleared_for_it() {
 }
 
 #[test]
-fn a_sweep_without_an_answer_is_still_owed() {
+fn unanswered_sweep_is_still_owed() {
     let mut store = in_a();
     let mut owner = Owner::new();
     owner.begin(entry([index(B, 2)])).up_to(Round::CleanUp, &mut store);

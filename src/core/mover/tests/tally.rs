@@ -69,7 +69,7 @@ fn first_call(entry: Entry) -> String {
 }
 
 #[test]
-fn only_what_leaves_the_facets_as_they_are_at_each_record_is_in_place() {
+fn in_place_requires_unchanged_facets_at_every_record() {
     let aside = |offset| patch(r#"{"n":9}"#, offset);
     for in_place in [
         fold([tagged(A, "red", 5)]),
@@ -97,7 +97,7 @@ fn only_what_leaves_the_facets_as_they_are_at_each_record_is_in_place() {
 }
 
 #[test]
-fn what_changes_leaves_an_edge_and_a_version() {
+fn changed_facets_leave_an_edge_and_a_version() {
     let mut store = red_in_a();
     let mut owner = owner_from(2);
     owner.work_out(&mut store, fold([tagged(A, "blue", 5)]));
@@ -114,7 +114,7 @@ fn what_changes_leaves_an_edge_and_a_version() {
 }
 
 #[test]
-fn an_entry_that_is_done_has_the_edges_that_others_have_recorded_whichever_way_it_is_done() {
+fn finished_entry_has_the_edges_recorded_by_others() {
     let rows = [
         (
             "resumed",
@@ -148,7 +148,7 @@ fn an_entry_that_is_done_has_the_edges_that_others_have_recorded_whichever_way_i
 }
 
 #[test]
-fn a_decision_that_is_finished_for_a_lost_record_leaves_its_edge() {
+fn finished_decision_of_a_lost_record_leaves_its_edge() {
     let mut store = red_in_a();
     owner_from(2).begin(fold([tagged(B, "blue", 6)])).up_to(Round::WriteDocuments, &mut store);
     let mut owner = owner_from(2);
@@ -159,7 +159,7 @@ fn a_decision_that_is_finished_for_a_lost_record_leaves_its_edge() {
 }
 
 #[test]
-fn a_copy_that_somebody_wrote_in_place_already_is_recorded_with_the_facets_that_there_are() {
+fn copy_already_written_in_place_is_recorded_with_facets() {
     let mut store = red_in_a();
     owner_from(2).work_out(&mut store, fold([tagged(A, "red", 5)]));
     let mut owner = owner_from(2);
@@ -191,7 +191,7 @@ pub(super) fn a_document_that_is_refused_is_counted_as_it_was_before() {
 }
 
 #[test]
-fn a_full_history_waits_for_a_commit_unless_the_entry_itself_is_in_it() {
+fn full_history_waits_for_a_commit_unless_it_holds_the_entry() {
     let mut store = red_in_a();
     let mut owner = owner_from(2);
     owner.desk.as_mut().unwrap().max_versions = 2;
@@ -219,7 +219,7 @@ fn a_full_history_waits_for_a_commit_unless_the_entry_itself_is_in_it() {
 }
 
 #[test]
-fn nothing_is_recorded_while_nothing_is_counted_and_nothing_that_was_is_lost() {
+fn without_counting_histories_are_neither_written_nor_lost() {
     let mut store = red_in_a();
     let mut owner = Owner::new();
     owner.work_out(&mut store, entry([tagged(B, "blue", 5)]));

@@ -1,4 +1,4 @@
-//! Avro: a datum by its writer's schema, as JSON.
+//! Avro: decodes a datum by its writer's schema into JSON.
 //!
 //! | Avro | JSON |
 //! |---|---|
@@ -11,9 +11,9 @@
 //! | `date`, `time-…`, `timestamp-…`, `local-timestamp-…` | RFC 3339: `2026-11-21`, `08:00:00.5`, with a `Z`, without |
 //! | `duration` | ISO 8601: `P1M2DT3.004S` |
 //!
-//! The library allocates what lengths in a datum claim, follows types that contain themselves as deep as a datum says, and reads
-//! what is missing at the end as null. So schemas are refused by which a short datum could take much memory or stack, and a
-//! datum is refused that ends too early or goes on.
+//! The library allocates what lengths in a datum claim, follows recursive types as deep as a datum says, and reads
+//! missing bytes at the end as null. So a schema is refused if a short datum could take much memory or stack, and a
+//! datum is refused if it is too short or too long.
 
 use std::io::{self, Read};
 
@@ -34,25 +34,25 @@ use serde_json::value::RawValue;
 
 use super::schema::{Failure, Fetched, written};
 
-/// What one length in a datum may claim; several times what the largest document takes.
+/// Limit on one length in a datum; several times the largest document.
 const MAX_CLAIM: usize = 256 << 20;
 
-/// Types in one schema, each counted as often as it is referred to.
+/// Limit on types per schema, counted once per reference.
 const MAX_TYPES: usize = 10_000;
 
-/// Types within types.
+/// Nesting limit of types.
 const MAX_DEPTH: usize = 64;
 
-/// Types that take no bytes in a datum, in one schema: what each byte of a datum may bring with it.
+/// Limit on types without bytes per schema: the amplification per byte of a datum.
 const MAX_EMPTY_TYPES: usize = 16;
 
-/// Bytes of a `fixed`.
+/// Maximum bytes of a `fixed`.
 const MAX_FIXED: usize = 1 << 20;
 
-/// Digits behind a decimal's point, and about a quarter of the digits that it may have.
+/// Maximum decimal places, and about a quarter of a decimal's maximum digits.
 const MAX_SCALE: i64 = 1_000;
 
-/// Bits of a decimal's digits.
+/// Maximum bits of a decimal's digits.
 const MAX_DECIMAL_BITS: u64 = 16_384;
 
 const DAY: i64 = 86_400;
@@ -75,7 +75,7 @@ impl Avro {
 
     pub(super) fn json(&self, payload: &[u8], max_bytes: usize) -> Result<Bytes, Failure> {
         let failed = |error: apache_avro::Error| Failure::Payload(error.to_string());
-        // Nothing is to be resolved; by itself it would walk the schema for each record.
+        // Nothing needs resolving; by default the library would walk the schema for each record.
         let nothing = ResolvedSchema::new_with_schemata(Vec::new()).map_err(failed)?;
         let reader =
             GenericDatumReader::builder(&self.0).resolved_writer_schemata(nothing).build().map_err(failed)?;
@@ -92,7 +92,7 @@ impl Avro {
     }
 }
 
-/// What is left of a datum, and whether more was asked for.
+/// The rest of a datum, and whether a read exceeded it.
 struct Rest<'a> {
     bytes: &'a [u8],
     ran_out: bool,
@@ -105,12 +105,12 @@ impl Read for Rest<'_> {
     }
 }
 
-/// Makes a schema without references of one with them.
+/// Inlines references into a schema.
 struct Flat<'a> {
     names: &'a NamesRef<'a>,
     types: usize,
     empty: usize,
-    /// The records around.
+    /// The enclosing records.
     within: Vec<String>,
 }
 
@@ -165,7 +165,7 @@ impl Flat<'_> {
                 for variant in union.variants() {
                     variants.push(self.without_references(variant, namespace, depth + 1)?);
                 }
-                // The null of an optional field has the byte that says so.
+                // The null of an optional field takes the byte of its branch.
                 self.empty = empty;
                 Schema::Union(UnionSchema::new(variants).map_err(|error| error.to_string())?)
             }
@@ -214,7 +214,7 @@ fn is_empty(schema: &Schema) -> bool {
     }
 }
 
-/// A value and the type that it was read by.
+/// A value and its type.
 struct Json<'a> {
     value: &'a Value,
     schema: &'a Schema,
@@ -251,7 +251,7 @@ impl Serialize for Json<'_> {
                 to.collect_seq(items.iter().map(|value| Json { value, schema: &array.items }))
             }
             (Value::Map(members), Schema::Map(map)) => {
-                // In the same order each time that the record is read.
+                // Sorted, so that each read of the record gives the same JSON.
                 let mut members: Vec<_> = members.iter().collect();
                 members.sort_unstable_by_key(|(name, _)| *name);
                 to.collect_map(
@@ -280,7 +280,7 @@ fn number<S: Serializer>(decimal: &BigDecimal, to: S) -> Result<S::Ok, S::Error>
     RawValue::from_string(decimal.to_plain_string()).map_err(S::Error::custom)?.serialize(to)
 }
 
-/// `None` if it is no time, or out of the range of its type.
+/// `None` if it is not a time, or out of range.
 fn text_of_time(value: &Value) -> Option<String> {
     const UTC: &str = "Z";
     let instant = |ticks: i64, per_second: i64| {

@@ -26,7 +26,7 @@ fn of_field(kind: &str) -> String {
     format!(r#"{{"type":"record","name":"R","fields":[{{"name":"a","type":{kind}}}]}}"#)
 }
 
-/// A datum as a producer writes it: by the schema with its references.
+/// A datum as a producer writes it, by the schema with its references.
 fn datum(schema: &str, value: Value) -> Vec<u8> {
     let schema = Schema::parse_str(schema).unwrap();
     GenericDatumWriter::builder(&schema).build().unwrap().write_value_to_vec(value).unwrap()
@@ -55,7 +55,7 @@ fn failure(avro: &Avro, payload: &[u8]) -> String {
 }
 
 #[test]
-fn primitive_types_are_as_they_are() {
+fn primitive_types_stay_as_they_are() {
     assert_eq!(json(r#""null""#, Value::Null), "null");
     assert_eq!(json(r#""boolean""#, Value::Boolean(true)), "true");
     assert_eq!(json(r#""int""#, Value::Int(-7)), "-7");
@@ -65,11 +65,11 @@ fn primitive_types_are_as_they_are() {
     assert_eq!(json(r#""double""#, Value::Double(f64::NAN)), "null");
     assert_eq!(json(r#""string""#, Value::String("a\"\n".into())), r#""a\"\n""#);
     assert_eq!(json(r#""bytes""#, Value::Bytes(vec![0, 255, 16])), r#""AP8Q""#);
-    assert_eq!(written_as(r#""long""#, Value::Long(7)), "7", "a key by itself");
+    assert_eq!(written_as(r#""long""#, Value::Long(7)), "7", "a primitive key");
 }
 
 #[test]
-fn structures_keep_the_order_of_fields_and_lose_the_names_of_types() {
+fn structures_keep_field_order_and_drop_type_names() {
     let schema = r#"{"type":"record","name":"Place","namespace":"a.b","fields":[
         {"name":"z","type":["null",{"type":"array","items":["string","long"]}]},
         {"name":"kind","type":{"type":"enum","name":"Kind","symbols":["TOWN","RIVER"]}},
@@ -108,7 +108,7 @@ fn structures_keep_the_order_of_fields_and_lose_the_names_of_types() {
 }
 
 #[test]
-fn times_are_texts_that_elasticsearch_takes_for_dates() {
+fn times_are_texts_that_elasticsearch_parses_as_dates() {
     let at = 1_795_248_000_123_i64;
     for (kind, value, expected) in [
         (logical("int", "date"), Value::Date(20_778), "2026-11-21"),
@@ -132,13 +132,13 @@ fn times_are_texts_that_elasticsearch_takes_for_dates() {
     let duration = Duration::new(Months::new(1), Days::new(2), Millis::new(3_004));
     let kind = r#"{"type":"fixed","size":12,"name":"D","logicalType":"duration"}"#;
     assert_eq!(json(kind, Value::Duration(duration)), r#""P1M2DT3.004S""#);
-    // A time of day is no number of another day.
+    // A time of day beyond 24 hours.
     let avro = compiled(&of_field(&logical("int", "time-millis")));
     assert!(failure(&avro, &[1]).contains("range"));
 }
 
 #[test]
-fn decimals_keep_all_their_digits_and_uuids_are_texts() {
+fn decimals_keep_all_digits_and_uuids_are_texts() {
     let kind = r#"{"type":"bytes","logicalType":"decimal","precision":30,"scale":4}"#;
     for (unscaled, expected) in [
         (vec![0x01, 0xe2, 0x40], "12.3456"),
@@ -160,7 +160,7 @@ fn decimals_keep_all_their_digits_and_uuids_are_texts() {
 }
 
 #[test]
-fn a_reference_is_read_wherever_it_is_used() {
+fn reference_is_resolved_wherever_it_is_used() {
     let point = r#"{"type":"record","name":"Point","namespace":"geo","fields":[{"name":"lat","type":"double"},{"name":"lon","type":"double"}]}"#;
     let line = r#"{"type":"record","name":"Line","namespace":"geo","fields":[{"name":"from","type":"geo.Point"},{"name":"to","type":"Point"}]}"#;
     let main = r#"{"type":"record","name":"Doc","namespace":"other","fields":[{"name":"l","type":"geo.Line"},{"name":"p","type":"geo.Point"}]}"#;
@@ -174,7 +174,7 @@ fn a_reference_is_read_wherever_it_is_used() {
 }
 
 #[test]
-fn a_datum_that_ends_too_early_or_goes_on_is_refused() {
+fn datum_of_the_wrong_length_is_refused() {
     let avro = compiled(
         r#"{"type":"record","name":"R","fields":[{"name":"s","type":"string"},{"name":"u","type":["null","long"]}]}"#,
     );
@@ -191,7 +191,7 @@ fn a_datum_that_ends_too_early_or_goes_on_is_refused() {
 }
 
 #[test]
-fn json_that_is_longer_than_allowed_is_refused_however_short_the_datum_is() {
+fn too_long_json_is_refused_for_any_short_datum() {
     let name = "n".repeat(1000);
     let avro = compiled(&format!(
         r#"{{"type":"array","items":{{"type":"record","name":"R","fields":[{{"name":"{name}","type":"int"}}]}}}}"#
@@ -203,7 +203,7 @@ fn json_that_is_longer_than_allowed_is_refused_however_short_the_datum_is() {
 }
 
 #[test]
-fn schemas_are_refused_by_which_a_short_datum_takes_much() {
+fn schemas_that_amplify_a_short_datum_are_refused() {
     let list = r#"{"type":"record","name":"List","fields":[{"name":"next","type":["null","List"]}]}"#;
     assert!(refused(list).contains("contains itself"));
     assert!(refused(r#"{"type":"array","items":"null"}"#).contains("no bytes"));
@@ -215,7 +215,7 @@ fn schemas_are_refused_by_which_a_short_datum_takes_much() {
     assert!(refused(r#"{"type":"fixed","name":"F","size":1048577}"#).contains("fixed"));
     let scale = r#"{"type":"bytes","logicalType":"decimal","precision":2000,"scale":1001}"#;
     assert!(refused(scale).contains("digits behind"));
-    // Each type twice the one before: 2^40 if all were written out.
+    // Each type doubles the one before: 2^40 if expanded.
     let mut fields =
         r#"{"name":"a","type":{"type":"record","name":"T0","fields":[{"name":"x","type":"int"}]}}"#
             .to_owned();
@@ -234,7 +234,7 @@ fn schemas_are_refused_by_which_a_short_datum_takes_much() {
 }
 
 #[test]
-fn a_length_that_no_datum_has_is_refused_and_not_allocated() {
+fn impossible_length_is_refused_without_allocation() {
     let avro = compiled(
         r#"{"type":"record","name":"R","fields":[{"name":"b","type":"bytes"},{"name":"a","type":{"type":"array","items":"long"}}]}"#,
     );
@@ -261,7 +261,7 @@ static MANY_TYPES: LazyLock<Avro> = LazyLock::new(|| {
 
 proptest! {
     #[test]
-    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(json) = MANY_TYPES.json(&bytes, 100_000) {
             prop_assert!(serde_json::from_slice::<serde_json::Value>(&json).is_ok());
         }

@@ -1,5 +1,5 @@
-//! Protobuf: a message by its file's text, as JSON in the canonical mapping, with the names of fields as the file has them, numbers
-//! of 64 bits as numbers, and fields that are at their default.
+//! Protobuf: decodes a message by its file's text into JSON in the canonical mapping, with the field names of the file,
+//! 64-bit numbers as numbers, and default values included.
 //!
 //! <https://protobuf.dev/programming-guides/json/>
 
@@ -13,13 +13,13 @@ use serde::{Serialize, Serializer};
 
 use super::schema::{Failure, Fetched, written};
 
-/// The name that the schema itself gets among the files.
+/// File name of the schema itself.
 const MAIN: &str = "geofold-schema-of-the-record.proto";
 
-/// Messages within messages, as `protoc` allows.
+/// Nesting limit of messages, as in `protoc`.
 const MAX_DEPTH: u64 = 64;
 
-/// What Confluent's registry takes for known, besides Google's: no schema refers to it by a reference.
+/// Known to Confluent's registry without references, besides Google's files.
 const BUILT_IN: [(&str, &str); 2] = [
     (
         "confluent/meta.proto",
@@ -66,13 +66,13 @@ impl Protobuf {
         written(&Json(message), max_bytes)
     }
 
-    /// Which message it is: its place in the file, and in the messages around it. Takes that off the payload.
+    /// Takes the message's indexes (its place in the file and enclosing messages) off the payload, and resolves them.
     fn message(&self, payload: &mut &[u8]) -> Result<MessageDescriptor, &'static str> {
         const CUT: &str = "it ends within the indexes of its message";
         const NONE: &str = "its schema has no message at its indexes";
         let mut next = || decode_varint(payload).ok().map(zigzag).ok_or(CUT);
         let count = next()?;
-        // The first message is so common that it has a form of its own.
+        // The first message is so common that it has a short form.
         if count == 0 {
             return self.0.messages().next().ok_or(NONE);
         }
@@ -82,7 +82,7 @@ impl Protobuf {
         let place = |index: u64| usize::try_from(index).map_err(|_| NONE);
         let mut message = self.0.messages().nth(place(next()?)?).ok_or(NONE)?;
         for _ in 1..count {
-            // The messages behind maps are not in the text, and are not counted.
+            // Map entry messages are not in the text, and are not counted.
             let index = place(next()?)?;
             let inner = message.child_messages().filter(|inner| !inner.is_map_entry()).nth(index);
             message = inner.ok_or(NONE)?;
@@ -91,7 +91,7 @@ impl Protobuf {
     }
 }
 
-/// Indexes are signed, and never below zero; what is becomes an index that nothing has.
+/// Indexes are signed but never negative; a negative one becomes an index that matches nothing.
 fn zigzag(varint: u64) -> u64 {
     if varint & 1 == 0 { varint >> 1 } else { u64::MAX }
 }
@@ -108,7 +108,7 @@ impl Serialize for Json {
     }
 }
 
-/// All files that there are.
+/// All available files.
 struct Files(HashMap<String, String>);
 
 impl FileResolver for Files {

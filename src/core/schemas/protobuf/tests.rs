@@ -48,7 +48,7 @@ fn text(json: Result<Bytes, Failure>) -> Result<String, String> {
     }
 }
 
-/// Indexes as a producer writes them, and a message.
+/// Message indexes as a producer writes them, and a message.
 fn payload(indexes: &[u8], message: &DynamicMessage) -> Vec<u8> {
     let count = u8::try_from(indexes.len()).unwrap();
     let indexes = [count].iter().chain(indexes).map(|index| index << 1).collect::<Vec<u8>>();
@@ -60,7 +60,7 @@ fn message(protobuf: &Protobuf, name: &str) -> DynamicMessage {
 }
 
 #[test]
-fn a_message_becomes_json_with_the_names_of_its_file_and_all_that_is_at_its_default() {
+fn message_becomes_json_with_field_names_and_defaults() {
     let protobuf = compiled(PLACE);
     let mut point = message(&protobuf, "places.Point");
     point.set_field_by_name("lon", Value::F64(2.5));
@@ -81,7 +81,7 @@ fn a_message_becomes_json_with_the_names_of_its_file_and_all_that_is_at_its_defa
 }
 
 #[test]
-fn the_message_is_the_one_at_its_indexes_and_those_behind_maps_are_not_counted() {
+fn message_is_selected_by_its_indexes_without_map_entries() {
     let protobuf = compiled(PLACE);
     let json = |payload: &[u8]| text(protobuf.json(payload, 1_000));
     assert_eq!(json(&[0]), Ok(r#"{"lat":0.0,"lon":0.0}"#.to_owned()), "the short form of the first");
@@ -107,7 +107,7 @@ fn the_message_is_the_one_at_its_indexes_and_those_behind_maps_are_not_counted()
 }
 
 #[test]
-fn imports_are_references_or_known_to_all() {
+fn imports_are_references_or_built_in() {
     let main = r#"syntax = "proto3"; import "a/point.proto"; message Doc { a.Point at = 1; confluent.type.Decimal d = 2; }
         "#;
     let main = main.replace("import \"a", "import \"confluent/type/decimal.proto\"; import \"a");
@@ -120,11 +120,11 @@ fn imports_are_references_or_known_to_all() {
     assert!(why.contains("unit.proto"), "{why}");
     assert!(Protobuf::compile(&fetched("message {", &[])).is_err());
     let own = [("b.proto", r#"import "b.proto";"#)];
-    assert!(Protobuf::compile(&fetched(r#"import "b.proto";"#, &own)).is_err(), "a file that imports itself");
+    assert!(Protobuf::compile(&fetched(r#"import "b.proto";"#, &own)).is_err(), "a self-import");
 }
 
 #[test]
-fn messages_within_messages_end_before_the_stack_does() {
+fn nested_messages_end_before_the_stack_does() {
     let protobuf = compiled(r#"syntax = "proto3"; message List { List next = 1; }"#);
     let mut bytes = Vec::new();
     for _ in 0..100_000 {
@@ -143,7 +143,7 @@ static PLACES: LazyLock<Protobuf> = LazyLock::new(|| compiled(PLACE));
 
 proptest! {
     #[test]
-    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(json) = PLACES.json(&bytes, 100_000) {
             prop_assert!(serde_json::from_slice::<serde_json::Value>(&json).is_ok());
         }
