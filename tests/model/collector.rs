@@ -1,6 +1,6 @@
-//! Increments, and what becomes of them: a topic that keeps them in order, and a collector that merges each exactly as
-//! docs/tally.md says. What nobody can tell apart is one step: a collector looks at nothing but the topic, so an increment
-//! is merged as it gets there.
+//! Increments after they are sent: a topic that keeps them in order, and a collector that merges each as docs/tally.md
+//! says. Indistinguishable steps are one: a collector reads nothing but the topic, so an increment is merged as it
+//! arrives.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::record::position;
 use super::store::Numbered;
 use super::world::Weakening;
 
-/// Edges by position, as a worker holds them.
+/// Edges by position, as held by a worker.
 pub type Edges = BTreeMap<Position, Delta>;
 
 /// An increment, as it is sent: every edge below `to` is in it or in an earlier one.
@@ -24,10 +24,10 @@ pub struct Sent {
     edges: u8,
 }
 
-/// What is counted.
+/// The counted state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Counted {
-    /// An offset: what is below is counted.
+    /// An offset: everything below is counted.
     pub merged_to: u8,
     /// 0: nothing. Else the number of the counts.
     counts: u8,
@@ -77,7 +77,7 @@ impl Collector {
         if counted.counts == 0 { Delta::default() } else { self.counts.get(counted.counts).clone() }
     }
 
-    /// For people.
+    /// Human-readable form.
     pub fn tell(&self, sent: Sent) -> String {
         format!("increment to {} of {:?}", sent.to, self.edges.get(sent.edges))
     }

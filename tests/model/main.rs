@@ -1,4 +1,4 @@
-//! The move protocol, explored: every order of events within stated bounds, not a sample of them.
+//! Exhaustive exploration of the move protocol: every order of events within stated bounds.
 //!
 //! A world holds one document, its records in a log, and two or three workers that were assigned the partition one after the
 //! other; all of them go on, the earlier ones as zombies. [stateright](https://docs.rs/stateright) walks through every
@@ -9,12 +9,12 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `main.rs` | what is explored, and which weakening each exploration must find |
-//! | `world.rs` | the transition system: what can happen next, and what must hold then |
+//! | `main.rs` | the explorations, and the weakening that each must find |
+//! | `world.rs` | the transition system: possible events and invariants |
 //! | `worker.rs` | ledger and mover, one call at a time, each step computed once |
 //! | `store.rs` | Elasticsearch's version rules for one document |
-//! | `collector.rs` | increments on their way, and the counts that they are merged into |
-//! | `record.rs` | scripts of records, and what they make of a document one by one |
+//! | `collector.rs` | increments in flight, and the merged counts |
+//! | `record.rs` | scripts of records, and their effect one by one |
 //!
 //! `GEOFOLD_MODEL=large cargo test --features sabotage --test model` explores more (dev/README.md); docs/reliability.md has the figures reached.
 
@@ -42,14 +42,14 @@ use self::record::Record::{
 use self::record::{Maps, scripts};
 use self::world::{Searches, Setting, Weakening, World};
 
-/// All that a record can be.
+/// All kinds of records.
 const ALL: [Record; 10] =
     [Index(0), Index(1), Index(2), Delete, Patch, Move(0), Move(1), Move(2), Part, Touch];
 
-/// What survives compaction without loss: no patches, no touches.
+/// Kinds that survive compaction without loss: no patches, no touches.
 const WHOLE: [Record; 4] = [Index(0), Index(1), Index(2), Delete];
 
-/// What an exploration came to.
+/// The result of an exploration.
 #[derive(Debug, Default)]
 struct Explored {
     scripts: usize,
@@ -58,11 +58,11 @@ struct Explored {
     depth: usize,
     workers: usize,
     time: Duration,
-    /// The first counterexample: its length, and the way there.
+    /// The first counterexample: its length and its steps.
     broken: Option<(usize, String)>,
 }
 
-/// Explores worlds side by side, until one is broken or all are done.
+/// Explores worlds in parallel, until one is broken or all are done.
 fn explore(settings: &[Setting]) -> Explored {
     let began = Instant::now();
     let sum = Mutex::new(Explored::default());
@@ -108,7 +108,7 @@ fn explore_one(setting: &Setting, sum: &Mutex<Explored>) {
     }
 }
 
-/// Explores all of it, prints what it came to, and fails with the counterexample if there is one.
+/// Explores all worlds, prints the result, and fails with a counterexample if there is one.
 fn holds(what: &str, settings: &[Setting]) {
     let Explored { scripts, states, transitions, depth, workers, time, broken } = explore(settings);
     println!(
@@ -127,7 +127,7 @@ fn worlds(length: usize, alphabet: &[Record], setting: &Setting) -> Vec<Setting>
     scripts.map(|script| Setting { script, ..setting.clone() }).collect()
 }
 
-/// One world for each script and each set of its records that compaction may take: never the last.
+/// One world for each script and each set of its records that may be compacted: never the last.
 fn compacted(length: usize, alphabet: &[Record], setting: &Setting) -> Vec<Setting> {
     let worlds = worlds(length, alphabet, setting).into_iter();
     worlds
@@ -142,7 +142,7 @@ fn refused(length: usize, alphabet: &[Record], setting: &Setting) -> Vec<Setting
     worlds
 }
 
-/// Whether to explore what takes longer than a check of every change may.
+/// Whether to explore what takes too long for the gate.
 fn is_large() -> bool {
     match std::env::var("GEOFOLD_MODEL").as_deref() {
         Ok("large") => true,
@@ -151,7 +151,7 @@ fn is_large() -> bool {
     }
 }
 
-/// All of these kinds of records, or, where it may not take long, the first `few`.
+/// All of these kinds of records, or in the gate the first `few`.
 fn kinds(all: &[Record], few: usize) -> &[Record] {
     if is_large() { all } else { &all[..few] }
 }
@@ -250,7 +250,7 @@ fn searches_never_miss_a_document_that_moves() {
 }
 
 #[test]
-fn old_copies_go_at_once() {
+fn old_copies_are_swept_at_once() {
     let setting = Setting { searches: Searches::NotServed, ..Setting::default() };
     holds("3 records, 2 workers, searches not served", &worlds(3, &ALL, &setting));
     let few = [Index(0), Index(1)];
@@ -271,7 +271,7 @@ fn three_workers() {
 }
 
 #[test]
-fn compaction_takes_records_while_a_zombie_acts_on_them() {
+fn compaction_removes_records_while_a_zombie_acts_on_them() {
     holds("3 records, 2 workers, compacted", &compacted(3, &WHOLE, &Setting::default()));
     if is_large() {
         let few = [Index(0), Index(1)];
@@ -295,7 +295,7 @@ fn elasticsearch_refuses_documents() {
 }
 
 #[test]
-fn patches_of_what_is_not_there_create_documents_or_are_dropped() {
+fn patches_of_missing_documents_create_or_are_dropped() {
     let kinds = kinds(&[Index(0), Delete, Patch, Move(1), Move(0), Touch], 4);
     for on_missing in [OnMissing::Create, OnMissing::Drop] {
         let setting = Setting { on_missing, ..Setting::default() };
@@ -304,7 +304,7 @@ fn patches_of_what_is_not_there_create_documents_or_are_dropped() {
     }
 }
 
-/// Whatever the source says, and each time something else: the document in one place, in another, or that it is gone.
+/// Whatever the source says, and something else each time: one place, another, or gone.
 #[test]
 fn documents_are_fetched_from_a_source_that_changes() {
     let few = [Index(0), Refeed, Patch, Delete];
@@ -333,14 +333,14 @@ fn documents_are_fetched_from_a_source_that_changes() {
 }
 
 #[test]
-fn what_is_missing_is_fetched() {
+fn missing_documents_are_fetched() {
     let kinds = kinds(&[Index(0), Delete, Patch, Move(1), Touch, Refeed], 4);
     let setting = Setting { on_missing: OnMissing::Refeed, ..Setting::default() };
     let what = format!("3 records of {} kinds, 2 workers, on_missing Refeed", kinds.len());
     holds(&what, &worlds(3, kinds, &setting));
 }
 
-/// Harmless, as the protocol says: the cache within an assignment is there in all worlds; these two are not.
+/// Harmless, as the protocol says: all worlds have the cache within an assignment, but not these two.
 #[test]
 fn lost_clears_and_calls_resent_at_every_step_are_harmless() {
     let setting = Setting { weakening: Weakening::ClearsAreLost, ..Setting::default() };
@@ -385,7 +385,7 @@ fn three_workers_count() {
     );
 }
 
-/// With so short histories that entries wait for commits: they do not wait for ever, and what they wait for is counted.
+/// With histories so short that entries wait for commits: they do not wait forever, and are counted.
 #[test]
 fn a_full_history_waits_for_a_commit() {
     let few = [Index(0), Tagged(0), Tag, Delete];
@@ -406,15 +406,15 @@ fn geoshards_are_counted_while_two_maps_are_live() {
     }
 }
 
-/// Whole documents only: what a zombie makes of a refused one and a patch is a known limit (docs/tally.md).
+/// Whole documents only: a zombie's result for a refused document and a patch is a known limit (docs/tally.md).
 #[test]
-fn what_is_refused_is_counted_as_its_placement_says() {
+fn refused_documents_are_counted_as_their_placement_says() {
     let few = [Index(0), Tagged(0), Bad(0)];
     holds("tally: 3 records of 3 kinds, 2 workers, refused", &refused(3, &few, &counting()));
 }
 
 #[test]
-fn what_is_missing_is_counted_if_it_is_created() {
+fn created_missing_documents_are_counted() {
     let kinds = kinds(&[Index(0), Delete, Tag, Move(1), Move(0)], 4);
     for on_missing in [OnMissing::Create, OnMissing::Drop] {
         let setting = Setting { on_missing, ..counting() };
@@ -423,7 +423,7 @@ fn what_is_missing_is_counted_if_it_is_created() {
     }
 }
 
-/// Here another rule makes up for what is taken away; `weakened.rs` takes away both.
+/// Here another rule compensates for the removed one; `weakened.rs` removes both.
 #[test]
 fn in_place_over_its_own_record_is_counted() {
     let weakening = Weakening::Code(Sabotage::InPlaceOverItsOwnRecord);
@@ -467,7 +467,7 @@ fn tombstones_are_forgotten_while_the_owner_is_behind() {
     holds(&what, &worlds(length, &[Index(0), Delete], &three));
 }
 
-/// A zombie does not know, for as long as it takes: it is its claim that it loses.
+/// A zombie may be unaware for any length of time: its claim expires.
 #[test]
 fn tombstones_are_forgotten_two_deadlines_after_they_were_made() {
     let timed = Setting { timed: true, ..Setting::default() };
@@ -486,13 +486,13 @@ fn tombstones_are_forgotten_two_deadlines_after_they_were_made() {
     }
 }
 
-/// Where it takes few states, counts are also looked at with old copies that stay for searches.
+/// With few states, counts are also explored with old copies that stay for searches.
 fn counting() -> Setting {
     Setting { tally: true, searches: Searches::NotServed, ..Setting::default() }
 }
 
 #[test]
-fn what_is_fetched_is_counted() {
+fn fetched_documents_are_counted() {
     let few = [Index(0), Tagged(0), Tag, Refeed];
     holds("tally: refeed: 2 records of 4 kinds, 2 workers", &worlds(2, &few, &counting()));
 }

@@ -1,4 +1,4 @@
-//! The records of a script, and what applying them one by one makes of the document.
+//! The records of a script, and their effect on the document one by one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,21 +21,21 @@ pub const SHARDS: [&str; 3] = ["a", "b", "c"];
 /// A document that contains this is refused by every geoshard.
 pub const UNACCEPTABLE: &str = "unacceptable";
 
-/// What a tagged document says.
+/// The tag's value.
 const TAG: &str = "t";
 
-/// One record of the document. A place is an index into [`SHARDS`]: the geoshard to which the old map gives it.
+/// One record of the document. A place is an index into [`SHARDS`]: its geoshard under the old map.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Record {
-    /// The document, whole.
+    /// The whole document.
     Index(usize),
-    /// The document, whole, with a tag; the others have none.
+    /// The whole document with a tag; the others have none.
     Tagged(usize),
-    /// The document, whole, and such that Elasticsearch refuses it.
+    /// The whole document, which Elasticsearch refuses.
     Bad(usize),
-    /// A patch that moves the document, and makes it such that Elasticsearch refuses it.
+    /// A patch that moves the document and makes Elasticsearch refuse it.
     Spoil(usize),
-    /// The document is gone.
+    /// The document is deleted.
     Delete,
     /// A patch that does not mention the location.
     Patch,
@@ -45,11 +45,11 @@ pub enum Record {
     Tag,
     /// A patch that moves the document.
     Move(usize),
-    /// A patch of part of the location: only the merged document tells where that is.
+    /// A patch of part of the location: only the merged document tells the place.
     Part,
     /// Place again under the current map.
     Touch,
-    /// The document is what the source of truth says: any of [`answers`].
+    /// The document becomes the source's: any of [`answers`].
     Refeed,
 }
 
@@ -148,13 +148,13 @@ pub fn scripts(length: usize, alphabet: &[Record], maps: Maps) -> Vec<Vec<Record
     scripts
 }
 
-/// What the source of truth may say, whenever it is asked: the document in one place, in another, or that it is gone.
+/// The possible answers of the source: one place, another, or gone.
 pub fn answers() -> [Option<Value>; 3] {
     let document = |place: usize| Some(json!({"location": {"lat": 1, "lon": LONGITUDES[place]}, "n": "fed"}));
     [document(0), document(1), None]
 }
 
-/// What the records before `end` may make of the document, whatever the source says each time it is asked.
+/// The possible documents after the records before `end`, for any answers of the source.
 pub fn naive(script: &[Record], end: usize, on_missing: OnMissing) -> Vec<Option<Value>> {
     let mut possible = vec![None];
     for (offset, record) in script[..end].iter().enumerate() {
@@ -218,7 +218,7 @@ pub fn position(offset: usize) -> Position {
     Position::new(Epoch::default(), i64::try_from(offset).unwrap()).unwrap()
 }
 
-/// A position as the model has it: offset + 1, so that 0 is before all.
+/// A position in the model: offset + 1; 0 is before all.
 pub fn version_of(position: Position) -> u8 {
     u8::try_from(position.version()).unwrap()
 }

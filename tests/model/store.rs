@@ -1,6 +1,5 @@
-//! Elasticsearch, as far as one document needs it, small enough to be a part of a state: external versions that are
-//! compared with tombstones too, compare-and-set, realtime reads. Each operation is carried out at once and alone, as
-//! the primary of a shard does it.
+//! Elasticsearch's rules for one document, small enough to be part of a state: external versions compared with
+//! tombstones too, compare-and-set, realtime reads. Each operation is executed atomically, as by a shard's primary.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -19,9 +18,9 @@ use super::record::{UNACCEPTABLE, number_of, shard, version_of};
 /// A copy, a tombstone, or nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Slot {
-    /// 0: there never was a copy, or its tombstone is forgotten.
+    /// 0: never a copy, or a forgotten tombstone.
     pub version: u8,
-    /// 0: no copy. Else the number of its content, and one more.
+    /// 0: no copy. Else its content's number plus one.
     pub content: u8,
 }
 
@@ -33,17 +32,17 @@ impl Slot {
     }
 }
 
-/// All that is stored of the document.
+/// The stored state of the document.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Store {
-    /// 0: none. Else its number, and one more.
+    /// 0: none. Else its number plus one.
     placement: u8,
     /// How often it was written: its `_seq_no`.
     stamp: u8,
     pub copies: [Slot; 3],
 }
 
-/// On which condition a placement may be written.
+/// The condition of a placement write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum If {
     Absent,
@@ -62,7 +61,7 @@ pub enum Op {
         version: u8,
         content: u8,
     },
-    /// A copy as it is, over itself.
+    /// Rewrites a copy unchanged.
     PutAgain {
         shard: u8,
         version: u8,
@@ -72,7 +71,7 @@ pub enum Op {
         shard: u8,
         version: u8,
     },
-    /// The sweep's: if the placement was not written since. `None`, a weakening: whatever it is by now.
+    /// The sweep's: if the placement was not written since. `None`, a weakening: unconditionally.
     Remove {
         unchanged_since: Option<u8>,
     },
@@ -132,7 +131,7 @@ impl<T: std::fmt::Debug + Clone> Numbered<T> {
 }
 
 impl Names {
-    /// What the mover asks for, in short.
+    /// The mover's operation in short form.
     pub fn op(&mut self, op: &BulkOp) -> Op {
         match op {
             BulkOp::Index { index: Index::Placements, guard, source, .. } => {
@@ -231,7 +230,7 @@ fn stamp_of(number: u8) -> SeqNo {
 }
 
 impl Store {
-    /// Carries out one operation. `delete_anything`: the version of a delete is not looked at, a weakening.
+    /// Executes one operation. `delete_anything`, a weakening: ignores a delete's version.
     pub fn carry_out(&mut self, op: Op, names: &Names, delete_anything: bool) -> Reply {
         match op {
             Op::ReadPlacement if self.placement == 0 => Reply::Missing,
@@ -295,7 +294,7 @@ impl Store {
         }
     }
 
-    /// The stamp of a placement that a sweep would take, if nobody were at work: it says deleted, and no copy is left.
+    /// The stamp of a placement that a sweep without concurrent writers would remove: deleted, and without copies.
     pub fn grave(&self, names: &Names) -> Option<u8> {
         let placement = (self.placement != 0).then(|| names.placement(self.placement))?;
         let is_empty = self.copies.iter().all(|copy| copy.content == 0);
@@ -319,13 +318,13 @@ impl Store {
         forgot
     }
 
-    /// What the copies contribute to the counts.
+    /// The copies' contribution to the counts.
     pub fn recount(&self, rules: &FacetRules, names: &Names) -> Vec<Facets> {
         let copies = self.copies.iter().enumerate().filter(|(_, slot)| slot.content != 0);
         copies.map(|(n, slot)| rules.facets(names.content(slot.content), &shard(n))).collect()
     }
 
-    /// As the invariants look at it.
+    /// The view for the invariants.
     pub fn view(&self, names: &Names) -> View {
         let placement = (self.placement != 0).then(|| names.placement(self.placement).clone());
         let copies = self.copies.iter().enumerate().filter(|(_, slot)| slot.content != 0);

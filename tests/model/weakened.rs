@@ -1,5 +1,5 @@
-//! Every rule of the protocol taken away, one at a time: the model finds the history that breaks. A weakening of the code
-//! is one of `src/base/sabotage.rs`; one of what is around the code is part of the world.
+//! Every rule of the protocol removed, one at a time: the model finds a history that breaks. Weakenings of the code are
+//! in `src/base/sabotage.rs`; those of its environment are part of the world.
 
 use geofold::base::sabotage::Sabotage;
 use geofold::core::mover::OnMissing;
@@ -9,7 +9,7 @@ use super::record::Record::{self, Bad, Delete, Heal, Index, Move, Patch, Refeed,
 use super::world::{Searches, Setting, Weakening};
 use super::{ALL, Explored, WHOLE, compacted, explore, refused, worlds};
 
-/// Whether the model finds a counterexample, and how that ends.
+/// Whether the model finds a counterexample, and how it ends.
 fn is_found(what: &'static str, settings: &[Setting], ends: &str) -> bool {
     let Explored { scripts, states, time, broken, .. } = explore(settings);
     let seconds = time.as_secs_f64();
@@ -27,7 +27,7 @@ fn all_are_found(weakened: Vec<(&'static str, Vec<Setting>)>) {
     all_break("", weakened);
 }
 
-/// Fails unless the model finds for each a counterexample that breaks this.
+/// Fails unless the model finds a counterexample for each that breaks this invariant.
 fn all_break(invariant: &str, weakened: Vec<(&'static str, Vec<Setting>)>) {
     let not_found = weakened.into_iter().filter(|(what, settings)| !is_found(what, settings, invariant));
     let not_found: Vec<&str> = not_found.map(|(what, _)| what).collect();
@@ -39,7 +39,7 @@ fn around(weakening: Weakening) -> Setting {
 }
 
 #[test]
-fn every_rule_around_the_code_is_needed() {
+fn every_rule_of_the_environment_is_needed() {
     let kept = Setting { workers: 3, ..around(Weakening::CacheIsKept) };
     let one_map = Setting { maps: Maps::Apart, ..around(Weakening::OneMapIsKnown) };
     all_are_found(vec![
@@ -98,7 +98,7 @@ fn every_rule_of_the_sweep_is_needed() {
 
 /// Documents that move, and are never deleted.
 #[test]
-fn every_rule_of_what_searches_find_is_needed() {
+fn every_rule_of_search_visibility_is_needed() {
     let few = [Index(0), Index(1), Patch];
     let looking = |weakening| Setting { searches: Searches::Looking, ..around(weakening) };
     all_break(
@@ -109,7 +109,7 @@ fn every_rule_of_what_searches_find_is_needed() {
                 worlds(2, &few, &looking(Weakening::Code(Sabotage::DeleteBeforeSeen))),
             ),
             (
-                "whoever resumes a move deletes the old copy at once",
+                "an owner that resumes a move deletes the old copy at once",
                 worlds(
                     2,
                     &[Index(0), Index(1), Move(1)],
@@ -123,7 +123,7 @@ fn every_rule_of_what_searches_find_is_needed() {
     all_break("INV-5", vec![("committing above what is to be swept", worlds(2, &few, &committing))]);
 }
 
-/// Three more are not here: what is left of the rules makes up for them in every history of these bounds. Two are found by
+/// Three more are not here: the other rules compensate for them in every history within these bounds. Two are found by
 /// the table in `src/core/mover/tests/counterexamples.rs` (`OldRecordsDecide`, `IgnoreNewerLeftover`), and so is
 /// `InPlaceOverItsOwnRecord`, which broke until a refused document was no longer recorded as deleted.
 #[test]
@@ -182,8 +182,8 @@ fn every_rule_of_the_code_is_needed() {
     ]);
 }
 
-/// The documents stay where they are, so that nothing but the counts can be wrong. `RefusedInPlaceIsNotRecorded` is not here: since
-/// what is refused changes no facets, the rules of in place make up for it within these bounds.
+/// The documents stay in place, so that only the counts can be wrong. `RefusedInPlaceIsNotRecorded` is not here: since
+/// a refusal changes no facets, the in-place rules compensate for it within these bounds.
 #[test]
 fn every_rule_of_the_tally_is_needed() {
     let stays = [Index(0), Tagged(0), Delete, Patch, Tag];
@@ -213,7 +213,7 @@ fn every_rule_of_the_tally_is_needed() {
             ("only whole increments recognised", tally(WholeIncrementsAreRecognised, 3, &stays)),
             ("external version instead of compare-and-set", code(ExternalVersion, 3, &tags)),
             ("the cache kept across assignments", worlds(3, &tags, &kept)),
-            // A known limit: who reads on past a record that compaction took says that it is counted.
+            // A known limit: an owner that reads past a compacted record reports it as counted.
             ("records compacted away before they are counted", compacted(3, &tags, &counting)),
         ],
     );

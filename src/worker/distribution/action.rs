@@ -1,4 +1,4 @@
-//! What a run does: a refresh, a POST, a record. Each tries once; when to try again is the distributor's business.
+//! The kinds of runs: a refresh, a POST, a record. Each is one attempt; the distributor decides on retries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +19,12 @@ use crate::io::elastic::CallError;
 use crate::io::kafka::resilient_producer::{Message, ResilientProducer};
 use crate::worker::visibility::Visibility;
 
-/// Why a run did not succeed.
+/// Why a run failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// What was wrong.
+    /// The cause.
     pub reason: String,
-    /// It would not succeed another time either.
+    /// Retrying is useless.
     pub for_good: bool,
 }
 
@@ -34,9 +34,9 @@ impl Failure {
     }
 }
 
-/// One kind of run.
+/// A kind of run.
 pub trait Action: Send + Sync {
-    /// Runs once, and does not wait for longer than `timeout`.
+    /// One attempt, within `timeout`.
     fn run<'a>(
         &'a self,
         shard: &'a ShardId,
@@ -45,7 +45,7 @@ pub trait Action: Send + Sync {
     ) -> BoxFuture<'a, Result<(), Failure>>;
 }
 
-/// What a webhook and a record tell: JSON.
+/// The JSON body of a webhook or record.
 #[derive(Debug, Serialize)]
 pub(super) struct Notice<'a> {
     job: &'a str,
@@ -65,7 +65,7 @@ struct PartitionNotice {
 }
 
 impl<'a> Notice<'a> {
-    /// Of what a run is for.
+    /// For one run.
     pub(super) fn new(job: &'a str, shard: &'a ShardId, topic: &'a str, group: &Group) -> Self {
         let partition = |(&partition, span): (&i32, &Span)| PartitionNotice {
             partition,
@@ -80,12 +80,12 @@ impl<'a> Notice<'a> {
     }
 
     pub(super) fn to_json(&self) -> Bytes {
-        // Numbers and texts: it cannot fail.
+        // Serializing numbers and texts cannot fail.
         serde_json::to_vec(self).unwrap_or_default().into()
     }
 }
 
-/// Makes what was written to a geoshard visible to searches: with all others that wait for that.
+/// Makes writes to a geoshard visible to searches, sharing the refresh with all other waiters.
 pub struct Refresh(pub Arc<Visibility>);
 
 impl Action for Refresh {
@@ -97,7 +97,7 @@ impl Action for Refresh {
     ) -> BoxFuture<'a, Result<(), Failure>> {
         async move {
             match tokio::time::timeout(timeout, self.0.refreshed(shard)).await {
-                // A geoshard of an earlier map: there is nothing that anybody could search.
+                // A geoshard of an earlier map: there is nothing to search.
                 Ok(Ok(()) | Err(CallError::Status { status: 404, .. })) => Ok(()),
                 Err(_) => Err(Failure::passing(format!("no answer within {timeout:?}"))),
                 Ok(Err(error)) => Err(Failure::passing(format!(
@@ -109,7 +109,7 @@ impl Action for Refresh {
     }
 }
 
-/// POSTs the notice. Any status of 200 to 299 is success; the body is not read.
+/// POSTs the notice. Any 2xx status is success; the body is not read.
 pub struct Webhook {
     http: reqwest::Client,
     url: Url,
@@ -117,8 +117,8 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// To this address, with these headers, where `authorities` (PEM) are trusted besides the public ones. Redirections are
-    /// not followed: they would take the headers elsewhere.
+    /// POSTs to this URL with these headers; trusts `authorities` (PEM) besides the public ones. Does not follow
+    /// redirects, which would take the headers elsewhere.
     ///
     /// # Errors
     /// If the HTTP client cannot be set up, or `authorities` hold no certificate.
@@ -130,11 +130,10 @@ impl Webhook {
         Ok(Self { http: http.build()?, url, headers })
     }
 
-    /// Asks the endpoint what it takes (OPTIONS, with the headers of a run), which is no notice and changes nothing. Gives the
-    /// status that it answered.
+    /// Sends OPTIONS with the headers of a run, which changes nothing. Returns the status.
     ///
     /// # Errors
-    /// With what stood in the way of an answer, without the address, which may hold a key.
+    /// If no answer came; the text omits the URL, which may contain a key.
     pub async fn probe(&self, timeout: Duration) -> Result<StatusCode, String> {
         let request = self.http.request(Method::OPTIONS, self.url.clone());
         let answer = request.timeout(timeout).headers(self.headers.clone()).send().await;
@@ -157,7 +156,7 @@ impl Action for Webhook {
                 .headers(self.headers.clone())
                 .header(CONTENT_TYPE, "application/json")
                 .body(notice.clone());
-            // Without the address, which may hold a key.
+            // Without the URL, which may contain a key.
             let answer =
                 request.send().await.map_err(|error| Failure::passing(with_causes(&error.without_url())))?;
             judge(answer.status())
@@ -170,7 +169,7 @@ fn judge(status: StatusCode) -> Result<(), Failure> {
     if status.is_success() {
         return Ok(());
     }
-    // While a service is deployed, what stands before it answers 404.
+    // During a deployment, a proxy may answer 404.
     let passes = !status.is_client_error()
         || matches!(
             status,
@@ -186,7 +185,7 @@ pub struct Topic {
 }
 
 impl Topic {
-    /// To `topic`, through a producer with these settings.
+    /// Produces to `topic` with these settings.
     ///
     /// # Errors
     /// If librdkafka refuses the settings.
@@ -225,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_for_good_unless_it_says_later() {
+    fn client_errors_are_permanent_unless_they_ask_to_retry() {
         for (status, verdict) in [
             (200, None),
             (204, None),

@@ -1,4 +1,4 @@
-//! The loop of a distributor: asks for marks, starts what is due, tells who waits, tries again.
+//! The loop of a distributor: reads marks, starts due runs, notifies waiters, retries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,25 +20,25 @@ use crate::base::retry::Delays;
 use crate::support::telemetry::metrics::level;
 use crate::worker::dead_letter::{Letter, Origin};
 
-/// Keys whose counters are asked for at once.
+/// Keys whose counters are read at once.
 const MARKS_AT_ONCE: usize = 64;
 
-/// How long a run of another worker is waited for before looking again.
+/// Interval between checks of another worker's run.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// How often what is owed is counted for the gauge, at least.
+/// Maximum interval between updates of the gauge.
 const GAUGE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Marks that were asked for.
+/// Marks being read.
 type Marking = Fuse<BoxFuture<'static, Vec<(Key, Option<Mark>)>>>;
 
-/// What is under way of a key: its pauses so far. It ends when the key is free again.
+/// Keys in progress with their backoff. Resolves when the key is free again.
 type Running = FuturesUnordered<BoxFuture<'static, (Key, Option<Delays>)>>;
 
-/// Keys that failed, with their pauses.
+/// Failed keys with their backoff.
 type Failing = std::collections::HashMap<Key, Delays, ahash::RandomState>;
 
-/// What a run of a key was for, besides what the scheduler keeps.
+/// The subject of a key's run, besides the scheduler's state.
 struct Work {
     notice: Bytes,
     since: Instant,
@@ -46,7 +46,7 @@ struct Work {
 }
 
 impl Distributor {
-    /// Works until told to stop. What is owed then is not lost where it has a gate: the next owner owes it again.
+    /// Runs until stopped. Gated distributions still owed are not lost: the next owner owes them again.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut marking: Marking = Fuse::terminated();
         let mut running = Running::new();
@@ -93,7 +93,7 @@ impl Distributor {
         keys.into_iter().zip(marks).collect()
     }
 
-    /// A key that is due: runs, or finds that somebody else did. Gives its pauses if it has to be tried again.
+    /// Handles a due key: runs, or finds that another worker did. Returns its backoff if it must be retried.
     async fn attend(self: Arc<Self>, key: Key, delays: Option<Delays>) -> (Key, Option<Delays>) {
         let Some(job) = self.jobs.get(key.job) else { return (key, None) };
         let name = self.store_key(&key);
@@ -139,7 +139,7 @@ impl Distributor {
         }
     }
 
-    /// Takes all that is owed by now: the run begins after it.
+    /// Takes everything owed by now: the run begins after it.
     fn begin_run(&self, key: &Key, job: &Job) -> Option<Work> {
         let mut state = self.state();
         let group = state.scheduler.begin_run(key)?;
@@ -181,7 +181,7 @@ impl Distributor {
         None
     }
 
-    /// What was settled by a run, whoever's it was.
+    /// Reports what a run of any worker settled.
     fn tell(&self, key: &Key, job: &Job, settled: &Settled) {
         if let Some(since) = settled.since {
             job.metrics.seconds.observe(self.around.clock.now().since(since).as_secs_f64());
@@ -193,7 +193,7 @@ impl Distributor {
         let state = self.state();
         for (waiter, ticket) in &settled.waiters {
             if let Some(partition) = state.waiters.get(waiter) {
-                // A partition that is gone meanwhile does not wait any more.
+                // The partition may be gone.
                 let _ = partition.send(Released { key: key.clone(), ticket: *ticket });
             }
         }
@@ -213,7 +213,7 @@ impl Distributor {
 }
 
 fn origin(topic: &Arc<str>, group: &Group) -> Origin {
-    // Several partitions: the value names them all.
+    // With several partitions, the value lists them all.
     let first = group.spans.iter().next();
     let offsets = first.and_then(|(_, span)| span.offsets);
     Origin {

@@ -1,5 +1,5 @@
-//! Where the records of last runs live (`run_after.rs` has the rule): in this process, or in a memcached that all workers
-//! share. An optimisation, and nothing else: whatever cannot be answered, in time, is answered with "run".
+//! The store of last runs (rule: `run_after.rs`): in this process, or in a memcached shared by all workers. Only an
+//! optimisation: without an answer in time the decision is "run".
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,35 +11,35 @@ use super::memcached::{Memcached, MemcachedError};
 use super::run_after::{Mark, Record, Token, new_generation};
 use crate::base::clock::{Clock, Instant};
 
-/// A memcached that failed this often in a row is left alone for a while.
+/// Failures in a row after which memcached is not used for a while.
 const FAILURES: u32 = 3;
 
-/// For how long.
+/// The length of that pause.
 const REST: Duration = Duration::from_secs(5);
 
-/// What has to be decided when a run is due.
+/// The decision about a due run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// A run that started after all of it has succeeded, or what is left is not due yet.
+    /// A run that started after all of it has succeeded, or the rest is not due yet.
     NothingDue,
-    /// Somebody started a run after the oldest of it, of which it is not known yet how it ends.
+    /// A run started after the oldest of it and has not finished yet.
     UnderWay,
     /// Run.
     Run,
 }
 
-/// A record that is there for whoever asks, and what it said.
+/// A shared record and the decision made from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begun {
-    /// What was decided.
+    /// The decision.
     pub decision: Decision,
-    /// As it was read; `None` if nothing is known.
+    /// The record read; `None` if unknown.
     pub record: Option<Record>,
-    /// The token of a run that begins now; `None`: nobody will hear of it.
+    /// The token of a run that begins now; `None`: its success cannot be shared.
     pub token: Option<Token>,
 }
 
-/// See the top of this file.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct LastRuns {
     store: Store,
@@ -52,17 +52,17 @@ enum Store {
 }
 
 impl LastRuns {
-    /// In this process. One record for each key that is asked for: a job of a geoshard.
+    /// In this process. One record per key, i.e. per job and geoshard.
     pub fn in_memory() -> Self {
         Self { store: Store::Memory(Mutex::default()) }
     }
 
-    /// In a memcached; `failures` counts what it did not answer.
+    /// In a memcached; `failures` counts unanswered calls.
     pub fn in_memcached(memcached: Memcached, clock: Arc<dyn Clock>, failures: IntCounter) -> Self {
         Self { store: Store::Memcached { memcached, breaker: Mutex::default(), clock, failures } }
     }
 
-    /// The counters now, for updates that are completed by now. `None`: not known.
+    /// The current counters, for updates completed by now. `None`: unknown.
     pub async fn marks(&self, keys: &[String]) -> Vec<Option<Mark>> {
         let records = match &self.store {
             Store::Memory(records) => {
@@ -76,7 +76,7 @@ impl LastRuns {
         records.into_iter().map(|record| record.as_ref().map(Record::mark)).collect()
     }
 
-    /// Decides on a run by the record as it is now, and takes a token if it begins: both in one step.
+    /// Decides on a run by the current record, and takes a token if it begins: atomically.
     pub async fn begin(
         &self,
         key: &str,
@@ -94,18 +94,18 @@ impl LastRuns {
             Some(record)
         };
         if !self.update(key, change).await {
-            // What was read may be true all the same, but who doubts runs.
+            // The value read may be right, but in doubt a run is made.
             return Begun { decision: Decision::Run, record: None, token: None };
         }
         begun
     }
 
-    /// Records that the run of this token has succeeded. Lost if it cannot be: others run once more.
+    /// Records that the run of this token has succeeded. If that fails, other workers run once more.
     pub async fn succeeded(&self, key: &str, token: Token) {
         self.update(key, |found| found.and_then(|record| record.succeed(token))).await;
     }
 
-    /// `false` if it may not have been carried out.
+    /// `false` if it may not have been executed.
     async fn update(
         &self,
         key: &str,
@@ -123,7 +123,7 @@ impl LastRuns {
         }
     }
 
-    /// Asks memcached, unless it has a rest; `None` if that gave nothing.
+    /// Calls memcached unless it is paused; `None` without an answer.
     async fn ask<T>(&self, call: impl Future<Output = Result<T, MemcachedError>>) -> Option<T> {
         let Store::Memcached { memcached, breaker, clock, failures } = &self.store else { return None };
         let breaker = || breaker.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,7 +138,7 @@ impl LastRuns {
                 }
                 Some(answer)
             }
-            // It is there, and busy.
+            // It is reachable, and busy.
             Err(MemcachedError::Contended) => None,
             Err(error) => {
                 failures.inc();
@@ -155,7 +155,7 @@ impl LastRuns {
     }
 }
 
-/// After some failures in a row, one in a while may try; the others do not wait for what does not come.
+/// After several failures in a row, one call at a time tries again; the others do not wait.
 #[derive(Debug, Default)]
 struct Breaker {
     failures: u32,
@@ -169,20 +169,20 @@ impl Breaker {
         }
         let may = self.not_before.is_none_or(|not_before| now >= not_before);
         if may {
-            // One asks, and the others wait for how that ends.
+            // One tries; the others wait for its outcome.
             self.not_before = Some(now + REST);
         }
         may
     }
 
-    /// Whether it had been given up.
+    /// Whether it had been paused.
     fn answered(&mut self) -> bool {
         let was_given_up = self.failures >= FAILURES;
         *self = Self::default();
         was_given_up
     }
 
-    /// Whether it is given up just now.
+    /// Whether this failure pauses it.
     fn failed(&mut self, now: Instant) -> bool {
         self.failures = self.failures.saturating_add(1);
         self.not_before = Some(now + REST);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_answer_is_asked_by_one_in_a_while() {
+    fn unavailable_memcached_is_tried_by_one_call_at_a_time() {
         let mut breaker = Breaker::default();
         for n in 1..=FAILURES {
             assert!(breaker.may_ask(at(10)));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_run_is_heard_of_by_those_who_were_there_before_it() {
+    async fn run_is_seen_by_updates_marked_before_it() {
         let runs = LastRuns::in_memory();
         let key = ["k".to_owned()];
         assert_eq!(runs.marks(&key).await, [None], "nobody has run");
@@ -236,8 +236,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_memcached_everything_runs_and_nobody_waits_for_long() {
-        // A port that was free a moment ago.
+    async fn without_memcached_everything_runs_without_long_waits() {
+        // A port that was free just before.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let memcached = Memcached::new(&format!("127.0.0.1:{port}"), Duration::from_millis(50));
         let failures = IntCounter::new("failures", "of a test").unwrap();
@@ -247,6 +247,6 @@ mod tests {
             let begun = runs.begin("k", |_| Decision::Run).await;
             assert_eq!(begun, Begun { decision: Decision::Run, record: None, token: None });
         }
-        assert_eq!(failures.get(), u64::from(FAILURES), "and then it is left alone");
+        assert_eq!(failures.get(), u64::from(FAILURES), "and then it is paused");
     }
 }

@@ -1,10 +1,10 @@
-//! As much of memcached as a record needs: `gets`, `cas` and `add` of the text protocol, over TCP.
+//! A minimal memcached client: `gets`, `cas` and `add` of the text protocol, over TCP.
 //!
-//! A client of its own, since two rules have to hold that the crates there are (async-memcached 0.9: one connection, no
-//! timeouts, no reconnecting) leave to their callers: nothing waits without a bound, and a `cas` goes over the very
-//! connection that its `gets` came from. The numbers by which memcached tells states apart begin anew when it is started
-//! again; a connection does not outlive that, so a number never meets another process's. (A proxy that hides a restart
-//! would break this; there must be none.) A connection on which anything went wrong, or was not waited for, is dropped.
+//! Written here for two rules that existing crates leave to their callers (async-memcached 0.9: one connection, no
+//! timeouts, no reconnecting): nothing waits without a limit, and a `cas` uses the connection of its `gets`.
+//! memcached's cas numbers start over when it restarts; a connection does not survive that, so a number never meets
+//! another process's. (A proxy that hides a restart would break this; there must be none.) A connection with an error,
+//! or with an answer that was not awaited, is dropped.
 
 use std::fmt;
 use std::io;
@@ -18,28 +18,28 @@ use tokio::time::timeout;
 
 use super::run_after::Record;
 
-/// memcached's bound for a key.
+/// memcached's limit on a key.
 pub const MAX_KEY_BYTES: usize = 250;
 
-/// A line of an answer; the longest that is expected names a key and three numbers.
+/// Maximum line of an answer; the longest expected one has a key and three numbers.
 const MAX_LINE_BYTES: u64 = 512;
 
-/// A value that is longer is nothing that geofold wrote.
+/// geofold writes no longer values.
 const MAX_VALUE_BYTES: usize = 128;
 
-/// Connections that are kept for the next request.
+/// Idle connections kept.
 const MAX_IDLE: usize = 4;
 
-/// How often a write is tried when others were faster.
+/// Attempts of a write that others overtake.
 const ATTEMPTS: usize = 8;
 
-/// Keys in one `gets`; memcached has no bound, but its answer is waited for as a whole.
+/// Keys per `gets`; memcached has no limit, but the whole answer is awaited.
 const KEYS_AT_ONCE: usize = 64;
 
-/// For how long memcached keeps a record that nobody writes. It may forget it at any time.
+/// Expiry of a record without writes. memcached may evict it at any time.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 
-/// Why memcached could not be asked. It is never needed: whoever asked goes on without.
+/// Why memcached gave no answer. Callers go on without it.
 #[derive(Debug, Error)]
 pub enum MemcachedError {
     /// No connection, or a broken one.
@@ -48,11 +48,11 @@ pub enum MemcachedError {
     /// No answer in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    /// Not what the protocol says; its begin.
-    #[error("an answer that does not fit: {0:?}")]
+    /// Not conforming to the protocol; holds its beginning.
+    #[error("unexpected answer: {0:?}")]
     Unexpected(String),
-    /// Others were faster, again and again.
-    #[error("others wrote the record {ATTEMPTS} times meanwhile")]
+    /// Other writers were always faster.
+    #[error("other workers overtook the write {ATTEMPTS} times")]
     Contended,
 }
 
@@ -70,12 +70,12 @@ impl fmt::Debug for Memcached {
 }
 
 impl Memcached {
-    /// At `host:port`. `timeout` is for everything that one call does, dialling included. Nothing is dialled yet.
+    /// At `host:port`. `timeout` covers one whole call, dialling included. Connects on first use.
     pub fn new(address: &str, timeout: Duration) -> Self {
         Self { address: address.to_owned(), timeout, idle: Mutex::default() }
     }
 
-    /// Reads the records of some keys, in their order; `None` for one that is not there or cannot be read.
+    /// Reads the records of some keys, in order; `None` for a missing or unreadable one.
     ///
     /// # Errors
     /// See [`MemcachedError`].
@@ -94,11 +94,11 @@ impl Memcached {
         Ok(records)
     }
 
-    /// Reads a record and writes what `change` makes of it, again and again while others are faster. `change` gives
-    /// `None` to leave it as it is.
+    /// Reads a record and writes the result of `change`, retrying while others are faster. `change` returns `None` to
+    /// leave it unchanged.
     ///
     /// # Errors
-    /// See [`MemcachedError`]. It may have been written all the same.
+    /// See [`MemcachedError`]. The write may have been executed all the same.
     pub async fn update(
         &self,
         key: &str,
@@ -141,7 +141,7 @@ impl Memcached {
         Ok(Connection { stream: BufReader::new(stream) })
     }
 
-    /// Only a connection whose last answer was read to its end comes back.
+    /// Only a connection whose last answer was read completely is kept.
     fn keep(&self, connection: Connection) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < MAX_IDLE {
@@ -155,14 +155,14 @@ struct Connection {
 }
 
 impl Connection {
-    /// Whether nothing has come that nobody asked for: an end, above all.
+    /// Whether nothing unrequested has arrived, above all an end of stream.
     fn is_quiet(&self) -> bool {
         let nothing_read = self.stream.buffer().is_empty();
         let read = self.stream.get_ref().try_read(&mut [0; 1]);
         nothing_read && read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// What is there of some keys: each with the number of its state, and the record if it is one.
+    /// Reads some keys: the cas number of each, and the record if there is one.
     async fn gets(&mut self, keys: &[String]) -> Result<Vec<Option<(u64, Option<Record>)>>, MemcachedError> {
         self.send(format!("gets {}\r\n", keys.join(" ")).as_bytes()).await?;
         let mut found = vec![None; keys.len()];
@@ -178,14 +178,15 @@ impl Connection {
             let mut value = vec![0; bytes + 2];
             self.stream.read_exact(&mut value).await?;
             let Some(value) = value.strip_suffix(b"\r\n") else { return Err(unexpected(&line)) };
-            // The order is not promised.
+            // memcached does not guarantee the order.
             for (slot, _) in found.iter_mut().zip(keys).filter(|(_, wanted)| *wanted == key) {
                 *slot = Some((cas, Record::parse(value)));
             }
         }
     }
 
-    /// Writes a record if the state is still `over`; if nothing is there, without one. `false`: somebody was faster.
+    /// Writes a record if its cas number is still `over`; without one, if there is none. `false`: another writer was
+    /// faster.
     async fn store(&mut self, key: &str, record: Record, over: Option<u64>) -> Result<bool, MemcachedError> {
         let (value, kept) = (record.to_string(), KEPT.as_secs());
         let request = match over {
@@ -217,7 +218,7 @@ impl Connection {
     }
 }
 
-/// Key, length and number of `VALUE <key> <flags> <bytes> <cas>`.
+/// Key, length and cas number of `VALUE <key> <flags> <bytes> <cas>`.
 fn value_line(line: &str) -> Option<(&str, usize, u64)> {
     let mut words = line.strip_prefix("VALUE ")?.split(' ');
     let (key, _flags) = (words.next()?, words.next()?);
@@ -236,8 +237,8 @@ mod tests {
 
     use super::*;
 
-    /// A server of one connection at a time that gives these answers, one per request (which is a line, or two with a
-    /// value), and then nothing.
+    /// A server of one connection at a time that gives these answers, one per request (one line, or two with a value),
+    /// and then none.
     async fn server(answers: &'static [&'static [u8]]) -> (Memcached, tokio::task::JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let memcached =
@@ -256,7 +257,7 @@ mod tests {
                 stream.write_all(answer).await.unwrap();
                 stream.flush().await.unwrap();
             }
-            // Silent, and open.
+            // Silent, but open.
             while stream.read_line(&mut String::new()).await.unwrap_or(0) > 0 {}
             requests
         });
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_record_is_read_changed_and_written_over_the_state_that_was_read() {
+    async fn record_is_written_over_the_state_that_was_read() {
         let (memcached, serving) = server(&[
             b"VALUE k 0 20 41\r\n00000000000000ff:3:1\r\nEND\r\n",
             b"EXISTS\r\n",
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn several_keys_are_read_at_once_in_any_order_of_the_answer() {
+    async fn several_keys_are_read_at_once_in_any_answer_order() {
         const ANSWER: &[u8] = b"VALUE b 0 20 9\r\n0000000000000002:2:0\r\nVALUE a 0 5 8\r\nstray\r\nEND\r\n";
         let (memcached, _serving) = server(&[ANSWER]).await;
         let keys = ["a", "b", "c"].map(str::to_owned);
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_that_do_not_fit_are_errors_and_never_waited_for_or_held_without_a_bound() {
+    async fn unexpected_answers_are_errors_within_limits() {
         let long: &'static [u8] = &[b'x'; 600];
         for answer in [
             &b"SERVER_ERROR out of memory\r\n"[..],
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_silent_server_costs_the_timeout_and_its_connection() {
+    async fn silent_server_costs_the_timeout_and_its_connection() {
         let (memcached, _serving) = server(&[b"END\r\n"]).await;
         memcached.read(&["k".to_owned()]).await.unwrap();
         assert_eq!(memcached.idle.lock().unwrap().len(), 1);
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_never_first_gives_up() {
+    async fn always_overtaken_write_gives_up() {
         const STATE: &[u8] = b"VALUE k 0 20 41\r\n00000000000000ff:3:1\r\nEND\r\n";
         const FASTER: &[u8] = b"EXISTS\r\n";
         let answers: &'static [&'static [u8]] = Box::leak(Box::new([STATE, FASTER].repeat(ATTEMPTS)));

@@ -1,18 +1,18 @@
-//! Distribution: what must follow every change of a geoshard, without being done for every change. A refresh, so that
-//! searches find what was written; a webhook; a record in a topic. docs/distribution.md is for who uses it.
+//! Distribution: runs that must follow changes of a geoshard, batched over many changes. A refresh, so that
+//! searches find what was written; a webhook; a record in a topic. User guide: docs/distribution.md.
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | `mod.rs` | the jobs, the [`Distributor`] that all partitions of a worker share, a partition's [`Subscription`] |
-//! | `run_after.rs` | whether a run of somebody else makes one's own redundant (pure) |
-//! | `scheduler/` | what is owed, what is due, what a run settles (pure) |
-//! | `driver.rs` | asks, runs, tries again: the only loop |
+//! | `run_after.rs` | whether another worker's run makes one's own redundant (pure) |
+//! | `scheduler/` | which runs are owed or due, and what a run settles (pure) |
+//! | `driver.rs` | decides, runs, retries: the only loop |
 //! | `action.rs` | the kinds of runs |
-//! | `setup.rs` | the distributor that the configuration asks for |
-//! | `last_runs.rs`, `memcached.rs` | where workers tell each other of their runs, and what they do without |
+//! | `setup.rs` | the configured distributor |
+//! | `last_runs.rs`, `memcached.rs` | shared records of runs, and the fallback without them |
 //!
 //! *Invariant:* for every change that was requested there is a run that began after it and succeeded, or the request is
-//! still owed (or was given up, in the dead-letter topic where it had a gate). What is owed of a job with a gate holds its
+//! still owed (or abandoned, in the dead-letter topic if it had a gate). An owed run of a job with a gate holds its
 //! partition's watermark.
 
 pub mod action;
@@ -38,41 +38,41 @@ use crate::base::retry::RetryPolicy;
 use crate::support::telemetry::metrics::DistributionMetrics;
 use crate::worker::dead_letter::DeadLetterSink;
 
-/// A job, as it is configured.
+/// A configured job.
 pub struct Job {
-    /// What it is called: with a geoshard, `NAME:SHARD`, its identity.
+    /// Its name; with a geoshard, `NAME:SHARD`, its identity.
     pub name: Arc<str>,
     /// Whether offsets wait for it.
     pub gate: bool,
-    /// How long the first update waits for others, and so the least time from run to run.
+    /// How long the first update waits for others: the minimum time between runs.
     pub interval: Duration,
-    /// How long one attempt may take.
+    /// Timeout of one attempt.
     pub timeout: Duration,
-    /// A run that has not succeeded this long after its oldest update is given up; `None`: never.
+    /// A run that has not succeeded this long after its oldest update is abandoned; `None`: never.
     pub give_up_after: Option<Duration>,
-    /// What a run does.
+    /// The work of a run.
     pub action: Arc<dyn Action>,
-    /// What its key in the store of last runs begins with. Another job, or the same with another goal, has another one.
+    /// Prefix of its keys in the store of last runs. Differs for another job or another target.
     pub store_key: String,
     /// Counters.
     pub metrics: DistributionMetrics,
 }
 
-/// What a distributor is made of, besides jobs.
+/// Dependencies of a distributor besides jobs.
 pub struct Dependencies {
     /// The topic of document writes.
     pub topic: Arc<str>,
-    /// What workers know of each other's runs.
+    /// Shared records of runs.
     pub last_runs: Arc<LastRuns>,
-    /// Where what is given up goes, if it has a gate. Without, it is tried for as long as it takes.
+    /// Where abandoned gated runs go. Without it they are retried without limit.
     pub dead_letters: Option<Arc<dyn DeadLetterSink>>,
     /// Pauses between attempts.
     pub retry: RetryPolicy,
-    /// Boot time.
+    /// Boot-time clock.
     pub clock: Arc<dyn Clock>,
 }
 
-/// All distributions of a worker. Its lock is taken once per batch and once or twice per run, for a moment.
+/// All distributions of a worker. The lock is held briefly, once per batch and once or twice per run.
 pub struct Distributor {
     jobs: Vec<Job>,
     gated: Vec<usize>,
@@ -89,17 +89,17 @@ struct State {
     next_waiter: Waiter,
 }
 
-/// Distributions of one job and geoshard that a partition waited for are settled.
+/// Distributions that a partition waited for are settled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Released {
-    /// Which.
+    /// Their job and geoshard.
     pub key: Key,
-    /// All that was requested up to this ticket.
+    /// Everything requested up to this ticket.
     pub ticket: u64,
 }
 
 impl Distributor {
-    /// Nothing is owed yet. [`Distributor::run`] has to be spawned.
+    /// Without owed runs. [`Distributor::run`] has to be spawned.
     pub fn new(jobs: Vec<Job>, around: Dependencies) -> Arc<Self> {
         let (gated, not_gated) = (0..jobs.len()).partition(|job| jobs[*job].gate);
         let state = State {
@@ -112,7 +112,7 @@ impl Distributor {
 
     /// For one assignment of a partition.
     pub fn subscribe(self: &Arc<Self>, partition: i32) -> Subscription {
-        // What waits in it is bounded by what the partition holds at its gate.
+        // Bounded by what the partition holds at its gate.
         let (sender, released) = mpsc::unbounded_channel();
         let mut state = self.state();
         let waiter = state.next_waiter;
@@ -122,7 +122,7 @@ impl Distributor {
         Subscription { distributor: self.clone(), partition, waiter, next_ticket: 0, released }
     }
 
-    /// Everything that is owed is due now; returns once nothing is owed any more, or after `limit`.
+    /// Makes everything owed due now; returns once nothing is owed, or after `limit`.
     pub async fn flush(&self, limit: Duration) {
         let nothing_owed = async {
             loop {
@@ -149,7 +149,7 @@ impl Distributor {
     }
 }
 
-/// A partition's way to the distributor, for one assignment.
+/// A partition's access to the distributor, for one assignment.
 pub struct Subscription {
     distributor: Arc<Distributor>,
     partition: i32,
@@ -159,7 +159,7 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// These changes are in the index. Gives the ticket, and what is to be held until it is released, if anything is.
+    /// These changes are indexed. Returns the ticket, and what to hold until it is released, if anything.
     pub fn request(
         &mut self,
         changes: &BTreeMap<ShardId, Change>,
@@ -195,7 +195,7 @@ impl Subscription {
         }
     }
 
-    /// The partition is about to go: what it waits for does not wait for company any more.
+    /// The partition is ending: its distributions are due at once.
     pub fn hurry(&self) {
         self.distributor.state().scheduler.hurry(Some(self.waiter));
         self.distributor.wake.notify_one();

@@ -1,34 +1,34 @@
-//! Whether a run that started after an update is known to have succeeded: the whole rule, as pure functions over one
+//! Whether a run that started after an update is known to have succeeded: pure functions over one
 //! small record that all workers share.
 //!
 //! The record is `generation:counter:succeeded`.
 //! - A run takes the next number of the counter as its [`Token`] **before** it does anything.
 //! - Once it **succeeded**, and not before, it raises `succeeded` to its token.
-//! - Whoever owes a run reads the counter **after** the update was completed: that is its [`Mark`]. It owes nothing any
-//!   more once `succeeded` is **above** the mark, in the same generation.
+//! - A worker that owes a run reads the counter **after** the update was completed: that is its [`Mark`]. The run is settled
+//!   once `succeeded` is **above** the mark, in the same generation.
 //!
-//! Why that is enough: within a generation the counter only rises. A run with a token above the mark had not taken it
-//! when the mark was read, so it began after that, and the update was there before.
+//! Proof: within a generation the counter only rises. A run with a token above the mark had not taken it
+//! when the mark was read, so it began after that, and after the update.
 //!
 //! A generation is a random number, drawn when the record is made. A record that was lost (evicted, wiped, a memcached
-//! that was started again) and made anew begins another generation, in which no earlier mark and no earlier token means
-//! anything. No clock is looked at anywhere. `tests/it/run_after.rs` explores all of it, and every rule taken away.
+//! restart) and made again begins another generation, in which earlier marks and tokens mean nothing.
+//! No clock is involved. `tests/it/run_after.rs` explores it exhaustively, and with each rule removed.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
-/// What all workers share about one job of one geoshard.
+/// The shared state of one job and geoshard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Record {
     /// Drawn when the record was made.
     pub generation: u64,
-    /// How many runs were started.
+    /// Number of runs started.
     pub counter: u64,
     /// The highest token of a run that is known to have succeeded; 0 if none is.
     pub succeeded: u64,
 }
 
-/// The counter as it was once an update was completed.
+/// The counter at the completion of an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mark {
     /// Of the record that was read.
@@ -37,7 +37,7 @@ pub struct Mark {
     pub counter: u64,
 }
 
-/// One run, among all runs of a generation.
+/// Identifies a run within a generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token {
     /// Of the record that it was taken from.
@@ -47,12 +47,12 @@ pub struct Token {
 }
 
 impl Record {
-    /// A record of a generation of its own, in which nothing was started.
+    /// A record of a new generation without runs.
     pub fn new(generation: u64) -> Self {
         Self { generation, counter: 0, succeeded: 0 }
     }
 
-    /// What an update that is completed by now has to remember.
+    /// The mark of an update completed by now.
     pub fn mark(&self) -> Mark {
         Mark { generation: self.generation, counter: self.counter }
     }
@@ -62,28 +62,28 @@ impl Record {
         self.generation == mark.generation && self.succeeded > mark.counter
     }
 
-    /// Whether a run started after the mark, of which nobody knows yet how it ends. It may have died: nobody may wait for
-    /// it without a bound.
+    /// Whether a run started after the mark whose outcome is unknown. Its worker may have died: never wait for it
+    /// without a limit.
     pub fn is_under_way_since(&self, mark: Mark) -> bool {
         self.generation == mark.generation && self.counter > mark.counter && !self.covers(mark)
     }
 
-    /// The record to write before a run begins, and the run's token. `None` at the counter's end, which is to be taken as
-    /// doubt: run, and say nothing.
+    /// The record to write before a run begins, and the run's token. `None` at the counter's end: then run without
+    /// sharing.
     pub fn start(&self) -> Option<(Self, Token)> {
         let counter = self.counter.checked_add(1)?;
         Some((Self { counter, ..*self }, Token { generation: self.generation, number: counter }))
     }
 
-    /// The record to write once the run of `token` has succeeded; `None` if it says so already, or is of another
-    /// generation and must not be touched.
+    /// The record to write once the run of `token` has succeeded; `None` if that is recorded, or the record is of
+    /// another generation and must not be changed.
     pub fn succeed(&self, token: Token) -> Option<Self> {
         // A number above the counter cannot have been taken from this record.
         let is_own = self.generation == token.generation && token.number <= self.counter;
         (is_own && token.number > self.succeeded).then_some(Self { succeeded: token.number, ..*self })
     }
 
-    /// From the text that is stored; `None` for anything that geofold did not write.
+    /// Parses the stored text; `None` for anything that geofold did not write.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let mut parts = text.split(':');
@@ -102,7 +102,7 @@ impl fmt::Display for Record {
 
 /// A generation that no other record has: 64 bits of the system's randomness.
 pub fn new_generation() -> u64 {
-    // The standard library's hasher is keyed from the system's randomness, anew for each thread, and counts on from there.
+    // The standard library keys its hasher from the system's randomness, per thread, and counts on from there.
     RandomState::new().hash_one(std::process::id())
 }
 
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_covers_what_was_marked_before_it_started_and_only_once_it_succeeded() {
+    fn run_covers_earlier_marks_once_it_succeeded() {
         let record = Record::new(7);
         let before = record.mark();
         let (record, token) = record.start().unwrap();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_run_that_ends_late_takes_nothing_back() {
+    fn earlier_run_that_ends_late_takes_nothing_back() {
         let (record, first) = Record::new(7).start().unwrap();
         let (record, second) = record.start().unwrap();
         let record = record.succeed(second).unwrap();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn generations_have_nothing_to_do_with_each_other() {
+    fn generations_are_independent() {
         let (old, token) = Record::new(7).start().unwrap();
         let (new, _) = Record::new(8).start().unwrap();
         assert_eq!(new.succeed(token), None);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_is_read_back_and_nothing_else_is() {
+    fn stored_record_survives_and_anything_else_is_refused() {
         let record = Record { generation: u64::MAX - 1, counter: 12, succeeded: 11 };
         assert_eq!(record.to_string(), "fffffffffffffffe:12:11");
         assert_eq!(Record::parse(record.to_string().as_bytes()), Some(record));

@@ -1,4 +1,4 @@
-//! The distributor that the configuration asks for, and its life in a worker.
+//! The configured distributor and its lifetime in a worker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::worker::distribution::memcached::Memcached;
 use crate::worker::distribution::{Dependencies, Distributor, Job};
 use crate::worker::visibility::Visibility;
 
-/// How long what has no gate may still run when the worker ends.
+/// Grace for ungated runs when the worker ends.
 const LAST_RUNS: Duration = Duration::from_secs(2);
 
 /// `None` if no job is configured.
@@ -81,15 +81,15 @@ fn action(
                 .map_err(|error| WorkerError::Client { client: "producer for distributions", error })?;
             Arc::new(topic)
         }
-        // What is required with the other kinds has been checked.
+        // Required settings of the other kinds have been checked.
         _ => Arc::new(Refresh(visibility.clone())),
     })
 }
 
-/// The webhook of a job, to this address. Reads the file of its authorities.
+/// The webhook of a job with this URL. Reads its file of certificate authorities.
 ///
 /// # Errors
-/// If that file cannot be used, or the HTTP client not be set up.
+/// If that file is unusable, or the HTTP client cannot be set up.
 pub fn webhook(job: &DistributionJob, url: &ServerUrl) -> Result<Webhook, WorkerError> {
     let header = |(name, value): (&String, &config::Secret)| {
         let mut value = HeaderValue::try_from(value.expose()).ok()?;
@@ -114,8 +114,8 @@ pub fn webhook(job: &DistributionJob, url: &ServerUrl) -> Result<Webhook, Worker
     })
 }
 
-/// What a job's keys begin with. While workers are given a new configuration one by one, a run with the old goal must not
-/// count for the new one, so the goal is in it.
+/// Prefix of a job's keys. It contains the target: while workers get a new configuration one by one, a run with the old
+/// target must not count for the new one.
 fn store_key(config: &Config, job: &DistributionJob) -> String {
     let goal = [job.url.as_ref().map(|url| url.as_url().as_str()), job.topic.as_deref()];
     let fingerprint = fnv1a(goal.into_iter().flatten().flat_map(str::bytes));
@@ -123,7 +123,7 @@ fn store_key(config: &Config, job: &DistributionJob) -> String {
     format!("{namespace}:{}:{}:{fingerprint:08x}:", config.elasticsearch.prefix, job.name)
 }
 
-/// A distributor at work.
+/// A running distributor.
 pub(crate) struct Distributing {
     distributor: Arc<Distributor>,
     stop: CancellationToken,
@@ -137,7 +137,7 @@ impl Distributing {
         Self { distributor, stop, task }
     }
 
-    /// No partition is left: gives what is owed without a gate a last chance.
+    /// No partition is left: runs what is owed without a gate one last time.
     pub(crate) async fn finish(self) {
         self.distributor.flush(LAST_RUNS).await;
         self.stop.cancel();
@@ -157,7 +157,7 @@ mod tests {
     use crate::worker::distribution::memcached::MAX_KEY_BYTES;
 
     #[test]
-    fn the_longest_names_fit_a_key_of_memcached() {
+    fn longest_names_fit_a_memcached_key() {
         let mut config = Config::default();
         config.distribution.namespace = "n".repeat(32);
         config.elasticsearch.prefix = "p".repeat(MAX_PREFIX_BYTES);

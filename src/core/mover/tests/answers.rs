@@ -27,23 +27,23 @@ fn placement(placement: Option<Placement>) -> GetOutcome {
     GetOutcome::Found(Found { version: 1, stamp: STAMP, source: placement.unwrap().to_json() })
 }
 
-/// What came of a batch from some round on.
+/// The result of a batch from some round on.
 struct After {
-    /// What it sent in later rounds, all of which was carried out.
+    /// Calls of later rounds, all executed.
     sent: Vec<String>,
     outcome: String,
-    /// What waits to be cleared, and what the owner knows of the document.
+    /// Pending clears, and the cached state of the document.
     clears: usize,
     cached: Option<String>,
 }
 
-/// Works on `entry` up to `round`, which gets `answers` whatever the store says, and on to the end.
+/// Runs `entry` up to `round`, which gets `answers` regardless of the store, and on to the end.
 fn after(mut store: Store, entry: Entry, round: Round, answers: Vec<Answer>) -> After {
     let mut owner = Owner::new();
     owner.begin(entry).up_to(round, &mut store);
     let calls = owner.batch().calls();
     assert_eq!(calls.len(), answers.len(), "{round:?} sends {:?}", in_short(&calls));
-    // What was carried out has an effect, so that the rounds after it are those of a real batch.
+    // Executed calls take effect, so that later rounds are those of a real batch.
     for (call, answer) in calls.iter().zip(&answers) {
         if matches!(answer, Answer::Bulk(BulkOutcome::Done { .. })) {
             store.call(call);
@@ -61,7 +61,7 @@ fn after(mut store: Store, entry: Entry, round: Round, answers: Vec<Answer>) -> 
     After { sent, outcome, clears: desk.clears.len(), cached }
 }
 
-/// Rows of answer, what is sent afterwards, outcome.
+/// Rows of answer, later calls, outcome.
 fn assert_rows<const N: usize>(
     store: &Store,
     entry: &Entry,
@@ -90,7 +90,7 @@ fn bulk(answer: BulkOutcome) -> Vec<Answer> {
 fn reading_a_placement() {
     let store = Store::with(placed(1, Some("a"), &[]), &[("a", 1)]);
     let of = |offset, place, leftovers: &[&str]| got([placement(placed(offset, place, leftovers))]);
-    // The store does not have the state that the answer named, so every write-ahead over it fails.
+    // The store does not have the state in the answer, so every write-ahead over it fails.
     assert_rows(
         &store,
         &entry([index(B, 5)]),
@@ -142,7 +142,7 @@ fn reading_the_document() {
     };
     let text = r#"{"p":1}"#;
     let mut stays = rows(false);
-    // A document that stays where it is placed has not moved, whatever is swept behind it.
+    // A document that stays in its geoshard has not moved, whatever is swept.
     stays[0].2 = "indexed";
     stays[1].2 = "indexed";
     assert_rows(&store, &entry([patch(text, 5)]), Round::ReadDocuments, stays);
@@ -160,7 +160,7 @@ fn writing_ahead() {
         Round::Announce,
         [
             (bulk(recorded()), &["put b@5", "delete a@5"], "moved"),
-            // Without its state nothing can be set against it later.
+            // Without its state no later compare-and-set is possible.
             (bulk(done()), &[], "again: placement_conflict"),
             (bulk(BulkOutcome::Conflict), &[], "again: placement_conflict"),
             (bulk(BulkOutcome::NotFound), &[], "again: placement_conflict"),
@@ -266,15 +266,15 @@ fn sweeping() {
     for (answer, outcome, clears) in [
         (done(), "moved", 1),
         (BulkOutcome::NotFound, "moved", 1),
-        // Perhaps a newer copy is there: it stays named.
+        // A newer copy may be there: it stays named.
         (BulkOutcome::Conflict, "moved", 0),
-        // The document is where it belongs; what is left is owed apart from it.
+        // The document is in its target; the rest is owed separately.
         (refused(), "moved", 0),
         (BulkOutcome::Unanswered, "moved", 0),
     ] {
         let after = after(store.clone(), entry([index(B, 5)]), Round::CleanUp, bulk(answer.clone()));
         assert_eq!((after.outcome.as_str(), after.clears), (outcome, clears), "{answer:?}");
-        assert_eq!(after.cached.as_deref(), Some("5 b [a]"), "it says so until the clear is carried out");
+        assert_eq!(after.cached.as_deref(), Some("5 b [a]"), "it names the leftover until the clear");
     }
     let one_of_two = Store::with(placed(1, Some("a"), &["c"]), &[("a", 1)]);
     let answers = vec![Answer::Bulk(done()), Answer::Bulk(BulkOutcome::Unanswered)];

@@ -1,5 +1,5 @@
-//! Every weakening that the protocol names, as the history that it would break: owner and zombie as two movers over one
-//! store, step by step. Each test fails if its rule is taken out of the mover.
+//! Every weakening named by the protocol, as the history that it would break: owner and zombie as two movers over one
+//! store, step by step. Each test fails without its rule.
 
 use super::store::{Answer, Store};
 use super::*;
@@ -13,7 +13,7 @@ pub(super) fn in_a() -> Store {
     Store::with(placed(1, Some("a"), &[]), &[("a", 1)])
 }
 
-/// Nothing is in flight: one copy, where it belongs. Gives the store in short.
+/// Nothing is in flight: one copy, in its geoshard. Returns the store in short.
 pub(super) fn at_rest(store: &Store) -> String {
     inv_1_every_copy_is_named(&store.view(&id("x"))).unwrap();
     inv_5_at_rest_there_is_one_copy(&store.view(&id("x"))).unwrap();
@@ -52,8 +52,8 @@ fn fold_that_went_elsewhere_and_back_is_not_in_place() {
     assert_eq!(at_rest(&store), "3 a [] | a@3");
 }
 
-/// Found by the model: a zombie's document was refused, and it is about to set the placement back, when the owner folds that
-/// record with a good one for the same geoshard.
+/// Found by the model: a zombie's document was refused, and it is about to set the placement back, when the owner folds
+/// that record with a good one for the same geoshard.
 #[test]
 pub(super) fn a_fold_over_the_record_that_the_placement_was_written_for_is_not_in_place() {
     let mut store = Store::default();
@@ -82,7 +82,7 @@ pub(super) fn a_mended_document_goes_where_its_refused_record_had_put_it() {
     assert_eq!(at_rest(&store), "3 b [a] | b@3");
 }
 
-/// Found by the model: one worker has given up the refused record and has only the patch, the other folds both.
+/// Found by the model: one worker has given up the refused record and only has the patch, the other folds both.
 #[test]
 pub(super) fn a_decision_about_another_document_at_the_same_position_is_corrected() {
     let (refused, mend) = (|| unacceptable(B, 2), || patch(r#"{"n":3}"#, 3));
@@ -92,14 +92,14 @@ pub(super) fn a_decision_about_another_document_at_the_same_position_is_correcte
         assert_eq!(in_short_of(&outcome), "dead letter: refused_by_elasticsearch");
         (store, zombie)
     };
-    // Recorded by who has the patch alone, and not carried out.
+    // Recorded by the worker with the patch alone, and not carried out.
     let (mut store, mut zombie) = given_up();
     zombie.begin(entry([mend()])).up_to(Round::WriteDocuments, &mut store);
     assert_eq!(store.x(), "3 a [] | a@2");
     assert_eq!(in_short_of(&Owner::new().work_out(&mut store, entry([refused(), mend()]))), "moved");
     zombie.finish(&mut store);
     assert_eq!(at_rest(&store), "3 b [a] | b@3");
-    // Recorded by who folded both.
+    // Recorded by the worker that folded both.
     let (mut store, mut zombie) = given_up();
     let mut owner = Owner::new();
     owner.begin(entry([refused(), mend()])).up_to(Round::WriteDocuments, &mut store);
@@ -203,7 +203,7 @@ fn moving_document_keeps_a_copy_wherever_its_owner_dies() {
             let mut dead = Owner::new();
             dead.begin(entry([patch(r#"{"location":{"lon":90}}"#, 2)])).up_to(round, &mut store);
             if !answered {
-                // Not carried out either; whatever the owner does next must allow for that.
+                // Not executed either; the owner must allow for that.
                 dead.unanswered();
             }
             dead.finish(&mut store);
@@ -293,8 +293,8 @@ fn document_not_found_repeatedly_under_one_placement_is_missing() {
     assert_eq!(store.x(), "1 a [] | ", "no record has deleted it");
 }
 
-/// Found by the model: a look is not one moment. The zombie moves the document twice, each time from a geoshard that the
-/// owner has not looked into yet to one that it has.
+/// Found by the model: a read is not atomic. The zombie moves the document twice, each time from a geoshard that the
+/// owner has not read yet to one that it has.
 #[test]
 pub(super) fn a_document_that_moves_during_two_looks_is_not_missing() {
     let (second, third) = (patch(r#"{"location":{"lon":90}}"#, 2), patch(r#"{"location":{"lon":170}}"#, 3));
@@ -378,13 +378,13 @@ fn refused_new_document_leaves_a_refused_placement() {
     let mut store = Store::default();
     Owner::new().work_out(&mut store, entry([unacceptable(B, 5)]));
     assert_eq!(at_rest(&store), "5! b [] | ");
-    // The next record writes its placement, so that nobody takes the refusal for its own.
+    // The next record writes its placement, so that no owner mistakes the refusal for its own.
     Owner::new().work_out(&mut store, entry([index(B, 6)]));
     assert_eq!(at_rest(&store), "6 b [] | b@6");
 }
 
-/// Found by the model: a zombie that folded further is refused, and finds no copy yet. What it records, and what it sweeps,
-/// must leave room for the copy that the owner is writing.
+/// Found by the model: a zombie that folded further is refused, and finds no copy yet. Its record and its sweep must
+/// allow for the copy that the owner is writing.
 #[test]
 pub(super) fn a_refusal_does_not_hide_a_copy_that_is_on_its_way() {
     let mut store = Store::default();
@@ -397,7 +397,7 @@ pub(super) fn a_refusal_does_not_hide_a_copy_that_is_on_its_way() {
     assert_eq!(at_rest(&store), "2! a [] | a@3");
 }
 
-/// Found by the model, as the one before: what is missing for a zombie may be on its way.
+/// Found by the model, as the one before: a copy that a zombie misses may be in flight.
 #[test]
 pub(super) fn a_patch_of_a_missing_document_does_not_hide_a_copy_that_is_on_its_way() {
     let mut store = Store::default();
@@ -487,7 +487,7 @@ fn patches_without_a_result_still_finish_an_earlier_move() {
     let moves = patch(r#"{"location":"1,90"}"#, 2);
     Owner::new().begin(entry([moves.clone()])).up_to(Round::WriteDocuments, &mut store);
     assert_eq!(store.x(), "2 b [] | a@1".replace("[]", "[a]"));
-    // Half a location over a location in text is none.
+    // Half a location over a location in text is invalid.
     let outcome = Owner::new().work_out(&mut store, entry([moves, patch(r#"{"location":{"lat":5}}"#, 3)]));
     assert_eq!(in_short_of(&outcome), "dead letter: no_location_after_patch");
     assert_eq!(at_rest(&store), "3! a [b] | a@3");
@@ -669,8 +669,8 @@ fn missing_document_is_handled_as_configured() {
     }
 }
 
-/// Not the mover's to prevent: who changes the map must not activate it before everything that was written in place
-/// under the old map alone is committed. Otherwise it may be replayed, and decided, under the new one.
+/// Outside the mover: a map may be activated only after everything written in place under the old map alone is
+/// committed. Otherwise it may be replayed and decided under the new one.
 #[test]
 fn map_activated_before_in_place_writes_commit_makes_two_copies() {
     let mut store = in_a();
@@ -716,7 +716,7 @@ fn touch_finds_a_copy_named_by_another_writer() {
         let mut store = in_a();
         let mut owner = Owner::new();
         owner.work_out(&mut store, entry([index(A, 2)]));
-        // What `geofold audit --repair` does about a copy that no placement names.
+        // What `geofold audit --repair` does with a copy that no placement names.
         let stray = Position::from_version(1);
         store.exec(&BulkOp::Index {
             index: Index::Geoshard(shard("b")),

@@ -1,9 +1,10 @@
-//! Random histories: owners that crash and become zombies, requests that are carried out late or twice or not at all,
-//! replies that are lost, folds cut anywhere. The invariants are checked after every single operation, and at the end
-//! the index is compared with what applying the records one by one would have made.
+//! Random histories: owners that crash and become zombies, requests executed late, twice or never, lost replies, folds
+//! cut anywhere. The invariants are checked after every operation, and at the end the index is compared with applying
+//! the records one by one.
 //!
-//! A history is a function of its seed. A failing one prints its seed, the way there, and how to replay it. More of them:
-//! `GEOFOLD_HISTORIES=1000000 cargo test --lib mover::tests::histories`; others: with `GEOFOLD_SEED`, the first of them, too.
+//! A history is a function of its seed. A failing one prints its seed, its steps, and how to replay it. More of them:
+//! `GEOFOLD_HISTORIES=1000000 cargo test --lib mover::tests::histories`; others: with `GEOFOLD_SEED`, the first of
+//! them, too.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -28,10 +29,10 @@ use crate::core::mover::{SET_BACK, UNANSWERED};
 use crate::io::elastic::rounds::BulkOutcome;
 use crate::worker::ledger::{Ledger, Undeliverable};
 
-/// Time does not pass: whatever may be tried again is due.
+/// Time stands still: every retry is due.
 const NOW: Instant = Instant::from_start(Duration::ZERO);
 
-/// Enough for nearly every event below to occur, and done in seconds. `dev/soak` looks at more.
+/// Enough for nearly every event below to occur, in seconds. `dev/soak` runs more.
 const HISTORIES: u64 = 1_500;
 
 /// Shows what one history of many thousands does: a newer copy elsewhere.
@@ -62,13 +63,13 @@ impl Rng {
 enum Kind {
     /// Index, delete, patch, touch.
     Plain,
-    /// Records vanish from the log once the document has a later one, as compaction does. Patches would be lost with
+    /// Records vanish from the log once the document has a later one, as in compaction. Patches would be lost with
     /// them, so there are none.
     Compacted,
     /// Some documents are refused by Elasticsearch. What the index should hold then depends on how records were
     /// folded; the invariants do not.
     Refusing,
-    /// Two maps are live, and each owner goes by one or the other.
+    /// Two maps are live, and each owner acts by either of them.
     TwoMaps,
 }
 
@@ -86,13 +87,13 @@ struct Worker {
     batch: Option<Batch>,
     sent: Vec<Sent>,
     read_to: usize,
-    /// What searches have to find, geoshard and ticket, before old copies go.
+    /// Geoshard and ticket that searches must find before old copies are deleted.
     unseen: Vec<(ShardId, u64)>,
-    /// How much longer a zombie goes on; the owner does for ever.
+    /// Remaining steps of a zombie; the owner has no limit.
     steps_left: Option<usize>,
 }
 
-/// How often what happened.
+/// Counts of events.
 type Seen = BTreeMap<String, u64>;
 
 struct World<'a> {
@@ -105,13 +106,13 @@ struct World<'a> {
     store: Store,
     /// All records as they were written; the offset is the index.
     written: Vec<Write>,
-    /// What is left of them in the topic.
+    /// Those left in the topic.
     log: Vec<Option<Write>>,
     ids: Vec<DocId>,
     committed: i64,
     owner: Worker,
     zombies: Vec<Worker>,
-    /// Calls that nobody waits for any more, but that may still be carried out.
+    /// Abandoned calls that may still be executed.
     late: Vec<Call>,
     /// Documents of which a record was dead-lettered or dropped.
     undeliverable: BTreeMap<i64, i64>,
@@ -291,7 +292,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// One step of a batch: begin it, carry out one of its calls, or take the round's answers.
+    /// One step of a batch: begins it, executes a call, or takes the round's answers.
     fn go_on(&mut self, worker: &mut Worker) {
         let Some(batch) = worker.batch.take() else { return self.begin(worker) };
         let open: Vec<usize> = (0..worker.sent.len()).filter(|n| worker.sent[*n].answer.is_none()).collect();
@@ -381,7 +382,7 @@ impl<'a> World<'a> {
         );
     }
 
-    /// Decides what becomes of a call. No answer yet: it is sent again later.
+    /// Decides the fate of a call. Without an answer it is sent again later.
     fn carry_out(&mut self, by: usize, call: &Call) -> Option<Answer> {
         match self.rng.below(100) {
             0..=85 => Some(self.execute(by, call)),
@@ -412,7 +413,7 @@ impl<'a> World<'a> {
         self.see(if is_conflict { "carried out late: conflict" } else { "carried out late: done" });
     }
 
-    /// Carries out one call, and checks what must hold at every moment.
+    /// Executes one call and checks the invariants that always hold.
     fn execute(&mut self, by: usize, call: &Call) -> Answer {
         let id = call.id().clone();
         let before = self.store.view(&id);
@@ -456,7 +457,7 @@ impl<'a> World<'a> {
         self.zombies.push(old);
     }
 
-    /// A zombie's end: what it has sent is carried out late, or never.
+    /// A zombie's end: its calls are executed late, or never.
     fn bury(&mut self, zombie: Worker) {
         for Sent { call, answer } in zombie.sent {
             if answer.is_none() && matches!(call, Call::Bulk(_)) && self.rng.percent(70) {
@@ -475,13 +476,13 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What applying the records one by one, up to and with `last`, makes of a document.
+    /// The document after applying the records up to and including `last` one by one.
     fn naive(&self, id: &DocId, last: i64) -> Option<Value> {
         let records = self.written.iter().filter(|write| write.id == *id && write.position.offset() <= last);
         records.fold(None, |document, write| match &write.body {
             Body::Index { doc, .. } => serde_json::from_slice(doc).ok(),
             Body::Delete => None,
-            // None is made here: tests/model has them.
+            // Not generated here: tests/model has them.
             Body::Touch | Body::Refeed => document,
             Body::Patch { patch, .. } => {
                 let patch: Value = serde_json::from_slice(patch).ok()?;
@@ -536,7 +537,7 @@ fn record(rng: &mut Rng, kind: Kind, on_missing: OnMissing, ids: &[DocId], offse
         // Compaction would leave a touch, and take the document.
         55..=59 if kind == Kind::Compacted => index(place, offset),
         55..=64 => touch(offset),
-        // What a patch without a location creates, and so what a later one finds, would depend on the fold.
+        // The result of creating from a patch without a location, and so of later ones, would depend on the fold.
         65..=75 if on_missing != OnMissing::Create => patch(&format!(r#"{{"n":{offset}}}"#), offset),
         65..=85 if on_missing != OnMissing::Create => {
             patch(&format!(r#"{{"location":{{"lon":{place}}}}}"#), offset)
@@ -550,7 +551,7 @@ fn record(rng: &mut Rng, kind: Kind, on_missing: OnMissing, ids: &[DocId], offse
     write
 }
 
-/// RFC 7386, as it is written there.
+/// RFC 7386, literally.
 fn merged(target: Value, patch: &Value) -> Value {
     let Value::Object(fields) = patch else { return patch.clone() };
     let mut target = match target {
@@ -574,7 +575,7 @@ fn number_from(variable: &str) -> Option<u64> {
         .map(|text| text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
 }
 
-/// Runs one history; tells how to replay it if it fails.
+/// Runs one history; prints how to replay a failure.
 fn explore(seed: u64, seen: &mut Seen) {
     let mut world = World::new(seed, seen);
     let result = catch_unwind(AssertUnwindSafe(|| world.run()));
@@ -626,8 +627,8 @@ fn index_matches_the_records_despite_crashes_and_late_requests() {
     }
 }
 
-/// Each weakening of mover and ledger breaks something in one of the histories, or in the table of counterexamples where
-/// the other rules together make up for it whatever happens: they would notice.
+/// Each weakening of mover and ledger breaks one of the histories, or the table of counterexamples if the other rules
+/// compensate for it in every history.
 #[cfg(feature = "sabotage")]
 #[test]
 fn every_sabotage_of_mover_and_ledger_is_found() {
@@ -713,7 +714,7 @@ fn every_sabotage_of_mover_and_ledger_is_found() {
     assert_eq!(not_found, []);
 }
 
-/// Whether anything that was read is not done.
+/// Whether any record read is unfinished.
 fn owes(ledger: &Ledger) -> bool {
     ledger.watermark() != ledger.next_offset()
 }

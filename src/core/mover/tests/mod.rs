@@ -110,7 +110,7 @@ fn write(offset: i64, body: Body) -> Write {
     Write { id: id("x"), position: at(offset), body }
 }
 
-/// The records as one entry, folded by somebody who works by these rules.
+/// The records as one entry, folded under these rules.
 fn entry_by<const N: usize>(rules: &Rules, writes: [Write; N]) -> Entry {
     let mut folds = writes.into_iter().map(|write| {
         let (id, fold) = Fold::from_write(write, |at| rules.target(at));
@@ -136,7 +136,7 @@ enum Round {
     CleanUp,
 }
 
-/// A batch at one of its rounds: the chain of types as one type, so that tests can hold it and look at it.
+/// A batch at one of its rounds: the chain of types as one type, for tests.
 #[derive(Debug)]
 enum Batch {
     ReadPlacements(ReadPlacements),
@@ -166,7 +166,7 @@ impl Batch {
         })
     }
 
-    /// What this round sends.
+    /// The calls of this round.
     fn calls(&self) -> Vec<Call> {
         let (gets, ops) = match self {
             Self::ReadPlacements(round) => (round.gets(), Vec::new()),
@@ -204,15 +204,15 @@ fn new_desk(rules: Rules) -> MoverState {
     MoverState::new(rules, PlacementCache::new(NonZeroUsize::new(100).unwrap()))
 }
 
-/// Somebody who owns the partition, or once did, and can be stopped before any round.
+/// A current or former owner of the partition that can be stopped before any round.
 #[derive(Debug)]
 struct Owner {
-    /// `None` while a batch is under way.
+    /// `None` during a batch.
     desk: Option<MoverState>,
     batch: Option<Batch>,
     /// Of all batches that are finished.
     edges: Vec<Change>,
-    /// What is left to delete.
+    /// Sweeps owed.
     sweeps: Vec<Sweep>,
 }
 
@@ -225,7 +225,7 @@ impl Owner {
         Self { desk: Some(new_desk(rules)), batch: None, edges: Vec::new(), sweeps: Vec::new() }
     }
 
-    /// One who leaves old copies until searches find the new ones.
+    /// An owner that keeps old copies until searches find the new ones.
     fn serving_searches() -> Self {
         let mut owner = Self::new();
         owner.desk.as_mut().unwrap().searches_are_served = true;
@@ -241,7 +241,7 @@ impl Owner {
         self.batch.as_ref().unwrap()
     }
 
-    /// Goes on until `round` is about to be sent.
+    /// Runs until `round` is about to be sent.
     fn up_to(&mut self, round: Round, store: &mut Store) -> &mut Self {
         while self.batch().round().unwrap() < round {
             self.step(store);
@@ -249,26 +249,26 @@ impl Owner {
         self
     }
 
-    /// Carries out one round.
+    /// Executes one round.
     fn step(&mut self, store: &mut Store) -> &mut Self {
         let answers = self.batch().calls().iter().map(|call| store.call(call)).collect();
         self.answered(answers)
     }
 
-    /// Gets these answers to the round, whatever the store says.
+    /// Answers the round regardless of the store.
     fn answered(&mut self, answers: Vec<Answer>) -> &mut Self {
         self.batch = Some(self.batch.take().unwrap().answered(answers));
         self
     }
 
-    /// Gives up waiting for the round's answers, and hands out its calls: they are still on their way.
+    /// Abandons the round, and returns its calls, which are still in flight.
     fn unanswered(&mut self) -> Vec<Call> {
         let calls = self.batch().calls();
         self.answered(calls.iter().map(Call::unanswered).collect());
         calls
     }
 
-    /// Carries out what is left of the batch.
+    /// Runs the rest of the batch.
     fn finish(&mut self, store: &mut Store) -> Outcome {
         while self.batch().round().is_some() {
             self.step(store);
@@ -284,7 +284,7 @@ impl Owner {
         outcome
     }
 
-    /// The time of what is left to delete has come: gives what it sends.
+    /// Executes the due sweeps: returns their calls.
     fn sweep(&mut self, store: &mut Store) -> Vec<String> {
         let sweeps = std::mem::take(&mut self.sweeps);
         let desk = MoverState { sweeps, ..self.desk.take().unwrap() };
@@ -305,7 +305,7 @@ impl Owner {
         self.begin(entry).finish(store)
     }
 
-    /// One entry, and again with what it takes along as long as it goes back to step 1.
+    /// Runs one entry, and again with its state as long as it returns to step 1.
     fn work_out(&mut self, store: &mut Store, mut entry: Entry) -> Outcome {
         for _ in 0..10 {
             match self.work(store, entry.clone()) {
@@ -313,10 +313,10 @@ impl Owner {
                 outcome => return outcome,
             }
         }
-        panic!("the entry goes back to step 1 for ever: {entry:?}");
+        panic!("the entry goes back to step 1 forever: {entry:?}");
     }
 
-    /// Sends the clears that are waiting.
+    /// Sends the pending clears.
     fn clear(&mut self, store: &mut Store) {
         let batch = Batch::begin(self.desk.take().unwrap(), Vec::new());
         self.batch = Some(batch);
@@ -329,7 +329,7 @@ impl Owner {
 }
 
 impl Store {
-    /// Carries out calls that were on their way.
+    /// Executes calls that were in flight.
     fn deliver(&mut self, late: Vec<Call>) -> Vec<Answer> {
         late.iter().map(|call| self.call(call)).collect()
     }

@@ -1,4 +1,4 @@
-//! One key in two partitions, whose positions have no order between them: every document is one partition's.
+//! One key in two partitions, whose positions have no order: each document belongs to one partition.
 
 use std::ops::ControlFlow;
 
@@ -37,8 +37,8 @@ pub(super) fn a_decision_that_is_corrected_names_its_partition() {
     assert_eq!((store.x().as_str(), partition(&store)), ("3 b [a] | b@3", Some(1)));
 }
 
-/// Each owner has one entry; the first is stopped before its round number `cuts.0`, the second then before `cuts.1`, and both
-/// go on, the first first. Gives what became of each.
+/// Each owner has one entry; the first is stopped before round `cuts.0`, then the second before `cuts.1`; then the
+/// first goes on, then the second. Returns both outcomes.
 fn play(store: &mut Store, entries: [&Entry; 2], partitions: [i32; 2], cuts: (usize, usize)) -> [String; 2] {
     let mut owners = partitions.map(owner_of);
     for ((owner, entry), rounds) in owners.iter_mut().zip(entries).zip([cuts.0, cuts.1]) {
@@ -59,9 +59,8 @@ fn play(store: &mut Store, entries: [&Entry; 2], partitions: [i32; 2], cuts: (us
     [outcomes.next().unwrap(), outcomes.next().unwrap()]
 }
 
-/// Every two records of two partitions, at lower, equal and higher offsets, stopped at every two rounds.
-/// `check` gets the store, what it would be without partition 2, and what became of the records of partitions 1 and 2; it
-/// says whether to go on.
+/// Every two records of two partitions, at lower, equal and higher offsets, stopped at every two rounds. `check` gets
+/// the store, the store without partition 2, and the outcomes of both records; it returns whether to go on.
 fn every_history(mut check: impl FnMut(&Store, &str, [String; 2]) -> ControlFlow<()>) -> ControlFlow<()> {
     let records = |offset| {
         [

@@ -1,4 +1,4 @@
-//! The rules of a refeed (protocol, "Refeed"), one by one; `tests/model` has them in every order of events.
+//! The rules of a refeed (protocol, "Refeed"), one by one; `tests/model` explores them in every order of events.
 
 use super::counterexamples::{at_rest, in_a, in_short_of};
 use super::*;
@@ -8,7 +8,7 @@ fn refeed(offset: i64) -> Write {
     write(offset, Body::Refeed)
 }
 
-/// The entry with an answer that was asked for after the record at `after` was taken in.
+/// The entry with an answer requested after the record at `after` was taken.
 fn told(entry: Entry, after: i64, said: SourceAnswer) -> Entry {
     Entry { fetched: Some(Box::new(Fetched { after: at(after), said })), ..entry }
 }
@@ -29,7 +29,7 @@ fn fetched_document_is_written_where_it_belongs() {
     let entry = told(entry([refeed(2)]), 2, says(B, 7));
     assert_eq!(in_short_of(&owner.work(&mut store, entry)), "moved");
     owner.clear(&mut store);
-    assert_eq!(at_rest(&store), "2 b [] | b@2", "and the placement carries it no more");
+    assert_eq!(at_rest(&store), "2 b [] | b@2", "and the placement no longer carries it");
 }
 
 #[test]
@@ -121,7 +121,7 @@ pub(super) fn that_the_source_does_not_have_it_either_is_recorded_and_a_zombie_t
     assert_eq!(at_rest(&store), "2 deleted [] | ");
 }
 
-/// Found by the model: somebody else had the delete and the touch in two folds.
+/// Found by the model: another owner had the delete and the touch in two folds.
 #[test]
 fn delete_with_a_touch_resumes_the_touchs_fetched_document() {
     let mut store = in_a();

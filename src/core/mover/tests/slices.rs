@@ -15,7 +15,7 @@ fn patch_of(name: &str) -> Entry {
     Entry { id, fold: Arc::new(fold), carry: RetryState::default(), fetched: None }
 }
 
-/// Runs a batch of patches, and gives how many copies each slice read.
+/// Runs a batch of patches; returns the number of copies read per slice.
 fn run(names: &[String], bound: usize) -> (Vec<usize>, Finished) {
     let mut cache = PlacementCache::new(NonZeroUsize::new(1000).unwrap());
     for name in names {

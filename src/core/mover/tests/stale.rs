@@ -1,4 +1,4 @@
-//! A node that is cut off from its master answers reads by what it had then, and takes no writes.
+//! A node that is cut off from its master answers reads from its old state, and takes no writes.
 
 use super::store::{Answer, Call, Store};
 use super::*;
@@ -61,7 +61,7 @@ fn base_older_than_its_placement_is_read_from_another_node() {
     let mut store = cut_off.clone();
     Owner::new().work_out(&mut store, entry([touch(2), patch(r#"{"p3":1}"#, 3)]));
     assert_eq!(store.x(), "3 a [] | a@3");
-    // The placement is read from a node that is well, the copy is not.
+    // The placement is read from a healthy node, the copy is not.
     let mut reads = cut_off;
     reads.take_placement_of(&store);
     let (mut owner, mut fourth) = (Owner::new(), set(4));
@@ -80,7 +80,7 @@ fn base_older_than_its_placement_is_read_from_another_node() {
     assert!(store.text("a").contains("p3") && store.text("a").contains("p4"), "{}", store.text("a"));
 }
 
-/// Somebody has put an old copy back, or the decision of a lost record was finished: nothing newer will come.
+/// An old copy was restored, or the decision of a lost record was finished: nothing newer will come.
 #[test]
 fn old_base_is_used_once_proved_newest() {
     let mut store = Store::with(placed(3, Some("a"), &[]), &[("a", 1)]);
@@ -129,7 +129,7 @@ fn written_version_is_remembered_if_a_write_ahead_gets_no_answer() {
 
 const STAMP: SeqNo = SeqNo { seq_no: 7, primary_term: 1 };
 
-/// What is done with a copy at version 5 under a patch of record 9, with a placement at `pos`.
+/// The plan for a copy at version 5 under a patch of record 9, with a placement at `pos`.
 fn judged(pos: i64, refused: bool, cached: i64, doubt: Option<Doubt>) -> &'static str {
     let mut placement = placed(pos, Some("a"), &[]).unwrap();
     if refused {
@@ -164,7 +164,7 @@ fn when_a_base_is_trusted() {
         (4, false, 0, None, "use"),
         (6, false, 0, None, "look again"),
         (4, false, 6, None, "look again"),
-        // The good copy that stays may be of any earlier record.
+        // The last good copy may be of any earlier record.
         (6, true, 0, None, "use"),
         (6, true, 6, None, "look again"),
         (6, false, 0, looked(1, None), "confirm"),
@@ -174,7 +174,7 @@ fn when_a_base_is_trusted() {
         (6, false, 0, looked(2, Some(("b", 5))), "confirm"),
         (6, false, 0, looked(2, Some(("a", 4))), "confirm"),
         (6, false, 0, earlier, "look again"),
-        // Older than what was confirmed: from the node that is cut off.
+        // Older than the confirmed copy: from the node that is cut off.
         (7, false, 0, looked(2, Some(("a", 6))), "look again"),
     ] {
         let case = format!("{pos} {refused} {cached} {doubt:?}");
@@ -187,14 +187,14 @@ fn when_a_base_is_trusted() {
         let copy = Some(Copy::new(shard("a"), found(version)));
         decide(&new_desk(rules()), entry, Some(known()), true, copy).is_doubt()
     };
-    assert!(!is_doubt(&resumed, 5), "whoever wrote the placement ahead may have died before the document");
+    assert!(!is_doubt(&resumed, 5), "the owner that wrote ahead may have died before the document");
     assert!(is_doubt(&resumed, 3));
     let resumed = entry([patch("{}", 8), patch("{}", 10)]);
     assert!(!is_doubt(&resumed, 5), "its record is in the fold");
 }
 
-/// Patches, with and without another place, and whole documents, by one owner; each of its reads is answered by the node that is well or by one that was
-/// cut off some time ago, and answers to writes get lost.
+/// Patches, with and without another place, and whole documents, by one owner; each read is answered by a healthy node
+/// or by one cut off some time ago, and answers to writes get lost.
 #[test]
 pub(super) fn whatever_a_node_answers_that_is_cut_off_no_write_is_taken_back() {
     let (mut doubts, mut stale) = (0, 0);
@@ -219,7 +219,7 @@ pub(super) fn whatever_a_node_answers_that_is_cut_off_no_write_is_taken_back() {
                 attempts += 1;
                 owner.begin(next.clone());
                 while owner.batch().round().is_some() {
-                    // Two of three nodes are cut off, and in the end they are back.
+                    // Two of three nodes are cut off, and return in the end.
                     let node = match next.carry.looks() {
                         0 => random.below(3),
                         look => look as u64 % 3,

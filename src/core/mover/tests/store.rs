@@ -1,6 +1,6 @@
-//! An Elasticsearch in memory, as far as the mover uses it, with the semantics of the real one: external versions that
-//! are compared with tombstones too, compare-and-set by sequence number, creation only where there is nothing,
-//! realtime reads. Each call is carried out at once and alone, as the primary of a shard does it.
+//! An in-memory Elasticsearch as far as the mover uses it, with the semantics of the real one: external versions
+//! compared with tombstones too, compare-and-set by sequence number, creation only if absent, realtime reads. Each call
+//! is executed atomically, as by a shard's primary.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(super) enum Call {
     Bulk(BulkOp),
 }
 
-/// What came back.
+/// The answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Answer {
     Get(GetOutcome),
@@ -33,7 +33,7 @@ pub(super) enum Answer {
 }
 
 impl Call {
-    /// What the caller sees if no answer comes in time.
+    /// What the caller sees without an answer in time.
     pub(super) fn unanswered(&self) -> Answer {
         match self {
             Self::Get(_) => Answer::Get(GetOutcome::Unanswered),
@@ -49,7 +49,7 @@ impl Call {
     }
 }
 
-/// One document of one index, or what is remembered of it.
+/// One document of one index, or its tombstone.
 #[derive(Debug, Clone)]
 struct Slot {
     version: u64,
@@ -96,7 +96,7 @@ impl Store {
             }
             BulkOp::Delete { index, id, version } => {
                 let slot = self.slots.get(&(index.clone(), id.clone()));
-                // The real one is left without a version on its way into the request, which this store does not see.
+                // The real client omits the version from the request, which this store does not see.
                 let is_guarded = !sabotage::is(Sabotage::DeleteWithoutVersion);
                 let condition = Condition::from(op);
                 if is_guarded && !condition.allows(slot.map(|slot| slot.version), slot.map(|slot| slot.stamp))
@@ -120,14 +120,14 @@ impl Store {
         BulkOutcome::Done { stamp: (*index == Index::Placements).then_some(stamp) }
     }
 
-    /// The placement of document `x` as another node has it.
+    /// The placement of document `x` on another node.
     pub(super) fn take_placement_of(&mut self, other: &Self) {
         let key = (Index::Placements, super::id("x"));
         let slot = other.slots.get(&key).cloned();
         self.slots.extend(slot.map(|slot| (key, slot)));
     }
 
-    /// All that is stored of a document.
+    /// The stored state of a document.
     pub(super) fn view(&self, id: &DocId) -> View {
         let mut view = View::default();
         for ((index, of), Slot { version, source, .. }) in &self.slots {

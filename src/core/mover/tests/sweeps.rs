@@ -7,7 +7,7 @@ fn in_a() -> Store {
     Store::with(placed(1, Some("a"), &[]), &[("a", 1)])
 }
 
-/// Works on an entry, and gives what it sends.
+/// Runs an entry; returns its calls.
 fn sent_by(owner: &mut Owner, store: &mut Store, entry: Entry) -> Vec<String> {
     owner.begin(entry);
     let mut sent = Vec::new();
@@ -51,7 +51,7 @@ fn copies_of_a_deleted_document_are_swept_at_once() {
     owner.work(&mut store, entry([index(B, 2)]));
     owner.work(&mut store, entry([delete(3)]));
     assert_eq!(store.x(), "3 deleted [a b] | ");
-    // Refused by the tombstones: nothing is left for it.
+    // Refused by the tombstones: nothing is left for it to move.
     assert_eq!(owner.sweep(&mut store), ["delete a@2"]);
     assert_eq!(
         owner.work_out(&mut store, entry([index(A, 4)])),

@@ -1,9 +1,9 @@
-//! Which distribution is owed, which is due, and what a run of it settles. Pure: requests, marks and outcomes go in with
-//! the time; what to look up and what to run comes out.
+//! Which distributions are owed and due, and what a run settles. Pure: takes requests, marks, outcomes and the time;
+//! returns what to look up and run.
 //!
-//! A *key* is a job and a geoshard. What is owed of a key is kept as a short row of *groups*, oldest first: updates that
-//! came one after the other and found the same [`Mark`]. A run settles all of them; a run of another worker settles those
-//! that were marked before it started. So the queue is bounded: jobs × geoshards × [`MAX_GROUPS`].
+//! A *key* is a job and a geoshard. The updates owed for a key form a short row of *groups*, oldest first: consecutive
+//! updates with the same [`Mark`]. A run settles all groups; a run of another worker settles those marked before it
+//! started. So the queue is bounded: jobs × geoshards × [`MAX_GROUPS`].
 //!
 //! Each key has at most one run at a time, and is due once its oldest update has waited for the job's interval.
 
@@ -15,43 +15,43 @@ use super::run_after::{Mark, Record};
 use crate::base::clock::Instant;
 use crate::base::ids::ShardId;
 
-/// Groups of one key. Runs of other workers make one each; further ones are taken together.
+/// Groups per key. Each run of another worker makes one; further ones are merged.
 pub const MAX_GROUPS: usize = 8;
 
-/// Runs of one job at once.
+/// Concurrent runs of one job.
 const MAX_RUNNING: usize = 8;
 
-/// A job, by its place in the configuration, of one geoshard.
+/// A job, by index in the configuration, and a geoshard.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Which job.
+    /// Index of the job.
     pub job: usize,
-    /// Of which geoshard.
+    /// The geoshard.
     pub shard: ShardId,
 }
 
-/// Whoever waits for a distribution: a partition's task, from its assignment to its end.
+/// A partition's task, for one assignment.
 pub type Waiter = u64;
 
-/// The changes of one geoshard that a batch of a partition made.
+/// The changes of a batch in one geoshard.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Change {
-    /// Documents written there or deleted from there; 0 if it is not known that there are any.
+    /// Documents written or deleted there; 0 if unknown.
     pub documents: u64,
-    /// First and last offset of their records; `None` if none is known of.
+    /// First and last offset of their records; `None` if unknown.
     pub offsets: Option<(i64, i64)>,
-    /// The geoshards that documents went to from here: theirs is to be run before this one's.
+    /// The geoshards that documents moved to from here: they run before this one.
     pub moved_to: BTreeSet<ShardId>,
 }
 
-/// What a run tells about one partition.
+/// The information about one partition in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Span {
     /// Documents changed.
     pub documents: u64,
-    /// First and last offset of their records, if any is known of.
+    /// First and last offset of their records, if known.
     pub offsets: Option<(i64, i64)>,
-    /// The offset below which all of the partition is in the index.
+    /// The offset below which the partition is completely indexed.
     pub watermark: Option<i64>,
 }
 
@@ -66,16 +66,16 @@ impl Span {
     }
 }
 
-/// Updates that found the same mark.
+/// Updates with the same mark.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
     /// When the oldest of them was completed.
     pub since: Instant,
-    /// Who waits for it, each up to its latest ticket.
+    /// Its waiters, each up to its latest ticket.
     pub waiters: BTreeMap<Waiter, u64>,
-    /// What is known of them, by partition.
+    /// Information by partition.
     pub spans: BTreeMap<i32, Span>,
-    /// How many requests it stands for.
+    /// Number of requests.
     pub requests: u64,
     /// The number of its first request.
     first: u64,
@@ -94,7 +94,7 @@ impl Group {
         for (partition, span) in later.spans {
             self.spans.entry(partition).or_default().absorb(span);
         }
-        // What holds for all of them: nothing, or the later counter. Between generations nothing can be compared.
+        // A mark that holds for all: none, or the later counter. Marks of different generations are incomparable.
         self.mark = match (self.mark, later.mark) {
             (Some(a), Some(b)) if a.generation == b.generation => Some(a.max(b)),
             _ => None,
@@ -102,32 +102,32 @@ impl Group {
     }
 }
 
-/// Whether a key is in somebody's hands.
+/// Whether a key is being handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Free,
-    /// It is being decided on, or runs.
+    /// Being decided on, or running.
     Busy,
 }
 
 #[derive(Debug)]
 struct Slot {
     phase: Phase,
-    /// Joined since the counter was last asked for.
+    /// Added since the counter was last read.
     unmarked: Option<Group>,
-    /// The counter is being asked for.
+    /// The counter is being read.
     marking: Option<Group>,
     marked: VecDeque<Group>,
-    /// What the run that is under way settles if it succeeds.
+    /// Settled by the current run if it succeeds.
     running: Option<Group>,
     not_before: Option<Instant>,
-    /// Somebody who waits for it has to go.
+    /// A waiter is ending.
     hurry: bool,
-    /// Until when a run of another worker is waited for, once one was seen.
+    /// Deadline for waiting for another worker's run, once one was seen.
     patience: Option<Instant>,
-    /// Whose runs come before this one's, each up to this request.
+    /// Geoshards that run before this one, each up to this request.
     after: BTreeMap<ShardId, u64>,
-    /// The same, as it was when the key became due: what comes later does not hold it up any more.
+    /// As `after` when the key became due: later requests do not delay it.
     waits_for: Option<BTreeMap<ShardId, u64>>,
 }
 
@@ -167,7 +167,7 @@ impl Slot {
         }
     }
 
-    /// Takes everything that is there by now: a run that begins after this settles it.
+    /// Takes everything present: a run that begins after this settles it.
     fn take_all(&mut self) -> Option<Group> {
         let marking = self.marking.take();
         let unmarked = self.unmarked.take();
@@ -178,12 +178,12 @@ impl Slot {
     }
 }
 
-/// What was settled.
+/// The result of a settlement.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Settled {
-    /// Who may go on, each up to this ticket.
+    /// The waiters released, each up to this ticket.
     pub waiters: Vec<(Waiter, u64)>,
-    /// How many requests.
+    /// Number of requests.
     pub requests: u64,
     /// When the oldest of their updates was completed.
     pub since: Option<Instant>,
@@ -197,7 +197,7 @@ impl Settled {
     }
 }
 
-/// See the top of this file.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct Scheduler {
     /// Each job's interval.
@@ -213,8 +213,8 @@ impl Scheduler {
         Self { intervals, slots: BTreeMap::new(), next_request: 1 }
     }
 
-    /// A batch of a partition was completed just now, and this is what it changed. Each job in `jobs` is owed for each
-    /// geoshard; `waiter` is to be told when that is settled.
+    /// A batch of a partition was just completed with this change. Each job in `jobs` is owed for each geoshard;
+    /// `waiter` is notified once it is settled.
     pub fn request(
         &mut self,
         jobs: &[usize],
@@ -247,7 +247,7 @@ impl Scheduler {
         }
     }
 
-    /// Keys whose counter is to be asked for now, at most this many.
+    /// Keys whose counter must be read now, at most `most`.
     pub fn to_mark(&mut self, most: usize) -> Vec<Key> {
         let mut keys = Vec::new();
         for (key, slot) in &mut self.slots {
@@ -259,7 +259,7 @@ impl Scheduler {
         keys
     }
 
-    /// The counter of a key, asked for after [`Scheduler::to_mark`] gave it. `None`: not known.
+    /// The counter of a key, read after [`Scheduler::to_mark`] returned it. `None`: unknown.
     pub fn marked(&mut self, key: &Key, mark: Option<Mark>) {
         if let Some(slot) = self.slots.get_mut(key)
             && let Some(mut group) = slot.marking.take()
@@ -269,8 +269,8 @@ impl Scheduler {
         }
     }
 
-    /// Keys to decide on now, those that wait the longest first. They are in the caller's hands until
-    /// [`Scheduler::put_off`], [`Scheduler::succeeded`] or [`Scheduler::failed`].
+    /// Keys to decide on now, longest waiting first. They are busy until [`Scheduler::put_off`],
+    /// [`Scheduler::succeeded`] or [`Scheduler::failed`].
     pub fn start_due(&mut self, now: Instant) -> Vec<Key> {
         let due = self.due(now);
         for key in &due {
@@ -293,13 +293,13 @@ impl Scheduler {
         started
     }
 
-    /// When the next key that nobody works on becomes due; one that is held up by others waits for them, not for this.
+    /// When the next idle key becomes due; a key that waits for others depends on them instead.
     pub fn next_due(&self, now: Instant) -> Option<Instant> {
         let due = self.slots.iter().filter_map(|(key, slot)| self.due_at(key, slot));
         due.filter(|due| *due > now).min()
     }
 
-    /// What a run has to settle, oldest first: for [`Owed::decide`].
+    /// The updates that a run has to settle, oldest first: for [`Owed::decide`].
     pub fn owed(&self, key: &Key, now: Instant) -> Owed {
         let slot = self.slots.get(key);
         let interval = slot.map_or(Duration::ZERO, |slot| self.wait_of(key, slot));
@@ -316,11 +316,11 @@ impl Scheduler {
         }
     }
 
-    /// What the record covers is settled: another worker's run did it.
+    /// Settles what the record covers: another worker's run did it.
     pub fn covered(&mut self, key: &Key, record: &Record) -> Settled {
         let mut settled = Settled::default();
         if let Some(slot) = self.slots.get_mut(key) {
-            // Only from the front: a waiter's tickets are settled in their order.
+            // From the front only: a waiter's tickets are settled in order.
             while let Some(group) =
                 slot.marked.pop_front_if(|g| g.mark.is_some_and(|mark| record.covers(mark)))
             {
@@ -330,8 +330,7 @@ impl Scheduler {
         settled
     }
 
-    /// Nothing runs now. With a time, a run of another worker is waited for until then, but in all not for longer than
-    /// the job's interval.
+    /// Nothing runs now. With a time, waits for another worker's run until then, in all at most for the job's interval.
     pub fn put_off(&mut self, key: &Key, until: Option<Instant>, now: Instant) {
         let interval = self.interval(key);
         if let Some(slot) = self.slots.get_mut(key) {
@@ -347,7 +346,7 @@ impl Scheduler {
         self.forget_if_idle(key);
     }
 
-    /// A run begins now: gives what it is for. `None` if nothing is owed any more.
+    /// A run begins now: returns its updates. `None` if nothing is owed any more.
     pub fn begin_run(&mut self, key: &Key) -> Option<&Group> {
         let slot = self.slots.get_mut(key)?;
         slot.patience = None;
@@ -355,7 +354,7 @@ impl Scheduler {
         slot.running.as_ref()
     }
 
-    /// The run has succeeded, or was given up for good.
+    /// The run has succeeded, or was abandoned.
     pub fn succeeded(&mut self, key: &Key) -> Settled {
         let mut settled = Settled::default();
         if let Some(slot) = self.slots.get_mut(key) {
@@ -371,7 +370,7 @@ impl Scheduler {
         settled
     }
 
-    /// The run has not succeeded: what it was for stays owed, and is tried again then.
+    /// The run has failed: its updates stay owed, and are retried at `again_at`.
     pub fn failed(&mut self, key: &Key, again_at: Instant) {
         if let Some(slot) = self.slots.get_mut(key) {
             (slot.phase, slot.not_before) = (Phase::Free, Some(again_at));
@@ -381,7 +380,7 @@ impl Scheduler {
         }
     }
 
-    /// What this waiter waits for is due at once: it has little time left. `None` is everything.
+    /// Makes the updates of this waiter due at once; `None` is all.
     pub fn hurry(&mut self, waiter: Option<Waiter>) {
         for slot in self.slots.values_mut() {
             slot.hurry |=
@@ -389,7 +388,7 @@ impl Scheduler {
         }
     }
 
-    /// Keys of which anything is owed.
+    /// Number of keys with owed updates.
     pub fn pending(&self, job: usize) -> usize {
         self.of_job(job).filter(|slot| slot.groups().next().is_some()).count()
     }
@@ -422,7 +421,7 @@ impl Scheduler {
         due.into_iter().map(|(_, key)| key.clone()).collect()
     }
 
-    /// The runs that a key's has to come after, of those that are owed still.
+    /// The runs that must precede a key's run and are still owed.
     fn unsettled_targets(&self, key: &Key) -> BTreeMap<ShardId, u64> {
         let Some(slot) = self.slots.get(key) else { return BTreeMap::new() };
         let unsettled = slot.after.iter().filter(|(target, number)| self.is_owed(key.job, target, **number));
@@ -434,7 +433,7 @@ impl Scheduler {
         slot.is_some_and(|slot| slot.groups().any(|group| group.first <= number))
     }
 
-    /// Whom a key that is due still waits for.
+    /// The keys that a due key still waits for.
     fn holders<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = Key> + 'a {
         let waits_for = self.slots.get(key).and_then(|slot| slot.waits_for.as_ref());
         let owed = waits_for
@@ -448,7 +447,7 @@ impl Scheduler {
         self.holders(key).next().is_some()
     }
 
-    /// Whether those that a key waits for wait for it: documents went both ways, and no order is right for all of them.
+    /// Whether the keys that a key waits for wait for it: documents moved both ways, and no order suits all of them.
     fn is_in_a_circle(&self, key: &Key) -> bool {
         let mut seen = BTreeSet::new();
         let mut ahead: Vec<Key> = self.holders(key).collect();
@@ -472,7 +471,7 @@ impl Scheduler {
     }
 }
 
-/// What is owed of a key, as far as a decision needs it.
+/// The owed updates of a key as needed for a decision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Owed {
     groups: Vec<(Option<Mark>, Instant)>,
@@ -483,7 +482,7 @@ pub struct Owed {
 }
 
 impl Owed {
-    /// Decides by the record of last runs as it is now; without one, in doubt, it runs.
+    /// Decides by the current record of last runs; without one it runs.
     pub fn decide(&self, record: Option<&Record>) -> Decision {
         let covers = |mark: &Option<Mark>| mark.is_some_and(|mark| record.is_some_and(|r| r.covers(mark)));
         let left = || self.groups.iter().skip_while(|(mark, _)| covers(mark));
@@ -492,7 +491,7 @@ impl Owed {
         if oldest + self.due_if_since > self.now {
             return Decision::NothingDue;
         }
-        // Only if it would settle all that is due: otherwise there has to be a run of one's own anyway.
+        // Only if it settles everything due: otherwise this worker must run anyway.
         let is_due = |since: Instant| since + self.due_if_since <= self.now;
         let is_under_way = |mark: Option<Mark>| {
             mark.is_some_and(|mark| record.is_some_and(|record| record.is_under_way_since(mark)))

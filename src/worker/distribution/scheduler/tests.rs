@@ -15,7 +15,7 @@ fn scheduler() -> Scheduler {
     Scheduler::new(vec![INTERVAL])
 }
 
-/// A change of `name`, from which documents moved to those.
+/// A change of `name`, from which documents moved to `moved_to`.
 fn change(name: &str, moved_to: &[&str]) -> (ShardId, Change) {
     let moved_to = moved_to.iter().map(|target| shard(target)).collect();
     (shard(name), Change { documents: 1, offsets: Some((5, 6)), moved_to })
@@ -31,14 +31,14 @@ fn mark(scheduler: &mut Scheduler, name: &str, counter: u64) {
     scheduler.marked(&key(name), Some(Mark { generation: 1, counter }));
 }
 
-/// Decides, and runs with success if that is what it says.
+/// Decides, and runs successfully if so decided.
 fn run(scheduler: &mut Scheduler, name: &str) -> Settled {
     scheduler.begin_run(&key(name)).expect("something is owed");
     scheduler.succeeded(&key(name))
 }
 
 #[test]
-fn a_change_waits_for_others_and_one_run_settles_them() {
+fn change_waits_for_others_and_one_run_settles_all() {
     let mut scheduler = scheduler();
     request(&mut scheduler, &[change("a", &[])], 1, 0);
     request(&mut scheduler, &[change("a", &[])], 2, 50);
@@ -60,7 +60,7 @@ fn a_change_waits_for_others_and_one_run_settles_them() {
 }
 
 #[test]
-fn what_another_workers_run_covers_is_dropped_and_the_rest_waits_for_its_own_time() {
+fn updates_covered_by_another_workers_run_are_dropped() {
     let mut scheduler = scheduler();
     request(&mut scheduler, &[change("a", &[])], 1, 0);
     mark(&mut scheduler, "a", 4);
@@ -81,7 +81,7 @@ fn what_another_workers_run_covers_is_dropped_and_the_rest_waits_for_its_own_tim
 }
 
 #[test]
-fn whatever_is_not_known_is_run() {
+fn unknown_state_leads_to_a_run() {
     let record = Record { generation: 1, counter: 9, succeeded: 9 };
     for mark_found in
         [None, Some(Mark { generation: 2, counter: 1 }), Some(Mark { generation: 1, counter: 9 })]
@@ -89,7 +89,7 @@ fn whatever_is_not_known_is_run() {
         let mut scheduler = scheduler();
         request(&mut scheduler, &[change("a", &[])], 1, 0);
         assert_eq!(scheduler.to_mark(10), [key("a")]);
-        // While the counter is being asked for, nothing is known either.
+        // While the counter is being read, nothing is known either.
         assert_eq!(scheduler.owed(&key("a"), at(100)).decide(Some(&record)), Decision::Run);
         scheduler.marked(&key("a"), mark_found);
         assert_eq!(scheduler.owed(&key("a"), at(100)).decide(Some(&record)), Decision::Run, "{mark_found:?}");
@@ -99,7 +99,7 @@ fn whatever_is_not_known_is_run() {
 }
 
 #[test]
-fn tickets_are_settled_in_their_order_even_if_a_later_one_is_known_to_be_covered() {
+fn tickets_are_settled_in_order() {
     let mut scheduler = scheduler();
     request(&mut scheduler, &[change("a", &[])], 1, 0);
     scheduler.to_mark(10);
@@ -112,7 +112,7 @@ fn tickets_are_settled_in_their_order_even_if_a_later_one_is_known_to_be_covered
 }
 
 #[test]
-fn a_run_under_way_elsewhere_is_waited_for_but_not_for_ever() {
+fn run_of_another_worker_is_awaited_with_a_limit() {
     let mut scheduler = scheduler();
     request(&mut scheduler, &[change("a", &[])], 1, 0);
     mark(&mut scheduler, "a", 4);
@@ -132,7 +132,7 @@ fn a_run_under_way_elsewhere_is_waited_for_but_not_for_ever() {
 }
 
 #[test]
-fn what_failed_stays_owed_with_all_that_came_since() {
+fn failed_updates_stay_owed_with_later_ones() {
     let mut scheduler = scheduler();
     request(&mut scheduler, &[change("a", &[])], 1, 0);
     assert_eq!(scheduler.start_due(at(100)), [key("a")]);
@@ -145,12 +145,12 @@ fn what_failed_stays_owed_with_all_that_came_since() {
 }
 
 #[test]
-fn a_geoshard_waits_for_those_that_its_documents_moved_to() {
+fn geoshard_waits_for_those_its_documents_moved_to() {
     let mut scheduler = scheduler();
     request(&mut scheduler, &[change("from", &[])], 1, 0);
     request(&mut scheduler, &[change("from", &["to"]), change("to", &[])], 2, 50);
     assert_eq!(scheduler.start_due(at(100)), [], "its own time has come, the other's has not");
-    // What moves from now on does not hold it up any longer.
+    // Later moves do not delay it.
     request(&mut scheduler, &[change("from", &["more"]), change("more", &[])], 3, 120);
     assert_eq!(scheduler.start_due(at(150)), [key("to")]);
     assert_eq!(scheduler.start_due(at(151)), [], "the other runs");
@@ -163,7 +163,7 @@ fn a_geoshard_waits_for_those_that_its_documents_moved_to() {
 }
 
 #[test]
-fn documents_that_change_places_do_not_block_each_other() {
+fn geoshards_that_exchange_documents_do_not_deadlock() {
     let mut scheduler = scheduler();
     let circle = [change("a", &["b"]), change("b", &["c"]), change("c", &["a"]), change("d", &["a"])];
     request(&mut scheduler, &circle, 1, 0);
@@ -176,7 +176,7 @@ fn documents_that_change_places_do_not_block_each_other() {
 }
 
 #[test]
-fn who_has_to_go_does_not_wait_for_company() {
+fn updates_of_an_ending_partition_are_due_at_once() {
     let mut scheduler = scheduler();
     request(&mut scheduler, &[change("a", &[])], 1, 0);
     scheduler.request(&[0], &BTreeMap::from([change("b", &[])]), 4, None, Some((2, 1)), at(0));
@@ -191,14 +191,14 @@ fn who_has_to_go_does_not_wait_for_company() {
 }
 
 #[test]
-fn what_is_owed_of_a_key_is_bounded_and_nothing_of_it_is_forgotten() {
+fn groups_per_key_are_bounded_without_loss() {
     let mut scheduler = scheduler();
     for n in 0..100 {
         request(&mut scheduler, &[change("a", &[])], n, n);
         mark(&mut scheduler, "a", n);
     }
     assert_eq!(scheduler.slots[&key("a")].marked.len(), MAX_GROUPS);
-    // Those that were taken together are as new as the newest of them.
+    // Merged groups count as the newest of them.
     let record = Record { generation: 1, counter: 99, succeeded: 99 };
     assert_eq!(scheduler.covered(&key("a"), &record).waiters.last(), Some(&(1, MAX_GROUPS as u64 - 2)));
     assert_eq!(scheduler.start_due(at(1000)), [key("a")]);
