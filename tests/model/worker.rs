@@ -1,8 +1,7 @@
 //! A worker: the real ledger and the real mover, one call at a time.
 //!
-//! What a worker does depends on nothing but what it was told before, so each step of it is computed once and remembered:
-//! in a state of the world a worker is a number, and nearly all steps are one look-up. Two workers that look alike
-//! (`Debug`) are the same worker.
+//! A worker is a function of its events, so each step is computed once and stored: in a state of the world a worker is
+//! a number, and nearly all steps are one lookup. Workers with equal `Debug` output are the same worker.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,10 +26,10 @@ use super::collector::Edges;
 use super::record::{answers, number_of, position, shard};
 use super::store::{Names, Op, Reply, outcome};
 
-/// Time does not pass: whatever may be tried again is due.
+/// Time stands still: every retry is due.
 const NOW: Instant = Instant::from_start(Duration::ZERO);
 
-/// When the searches are over that are under way.
+/// When the searches in flight are over.
 const LATER: Instant = Instant::from_start(Duration::from_secs(1));
 
 /// A batch at one of its rounds.
@@ -79,20 +78,20 @@ impl Batch {
     }
 }
 
-/// The real thing.
+/// The real components.
 #[derive(Debug, Clone)]
 struct Worker {
-    /// Which log it reads, and by which rules it works.
+    /// Its log and its rules.
     class: u8,
     ledger: Ledger,
-    /// `None` while a batch is under way.
+    /// `None` during a batch.
     desk: Option<MoverState>,
     batch: Option<Batch>,
     calls: Vec<Call>,
     read_to: u8,
-    /// The offsets that were read and not done; a bit each.
+    /// The offsets read and not done, as bits.
     undone: u8,
-    /// What the source of truth is asked.
+    /// The pending request to the source.
     question: Option<FetchRequest>,
     /// The records of refused folds that are read again, before the next batch.
     rereads: Vec<Reread>,
@@ -101,55 +100,55 @@ struct Worker {
     emitter: Emitter,
 }
 
-/// What a worker keeps for the tally; offsets.
+/// A worker's tally state, in offsets.
 #[derive(Debug, Clone, Default)]
 struct Emitter {
-    /// The owner knows everything below committed.
+    /// The committed offset known to the owner.
     committed: u8,
-    /// Every edge below is in an increment that was acknowledged.
+    /// Every edge below is in an acknowledged increment.
     acknowledged: u8,
     edges: Edges,
 }
 
-/// One call of the round that is under way.
+/// One call of the current round.
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
     pub op: Op,
     pub reply: Option<Reply>,
 }
 
-/// Something that happens to a worker.
+/// An event of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// It reads so many records, takes what is dirty, and begins a batch; no search is under way that was when it was told what
-    /// searches find, if `grace_is_over`.
+    /// It reads `records` records, takes the dirty entries, and begins a batch; `grace_is_over`: no search in flight
+    /// began before the last report of visibility.
     Begin { records: u8, grace_is_over: bool },
-    /// Searches find what it has written to a geoshard; some have asked that before, and are under way, if `with_grace`.
+    /// Searches find its writes to a geoshard; `with_grace`: some searches in flight have queried that geoshard before.
     Seen { shard: u8, with_grace: bool },
     /// A call of the round is answered.
     Answer { call: u8, reply: Reply },
-    /// The batch is past its deadline: nothing that is open will be answered.
+    /// The batch passes its deadline: open calls stay unanswered.
     Deadline,
-    /// The source of truth says this of the document: one of [`answers`].
+    /// The source gives this answer: one of [`answers`].
     Fetched { answer: u8 },
     /// Its increment up to this offset was acknowledged.
     Acknowledged { to: u8 },
     /// Its commit of this offset was acknowledged.
     Committed { to: u8 },
-    /// It empties its cache, between two batches.
+    /// It empties its cache between two batches.
     ForgetCached,
 }
 
-/// What a worker did that the world must know about.
+/// A worker's actions that concern the world.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
-    /// It handed in a dead letter, or dropped a fold, whose last record is the one before this offset; 0: none.
+    /// It dead-lettered or dropped a fold whose last record is the one before this offset; 0: none.
     pub gave_up_before: u8,
     /// It finished a decision whose record never came.
     pub finished_recorded: bool,
 }
 
-/// What can be seen of a worker.
+/// The observable state of a worker.
 #[derive(Debug, Clone)]
 pub struct Known {
     worker: Worker,
@@ -158,19 +157,19 @@ pub struct Known {
     pub has_work: bool,
     /// It owes deletes of old copies.
     pub owes_sweeps: bool,
-    /// Some of them are due now; or once no search is under way that was when it was told.
+    /// Whether some are due now; and whether they are once the searches in flight are over.
     pub sweeps_are_due: [bool; 2],
     /// See [`Worker::unseen`].
     pub unseen: u8,
     pub has_clears: bool,
-    /// It waits for the source of truth.
+    /// It waits for the source.
     pub is_asking: bool,
     pub read_to: u8,
     pub watermark: Option<u8>,
     pub undone: u8,
-    /// Documents that are dirty in any way, parked ones included.
+    /// Whether any document is dirty, parked ones included.
     pub owes: bool,
-    /// What was counted up to here is acknowledged.
+    /// Increments up to here are acknowledged.
     pub acknowledged: u8,
 }
 
@@ -180,7 +179,7 @@ impl Known {
     }
 }
 
-/// Every worker there can be in a world, by number. Number 0 is nobody.
+/// All possible workers in a world, by number. Number 0 is none.
 #[derive(Debug)]
 pub struct Workers {
     /// The log, and the rules, of each class.
@@ -225,7 +224,7 @@ impl Workers {
         self.known.len()
     }
 
-    /// One that was just assigned the partition, with a cache of its own, or (a weakening) that of another.
+    /// A newly assigned worker with its own cache, or (a weakening) that of another.
     pub fn assigned(&mut self, class: u8, read_to: u8, cache_of: Option<u32>) -> u32 {
         let rules = &self.classes[usize::from(class)].1;
         let cache = cache_of.and_then(|other| self.get(other).worker.desk.clone()).map(|desk| desk.cache);
@@ -252,7 +251,7 @@ impl Workers {
         self.number(worker)
     }
 
-    /// What becomes of a worker, and what it reports.
+    /// The worker after an event, and its report.
     pub fn after(&mut self, number: u32, event: Event, names: &mut Names) -> (u32, Report) {
         if let Some(known) = self.steps.get(&(number, event)) {
             return *known;
@@ -300,7 +299,7 @@ impl Workers {
 }
 
 impl Worker {
-    /// `prunes_at`: what it takes as committed, if that is a weakening.
+    /// `prunes_at`: the offset taken as committed, for a weakening.
     fn take(
         &mut self,
         event: Event,
@@ -359,7 +358,7 @@ impl Worker {
                     call.reply.get_or_insert(Reply::Unanswered);
                 }
                 let mut report = self.answered(names);
-                // Nor is anything else sent in this batch.
+                // Nothing else is sent in this batch either.
                 while self.batch.is_some() {
                     self.calls.iter_mut().for_each(|call| call.reply = Some(Reply::Unanswered));
                     report = self.answered(names);
@@ -398,7 +397,7 @@ impl Worker {
         }
     }
 
-    /// To the next round that has something to send, or the end of the batch, if all is answered.
+    /// Goes on to the next round with calls, or to the end of the batch, once all is answered.
     fn answered(&mut self, names: &mut Names) -> Report {
         if self.calls.iter().any(|call| call.reply.is_none()) {
             return Report::default();
@@ -423,7 +422,7 @@ impl Worker {
         let Finished { mut desk, settled, edges, sweeps } = finished;
         desk.lookups = Lookups::default();
         desk.copy_size = CopySize::default();
-        // Not to tell apart what does not differ: it is set with every batch.
+        // Normalized: it is set for every batch.
         desk.committed = Position::from_version(0);
         self.desk = Some(desk);
         let acknowledged = position(self.emitter.acknowledged.into());
@@ -455,7 +454,7 @@ impl Worker {
         let (_, unseen) = self.ledger.settle_sweeps(sweeps, &mut BTreeMap::new(), NOW);
         self.unseen |= unseen.iter().fold(0, |bits, shard| bits | 1 << number_of(shard));
         report.finished_recorded = !settlement.finished_recorded.is_empty();
-        // One document: a question that comes after another is asked in its place.
+        // One document: a later request replaces an earlier one.
         self.question = self.ledger.take_questions().pop().or(self.question.take());
         for letter in settlement.undeliverable {
             self.ledger.delivered(letter.fold.first.offset(), Some(&letter.id));

@@ -1,6 +1,6 @@
-//! The world as a transition system for stateright: one document, its script of records in a log, and the workers that were
-//! assigned the partition one after the other. All but the last are zombies; they go on as if nothing had happened, but
-//! that they cannot commit. A worker that crashes is one that takes no further step.
+//! The world as a transition system for stateright: one document, its script of records in a log, and the workers that
+//! were assigned the partition one after the other. All but the last are zombies; they go on unchanged, but cannot
+//! commit. A crashed worker is one that takes no further step.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,16 +22,16 @@ use super::record::{Maps, Record, answers, belongs, facet_rules, naive, number_o
 use super::store::{Names, Op, Reply, Store};
 use super::worker::{Call, Event, Report, Workers};
 
-/// At most so many workers, one after the other.
+/// Maximum number of workers, one after the other.
 pub const WORKERS: usize = 3;
 
-/// Bounds and circumstances of one exploration.
+/// Bounds and conditions of one exploration.
 #[derive(Debug, Clone)]
 pub struct Setting {
     pub script: Vec<Record>,
-    /// How many workers there are in all.
+    /// Number of workers.
     pub workers: u8,
-    /// How many calls may be carried out without an answer, or so late that nobody waits any more.
+    /// How many calls may be executed without an answer, or after their sender has given up.
     pub losses: u8,
     /// How many batches may end at their deadline.
     pub deadlines: u8,
@@ -42,16 +42,16 @@ pub struct Setting {
     pub on_missing: OnMissing,
     /// Every call may be sent again, any number of times.
     pub resends: bool,
-    /// What documents say is counted.
+    /// Whether documents are counted.
     pub tally: bool,
-    /// Of a document's facets, before an entry waits for a commit.
+    /// Versions of a document's facets before an entry waits for a commit.
     pub max_versions: usize,
     /// The placement of a deleted document may be swept.
     pub sweeps: bool,
-    /// Tombstones are forgotten once no zombie can act any more (`gc_deletes`), however far behind the owner is.
+    /// Tombstones are forgotten once no zombie can act (`gc_deletes`), however far behind the owner is.
     pub forgets: bool,
-    /// Batch deadlines pass after the takeover. A batch ends within one, a zombie begins none after one, since its claim is lost, and
-    /// a tombstone is forgotten after two.
+    /// Batch deadlines pass after the takeover. A batch ends within one, a zombie begins none after one, since its
+    /// claim is lost, and a tombstone is forgotten after two.
     pub timed: bool,
     pub searches: Searches,
     pub weakening: Weakening,
@@ -79,24 +79,24 @@ impl Default for Setting {
     }
 }
 
-/// What is promised to searches.
+/// The guarantee for searches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Searches {
-    /// Nothing: old copies go at once.
+    /// None: old copies are deleted at once.
     NotServed,
     /// Old copies stay until searches find the new one, whenever that is.
     Served,
-    /// The same, and one search looks at the geoshards, in any order, at any moments. Elasticsearch refreshes whenever it likes. Not
-    /// for documents that are deleted.
+    /// As `Served`, with one search that visits the geoshards in any order, at any times. Elasticsearch refreshes at
+    /// any time. Not for documents that are deleted.
     Looking,
 }
 
 /// The search.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct Search {
-    /// The geoshards in which a search would find the document now; a bit each.
+    /// The geoshards in which a search would find the document now, as bits.
     visible: u8,
-    /// The geoshards that the search has asked, and found nothing; a bit each.
+    /// The geoshards that the search visited without a hit, as bits.
     asked: u8,
     is_over: bool,
 }
@@ -109,66 +109,66 @@ impl Search {
     }
 }
 
-/// A rule that is not kept: in the code, or around it.
+/// A disabled rule of the code or of its environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weakening {
     None,
     /// See `src/base/sabotage.rs`.
     Code(Sabotage),
-    /// The third worker is the first one again, with its cache.
+    /// The third worker is the first one with its cache.
     CacheIsKept,
-    /// A worker begins where the one before it has read to, while that is still at work.
+    /// A worker begins where its predecessor has read to, while that is still working.
     TwoEntriesAtOnce,
     /// Tombstones are forgotten while requests live.
     TombstonesAreForgotten,
-    /// What the owner has cached while zombies could act stays in its cache.
+    /// The owner keeps what it cached while zombies could act.
     CacheOutlivesZombies,
-    /// The owner empties its cache when zombies do not act any more, but not before.
+    /// The owner empties its cache when zombies no longer act, but not before.
     CacheIsEmptiedOnce,
-    /// Whoever has lost its claim begins batches all the same.
+    /// A worker that has lost its claim begins batches all the same.
     LostClaimsAreUsed,
     /// Clears are never sent: harmless.
     ClearsAreLost,
     /// Two maps are live, and workers that know only one write in place.
     OneMapIsKnown,
-    /// Compaction takes records while a zombie acts on them, and the owner writes in place.
+    /// Compaction removes records while a zombie acts on them, and the owner writes in place.
     InPlaceDespiteCompaction,
     /// Histories are cut at the watermark before it is committed.
     HistoryIsCutUncommitted,
     /// Offsets are committed before their increment is acknowledged.
     CommitsBeforeIncrements,
-    /// The collector counts every edge that it gets.
+    /// The collector counts every edge it receives.
     NothingIsRecognised,
-    /// The collector skips an increment that has nothing new, but no edges of another.
+    /// The collector skips an increment without news, but no edges of another.
     WholeIncrementsAreRecognised,
-    /// Old copies go as soon as searches find the new ones, while searches are under way that have asked there before.
+    /// Old copies are deleted as soon as searches find the new ones, without the grace for running searches.
     NoGrace,
-    /// The sweep removes a placement whatever it says by now.
+    /// The sweep removes a placement without comparing.
     SweepsWithoutComparing,
-    /// The sweep does not wait until nobody acts any more on what was before the delete.
+    /// The sweep does not wait until no worker acts on the state before the delete.
     SweepsTooEarly,
-    /// The sweep does not ask whether the delete had been committed all the while.
+    /// The sweep does not check that the delete stayed committed all the time.
     SweepsUncommitted,
 }
 
-/// How far the sweep is.
+/// The state of the sweep.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct Sweep {
-    /// What was written last when it took its mark, and up to where records were read by anybody.
+    /// The last write at its mark, and the highest offset read by any worker.
     mark: Option<(u8, u8)>,
-    /// `keep_deleted` has passed since.
+    /// `keep_deleted` has passed since the mark.
     is_ripe: bool,
-    /// The workers below are gone.
+    /// Workers below this number are gone.
     gone: u8,
-    /// It read the placement realtime, in this state, and is about to remove it.
+    /// It read the placement in this state, and is about to remove it.
     seen: Option<u8>,
 }
 
-/// Batch deadlines that have passed since the takeover, as far as anything depends on them.
+/// Batch deadlines since the takeover, as far as they matter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct Time {
     now: u8,
-    /// When the batch of each worker began that is under way.
+    /// When each worker's current batch began.
     began: [u8; WORKERS],
     /// When each geoshard's tombstone was made.
     buried: [u8; 3],
@@ -177,13 +177,13 @@ struct Time {
 }
 
 impl Time {
-    /// When nobody can act any more on what was before the takeover.
+    /// When no worker can act any more on the state before the takeover.
     const ZOMBIES_END: u8 = 2;
-    /// Nothing depends on what comes later.
+    /// Later times make no difference.
     const END: u8 = 4;
 }
 
-/// What is wrong, by number; 0 is nothing.
+/// Violations by number; 0 is none.
 const BROKEN: [&str; 15] = [
     "",
     "INV-1: a copy that no placement names",
@@ -202,7 +202,7 @@ const BROKEN: [&str; 15] = [
     "INV-8: a search has found no copy of a document that was there all the time",
 ];
 
-/// Where the world is.
+/// A state of the world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct State {
     store: Store,
@@ -211,10 +211,10 @@ pub struct State {
     committed: u8,
     losses: u8,
     deadlines: u8,
-    /// Calls that nobody waits for any more, and that may still be carried out; sorted.
+    /// Abandoned calls that may still be executed; sorted.
     late: [Option<Op>; 2],
     counted: Counted,
-    /// An increment that nobody waits for any more; it may get there at any time, and again.
+    /// An abandoned increment; it may arrive at any time, and again.
     late_increment: Option<Sent>,
     sweep: Sweep,
     time: Time,
@@ -222,64 +222,64 @@ pub struct State {
     broken: u8,
 }
 
-/// What happens next.
+/// A transition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A worker reads so many records, begins a batch, and its first call is carried out.
+    /// A worker reads `records` records and begins a batch; its first call is executed.
     Begin { worker: u8, records: u8 },
-    /// A call is carried out, and answered.
+    /// A call is executed and answered.
     Call { worker: u8, call: u8 },
-    /// A call is carried out, and the answer is lost: it will be sent again.
+    /// A call is executed and its answer lost: it is sent again.
     Lost { worker: u8, call: u8 },
-    /// A call is under way for longer than anybody waits: it will be sent again, and be carried out twice.
+    /// A call exceeds its timeout: it is sent again, and executed twice.
     Late { worker: u8, call: u8 },
-    /// A batch is past its deadline.
+    /// A batch passes its deadline.
     Deadline { worker: u8 },
-    /// The source of truth answers a worker: any of its answers, whenever it is asked.
+    /// The source answers a worker: any answer at any time.
     Fetched { worker: u8, answer: u8 },
-    /// A late call is carried out.
+    /// A late call is executed.
     Arrive(u8),
-    /// A worker's increment gets there, and that is acknowledged.
+    /// A worker's increment arrives and is acknowledged.
     Send { worker: u8 },
-    /// It gets there, and the acknowledgement is lost.
+    /// It arrives, and the acknowledgement is lost.
     SendLost { worker: u8 },
-    /// It is under way for longer than the worker waits.
+    /// It exceeds the worker's timeout.
     SendLate { worker: u8 },
-    /// The late increment gets there.
+    /// The late increment arrives.
     ArriveIncrement,
-    /// The owner commits its watermark; what is counted, up to what is acknowledged of that. If not `known`, the answer is
-    /// lost.
+    /// The owner commits its watermark; with counting, as far as increments are acknowledged. If not `known`, the
+    /// answer is lost.
     Commit { known: bool },
     /// The partition is assigned to the next worker, with the old map or the new one.
     TakeOver { by_new_map: bool },
-    /// A batch deadline has passed since the assignment: what zombies had under way is over. The owner empties its cache
-    /// before its next batch.
+    /// A batch deadline has passed since the assignment: zombies' requests are over. The owner empties its cache before
+    /// its next batch.
     ZombiesEnd,
     /// Tombstones are forgotten.
     Forget,
     /// A batch deadline passes.
     Tick,
-    /// A geoshard forgets its tombstone, two deadlines after it was made.
+    /// A geoshard forgets its tombstone two deadlines after it was made.
     Expire { shard: u8 },
-    /// The sweep notes how far placements and partitions are.
+    /// The sweep records the state of placements and partitions.
     Mark,
-    /// `keep_deleted` passes: what zombies had under way is over, and they know that they are.
+    /// `keep_deleted` passes: zombies' requests are over, and they know that they are zombies.
     Ripen,
     /// The sweep reads the placement. Tombstones are forgotten.
     SeeGrave,
     /// The sweep removes it.
     Sweep,
-    /// A geoshard is refreshed for a worker, which is told.
+    /// A geoshard is refreshed for a worker, which is notified.
     Refresh { worker: u8, shard: u8 },
     /// Elasticsearch refreshes a geoshard by itself.
     RefreshByItself { shard: u8 },
-    /// The search asks a geoshard.
+    /// The search visits a geoshard.
     Ask { shard: u8 },
 }
 
 pub struct World {
     pub setting: Setting,
-    /// After each number of records: all that it may be.
+    /// After each number of records: all possible documents.
     naive: Vec<Vec<Option<Value>>>,
     tables: Mutex<Tables>,
 }
@@ -298,7 +298,7 @@ struct Tables {
 impl World {
     /// The property that must always hold.
     pub const HOLDS: &'static str = "the protocol holds";
-    /// What must be seen at least once, or nothing was explored.
+    /// Must occur at least once, or nothing was explored.
     pub const COMES_TO_REST: &'static str = "the last owner comes to rest";
 
     pub fn new(setting: Setting) -> Self {
@@ -348,7 +348,7 @@ impl World {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many different workers were met.
+    /// Number of distinct workers met.
     pub fn workers_met(&self) -> usize {
         self.tables().workers.len()
     }
@@ -357,7 +357,7 @@ impl World {
         u8::try_from(self.setting.script.len()).unwrap()
     }
 
-    /// Content that is refused depends on how records were folded; the invariants do not.
+    /// Refused content depends on how records were folded; the invariants do not.
     fn refuses(&self) -> bool {
         self.setting
             .script
@@ -386,7 +386,7 @@ impl World {
         reply
     }
 
-    /// What must hold from one moment to the next.
+    /// Invariants of a transition.
     fn judge(&self, tables: &mut Tables, before: Store, after: Store) -> u8 {
         if let Some(judged) = tables.judged.get(&(before, after)) {
             return *judged;
@@ -415,7 +415,7 @@ impl World {
         judged
     }
 
-    /// What must hold once the owner has nothing left to do, whatever zombies are still about to do.
+    /// Invariants once the owner has nothing left to do, whatever zombies may still do.
     fn judge_at_rest(&self, tables: &mut Tables, store: Store) -> u8 {
         if let Some(judged) = tables.judged_at_rest.get(&store) {
             return *judged;
@@ -423,8 +423,8 @@ impl World {
         let view = store.view(&tables.names);
         let is_placed = view.placement.as_ref().is_some_and(|placement| placement.shard.is_some());
         let judged = if self.refuses() {
-            // Known limits: what is left of a refused document depends on who folded what. It is never lost from sight, and
-            // where its placement says that it is, it belongs.
+            // Known limits: the remains of a refused document depend on how it was folded. It stays named, and is
+            // correct where its placement says that it is.
             if !is_placed && !view.copies.is_empty() {
                 6
             } else if self.is_misplaced(&tables.names, store) {
@@ -453,7 +453,7 @@ impl World {
         judged
     }
 
-    /// Whether the copy in the geoshard of its placement belongs elsewhere by every live map.
+    /// Whether the copy in its placement's geoshard is misplaced by every live map.
     fn is_misplaced(&self, names: &Names, store: Store) -> bool {
         let placement = store.view(names).placement;
         let Some(shard) = placement.and_then(|placement| placement.shard.as_ref().map(number_of)) else {
@@ -470,7 +470,7 @@ impl World {
         !is_found && !places.contains(&usize::from(shard))
     }
 
-    /// Everything that follows a step.
+    /// Checks that follow a step.
     fn judge_state(&self, tables: &mut Tables, state: &mut State) {
         if state.broken != 0 {
             return;
@@ -480,7 +480,7 @@ impl World {
             return;
         }
         let owner = tables.workers.get(state.workers[usize::from(state.owner)]);
-        // Where each does a part of the work, all of them must have done it.
+        // If the work is divided, all workers must have done their part.
         let others_are_done = self.setting.weakening != Weakening::TwoEntriesAtOnce
             || (0..state.owner).all(|worker| {
                 let known = tables.workers.get(state.workers[usize::from(worker)]);
@@ -499,7 +499,7 @@ impl World {
         }
     }
 
-    /// INV-7, once the owner's last increment is merged. Of what was refused, the counts say what its placement does.
+    /// INV-7, once the owner's last increment is merged. For refused documents the counts follow the placement.
     fn is_counted(&self, tables: &mut Tables, state: &State) -> bool {
         let counted = match self.increment(tables, state, state.owner) {
             Some(sent) => tables.collector.merge(state.counted, sent, self.setting.weakening),
@@ -519,7 +519,7 @@ impl World {
         is_counted
     }
 
-    /// What a worker has to send.
+    /// The increment that a worker has to send.
     fn increment(&self, tables: &mut Tables, state: &State, worker: u8) -> Option<Sent> {
         let known = tables.workers.get(state.workers[usize::from(worker)]);
         let to = known.watermark.filter(|to| *to > known.acknowledged)?;
@@ -535,7 +535,7 @@ impl World {
         owner.watermark
     }
 
-    /// INV-3: what was done up to here can be seen.
+    /// INV-3: what was done up to here is visible.
     fn is_shown(&self, tables: &mut Tables, store: Store, committed: u8) -> bool {
         if self.naive[usize::from(committed)].contains(&None) {
             return true;
@@ -588,7 +588,7 @@ impl World {
         state.workers[usize::from(state.owner)] = tables.workers.assigned(class, from, cache_of);
     }
 
-    /// What may happen next where deadlines pass.
+    /// Possible transitions if deadlines pass.
     fn timed_actions(&self, tables: &Tables, state: &State, steps: &mut Vec<Step>) {
         let Time { now, began, buried, .. } = state.time;
         let known = |worker: u8| tables.workers.get(state.workers[usize::from(worker)]);
@@ -607,7 +607,7 @@ impl World {
         }
     }
 
-    /// Whether a worker's claim allows it to begin a batch: a lost one was confirmed just before the takeover, at the latest.
+    /// Whether a worker's claim allows it to begin a batch: a lost one was last confirmed just before the takeover.
     fn may_begin(&self, state: &State, worker: u8) -> bool {
         !self.setting.timed
             || worker == state.owner
@@ -615,7 +615,7 @@ impl World {
             || self.setting.weakening == Weakening::LostClaimsAreUsed
     }
 
-    /// What the sweep may do next (protocol, "Deleted documents").
+    /// Possible transitions of the sweep (protocol, "Deleted documents").
     fn sweep_actions(&self, tables: &Tables, state: &State, steps: &mut Vec<Step>) {
         let Sweep { mark, is_ripe, seen, .. } = state.sweep;
         if seen.is_some() {
@@ -627,7 +627,7 @@ impl World {
         match mark {
             None => steps.push(Step::Mark),
             Some((marked, end)) => {
-                // Batches end at their deadline; requests, too. Whoever is assigned from now on begins above.
+                // Batches and requests end at their deadline. Later assignments begin above.
                 let owner = tables.workers.get(state.workers[usize::from(state.owner)]);
                 let is_committed = state.committed >= end || !asks;
                 if !is_ripe && is_committed && owner.is_idle && state.late == [None; 2] {
@@ -640,7 +640,7 @@ impl World {
         }
     }
 
-    /// What searches, and refreshes for them, may do next.
+    /// Possible transitions of searches and their refreshes.
     fn search_actions(&self, tables: &Tables, state: &State, steps: &mut Vec<Step>) {
         for worker in state.sweep.gone..=state.owner {
             let unseen = tables.workers.get(state.workers[usize::from(worker)]).unseen;
@@ -655,7 +655,7 @@ impl World {
             if (visible >> shard & 1 == 1) != (state.store.copies[usize::from(shard)].content != 0) {
                 steps.push(Step::RefreshByItself { shard });
             }
-            // Before it can be found anywhere, nothing is promised.
+            // Nothing is guaranteed before the document can be found anywhere.
             if (visible != 0 || asked != 0) && asked >> shard & 1 == 0 {
                 steps.push(Step::Ask { shard });
             }
@@ -669,7 +669,7 @@ impl World {
         }
     }
 
-    /// The owner goes on, and nobody else: it comes to rest.
+    /// The owner goes on alone: it comes to rest.
     fn judge_left_alone(&self, tables: &mut Tables, mut state: State) -> u8 {
         let worker = state.owner;
         for _ in 0..100 {
@@ -693,14 +693,14 @@ impl World {
                 return 0;
             }
             if state.broken != 0 {
-                // To be met in its own time.
+                // Explored at its own time.
                 return 0;
             }
         }
         12
     }
 
-    /// The owner sends what it has to send, and commits.
+    /// The owner sends its increments and commits.
     fn count_and_commit(&self, tables: &mut Tables, state: &mut State) {
         let owner = state.owner;
         if let Some(sent) = self.increment(tables, state, owner) {
@@ -918,7 +918,7 @@ impl Model for World {
                 let grace_is_over = state.search.is_over;
                 self.event(tables, &mut state, worker, Event::Begin { records, grace_is_over });
                 let known = tables.workers.get(state.workers[usize::from(worker)]);
-                // Where deadlines pass, it matters when.
+                // If deadlines pass, the time matters.
                 if known.calls.len() == 1 && !self.setting.timed {
                     self.call(tables, &mut state, worker, 0);
                 }
@@ -942,7 +942,7 @@ impl Model for World {
                 let known = tables.workers.get(state.workers[usize::from(worker)]);
                 let open = known.calls.iter().filter(|call| call.reply.is_none() && !call.op.is_read());
                 let open: Vec<Op> = open.map(|call| call.op).collect();
-                // Where deadlines pass, requests do not outlive them.
+                // If deadlines pass, requests do not outlive them.
                 for op in open.into_iter().filter(|_| !self.setting.timed) {
                     if !state.push_late(op) {
                         return None;

@@ -1,5 +1,5 @@
-//! The judge: what must hold at every change, at every commit, and at the end. The invariants are the crate's own
-//! functions; the truth is what applying the records one by one makes of a document.
+//! The checks at every change, at every commit, and at the end. The invariants are the crate's own functions; the
+//! reference applies the records one by one.
 
 use geofold::base::ids::DocId;
 use geofold::base::position::Position;
@@ -15,7 +15,7 @@ use crate::scenario::{Kind, PLACES, Produced, Scenario, document_id};
 use crate::tally;
 use crate::world::{Delivery, World, position};
 
-/// Judges one write that Elasticsearch carried out.
+/// Checks one write that Elasticsearch executed.
 pub fn change(world: &World, id: &DocId, before: &View, after: &View) {
     let document = id.as_str();
     world.hold(document, inv_1_every_copy_is_named(after));
@@ -30,8 +30,8 @@ pub fn change(world: &World, id: &DocId, before: &View, after: &View) {
     world.hold(document, inv_2_a_document_that_exists_has_a_copy(after, !was_deleted && !was_refused));
 }
 
-/// Whether a fold that ends at `last` may be a delete and patches that make no document, which another fold of the same
-/// records had made one: only where patches create documents, and take locations away.
+/// Whether a fold that ends at `last` may be a delete and patches without a resulting document, although another fold
+/// of the same records had one: only if patches create documents and remove locations.
 fn may_be_refused_with_its_delete(scenario: &Scenario, document: &str, last: Position) -> bool {
     let is_possible = scenario.kind == Kind::Refusing && scenario.on_missing == OnMissing::Create;
     let until_then: Vec<_> =
@@ -43,7 +43,7 @@ fn may_be_refused_with_its_delete(scenario: &Scenario, document: &str, last: Pos
             .is_some_and(|record| record.is_delete())
 }
 
-/// Judges a commit. `is_there` tells which records compaction has left.
+/// Checks a commit. `is_there`: the records that compaction has left.
 pub fn commit(world: &World, committed: i64, is_there: &[bool]) {
     let scenario = &world.scenario;
     for document in scenario.documents().map(document_id) {
@@ -53,7 +53,8 @@ pub fn commit(world: &World, committed: i64, is_there: &[bool]) {
                 && usize::try_from(*offset).is_ok_and(|offset| is_there[offset])
         });
         let Some((offset, record)) = below.last() else { continue };
-        // What was refused before is not there: a touch of it has nothing to place, a patch may be dropped, and nothing shows that.
+        // A document refused before does not exist: a touch has nothing to place, a patch may be dropped, and neither
+        // leaves a trace.
         if scenario.kind == Kind::Refusing && (record.is_touch() || scenario.on_missing == OnMissing::Drop) {
             continue;
         }
@@ -68,7 +69,7 @@ pub fn commit(world: &World, committed: i64, is_there: &[bool]) {
     }
 }
 
-/// Judges the end: nothing in flight, nothing owed, everything committed.
+/// Checks the end: nothing in flight, nothing owed, everything committed.
 pub fn end(world: &World) {
     let scenario = &world.scenario;
     let mut is_as_recorded = true;
@@ -82,16 +83,16 @@ pub fn end(world: &World) {
         }
         is_as_recorded &= !was_announced_and_given_up(world, &document, &view);
     }
-    // Known limits of the tally: records that compaction took, refused folds, and what is recorded of them.
+    // Known limits of the tally: compacted records, refused folds, and their recorded facets.
     if scenario.counts() && is_as_recorded && matches!(scenario.kind, Kind::Plain | Kind::TwoMaps) {
         tally::judge(world);
     }
     letters(world);
 }
 
-/// A placement was written for a record that then ended as a dead letter, in a fold with a later one: it stays, and there
-/// is no copy (protocol, INV-5). Or the owner dropped the record, a patch of what was refused before, and a zombie that had
-/// folded both announced it.
+/// A placement was written for a record that was then dead-lettered in a fold with a later one: it stays without a copy
+/// (protocol, INV-5). Or the owner dropped the record, a patch of a document refused before, and a zombie that had
+/// folded both wrote it ahead.
 fn was_announced_and_given_up(world: &World, document: &str, view: &View) -> bool {
     let Some(placement) = view.placement.as_ref().filter(|_| view.copies.is_empty()) else { return false };
     let scenario = &world.scenario;
@@ -104,7 +105,7 @@ fn was_announced_and_given_up(world: &World, document: &str, view: &View) -> boo
     )
 }
 
-/// The one copy is where it belongs, says what the records say, and is of the last of them.
+/// The one copy is in its geoshard, has the content of the records, and the version of the last.
 fn content(world: &World, document: &str, view: &View) {
     let scenario = &world.scenario;
     let expected = truth(scenario, document, i64::MAX);
@@ -139,7 +140,7 @@ fn content(world: &World, document: &str, view: &View) {
     }
 }
 
-/// What cannot be carried out is in the dead-letter topic, nothing else is, and nobody handed anything in twice.
+/// Exactly the refused records are in the dead-letter topic, and no worker sent one twice.
 fn letters(world: &World) {
     let scenario = &world.scenario;
     let deliveries = world.state().deliveries.clone();
@@ -168,7 +169,7 @@ fn letters(world: &World) {
     }
 }
 
-/// Whether a record can become a dead letter, by any folding.
+/// Whether a record can become a dead letter under any folding.
 fn may_be_refused(scenario: &Scenario, offset: i64) -> bool {
     let Some((_, record)) = numbered(scenario).find(|(number, _)| *number == offset) else { return false };
     let document = document_id(record.document);
@@ -181,7 +182,7 @@ fn may_be_refused(scenario: &Scenario, offset: i64) -> bool {
 /// there, with nothing behind it that it could be folded into. Or no document takes it, and nothing behind it makes up for that.
 fn must_be_refused(scenario: &Scenario, offset: i64, record: &Produced) -> bool {
     if record.is_bad {
-        // Compaction takes it like any other.
+        // Compaction removes it like any other.
         return scenario.kind != Kind::Compacted;
     }
     let document = document_id(record.document);
@@ -205,7 +206,7 @@ impl Delivery {
     }
 }
 
-/// What the records up to and with `last` make of a document, one by one.
+/// The document after applying the records up to and including `last` one by one.
 pub fn truth(scenario: &Scenario, document: &str, last: i64) -> Option<Value> {
     let records = records_of(scenario, document).take_while(|(offset, _)| *offset <= last);
     records.filter(|(_, record)| !record.is_bad).fold(None, |stored, (_, record)| {
@@ -226,7 +227,7 @@ pub fn truth(scenario: &Scenario, document: &str, last: i64) -> Option<Value> {
     })
 }
 
-/// RFC 7386, as it is written there.
+/// RFC 7386, literally.
 fn merged(target: Value, patch: &Value) -> Value {
     let Value::Object(fields) = patch else { return patch.clone() };
     let mut target = match target {

@@ -8,25 +8,25 @@ use geofold::base::sabotage::Sabotage;
 use crate::sabotages;
 use crate::scenario::{Part, Scenario};
 
-/// What is wanted.
+/// The command.
 pub enum Command {
-    /// The checks whose names contain one of these; all, if there is none.
+    /// The checks whose names contain a filter; all without filters.
     Test { filters: Vec<String> },
-    /// Many seeds, until one fails.
+    /// Many seeds until one fails.
     Seeds { seeds: Seeds, sabotage: Option<Sabotage> },
     /// One scenario, with its history.
     One { scenario: Box<Scenario>, sabotage: Option<Sabotage> },
 }
 
-/// Which seeds.
+/// The seeds.
 pub enum Seeds {
     Range(Range<u64>),
-    /// Fresh ones, for so long.
+    /// Fresh ones for this long.
     For(Duration),
 }
 
 impl Command {
-    /// What these arguments ask for.
+    /// Parses the arguments.
     pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let (mut seed, mut seeds, mut without, mut sabotage) = (None, None, Vec::new(), None);
         let mut filters = Vec::new();
@@ -41,7 +41,7 @@ impl Command {
                     without = value()?.split(',').map(str::parse).collect::<Result<Vec<Part>, _>>()?;
                 }
                 "--sabotage" => sabotage = Some(sabotages::named(&value()?)?),
-                // What `cargo test -- ...` may say to any test.
+                // Options of `cargo test -- ...` for any test.
                 flag if flag.starts_with('-') => {}
                 filter => filters.push(filter.to_owned()),
             }

@@ -1,19 +1,19 @@
 //! The simulation: the real partition task, ledger, mover, rounds and retries, on one thread and in virtual time, with
-//! stand-ins at the seams. A seed gives a scenario and all that chance decides in it; so a run can be repeated, and a
+//! fakes at the boundaries. A seed determines a scenario and every random choice in it, so a run can be repeated, and a
 //! million of them are cheap.
 //!
-//! | file | its story |
+//! | file | what it holds |
 //! |---|---|
-//! | `scenario.rs` | from a seed to what shall happen: records, owners, trouble |
-//! | `world.rs` | what all processes share: time, the store, chance, the history |
+//! | `scenario.rs` | from a seed to a scenario: records, owners, faults |
+//! | `world.rs` | shared by all processes: time, the store, randomness, the history |
 //! | `base/requests.rs` | Elasticsearch behind a network that delays, loses, repeats and reorders |
 //! | `process.rs` | a worker's process: the partition task, fed, stopped and killed |
-//! | `run.rs` | one run, from its beginning to its audit |
-//! | `audit.rs` | what must hold at every change, at every commit, and at the end |
-//! | `searches.rs` | searches in most of the runs, and that they miss nothing |
-//! | `tally.rs` | what is counted in some of the runs, and whether it is right |
-//! | `report.rs`, `shrink.rs` | what a failed run tells, of a scenario cut down |
-//! | `sabotages.rs` | the rules of the protocol broken on purpose: each must be found |
+//! | `run.rs` | one run with its audit |
+//! | `audit.rs` | checks at every change, at every commit, and at the end |
+//! | `searches.rs` | searches in most of the runs, which must miss nothing |
+//! | `tally.rs` | counts in some of the runs |
+//! | `report.rs`, `shrink.rs` | report of a failed run, for a minimized scenario |
+//! | `sabotages.rs` | deliberately disabled rules of the protocol: each must be found |
 //! | `command.rs` | arguments |
 //!
 //! `dev/simulate` runs it; without arguments it is a test: fixed seeds and sabotages.
@@ -48,13 +48,13 @@ use report::report;
 use run::run;
 use scenario::Scenario;
 
-/// So many seeds, from 0 on, every run of the test looks at, unless GEOFOLD_SIMULATION_SEEDS says otherwise.
+/// Number of seeds, from 0 on, in every run of the test, unless GEOFOLD_SIMULATION_SEEDS is set.
 const FIXED: u64 = 1_000;
 
-/// Seeds that are run twice, to see that they are the same run.
+/// Seeds that are run twice to check determinism.
 const REPEATED: u64 = 100;
 
-/// So many runs are begun before anyone looks what became of them; the first that fails is told.
+/// Runs started before their results are checked; the first failure is reported.
 const AT_A_TIME: usize = 200;
 
 fn main() -> ExitCode {
@@ -88,7 +88,7 @@ fn one(shared: &Shared, scenario: &Scenario) -> bool {
     run(scenario, shared, false).broken.is_none()
 }
 
-/// Seeds until one fails or it is enough.
+/// Runs seeds until one fails or the limit is reached.
 fn many(shared: &Shared, seeds: Seeds) -> bool {
     let mut fresh;
     let mut fixed;
@@ -124,7 +124,7 @@ fn many(shared: &Shared, seeds: Seeds) -> bool {
     true
 }
 
-/// What becomes of each of them, in their order, on all cores: a run is a function of its scenario, and of no other run.
+/// Maps items in parallel on all cores, keeping their order: a run depends on its scenario only.
 fn side_by_side<T: Sync, R: Send + Sync>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let results: Vec<OnceLock<R>> = items.iter().map(|_| OnceLock::new()).collect();
@@ -142,20 +142,20 @@ fn side_by_side<T: Sync, R: Send + Sync>(items: &[T], work: impl Fn(&T) -> R + S
     results.into_iter().map(|result| result.into_inner().unwrap()).collect()
 }
 
-/// What this process has worked so far: on a busy machine it waits as well.
+/// CPU time of this process: on a busy machine the wall clock also counts waits.
 fn cpu_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Seeds that nobody has looked at yet, as far as one can tell.
+/// Seeds that were probably never used.
 fn fresh_seeds() -> impl Iterator<Item = u64> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut random = Random::new(now.as_nanos() as u64);
     std::iter::repeat_with(move || random.bits())
 }
 
-/// The checks that are wanted, one after the other.
+/// Runs the selected checks in order.
 fn test(shared: &Shared, filters: &[String]) -> bool {
     type Check = fn(&Shared) -> bool;
     let checks: [(&str, Check); 3] = [
@@ -186,7 +186,7 @@ fn number_from(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
 }
 
-/// A seed that fails would be worth nothing if it did something else the next time.
+/// A failing seed is useless unless it can be replayed.
 fn repeatable(shared: &Shared) -> bool {
     let seeds: Vec<u64> = (0..REPEATED).collect();
     let differs = side_by_side(&seeds, |seed| {

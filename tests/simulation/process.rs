@@ -1,5 +1,5 @@
-//! A worker's process as far as one partition is concerned: the real partition task, and in place of poll thread and
-//! Kafka what feeds it, commits for it, stops it and kills it.
+//! A worker's process as seen by one partition: the real partition task, and a driver in place of poll thread and Kafka
+//! that feeds it, commits for it, stops it and kills it.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -56,7 +56,7 @@ const SLOW_LETTERS: u64 = 20;
 /// Records that may wait between poll thread and partition task.
 const QUEUE_RECORDS: usize = 64;
 
-/// What all runs of a thread share: it costs more to make than a run takes.
+/// Shared by all runs of a thread: it costs more to make than a run.
 #[derive(Clone)]
 pub struct Shared {
     pub metrics: Arc<Metrics>,
@@ -85,7 +85,7 @@ impl Shared {
     }
 }
 
-/// Each place of [`PLACES`] on a face of S2's cube of its own.
+/// Each place of [`PLACES`] on its own face of S2's cube.
 fn map(version: u64, geoshards: [&str; PLACES.len()]) -> Arc<GeoshardMap> {
     let starts = [0, 0x2000_0000_0000_0001, 0x4000_0000_0000_0001];
     let ranges = starts.into_iter().zip(geoshards.map(|id| ShardId::new(id).unwrap())).collect();
@@ -111,7 +111,7 @@ impl Freezer {
     }
 }
 
-/// A task of a process that can be stopped at any of its awaits.
+/// A task that can be stopped at any await.
 struct Stoppable {
     freezer: Arc<Freezer>,
     work: BoxFuture<'static, ()>,
@@ -129,7 +129,7 @@ impl Future for Stoppable {
     }
 }
 
-/// The dead-letter topic, as one process reaches it.
+/// The dead-letter topic as seen by one process.
 struct Letters {
     world: Arc<World>,
     process: usize,
@@ -189,15 +189,15 @@ pub struct Process {
     pub name: usize,
     /// The partition's number.
     number: i32,
-    /// The offset that was committed before.
+    /// The offset committed before.
     began_at: i64,
     /// The offset of the next record to feed.
     pub next: i64,
     /// Stopped until then.
     pub frozen_until: Option<u64>,
-    /// It has lost the partition, and finds out then.
+    /// It has lost the partition, and learns so at this time.
     pub acts_until: Option<u64>,
-    /// Whether it reads on although it has lost the partition.
+    /// Whether it reads on after it lost the partition.
     pub reads_on: bool,
     world: Arc<World>,
     meter: Arc<Meter>,
@@ -215,7 +215,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// A process that is given the partition, to read it from `next` on.
+    /// Starts a process that is assigned the partition and reads from `next` on.
     pub fn start(world: &Arc<World>, shared: &Shared, number: i32, name: usize, next: i64) -> Self {
         let Setup { max_documents, linger, max_dirty_age, max_operations, permits, held, .. } =
             world.scenario.setup;
@@ -346,7 +346,7 @@ impl Process {
             meter: meter.clone(),
             published: published.clone(),
             cache_share: CacheShare::new(cached_placements),
-            // One for all: what is counted is not looked at.
+            // One for all: metrics are not checked.
             metrics: metrics.partition(0),
         };
         let task = tokio::spawn(Stoppable { freezer: freezer.clone(), work: partition.run().boxed() });
@@ -375,7 +375,7 @@ impl Process {
         }
     }
 
-    /// Gives the task what is there of the log and what it may hold.
+    /// Feeds the task the available records as far as memory allows.
     pub fn feed(&mut self, is_there: &[bool]) {
         if self.frozen_until.is_some() || !self.reads_on {
             return;
@@ -414,7 +414,7 @@ impl Process {
         self.watermark().unwrap_or(self.began_at) == self.world.end_of_log()
     }
 
-    /// What was committed is known to the task now, and remembered in Elasticsearch, a while later.
+    /// The task learns the commit now; Elasticsearch stores it a while later.
     pub fn remember(&self, committed: i64) {
         self.published.set_committed(committed);
         let (memory, world) = (self.memory.clone(), self.world.clone());
@@ -423,7 +423,7 @@ impl Process {
         let work = async move {
             let lease =
                 RequestDeadline { deadline: world.clock.now() + Duration::from_millis(DEADLINE), cancel };
-            // It may fail: what lags only finds less.
+            // It may fail: a lagging value only detects less.
             let _ = memory.remember_watermarks(Epoch::default(), &[(number, committed)], &lease).await;
         };
         tokio::spawn(Stoppable { freezer: self.freezer.clone(), work: work.boxed() });
@@ -446,7 +446,7 @@ impl Process {
     }
 
     pub fn tell(&self, mode: Mode) {
-        // A task that has ended does not listen any more.
+        // The receiver is gone if the task has ended.
         let _ = self.mode.send(mode);
         self.world.note(None, || format!("process {} is told: {mode:?}", self.name));
     }
@@ -457,7 +457,7 @@ impl Process {
         self.world.note(None, || format!("process {} is cancelled", self.name));
     }
 
-    /// The process is gone from one moment to the next.
+    /// Kills the process.
     pub fn kill(&self) {
         self.task.abort();
         self.cancel.cancel();
@@ -468,11 +468,11 @@ impl Process {
         self.task.is_finished()
     }
 
-    /// What must hold of a process at any time. One that has lost its partition may find that others have gone further.
+    /// Checks a process at any time. Another owner may have gone further than one that has lost its partition.
     pub fn check(&mut self, is_owner: bool) {
         let panic = crate::run::last_panic();
-        // A zombie that was slow with its first claim may take the owner's, which gets it back once the zombie is silent: if not,
-        // the run is stuck.
+        // A zombie that was slow with its first claim may take the owner's, which gets it back once the zombie is
+        // silent; otherwise the run hangs.
         let is_claimed_away = |reason: &str| reason.starts_with("another worker has claimed it");
         if (is_owner || panic.is_some())
             && let Some((part, reason)) = self.health.missing().into_iter().next()
@@ -486,7 +486,7 @@ impl Process {
         }
     }
 
-    /// What must hold of a process that has ended by itself.
+    /// Checks a process that ended by itself.
     pub fn check_ended(&self) {
         let held = self.meter.held();
         if held > 0 {
@@ -499,8 +499,8 @@ impl Process {
     }
 }
 
-/// A number for the partition of each run: what [`geofold::base::sabotage`] keeps from one assignment to the next is not to get
-/// from one run into another.
+/// A partition number per run, so that state that [`geofold::base::sabotage`] keeps across assignments does not leak
+/// between runs.
 pub fn next_partition() -> i32 {
     static NEXT: AtomicI32 = AtomicI32::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)

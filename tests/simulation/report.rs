@@ -1,5 +1,5 @@
-//! What a failed run tells: what is wrong, how to see it again, and the history of the document concerned, of a scenario
-//! from which everything was left out that it does not take.
+//! Report of a failed run: the violation, how to replay it, and the history of the document concerned, for a minimized
+//! scenario.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::run::{Outcome, run};
 use crate::scenario::{Part, Scenario};
 use crate::shrink::shrink;
 
-/// Runs a scenario that is known to fail again, cut down if `cut_down`, and tells all about it.
+/// Runs a failing scenario again, minimized if `cut_down`, and reports it.
 pub fn report(scenario: &Scenario, shared: &Shared, cut_down: bool) -> String {
     let scenario = if cut_down { shrink(scenario, shared) } else { scenario.clone() };
     let Outcome { broken, history, .. } = run(&scenario, shared, true);

@@ -1,9 +1,8 @@
-//! Elasticsearch as one process reaches it: requests over a network that delays, loses, repeats and reorders, to a server
+//! Elasticsearch as seen by one process: requests over a network that delays, loses, repeats and reorders, to a server
 //! that refuses requests and items.
 //!
-//! A request is a task of its own from the moment it is sent: its sender may give up or die, it is carried out all the
-//! same. As on a cluster, the items for one index are carried out together and in order, and those for another index
-//! earlier or later.
+//! A sent request is an independent task: it is executed even if its sender gives up or dies. As on a cluster, the
+//! items for one index are executed together and in order, those for another index earlier or later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,14 +22,14 @@ use tokio::time::{sleep, timeout};
 use crate::scenario::Outage;
 use crate::world::{World, in_short, shortened};
 
-/// One process's way to Elasticsearch.
+/// One process's connection to Elasticsearch.
 pub struct Wire {
     pub world: Arc<World>,
     /// Whose it is.
     pub process: usize,
 }
 
-/// What `_bulk` and `_mget` have in common here.
+/// Common to `_bulk` and `_mget`.
 trait Item: Clone + Send + Sync + 'static {
     type Answer: Send + 'static;
     fn index(&self) -> &Index;
@@ -59,7 +58,7 @@ impl Item for BulkOp {
         match world.write(by, self) {
             Ok(written) => {
                 let stamp = SeqNo { seq_no: written.seq_no, primary_term: written.primary_term };
-                // The real client asks for no stamps of documents.
+                // The real client does not request stamps of documents.
                 let stamp = (!matches!(self.index(), Index::Geoshard(_))).then_some(stamp);
                 BulkAnswer { status: written.status(), stamp, error: None }
             }
@@ -134,18 +133,18 @@ fn status(status: u16, kind: &str, retry_after: Option<u64>) -> CallError {
     }
 }
 
-/// What becomes of the answer of a request that was carried out.
+/// The fate of an executed request's answer.
 #[derive(Debug, Clone, Copy)]
 enum Reply {
     Comes,
-    /// Never: the sender's patience ends.
+    /// Never arrives: the sender times out.
     Lost,
-    /// The connection breaks after so many milliseconds.
+    /// The connection breaks after this many milliseconds.
     Broken(u64),
 }
 
 impl Wire {
-    /// The way of one request.
+    /// Sends one request.
     async fn request<I: Item>(&self, items: Vec<I>, patience: Duration) -> Result<Vec<I::Answer>, CallError> {
         if let Some(error) = self.refusal(items.len()) {
             self.tell(&items, &format!("fails: {error}"));
@@ -200,7 +199,7 @@ impl Wire {
         }
     }
 
-    /// Why the whole request is refused, if it is.
+    /// Why the whole request is refused, if so.
     fn refusal(&self, items: usize) -> Option<CallError> {
         match self.world.outage() {
             Some(Outage::All) => return Some(CallError::Connection("refused".to_owned())),
@@ -217,13 +216,13 @@ impl Wire {
             1 => status(429, "es_rejected_execution_exception", None),
             2 => status(503, "", None),
             3 => CallError::Undecodable("no json".to_owned()),
-            // Of one item this would be the document's refusal.
+            // For one item this would be the document's refusal.
             4 if items > 1 => status(413, "", None),
             _ => CallError::Connection("refused".to_owned()),
         })
     }
 
-    /// Sends the items, those of each index for themselves; gives their answers as they come.
+    /// Sends the items grouped by index; returns their answers as they arrive.
     fn send<I: Item>(&self, items: &[I]) -> mpsc::UnboundedReceiver<(Vec<usize>, Vec<I::Answer>)> {
         let (sender, answers) = mpsc::unbounded_channel();
         let mut groups: Vec<(Vec<usize>, Vec<I>)> = Vec::new();
@@ -252,13 +251,13 @@ impl Wire {
                 self.carry_out(group.clone(), again, |_| ());
             }
             let sender = sender.clone();
-            // Nobody may wait for it any more.
+            // The sender may have given up.
             self.carry_out(group, delay, move |some| drop(sender.send((slots, some))));
         }
         answers
     }
 
-    /// Carries items out after a while, whatever becomes of their sender.
+    /// Executes items after a delay, whatever happens to their sender.
     fn carry_out<I: Item>(
         &self,
         items: Vec<I>,
@@ -271,7 +270,7 @@ impl Wire {
         tokio::spawn(async move {
             sleep(Duration::from_millis(delay)).await;
             let age = world.clock.now().since(sent_at);
-            // While all machines slept, the server gave it up.
+            // While all machines slept, the server abandoned it.
             if age <= Duration::from_millis(world.scenario.late_by) {
                 let answers = items.iter().map(|item| carry_out(&world, by, item)).collect();
                 then(answers);
@@ -285,7 +284,7 @@ impl Wire {
         Duration::from_millis(self.world.state().one_to(latency))
     }
 
-    /// Into the history of each document concerned.
+    /// Adds to the history of each document concerned.
     fn tell<I: Item>(&self, items: &[I], what: &str) {
         for item in items {
             self.world
@@ -294,7 +293,7 @@ impl Wire {
     }
 }
 
-/// Many are a little late, some as late as can be.
+/// Many are a little late, some as late as possible.
 fn late_delay(bits: u64, most: u64) -> u64 {
     let most = if bits.is_multiple_of(2) { most / 8 } else { most };
     1 + (bits >> 1) % most
@@ -338,7 +337,7 @@ impl Elastic for Wire {
         self.request(ops.to_vec(), timeout).boxed()
     }
 
-    /// It takes its time, and can fail; it shows what is there at one moment of that time.
+    /// Takes time and can fail; it shows the state at one moment of that time.
     fn refresh<'a>(
         &'a self,
         indices: &'a [Index],

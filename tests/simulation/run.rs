@@ -1,5 +1,5 @@
-//! One run: a runtime with one thread and virtual time, and the conductor that lets things happen on it. A run is a
-//! function of its scenario: the same events at the same times, as often as it is repeated.
+//! One run: a single-threaded runtime in virtual time, and the driver of its events. A run is a function of its
+//! scenario: repeated, it has the same events at the same times.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
@@ -17,15 +17,15 @@ use crate::scenario::{Change, Kind, Scenario, Trouble, What, When};
 use crate::searches;
 use crate::world::{Line, Violation, World};
 
-/// A run must have come to an end this long after nothing goes wrong any more. Zombies may sleep for 30 s.
+/// A run must end this long after the last fault. Zombies may sleep for 30 s.
 const PATIENCE: u64 = 120_000;
 
-/// What a run came to.
+/// The result of a run.
 pub struct Outcome {
     pub broken: Option<Violation>,
     /// Equal for equal runs.
     pub digest: u64,
-    /// If it was asked for.
+    /// If requested.
     pub history: Vec<Line>,
 }
 
@@ -60,17 +60,17 @@ thread_local! {
     static LAST_PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// A panic of this thread's current run.
+/// The panic of this thread's current run.
 pub fn last_panic() -> Option<String> {
     LAST_PANIC.with_borrow(Clone::clone)
 }
 
-/// Panics are kept for the report. Where a mutation is looked for there are thousands.
+/// Keeps panics for the report. A search for a sabotage causes thousands.
 pub fn keep_panics() {
     std::panic::set_hook(Box::new(|info: &PanicHookInfo<'_>| LAST_PANIC.set(Some(info.to_string()))));
 }
 
-/// A process that finishes its batch before it gives the partition back.
+/// A process that finishes its batch before it gives up the partition.
 struct Leaving {
     process: Process,
     cancel_at: u64,
@@ -81,14 +81,14 @@ struct Conductor {
     world: Arc<World>,
     shared: Shared,
     partition: i32,
-    /// What compaction has left of the log.
+    /// The records that compaction has left.
     is_there: Vec<bool>,
     committed: i64,
     committed_at: u64,
     changes: Vec<Change>,
     owner: Option<Process>,
     leaving: Option<Leaving>,
-    /// They have lost the partition, and do not know it.
+    /// They have lost the partition without knowing.
     zombies: Vec<Process>,
     next_owner_at: u64,
     processes: usize,
@@ -144,7 +144,7 @@ impl Conductor {
         self.end().await;
     }
 
-    /// How long until something has to be looked at, if Elasticsearch does not say so.
+    /// Time until the next check, unless Elasticsearch reports a write first.
     fn pause(&self, now: u64) -> u64 {
         let is_waiting = self.is_calm && self.owner.as_ref().is_some_and(Process::is_done);
         let tick = self.world.scenario.setup.tick;
@@ -164,7 +164,7 @@ impl Conductor {
             && self.owner.as_ref().is_some_and(|owner| owner.is_done() && owner.frozen_until.is_none())
     }
 
-    /// The owner is told to stop; then all is judged.
+    /// Stops the owner, then runs the final checks.
     async fn end(&mut self) {
         let Some(owner) = &mut self.owner else { return };
         owner.tell(Mode::Drain);
@@ -240,7 +240,7 @@ impl Conductor {
         }
     }
 
-    /// What happens to the owner, if there is one that is awake.
+    /// Applies a change to the owner, if one is awake.
     fn change_owner(&mut self, now: u64, what: What) {
         let Some(mut owner) = self.owner.take() else { return };
         if owner.frozen_until.is_some() {
@@ -282,7 +282,7 @@ impl Conductor {
         }
     }
 
-    /// Takes records away that have a later one of their document.
+    /// Removes records that have a later one of their document.
     fn compact(&mut self, now: u64) {
         let records = &self.world.scenario.records;
         for (offset, record) in records.iter().enumerate() {
@@ -295,7 +295,7 @@ impl Conductor {
         }
     }
 
-    /// Whoever gives the partition back has its grace, and may commit once more.
+    /// Processes that give up the partition have their grace, and may commit once more.
     fn see_off(&mut self, now: u64) {
         let Some(leaving) = &mut self.leaving else { return };
         if leaving.process.has_ended() {
@@ -336,7 +336,7 @@ impl Conductor {
     fn lead_zombies(&mut self, now: u64) {
         for zombie in &mut self.zombies {
             if zombie.acts_until.is_some_and(|until| until <= now) {
-                // First, so that whoever wakes at this very moment does nothing.
+                // First, so that a process waking at this moment does nothing.
                 zombie.cancel();
                 zombie.acts_until = None;
             }
@@ -349,7 +349,7 @@ impl Conductor {
         self.zombies.retain(|zombie| !zombie.has_ended());
     }
 
-    /// The poll thread's commit of what the partition task has published; whether there was anything, and it went through.
+    /// The poll thread's commit of the published watermark; returns whether there was one and it succeeded.
     fn commit(&mut self, watermark: Option<i64>, surely: bool) -> bool {
         let Some(watermark) = watermark.filter(|watermark| *watermark != self.committed) else {
             return false;

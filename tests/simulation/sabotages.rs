@@ -1,5 +1,5 @@
-//! The protocol's rules, broken one after the other: each must be found within so many seeds, but for those that others
-//! find.
+//! The protocol's rules disabled one after the other: each must be found within a number of seeds, except those found
+//! elsewhere.
 
 use clap::ValueEnum;
 use geofold::base::sabotage::{self, Sabotage};
@@ -8,10 +8,10 @@ use crate::process::Shared;
 use crate::run::run;
 use crate::scenario::Scenario;
 
-/// Within so many seeds, from 0 on, each sabotage must be found.
+/// Number of seeds, from 0 on, within which each sabotage must be found.
 pub const SEEDS: u64 = 30_000;
 
-/// What the runs are not asked to find, and who finds it instead.
+/// Sabotages that the runs need not find, and the test that finds them.
 const ELSEWHERE: &[(Sabotage, &str)] = &[
     (Sabotage::PartitionsAreComparable, "the mover's tests: there is one partition here"),
     (Sabotage::InPlaceDespiteTargets, "model and histories; here only by chance, once in thousands of seeds"),
@@ -49,7 +49,7 @@ pub fn all() -> &'static [Sabotage] {
     Sabotage::value_variants()
 }
 
-/// Who finds a sabotage that the simulation cannot.
+/// The test that finds a sabotage beyond the simulation.
 pub fn found_elsewhere(sabotage: Sabotage) -> Option<&'static str> {
     ELSEWHERE.iter().find(|(other, _)| *other == sabotage).map(|(_, by)| *by)
 }
@@ -64,12 +64,12 @@ pub fn named(text: &str) -> Result<Sabotage, String> {
     Sabotage::from_str(text, false)
 }
 
-/// The one that is at work on this thread.
+/// The one active on this thread.
 pub fn current() -> Option<String> {
     all().iter().copied().find(|sabotage| sabotage::is(*sabotage)).map(name)
 }
 
-/// The first seed that finds it, and the rule that it finds broken.
+/// The first seed that finds it, and the violated rule.
 pub fn found(sabotage: Sabotage, shared: &Shared, seeds: u64) -> Option<(u64, &'static str)> {
     sabotage::with(sabotage, || {
         (0..seeds).find_map(|seed| Some((seed, run(&Scenario::new(seed), shared, false).broken?.rule)))

@@ -1,10 +1,10 @@
-//! What a run is about, all of it drawn from one seed: the records and when they come, who owns the partition when, and
-//! what goes wrong meanwhile. A scenario is plain data, so that parts of it can be left out while it still fails.
+//! A scenario, drawn from one seed: the records and their times, the owners of the partition over time, and
+//! the faults. A scenario is plain data, so that it can be minimized while it still fails.
 //!
 //! Half of them are dense: a few records of one document, and several former owners at work on them at once. The others are
 //! wide: more documents, more kinds of trouble, longer times.
 //!
-//! Times are milliseconds of virtual time. They are a hundredth of what the configuration's defaults are: only their
+//! Times are milliseconds of virtual time. They are a hundredth of the configuration's defaults: only the
 //! proportions matter.
 
 use std::fmt;
@@ -15,9 +15,8 @@ use geofold::core::mover::OnMissing;
 /// `batch.deadline`.
 pub const DEADLINE: u64 = 2_000;
 
-/// `index.gc_deletes`. Above everything that a zombie can do after its partition has a new owner, all added up: to act
-/// for [`Scenario::acts_for`], on a batch that lasts for [`DEADLINE`], by requests that arrive up to [`Scenario::late_by`]
-/// late.
+/// `index.gc_deletes`. Above the sum of everything that a zombie can do after a takeover: act for
+/// [`Scenario::acts_for`], on a batch that lasts [`DEADLINE`], by requests up to [`Scenario::late_by`] late.
 pub const GC_DELETES: u64 = 20_000;
 
 /// Places that documents can be at, as degrees of longitude: each in another geoshard.
@@ -32,22 +31,22 @@ const SPOILING: &str = r#"{"location":{"lat":null}}"#;
 /// What kind of run: what may happen, and what can be said about its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing out of the ordinary.
+    /// The usual case.
     Plain,
     /// Records vanish from the log once their document has a later one. Patches would vanish too, so there are none.
     Compacted,
-    /// Elasticsearch refuses some documents, and patches take locations away. What the index should hold then depends on
-    /// how records were folded.
+    /// Elasticsearch refuses some documents, and patches remove locations. The expected index then depends on how
+    /// records were folded.
     Refusing,
-    /// Two maps are live all the time, and at some moment the other one decides. Who has not heard of it yet goes by the
-    /// first.
+    /// Two maps are live all the time, and at some time the other one decides. An owner that does not know yet acts by
+    /// the first.
     TwoMaps,
 }
 
 /// A scenario.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// What it was drawn from; also the seed of all that chance decides while it runs.
+    /// Its seed, also for random choices during the run.
     pub seed: u64,
     pub kind: Kind,
     pub on_missing: OnMissing,
@@ -56,11 +55,11 @@ pub struct Scenario {
     pub changes: Vec<Change>,
     pub trouble: Trouble,
     pub setup: Setup,
-    /// From here on nothing goes wrong any more, but for zombies and requests that are still to come.
+    /// From here on there are no new faults, except by zombies and late requests.
     pub calm_from: u64,
-    /// How long a request may be under way before it is carried out, at most.
+    /// Maximum delay of a request before it is executed.
     pub late_by: u64,
-    /// What was left out of the scenario that the seed gives.
+    /// The parts left out of the seed's scenario.
     pub without: Vec<Part>,
 }
 
@@ -69,11 +68,11 @@ pub struct Scenario {
 pub struct Produced {
     /// Its number in the scenario as drawn.
     pub part: Part,
-    /// When it is there.
+    /// When it appears.
     pub at: u64,
-    /// Which document it is about.
+    /// Its document.
     pub document: usize,
-    /// The header that says what it asks for; `None` is left to the value.
+    /// The operation header; `None`: implied by the value.
     pub op: Option<&'static str>,
     pub value: Option<String>,
     /// It cannot be decoded.
@@ -132,28 +131,28 @@ pub struct Change {
 pub enum When {
     /// At this time.
     At(u64),
-    /// When Elasticsearch has carried out this many writes: in the middle of something, if there is anything.
+    /// When Elasticsearch has executed this many writes: possibly in the middle of a batch.
     AfterWrites(u64),
 }
 
 #[derive(Debug, Clone, Copy)]
 pub enum What {
-    /// The owner is told that the partition is revoked, has `grace` to finish its batch, and may commit then. The next
-    /// owner comes `gap` later, here and below.
+    /// The partition is revoked: the owner has `grace` to finish its batch, and may commit then. The next owner starts
+    /// `gap` later, here and below.
     Revoke { grace: u64, gap: u64 },
-    /// The owner is gone from one moment to the next.
+    /// The owner dies at once.
     Crash { gap: u64 },
     /// The owner loses the partition and does not know it for `acts_for`: it goes on, but cannot commit.
     Lose { acts_for: u64, gap: u64 },
-    /// The owner is stopped, loses the partition, wakes `frozen` later, and does not know it yet for `acts_for`.
+    /// The owner is suspended, loses the partition, resumes `frozen` later, and does not know it for `acts_for`.
     FreezeAndLose { frozen: u64, acts_for: u64, gap: u64 },
-    /// The owner is stopped, and wakes as the owner.
+    /// The owner is suspended, and resumes as the owner.
     Freeze { frozen: u64 },
     /// All machines sleep: boot time goes on, other time does not.
     Sleep { by: u64 },
-    /// Elasticsearch, or part of it, is away.
+    /// Elasticsearch is partly or wholly unavailable.
     Outage { lasts: u64, of: Outage },
-    /// The dead-letter topic takes nothing.
+    /// The dead-letter topic accepts nothing.
     NoLetters { lasts: u64 },
     /// The log is compacted.
     Compact,
@@ -161,7 +160,7 @@ pub enum What {
     OtherMap,
 }
 
-/// What does not work.
+/// The part that is unavailable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outage {
     /// No connection.
@@ -174,24 +173,24 @@ pub enum Outage {
     Placements,
 }
 
-/// How often a request meets with trouble, each in percent.
+/// Fault rates of requests, each in percent.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Trouble {
-    /// It is carried out late, perhaps after its sender gave up or died.
+    /// Executed late, perhaps after its sender gave up or died.
     pub late: u64,
-    /// It is carried out, and its answer is lost.
+    /// Executed, but the answer is lost.
     pub lost: u64,
-    /// It is carried out, and again later.
+    /// Executed, and again later.
     pub twice: u64,
-    /// It is refused as a whole: 429, 503, 413, an answer that makes no sense.
+    /// Refused as a whole: 429, 503, 413, an undecodable answer.
     pub refused: u64,
-    /// Each of its items fails for itself: 429, 503.
+    /// Each item fails by itself: 429, 503.
     pub items: u64,
     /// A commit fails.
     pub commits: u64,
 }
 
-/// The worker's configuration, and how fast things are.
+/// The worker's configuration, and speeds.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
     pub max_documents: usize,
@@ -206,9 +205,9 @@ pub struct Setup {
     /// Bytes that a partition may hold before it is paused.
     pub held: usize,
     pub commit_interval: u64,
-    /// A request, there or back, takes up to this.
+    /// Maximum latency of a request in one direction.
     pub latency: u64,
-    /// How often the worker fetches.
+    /// Interval between fetches.
     pub tick: u64,
 }
 
@@ -219,7 +218,7 @@ pub enum Part {
     Record(usize),
     /// A change: `c1`.
     Change(usize),
-    /// A kind of trouble: `late`.
+    /// A kind of fault: `late`.
     Trouble(&'static str),
 }
 
@@ -272,7 +271,7 @@ impl Scenario {
         } else {
             (draw.one_of(&[1, 1, 1, 2, 2, 3, 4]), draw.one_of(&[2, 3, 3, 4, 4, 5, 6, 8, 12]))
         };
-        // Long ones wait until leases and tombstones have ended.
+        // Long ones wait until deadlines and tombstones have expired.
         let horizon = if is_dense { 300 } else { draw.one_of(&[300, 800, 800, 2_000, 5_000]) };
         let times = draw.times(count, horizon, is_dense);
         let last_at = times.last().copied().unwrap_or_default();
@@ -281,7 +280,7 @@ impl Scenario {
             .enumerate()
             .map(|(n, at)| record(&mut draw, (kind, on_missing, seed), documents, n, at));
         let records = records.collect();
-        // After compaction an owner protects itself for one batch deadline; whatever a zombie does must be over by then.
+        // After compaction an owner protects itself for one batch deadline; zombies must be done by then.
         let (acts_for, late_by) = if kind == Kind::Compacted { (800, 900) } else { (4_000, 4_000) };
         let mut changes = Vec::new();
         let owners =
@@ -320,7 +319,7 @@ impl Scenario {
         }
     }
 
-    /// Whether something is counted.
+    /// Whether documents are counted.
     pub fn counts(&self) -> bool {
         counts(self.seed)
     }
@@ -354,7 +353,7 @@ impl Scenario {
         self
     }
 
-    /// All that could still be left out.
+    /// All parts that could still be left out.
     pub fn parts(&self) -> Vec<Part> {
         let Trouble { late, lost, twice, refused, items, commits } = self.trouble;
         let troubles = TROUBLES.into_iter().zip([late, lost, twice, refused, items, commits]);
@@ -363,14 +362,14 @@ impl Scenario {
         troubles.chain(changes).chain(self.records.iter().map(|record| record.part)).collect()
     }
 
-    /// The documents that records are about.
+    /// The documents of the records.
     pub fn documents(&self) -> impl Iterator<Item = usize> {
         let last = self.records.iter().map(|record| record.document).max();
         0..last.map_or(0, |last| last + 1)
     }
 }
 
-/// Draws what a scenario is made of.
+/// Draws the parts of a scenario.
 struct Draw(Random);
 
 impl Draw {
@@ -386,13 +385,13 @@ impl Draw {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// When the records come, in order.
+    /// The times of the records, in order.
     fn times(&mut self, count: usize, horizon: u64, is_dense: bool) -> Vec<u64> {
         let mut times: Vec<u64> = match self.below(if is_dense { 3 } else { 4 }) {
             0 => vec![0; count],
             1 => (0..count).map(|_| self.below(horizon / 4)).collect(),
             2 => (0..count).map(|_| self.below(horizon)).collect(),
-            // Some come when all that was under way is long over.
+            // Some appear long after everything in flight is over.
             _ => (0..count)
                 .map(|_| self.below(horizon / 4) + self.one_of(&[0, horizon, 2 * DEADLINE]))
                 .collect(),
@@ -411,7 +410,7 @@ impl Draw {
             5..=6 => What::Lose { acts_for, gap },
             7..=8 => {
                 let frozen = self.one_of(&[100, 1_000, 3_000, 3_000, 30_000]);
-                // Whoever wakes after compaction, and begins anew, is beyond what the protocol can take.
+                // A zombie that wakes after compaction is beyond the protocol's limits.
                 let acts_for = if kind == Kind::Compacted { 0 } else { acts_for };
                 What::FreezeAndLose { frozen, acts_for, gap }
             }
@@ -487,11 +486,11 @@ fn record(
     let patch = |value: String| (Some("patch"), Some(value), false);
     let index = (None, Some(whole.clone()), false);
     let patches = if kind == Kind::Compacted { 0 } else { 42 };
-    // What a patch without a location creates, and so what a later one finds, would depend on how records are folded.
+    // The result of creating from a patch without a location, and so of later ones, would depend on the folding.
     let any_patch = on_missing != OnMissing::Create;
     let is_refusing = kind == Kind::Refusing;
     let (op, value, is_bad) = match draw.below(62 + patches) {
-        // Compaction would leave what cannot be read, and take the document.
+        // Compaction would leave the unreadable record, and take the document.
         0..=1 if kind == Kind::Compacted => index,
         0..=1 => (None, Some("{".to_owned()), true),
         2..=20 if is_refusing => {

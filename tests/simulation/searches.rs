@@ -1,6 +1,6 @@
-//! Searches, in most of the runs: somebody looks for one document after the other, asks the geoshards in any order, and may take as long
-//! as the grace period. A document that was found, and is never deleted, is found again (INV-8). Elasticsearch refreshes by itself
-//! whenever it likes.
+//! Searches, in most of the runs: a client looks for one document after the other, visits the geoshards in any order,
+//! and may take as long as the grace period. A document that was found, and is never deleted, is found again (INV-8).
+//! Elasticsearch refreshes by itself at any time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::world::{GEOSHARDS, World};
 /// How long a search may take, in milliseconds.
 const GRACE: u64 = 300;
 
-/// What the workers of a run promise to searches.
+/// The workers' guarantee for searches.
 pub fn moves(serves_searches: bool) -> Moves {
     let visibility = if serves_searches { Visibility::Search } else { Visibility::Realtime };
     Moves { visibility, search_grace: Duration::from_millis(GRACE) }
 }
 
-/// Begins to search, and to refresh.
+/// Starts the searches and refreshes.
 pub fn begin(world: &Arc<World>) {
     if !world.scenario.serves_searches() {
         return;
@@ -37,7 +37,7 @@ pub fn begin(world: &Arc<World>) {
             }
         });
     }
-    // What a refused document leaves may depend on who has folded what.
+    // The remains of a refused document may depend on the folding.
     if world.scenario.kind != Kind::Refusing {
         tokio::spawn(search(world.clone(), random));
     }
@@ -67,7 +67,7 @@ async fn search(world: Arc<World>, mut random: Random) {
         let is_promised = GEOSHARDS.iter().any(|shard| world.is_visible(shard, document));
         let slept = world.clock.slept();
         let mut is_found = false;
-        // All of them within the grace: the first is asked at once.
+        // All of them within the grace: the first is visited at once.
         for (n, shard) in shards.iter().enumerate() {
             is_found |= world.is_visible(shard, document);
             if n < 2 {

@@ -1,16 +1,16 @@
-//! Cuts a failing scenario down: leaves one part after the other out, as long as the same rule is still broken.
+//! Minimizes a failing scenario: leaves out one part after the other while the same rule is still broken.
 //!
-//! What is left need not be the same failure, since with every part that is gone chance falls out differently. It breaks
-//! the same rule with less, and that is what a reader wants.
+//! The result need not be the same failure, since random choices change with every part left out. It breaks the same
+//! rule with less, which is what a reader wants.
 
 use crate::process::Shared;
 use crate::run::run;
 use crate::scenario::Scenario;
 
-/// A bound on runs; usually a tenth of it is needed.
+/// Maximum number of runs; usually a tenth is needed.
 const MOST_RUNS: usize = 1_000;
 
-/// A scenario that fails as well, with as little as possible.
+/// A minimal scenario that still fails.
 pub fn shrink(scenario: &Scenario, shared: &Shared) -> Scenario {
     let mut scenario = scenario.clone();
     let Some(broken) = run(&scenario, shared, false).broken else { return scenario };

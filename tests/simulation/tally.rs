@@ -1,5 +1,5 @@
-//! What is counted in some of the runs: the topic of increments, as processes reach it, and at the end the counts that they
-//! come to against a count of what is stored (INV-7).
+//! Counting in some of the runs: the topic of increments as seen by processes, and at the end the merged counts against
+//! a count of the store (INV-7).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,26 +21,26 @@ use crate::world::{GEOSHARDS, World};
 /// `tally.emit_interval`.
 const INTERVAL: Duration = Duration::from_millis(60);
 
-/// The geoshard, and two fields: one that few records change, and one that patches change.
+/// The geoshard, and two fields: one rarely changed, and one changed by patches.
 pub fn rules() -> FacetRules {
     let limits = FacetLimits { max_value_bytes: 20, max_values: 10 };
     FacetRules::new(true, [("kind", "kind"), ("x", "x")], limits)
 }
 
-/// What a process needs that counts.
+/// The counting dependencies of a process.
 pub fn counting(world: &Arc<World>, process: usize) -> Arc<Counting> {
     let topic = Arc::new(Increments { world: world.clone(), process });
     Arc::new(Counting { topic, names: Arc::new(Names::new()), interval: INTERVAL })
 }
 
-/// The topic, as one process reaches it.
+/// The topic as seen by one process.
 struct Increments {
     world: Arc<World>,
     process: usize,
 }
 
 impl IncrementTopic for Increments {
-    /// What is on its way arrives, whatever becomes of the sender; perhaps twice.
+    /// Increments in flight arrive, whatever happens to the sender; perhaps twice.
     fn send<'a>(&'a self, _: i32, outgoing: &'a Outgoing) -> BoxFuture<'a, Result<(), TooLarge>> {
         let (there, again, back) = {
             let mut state = self.world.state();
@@ -72,7 +72,7 @@ impl IncrementTopic for Increments {
     }
 }
 
-/// Judges the end: all that was sent, merged, is what is stored.
+/// Checks the end: all increments, merged, equal a count of the store.
 pub fn judge(world: &World) {
     let mut merged_to = Position::from_version(0);
     let mut counted = Delta::default();

@@ -1,5 +1,5 @@
-//! What all processes of a run share: the time, the store behind Elasticsearch's API, the dead-letter topic, chance, and
-//! the history. Whatever changes a document passes [`World::write`], which judges the change there and then.
+//! Shared by all processes of a run: the time, the store behind Elasticsearch's API, the dead-letter topic, randomness,
+//! and the history. Every change of a document passes [`World::write`], which checks it at once.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,7 +26,7 @@ use tokio::time::Instant as TokioInstant;
 use crate::audit;
 use crate::scenario::{GC_DELETES, Outage, PLACES, Scenario, Trouble, document_id};
 
-/// Names of geoshards, one for each of [`PLACES`] by the usual map.
+/// Geoshard names, one for each of [`PLACES`] by the usual map.
 pub const GEOSHARDS: [&str; PLACES.len()] = ["a", "b", "c"];
 
 /// The topic's name.
@@ -35,7 +35,7 @@ pub const TOPIC: &str = "topic";
 /// Prefix of the indices.
 const PREFIX: &str = "sim";
 
-/// Boot time: tokio's, and what the machines slept.
+/// Boot time: tokio's time plus sleep.
 #[derive(Debug)]
 pub struct WorldClock {
     start: TokioInstant,
@@ -48,7 +48,7 @@ impl WorldClock {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// For how long the machines have slept so far.
+    /// Total sleep so far.
     pub fn slept(&self) -> u64 {
         self.slept.load(Ordering::Relaxed)
     }
@@ -65,14 +65,14 @@ impl Clock for WorldClock {
     }
 }
 
-/// What a run found to be wrong.
+/// A violation found by a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// A short name that stays the same when a scenario is cut down.
+    /// A short name that is stable while a scenario is minimized.
     pub rule: &'static str,
-    /// All about it.
+    /// The details.
     pub what: String,
-    /// The document concerned, if it is about one.
+    /// The document concerned, if any.
     pub document: Option<String>,
 }
 
@@ -81,7 +81,7 @@ pub struct Violation {
 pub struct Line {
     /// Virtual time without sleep, in milliseconds.
     pub at: u64,
-    /// The document it is about; `None` is of interest to all.
+    /// The document concerned; `None` concerns all.
     pub document: Option<String>,
     pub text: String,
 }
@@ -89,35 +89,35 @@ pub struct Line {
 /// A delivery of dead letters that was acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
-    /// Which process handed it in.
+    /// The sending process.
     pub process: usize,
     pub first: i64,
     pub last: i64,
     pub stage: &'static str,
 }
 
-/// What changes while a run goes on.
+/// Mutable state of a run.
 pub struct State {
     pub random: Random,
     pub trouble: Trouble,
-    /// What does not work, and until when.
+    /// Outages and their ends.
     pub outages: Vec<(u64, Outage)>,
-    /// Until when the dead-letter topic takes nothing.
+    /// End of the dead-letter topic's outage.
     pub no_letters_until: u64,
     pub deliveries: Vec<Delivery>,
     /// The topic of increments.
     pub increments: Vec<Increment>,
-    /// Requests that may still be carried out.
+    /// Requests that may still be executed.
     pub under_way: usize,
-    /// Writes that Elasticsearch carried out.
+    /// Writes that Elasticsearch executed.
     pub writes: u64,
-    /// The geoshards and documents that searches find there.
+    /// Geoshard and document pairs that searches find.
     visible: BTreeSet<(String, String)>,
-    /// The first thing that was wrong. The run ends with it.
+    /// The first violation. It ends the run.
     pub broken: Option<Violation>,
-    /// Only if it is wanted: a million runs do without.
+    /// Only if requested: a million runs do without.
     history: Option<Vec<Line>>,
-    /// Of everything that was carried out and when: equal for equal runs.
+    /// Digest of all executed events and their times: equal for equal runs.
     pub digest: u64,
 }
 
@@ -135,18 +135,18 @@ impl State {
     }
 }
 
-/// See the file's first lines.
+/// See the module documentation.
 pub struct World {
     pub scenario: Arc<Scenario>,
     pub clock: Arc<WorldClock>,
-    /// Told when something is broken and at every write.
+    /// Notified of a violation and of every write.
     pub told: Notify,
     store: Store,
     state: Mutex<State>,
 }
 
 impl World {
-    /// To be called within the runtime whose time it is.
+    /// Call within the runtime whose time it uses.
     pub fn new(scenario: Arc<Scenario>, with_history: bool) -> Arc<Self> {
         let clock = Arc::new(WorldClock { start: TokioInstant::now(), slept: AtomicU64::new(0) });
         let store = Store::new("false", u64::MAX, clock.clone());
@@ -159,7 +159,7 @@ impl World {
             create(&store, index.suffix(), &opaque);
         }
         let state = State {
-            // Not the numbers that drew the scenario.
+            // Independent of the numbers that drew the scenario.
             random: Random::new(scenario.seed ^ 0x05ee_d0fc_4a05),
             trouble: scenario.trouble,
             outages: Vec::new(),
@@ -192,7 +192,7 @@ impl World {
         self.state().history.take().unwrap_or_default()
     }
 
-    /// Takes note that something is wrong; the first time counts.
+    /// Records a violation; the first one counts.
     pub fn fail(&self, rule: &'static str, document: Option<&str>, what: impl fmt::Display) {
         let what = what.to_string();
         self.note(document, || format!("!! {what}"));
