@@ -205,7 +205,7 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
 
     /// Tops what is in flight up to `n` keys and hands out the `n` lowest of them, lowest first.
     ///
-    /// `n` is a target, not a number to move: what an earlier call handed out and nobody committed is handed out
+    /// `n` is a target, not a number to move: what an earlier call handed out uncommitted is handed out
     /// again. More than `n` in flight stay there, unseen. With `backwash`, what is in flight competes with what is
     /// pending first, and the higher part goes back; the caller must then not commit what it did not get again.
     pub fn reserve(

@@ -220,7 +220,7 @@ mod tests {
     async fn run_is_seen_by_updates_marked_before_it() {
         let runs = LastRuns::in_memory();
         let key = ["k".to_owned()];
-        assert_eq!(runs.marks(&key).await, [None], "nobody has run");
+        assert_eq!(runs.marks(&key).await, [None], "no run yet");
         let begun = runs.begin("k", |_| Decision::Run).await;
         let during = runs.marks(&key).await[0].unwrap();
         runs.succeeded("k", begun.token.unwrap()).await;

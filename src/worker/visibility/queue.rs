@@ -221,6 +221,6 @@ mod tests {
 
         queue.request(shard("a"), 4, SOON, at(600));
         queue.retain(|waiter| *waiter != 4);
-        assert_eq!((queue.next_due(), queue.start(at(900))), (None, vec![]), "nobody waits");
+        assert_eq!((queue.next_due(), queue.start(at(900))), (None, vec![]), "there is no waiter");
     }
 }

@@ -55,7 +55,7 @@ fn fold_that_went_elsewhere_and_back_is_not_in_place() {
 /// Found by the model: a zombie's document was refused, and it is about to set the placement back, when the owner folds
 /// that record with a good one for the same geoshard.
 #[test]
-pub(super) fn a_fold_over_the_record_that_the_placement_was_written_for_is_not_in_place() {
+pub(super) fn fold_over_the_placements_own_record_is_not_in_place() {
     let mut store = Store::default();
     let (mut zombie, mut owner) = (Owner::new(), Owner::new());
     zombie.begin(entry([unacceptable(A, 1)])).up_to(Round::CleanUp, &mut store);
@@ -72,7 +72,7 @@ pub(super) fn a_fold_over_the_record_that_the_placement_was_written_for_is_not_i
 /// Found by the model: the placement was set back to where the last good copy is, and a patch mends what was refused before
 /// that is tried again.
 #[test]
-pub(super) fn a_mended_document_goes_where_its_refused_record_had_put_it() {
+pub(super) fn mended_document_follows_its_refused_record() {
     let mut store = in_a();
     let (refused, mend) = (unacceptable(B, 2), patch(r#"{"n":3}"#, 3));
     let mut owner = Owner::new();
@@ -84,7 +84,7 @@ pub(super) fn a_mended_document_goes_where_its_refused_record_had_put_it() {
 
 /// Found by the model: one worker has given up the refused record and only has the patch, the other folds both.
 #[test]
-pub(super) fn a_decision_about_another_document_at_the_same_position_is_corrected() {
+pub(super) fn decision_about_another_document_is_corrected() {
     let (refused, mend) = (|| unacceptable(B, 2), || patch(r#"{"n":3}"#, 3));
     let given_up = || {
         let (mut store, mut zombie) = (in_a(), Owner::new());
@@ -187,7 +187,7 @@ fn decision_at_a_position_is_not_repeated_under_another_map() {
 }
 
 #[test]
-pub(super) fn a_record_up_to_the_recorded_position_does_not_decide_again() {
+pub(super) fn record_up_to_the_recorded_position_does_not_decide_again() {
     let mut store = Store::default();
     Owner::by(two_maps(OLD_MAP)).work_out(&mut store, entry([index(A, 3)]));
     let newer = entry_by(&two_maps(NEW_MAP), [index(A, 3), patch(r#"{"p":4}"#, 4)]);
@@ -227,7 +227,7 @@ fn late_delete_does_not_remove_a_copy_that_came_back() {
 }
 
 #[test]
-pub(super) fn a_newer_copy_found_in_a_leftover_is_neither_copied_nor_overlooked() {
+pub(super) fn newer_copy_in_a_leftover_is_neither_copied_nor_ignored() {
     let (fourth, fifth) = (patch(r#"{"p":4}"#, 4), index(A, 5));
     let mut store = Store::with(placed(2, Some("b"), &["a"]), &[("b", 2)]);
     let (mut zombie, mut owner) = (Owner::new(), Owner::new());
@@ -243,7 +243,7 @@ pub(super) fn a_newer_copy_found_in_a_leftover_is_neither_copied_nor_overlooked(
 /// Found by the model: a zombie has moved the document to `b` and back, and dies before it deletes the copy in `b`. The
 /// owner's placement is from before all that.
 #[test]
-pub(super) fn a_copy_that_is_written_already_does_not_hide_a_way_there_and_back() {
+pub(super) fn already_written_copy_does_not_hide_a_move_there_and_back() {
     let (second, third) = (patch(r#"{"location":{"lon":90}}"#, 2), patch(r#"{"location":{"lon":0}}"#, 3));
     let mut store = Store::default();
     let (mut zombie, mut owner) = (Owner::new(), Owner::new());
@@ -296,7 +296,7 @@ fn document_not_found_repeatedly_under_one_placement_is_missing() {
 /// Found by the model: a read is not atomic. The zombie moves the document twice, each time from a geoshard that the
 /// owner has not read yet to one that it has.
 #[test]
-pub(super) fn a_document_that_moves_during_two_looks_is_not_missing() {
+pub(super) fn document_that_moves_during_two_reads_is_not_missing() {
     let (second, third) = (patch(r#"{"location":{"lon":90}}"#, 2), patch(r#"{"location":{"lon":170}}"#, 3));
     let mut store = in_a();
     let (mut zombie, mut owner) = (Owner::new(), Owner::new());
@@ -386,7 +386,7 @@ fn refused_new_document_leaves_a_refused_placement() {
 /// Found by the model: a zombie that folded further is refused, and finds no copy yet. Its record and its sweep must
 /// allow for the copy that the owner is writing.
 #[test]
-pub(super) fn a_refusal_does_not_hide_a_copy_that_is_on_its_way() {
+pub(super) fn refusal_allows_for_a_late_copy() {
     let mut store = Store::default();
     let (mut zombie, mut owner) = (Owner::new(), Owner::new());
     owner.begin(entry([index(A, 1)])).up_to(Round::WriteDocuments, &mut store);
@@ -399,7 +399,7 @@ pub(super) fn a_refusal_does_not_hide_a_copy_that_is_on_its_way() {
 
 /// Found by the model, as the one before: a copy that a zombie misses may be in flight.
 #[test]
-pub(super) fn a_patch_of_a_missing_document_does_not_hide_a_copy_that_is_on_its_way() {
+pub(super) fn patch_of_a_missing_document_allows_for_a_late_copy() {
     let mut store = Store::default();
     let (mut zombie, mut owner) = (Owner::new(), Owner::new());
     owner.begin(entry([index(A, 1)])).up_to(Round::WriteDocuments, &mut store);
@@ -523,7 +523,7 @@ fn finishing_a_lost_records_decision_moves_a_newer_copy() {
 /// Found by the model: the document was in `a`, moved to `b`, and a record that compaction took was to move it back. Finishing
 /// that, the older record cannot be written over the tombstone in `a`; the copy in `b` is the last one.
 #[test]
-pub(super) fn finishing_the_decision_of_a_lost_record_does_not_sweep_the_last_copy() {
+pub(super) fn finishing_a_lost_records_decision_keeps_the_last_copy() {
     let mut store = Store::default();
     let mut dead = Owner::new();
     dead.work_out(&mut store, entry([index(A, 1)]));

@@ -651,49 +651,22 @@ fn every_sabotage_of_mover_and_ledger_is_found() {
         Sabotage::InPlaceHasNoEdges,
     ];
     let in_the_table: [(_, fn()); 16] = [
-        (Sabotage::StaleBaseIsBelieved, stale::whatever_a_node_answers_that_is_cut_off_no_write_is_taken_back),
-        (
-            Sabotage::PartitionsAreComparable,
-            partitions::records_of_another_partition_change_nothing_and_are_dead_letters_whatever_their_offsets,
-        ),
-        (
-            Sabotage::RefusedInPlaceIsNotRecorded,
-            tally::a_document_that_is_refused_is_counted_as_it_was_before,
-        ),
-        (Sabotage::FetchedIsNotRecorded, refeed::whoever_resumes_writes_what_was_fetched_and_asks_nobody),
-        (
-            Sabotage::GoneIsNotRecorded,
-            refeed::that_the_source_does_not_have_it_either_is_recorded_and_a_zombie_told_otherwise_places_nothing,
-        ),
-        (
-            Sabotage::OldAnswerIsBelieved,
-            refeed::an_answer_from_before_a_later_refeed_or_delete_is_asked_for_again,
-        ),
-        (
-            Sabotage::FinishingSweepsAnyway,
-            table::finishing_the_decision_of_a_lost_record_does_not_sweep_the_last_copy,
-        ),
-        (Sabotage::RefusedIsDeleted, table::a_refusal_does_not_hide_a_copy_that_is_on_its_way),
-        (Sabotage::RefusedStays, table::a_mended_document_goes_where_its_refused_record_had_put_it),
-        (
-            Sabotage::MisplacedIsResumed,
-            table::a_decision_about_another_document_at_the_same_position_is_corrected,
-        ),
-        (
-            Sabotage::MissingIsDeleted,
-            table::a_patch_of_a_missing_document_does_not_hide_a_copy_that_is_on_its_way,
-        ),
-        (Sabotage::SecondLookIsBelieved, table::a_document_that_moves_during_two_looks_is_not_missing),
-        (
-            Sabotage::InPlaceOverItsOwnRecord,
-            table::a_fold_over_the_record_that_the_placement_was_written_for_is_not_in_place,
-        ),
-        (Sabotage::WrittenIsDone, table::a_copy_that_is_written_already_does_not_hide_a_way_there_and_back),
-        (Sabotage::OldRecordsDecide, table::a_record_up_to_the_recorded_position_does_not_decide_again),
-        (
-            Sabotage::IgnoreNewerLeftover,
-            table::a_newer_copy_found_in_a_leftover_is_neither_copied_nor_overlooked,
-        ),
+        (Sabotage::StaleBaseIsBelieved, stale::reads_from_a_cut_off_node_revert_no_write),
+        (Sabotage::PartitionsAreComparable, partitions::records_of_another_partition_are_dead_lettered),
+        (Sabotage::RefusedInPlaceIsNotRecorded, tally::refused_document_keeps_its_counts),
+        (Sabotage::FetchedIsNotRecorded, refeed::resuming_owner_writes_the_fetched_document_without_asking),
+        (Sabotage::GoneIsNotRecorded, refeed::recorded_gone_document_is_not_placed_by_a_zombie),
+        (Sabotage::OldAnswerIsBelieved, refeed::answer_from_before_a_later_refeed_or_delete_is_refetched),
+        (Sabotage::FinishingSweepsAnyway, table::finishing_a_lost_records_decision_keeps_the_last_copy),
+        (Sabotage::RefusedIsDeleted, table::refusal_allows_for_a_late_copy),
+        (Sabotage::RefusedStays, table::mended_document_follows_its_refused_record),
+        (Sabotage::MisplacedIsResumed, table::decision_about_another_document_is_corrected),
+        (Sabotage::MissingIsDeleted, table::patch_of_a_missing_document_allows_for_a_late_copy),
+        (Sabotage::SecondLookIsBelieved, table::document_that_moves_during_two_reads_is_not_missing),
+        (Sabotage::InPlaceOverItsOwnRecord, table::fold_over_the_placements_own_record_is_not_in_place),
+        (Sabotage::WrittenIsDone, table::already_written_copy_does_not_hide_a_move_there_and_back),
+        (Sabotage::OldRecordsDecide, table::record_up_to_the_recorded_position_does_not_decide_again),
+        (Sabotage::IgnoreNewerLeftover, table::newer_copy_in_a_leftover_is_neither_copied_nor_ignored),
     ];
     let mut not_found = Vec::new();
     for &sabotage in <Sabotage as clap::ValueEnum>::value_variants() {

@@ -27,7 +27,7 @@ fn partition(store: &Store) -> Option<i32> {
 }
 
 #[test]
-pub(super) fn a_decision_that_is_corrected_names_its_partition() {
+pub(super) fn corrected_decision_names_its_partition() {
     let (refused, mend) = (unacceptable(B, 2), patch(r#"{"n":3}"#, 3));
     let mut store = in_a_by_partition_1();
     let mut zombie = owner_of(1);
@@ -93,7 +93,7 @@ fn every_history(mut check: impl FnMut(&Store, &str, [String; 2]) -> ControlFlow
 }
 
 #[test]
-pub(super) fn records_of_another_partition_change_nothing_and_are_dead_letters_whatever_their_offsets() {
+pub(super) fn records_of_another_partition_are_dead_lettered() {
     let mut histories = 0;
     let all = every_history(|store, alone, [ours, theirs]| {
         assert_eq!(theirs, REJECTED);

@@ -33,7 +33,7 @@ fn fetched_document_is_written_where_it_belongs() {
 }
 
 #[test]
-pub(super) fn an_answer_from_before_a_later_refeed_or_delete_is_asked_for_again() {
+pub(super) fn answer_from_before_a_later_refeed_or_delete_is_refetched() {
     let later = [
         entry([refeed(2), refeed(3)]),
         entry_by(&fetching(), [refeed(2), delete(3), patch(r#"{"p":1}"#, 4)]),
@@ -45,7 +45,7 @@ pub(super) fn an_answer_from_before_a_later_refeed_or_delete_is_asked_for_again(
 }
 
 #[test]
-pub(super) fn whoever_resumes_writes_what_was_fetched_and_asks_nobody() {
+pub(super) fn resuming_owner_writes_the_fetched_document_without_asking() {
     let mut store = in_a();
     let mut zombie = Owner::new();
     zombie.begin(told(entry([refeed(2)]), 2, says(B, 7))).up_to(Round::WriteDocuments, &mut store);
@@ -109,8 +109,7 @@ fn delete_stands_whatever_the_source_says_of_a_later_patch() {
 
 /// Found by the model.
 #[test]
-pub(super) fn that_the_source_does_not_have_it_either_is_recorded_and_a_zombie_told_otherwise_places_nothing()
-{
+pub(super) fn recorded_gone_document_is_not_placed_by_a_zombie() {
     let mut store = Store::with(None, &[]);
     let missing = entry_by(&fetching(), [patch(r#"{"p":1}"#, 2)]);
     let mut zombie = Owner::by(fetching());

@@ -196,7 +196,7 @@ fn when_a_base_is_trusted() {
 /// Patches, with and without another place, and whole documents, by one owner; each read is answered by a healthy node
 /// or by one cut off some time ago, and answers to writes get lost.
 #[test]
-pub(super) fn whatever_a_node_answers_that_is_cut_off_no_write_is_taken_back() {
+pub(super) fn reads_from_a_cut_off_node_revert_no_write() {
     let (mut doubts, mut stale) = (0, 0);
     for seed in 0..300 {
         let mut random = Random::new(seed);

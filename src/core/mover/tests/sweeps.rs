@@ -72,8 +72,8 @@ fn sweep_does_not_remove_a_copy_that_came_back() {
     assert_eq!(store.x(), "3 a [] | a@3");
 }
 
-/// The model found it: an earlier sweep has emptied a geoshard, and a later one that left it out would leave no tombstone of its own
-/// position there, for the write of a zombie in between.
+/// Found by the model: an earlier sweep has emptied a geoshard, and a later one that omitted it would leave no
+/// tombstone at its own position there against a zombie's write in between.
 #[test]
 fn sweep_does_not_replace_a_later_one() {
     let mut store = in_a();

@@ -1,4 +1,4 @@
-//! What is recorded of facets, and which edges an entry that is done leaves (docs/tally.md).
+//! Recorded facets, and the edges of a finished entry (docs/tally.md).
 
 use super::store::{Store, UNACCEPTABLE};
 use super::*;
@@ -10,7 +10,7 @@ fn counting() -> Rules {
     Rules { tally: Some(FacetRules::new(true, [("tag", "tag")], limits)), ..rules() }
 }
 
-/// An owner who counts, and knows the partition committed up to this offset.
+/// A counting owner that knows the partition committed up to this offset.
 fn owner_from(committed: i64) -> Owner {
     let mut owner = Owner::by(counting());
     owner.desk.as_mut().unwrap().committed = at(committed);
@@ -51,7 +51,7 @@ fn edges(owner: &mut Owner) -> Vec<String> {
     edges.collect()
 }
 
-/// Document `x` in geoshard `a`, tagged red by record 1, by somebody who counts.
+/// Document `x` in geoshard `a`, tagged red by record 1, by a counting owner.
 fn red_in_a() -> Store {
     let mut store = Store::default();
     let outcome = owner_from(1).work_out(&mut store, fold([tagged(A, "red", 1)]));
@@ -60,7 +60,7 @@ fn red_in_a() -> Store {
     store
 }
 
-/// What an entry sends first, over document `x` in `a`, tagged red.
+/// The first call of an entry over document `x` in `a`, tagged red.
 fn first_call(entry: Entry) -> String {
     let mut store = red_in_a();
     let mut owner = owner_from(2);
@@ -171,13 +171,13 @@ fn copy_already_written_in_place_is_recorded_with_facets() {
 }
 
 #[test]
-pub(super) fn a_document_that_is_refused_is_counted_as_it_was_before() {
+pub(super) fn refused_document_keeps_its_counts() {
     let bad = |tag: &str, offset| {
         let doc = format!(r#"{{"location":{{"lat":1,"lon":{A}}},"tag":"{tag}","n":"{UNACCEPTABLE}"}}"#);
         let at_place = path().locate(doc.as_bytes()).unwrap();
         write(offset, Body::Index { doc: doc.into(), at: at_place })
     };
-    // Written ahead, then in place: that position is recorded, too, so that nobody counts one below it any more.
+    // Written ahead, then in place: that position is recorded, too, so that no owner counts one below it afterwards.
     for (tag, first) in [("blue", "place 5 a [] if unchanged"), ("red", "put a@5")] {
         let mut store = red_in_a();
         let entry = fold([bad(tag, 5)]);
@@ -206,7 +206,7 @@ fn full_history_waits_for_a_commit_unless_it_holds_the_entry() {
     let in_place = owner.work(&mut store, fold([tagged(A, "red", 7)]));
     assert_eq!(outcome_in_short(&in_place), "indexed");
 
-    // Another owner, who starts where nothing is committed yet: it would wait for a commit that waits for it.
+    // An owner that starts without a commit would wait for a commit that waits for it.
     let mut other = owner_from(2);
     other.desk.as_mut().unwrap().max_versions = 2;
     let overlaps = fold([tagged(A, "red", 6), tagged(A, "blue", 8)]);
