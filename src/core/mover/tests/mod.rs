@@ -8,7 +8,7 @@
 //! | `counterexamples.rs` | every weakening that the protocol names, as the history that it would break |
 //! | `partitions.rs` | one key in two partitions |
 //! | `refeed.rs` | documents from the source of truth |
-//! | `tally.rs` | what is recorded of facets, and which edges an entry that is done leaves |
+//! | `tally.rs` | recorded facets, and the edges of a finished entry |
 //! | `stale.rs` | a node that answers reads by an old state |
 //! | `sweeps.rs` | old copies that stay until searches find the new ones |
 //! | `slices.rs` | batches whose patches have many bytes to read |
