@@ -132,7 +132,7 @@ impl Comparison<'_> {
         let queries: Vec<&Query> = std::iter::once(query).chain(others).collect();
         let searches: Vec<(&Value, bool)> =
             queries.iter().map(|query| (&query.body, query.is_global)).collect();
-        let answers = self.target.msearch(&searches, others.len() % 2 == 0);
+        let answers = self.target.msearch(&searches, others.len().is_multiple_of(2));
         for (query, mut answer) in queries.into_iter().zip(answers) {
             let status = answer["status"].as_u64().and_then(|status| u16::try_from(status).ok());
             let status = status.ok_or_else(|| format!("an answer of _msearch has no status: {answer}"))?;

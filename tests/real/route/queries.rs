@@ -576,6 +576,7 @@ fn geohash(at: GeoPoint) -> String {
         }
         usize::from(is_upper)
     };
-    let digit = |n: usize| digits[(0..5).fold(0, |digit, bit| 2 * digit + halve((5 * n + bit) % 2 == 0))];
+    let digit =
+        |n: usize| digits[(0..5).fold(0, |digit, bit| 2 * digit + halve((5 * n + bit).is_multiple_of(2)))];
     (0..12).map(digit).collect()
 }
