@@ -1,8 +1,8 @@
-//! Background tasks that a process needs for as long as it runs. One that ends although nothing told it to, or that panics, is
-//! reported by its name, and ends the process in good order.
+//! Required background tasks. A task that ends without being stopped, or that panics, is reported by name and ends the process
+//! in good order.
 //!
-//! tokio keeps a panic in the task's handle, which nobody awaits. Without this a worker would go on without what the task did:
-//! with a map that is never read again, say, or with documents that are never fetched.
+//! tokio stores a panic in the task's join handle, which is never awaited here. Without supervision a worker would continue
+//! without the task: with a map that is never read again, for example, or documents that are never fetched.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;

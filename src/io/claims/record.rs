@@ -1,8 +1,8 @@
-//! The claim as it is stored: the document `maps/<topic>/<partition>` of the index `<prefix>-meta`.
+//! The stored claim: the document `maps/<topic>/<partition>` of the index `<prefix>-meta`.
 //!
-//! It is written by compare-and-set only. Whoever writes it over another claim's state takes the partition over, and whoever
-//! held it before finds out with its next renewal, since that conflicts. geofold 0.1 keeps the same document without an
-//! assignment, and writes it only to confirm a generation of the maps: that is taken over like any other claim.
+//! It is written by compare-and-set only. A write over another claim's state takes the partition over; the previous holder's
+//! next renewal conflicts. geofold 0.1 keeps the same document without an assignment, and writes it only to confirm a
+//! generation of the maps: it is taken over like any other claim.
 
 use std::time::Duration;
 

@@ -1,9 +1,8 @@
-//! What this process knows of the record of the maps, and since when.
+//! This process's knowledge of the record of the maps, and its age.
 //!
-//! A watcher reads the record every second and publishes it with the time *before* it asked. Whoever sends a batch asks
-//! whether that is recent enough: a worker that is cut off from the record stops sending after a batch deadline, and its
-//! last batch is over after another. So two batch deadlines after the record has changed nobody acts by what it said before,
-//! whether he confirmed or not.
+//! A watcher reads the record every second and publishes it with the time *before* the read. Every batch checks that this is
+//! recent enough: a worker without access to the record stops sending after a batch deadline, and its last batch ends after
+//! another. So two batch deadlines after a change no worker acts by the old record, confirmed or not.
 
 use std::sync::Arc;
 use std::time::Duration;

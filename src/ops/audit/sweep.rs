@@ -1,10 +1,10 @@
 //! Removes placements of deleted documents once no zombie can act on an earlier state (protocol, "Deleted documents").
 //!
-//! A placement has no date, and needs none: its index counts its writes. From time to time a **mark** is kept in the meta
-//! index: how far that count is, and where the partitions end. Later it is noted there when all of that was seen committed.
-//! ⚠ What was written below a mark goes when that is `placements.keep_deleted` ago: who was assigned a partition before it was
-//! committed, lost it, and does not know yet, would read old records and find no placement. It goes if no copy is found
-//! where it says that one may be, and by compare-and-set: whoever writes the placement meanwhile wins.
+//! A placement has no date, and needs none: its index counts its writes. From time to time a **mark** is stored in the meta
+//! index: that count, and the partitions' end offsets. Later the mark also records when all of these offsets were seen
+//! committed. ⚠ Placements below a mark are removed `placements.keep_deleted` after that: a zombie that was assigned a
+//! partition before the commit would read old records and find no placement. A placement is removed only if no copy exists
+//! where it says one may be, and by compare-and-set: a concurrent write of the placement wins.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -81,7 +81,7 @@ pub enum CreateError {
     Interrupted,
 }
 
-/// Makes a campaign. `None`: it is a periodic one, and somebody else made it. `told` is told of documents read.
+/// Creates a campaign. `None`: a periodic one that another process has created. `told` gets the number of documents read.
 ///
 /// # Errors
 /// See [`CreateError`].

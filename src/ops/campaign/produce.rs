@@ -135,7 +135,7 @@ impl Producing {
                 match delivery.await {
                     Ok(Ok(_)) => {}
                     Ok(Err((error, _))) => refused.push((id, key, to, error)),
-                    // The producer is gone, and nobody knows.
+                    // The producer was dropped: the outcome is unknown.
                     Err(_) => refused.push((id, key, to, KafkaError::Canceled)),
                 }
             }

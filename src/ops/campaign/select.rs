@@ -124,7 +124,7 @@ struct Named {
     id: String,
 }
 
-/// Takes the ids of a selection, as searches see them after a refresh; `told` is told how many documents were read so far.
+/// Takes the ids of a selection, as searches see them after a refresh; `told` gets the number of documents read so far.
 ///
 /// # Errors
 /// See [`SelectError`].

@@ -1,9 +1,8 @@
-//! Every event that an operator may need is one type, which owns both its log line and its counters.
+//! Every operator-relevant event is one type that emits its log line and updates its counters.
 //!
-//! `PartitionStopped { … }.emit(&metrics)` is all that the place of the event has to say, so that no counter is
-//! forgotten beside a log line, and texts and levels stand side by side here. Levels: `error` needs somebody now, `warn`
-//! needs somebody if it goes on, `info` tells the story of the worker, `debug` tells the story of a document. Only
-//! `debug` names documents: an id, and Elasticsearch's reason, which may quote a value, can be personal data.
+//! The caller only writes `PartitionStopped { … }.emit(&metrics)`, so that no counter is forgotten, and texts and levels are in
+//! one file. Levels: `error` needs an operator now, `warn` if it lasts, `info` reports the worker's progress, `debug` that of
+//! documents. Only `debug` names documents: an id, and Elasticsearch's reason, which may quote a value, can be personal data.
 
 use std::fmt::{self, Display};
 use std::time::Duration;

@@ -1,9 +1,8 @@
 //! The last warnings and errors of this process, for the status page.
 //!
-//! A [`Recent`] is filled by a layer of `tracing` and read by whoever shows it. It is small and bounded, and it is shown to
-//! anybody who reaches the admin server, so it takes less than the log does: numbers, and text only of fields that are
-//! known to name neither a document nor its content. A partition's reason to stop, which may quote Elasticsearch
-//! quoting a document, is left to the log.
+//! A `tracing` layer fills a [`Recent`]. It is bounded, and visible to everyone with access to the admin server, so it keeps
+//! less than the log: numbers, and text only of fields that never name a document or its content. A partition's reason to stop
+//! may quote Elasticsearch quoting a document: it is only in the log.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write};

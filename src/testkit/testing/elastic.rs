@@ -222,7 +222,7 @@ impl Elastic for MemoryElastic {
         .boxed()
     }
 
-    /// Nothing is told: a worker goes on without.
+    /// Answers 404 to every call.
     fn admin<'a>(&'a self, _: AdminCall, _: Duration) -> BoxFuture<'a, Result<AdminAnswer, CallError>> {
         async { Ok(AdminAnswer { status: 404, body: serde_json::Value::Null }) }.boxed()
     }

@@ -1,13 +1,13 @@
 //! Coalesces small writes from several partitions into one `_bulk`.
 //!
 //! Elasticsearch syncs the log of each shard that a request writes to before it answers. Eight partitions with some dozen
-//! documents each, spread over 55 geoshards, would be eight times 55 syncs for what one request does with 55; and a disk that
-//! is busy with syncs is slow at the files of a refresh, too (docs/performance.md, "Latency"). So one small request is under
-//! way at a time, and what comes meanwhile goes together in the next: nobody waits where nothing is under way, and the
-//! slower Elasticsearch is, the more goes together.
+//! documents each, spread over 55 geoshards, cost eight times 55 syncs; one request costs 55. A disk busy with syncs also slows
+//! down refreshes (docs/performance.md, "Latency"). So one small request is in flight at a time, and writes that arrive
+//! meanwhile share the next one: without a request in flight nothing waits, and the slower Elasticsearch is, the more writes
+//! share a request.
 //!
-//! *Invariant:* a member that has ended, by its deadline or since nobody waits for its answer any more, is not sent. And
-//! whatever becomes of one member says nothing of another: a request that is refused as a whole is sent again, one by one.
+//! *Invariant:* a write whose deadline has passed, or whose receiver is dropped, is not sent. Outcomes are independent: the
+//! writes of a request that is refused as a whole are sent again, one by one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

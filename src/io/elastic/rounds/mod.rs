@@ -1,12 +1,11 @@
 //! Sends one round of operations and returns their outcomes in order.
 //!
-//! A round is cut by count and bytes into requests that go out side by side. Each holds a permit of a semaphore that all
-//! partitions share for its whole life, its waits between attempts included: a server that pushes back is asked by fewer,
-//! not by more. Writes that are few go together with those of other partitions (`coalesce.rs`), one such request at a time. The
-//! permit is of that request then, and nobody holds one while waiting for the next attempt.
-//! Only the items that deserve it are sent again, with backoff and without a limit in number, until the
-//! [`RequestDeadline`] ends. Once it has, nothing more is sent; an item without an answer is then `Unanswered`, which says nothing
-//! about whether it was carried out.
+//! A round is split by count and bytes into concurrent requests. Each holds a permit of a semaphore, shared by all partitions,
+//! until it is done, including the pauses between attempts: a server that pushes back gets fewer requests, not more. Small
+//! writes are coalesced with those of other partitions (`coalesce.rs`), one such request at a time; that request then holds the
+//! permit, and no write holds one while it waits for the next attempt. Only retryable items are sent again, with backoff and
+//! without a limit of attempts, until the [`RequestDeadline`]. After it nothing is sent; an item without a response is
+//! `Unanswered`, which does not say whether it was executed.
 //!
 //! While credentials are refused (`credentials.rs`) one request at a time is sent; while an index refuses everything
 //! (`refusals.rs`), its items are sent again.

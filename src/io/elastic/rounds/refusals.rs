@@ -1,9 +1,9 @@
 //! Tells an index that refuses everything from bad documents.
 //!
-//! A missing ingest pipeline, an alias without a write index, a mapping that somebody changed: Elasticsearch answers 400 for
-//! each document, as it does for a bad one. If these were believed, the whole stream would go to the dead-letter topic and be
-//! committed. So an index that refuses many different documents alike, and takes none in between, is taken for the one at
-//! fault: its refusals are tried again until it takes a document.
+//! A missing ingest pipeline, an alias without a write index, a changed mapping: Elasticsearch answers 400 for each document,
+//! as for a bad one. Believing these would send the whole stream to the dead-letter topic and commit it. So an index that
+//! refuses many different documents alike, with no success in between, counts as faulty: its refusals are retried until a
+//! document succeeds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -19,7 +19,7 @@ struct Model {
     chunks: BTreeMap<i64, Vec<Vec<u8>>>,
     /// Who holds a token; whether its time is over.
     leases: BTreeMap<i64, (Lease, bool)>,
-    /// Leases that somebody lost.
+    /// Leases that a runner lost.
     lost: Vec<Lease>,
     failed: Vec<Vec<u8>>,
     produced: BTreeSet<Vec<u8>>,

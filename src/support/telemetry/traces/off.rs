@@ -14,7 +14,7 @@ use crate::support::telemetry::traces::TracesError;
 pub struct Traces(());
 
 impl Traces {
-    /// None: this build has none. Somebody who asks for them is told.
+    /// No traces: this build has none. Warns if a variable requests them.
     ///
     /// # Errors
     /// Never.

@@ -123,7 +123,7 @@ impl Index {
         }
     }
 
-    /// Refuses what can not be done in this state of the index.
+    /// Refuses what cannot be done in this state of the index.
     pub(super) fn check_open(&self) -> Result<(), EsError> {
         if self.is_removed {
             return Err(EsError::no_such_index(&self.name));

@@ -73,7 +73,7 @@ pub(super) fn add_new_fields(mapping: &mut Map<String, Value>, checked: &mut Che
     Ok(())
 }
 
-/// Adds fields to a mapping; a field's type can not be changed.
+/// Adds fields to a mapping; a field's type cannot be changed.
 pub(super) fn merge(
     mapping: &mut Map<String, Value>,
     more: &Map<String, Value>,
@@ -226,7 +226,7 @@ impl Walk<'_> {
             return Ok(());
         }
         Err(not_of_type(path, kind)
-            .caused_by("illegal_argument_exception", format!("can not be read: {value}")))
+            .caused_by("illegal_argument_exception", format!("cannot be read: {value}")))
     }
 
     fn geo_point(self, value: &Value, definition: &Map<String, Value>, path: &str) -> Result<(), EsError> {

@@ -115,7 +115,7 @@ impl Standin {
     /// Starts on the current Tokio runtime.
     ///
     /// # Errors
-    /// If the address can not be listened on.
+    /// If the address cannot be listened on.
     pub async fn start(options: StandinOptions) -> io::Result<Self> {
         let listener = TcpListener::bind(options.listen).await?;
         let addr = listener.local_addr()?;

@@ -126,7 +126,7 @@ impl Store {
     pub fn snapshot(&self, indices: &[String], ids: &[String]) -> Vec<Vec<(usize, Arc<Doc>)>> {
         let shared: Vec<(usize, Shared)> =
             indices.iter().enumerate().filter_map(|(n, index)| Some((n, self.find(index)?))).collect();
-        // Writers hold one index at a time, so whoever is waited for here waits for nobody.
+        // Writers lock one index at a time, so this wait cannot deadlock.
         let held: Vec<_> = shared.iter().map(|(n, index)| (*n, read(index))).collect();
         let places =
             |id: &String| held.iter().filter_map(|(n, index)| Some((*n, index.current(id)?))).collect();
