@@ -171,7 +171,7 @@ fn condition(verb: &str, meta: &Meta<'_>) -> Result<Condition, String> {
     let is_versioned = meta.version.is_some() || meta.version_type.is_some_and(|kind| kind != "internal");
     if meta.if_seq_no.is_some() || meta.if_primary_term.is_some() {
         return match (meta.if_seq_no, meta.if_primary_term) {
-            _ if is_versioned => Err("compare and write operations cannot use versioning".to_owned()),
+            _ if is_versioned => Err("compare and write operations can not use versioning".to_owned()),
             (Some(seq_no), Some(primary_term)) if primary_term > 0 => {
                 Ok(Condition::Unchanged(SeqNo { seq_no, primary_term }))
             }
@@ -190,7 +190,7 @@ fn condition(verb: &str, meta: &Meta<'_>) -> Result<Condition, String> {
     match (meta.version_type.unwrap_or("internal"), meta.version) {
         ("internal", None) => Ok(Condition::Any),
         ("internal", Some(_)) => {
-            Err("internal versioning cannot be used for optimistic concurrency control. \
+            Err("internal versioning can not be used for optimistic concurrency control. \
                                       Please use `if_seq_no` and `if_primary_term` instead"
                 .to_owned())
         }

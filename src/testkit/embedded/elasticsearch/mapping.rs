@@ -226,7 +226,7 @@ impl Walk<'_> {
             return Ok(());
         }
         Err(not_of_type(path, kind)
-            .caused_by("illegal_argument_exception", format!("cannot be read: {value}")))
+            .caused_by("illegal_argument_exception", format!("can not be read: {value}")))
     }
 
     fn geo_point(self, value: &Value, definition: &Map<String, Value>, path: &str) -> Result<(), EsError> {
