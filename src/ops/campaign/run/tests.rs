@@ -239,6 +239,6 @@ async fn a_campaign_for_another_topic_is_not_run() {
     let refused = runner.run(id, &stop).await.unwrap_err();
     assert!(matches!(refused, RunError::OtherTopic { .. }), "{refused}");
     let unknown = runner.run(999, &stop).await.unwrap_err();
-    assert!(unknown.to_string().contains("no campaign 999"), "{unknown}");
+    assert!(unknown.to_string().contains("campaign 999 does not exist"), "{unknown}");
     assert_eq!(rig.keys(), [""; 0]);
 }
