@@ -167,7 +167,7 @@ mod tests {
             (r#"{"payload":{"id":1}}"#, "bad_event", "no \"op\""),
             (r#"{"op":"u","after":null}"#, "bad_event", "no \"after\""),
             (r#"{"op":"u"}"#, "bad_event", "no \"after\""),
-            (r#"{"op":"t"}"#, "bad_event", "no document"),
+            (r#"{"op":"t"}"#, "bad_event", "no single row"),
         ] {
             let error = change(event).unwrap_err();
             assert_eq!(error.reason(), reason, "{event}: {error}");
