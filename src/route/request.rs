@@ -194,12 +194,6 @@ impl SearchRequest {
             "version" | "explain" | "track_scores" | "seq_no_primary_term" => {
                 set(name, json!(flag(name, value)?))
             }
-            "min_score" => {
-                let score: f64 = value
-                    .parse()
-                    .map_err(|_| Refusal::bad(format!("Failed to parse float parameter [{name}]")))?;
-                set(name, json!(score));
-            }
             "timeout" => set(name, json!(value)),
             "_source" => match value {
                 "true" | "false" => set(name, json!(value == "true")),
@@ -554,6 +548,8 @@ mod tests {
         for (body, parameters, says) in [
             (json!({"no_such": 1}), &[][..], "unknown key [no_such]"),
             (json!({}), &[("no_such", "1")], "unrecognized parameter: [no_such]"),
+            // Elasticsearch takes it in the body of a search alone.
+            (json!({}), &[("min_score", "1")], "unrecognized parameter: [min_score]"),
             (json!({}), &[("q", "a:b")], "[q]"),
             (json!({}), &[("routing", "a")], "[routing]"),
             (json!({}), &[("scroll", "1m")], "[scroll]: a scroll holds"),
