@@ -21,6 +21,9 @@ pub struct Row {
     pub measured: Loop,
 }
 
+/// Layout, writes per second, and the best number of clients with its result.
+pub type Peak = (String, usize, Option<(usize, Loop)>);
+
 /// See the file's first line.
 pub struct Report {
     head: String,
@@ -29,8 +32,7 @@ pub struct Report {
     p99: f64,
     loads: Vec<(String, String)>,
     pub rows: Vec<Row>,
-    /// Layout, writes per second, and the best number of clients with what came of it.
-    pub peaks: Vec<(String, usize, Option<(usize, Loop)>)>,
+    pub peaks: Vec<Peak>,
     pub overheads: Vec<Overhead>,
     pub early_stops: Vec<EarlyStop>,
 }

@@ -7,9 +7,9 @@ use std::ops::Range;
 use serde::Serialize;
 
 use super::cell::{share_of_globe, tiles};
+use super::load::CellLoad;
+use super::load::amount;
 use super::map::GeoshardMap;
-use super::plan::CellLoad;
-use super::plan::report::amount;
 use crate::base::geo::GeoPoint;
 use crate::base::ids::ShardId;
 

@@ -12,6 +12,7 @@ pub mod describe;
 pub mod diff;
 pub mod geojson;
 pub mod live;
+pub mod load;
 pub mod map;
 pub mod outline;
 pub mod picture;

@@ -5,7 +5,7 @@
 //! | `request.rs` | a search as the client wrote it: passed on, kept for merging, or refused by name; pure |
 //! | `sort.rs` | the order of hits; pure |
 //! | `constraint.rs` | where every hit of a query must be; pure |
-//! | `shapes.rs` | Elasticsearch's ways to write shapes; pure |
+//! | `constraint/shapes.rs` | Elasticsearch's ways to write shapes; pure |
 //! | `target.rs` | the geoshards of a region, by all maps that are live; their order by distance; pure |
 //! | `nearest.rs` | whom to ask next for the nearest, and when to stop; pure |
 //! | `merge.rs` | answers into one; pure |
@@ -25,7 +25,6 @@ pub mod merge;
 pub mod nearest;
 pub mod request;
 pub mod service;
-mod shapes;
 pub mod sort;
 pub mod target;
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::constraint::shapes;
 use super::error::{Refusal, quoted};
-use super::shapes;
 use crate::base::geo::GeoPoint;
 
 /// Keys of one sort, at most.

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 
 use super::input::RowArgs;
 use super::{ConfigArgs, Failure, connect, output};
-use crate::geoshard::plan::CellLoad;
+use crate::geoshard::load::CellLoad;
 use crate::geoshard::{GeoshardMap, describe, geojson, outline, picture};
 
 /// Show a map as a table, JSON, GeoJSON or picture, with --points including loads.

@@ -108,9 +108,9 @@ mod tests {
     use super::*;
     use crate::base::ids::ShardId;
     use crate::geoshard::describe::show;
+    use crate::geoshard::load::CellLoad;
     use crate::geoshard::map::GeoshardMap;
     use crate::geoshard::outline::outlines;
-    use crate::geoshard::plan::CellLoad;
 
     fn map() -> GeoshardMap {
         let shard = |id| ShardId::new(id).unwrap();

@@ -12,19 +12,11 @@ use thiserror::Error;
 
 use crate::base::geo::GeoPoint;
 use crate::geoshard::cell;
+use crate::geoshard::load::CellLoad;
 use crate::geoshard::map::GeoshardMap;
 
 /// Maximum number of finest cells: about 300 MB.
 pub const MAX_CELLS: usize = 4_000_000;
-
-/// The contents of a cell.
-#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize)]
-pub struct CellLoad {
-    /// Sum of its points' loads.
-    pub load: f64,
-    /// Its points.
-    pub points: u64,
-}
 
 /// Points, summed by cell of one level.
 #[derive(Debug, Clone)]

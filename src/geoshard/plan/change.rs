@@ -12,10 +12,10 @@ use thiserror::Error;
 
 use super::budget::{self, Best, Row, Stretch};
 use super::cells::{self, CellLoads, WalkedCell};
-use super::report::amount;
 use super::{Balance, MAX_LEVEL, MAX_SHARDS, names, roundest_cut};
 use crate::base::ids::ShardId;
 use crate::geoshard::diff::Comparison;
+use crate::geoshard::load::amount;
 use crate::geoshard::map::{GeoshardMap, MapError};
 use crate::geoshard::tracks::Crossings;
 

@@ -26,7 +26,7 @@ use std::ops::RangeInclusive;
 
 use thiserror::Error;
 
-pub use self::cells::{CellLoad, CellLoads, TooManyCells, WalkedCell};
+pub use self::cells::{CellLoads, TooManyCells, WalkedCell};
 pub use self::change::{CellOptions, Change, ChangeError, ChangeReport};
 use self::cut::BestCuts;
 pub use self::names::Naming;
@@ -374,7 +374,7 @@ mod tests {
             let map = plan.map(1, "p", &Naming::Fresh).unwrap();
             prop_assert_eq!(map.shards().len(), plan.count());
             prop_assert_eq!(map.ranges().count(), plan.count());
-            let mut counted = vec![CellLoad::default(); plan.count()];
+            let mut counted = vec![crate::geoshard::load::CellLoad::default(); plan.count()];
             for &(point, load) in &points {
                 let owner = &mut counted[map.locate_index(point)];
                 owner.load += load;

@@ -10,6 +10,7 @@ use crate::base::geo::{Distance, EARTH_RADIUS_METRES, GeoPoint};
 use crate::base::ids::ShardId;
 use crate::geoshard::cell::share_of_globe;
 use crate::geoshard::cover::{Shape, cover};
+use crate::geoshard::load::amount;
 use crate::geoshard::map::GeoshardMap;
 use crate::geoshard::tracks::Crossings;
 
@@ -154,11 +155,6 @@ fn circles(map: &GeoshardMap, places: &[WalkedCell], radius_miles: u32) -> Circl
         max: touched.last().copied().unwrap_or_default(),
         share_of_one: touched.partition_point(|&shards| shards <= 1) as f64 / count,
     }
-}
-
-/// Formats a load: whole numbers if large.
-pub(crate) fn amount(load: f64) -> String {
-    if load >= 100.0 || load.fract() == 0.0 { format!("{load:.0}") } else { format!("{load:.3}") }
 }
 
 impl fmt::Display for PlanReport {

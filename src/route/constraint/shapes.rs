@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::constraint::Region;
+use super::Region;
 use crate::base::geo::{Distance, GeoPoint};
 use crate::core::decode::query_point;
 use crate::geoshard::cover::Shape;

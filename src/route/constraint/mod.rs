@@ -3,9 +3,10 @@
 //! The answer errs towards *anywhere*: what is not understood does not constrain. `must_not` never does, and `should` only where
 //! one of its branches has to match and each of them constrains.
 
+pub mod shapes;
+
 use serde_json::Value;
 
-use super::shapes;
 use crate::geoshard::cover::Shape;
 
 /// Shapes of one query that are looked at; the rest counts as *anywhere*. Each costs microseconds to milliseconds.
