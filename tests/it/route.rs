@@ -256,7 +256,7 @@ fn a_configuration_that_cannot_be_used_is_refused() {
     let good = world.write("good.toml", "");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (code, says) = run(&good, &["--listen", &taken.local_addr().unwrap().to_string()]);
-    assert!(code == Some(1) && says.contains("the router can not listen on"), "{says}");
+    assert!(code == Some(1) && says.contains("the router cannot listen on"), "{says}");
 }
 
 #[test]

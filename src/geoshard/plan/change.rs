@@ -97,7 +97,7 @@ pub struct ChangedShard {
     pub loses: f64,
 }
 
-/// Why a map can not be changed so.
+/// Why a map cannot be changed so.
 #[derive(Debug, Error)]
 pub enum ChangeError {
     /// Not an id of the map.
@@ -109,11 +109,11 @@ pub enum ChangeError {
         known: Vec<ShardId>,
     },
     /// A geoshard and itself.
-    #[error("can not merge geoshard {0} with itself: name two")]
+    #[error("cannot merge geoshard {0} with itself: name two")]
     SameShard(ShardId),
     /// No border of one is a border of the other.
     #[error(
-        "can not merge {a} and {b}: no range of one begins where a range of the other ends; next to {a} are {}",
+        "cannot merge {a} and {b}: no range of one begins where a range of the other ends; next to {a} are {}",
         listed(neighbours)
     )]
     NotNeighbours {
@@ -126,7 +126,7 @@ pub enum ChangeError {
     },
     /// Nothing to cut between.
     #[error(
-        "can not split {shard}: all of its load lies in {}",
+        "cannot split {shard}: all of its load lies in {}",
         match level {
             Some(level) => format!(
                 "one S2 cell of level {level}; give smaller cells (--finest, {MAX_LEVEL} at most)"
@@ -150,11 +150,11 @@ pub enum ChangeError {
         shard: ShardId,
     },
     /// Not a share.
-    #[error("can not move at most {0} of the load: give a share from 0 to 1")]
+    #[error("cannot move at most {0} of the load: give a share from 0 to 1")]
     Share(f64),
     /// Bounds that hold no number, or too large ones.
     #[error(
-        "can not try {min} to {max} geoshards: give at least 1, at most {MAX_SHARDS}, and the lower number first"
+        "cannot try {min} to {max} geoshards: give at least 1, at most {MAX_SHARDS}, and the lower number first"
     )]
     Counts {
         /// The lowest.
@@ -163,7 +163,7 @@ pub enum ChangeError {
         max: usize,
     },
     /// Levels that hold no cell.
-    #[error("cells can not have level {level} with {finest} as the finest: levels go from 0 to {MAX_LEVEL}")]
+    #[error("cells cannot have level {level} with {finest} as the finest: levels go from 0 to {MAX_LEVEL}")]
     Level {
         /// Of the cells to cut between.
         level: u8,
@@ -171,12 +171,12 @@ pub enum ChangeError {
         finest: u8,
     },
     /// Not a part.
-    #[error("a cell can not be split above {0} of a geoshard's load: give a number above 0")]
+    #[error("a cell cannot be split above {0} of a geoshard's load: give a number above 0")]
     SplitAbove(f64),
     /// Nothing to plan by.
     #[error("there is no load to plan by: no points, or all of them with load 0")]
     NoLoad,
-    /// Geoshards can not be fewer than cells.
+    /// Geoshards cannot be fewer than cells.
     #[error(
         "points lie in {cells} cells only, too few for {count} geoshards: choose a higher level (--level, --finest) or fewer geoshards (--min, --max)"
     )]
@@ -196,7 +196,7 @@ pub enum ChangeError {
         /// Geoshards, over all counts to try.
         count: usize,
     },
-    /// Another number of geoshards that can not be had.
+    /// Another number of geoshards that cannot be had.
     #[error(
         "every map with {min} to {max} geoshards moves at least {}, more than {}: raise --max-moved, or choose a count nearer to the {before} of --after",
         percent_up(*least),

@@ -81,7 +81,7 @@ pub async fn serve(
 /// [`serve`] with other limits, and with the routes' own answer to unknown paths.
 ///
 /// # Errors
-/// If the address can not be listened on.
+/// If the address cannot be listened on.
 pub async fn serve_with(
     options: ServerOptions,
     listen: SocketAddr,

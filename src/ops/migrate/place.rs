@@ -130,7 +130,7 @@ impl Migration {
         };
         let (scan, page, refused) = open(&*self.elastic, &name, options).await?;
         if let Some(reason) = refused {
-            self.say(format!("{name} can not be asked by place, so all of it is read: {reason}"));
+            self.say(format!("{name} cannot be asked by place, so all of it is read: {reason}"));
         }
         Ok((scan, page))
     }
