@@ -295,7 +295,7 @@ mod tests {
         let known = server.maps.send_replace(None);
         let (status, body) = server.get(path).await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-        assert!(body.contains("not known now"), "{body}");
+        assert!(body.contains("the live map is unknown"), "{body}");
         let map = known.unwrap().iter().next().unwrap().clone();
         server.maps.send_replace(Some(LiveMaps::Two { old: map.clone(), new: map }));
         let (status, body) = server.get(path).await;

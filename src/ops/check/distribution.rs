@@ -171,7 +171,7 @@ mod tests {
         let (address, _serving) = server("\n", "HTTP/1.1 400 Bad Request\r\n").await;
         let finding = one(&sharing(&address)).await;
         assert_eq!(finding.level, Level::Warning);
-        assert!(finding.message.contains("does not fit"), "{finding}");
+        assert!(finding.message.contains("unexpected answer"), "{finding}");
         let finding = one(&sharing(&nowhere().await)).await;
         assert_eq!(finding.level, Level::Warning);
         assert!(finding.message.contains("distribution.memcached"), "{finding}");

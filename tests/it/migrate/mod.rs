@@ -211,7 +211,7 @@ fn a_reader_notices_if_old_copies_go_before_new_ones_are_seen() {
     let reader = scenario.reader(&writer);
     let command = scenario.migrate("migrate");
     scenario.wait_for_stage("announced");
-    scenario.refresh_new_ones_every("5s");
+    scenario.refresh_new_ones_every("20s");
     command.ends_well();
     let (_, missed) = reader.stop();
     assert!(!missed.is_empty());

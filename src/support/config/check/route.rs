@@ -59,7 +59,7 @@ mod tests {
             ("route.response_max_bytes", "1KiB", Level::Error, |c| {
                 c.route.response_max_bytes = ByteSize::mib(257)
             }),
-            ("route.listen", "password", Level::Warning, |c| {
+            ("route.listen", "authentication", Level::Warning, |c| {
                 c.route.listen = "0.0.0.0:9466".parse().unwrap()
             }),
             ("route.credentials", "aws_region", Level::Error, |c| {
