@@ -144,7 +144,7 @@ fn no_hit_is_outside_of_the_cover_and_a_search_finds_all_of_them() {
                 .as_array()
                 .unwrap()
                 .iter()
-                .map(|hit| (format!("{}-{}", world.name, of(hit, "shard")), of(hit, "id")))
+                .map(|hit| (of(hit, "index"), of(hit, "id")))
                 .collect();
             assert_eq!(same, found, "{argument}");
         }

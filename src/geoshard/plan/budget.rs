@@ -8,7 +8,7 @@
 //!
 //! **Why one stretch each.** If a geoshard may own several stretches, the pieces that overfull geoshards give away can
 //! go anywhere, and to find out whether they fit is bin packing (NP-hard). With one stretch each, the optimum is found
-//! exactly; [`lower_bound`] says what no map within the budget can beat, several stretches or not.
+//! exactly; `Row::lower_bound` says what no map within the budget can beat, several stretches or not.
 //!
 //! **The search.** The least load that has to move if no stretch may exceed `limit` never grows with `limit`. So the least
 //! `limit` for which it is within the budget is found by bisection; loads are whole numbers, so the result is exact.
