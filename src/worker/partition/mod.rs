@@ -57,6 +57,7 @@ use super::topic_watch::TopicReader;
 use crate::base::clock::{Clock, Instant};
 use crate::base::position::{Epoch, Position};
 use crate::base::retry::{Delays, RetryPolicy};
+#[cfg(feature = "sabotage")]
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::decode::{Decoder, RawRecord, Undecoded};
 use crate::core::mover::{self, Finished, MoverState, Rules};
