@@ -263,7 +263,7 @@ impl Whole {
         let rounds = RequestSender {
             elastic: Arc::new(NullElastic),
             permits: Arc::new(Semaphore::new(4)),
-            company: None,
+            coalescer: None,
             server: Arc::default(),
             look: 0,
             limits: Limits {

@@ -169,7 +169,7 @@ pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), Work
     let permits = Arc::new(Semaphore::new(now.max_in_flight));
     let turns = Arc::new(Semaphore::new(now.turns()));
     let rounds = RequestSender {
-        company: Some(BulkCoalescer::new(elastic.clone(), permits.clone(), clock.clone())),
+        coalescer: Some(BulkCoalescer::new(elastic.clone(), permits.clone(), clock.clone())),
         elastic,
         permits: permits.clone(),
         server: server_state(config, &metrics, &health),

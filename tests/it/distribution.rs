@@ -246,7 +246,7 @@ async fn five_updates_of_one_geoshard_on_two_workers() {
     println!("{}", story.join("\n"));
     assert_eq!((requested, runs.len(), redundant), (5, 2, 2));
     assert_eq!((runs[0].worker, runs[1].worker), (0, 1));
-    assert!(runs[0].began >= Duration::from_millis(1400), "the first waits for company");
+    assert!(runs[0].began >= Duration::from_millis(1400), "the first waits for coalescer");
     assert!(runs[1].began >= Duration::from_millis(1815), "the fifth came while the first run was under way");
 }
 

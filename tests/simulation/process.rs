@@ -239,7 +239,7 @@ impl Process {
         let elastic: Arc<dyn Elastic> = Arc::new(Wire { world: world.clone(), process: name });
         let requests = Arc::new(Semaphore::new(permits));
         let rounds = RequestSender {
-            company: Some(BulkCoalescer::new(elastic.clone(), requests.clone(), clock.clone())),
+            coalescer: Some(BulkCoalescer::new(elastic.clone(), requests.clone(), clock.clone())),
             elastic,
             permits: requests,
             server: Arc::default(),

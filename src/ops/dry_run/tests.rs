@@ -37,7 +37,7 @@ fn rounds(elastic: Arc<dyn Elastic>) -> RequestSender {
     RequestSender {
         elastic,
         permits: Arc::new(Semaphore::new(4)),
-        company: None,
+        coalescer: None,
         server: Arc::default(),
         look: 0,
         limits: Limits { max_operations: 100, max_bytes: 1 << 20, request_timeout: Duration::from_secs(1) },

@@ -116,7 +116,7 @@ impl BulkCoalescer {
     /// One that is counted already.
     fn spawn_driver(self: &Arc<Self>, limits: &Limits) {
         #[expect(clippy::disallowed_methods, reason = "a driver that panics ends its members' waits (Drop)")]
-        tokio::spawn(Driver { company: self.clone(), limits: *limits, is_over: false }.run());
+        tokio::spawn(Driver { coalescer: self.clone(), limits: *limits, is_over: false }.run());
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -127,28 +127,28 @@ impl BulkCoalescer {
 
 /// Sends queued writes until the queue is empty.
 struct Driver {
-    company: Arc<BulkCoalescer>,
+    coalescer: Arc<BulkCoalescer>,
     limits: Limits,
     is_over: bool,
 }
 
 impl Driver {
     async fn run(mut self) {
-        let company = self.company.clone();
+        let coalescer = self.coalescer.clone();
         // The semaphore is never closed. Requests queued while we wait join this bulk.
-        while let Ok(_permit) = company.permits.acquire().await {
+        while let Ok(_permit) = coalescer.permits.acquire().await {
             let Some(members) = self.next_members() else { return };
-            company.start_another_driver(&self.limits);
+            coalescer.start_another_driver(&self.limits);
             self.send(members).await;
         }
     }
 
     /// As many queued writes as fit into one request; `None` if the queue is empty, which ends this driver.
     fn next_members(&mut self) -> Option<Vec<PendingBulk>> {
-        let now = self.company.clock.now();
+        let now = self.coalescer.clock.now();
         let (mut operations, mut bytes) = (0, 0);
         let mut members = Vec::new();
-        let mut queue = self.company.queue();
+        let mut queue = self.coalescer.queue();
         while let Some(next) = queue.waiting.pop_front() {
             if next.answer.is_closed() || next.deadline <= now {
                 continue;
@@ -213,11 +213,11 @@ impl Driver {
 
     /// One request, unless the deadline has passed.
     async fn bulk(&self, ops: &[BulkOp], deadline: Instant) -> Answers {
-        let left = deadline.since(self.company.clock.now());
+        let left = deadline.since(self.coalescer.clock.now());
         if left.is_zero() {
             return Err(CallError::Timeout(left));
         }
-        self.company.elastic.bulk(ops, left).await
+        self.coalescer.elastic.bulk(ops, left).await
     }
 }
 
@@ -227,7 +227,7 @@ impl Drop for Driver {
             return;
         }
         // Dropped with its runtime, or panicked: fail the queued writes, so that none waits for ever.
-        let mut queue = self.company.queue();
+        let mut queue = self.coalescer.queue();
         queue.drivers -= 1;
         if queue.drivers == 0 {
             queue.waiting.clear();

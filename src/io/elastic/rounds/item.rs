@@ -30,10 +30,10 @@ pub(super) trait Item: Send + Sync + Sized {
     fn bytes(&self) -> usize;
     fn index(&self) -> &Index;
     /// The coalescer for these items, if they are small.
-    fn company<'a>(rounds: &'a RequestSender, items: &[Self]) -> Option<&'a Arc<BulkCoalescer>>;
+    fn coalescer<'a>(rounds: &'a RequestSender, items: &[Self]) -> Option<&'a Arc<BulkCoalescer>>;
     fn send<'a>(
         rounds: &'a RequestSender,
-        company: Option<&'a Arc<BulkCoalescer>>,
+        coalescer: Option<&'a Arc<BulkCoalescer>>,
         items: &'a [Self],
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<Self::Answer>, CallError>>;
@@ -60,18 +60,18 @@ impl Item for BulkOp {
         self.address().0
     }
 
-    fn company<'a>(rounds: &'a RequestSender, items: &[Self]) -> Option<&'a Arc<BulkCoalescer>> {
-        rounds.company.as_ref().filter(|_| BulkCoalescer::suits(items, &rounds.limits))
+    fn coalescer<'a>(rounds: &'a RequestSender, items: &[Self]) -> Option<&'a Arc<BulkCoalescer>> {
+        rounds.coalescer.as_ref().filter(|_| BulkCoalescer::suits(items, &rounds.limits))
     }
 
     fn send<'a>(
         rounds: &'a RequestSender,
-        company: Option<&'a Arc<BulkCoalescer>>,
+        coalescer: Option<&'a Arc<BulkCoalescer>>,
         items: &'a [Self],
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>> {
-        match company {
-            Some(company) => company.bulk(items, &rounds.limits, timeout).boxed(),
+        match coalescer {
+            Some(coalescer) => coalescer.bulk(items, &rounds.limits, timeout).boxed(),
             None => rounds.elastic.bulk(items, timeout),
         }
     }
@@ -146,7 +146,7 @@ impl Item for Get {
         &self.index
     }
 
-    fn company<'a>(_: &'a RequestSender, _: &[Self]) -> Option<&'a Arc<BulkCoalescer>> {
+    fn coalescer<'a>(_: &'a RequestSender, _: &[Self]) -> Option<&'a Arc<BulkCoalescer>> {
         None
     }
 

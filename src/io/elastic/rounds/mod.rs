@@ -85,7 +85,7 @@ pub struct RequestSender {
     /// How many requests the whole worker may have under way. Never closed.
     pub permits: Arc<Semaphore>,
     /// Coalesces small writes with those of other partitions; `None`: each is sent alone.
-    pub company: Option<Arc<BulkCoalescer>>,
+    pub coalescer: Option<Arc<BulkCoalescer>>,
     /// What requests have learned about the server, shared by all senders.
     pub server: Arc<ServerState>,
     /// How often this read was repeated: see [`Elastic::mget_again`].
@@ -136,8 +136,8 @@ impl RequestSender {
         lease: &RequestDeadline,
     ) -> Result<Vec<I::Outcome>, Halt> {
         let mut outcomes: Vec<_> = items.iter().map(|_| I::UNANSWERED).collect();
-        let company = I::company(self, &items);
-        let _permit = match company {
+        let coalescer = I::coalescer(self, &items);
+        let _permit = match coalescer {
             // The coalescer holds its own permit.
             Some(_) => None,
             None => match self.permit(lease).await {
@@ -148,7 +148,7 @@ impl RequestSender {
         // Usually one part; a request that was too large leaves its halves here, the earlier on top.
         let mut parts = vec![Part { slots: (0..items.len()).collect(), items }];
         while let Some(part) = parts.pop() {
-            if let Some((left, right)) = self.part(part, company, &mut outcomes, lease).await? {
+            if let Some((left, right)) = self.part(part, coalescer, &mut outcomes, lease).await? {
                 parts.extend([right, left]);
             }
         }
@@ -159,7 +159,7 @@ impl RequestSender {
     async fn part<I: Item>(
         &self,
         mut part: Part<I>,
-        company: Option<&Arc<BulkCoalescer>>,
+        coalescer: Option<&Arc<BulkCoalescer>>,
         outcomes: &mut [I::Outcome],
         lease: &RequestDeadline,
     ) -> Result<Option<(Part<I>, Part<I>)>, Halt> {
@@ -175,8 +175,8 @@ impl RequestSender {
                 }
             }
             // A probe is sent alone: queued writes may hold all permits and wait for it.
-            let company = company.filter(|_| probe.is_none());
-            let Some(answers) = self.send(&part.items, company, lease).await else {
+            let coalescer = coalescer.filter(|_| probe.is_none());
+            let Some(answers) = self.send(&part.items, coalescer, lease).await else {
                 return Ok(None);
             };
             let mut unauthorized = None;
@@ -260,7 +260,7 @@ impl RequestSender {
     async fn send<I: Item>(
         &self,
         items: &[I],
-        company: Option<&Arc<BulkCoalescer>>,
+        coalescer: Option<&Arc<BulkCoalescer>>,
         lease: &RequestDeadline,
     ) -> Option<Result<Vec<I::Answer>, CallError>> {
         let started = self.clock.now();
@@ -268,7 +268,7 @@ impl RequestSender {
         let answers = tokio::select! {
             // An answer that is there is used, even if the lease ended with it.
             biased;
-            answers = I::send(self, company, items, timeout) => answers,
+            answers = I::send(self, coalescer, items, timeout) => answers,
             () = lease.cancel.cancelled() => {
                 self.server.gave_up(self.clock.now());
                 return None;

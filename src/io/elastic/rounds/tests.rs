@@ -129,7 +129,7 @@ fn bench(script: impl Fn(usize, &[String]) -> Reply + Send + Sync + 'static) -> 
     let rounds = RequestSender {
         elastic: elastic.clone(),
         permits: Arc::new(Semaphore::new(1)),
-        company: None,
+        coalescer: None,
         server: Arc::default(),
         look: 0,
         limits: Limits { max_operations: 4, max_bytes: 1 << 20, request_timeout: Duration::from_secs(10) },
@@ -351,7 +351,7 @@ async fn while_credentials_are_refused_one_request_at_a_time_tries() {
     });
     bench.rounds.permits = Arc::new(Semaphore::new(4));
     let lease = lease(60);
-    // The first goes with company; those that go on their own come later and hold every permit.
+    // The first goes with coalescer; those that go on their own come later and hold every permit.
     let large = ["abcdefghijk", "bcdefghijkl", "cdefghijklm", "defghijklmn"];
     let larges = large.map(|ids| bench.bulk_at(1_000, ids, &lease));
     let (small, large) = tokio::join!(bench.bulk_at(0, "a", &lease), futures::future::join_all(larges));
@@ -435,12 +435,12 @@ async fn response_with_too_few_items_is_an_error() {
     assert_eq!(*bench.counts.retried.lock().unwrap(), [("undecodable", 2)]);
 }
 
-/// As [`bench`], with company for requests of ten operations or fewer, of forty at most.
+/// As [`bench`], with coalescer for requests of ten operations or fewer, of forty at most.
 fn bench_with_company(script: impl Fn(usize, &[String]) -> Reply + Send + Sync + 'static) -> Bench {
     let mut bench = bench(script);
     bench.rounds.limits.max_operations = 40;
     let RequestSender { elastic, permits, clock, .. } = &bench.rounds;
-    bench.rounds.company = Some(BulkCoalescer::new(elastic.clone(), permits.clone(), clock.clone()));
+    bench.rounds.coalescer = Some(BulkCoalescer::new(elastic.clone(), permits.clone(), clock.clone()));
     bench
 }
 
@@ -601,7 +601,7 @@ async fn slow_request_delays_other_writes_boundedly() {
     bench.rounds.elastic = slow.clone();
     bench.rounds.permits.add_permits(1);
     let RequestSender { permits, clock, .. } = &bench.rounds;
-    bench.rounds.company = Some(BulkCoalescer::new(slow, permits.clone(), clock.clone()));
+    bench.rounds.coalescer = Some(BulkCoalescer::new(slow, permits.clone(), clock.clone()));
     let lease = lease(60);
     tokio::join!(
         bench.bulk_at(0, "a", &lease),

@@ -299,7 +299,7 @@ impl Rig {
         let rounds = RequestSender {
             elastic: elastic.clone(),
             permits: permits.clone(),
-            company: None,
+            coalescer: None,
             server: Arc::default(),
             look: 0,
             limits: rounds::Limits {
