@@ -119,17 +119,24 @@ impl Sort {
     }
 }
 
-/// The distance to one point, as a circle's cover measures it. `None` for all else, which is sorted without bounds.
+/// The distance to one point that the distance of a geoshard bounds. `None` for all else, which is sorted without bounds.
+///
+/// The bound is along the great circle, and holds for `plane`, too: Elasticsearch's planar distance is never less. Let u and v be
+/// half the difference of the latitudes and of the longitudes, c the cosine of the mean latitude, and R = 1. The great circle d has
+/// sin²(d/2) = sin²u cos²v + c² sin²v, the plane D/2 = √(u² + c²v²). As functions of c², sin²(D/2) is concave while D ≤ π, and
+/// sin²(d/2) is a line; so it is enough to look at both ends. At the least c², which is sin²u, d/2 = u ≤ D/2. At the other, either
+/// c = 1, and d/2 is the hypotenuse of a right triangle on the sphere, shorter than on the plane; or D = π, and no d is longer.
 fn nearest(options: &Map<String, Value>, location: &str) -> Option<Nearest> {
     let mut centre = None;
     let mut unit_metres = 1.0;
+    let is = |value: &Value, word: &str| value.as_str().is_some_and(|text| text.eq_ignore_ascii_case(word));
     for (name, value) in options {
         match name.as_str() {
             "order" | "ignore_unmapped" => {}
             "unit" => unit_metres = shapes::distance(&Value::from(1), Some(value))?.metres(),
-            "distance_type" if value.as_str()?.eq_ignore_ascii_case("arc") => {}
-            "mode" if value.as_str()?.eq_ignore_ascii_case("min") => {}
-            "validation_method" if value.as_str()?.eq_ignore_ascii_case("strict") => {}
+            "distance_type" if ["arc", "plane"].iter().any(|kind| is(value, kind)) => {}
+            "mode" if is(value, "min") => {}
+            "validation_method" if is(value, "strict") => {}
             field if field == location && centre.is_none() => centre = Some(shapes::point(value)?),
             _ => return None,
         }
@@ -142,6 +149,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::base::geo::EARTH_RADIUS_METRES;
+    use crate::base::random::Random;
+    use crate::geoshard::cover::MARGIN_METRES;
 
     fn parse(value: Value) -> Result<Sort, Refusal> {
         Sort::parse(&value, "p")
@@ -171,10 +181,13 @@ mod tests {
         assert_eq!(nearest(json!({"p": [2, 1]})), Some(Nearest { point, unit_metres: 1.0 }));
         let all = json!({"p": "1,2", "order": "asc", "unit": "km", "mode": "min", "distance_type": "arc", "ignore_unmapped": true});
         assert_eq!(nearest(all), Some(Nearest { point, unit_metres: 1000.0 }));
+        let plane = json!({"p": [2, 1], "distance_type": "Plane"});
+        assert_eq!(nearest(plane), Some(Nearest { point, unit_metres: 1.0 }));
         for options in [
             json!({"p": [2, 1], "order": "desc"}),
             json!({"p": [2, 1], "mode": "max"}),
-            json!({"p": [2, 1], "distance_type": "plane"}),
+            json!({"p": [2, 1], "distance_type": "sloppy_arc"}),
+            json!({"p": [2, 1], "distance_type": 1}),
             json!({"p": [2, 1], "unit": "parsec"}),
             json!({"p": [2, 1], "validation_method": "COERCE"}),
             json!({"p": [2, 1], "nested": {"path": "x"}}),
@@ -187,6 +200,47 @@ mod tests {
             assert_eq!(nearest(options.clone()), None, "{options}");
         }
         assert_eq!(parse(json!(["id", {"_geo_distance": {"p": [2, 1]}}])).unwrap().nearest, None);
+    }
+
+    /// By the formulas of Elasticsearch's `GeoUtils.planeDistance` and Lucene's `SloppyMath.haversinMeters`.
+    #[test]
+    fn the_planar_distance_is_never_less_than_the_great_circle() {
+        let arc = |(lat_1, lon_1): (f64, f64), (lat_2, lon_2): (f64, f64)| {
+            let [half_lat, half_lon] = [lat_2 - lat_1, lon_2 - lon_1].map(|d| (d.to_radians() / 2.0).sin());
+            let cosines = lat_1.to_radians().cos() * lat_2.to_radians().cos();
+            let h = half_lat * half_lat + cosines * half_lon * half_lon;
+            2.0 * EARTH_RADIUS_METRES * h.sqrt().min(1.0).asin()
+        };
+        let plane = |(lat_1, lon_1): (f64, f64), (lat_2, lon_2): (f64, f64)| {
+            let x = (lon_2 - lon_1).to_radians() * ((lat_1 + lat_2) / 2.0).to_radians().cos();
+            let y = (lat_2 - lat_1).to_radians();
+            x.hypot(y) * EARTH_RADIUS_METRES
+        };
+        assert!(plane((0.0, 179.9), (0.0, -179.9)) > 40e6, "it does not go over the antimeridian");
+        let mut random = Random::new(31);
+        let mut longer = 0;
+        for n in 0..200_000_usize {
+            let place = |random: &mut Random| (random.share() * 180.0 - 90.0, random.share() * 360.0 - 180.0);
+            let from = match n % 4 {
+                0 => [(90.0, 10.0), (-90.0, 0.0), (89.9, 0.0), (0.0, 180.0), (0.0, -180.0)][n / 4 % 5],
+                _ => place(&mut random),
+            };
+            let mut to = place(&mut random);
+            if n % 2 == 0 {
+                // Near, of each magnitude; or near the opposite point.
+                let near = 10_f64.powf(-8.0 * random.share());
+                let sign = if n % 3 == 0 { -1.0 } else { 1.0 };
+                let lon = if sign < 0.0 { from.1 - from.1.signum() * 180.0 } else { from.1 };
+                to = (
+                    (sign * from.0 + to.0 * near).clamp(-90.0, 90.0),
+                    (lon + to.1 * near).clamp(-180.0, 180.0),
+                );
+            }
+            let (arc, plane) = (arc(from, to), plane(from, to));
+            assert!(plane >= arc - 0.5 * MARGIN_METRES, "{from:?} {to:?}: {plane} {arc}");
+            longer += usize::from(plane > 1.1 * arc);
+        }
+        assert!(longer > 50_000, "{longer}");
     }
 
     #[test]

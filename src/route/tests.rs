@@ -207,7 +207,13 @@ fn some_sort(random: &mut Random, documents: &[Value]) -> Value {
     let unit = ["m", "km", "mi"][usize::try_from(random.below(3)).unwrap()];
     let order = ["asc", "desc"][usize::try_from(random.below(2)).unwrap()];
     match random.below(5) {
-        0 | 1 => json!([{"_geo_distance": {"location": [at.lon(), at.lat()], "unit": unit}}, "id"]),
+        0 | 1 => {
+            let mut key = json!({"location": [at.lon(), at.lat()], "unit": unit});
+            if random.below(3) == 0 {
+                key["distance_type"] = json!("plane");
+            }
+            json!([{"_geo_distance": key}, "id"])
+        }
         2 => json!([{"_geo_distance": {"location": [at.lon(), at.lat()], "order": "desc"}}, {"id": order}]),
         3 => json!([{"n": order}, "id"]),
         _ => json!([{"tag": order}, {"n": "desc"}, {"id": order}]),
@@ -324,6 +330,39 @@ async fn while_a_map_is_changed_a_document_is_found_once_in_its_newest_copy() {
         rig.standin.stop().await;
     }
     assert!(doubled > 100, "{doubled}");
+}
+
+#[tokio::test]
+async fn planar_distances_over_the_antimeridian_stop_early_only_where_nothing_nearer_is_left() {
+    let mut random = Random::new(37);
+    let map = some_map(&mut random, 1, "s");
+    let rig = Rig::new(std::slice::from_ref(&map), Route::default()).await;
+    // On the globe those behind the antimeridian are the nearest, on the plane the farthest.
+    let places = [(0.0, -179.9), (1.0, -179.0), (0.0, 170.0), (10.0, 150.0), (-20.0, 100.0), (40.0, -60.0)];
+    let documents: Vec<Value> = places
+        .iter()
+        .enumerate()
+        .map(|(n, (lat, lon))| json!({"id": format!("d{n}"), "location": {"lat": lat, "lon": lon}}))
+        .collect();
+    let placed = |document| (format!("p-{}", map.locate(place(document))), 5, document);
+    rig.write(&documents.iter().map(placed).collect::<Vec<_>>()).await;
+    rig.write(&documents.iter().map(|document| ("one".to_owned(), 5, document)).collect::<Vec<_>>()).await;
+    for (distance_type, origin, size, nearest) in [
+        ("arc", [179.5, 0.0], 2, vec!["d0", "d1"]),
+        ("plane", [179.5, 0.0], 2, vec!["d2", "d3"]),
+        ("plane", [-179.5, 0.0], 2, vec!["d0", "d1"]),
+        ("plane", [-179.5, 0.0], 4, vec!["d0", "d1", "d5", "d4"]),
+    ] {
+        let key = json!({"location": origin, "distance_type": distance_type});
+        let body = json!({"sort": [{"_geo_distance": key}], "size": size, "track_total_hits": false});
+        let expected = rig.expected(&body).await;
+        let found = rig.search(&body).await.unwrap();
+        let answer: Value = serde_json::from_slice(&found.body).unwrap();
+        assert_eq!(ids(&answer), nearest, "{body}");
+        assert_eq!(values(&answer), values(&expected), "{body}");
+        let is_near_on_both = origin[0] < 0.0 && size == 2;
+        assert!(!is_near_on_both || found.asked < found.total, "{} of {}", found.asked, found.total);
+    }
 }
 
 /// A map of two halves of the globe's faces.

@@ -295,6 +295,17 @@ async fn hits_are_sorted_by_distance(server: &Server) {
     for (hit, metres) in hits.iter().zip([0.0, 1112.0, 11119.5]) {
         assert!((hit["sort"][0].as_f64().unwrap() - metres).abs() < 0.5, "{hit}");
     }
+    // On a plane, which ends at the antimeridian.
+    let sort = json!([{"_geo_distance": {"location": [180, 0], "distance_type": "plane"}}]);
+    let answer = search(server, "$a", json!({"sort": sort, "_source": false})).await;
+    assert_eq!(answer.ids(), ["3", "1", "0", "2"]);
+    let hits = answer.body["hits"]["hits"].as_array().unwrap();
+    for (hit, metres) in hits.iter().zip([0.0, 1112.0, 18_852_851.8, 40_019_109.2]) {
+        assert!((hit["sort"][0].as_f64().unwrap() - metres).abs() < 0.5, "{hit}");
+    }
+    let unknown = json!({"sort": [{"_geo_distance": {"location": [0, 0], "distance_type": "sloppy"}}]});
+    let refused = server.ask("POST", "/$a/_search", unknown).await;
+    assert_eq!(refused.error(), (400, "illegal_argument_exception"), "{refused:?}");
     let nowhere = json!({"sort": [{"_geo_distance": {"nowhere": [0, 0]}}]});
     let refused = server.ask("POST", "/$a/_search", nowhere).await;
     assert_eq!(refused.error(), (400, "search_phase_execution_exception"), "{refused:?}");

@@ -243,7 +243,8 @@ fn searched(store: &Store, request: &Request, names: &str) -> Result<Answer, EsE
             indices.into_iter().map(|index| Searched { index, kept: None }).collect()
         }
     };
-    let body = search::search(&indices, &body, pit_id)?;
+    let is_whole = request.query.get("allow_partial_search_results").is_some_and(|value| value == "false");
+    let body = search::search(&indices, &body, pit_id, is_whole)?;
     let filtered = request.filter().map(|filter| {
         let value = serde_json::from_slice(&body).unwrap_or_default();
         filter.apply(&value).to_string().into_bytes()
@@ -264,7 +265,10 @@ fn msearched(store: &Store, request: &Request) -> Result<Answer, EsError> {
         let one = Request {
             method: "POST".to_owned(),
             path: String::new(),
-            query: HashMap::new(),
+            query: match head["allow_partial_search_results"].to_string().trim_matches('"') {
+                "false" => [("allow_partial_search_results".to_owned(), "false".to_owned())].into(),
+                _ => HashMap::new(),
+            },
             body: bytes::Bytes::copy_from_slice(pair[1]),
         };
         let (status, body) = match searched(store, &one, &names) {

@@ -215,6 +215,16 @@ impl Circle {
     }
 }
 
+impl Circle {
+    /// From its centre on a plane: `distance_type: plane`. It does not go over the antimeridian (`GeoUtils.planeDistance` of
+    /// Elasticsearch).
+    pub(super) fn planar_metres_to(&self, point: Point) -> f64 {
+        let x = (point.lon() - self.lon).to_radians() * ((point.lat() + self.lat) / 2.0).to_radians().cos();
+        let y = (point.lat() - self.lat).to_radians();
+        (x * x + y * y).sqrt() * EARTH_RADIUS_METRES
+    }
+}
+
 /// Everything between two parallels and two meridians; over the antimeridian where `left` is greater than `right`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Box {

@@ -67,6 +67,8 @@ struct Sort {
     near: Option<(String, Circle)>,
     /// Metres of the unit that distances are told in.
     unit: Option<f64>,
+    /// Distances are on a plane, not on the globe.
+    is_planar: bool,
     /// Fields of documents that are sorted by.
     fields: Vec<String>,
 }
@@ -110,8 +112,14 @@ pub(super) struct Searched {
     pub(super) kept: Option<Kept>,
 }
 
-/// Searches indices; the bytes of the answer. `pit_id`: of the point in time that they were kept by.
-pub(super) fn search(indices: &[Searched], body: &Value, pit_id: Option<&str>) -> Result<Vec<u8>, EsError> {
+/// Searches indices; the bytes of the answer. `pit_id`: of the point in time that they were kept by. `is_whole`: no index may
+/// fail.
+pub(super) fn search(
+    indices: &[Searched],
+    body: &Value,
+    pit_id: Option<&str>,
+    is_whole: bool,
+) -> Result<Vec<u8>, EsError> {
     let request = Request::parse(body)?;
     let mut hits = Vec::new();
     let mut total = 0;
@@ -162,7 +170,10 @@ pub(super) fn search(indices: &[Searched], body: &Value, pit_id: Option<&str>) -
         }
     }
     if !failures.is_empty() && failures.len() == indices.len() {
-        return Err(all_failed(&failures));
+        return Err(failed("all shards failed", &failures));
+    }
+    if !failures.is_empty() && is_whole {
+        return Err(failed("Partial shards failure", &failures));
     }
     hits.sort_by(|a, b| request.compare(a, b));
     let page = hits.iter().skip(request.from).take(request.size);
@@ -176,7 +187,7 @@ pub(super) fn count(indices: &[Shared], body: &Value) -> Result<Value, EsError> 
     for index in indices {
         let index = read(index);
         index.check_open()?;
-        query.check(&index).map_err(|error| all_failed(&[(index.name.clone(), error)]))?;
+        query.check(&index).map_err(|error| failed("all shards failed", &[(index.name.clone(), error)]))?;
         count += index.visible().values().filter(|doc| query.matches(&index, &Candidate::new(doc))).count();
     }
     let shards = indices.len();
@@ -187,9 +198,9 @@ fn parsing(reason: impl Into<String>) -> EsError {
     EsError::new(400, "parsing_exception", reason)
 }
 
-/// The error of a search that failed on every index.
-fn all_failed(failures: &[(String, EsError)]) -> EsError {
-    let mut error = EsError::new(400, "search_phase_execution_exception", "all shards failed");
+/// The error of a search that failed on every index, or on one of those that it may not do without.
+fn failed(reason: &str, failures: &[(String, EsError)]) -> EsError {
+    let mut error = EsError::new(400, "search_phase_execution_exception", reason);
     error.details.insert("phase".to_owned(), json!("query"));
     error.details.insert("grouped".to_owned(), json!(true));
     error.details.insert("failed_shards".to_owned(), failed_shards(failures));
@@ -494,18 +505,28 @@ impl Sort {
 
     /// From the body of `_geo_distance`: one point, and a unit.
     fn take_near(&mut self, body: &Value) -> Result<Key, EsError> {
-        const OPTIONS: [&str; 2] = ["order", "unit"];
+        const OPTIONS: [&str; 3] = ["order", "unit", "distance_type"];
         let fields = body.as_object().into_iter().flatten();
         let mut fields = fields.filter(|(name, _)| !OPTIONS.contains(&name.as_str()));
         let (Some((field, centre)), None) = (fields.next(), fields.next()) else {
             return Err(parsing(
-                "the stand-in sorts by the distance to one point, with [order] and [unit] alone",
+                "the stand-in sorts by the distance to one point, with [order], [unit] and [distance_type] alone",
             ));
         };
         if let Some(unit) = body.get("unit") {
             let unit = unit.as_str().and_then(|unit| format!("1{unit}").parse::<Distance>().ok());
             self.unit = Some(unit.ok_or_else(|| parsing("No distance unit match"))?.metres());
         }
+        self.is_planar = match body.get("distance_type").map(|kind| kind.as_str().unwrap_or_default()) {
+            None | Some("arc") => false,
+            Some("plane") => true,
+            Some(other) => {
+                return Err(EsError::illegal_argument(format!(
+                    "No geo distance for [{}]",
+                    other.to_lowercase()
+                )));
+            }
+        };
         let circle = Circle::new(&json!(0), centre).ok_or_else(|| parsing("[_geo_distance] has no point"))?;
         self.near = Some((field.clone(), circle));
         Ok(Key::Distance)
@@ -535,7 +556,8 @@ impl Sort {
         let Some((field, circle)) = &self.near else { return 0.0 };
         let number = index.geo_field_number(field);
         let points = doc.points.iter().filter(|(field, _)| Some(*field) == number);
-        let metres = points.map(|(_, point)| circle.metres_to(*point)).fold(f64::INFINITY, f64::min);
+        let to = if self.is_planar { Circle::planar_metres_to } else { Circle::metres_to };
+        let metres = points.map(|(_, point)| to(circle, *point)).fold(f64::INFINITY, f64::min);
         self.unit.map_or(metres, |unit| metres / unit)
     }
 
