@@ -16,6 +16,7 @@ use super::{ConfigArgs, Failure, connect, reload, signals};
 use crate::io::elastic::Elastic;
 use crate::io::maps::{MapsReader, MapsRecord, Watcher};
 use crate::ops::admin::{ServerOptions, serve_with};
+use crate::route::hedge::Hedging;
 use crate::route::http::{self, RouteState};
 use crate::route::load::Load;
 use crate::route::service::{Places, Service};
@@ -24,6 +25,8 @@ use crate::support::config::{Config, Route, RouteCredentials};
 use crate::support::supervisor::Supervisor;
 use crate::support::telemetry::health::Health;
 use crate::support::telemetry::route::RouteMetrics;
+use crate::support::telemetry::traces::Traces;
+use crate::support::tls::{Tls, TlsError, TlsFiles};
 
 /// The router is taken for hung by `/healthz` if nothing of it has run for so long.
 const MAX_SILENCE: Duration = Duration::from_secs(30);
@@ -31,6 +34,8 @@ const MAX_SILENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(250);
 /// How often the load is written to its file.
 const LOAD_INTERVAL: Duration = Duration::from_secs(60);
+/// How often the files of the certificate are looked at.
+const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(2);
 /// Of clients; further ones wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 4096;
 /// The part of the health that is about the maps.
@@ -60,6 +65,7 @@ pub async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
     let stop = signals::stop_on_signal()?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "geofold route starts");
     tracing::info!("configuration:\n{}", config.to_redacted_toml());
+    let traces = Traces::from_env(&config.kafka.topic, &config.kafka.group_id).map_err(Failure::usage)?;
     let clock = connect::clock();
     let health = Health::with_gauge(clock.clone(), metrics.ready.clone(), MAX_SILENCE);
     let own: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);
@@ -72,11 +78,12 @@ pub async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
         clock,
         metrics.maps.clone(),
     );
-    let service = Arc::new(service(&config, own, maps.clone(), metrics)?);
+    let service = Arc::new(service(&config, maps.clone(), metrics)?);
     let state = RouteState {
         service: service.clone(),
         prefix: config.elasticsearch.prefix.as_str().into(),
         health: health.clone(),
+        traces: traces.clone(),
         is_draining: Arc::new(AtomicBool::new(false)),
         under_way: TaskTracker::new(),
     };
@@ -85,7 +92,9 @@ pub async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
         name: "router",
         max_connections: MAX_CONNECTIONS,
         close_timeout: config.route.timeout,
+        tls: tls(&config.route).map_err(Failure::usage)?,
     };
+    let followed = options.tls.clone();
     let listen = args.listen.unwrap_or(config.route.listen);
     let (_, server) =
         serve_with(options, listen, http::routes(state.clone()), server_stop.clone(), &supervisor).await?;
@@ -94,6 +103,9 @@ pub async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
     let work = async {
         supervisor.spawn("map watcher", server_stop.clone(), watcher.run(server_stop.clone()));
         supervisor.spawn("readiness", server_stop.clone(), look(health.clone(), maps, server_stop.clone()));
+        if let Some(tls) = followed {
+            supervisor.spawn("certificate reload", server_stop.clone(), follow(tls, server_stop.clone()));
+        }
         if let Some(path) = config.route.load_file.clone() {
             let writing = write_load(service.clone(), path, server_stop.clone());
             supervisor.spawn("load file", server_stop.clone(), writing);
@@ -117,6 +129,7 @@ pub async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
     server_stop.cancel();
     // The server only answers questions; how it ended changes nothing.
     let _ = server.await;
+    traces.flush().await;
     if let Some(path) = &config.route.load_file {
         write(&service, path);
     }
@@ -127,12 +140,7 @@ pub async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
 }
 
 /// What answers searches, by this configuration.
-pub fn service(
-    config: &Config,
-    own: Arc<dyn Elastic>,
-    maps: MapsReader,
-    metrics: Arc<RouteMetrics>,
-) -> Result<Service, Failure> {
+pub fn service(config: &Config, maps: MapsReader, metrics: Arc<RouteMetrics>) -> Result<Service, Failure> {
     let passes_credentials = config.route.credentials == RouteCredentials::Pass;
     let elastic = match passes_credentials {
         true => connect::elasticsearch_as(config, None)?,
@@ -148,12 +156,52 @@ pub fn service(
         location: config.documents.location.clone(),
         search_grace: config.moves.search_grace,
         maps,
-        upstream: Upstream { elastic, passes_credentials, max_bytes, metrics: metrics.clone() },
-        info: own,
+        upstream: Upstream {
+            elastic,
+            passes_credentials,
+            max_bytes,
+            hedging: config.route.hedge_after.map(Hedging::new),
+            metrics: metrics.clone(),
+        },
         metrics,
         load: Load::default(),
         clock: connect::clock(),
     })
+}
+
+/// TLS of the listener, if it is configured.
+fn tls(route: &Route) -> Result<Option<Tls>, TlsError> {
+    let (Some(certificate), Some(key)) = (&route.tls_certificate, &route.tls_key) else { return Ok(None) };
+    let authorities = route.tls_client_ca_file.as_ref();
+    let files = TlsFiles {
+        certificate: ("route.tls_certificate", certificate.clone()),
+        key: ("route.tls_key", key.clone()),
+        client_authorities: authorities.map(|path| ("route.tls_client_ca_file", path.clone())),
+    };
+    Tls::read(files).map(Some)
+}
+
+/// Follows renewed certificates.
+async fn follow(tls: Tls, stop: CancellationToken) {
+    let mut known = None;
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(CERTIFICATE_INTERVAL) => {}
+        }
+        let tls = tls.clone();
+        // It waits for the disk. A panic in it was reported where it happened.
+        let Ok(read) = tokio::task::spawn_blocking(move || tls.read_again()).await else { continue };
+        if let Ok(true) = read {
+            tracing::info!("the router's certificate was read again; new connections have it");
+        }
+        let error = read.err();
+        if let Some(error) = error.as_ref().filter(|error| known.as_ref() != Some(*error)) {
+            tracing::warn!(%error, "the router's certificate changed and cannot be used; the one before stays in force");
+        }
+        known = error;
+    }
 }
 
 /// Ready while it is known which maps are live.

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
@@ -11,10 +10,10 @@ use serde_json::json;
 
 use super::{ConfigArgs, Failure, connect, output, route};
 use crate::geoshard::cover::Shape;
-use crate::io::elastic::Elastic;
 use crate::io::maps::MapsReader;
 use crate::route::error::Failure as NoAnswer;
 use crate::route::request::{MAX_WINDOW, SearchRequest};
+use crate::route::upstream::Caller;
 use crate::support::config::RouteCredentials;
 use crate::support::telemetry::route::RouteMetrics;
 
@@ -76,11 +75,11 @@ pub async fn search(args: SearchArgs) -> Result<ExitCode, Failure> {
     }
     let mut config = args.config.load()?;
     config.route.credentials = RouteCredentials::Own;
-    let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);
-    let record = connect::maps_record(&config, &*elastic).await?;
+    let elastic = connect::elasticsearch(&config)?;
+    let record = connect::maps_record(&config, &elastic).await?;
     let maps = MapsReader::as_read(record, connect::clock());
     let metrics = RouteMetrics::new().context("registering metrics")?;
-    let service = route::service(&config, elastic, maps, metrics)?;
+    let service = route::service(&config, maps, metrics)?;
 
     let location = &config.documents.location;
     let centre = json!({"lat": centre.lat(), "lon": centre.lon()});
@@ -96,7 +95,8 @@ pub async fn search(args: SearchArgs) -> Result<ExitCode, Failure> {
     });
     let body = body.as_object().cloned().unwrap_or_default();
     let request = SearchRequest::new(body, &[], location).map_err(|refusal| anyhow!(refusal.reason))?;
-    let answer = service.search(&request, None).await.map_err(|failure| anyhow!(no_answer(&failure)))?;
+    let answer =
+        service.search(&request, Caller::default()).await.map_err(|failure| anyhow!(no_answer(&failure)))?;
     let found = Found {
         hits: hits(&answer.body).context("reading the answer of Elasticsearch")?,
         asked: answer.asked,

@@ -23,9 +23,10 @@ use tokio_util::task::TaskTracker;
 use super::error::{Failure, Refusal, quoted};
 use super::request::{CountRequest, SearchRequest, parse_body};
 use super::service::{Found, Service};
-use crate::io::elastic::{AdminCall, Method as ElasticMethod};
+use super::upstream::Caller;
 use crate::support::telemetry::health::{Alive, Health};
 use crate::support::telemetry::route::{Answered, Operation};
+use crate::support::telemetry::traces::{RequestTrace, Traces};
 
 /// Searches of one `_msearch`.
 const MAX_SEARCHES: usize = 100;
@@ -47,6 +48,8 @@ pub struct RouteState {
     pub prefix: Arc<str>,
     /// For probes.
     pub health: Arc<Health>,
+    /// Traces of requests.
+    pub traces: Traces,
     /// Set when no further request is taken.
     pub is_draining: Arc<AtomicBool>,
     /// Requests under way.
@@ -86,6 +89,12 @@ struct Asked {
     body: Bytes,
     parameters: Parameters,
     authorization: Option<HeaderValue>,
+}
+
+impl Asked {
+    fn caller<'a>(&'a self, trace: &'a RequestTrace) -> Caller<'a> {
+        Caller { authorization: self.authorization.as_ref(), trace: Some(trace) }
+    }
 }
 
 /// The content type of answers to a client that accepts this.
@@ -216,15 +225,17 @@ impl RouteState {
     async fn search(&self, index: Option<&str>, request: Request) -> Response {
         let _under_way = self.under_way.token();
         let mut measured = Measured::new(self, Operation::Search);
+        let trace = self.traces.request("route search", request.headers());
         let kind = content_type(request.headers());
         let result = async {
             let asked = self.take(index, request).await?;
             let search =
                 SearchRequest::new(parse_body(&asked.body)?, &asked.parameters, &self.service.location)?;
-            self.service.search(&search, asked.authorization.as_ref()).await
+            self.service.search(&search, asked.caller(&trace)).await
         };
         let result = result.await;
         measured.ended(result.as_ref().err());
+        trace.ended(result.as_ref().map_or_else(Failure::status, |_| 200));
         match result {
             Ok(answer) => found(answer, kind),
             Err(failure) => failed(&failure, kind),
@@ -234,15 +245,17 @@ impl RouteState {
     async fn count(&self, index: &str, request: Request) -> Response {
         let _under_way = self.under_way.token();
         let mut measured = Measured::new(self, Operation::Count);
+        let trace = self.traces.request("route count", request.headers());
         let kind = content_type(request.headers());
         let result = async {
             let asked = self.take(Some(index), request).await?;
             let count =
                 CountRequest::new(parse_body(&asked.body)?, &asked.parameters, &self.service.location)?;
-            self.service.count(&count, asked.authorization.as_ref()).await
+            self.service.count(&count, asked.caller(&trace)).await
         };
         let result = result.await;
         measured.ended(result.as_ref().err());
+        trace.ended(result.as_ref().map_or_else(Failure::status, |_| 200));
         match result {
             Ok(answer) => found(answer, kind),
             Err(failure) => failed(&failure, kind),
@@ -252,7 +265,10 @@ impl RouteState {
     async fn msearch(&self, index: Option<&str>, request: Request) -> Response {
         let _under_way = self.under_way.token();
         let kind = content_type(request.headers());
-        match self.msearch_items(index, request).await {
+        let trace = self.traces.request("route msearch", request.headers());
+        let result = self.msearch_items(index, request, &trace).await;
+        trace.ended(result.as_ref().map_or_else(Failure::status, |_| 200));
+        match result {
             Ok((asked, total, body)) => found(Found { body, asked, total }, kind),
             Err(failure) => {
                 Measured::new(self, Operation::Msearch).ended(Some(&failure));
@@ -266,6 +282,7 @@ impl RouteState {
         &self,
         index: Option<&str>,
         request: Request,
+        trace: &RequestTrace,
     ) -> Result<(usize, usize, Bytes), Failure> {
         let began = Instant::now();
         let asked = self.take(index, request).await?;
@@ -285,10 +302,10 @@ impl RouteState {
         }
         let items = split(&asked.body)?;
         let searches = items.into_iter().map(|(head, body)| {
-            let (parameters, authorization) = (&parameters, asked.authorization.as_ref());
+            let (parameters, caller) = (&parameters, asked.caller(trace));
             async move {
                 let mut measured = Measured::new(self, Operation::Msearch);
-                let result = self.msearch_item(index, &head, &body, parameters, authorization).await;
+                let result = self.msearch_item(index, &head, &body, parameters, caller).await;
                 measured.ended(result.as_ref().err());
                 result
             }
@@ -334,7 +351,7 @@ impl RouteState {
         head: &[u8],
         body: &[u8],
         parameters: &[(String, String)],
-        authorization: Option<&HeaderValue>,
+        caller: Caller<'_>,
     ) -> Result<Found, Failure> {
         let head = parse_body(head)?;
         let (names, own) = header_line(head)?;
@@ -348,7 +365,7 @@ impl RouteState {
         }
         let parameters: Parameters = parameters.iter().cloned().chain(own).collect();
         let search = SearchRequest::new(parse_body(body)?, &parameters, &self.service.location)?;
-        self.service.search(&search, authorization).await
+        self.service.search(&search, caller).await
     }
 }
 
@@ -447,21 +464,22 @@ async fn root(State(state): State<RouteState>, request: Request) -> Response {
     if request.method() == Method::HEAD {
         return reply(200, kind, Bytes::new());
     }
-    let call = AdminCall { method: ElasticMethod::Get, path: "/".to_owned(), body: None };
-    let timeout = state.service.options.timeout;
-    match state.service.info.admin(call, timeout).await {
-        Ok(mut answer) if answer.body.is_object() => {
-            if answer.status == 200 {
-                answer.body["name"] = json!("geofold-route");
+    let authorization = request.headers().get(AUTHORIZATION);
+    let caller = Caller { authorization, trace: None };
+    match state.service.upstream.info(caller, state.service.options.timeout).await {
+        Ok(answer) => match serde_json::from_slice::<Map<String, Value>>(&answer.body) {
+            Ok(mut body) => {
+                if answer.status == 200 {
+                    body.insert("name".to_owned(), json!("geofold-route"));
+                }
+                reply(answer.status, kind, Value::Object(body).to_string().into())
             }
-            reply(answer.status, kind, answer.body.to_string().into())
-        }
-        Ok(answer) => {
-            let refusal =
-                Refusal::unavailable(format!("elasticsearch answered {} without JSON", answer.status));
-            failed(&refusal.into(), kind)
-        }
-        Err(error) => failed(&Refusal::unavailable(error.to_string()).into(), kind),
+            Err(_) => {
+                let says = format!("elasticsearch answered {} without JSON", answer.status);
+                failed(&Refusal::unavailable(says).into(), kind)
+            }
+        },
+        Err(refusal) => failed(&refusal.into(), kind),
     }
 }
 

@@ -140,6 +140,16 @@ impl Answer {
         })
     }
 
+    /// Whether a shard did not answer in time.
+    pub fn has_timed_out(&self) -> bool {
+        self.timed_out
+    }
+
+    /// Shards whose part is missing.
+    pub fn failed_shards(&self) -> u64 {
+        self.shards.failed
+    }
+
     /// Different documents among the hits.
     pub fn distinct(&self) -> usize {
         let ids: HashSet<&str, ahash::RandomState> = self.hits.iter().map(|hit| hit.id.as_str()).collect();

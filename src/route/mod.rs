@@ -10,6 +10,7 @@
 //! | `nearest.rs` | whom to ask next for the nearest, and when to stop; pure |
 //! | `merge.rs` | answers into one; pure |
 //! | `error.rs` | why there is no answer, in Elasticsearch's shape |
+//! | `hedge.rs` | when a request to Elasticsearch is sent twice, and how many are; pure |
 //! | `load.rs` | how much is searched where |
 //! | `upstream.rs` | the request to Elasticsearch |
 //! | `service.rs` | one search from its request to its answer |
@@ -19,6 +20,7 @@
 
 pub mod constraint;
 pub mod error;
+pub mod hedge;
 pub mod http;
 pub mod load;
 pub mod merge;

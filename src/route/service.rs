@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use elasticsearch::http::headers::HeaderValue;
+use serde::Deserialize;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
@@ -25,13 +25,12 @@ use super::nearest::AskRounds;
 use super::request::{CountRequest, Counted, MAX_WINDOW, SearchRequest};
 use super::sort::Nearest;
 use super::target::{Targets, by_distance};
-use super::upstream::{Outgoing, Upstream, bad_gateway};
+use super::upstream::{Caller, Outgoing, Upstream, bad_gateway};
 use crate::base::clock::Clock;
 use crate::base::ids::ShardId;
 use crate::core::filter_path::Filter;
 use crate::geoshard::LiveMaps;
 use crate::geoshard::cover::Shape;
-use crate::io::elastic::Elastic;
 use crate::io::maps::MapsReader;
 use crate::support::config::{Route, WithoutLocation};
 use crate::support::telemetry::route::{Retried, RouteMetrics};
@@ -51,8 +50,6 @@ pub struct Service {
     pub maps: MapsReader,
     /// How searches are sent.
     pub upstream: Upstream,
-    /// Elasticsearch with the configured credentials.
-    pub info: Arc<dyn Elastic>,
     /// Of searches.
     pub metrics: Arc<RouteMetrics>,
     /// Of cells.
@@ -95,7 +92,7 @@ pub struct Found {
 /// Geoshards that one search has asked so far, and until when it may ask.
 struct Way<'a> {
     request: &'a SearchRequest,
-    authorization: Option<&'a HeaderValue>,
+    caller: Caller<'a>,
     deadline: Instant,
     asked: BTreeSet<ShardId>,
 }
@@ -135,11 +132,7 @@ impl Drop for Queued<'_> {
 
 impl Service {
     /// Answers a search.
-    pub async fn search(
-        &self,
-        request: &SearchRequest,
-        authorization: Option<&HeaderValue>,
-    ) -> Result<Found, Failure> {
+    pub async fn search(&self, request: &SearchRequest, caller: Caller<'_>) -> Result<Found, Failure> {
         let began = Instant::now();
         let deadline = began + self.options.timeout;
         let _place = self.place(deadline).await?;
@@ -147,7 +140,7 @@ impl Service {
         for _ in 0..MAX_ATTEMPTS {
             let maps = self.live_maps()?;
             let targets = self.targets(&maps, request).await?;
-            let mut way = Way { request, authorization, deadline, asked: BTreeSet::new() };
+            let mut way = Way { request, caller, deadline, asked: BTreeSet::new() };
             let asked_since = Instant::now();
             let body = match self.rounds(&maps, &targets, request) {
                 Some((rounds, nearest)) => {
@@ -174,15 +167,9 @@ impl Service {
     }
 
     /// Answers a count: a search without hits.
-    pub async fn count(
-        &self,
-        request: &CountRequest,
-        authorization: Option<&HeaderValue>,
-    ) -> Result<Found, Failure> {
+    pub async fn count(&self, request: &CountRequest, caller: Caller<'_>) -> Result<Found, Failure> {
         let search = SearchRequest::for_count(request);
-        let mut found = self.search(&search, authorization).await?;
-        let unusable =
-            |error: serde_json::Error| bad_gateway(format!("elasticsearch's answer cannot be used: {error}"));
+        let mut found = self.search(&search, caller).await?;
         let mut merge = Merge::default();
         merge.add(Answer::parse(&found.body).map_err(unusable)?, &[]);
         found.body = filtered(merge.render_count().into(), request.filter_path.as_deref())?;
@@ -268,7 +255,8 @@ impl Service {
         let nearest = request.sort.nearest?;
         let has_hits = request.from + request.size > 0;
         let scores = request.body.get("track_scores").is_some_and(|value| value == true);
-        if targets.shards.len() < 3 || !has_hits || scores || request.global_scores {
+        // Elasticsearch answers in part only if a shard of the same request answers: rounds would fail where all of it does not.
+        if targets.shards.len() < 3 || !has_hits || scores || request.global_scores || request.partial {
             return None;
         }
         Some((AskRounds::new(by_distance(maps, nearest.point, &targets.shards)), nearest))
@@ -281,7 +269,9 @@ impl Service {
             // An index has each document once: the answer is passed on as it is.
             let size = request.size;
             way.asked.insert(only.clone());
-            return self.send(way, &shards, size, request.from, request.counted, false).await;
+            let body = self.send(way, &shards, size, request.from, request.counted, false).await?;
+            check(&body, request)?;
+            return Ok(body);
         }
         let wanted = request.from + request.size;
         let mut merge = Merge::default();
@@ -323,7 +313,7 @@ impl Service {
         if !rest.is_empty() && !merge.is_counted(request.counted) {
             // They cannot hold a nearer hit, but they count.
             let body = self.send(way, &rest, 0, 0, request.counted, false).await?;
-            merge.add_count(parse(&body)?);
+            merge.add_count(parse(&body, request)?);
             way.asked.extend(rest);
         }
         if way.asked.len() < covered {
@@ -347,7 +337,7 @@ impl Service {
         let mut size = needed;
         loop {
             let body = self.send(way, shards, size, 0, request.counted, true).await?;
-            let answer = parse(&body)?;
+            let answer = parse(&body, request)?;
             let has_more = answer.hits.len() >= size && size > 0;
             let missing = needed.saturating_sub(answer.distinct());
             if has_more && missing > 0 && size < MAX_WINDOW {
@@ -397,19 +387,54 @@ impl Service {
             parameters.push(("search_type", Cow::Borrowed("dfs_query_then_fetch")));
         }
         let body = request.upstream(from, size, counted, with_version, timeout);
-        self.upstream.search(Outgoing { shards, parameters, body }, way.authorization, left).await
+        self.upstream.search(Outgoing { shards, parameters, body }, way.caller, left).await
     }
 }
 
-fn parse(body: &Bytes) -> Result<Answer, Failure> {
-    Answer::parse(body)
-        .map_err(|error| bad_gateway(format!("elasticsearch's answer cannot be used: {error}")).into())
+fn parse(body: &Bytes, request: &SearchRequest) -> Result<Answer, Failure> {
+    let answer = Answer::parse(body).map_err(unusable)?;
+    if !request.partial {
+        check_whole(answer.has_timed_out(), answer.failed_shards())?;
+    }
+    Ok(answer)
+}
+
+/// Checks an answer that is passed on as it is.
+fn check(body: &Bytes, request: &SearchRequest) -> Result<(), Failure> {
+    #[derive(Deserialize)]
+    struct Head {
+        #[serde(default)]
+        timed_out: bool,
+        _shards: Shards,
+    }
+    #[derive(Deserialize)]
+    struct Shards {
+        failed: u64,
+    }
+    if request.partial {
+        return Ok(());
+    }
+    let head: Head = serde_json::from_slice(body).map_err(unusable)?;
+    Ok(check_whole(head.timed_out, head._shards.failed)?)
+}
+
+/// Elasticsearch gives no answer that lacks the part of a shard if it is not to; what stands between may.
+fn check_whole(has_timed_out: bool, failed_shards: u64) -> Result<(), Refusal> {
+    const FORBIDDEN: &str = "the search does not allow partial results (allow_partial_search_results)";
+    match (has_timed_out, failed_shards) {
+        (false, 0) => Ok(()),
+        (true, _) => Err(Refusal::timeout(format!("a shard did not answer in time, and {FORBIDDEN}"))),
+        (false, failed) => Err(Refusal::unavailable(format!("{failed} shards failed, and {FORBIDDEN}"))),
+    }
+}
+
+fn unusable(error: serde_json::Error) -> Refusal {
+    bad_gateway(format!("elasticsearch's answer cannot be used: {error}"))
 }
 
 /// What `filter_path` leaves of an answer.
 fn filtered(body: Bytes, patterns: Option<&str>) -> Result<Bytes, Failure> {
     let Some(patterns) = patterns else { return Ok(body) };
-    let value = serde_json::from_slice(&body)
-        .map_err(|error| bad_gateway(format!("elasticsearch's answer cannot be used: {error}")))?;
+    let value = serde_json::from_slice(&body).map_err(unusable)?;
     Ok(Filter::new(patterns.split(',')).apply(&value).to_string().into())
 }

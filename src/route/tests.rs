@@ -9,14 +9,15 @@ use serde_json::{Value, json};
 use super::load::Load;
 use super::request::{CountRequest, SearchRequest, parse_body};
 use super::service::{Found, Places, Service};
-use super::upstream::Upstream;
+use super::upstream::{Caller, Upstream};
 use crate::base::clock::BootClock;
 use crate::base::geo::GeoPoint;
 use crate::base::ids::ShardId;
 use crate::base::position::Epoch;
 use crate::base::random::Random;
 use crate::geoshard::GeoshardMap;
-use crate::io::elastic::http::{Auth, HttpElastic, HttpOptions};
+use crate::io::elastic::Method;
+use crate::io::elastic::http::{Auth, Forward, HttpElastic, HttpOptions};
 use crate::io::maps::{MapsReader, MapsRecord, MapsStore, Watcher};
 use crate::support::config::{Route, WithoutLocation};
 use crate::support::telemetry::route::{Retried, RouteMetrics, Sent};
@@ -91,6 +92,7 @@ impl Rig {
                 elastic: http(&standin),
                 passes_credentials: false,
                 max_bytes: options.response_max_bytes.as_usize(),
+                hedging: None,
                 metrics: metrics.clone(),
             },
             places: Places::new(&options),
@@ -98,7 +100,6 @@ impl Rig {
             location: "location".to_owned(),
             search_grace: Duration::from_secs(1),
             maps,
-            info: client.clone(),
             metrics,
             load: Load::default(),
             clock,
@@ -107,9 +108,14 @@ impl Rig {
     }
 
     async fn send(&self, path: &str, body: &str) -> (u16, Value) {
-        let kind = "application/x-ndjson";
-        let answer =
-            self.client.forward(path, kind, Bytes::from(body.to_owned()), None, LIMIT).await.unwrap();
+        let request = Forward {
+            method: Method::Post,
+            path,
+            content_type: "application/x-ndjson",
+            body: Some(Bytes::from(body.to_owned())),
+            headers: Default::default(),
+        };
+        let answer = self.client.forward(self.client.node(None), request, LIMIT).await.unwrap();
         (answer.status, serde_json::from_slice(&answer.body).unwrap())
     }
 
@@ -128,7 +134,7 @@ impl Rig {
 
     async fn search(&self, body: &Value) -> Result<Found, super::error::Failure> {
         let request = SearchRequest::new(parse_body(body.to_string().as_bytes()).unwrap(), &[], "location")?;
-        self.service.search(&request, None).await
+        self.service.search(&request, Caller::default()).await
     }
 
     /// The same of the index that holds all.
@@ -385,7 +391,7 @@ async fn a_count_is_a_search_without_hits() {
     {
         let body = json!({"query": query}).as_object().unwrap().clone();
         let request = CountRequest::new(body, &[], "location").unwrap();
-        let found = rig.service.count(&request, None).await.unwrap();
+        let found = rig.service.count(&request, Caller::default()).await.unwrap();
         let answer: Value = serde_json::from_slice(&found.body).unwrap();
         assert_eq!((&answer["count"], found.asked, found.total), (&json!(count), asked, 2));
         assert_eq!(answer["_shards"]["failed"], 0);

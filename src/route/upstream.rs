@@ -9,17 +9,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use elasticsearch::http::headers::HeaderValue;
+use elasticsearch::http::headers::{AUTHORIZATION, HeaderMap, HeaderValue};
+use futures::future::{Either, select};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
 use super::error::{Failure, Refusal};
+use super::hedge::{Hedging, is_final};
 use crate::base::ids::ShardId;
-use crate::io::elastic::http::{Forwarded, HttpElastic};
-use crate::io::elastic::{CallError, Index};
+use crate::io::elastic::http::{Forward, Forwarded, HttpElastic, Node};
+use crate::io::elastic::{CallError, Index, Method};
 use crate::support::telemetry::families::Counters;
-use crate::support::telemetry::route::{Retried, RouteMetrics, Sent};
+use crate::support::telemetry::route::{Hedged, Retried, RouteMetrics, Sent};
+use crate::support::telemetry::traces::RequestTrace;
 
 /// Bytes of index names in a request line: Elasticsearch takes lines of 4 KiB.
 const NAMES_BYTES: usize = 3000;
@@ -32,8 +36,32 @@ pub struct Upstream {
     pub passes_credentials: bool,
     /// Bytes of an answer, at most.
     pub max_bytes: usize,
+    /// Slow requests are sent twice.
+    pub hedging: Option<Hedging>,
     /// What is counted.
     pub metrics: Arc<RouteMetrics>,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Caller<'a> {
+    /// The client's `Authorization` header.
+    pub authorization: Option<&'a HeaderValue>,
+    /// The trace of its request.
+    pub trace: Option<&'a RequestTrace>,
+}
+
+/// One request to Elasticsearch, which may be sent several times.
+struct Call<'a> {
+    method: Method,
+    path: &'a str,
+    content_type: &'static str,
+    body: Option<Bytes>,
+    /// Of its span.
+    name: &'static str,
+    caller: Caller<'a>,
+    deadline: Instant,
+    timeout: Duration,
 }
 
 /// What is sent to the geoshards of one round.
@@ -78,30 +106,25 @@ impl Outgoing<'_> {
 }
 
 impl Upstream {
-    /// The body of a successful answer. Asks another node once if one does not answer: a search may be repeated.
+    /// The body of a successful answer.
     pub async fn search(
         &self,
         outgoing: Outgoing<'_>,
-        authorization: Option<&HeaderValue>,
+        caller: Caller<'_>,
         timeout: Duration,
     ) -> Result<Bytes, Failure> {
-        let began = tokio::time::Instant::now();
         let (path, body, is_msearch) = outgoing.encode(self.elastic.prefix());
-        let kind = if is_msearch { "application/x-ndjson" } else { "application/json" };
-        let authorization = authorization.filter(|_| self.passes_credentials);
-        let mut attempt = 0;
-        let answer = loop {
-            attempt += 1;
-            let left = timeout.saturating_sub(began.elapsed());
-            let sent = self.elastic.forward(&path, kind, body.clone(), authorization, left).await;
-            count(&self.metrics.upstream, sent.is_ok());
-            match sent {
-                Err(CallError::Connection(_)) if attempt == 1 && began.elapsed() < timeout => {
-                    self.metrics.retried.of(Retried::Node).inc();
-                }
-                other => break other.map_err(refusal)?,
-            }
+        let call = Call {
+            method: Method::Post,
+            path: &path,
+            content_type: if is_msearch { "application/x-ndjson" } else { "application/json" },
+            body: Some(body),
+            name: if is_msearch { "msearch" } else { "search" },
+            caller,
+            deadline: Instant::now() + timeout,
+            timeout,
         };
+        let answer = self.hedged(&call).await.map_err(refusal)?;
         if answer.body.len() > self.max_bytes {
             return Err(too_large(answer.body.len(), self.max_bytes).into());
         }
@@ -114,6 +137,91 @@ impl Upstream {
                 body: answer.body,
             }),
         }
+    }
+
+    /// What Elasticsearch says of itself, whatever its status.
+    pub async fn info(&self, caller: Caller<'_>, timeout: Duration) -> Result<Forwarded, Refusal> {
+        let call = Call {
+            method: Method::Get,
+            path: "/",
+            content_type: "application/json",
+            body: None,
+            name: "info",
+            caller,
+            deadline: Instant::now() + timeout,
+            timeout,
+        };
+        self.repeated(&call, self.elastic.node(None)).await.map_err(refusal)
+    }
+
+    /// Sends a request that takes long to another node, too: the first usable answer counts, and the other request is dropped,
+    /// which cancels it in Elasticsearch.
+    async fn hedged(&self, call: &Call<'_>) -> Result<Forwarded, CallError> {
+        let node = self.elastic.node(None);
+        let Some(hedging) = &self.hedging else { return self.repeated(call, node).await };
+        hedging.earn();
+        let mut first = std::pin::pin!(self.repeated(call, node));
+        if let Ok(answer) = tokio::time::timeout(hedging.after, &mut first).await {
+            return answer;
+        }
+        if !hedging.spend() {
+            self.metrics.hedges.of(Hedged::OverBudget).inc();
+            return first.await;
+        }
+        self.metrics.hedges.of(Hedged::Sent).inc();
+        let second = std::pin::pin!(self.attempt(call, self.elastic.node(Some(node))));
+        let is_usable = |answer: &Result<Forwarded, CallError>| {
+            answer.as_ref().is_ok_and(|answer| is_final(answer.status))
+        };
+        let (answer, is_won) = match select(first, second).await {
+            Either::Left((answer, _)) if is_usable(&answer) => (answer, false),
+            Either::Left((answer, second)) => match second.await {
+                other if is_usable(&other) => (other, true),
+                _ => (answer, false),
+            },
+            Either::Right((answer, _)) if is_usable(&answer) => (answer, true),
+            Either::Right((_, first)) => (first.await, false),
+        };
+        if is_won {
+            self.metrics.hedges.of(Hedged::Won).inc();
+        }
+        answer
+    }
+
+    /// Asks another node once if one does not answer: a search may be repeated.
+    async fn repeated(&self, call: &Call<'_>, node: Node) -> Result<Forwarded, CallError> {
+        match self.attempt(call, node).await {
+            Err(CallError::Connection(_)) if Instant::now() < call.deadline => {
+                self.metrics.retried.of(Retried::Node).inc();
+                self.attempt(call, self.elastic.node(None)).await
+            }
+            other => other,
+        }
+    }
+
+    async fn attempt(&self, call: &Call<'_>, node: Node) -> Result<Forwarded, CallError> {
+        let left = call.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(CallError::Timeout(call.timeout));
+        }
+        let trace = call.caller.trace.map(|trace| trace.upstream(call.name));
+        let mut headers = trace.as_ref().map_or_else(HeaderMap::new, |trace| trace.headers());
+        if let Some(authorization) = call.caller.authorization.filter(|_| self.passes_credentials) {
+            headers.insert(AUTHORIZATION, authorization.clone());
+        }
+        let request = Forward {
+            method: call.method,
+            path: call.path,
+            content_type: call.content_type,
+            body: call.body.clone(),
+            headers,
+        };
+        let answer = self.elastic.forward(node, request, left).await;
+        count(&self.metrics.upstream, answer.is_ok());
+        if let Some(trace) = trace {
+            trace.ended(answer.as_ref().ok().map(|answer| answer.status));
+        }
+        answer
     }
 }
 

@@ -1,4 +1,14 @@
 //! `geofold route`, the binary, on the stand-in for Elasticsearch: as a client sees it.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `upstream.rs` | what the router and Elasticsearch say to each other |
+//! | `tls.rs` | clients that speak TLS |
+//! | `front.rs` | stands before the stand-in: notes requests, and answers in its place |
+
+pub mod front;
+mod tls;
+mod upstream;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,9 +27,9 @@ use crate::standins::{GEOFOLD, Standins, Worker, wait_for};
 const PLACES: [(&str, f64, f64); 4] =
     [("berlin", 52.52, 13.4), ("spandau", 52.54, 13.2), ("paris", 48.85, 2.35), ("tokyo", 35.68, 139.69)];
 
-struct Router {
+pub struct Router {
     world: Standins,
-    process: Worker,
+    pub process: Worker,
     url: String,
     client: Client,
 }
@@ -27,7 +37,34 @@ struct Router {
 impl Router {
     fn start(more: &str) -> Self {
         let world = Standins::start();
-        let config = world.write("route.toml", more);
+        let config = world.config(more);
+        Self::start_on(world, &config, &[])
+    }
+
+    fn start_on(world: Standins, config: &str, env: &[(&str, &str)]) -> Self {
+        let router = Self::unready(world, config, env);
+        wait_for("readiness", || router.get("/readyz").status().is_success().then_some(()));
+        router
+    }
+
+    /// With fronts in the place of Elasticsearch, and further keys of `[elasticsearch]`.
+    pub fn behind(
+        world: Standins,
+        fronts: &[&front::Front],
+        keys: &str,
+        more: &str,
+        env: &[(&str, &str)],
+    ) -> Self {
+        let urls: Vec<&str> = fronts.iter().map(|front| front.url.as_str()).collect();
+        let direct = format!("urls = [{:?}]", world.elasticsearch());
+        let config = world.config(more).replace(&direct, &format!("urls = {urls:?}\n{keys}"));
+        Self::start_on(world, &config, env)
+    }
+
+    /// One that may never be ready.
+    fn unready(world: Standins, text: &str, env: &[(&str, &str)]) -> Self {
+        let config = world.folder.path().join("route.toml");
+        std::fs::write(&config, text).unwrap();
         let client = Client::builder().timeout(Duration::from_secs(30)).build().unwrap();
         for (id, lat, lon) in PLACES {
             let located = Command::new(GEOFOLD)
@@ -47,20 +84,18 @@ impl Router {
             assert_eq!(answer.json::<Value>().unwrap()["errors"], false);
         }
         let process =
-            Worker::start_command(&["route", "--listen", "127.0.0.1:0"], world.folder.path(), &config, &[]);
+            Worker::start_command(&["route", "--listen", "127.0.0.1:0"], world.folder.path(), &config, env);
         let log = process.wait_for("router listens address=");
         let (_, rest) = log.split_once("router listens address=").unwrap();
         let url = format!("http://{}", rest.split_whitespace().next().unwrap());
-        let router = Self { world, process, url, client };
-        wait_for("readiness", || router.get("/readyz").status().is_success().then_some(()));
-        router
+        Self { world, process, url, client }
     }
 
     fn get(&self, path: &str) -> Response {
         self.client.get(format!("{}{path}", self.url)).send().unwrap()
     }
 
-    fn post(&self, path: &str) -> RequestBuilder {
+    pub fn post(&self, path: &str) -> RequestBuilder {
         self.client.post(format!("{}{path}", self.url)).header("content-type", "application/json")
     }
 
@@ -75,7 +110,7 @@ impl Router {
     }
 }
 
-fn near_berlin(distance: &str) -> Value {
+pub fn near_berlin(distance: &str) -> Value {
     json!({"query": {"bool": {"filter": {"geo_distance": {"distance": distance, "location": {"lat": 52.52, "lon": 13.4}}}}},
            "sort": [{"_geo_distance": {"location": "52.52,13.4", "unit": "km"}}]})
 }
@@ -254,6 +289,10 @@ fn a_configuration_that_cannot_be_used_is_refused() {
     let (code, says) = run(&bad, &[]);
     assert!(code == Some(2) && says.contains("route.max_concurrent"), "{says}");
     let good = world.write("good.toml", "");
+    let missing = world
+        .write("missing.toml", "[route]\ntls_certificate = \"/no/such.pem\"\ntls_key = \"/no/such.key\"\n");
+    let (code, says) = run(&missing, &[]);
+    assert!(code == Some(2) && says.contains("reading route.tls_certificate /no/such.pem"), "{says}");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (code, says) = run(&good, &["--listen", &taken.local_addr().unwrap().to_string()]);
     assert!(code == Some(1) && says.contains("the router cannot listen on"), "{says}");

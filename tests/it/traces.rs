@@ -1,4 +1,4 @@
-//! A worker exports traces by OTLP over HTTP: what it sends is received, taken apart, and looked at.
+//! Workers and routers export traces by OTLP over HTTP: what they send is received, taken apart, and looked at.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use rdkafka::message::{Header, OwnedHeaders};
 
+use crate::route::front::Front;
+use crate::route::{Router, near_berlin};
 use crate::standins::{Standins, Worker, wait_for};
 
 /// A span, as far as it is looked at here.
@@ -218,6 +220,56 @@ fn a_batch_has_so_many_links_and_no_more_and_what_is_left_is_sent_at_the_end() {
     assert_eq!(collector.named("process t").len(), 200);
     let resources = collector.resources.lock().unwrap().clone();
     assert!(resources.contains("another-name"), "{resources}");
+}
+
+#[test]
+fn a_search_continues_the_trace_of_its_client_up_to_elasticsearch() {
+    let world = Standins::start();
+    let (front, collector) = (Front::start(&world.elasticsearch()), Collector::start());
+    let env =
+        [("OTEL_EXPORTER_OTLP_ENDPOINT", collector.address.as_str()), ("OTEL_BSP_SCHEDULE_DELAY", "100")];
+    let router = Router::behind(world, &[&front], "", "", &env);
+    let search = |parent: Option<&str>| {
+        let mut search = router.post("/geofold/_search").body(near_berlin("30km").to_string());
+        if let Some(parent) = parent {
+            search = search.header("traceparent", parent).header("tracestate", "vendor=x");
+        }
+        assert_eq!(search.send().unwrap().status(), 200);
+        let seen = front.searches().pop().unwrap();
+        let parts: Vec<String> = seen.header("traceparent").unwrap().split('-').map(str::to_owned).collect();
+        (parts, seen.header("tracestate").map(str::to_owned))
+    };
+    let trace = format!("{:032x}", 0xabc);
+    let (sent, state) = search(Some(&format!("00-{trace}-{:016x}-01", 7)));
+    let spans = |name: &str, count: usize| {
+        wait_for(name, || Some(collector.named(name)).filter(|spans| spans.len() == count))
+    };
+    let (request, upstream) = (spans("route search", 1).remove(0), spans("search", 1).remove(0));
+    assert_eq!((&request.trace, &request.parent), (&trace, &format!("{:016x}", 7)));
+    assert_eq!((&upstream.trace, &upstream.parent), (&trace, &request.id));
+    assert_eq!(
+        (sent, state.as_deref()),
+        (["00", &trace, &upstream.id, "01"].map(str::to_owned).to_vec(), Some("vendor=x"))
+    );
+    for span in [&request, &upstream] {
+        assert!(span.attributes.iter().any(|text| text.contains("http.response.status_code")), "{span:?}");
+    }
+
+    // Not sampled: nothing is exported, and Elasticsearch is told so.
+    let (sent, _) = search(Some(&format!("00-{:032x}-{:016x}-00", 0xdef, 9)));
+    assert_eq!((&sent[1], &sent[3]), (&format!("{:032x}", 0xdef), &"00".to_owned()));
+    // A trace begins here.
+    let (sent, _) = search(None);
+    let requests = spans("route search", 2);
+    assert_eq!((&requests[1].parent, &requests[1].trace), (&String::new(), &sent[1]));
+    assert_eq!(spans("search", 2)[1].parent, requests[1].id);
+
+    let lines = format!("{{}}\n{0}\n{{}}\n{0}\n", near_berlin("1km"));
+    assert_eq!(router.post("/geofold/_msearch").body(lines).send().unwrap().status(), 200);
+    let several = spans("route msearch", 1).remove(0);
+    let below = spans("search", 4).into_iter().filter(|span| span.parent == several.id);
+    assert_eq!(below.count(), 2);
+    router.process.stop();
 }
 
 #[test]

@@ -49,6 +49,15 @@ impl Nodes {
         self.pick_for(0, now)
     }
 
+    /// [`Nodes::pick`] for a request that node `first` has, too: another one, if another does not rest.
+    pub fn pick_besides(&mut self, first: usize, now: Instant) -> usize {
+        let count = self.nodes.len();
+        let others = (0..count).map(|step| (self.next + step) % count).filter(|&node| node != first);
+        let awake = others.into_iter().find(|&node| !self.nodes[node].rests(now));
+        self.next = awake.unwrap_or(first);
+        self.pick_for(0, now)
+    }
+
     /// The node for the `look`th repetition of a read: another one each time, until all were used. Skips nodes like
     /// [`Nodes::pick`].
     pub fn pick_for(&mut self, look: usize, now: Instant) -> usize {
@@ -146,6 +155,16 @@ mod tests {
         assert_eq!(looks(at(0), &mut nodes), [1, 2, 0]);
         nodes.failed(2, at(0));
         assert_eq!(looks(at(0), &mut nodes), [1, 0, 0]);
+    }
+
+    #[test]
+    fn a_request_is_sent_a_second_time_to_another_node_if_one_answers() {
+        let mut nodes = Nodes::new(3);
+        assert_eq!([0, 1, 2].map(|first| nodes.pick_besides(first, at(0))), [1, 2, 0]);
+        nodes.failed(1, at(0));
+        nodes.failed(2, at(0));
+        assert_eq!((nodes.pick_besides(0, at(0)), nodes.pick_besides(1, at(0))), (0, 0));
+        assert_eq!(Nodes::new(1).pick_besides(0, at(0)), 0);
     }
 
     #[test]

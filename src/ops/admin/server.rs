@@ -14,7 +14,8 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use thiserror::Error;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -23,9 +24,10 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
 use crate::support::supervisor::Supervisor;
+use crate::support::tls::Tls;
 
 /// What a server is called in the log, and what its clients may take.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct ServerOptions {
     /// Its name.
     pub name: &'static str,
@@ -33,11 +35,17 @@ pub struct ServerOptions {
     pub max_connections: usize,
     /// For the request under way when a connection is to be closed, or the server shut down.
     pub close_timeout: Duration,
+    /// Clients speak TLS.
+    pub tls: Option<Tls>,
 }
 
 /// Of admin servers and collectors.
-const ADMIN: ServerOptions =
-    ServerOptions { name: "admin server", max_connections: 64, close_timeout: Duration::from_secs(5) };
+const ADMIN: ServerOptions = ServerOptions {
+    name: "admin server",
+    max_connections: 64,
+    close_timeout: Duration::from_secs(5),
+    tls: None,
+};
 
 /// For a request's headers; between two requests of a connection too.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -89,12 +97,13 @@ pub async fn serve_with(
     shutdown: CancellationToken,
     supervisor: &Supervisor,
 ) -> Result<(SocketAddr, JoinHandle<()>), AdminError> {
-    let failed = |source| AdminError::Listen { server: options.name, listen, source };
+    let name = options.name;
+    let failed = |source| AdminError::Listen { server: name, listen, source };
     let listener = TcpListener::bind(listen).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
-    info!(address = %bound, "{} listens", options.name);
+    info!(address = %bound, tls = options.tls.is_some(), "{name} listens");
     let serving = accept_all(options, listener, routes, shutdown.clone());
-    Ok((bound, supervisor.spawn(options.name, shutdown, serving)))
+    Ok((bound, supervisor.spawn(name, shutdown, serving)))
 }
 
 async fn accept_all(
@@ -118,10 +127,27 @@ async fn accept_all(
             Ok((stream, peer)) => {
                 // Answers are written at once: waiting for more would cost a delayed acknowledgement each time.
                 let _ = stream.set_nodelay(true);
-                let connection =
-                    serve_connection(stream, peer, routes.clone(), shutdown.clone(), options.close_timeout);
+                let (routes, shutdown, close_timeout) =
+                    (routes.clone(), shutdown.clone(), options.close_timeout);
+                let acceptor = options.tls.as_ref().map(Tls::acceptor);
                 connections.spawn(async move {
-                    connection.await;
+                    match acceptor {
+                        None => serve_connection(stream, peer, routes, shutdown, close_timeout).await,
+                        Some(acceptor) => {
+                            let handshake = tokio::select! {
+                                biased;
+                                () = shutdown.cancelled() => return,
+                                handshake = timeout(HEADER_TIMEOUT, acceptor.accept(stream)) => handshake,
+                            };
+                            match handshake {
+                                Ok(Ok(stream)) => {
+                                    serve_connection(stream, peer, routes, shutdown, close_timeout).await;
+                                }
+                                Ok(Err(error)) => debug!(%peer, %error, "a TLS handshake failed"),
+                                Err(_) => debug!(%peer, "a TLS handshake took too long"),
+                            }
+                        }
+                    }
                     drop(permit);
                 });
             }
@@ -137,7 +163,7 @@ async fn accept_all(
 }
 
 async fn serve_connection(
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     peer: SocketAddr,
     routes: Router,
     shutdown: CancellationToken,
@@ -179,6 +205,7 @@ mod tests {
 
     use reqwest::{Client, StatusCode};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
     use tokio::sync::watch;
 
     use super::*;

@@ -144,6 +144,10 @@ fn with_every_key() -> Config {
     config.collector.group_id = Some(text());
     config.collector.notify_topic = Some(text());
     config.route.load_file = path();
+    config.route.hedge_after = Some(std::time::Duration::ZERO);
+    config.route.tls_certificate = path();
+    config.route.tls_key = path();
+    config.route.tls_client_ca_file = path();
     config.audit.every = Some(std::time::Duration::ZERO);
     config.audit.temp_dir = path();
     config.reload.watch = Some(std::time::Duration::ZERO);

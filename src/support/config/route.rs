@@ -31,6 +31,15 @@ pub struct Route {
     pub credentials: RouteCredentials,
     /// Where the load by cell is written now and then.
     pub load_file: Option<PathBuf>,
+    /// A request to Elasticsearch without an answer for so long is sent to another node, too.
+    #[serde(with = "humantime_serde")]
+    pub hedge_after: Option<Duration>,
+    /// PEM certificate chain: clients speak TLS.
+    pub tls_certificate: Option<PathBuf>,
+    /// PEM private key of the certificate.
+    pub tls_key: Option<PathBuf>,
+    /// PEM certificates of authorities: each client has to have a certificate of one of them.
+    pub tls_client_ca_file: Option<PathBuf>,
 }
 
 impl Default for Route {
@@ -45,6 +54,10 @@ impl Default for Route {
             without_location: WithoutLocation::All,
             credentials: RouteCredentials::Own,
             load_file: None,
+            hedge_after: None,
+            tls_certificate: None,
+            tls_key: None,
+            tls_client_ca_file: None,
         }
     }
 }

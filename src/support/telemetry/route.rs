@@ -54,6 +54,8 @@ pub struct RouteMetrics {
     pub upstream: Counters<Sent>,
     /// Requests that were sent again.
     pub retried: Counters<Retried>,
+    /// Slow requests to Elasticsearch that were sent to another node, too.
+    pub hedges: Counters<Hedged>,
     /// Searches for the nearest that did not ask all geoshards.
     pub early_stops: IntCounter,
     /// Older copies of moving documents that were left out.
@@ -91,6 +93,18 @@ label! {
         Map => "map",
         /// Older copies of documents took up places among the hits.
         Duplicates => "duplicates",
+    }
+}
+
+label! {
+    /// What came of slow requests.
+    Hedged {
+        /// It was sent to another node, too.
+        Sent => "sent",
+        /// That answer was used.
+        Won => "won",
+        /// It was not: too many were.
+        OverBudget => "over_budget",
     }
 }
 
@@ -133,6 +147,12 @@ impl RouteMetrics {
              took places among the hits.",
             "kind",
         )?;
+        let hedges = to.counters(
+            "geofold_route_hedges_total",
+            "Requests to Elasticsearch without an answer for route.hedge_after: sent to another node, too; of these, answered \
+             by it first; not sent, since one of twenty was already.",
+            "outcome",
+        )?;
         let early_stops = to.counter(
             "geofold_route_early_stops_total",
             "Searches for the nearest documents that left out geoshards which could not hold a nearer one.",
@@ -161,6 +181,7 @@ impl RouteMetrics {
             geoshards,
             upstream,
             retried,
+            hedges,
             early_stops,
             duplicates,
             beyond_grace,

@@ -5,6 +5,7 @@
 //! | `equality.rs` | random queries, against one index with the same documents |
 //! | `moving.rs` | searches while documents move, and while the map is changed |
 //! | `trouble.rs` | workers, Elasticsearch and the router killed under concurrent clients |
+//! | `partial.rs` | searches that some shards cannot answer |
 //! | `clients.rs` | the official clients for Rust, Python and JavaScript |
 //! | `corpus.rs` | the documents, in geoshards and in one index |
 //! | `queries.rs` | random queries |
@@ -19,6 +20,7 @@ mod corpus;
 mod equality;
 mod judge;
 mod moving;
+mod partial;
 mod queries;
 mod router;
 mod trouble;

@@ -142,6 +142,25 @@ struct Answer {
     body: Bytes,
 }
 
+/// A request of a client that is passed on.
+#[derive(Debug, Clone)]
+pub struct Forward<'a> {
+    /// Method.
+    pub method: Method,
+    /// Path and query.
+    pub path: &'a str,
+    /// Content type of the body.
+    pub content_type: &'static str,
+    /// The body.
+    pub body: Option<Bytes>,
+    /// Further headers. `Authorization` takes the place of the configured credentials.
+    pub headers: HeaderMap,
+}
+
+/// A node of the cluster, by its place in the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Node(usize);
+
 /// What came back from [`HttpElastic::forward`].
 #[derive(Debug, Clone)]
 pub struct Forwarded {
@@ -218,24 +237,30 @@ impl HttpElastic {
         &self.prefix
     }
 
-    /// Posts a body of somebody else's making and gives what came back, whatever its status. `authorization` takes the place of
-    /// the configured credentials.
+    /// The node for a request: whose turn it is; or, if node `first` has the request already, another one if there is one.
+    pub fn node(&self, first: Option<Node>) -> Node {
+        let now = self.clock.now();
+        let mut nodes = self.nodes();
+        Node(match first {
+            None => nodes.pick(now),
+            Some(Node(first)) => nodes.pick_besides(first, now),
+        })
+    }
+
+    /// Sends a client's request to a node of [`HttpElastic::node`] and gives what came back, whatever its status.
     pub async fn forward(
         &self,
-        path: &str,
-        content_type: &'static str,
-        body: Bytes,
-        authorization: Option<&HeaderValue>,
+        Node(node): Node,
+        request: Forward<'_>,
         timeout: Duration,
     ) -> Result<Forwarded, CallError> {
+        let Forward { method, path, content_type, body, headers: more } = request;
         let mut headers = Target::headers(content_type);
-        if let Some(authorization) = authorization {
-            let mut authorization = authorization.clone();
+        headers.extend(more);
+        if let Some(authorization) = headers.get_mut(AUTHORIZATION) {
             authorization.set_sensitive(true);
-            headers.insert(AUTHORIZATION, authorization);
         }
-        let node = self.nodes().pick(self.clock.now());
-        let answer = self.send_to(node, HttpMethod::Post, path, headers, Some(body), timeout).await?;
+        let answer = self.send_to(node, method.into(), path, headers, body, timeout).await?;
         Ok(Forwarded { status: answer.status, retry_after: answer.retry_after, body: answer.body })
     }
 
@@ -414,18 +439,23 @@ impl Elastic for HttpElastic {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<(u16, Bytes), CallError>> {
         async move {
-            let method = match call.method {
-                Method::Get => HttpMethod::Get,
-                Method::Head => HttpMethod::Head,
-                Method::Put => HttpMethod::Put,
-                Method::Post => HttpMethod::Post,
-                Method::Delete => HttpMethod::Delete,
-            };
             let body = call.body.map(|body| Bytes::from(body.to_string()));
-            let answer = self.send(method, &call.path, "application/json", body, timeout).await?;
+            let answer = self.send(call.method.into(), &call.path, "application/json", body, timeout).await?;
             Ok((answer.status, answer.body))
         }
         .boxed()
+    }
+}
+
+impl From<Method> for HttpMethod {
+    fn from(method: Method) -> Self {
+        match method {
+            Method::Get => Self::Get,
+            Method::Head => Self::Head,
+            Method::Put => Self::Put,
+            Method::Post => Self::Post,
+            Method::Delete => Self::Delete,
+        }
     }
 }
 

@@ -7,11 +7,13 @@ use crate::support::config::ByteSize;
 use crate::support::config::route::{Route, RouteCredentials};
 use crate::support::config::types::Config;
 
+/// Less than a network takes.
+const LEAST_HEDGE: Duration = Duration::from_millis(1);
 /// More searches at once than any cluster takes; a number that was meant for another key.
 const MOST_CONCURRENT: usize = 10_000;
 
 pub(super) fn check(findings: &mut Findings, config: &Config) {
-    let Route { listen, timeout, max_concurrent, max_queued, .. } = &config.route;
+    let Route { timeout, max_concurrent, max_queued, .. } = &config.route;
     if *timeout < Duration::from_millis(10) {
         findings.error("route.timeout", "must be at least \"10ms\"; \"10s\" is usual");
     }
@@ -30,14 +32,46 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
             findings.error(key, "must be 1KiB to 256MiB");
         }
     }
-    if config.route.credentials == RouteCredentials::Own {
-        findings.open_address("route.listen", *listen);
+    check_listener(findings, &config.route);
+    if let Some(after) = config.route.hedge_after
+        && (after < LEAST_HEDGE || after >= *timeout)
+    {
+        findings.error(
+            "route.hedge_after",
+            "must be at least \"1ms\" and below route.timeout; the time that 95 of 100 searches take is usual",
+        );
     }
     if config.route.credentials == RouteCredentials::Pass && config.elasticsearch.aws_region.is_some() {
         findings.error(
             "route.credentials",
             "\"pass\" does not go with elasticsearch.aws_region: a signature is for another address; use \"own\"",
         );
+    }
+}
+
+/// Who can reach it, and what they can read on the way.
+fn check_listener(findings: &mut Findings, route: &Route) {
+    let has_tls = route.tls_certificate.is_some();
+    if has_tls != route.tls_key.is_some() {
+        findings.error("route.tls_key", "goes with tls_certificate; set both, or remove both");
+    }
+    if route.tls_client_ca_file.is_some() && !has_tls {
+        findings
+            .error("route.tls_client_ca_file", "needs tls_certificate and tls_key; set them, or remove it");
+    }
+    match route.credentials {
+        RouteCredentials::Own if route.tls_client_ca_file.is_none() => {
+            findings.open_address("route.listen", route.listen);
+        }
+        RouteCredentials::Pass if !has_tls && !route.listen.ip().is_loopback() => findings.warning(
+            "route.listen",
+            format!(
+                "{} takes passwords from other machines without TLS; set tls_certificate and tls_key, or keep it behind a \
+                 proxy that has",
+                route.listen
+            ),
+        ),
+        RouteCredentials::Own | RouteCredentials::Pass => {}
     }
 }
 
@@ -62,6 +96,19 @@ mod tests {
             ("route.listen", "authentication", Level::Warning, |c| {
                 c.route.listen = "0.0.0.0:9466".parse().unwrap()
             }),
+            ("route.listen", "without TLS", Level::Warning, |c| {
+                c.route.listen = "0.0.0.0:9466".parse().unwrap();
+                c.route.credentials = RouteCredentials::Pass;
+            }),
+            ("route.tls_key", "set both", Level::Error, |c| c.route.tls_certificate = Some("a".into())),
+            ("route.tls_key", "set both", Level::Error, |c| c.route.tls_key = Some("a".into())),
+            ("route.tls_client_ca_file", "tls_certificate", Level::Error, |c| {
+                c.route.tls_client_ca_file = Some("a".into());
+            }),
+            ("route.hedge_after", "at least", Level::Error, |c| c.route.hedge_after = Some(Duration::ZERO)),
+            ("route.hedge_after", "route.timeout", Level::Error, |c| {
+                c.route.hedge_after = Some(c.route.timeout);
+            }),
             ("route.credentials", "aws_region", Level::Error, |c| {
                 c.route.credentials = RouteCredentials::Pass;
                 c.elasticsearch.aws_region = Some("x".to_owned());
@@ -74,5 +121,21 @@ mod tests {
             let found = findings.iter().find(|finding| finding.key == *key && finding.message.contains(says));
             assert_eq!(found.map(|finding| finding.level), Some(*level), "{key}: {findings:?}");
         }
+    }
+
+    #[test]
+    fn a_listener_that_asks_for_certificates_or_passes_credentials_by_tls_is_no_cause_for_warnings() {
+        let mut config = Config::default();
+        config.route.listen = "0.0.0.0:9466".parse().unwrap();
+        config.route.tls_certificate = Some("certificate".into());
+        config.route.tls_key = Some("key".into());
+        let is_warned =
+            |config: &Config| check(config, true).iter().any(|finding| finding.key == "route.listen");
+        assert!(is_warned(&config), "TLS asks nobody who they are");
+        config.route.credentials = RouteCredentials::Pass;
+        assert!(!is_warned(&config));
+        config.route.credentials = RouteCredentials::Own;
+        config.route.tls_client_ca_file = Some("authorities".into());
+        assert!(!is_warned(&config));
     }
 }

@@ -71,6 +71,10 @@ impl Traces {
         Self(Some(Arc::new(Exporting { provider, tracer, topic, group })))
     }
 
+    pub(super) fn exporting(&self) -> Option<&Arc<Exporting>> {
+        self.0.as_ref()
+    }
+
     /// For a partition.
     pub fn partition(&self, number: i32) -> PartitionTraces {
         PartitionTraces::new(self.0.clone(), number)

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use rdkafka::message::OwnedHeaders;
+use reqwest::header::HeaderMap;
 
 use crate::base::ids::DocId;
 use crate::base::requests::RoundsObserver;
 use crate::core::mover::{Entry, Settled};
-use crate::support::telemetry::traces::TracesError;
+use crate::support::telemetry::traces::{TracesError, context_of};
 
 /// Nothing.
 #[derive(Debug, Clone, Default)]
@@ -32,8 +33,41 @@ impl Traces {
         PartitionTraces
     }
 
+    /// A request of a client: its context is passed on.
+    pub fn request(&self, _: &'static str, headers: &HeaderMap) -> RequestTrace {
+        RequestTrace(context_of(headers))
+    }
+
     /// Nothing is left to send.
     pub async fn flush(self) {}
+}
+
+/// The client's context, as it came.
+#[derive(Debug)]
+pub struct RequestTrace(HeaderMap);
+
+/// The same for one request to Elasticsearch.
+#[derive(Debug)]
+pub struct UpstreamTrace(HeaderMap);
+
+impl RequestTrace {
+    /// For a request to Elasticsearch.
+    pub fn upstream(&self, _: &'static str) -> UpstreamTrace {
+        UpstreamTrace(self.0.clone())
+    }
+
+    /// Does nothing.
+    pub fn ended(&self, _: u16) {}
+}
+
+impl UpstreamTrace {
+    /// The context for Elasticsearch.
+    pub fn headers(&self) -> HeaderMap {
+        self.0.clone()
+    }
+
+    /// Does nothing.
+    pub fn ended(self, _: Option<u16>) {}
 }
 
 /// Nothing.
