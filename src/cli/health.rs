@@ -12,7 +12,7 @@ use super::{ConfigArgs, Failure};
 /// Maximum bytes of the response shown.
 const MAX_SHOWN: usize = 4096;
 
-/// Ask the local worker or collector whether it is alive: a health check for containers.
+/// Ask the local worker, collector or router whether it is alive: a health check for containers.
 ///
 /// Asks admin.listen. Exit code 0: alive; 1: hangs or does not answer. Use the worker's configuration file and
 /// environment.
@@ -23,6 +23,9 @@ pub struct HealthArgs {
     /// Ask a collector at collector.listen.
     #[arg(long)]
     collector: bool,
+    /// Ask a router at route.listen. One that asks clients for certificates cannot be asked.
+    #[arg(long, conflicts_with = "collector")]
+    router: bool,
     /// Ask whether it is ready, and print the reasons if not. Do not restart a worker only for that.
     #[arg(long)]
     ready: bool,
@@ -33,12 +36,22 @@ pub struct HealthArgs {
 
 pub async fn health(args: HealthArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
-    let listen = if args.collector { config.collector.listen } else { config.admin.listen };
+    let listen = match (args.collector, args.router) {
+        (true, _) => config.collector.listen,
+        (_, true) => config.route.listen,
+        (false, false) => config.admin.listen,
+    };
+    let has_tls = args.router && config.route.tls_certificate.is_some();
+    let scheme = if has_tls { "https" } else { "http" };
     let path = if args.ready { "/readyz" } else { "/healthz" };
-    let url = format!("http://{}{path}", reachable(listen));
-    // Ignore proxies from the environment: the server is on this machine.
-    let client =
-        reqwest::Client::builder().no_proxy().timeout(args.timeout).build().context("making a client")?;
+    let url = format!("{scheme}://{}{path}", reachable(listen));
+    // Ignore proxies from the environment: the server is on this machine. Its certificate is for its clients' name of it.
+    let client = reqwest::Client::builder()
+        .no_proxy()
+        .danger_accept_invalid_certs(has_tls)
+        .timeout(args.timeout)
+        .build()
+        .context("making a client")?;
     let answer = client.get(&url).send().await;
     let mut answer =
         answer.with_context(|| format!("asking {url}: is it running, with this configuration?"))?;

@@ -13,8 +13,13 @@ use crate::tools::has;
 
 const WORKER: &str = "packaging/kubernetes/worker.yaml";
 const COLLECTOR: &str = "packaging/kubernetes/collector.yaml";
+const ROUTER: &str = "packaging/kubernetes/router.yaml";
 const COMPOSE: &str = "docker-compose.yml";
-const UNITS: [&str; 2] = ["packaging/systemd/geofold.service", "packaging/systemd/geofold-collector.service"];
+const UNITS: [&str; 3] = [
+    "packaging/systemd/geofold.service",
+    "packaging/systemd/geofold-collector.service",
+    "packaging/systemd/geofold-route.service",
+];
 
 fn at(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -81,7 +86,7 @@ fn every_supervisor_waits_for_longer_than_a_worker_drains() {
     let seconds = |text: &str| Duration::from_secs(text.parse().unwrap());
     let in_kubernetes = config_in_kubernetes(&BTreeMap::new()).shutdown.drain;
     let margin = Duration::from_secs(10);
-    for file in [WORKER, COLLECTOR] {
+    for file in [WORKER, COLLECTOR, ROUTER] {
         let text = read(file);
         let grace = values(&text, "terminationGracePeriodSeconds:");
         assert_eq!(grace.len(), 1, "{file}");
@@ -113,7 +118,14 @@ fn the_configurations_that_ship_are_taken() {
     let config = config_in_kubernetes(&variables);
     assert_usable(&config, COLLECTOR);
     assert!(config.tally.is_on());
-    for (file, port) in [(WORKER, worker.admin.listen.port()), (COLLECTOR, config.collector.listen.port())] {
+    let router = config_in_kubernetes(&kubernetes_variables(&read(ROUTER)));
+    assert_usable(&router, ROUTER);
+    assert!(router.route.listen.ip().is_unspecified(), "clients come from outside of the container");
+    for (file, port) in [
+        (WORKER, worker.admin.listen.port()),
+        (COLLECTOR, config.collector.listen.port()),
+        (ROUTER, router.route.listen.port()),
+    ] {
         let text = read(file);
         assert!(text.contains(&format!("containerPort: {port}}}")), "{file}");
         assert!(text.contains(&format!("prometheus.io/port: \"{port}\"")), "{file}");
@@ -155,6 +167,7 @@ fn what_the_compose_file_mounts_is_here_and_what_it_waits_for_can_be_waited_for(
         "worker-1",
         "worker-2",
         "collector",
+        "router",
         "prometheus",
         "grafana",
     ] {
@@ -203,7 +216,7 @@ fn grafana_finds_the_dashboard_and_the_prometheus_where_the_compose_file_puts_th
 fn the_prometheus_of_the_compose_file_scrapes_what_is_there() {
     let (compose, prometheus) = (read(COMPOSE), read("dashboards/prometheus.yml"));
     let targets: Vec<&str> = prometheus.split('"').skip(1).step_by(2).collect();
-    assert_eq!(targets.len(), 3, "{targets:?}");
+    assert_eq!(targets.len(), 4, "{targets:?}");
     for target in targets {
         let (service, port) = target.split_once(':').unwrap();
         let said = block(&compose, &format!("  {service}:"));
@@ -218,7 +231,7 @@ fn the_image_is_built_by_the_rust_that_the_crate_asks_for_and_runs_without_right
     assert!(image.contains(&format!("FROM rust:{rust}-bookworm")), "rust-version is {rust}");
     let user = values(&image, "USER ");
     assert_eq!(user, ["10001:10001"]);
-    for file in [WORKER, COLLECTOR] {
+    for file in [WORKER, COLLECTOR, ROUTER] {
         let text = read(file);
         assert_eq!(values(&text, "runAsUser:"), ["10001"], "{file}");
         assert_eq!(values(&text, "runAsNonRoot:"), ["true"], "{file}");
@@ -266,6 +279,7 @@ fn what_the_compose_file_tells_workers_is_where_its_services_listen() {
         ("worker-1", config.admin.listen.port()),
         ("worker-2", config.admin.listen.port()),
         ("collector", config.collector.listen.port()),
+        ("router", config.route.listen.port()),
     ] {
         assert!(services[service].contains(&format!(":{port}\"")), "{service} does not open {port}");
     }
@@ -279,7 +293,7 @@ fn the_image_and_the_compose_file_call_commands_that_there_are_and_find_the_conf
     let file = values(&image, "ENV GEOFOLD_CONFIG=")[0];
     let folder = Path::new(file).parent().unwrap().display();
     assert!(compose.contains(&format!("- ./config:{folder}:ro")), "{folder}");
-    for manifest in [WORKER, COLLECTOR] {
+    for manifest in [WORKER, COLLECTOR, ROUTER] {
         assert!(read(manifest).contains(&format!("mountPath: {folder},")), "{manifest}");
     }
     assert_eq!(values(&image, "ENTRYPOINT "), ["[\"geofold\"]"]);
@@ -302,7 +316,7 @@ fn the_image_and_the_compose_file_call_commands_that_there_are_and_find_the_conf
         let start = values(&line, "ExecStart=/usr/bin/geofold ")[0];
         commands.push(start.split(' ').map(str::to_owned).collect());
     }
-    for manifest in [WORKER, COLLECTOR] {
+    for manifest in [WORKER, COLLECTOR, ROUTER] {
         commands.extend(values(&read(manifest), "args: ").into_iter().map(words));
     }
     assert!(commands.len() >= 8, "{commands:?}");
@@ -314,10 +328,14 @@ fn the_image_and_the_compose_file_call_commands_that_there_are_and_find_the_conf
     }
 }
 
-/// The health check of the image, with what the compose file gives it: both servers listen on all addresses there.
+/// The health check of the image, with what the compose file gives it: all servers listen on all addresses there.
 #[test]
 fn the_health_check_of_a_container_hears_who_listens_on_all_addresses() {
-    for (key, arguments) in [("ADMIN", &["health"][..]), ("COLLECTOR", &["health", "--collector"])] {
+    for (key, arguments) in [
+        ("ADMIN", &["health"][..]),
+        ("COLLECTOR", &["health", "--collector"]),
+        ("ROUTE", &["health", "--router"]),
+    ] {
         let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = std::thread::spawn(move || {
@@ -548,7 +566,7 @@ fn the_manifests_are_of_the_kinds_schemas() {
     if !has("kubernetes-validate") {
         return;
     }
-    for file in [WORKER, COLLECTOR] {
+    for file in [WORKER, COLLECTOR, ROUTER] {
         let output = Command::new("kubernetes-validate").arg("--strict").arg(at(file)).output().unwrap();
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         assert!(
