@@ -22,16 +22,20 @@ struct Scene {
     /// For names that no other run has used.
     mark: String,
     admin: String,
+    router: String,
 }
 
 impl Scene {
     fn new() -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        // Both at once: no two of the same.
+        let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [admin, router] = ports.map(|listener| listener.local_addr().unwrap().to_string());
         let scene = Self {
             stack: Stack::alone(),
             folder: tempfile::tempdir().unwrap(),
             mark: format!("{:x}", std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis()),
-            admin: format!("127.0.0.1:{port}"),
+            admin,
+            router,
         };
         scene.program(
             "dev/stack",
@@ -60,10 +64,12 @@ impl Scene {
         let said = self.at("said");
         let output = fs::File::create(&said).unwrap();
         let mut bash = Command::new("bash")
-            .args(["-euo", "pipefail", "-c", &script.replace("127.0.0.1:9464", &self.admin)])
+            .args(["-euo", "pipefail", "-c"])
+            .arg(script.replace("127.0.0.1:9464", &self.admin).replace("127.0.0.1:9466", &self.router))
             .current_dir(self.folder.path())
             .env("PATH", format!("{}:{}", self.at("bin").display(), std::env::var("PATH").unwrap()))
             .env("GEOFOLD_ADMIN__LISTEN", &self.admin)
+            .env("GEOFOLD_ROUTE__LISTEN", &self.router)
             .envs(env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(output.try_clone().unwrap())
@@ -101,7 +107,10 @@ fn from_one_index_to_geoshards_as_the_tutorial_says() {
         .replace("places", &format!("places{mark}"));
     assert!(script.matches("--- block").count() > 10, "{script}");
     let said = scene.run(&script, &[]);
-    assert!(said.contains("{\"count\":4999}"), "{said}");
+    assert!(said.contains("{\"count\":4999}") && said.contains("the same"), "{said}");
+    for index in ["people", "places"] {
+        assert!(said.contains(&format!("{index}{mark} answered")), "{said}");
+    }
 }
 
 #[test]
