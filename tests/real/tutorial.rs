@@ -99,7 +99,7 @@ fn script(page: &str, without: Option<&str>) -> String {
 #[test]
 fn from_one_index_to_geoshards_as_the_tutorial_says() {
     let scene = Scene::new();
-    let mark = &scene.mark;
+    let mark = scene.mark.clone();
     let script = script("docs/tutorial.md", None)
         .replace("people.py", "PROGRAM")
         .replace("people", &format!("people{mark}"))
