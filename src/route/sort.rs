@@ -121,7 +121,8 @@ impl Sort {
 
 /// The distance to one point that the distance of a geoshard bounds. `None` for all else, which is sorted without bounds.
 ///
-/// The bound is along the great circle, and holds for `plane`, too: Elasticsearch's planar distance is never less. Let u and v be
+/// The bound is along the great circle, and holds for `plane`, too: Elasticsearch's planar distance is never less. (8.19 measures
+/// the nearest first in metres on the globe in any case, and in other units on a plane.) Let u and v be
 /// half the difference of the latitudes and of the longitudes, c the cosine of the mean latitude, and R = 1. The great circle d has
 /// sin²(d/2) = sin²u cos²v + c² sin²v, the plane D/2 = √(u² + c²v²). As functions of c², sin²(D/2) is concave while D ≤ π, and
 /// sin²(d/2) is a line; so it is enough to look at both ends. At the least c², which is sin²u, d/2 = u ≤ D/2. At the other, either

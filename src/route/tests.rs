@@ -359,7 +359,7 @@ async fn planar_distances_over_the_antimeridian_stop_early_only_where_nothing_ne
         ("plane", [-179.5, 0.0], 2, vec!["d0", "d1"]),
         ("plane", [-179.5, 0.0], 4, vec!["d0", "d1", "d5", "d4"]),
     ] {
-        let key = json!({"location": origin, "distance_type": distance_type});
+        let key = json!({"location": origin, "distance_type": distance_type, "unit": "km"});
         let body = json!({"sort": [{"_geo_distance": key}], "size": size, "track_total_hits": false});
         let expected = rig.expected(&body).await;
         let found = rig.search(&body).await.unwrap();

@@ -295,13 +295,20 @@ async fn hits_are_sorted_by_distance(server: &Server) {
     for (hit, metres) in hits.iter().zip([0.0, 1112.0, 11119.5]) {
         assert!((hit["sort"][0].as_f64().unwrap() - metres).abs() < 0.5, "{hit}");
     }
-    // On a plane, which ends at the antimeridian.
-    let sort = json!([{"_geo_distance": {"location": [180, 0], "distance_type": "plane"}}]);
-    let answer = search(server, "$a", json!({"sort": sort, "_source": false})).await;
-    assert_eq!(answer.ids(), ["3", "1", "0", "2"]);
-    let hits = answer.body["hits"]["hits"].as_array().unwrap();
-    for (hit, metres) in hits.iter().zip([0.0, 1112.0, 18_852_851.8, 40_019_109.2]) {
-        assert!((hit["sort"][0].as_f64().unwrap() - metres).abs() < 0.5, "{hit}");
+    // On a plane, which ends at the antimeridian; but the nearest first, in metres, on the globe.
+    for (unit, order, ids, kilometres) in [
+        ("km", "asc", ["3", "1", "0", "2"], [0.0, 1.112, 18_852.852, 40_019.109]),
+        ("m", "asc", ["3", "1", "2", "0"], [0.0, 1.112, 11.119_5, 14_674.257]),
+        ("m", "desc", ["2", "0", "1", "3"], [40_019.109, 18_852.852, 1.112, 0.0]),
+    ] {
+        let key = json!({"location": [180, 0], "distance_type": "plane", "unit": unit, "order": order});
+        let answer = search(server, "$a", json!({"sort": [{"_geo_distance": key}], "_source": false})).await;
+        assert_eq!(answer.ids(), ids, "{key}");
+        let hits = answer.body["hits"]["hits"].as_array().unwrap();
+        for (hit, kilometres) in hits.iter().zip(kilometres) {
+            let value = hit["sort"][0].as_f64().unwrap() / if unit == "m" { 1000.0 } else { 1.0 };
+            assert!((value - kilometres).abs() < 0.001, "{hit}");
+        }
     }
     let unknown = json!({"sort": [{"_geo_distance": {"location": [0, 0], "distance_type": "sloppy"}}]});
     let refused = server.ask("POST", "/$a/_search", unknown).await;

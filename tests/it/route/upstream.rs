@@ -259,6 +259,23 @@ fn a_slow_request_is_sent_to_another_node_too_and_the_first_answer_counts() {
 }
 
 #[test]
+fn the_other_node_is_asked_also_where_requests_came_between() {
+    let world = Standins::start();
+    let (slow, quick) = (Front::start(&world.elasticsearch()), Front::start(&world.elasticsearch()));
+    slow.does(|seen| if searches(seen) { Does::Hold } else { Does::Pass });
+    let router = Router::behind(world, &[&slow, &quick], "", "[route]\nhedge_after = \"2s\"\n", &[]);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| router.search(&near_berlin("30km")).status());
+        wait_for("a search at the slow node", || (slow.held() == 1).then_some(()));
+        // It is the turn of the slow node again, once this one is answered.
+        assert_eq!(router.search(&near_berlin("30km")).status(), 200);
+        assert_eq!(first.join().unwrap(), 200);
+    });
+    assert_eq!((slow.searches().len(), quick.searches().len()), (1, 2));
+    router.process.stop();
+}
+
+#[test]
 fn a_trace_context_of_the_client_reaches_elasticsearch() {
     let world = Standins::start();
     let front = Front::start(&world.elasticsearch());

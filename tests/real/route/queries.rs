@@ -98,6 +98,8 @@ impl<'a> Queries<'a> {
         if self.one_in(3) {
             // An early stop has to hold for it, too.
             key["_geo_distance"]["distance_type"] = json!("plane");
+            // In metres Elasticsearch measures on the globe all the same.
+            key["_geo_distance"]["unit"] = json!(self.pick(&["m", "km", "mi"]));
         }
         let mut sort = vec![key];
         if self.one_in(2) {

@@ -517,9 +517,11 @@ impl Sort {
             let unit = unit.as_str().and_then(|unit| format!("1{unit}").parse::<Distance>().ok());
             self.unit = Some(unit.ok_or_else(|| parsing("No distance unit match"))?.metres());
         }
+        // The nearest first, in metres, are measured on the globe, whatever is asked for.
+        let is_on_globe = body["order"] != "desc" && self.unit.is_none_or(|metres| metres == 1.0);
         self.is_planar = match body.get("distance_type").map(|kind| kind.as_str().unwrap_or_default()) {
             None | Some("arc") => false,
-            Some("plane") => true,
+            Some("plane") => !is_on_globe,
             Some(other) => {
                 return Err(EsError::illegal_argument(format!(
                     "No geo distance for [{}]",
