@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -24,7 +23,8 @@ use super::error::{Failure, Refusal, quoted};
 use super::request::{CountRequest, SearchRequest, parse_body};
 use super::service::{Found, Service};
 use super::upstream::Caller;
-use crate::support::telemetry::health::{Alive, Health};
+use crate::support::telemetry::health::Health;
+use crate::support::telemetry::probes::probe_routes;
 use crate::support::telemetry::route::{Answered, Operation};
 use crate::support::telemetry::traces::{RequestTrace, Traces};
 
@@ -32,8 +32,6 @@ use crate::support::telemetry::traces::{RequestTrace, Traces};
 const MAX_SEARCHES: usize = 100;
 /// Searches of one `_msearch` at once.
 const SEARCHES_AT_ONCE: usize = 5;
-/// Content type of Prometheus' text format.
-const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 const ASKED: HeaderName = HeaderName::from_static("x-geofold-geoshards-asked");
 const TOTAL: HeaderName = HeaderName::from_static("x-geofold-geoshards-total");
@@ -58,6 +56,7 @@ pub struct RouteState {
 
 /// The router's routes.
 pub fn routes(state: RouteState) -> Router {
+    let metrics = state.service.metrics.clone();
     Router::new()
         .route("/", get(root))
         .route("/_search", any(search_all))
@@ -66,9 +65,9 @@ pub fn routes(state: RouteState) -> Router {
         .route("/{index}/_count", any(count))
         .route("/{index}/_msearch", any(msearch))
         .route("/load.json", get(load))
-        .route("/metrics", get(metrics))
-        .route("/healthz", get(healthz))
-        .route("/readyz", get(readyz))
+        .merge(probe_routes(state.health.clone(), "the router has made no progress", move || {
+            metrics.render()
+        }))
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
         .with_state(state)
@@ -486,40 +485,6 @@ async fn root(State(state): State<RouteState>, request: Request) -> Response {
 async fn load(State(state): State<RouteState>) -> Response {
     let cells = state.service.load.cells(state.service.clock.now());
     axum::Json(json!({"half_life_seconds": 3600, "cells": cells})).into_response()
-}
-
-async fn metrics(State(state): State<RouteState>) -> Response {
-    match state.service.metrics.render() {
-        Ok(text) => ([(CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
-        Err(error) => {
-            tracing::error!(%error, "metrics could not be rendered");
-            (StatusCode::INTERNAL_SERVER_ERROR, "metrics could not be rendered\n").into_response()
-        }
-    }
-}
-
-async fn healthz(State(state): State<RouteState>) -> Response {
-    match state.health.alive() {
-        Alive::Yes => "ok\n".into_response(),
-        Alive::Silent(silence) => silent(silence),
-    }
-}
-
-fn silent(silence: Duration) -> Response {
-    let text = format!("the router has done nothing for {} s\n", silence.as_secs());
-    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
-}
-
-async fn readyz(State(state): State<RouteState>) -> Response {
-    let missing = state.health.missing();
-    if missing.is_empty() {
-        return "ready\n".into_response();
-    }
-    let lines: String = missing
-        .iter()
-        .map(|(part, reason)| format!("{}\n", json!({"part": part, "reason": reason})))
-        .collect();
-    (StatusCode::SERVICE_UNAVAILABLE, [(CONTENT_TYPE, "application/x-ndjson")], lines).into_response()
 }
 
 #[cfg(test)]

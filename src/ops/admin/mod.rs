@@ -25,7 +25,6 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use serde_json::json;
 
 pub use crate::support::telemetry::health::{Alive, Health};
 pub use cover::{CoverSource, LiveNow};
@@ -34,9 +33,7 @@ pub use server::{AdminError, ServerOptions, serve, serve_with};
 pub use status::{LimitsNow, MapNow, ShownMap, StatusParts, StatusSource, Worker};
 
 use crate::support::telemetry::Metrics;
-
-/// Content type of Prometheus' text format.
-const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+use crate::support::telemetry::probes::probe_routes;
 
 /// State of the routes.
 #[derive(Clone)]
@@ -53,13 +50,12 @@ pub struct AdminState {
 
 /// The routes that every worker has. More can be merged in before [`serve`], which adds the answer for unknown paths.
 pub fn routes(state: AdminState) -> Router {
+    let (health, metrics) = (state.health.clone(), state.metrics.clone());
     Router::new()
         .route("/", get(page))
         .route("/status.json", get(status))
         .route("/shards/cover", get(cover))
-        .route("/metrics", get(metrics))
-        .route("/healthz", get(healthz))
-        .route("/readyz", get(readyz))
+        .merge(probe_routes(health, "the thread that polls kafka has not polled", move || metrics.render()))
         .with_state(state)
 }
 
@@ -92,38 +88,4 @@ async fn status(State(state): State<AdminState>) -> Response {
 
 async fn cover(State(state): State<AdminState>, RawQuery(query): RawQuery) -> Response {
     state.cover.answer(query.as_deref().unwrap_or_default()).await
-}
-
-async fn metrics(State(state): State<AdminState>) -> Response {
-    match state.metrics.render() {
-        Ok(text) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
-        Err(error) => {
-            tracing::error!(%error, "metrics could not be rendered");
-            (StatusCode::INTERNAL_SERVER_ERROR, format!("metrics could not be rendered: {error}\n"))
-                .into_response()
-        }
-    }
-}
-
-async fn healthz(State(state): State<AdminState>) -> Response {
-    match state.health.alive() {
-        Alive::Yes => "ok\n".into_response(),
-        Alive::Silent(silence) => {
-            let seconds = silence.as_secs();
-            let text = format!("the thread that polls kafka has not polled for {seconds} s\n");
-            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
-        }
-    }
-}
-
-async fn readyz(State(state): State<AdminState>) -> Response {
-    let missing = state.health.missing();
-    if missing.is_empty() {
-        return "ready\n".into_response();
-    }
-    let lines: String = missing
-        .iter()
-        .map(|(part, reason)| format!("{}\n", json!({"part": part, "reason": reason})))
-        .collect();
-    (StatusCode::SERVICE_UNAVAILABLE, [(header::CONTENT_TYPE, "application/x-ndjson")], lines).into_response()
 }

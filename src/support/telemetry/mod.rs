@@ -12,6 +12,7 @@
 //! | `events.rs` | one type per event that an operator may need: its log line and its counters |
 //! | `requests.rs` | [`Metrics`] as the observer of requests to Elasticsearch |
 //! | `health.rs` | [`Health`](health::Health): is the process alive, is it ready, and if not, why |
+//! | `probes.rs` | the routes `/healthz`, `/readyz` and `/metrics` of every process |
 //! | `logging.rs` | where log lines go, as text or JSON |
 //! | `traces/` | traces for OpenTelemetry, with the feature `otel` |
 //! | `recent.rs` | the last warnings and errors, for the status page |
@@ -29,6 +30,7 @@ pub mod health;
 pub mod logging;
 pub mod maps;
 pub mod metrics;
+pub mod probes;
 pub mod reading;
 pub mod recent;
 pub mod refeed;

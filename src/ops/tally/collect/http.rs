@@ -18,12 +18,11 @@ use tokio_util::sync::CancellationToken;
 use super::notify::Notice;
 use super::store::Version;
 use crate::support::telemetry::collector::CollectorMetrics;
-use crate::support::telemetry::health::{Alive, Health};
+use crate::support::telemetry::health::Health;
+use crate::support::telemetry::probes::probe_routes;
 
 /// Streams at once; each takes one of the server's connections.
 const MAX_STREAMS: usize = 32;
-/// Content type of Prometheus' text format.
-const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// State of the routes.
 #[derive(Clone)]
@@ -57,13 +56,12 @@ impl CloudState {
 
 /// A collector's routes.
 pub fn routes(state: CloudState) -> Router {
+    let (health, metrics) = (state.health.clone(), state.metrics.clone());
     Router::new()
         .route("/", get(index))
         .route("/cloud", get(cloud))
         .route("/cloud/stream", get(cloud_stream))
-        .route("/metrics", get(metrics))
-        .route("/healthz", get(healthz))
-        .route("/readyz", get(readyz))
+        .merge(probe_routes(health, "the collector has made no progress", move || metrics.render()))
         .with_state(state)
 }
 
@@ -170,38 +168,6 @@ async fn cloud_stream(State(state): State<CloudState>) -> Response {
     let stop = state.stop.clone();
     let events = events.take_until(async move { stop.cancelled().await });
     Sse::new(events).keep_alive(KeepAlive::default()).into_response()
-}
-
-async fn metrics(State(state): State<CloudState>) -> Response {
-    match state.metrics.render() {
-        Ok(text) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
-        Err(error) => {
-            tracing::error!(%error, "metrics could not be rendered");
-            (StatusCode::INTERNAL_SERVER_ERROR, "metrics could not be rendered\n").into_response()
-        }
-    }
-}
-
-async fn healthz(State(state): State<CloudState>) -> Response {
-    match state.health.alive() {
-        Alive::Yes => "ok\n".into_response(),
-        Alive::Silent(silence) => {
-            let text = format!("the collector has done nothing for {} s\n", silence.as_secs());
-            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
-        }
-    }
-}
-
-async fn readyz(State(state): State<CloudState>) -> Response {
-    let missing = state.health.missing();
-    if missing.is_empty() {
-        return "ready\n".into_response();
-    }
-    let lines: String = missing
-        .iter()
-        .map(|(part, reason)| format!("{}\n", json!({"part": part, "reason": reason})))
-        .collect();
-    (StatusCode::SERVICE_UNAVAILABLE, [(header::CONTENT_TYPE, "application/x-ndjson")], lines).into_response()
 }
 
 #[cfg(test)]
