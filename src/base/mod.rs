@@ -1,8 +1,9 @@
-//! Basic types: ids, positions, points, time, delays, requests to Elasticsearch.
+//! Basic types: ids, positions, points, time, delays, circuit breaker, requests to Elasticsearch.
 //!
 //! No I/O, and no imports from other modules of the crate.
 
 pub(crate) mod causes;
+pub mod circuit_breaker;
 pub mod clock;
 pub(crate) mod fnv;
 pub mod geo;

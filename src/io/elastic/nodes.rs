@@ -1,47 +1,30 @@
 //! Node selection: round robin; nodes that do not answer are skipped for a while. Pure: time is passed in.
 //!
-//! A node that fails rests for a second; each further failure without a success in between doubles that, up to half a
-//! minute. While others answer, a resting node is passed over. After its rest it is on trial: one request is sent to it,
-//! and it is passed over until that is answered, so that a node that hangs holds one request up and not all of them. When
-//! all rest, the one whose rest ends first is asked, so that an outage of everything is noticed to be over as soon as
-//! retries allow.
+//! Each node has a circuit breaker that opens at the first failure: for a second, doubled with each further failure, up to
+//! half a minute. Then one trial request is sent to it, so that a node that hangs delays one request and not all of them. If
+//! every node is skipped, the one that becomes available first is used, so that the end of an outage of all nodes is noticed
+//! as soon as retries allow.
 
 use std::time::Duration;
 
+use crate::base::circuit_breaker::CircuitBreaker;
 use crate::base::clock::Instant;
 pub use crate::base::requests::NodesObserver;
 
-const FIRST_REST: Duration = Duration::from_secs(1);
-const LONGEST_REST: Duration = Duration::from_secs(30);
-/// After this a trial counts for nothing: the request was given up by who sent it.
-const LONGEST_TRIAL: Duration = Duration::from_secs(60);
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// The nodes of one cluster, by number.
 #[derive(Debug)]
 pub struct Nodes {
-    nodes: Vec<Node>,
+    nodes: Vec<CircuitBreaker>,
     next: usize,
-}
-
-#[derive(Debug, Clone, Default)]
-struct Node {
-    /// In a row.
-    failures: u32,
-    rests_until: Option<Instant>,
-    /// Skipped because one trial request is in flight.
-    on_trial: bool,
-}
-
-impl Node {
-    fn rests(&self, now: Instant) -> bool {
-        self.rests_until.is_some_and(|until| until > now)
-    }
 }
 
 impl Nodes {
     /// `count` nodes (at least one), all in unknown state.
     pub fn new(count: usize) -> Self {
-        Self { nodes: vec![Node::default(); count.max(1)], next: 0 }
+        Self { nodes: vec![CircuitBreaker::new(1); count.max(1)], next: 0 }
     }
 
     /// The next available node, else the one that becomes available first.
@@ -49,12 +32,12 @@ impl Nodes {
         self.pick_for(0, now)
     }
 
-    /// [`Nodes::pick`] for a request that node `first` has, too: another one, if another does not rest.
+    /// [`Nodes::pick`] for a request that node `first` has, too: another one, if another is available.
     pub fn pick_besides(&mut self, first: usize, now: Instant) -> usize {
         let count = self.nodes.len();
         let others = (0..count).map(|step| (self.next + step) % count).filter(|&node| node != first);
-        let awake = others.into_iter().find(|&node| !self.nodes[node].rests(now));
-        self.next = awake.unwrap_or(first);
+        let available = others.into_iter().find(|&node| self.nodes[node].would_admit(now));
+        self.next = available.unwrap_or(first);
         self.pick_for(0, now)
     }
 
@@ -66,42 +49,29 @@ impl Nodes {
             self.next = look % count;
         }
         let in_turn = (0..count).map(|step| (self.next + step) % count);
-        let awake = in_turn.clone().find(|&node| !self.nodes[node].rests(now));
-        let picked =
-            awake.or_else(|| in_turn.min_by_key(|&node| self.nodes[node].rests_until)).unwrap_or_default();
+        let available = in_turn.clone().find(|&node| self.nodes[node].admits(now));
+        let picked = available
+            .or_else(|| in_turn.min_by_key(|&node| self.nodes[node].open_until()))
+            .unwrap_or_default();
         self.next = (picked + 1) % count;
-        let node = &mut self.nodes[picked];
-        if node.failures > 0 && !node.rests(now) {
-            node.on_trial = true;
-            node.rests_until = Some(now + LONGEST_TRIAL);
-        }
         picked
     }
 
     /// Records a success. Returns whether the node had failed before.
     pub fn succeeded(&mut self, node: usize) -> bool {
-        std::mem::take(&mut self.nodes[node]).failures > 0
+        self.nodes[node].succeeded() > 0
     }
 
     /// Records a failure. Concurrent failures count once: those that arrive while the node is skipped change nothing. Returns
     /// for how long it is skipped from now on.
     pub fn failed(&mut self, node: usize, now: Instant) -> Option<Duration> {
-        let node = &mut self.nodes[node];
-        if node.rests(now) && !node.on_trial {
-            return None;
-        }
-        let rest = FIRST_REST.saturating_mul(2u32.saturating_pow(node.failures)).min(LONGEST_REST);
-        *node = Node {
-            failures: node.failures.saturating_add(1),
-            rests_until: Some(now + rest),
-            on_trial: false,
-        };
-        Some(rest)
+        self.nodes[node]
+            .failed(now, |pauses| FIRST_PAUSE.saturating_mul(2u32.saturating_pow(pauses)).min(MAX_PAUSE))
     }
 
     /// Nodes whose last request succeeded (or that were not used yet), and the others.
     pub fn up_and_down(&self) -> (usize, usize) {
-        let down = self.nodes.iter().filter(|node| node.failures > 0).count();
+        let down = self.nodes.iter().filter(|node| node.is_open()).count();
         (self.nodes.len() - down, down)
     }
 }
@@ -115,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_take_turns_and_a_failed_one_is_passed_over_while_it_rests() {
+    fn nodes_take_turns_and_a_failed_one_is_skipped() {
         let mut nodes = Nodes::new(3);
         let turns: Vec<_> = (0..4).map(|_| nodes.pick(at(0))).collect();
         assert_eq!(turns, [0, 1, 2, 0]);
@@ -126,9 +96,9 @@ mod tests {
     }
 
     #[test]
-    fn after_its_rest_a_node_gets_one_request_until_that_is_answered() {
+    fn after_its_pause_a_node_gets_one_request_until_that_is_answered() {
         let mut nodes = Nodes::new(2);
-        assert_eq!(nodes.failed(0, at(0)), Some(FIRST_REST));
+        assert_eq!(nodes.failed(0, at(0)), Some(FIRST_PAUSE));
         assert_eq!(nodes.up_and_down(), (1, 1));
         let mut turns = |now| (0..3).map(|_| nodes.pick(at(now))).collect::<Vec<_>>();
         assert_eq!(turns(1_000), [0, 1, 1]);
@@ -136,7 +106,7 @@ mod tests {
         assert_eq!(turns(60_999), [1, 1, 1]);
         assert_eq!(turns(61_000), [0, 1, 1]);
         // The trial fails: the next pause is longer. Concurrent failures change nothing.
-        assert_eq!(nodes.failed(0, at(61_500)), Some(2 * FIRST_REST));
+        assert_eq!(nodes.failed(0, at(61_500)), Some(2 * FIRST_PAUSE));
         assert_eq!(nodes.failed(0, at(61_500)), None);
         assert_eq!((0..2).map(|_| nodes.pick(at(63_499))).collect::<Vec<_>>(), [1, 1]);
         assert_eq!(nodes.pick(at(63_500)), 0);
@@ -146,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_again_asks_every_node_that_answers() {
+    fn repeated_reads_use_every_node_that_answers() {
         let mut nodes = Nodes::new(3);
         let looks = |now, nodes: &mut Nodes| -> Vec<_> {
             // Requests in between do not matter.
@@ -168,33 +138,24 @@ mod tests {
     }
 
     #[test]
-    fn rests_double_up_to_half_a_minute_and_a_success_ends_them() {
+    fn pauses_double_up_to_half_a_minute_and_a_success_ends_them() {
         let mut nodes = Nodes::new(1);
         let mut now = at(0);
-        let mut rests = Vec::new();
+        let mut pauses = Vec::new();
         for _ in 0..7 {
             nodes.failed(0, now);
-            let until = nodes.nodes[0].rests_until.unwrap();
-            rests.push(until.since(now).as_secs());
+            let until = nodes.nodes[0].open_until().unwrap();
+            pauses.push(until.since(now).as_secs());
             now = until;
         }
-        assert_eq!(rests, [1, 2, 4, 8, 16, 30, 30]);
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
         nodes.succeeded(0);
         nodes.failed(0, now);
-        assert_eq!(nodes.nodes[0].rests_until, Some(now + FIRST_REST));
+        assert_eq!(nodes.nodes[0].open_until(), Some(now + FIRST_PAUSE));
     }
 
     #[test]
-    fn requests_that_fail_side_by_side_are_one_failure() {
-        let mut nodes = Nodes::new(1);
-        for _ in 0..8 {
-            nodes.failed(0, at(0));
-        }
-        assert_eq!(nodes.nodes[0].rests_until, Some(at(1_000)));
-    }
-
-    #[test]
-    fn when_all_rest_the_one_whose_rest_ends_first_is_asked() {
+    fn if_all_are_skipped_the_first_to_become_available_is_used() {
         let mut nodes = Nodes::new(3);
         for (node, millis) in [(2, 0), (0, 100), (1, 200)] {
             nodes.failed(node, at(millis));

@@ -9,13 +9,14 @@ use prometheus::IntCounter;
 
 use super::memcached::{Memcached, MemcachedError};
 use super::run_after::{Mark, Record, Token, new_generation};
-use crate::base::clock::{Clock, Instant};
+use crate::base::circuit_breaker::CircuitBreaker;
+use crate::base::clock::Clock;
 
-/// Failures in a row after which memcached is not used for a while.
+/// Consecutive failures after which memcached is not used for a while.
 const FAILURES: u32 = 3;
 
 /// The length of that pause.
-const REST: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_secs(5);
 
 /// The decision about a due run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +49,12 @@ pub struct LastRuns {
 #[derive(Debug)]
 enum Store {
     Memory(Mutex<HashMap<String, Record, ahash::RandomState>>),
-    Memcached { memcached: Memcached, breaker: Mutex<Breaker>, clock: Arc<dyn Clock>, failures: IntCounter },
+    Memcached {
+        memcached: Memcached,
+        breaker: Mutex<CircuitBreaker>,
+        clock: Arc<dyn Clock>,
+        failures: IntCounter,
+    },
 }
 
 impl LastRuns {
@@ -59,7 +65,8 @@ impl LastRuns {
 
     /// In a memcached; `failures` counts unanswered calls.
     pub fn in_memcached(memcached: Memcached, clock: Arc<dyn Clock>, failures: IntCounter) -> Self {
-        Self { store: Store::Memcached { memcached, breaker: Mutex::default(), clock, failures } }
+        let breaker = Mutex::new(CircuitBreaker::new(FAILURES));
+        Self { store: Store::Memcached { memcached, breaker, clock, failures } }
     }
 
     /// The current counters, for updates completed by now. `None`: unknown.
@@ -127,66 +134,34 @@ impl LastRuns {
     async fn ask<T>(&self, call: impl Future<Output = Result<T, MemcachedError>>) -> Option<T> {
         let Store::Memcached { memcached, breaker, clock, failures } = &self.store else { return None };
         let breaker = || breaker.lock().unwrap_or_else(PoisonError::into_inner);
-        if !breaker().may_ask(clock.now()) {
+        if !breaker().admits(clock.now()) {
             return None;
         }
-        let answer = call.await;
-        match answer {
-            Ok(answer) => {
-                if breaker().answered() {
+        let result = call.await;
+        match &result {
+            // A contended record is an answer, too.
+            Ok(_) | Err(MemcachedError::Contended) => {
+                if breaker().succeeded() >= FAILURES {
                     tracing::info!(?memcached, "memcached answers again");
                 }
-                Some(answer)
             }
-            // It is reachable, and busy.
-            Err(MemcachedError::Contended) => None,
             Err(error) => {
                 failures.inc();
-                if breaker().failed(clock.now()) {
+                let mut has_opened = false;
+                breaker().failed(clock.now(), |pauses| {
+                    has_opened = pauses == 0;
+                    PAUSE
+                });
+                if has_opened {
                     tracing::warn!(
                         ?memcached,
                         %error,
                         "memcached is unavailable; every worker runs its own distributions meanwhile"
                     );
                 }
-                None
             }
         }
-    }
-}
-
-/// After several failures in a row, one call at a time tries again; the others do not wait.
-#[derive(Debug, Default)]
-struct Breaker {
-    failures: u32,
-    not_before: Option<Instant>,
-}
-
-impl Breaker {
-    fn may_ask(&mut self, now: Instant) -> bool {
-        if self.failures < FAILURES {
-            return true;
-        }
-        let may = self.not_before.is_none_or(|not_before| now >= not_before);
-        if may {
-            // One tries; the others wait for its outcome.
-            self.not_before = Some(now + REST);
-        }
-        may
-    }
-
-    /// Whether it had been paused.
-    fn answered(&mut self) -> bool {
-        let was_given_up = self.failures >= FAILURES;
-        *self = Self::default();
-        was_given_up
-    }
-
-    /// Whether this failure pauses it.
-    fn failed(&mut self, now: Instant) -> bool {
-        self.failures = self.failures.saturating_add(1);
-        self.not_before = Some(now + REST);
-        self.failures == FAILURES
+        result.ok()
     }
 }
 
@@ -194,27 +169,6 @@ impl Breaker {
 mod tests {
     use super::*;
     use crate::base::clock::BootClock;
-
-    fn at(seconds: u64) -> Instant {
-        Instant::from_start(Duration::from_secs(seconds))
-    }
-
-    #[test]
-    fn unavailable_memcached_is_tried_by_one_call_at_a_time() {
-        let mut breaker = Breaker::default();
-        for n in 1..=FAILURES {
-            assert!(breaker.may_ask(at(10)));
-            assert_eq!(breaker.failed(at(10)), n == FAILURES, "said once");
-        }
-        assert!(!breaker.may_ask(at(14)));
-        assert!(breaker.may_ask(at(15)));
-        assert!(!breaker.may_ask(at(15)), "one is enough");
-        assert!(!breaker.failed(at(16)), "said already");
-        assert!(!breaker.may_ask(at(20)));
-        assert!(breaker.may_ask(at(21)));
-        assert!(breaker.answered());
-        assert!(breaker.may_ask(at(21)) && breaker.may_ask(at(21)));
-    }
 
     #[tokio::test]
     async fn run_is_seen_by_updates_marked_before_it() {

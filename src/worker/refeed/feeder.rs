@@ -12,9 +12,9 @@ use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::breaker::Breaker;
 use super::held::{Held, Holding};
 use super::{Answer, Failure, Source};
+use crate::base::circuit_breaker::CircuitBreaker;
 use crate::base::clock::{Clock, Instant};
 use crate::base::ids::DocId;
 use crate::base::position::Position;
@@ -26,6 +26,9 @@ use crate::support::telemetry::Metrics;
 use crate::support::telemetry::health::Health;
 use crate::support::telemetry::metrics::level;
 use crate::support::telemetry::refeed::Asked;
+
+/// The breaker opens after this many consecutive requests without a usable answer.
+const FAILURES: u32 = 5;
 
 /// The name of an unresponsive source in [`Health`].
 const PART: &str = "source";
@@ -118,9 +121,10 @@ impl SourceFetcher {
     pub fn start(mut around: Dependencies, stop: CancellationToken, supervisor: &Supervisor) -> Self {
         let (questions, inbox) = mpsc::unbounded_channel();
         let source = around.source.borrow_and_update().clone();
-        let desk = Fetches {
+        let fetches = Fetches {
             source,
-            breaker: Breaker::new(around.retry),
+            breaker: CircuitBreaker::new(FAILURES),
+            pauses: None,
             holding: Arc::default(),
             waiting: VecDeque::new(),
             later: BTreeMap::new(),
@@ -128,7 +132,7 @@ impl SourceFetcher {
             requests: Requests::new(),
             around,
         };
-        supervisor.spawn("source fetcher", stop.clone(), desk.work(inbox, stop));
+        supervisor.spawn("source fetcher", stop.clone(), fetches.work(inbox, stop));
         Self(questions)
     }
 
@@ -158,7 +162,9 @@ struct Fetches {
     /// The current source.
     source: Source,
     around: Dependencies,
-    breaker: Breaker,
+    breaker: CircuitBreaker,
+    /// Of the breaker since it opened.
+    pauses: Option<Delays>,
     holding: Arc<Holding>,
     waiting: VecDeque<Waiting>,
     /// Failed requests by the time of their retry.
@@ -208,7 +214,7 @@ impl Fetches {
         while !self.waiting.is_empty()
             && self.requests.len() < source.max_in_flight()
             && self.holding.bytes() < source.max_bytes()
-            && self.breaker.may_ask(now)
+            && self.breaker.admits(now)
         {
             let asked: Vec<Waiting> = self.waiting.drain(..source.batch().min(self.waiting.len())).collect();
             let (source, clock) = (source.clone(), self.around.clock.clone());
@@ -233,9 +239,12 @@ impl Fetches {
         let retry_after = failures.filter_map(|failure| failure.retry_after).max();
         if failed < answers.len() {
             self.breaker.succeeded();
+            self.pauses = None;
             self.around.health.ready(PART);
         } else {
-            self.breaker.failed(now, retry_after);
+            self.breaker.failed(now, |_| {
+                self.pauses.get_or_insert_with(|| self.around.retry.delays()).next(retry_after)
+            });
         }
         if let Some(failure) = first {
             self.report(failed, &failure);
@@ -287,7 +296,7 @@ impl Fetches {
     /// The next timer.
     fn next_due(&self) -> Option<Instant> {
         let later = self.later.first_key_value().map(|((due, _), _)| *due);
-        let again = self.breaker.due_at().filter(|_| !self.waiting.is_empty());
+        let again = self.breaker.open_until().filter(|_| !self.waiting.is_empty());
         [later, again].into_iter().flatten().min()
     }
 

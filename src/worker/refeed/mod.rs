@@ -10,10 +10,8 @@
 //! | `http.rs` | one GET for each document |
 //! | `postgres.rs` | many documents per query |
 //! | `feeder.rs` | a worker's requests and their answers |
-//! | `breaker.rs` | circuit breaker (pure) |
 //! | `held.rs` | bytes of held answers |
 
-mod breaker;
 mod feeder;
 mod gone;
 mod held;

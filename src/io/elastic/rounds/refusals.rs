@@ -1,4 +1,4 @@
-//! Tells an index that refuses everything from bad documents.
+//! Distinguishes an index that refuses everything from bad documents.
 //!
 //! A missing ingest pipeline, an alias without a write index, a changed mapping: Elasticsearch answers 400 for each document,
 //! as for a bad one. Believing these would send the whole stream to the dead-letter topic and commit it. So an index that
@@ -14,7 +14,7 @@ use crate::io::elastic::{Index, ItemError};
 
 /// Which refusals are believed. Pure.
 #[derive(Debug)]
-struct Breaker {
+struct IndexFaults {
     /// So many different documents, refused alike, are too many; 0: none are.
     most: usize,
     indices: BTreeMap<Index, Alike>,
@@ -28,7 +28,7 @@ struct Alike {
     is_at_fault: bool,
 }
 
-impl Breaker {
+impl IndexFaults {
     /// The index took a document. Gives whether it was taken for the one at fault before.
     fn took(&mut self, index: &Index) -> bool {
         self.indices.remove(index).is_some_and(|alike| alike.is_at_fault)
@@ -65,11 +65,11 @@ enum Belief {
     },
 }
 
-/// A breaker for all partitions of a worker. Its lock is taken only for answers with a refusal, and while an index has refused
+/// Shared by all partitions of a worker. Its lock is taken only for answers with a refusal, and while an index has refused
 /// something and taken nothing since.
 pub(super) struct Refusals {
     is_watching: AtomicBool,
-    breaker: Mutex<Breaker>,
+    faults: Mutex<IndexFaults>,
 }
 
 /// A document that an index refused.
@@ -94,8 +94,8 @@ pub(super) struct Judged {
 
 impl Refusals {
     pub(super) fn new(most: usize) -> Self {
-        let breaker = Breaker { most, indices: BTreeMap::new() };
-        Self { is_watching: AtomicBool::new(false), breaker: Mutex::new(breaker) }
+        let faults = IndexFaults { most, indices: BTreeMap::new() };
+        Self { is_watching: AtomicBool::new(false), faults: Mutex::new(faults) }
     }
 
     /// Whether answers without a refusal matter.
@@ -106,13 +106,13 @@ impl Refusals {
     /// Judges one response: accepted and refused items. Successes of an index count before refusals in the same response.
     pub(super) fn judge(&self, took: &BTreeSet<&Index>, refused: Vec<RefusedItem<'_>>) -> Judged {
         let mut judged = Judged::default();
-        let mut breaker = self.lock();
-        judged.well.extend(took.iter().filter(|index| breaker.took(index)).map(|index| (*index).clone()));
+        let mut faults = self.lock();
+        judged.well.extend(took.iter().filter(|index| faults.took(index)).map(|index| (*index).clone()));
         for RefusedItem { place, index, id, error } in refused {
             if took.contains(index) {
                 continue;
             }
-            match breaker.refused(index, id, &error.kind) {
+            match faults.refused(index, id, &error.kind) {
                 Belief::Believed => {}
                 Belief::IndexAtFault { is_news } => {
                     judged.to_be_repeated.insert(place);
@@ -122,13 +122,13 @@ impl Refusals {
                 }
             }
         }
-        self.is_watching.store(!breaker.indices.is_empty(), Ordering::Release);
+        self.is_watching.store(!faults.indices.is_empty(), Ordering::Release);
         judged
     }
 
-    fn lock(&self) -> MutexGuard<'_, Breaker> {
+    fn lock(&self) -> MutexGuard<'_, IndexFaults> {
         // No code that holds the lock can leave it half changed.
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -140,8 +140,8 @@ mod tests {
         DocId::from_key(Some(n.to_string().as_bytes())).unwrap()
     }
 
-    fn breaker(most: usize) -> Breaker {
-        Breaker { most, indices: BTreeMap::new() }
+    fn faults(most: usize) -> IndexFaults {
+        IndexFaults { most, indices: BTreeMap::new() }
     }
 
     const AT_FAULT: Belief = Belief::IndexAtFault { is_news: false };
@@ -149,34 +149,34 @@ mod tests {
 
     #[test]
     fn equal_refusals_blame_the_index_until_one_succeeds() {
-        let mut breaker = breaker(3);
+        let mut faults = faults(3);
         let index = Index::Meta;
-        assert_eq!(breaker.refused(&index, &id(1), "a"), Belief::Believed);
-        assert_eq!(breaker.refused(&index, &id(1), "a"), Belief::Believed, "the same document");
-        assert_eq!(breaker.refused(&index, &id(2), "a"), Belief::Believed);
-        assert_eq!(breaker.refused(&index, &id(3), "b"), Belief::Believed, "another type of error");
-        assert_eq!(breaker.refused(&Index::Placements, &id(4), "a"), Belief::Believed, "another index");
-        assert_eq!(breaker.refused(&index, &id(5), "a"), NOW_AT_FAULT);
-        assert_eq!(breaker.refused(&index, &id(1), "b"), AT_FAULT);
-        assert!(breaker.took(&index) && !breaker.took(&index));
-        assert_eq!(breaker.refused(&index, &id(5), "a"), Belief::Believed);
+        assert_eq!(faults.refused(&index, &id(1), "a"), Belief::Believed);
+        assert_eq!(faults.refused(&index, &id(1), "a"), Belief::Believed, "the same document");
+        assert_eq!(faults.refused(&index, &id(2), "a"), Belief::Believed);
+        assert_eq!(faults.refused(&index, &id(3), "b"), Belief::Believed, "another type of error");
+        assert_eq!(faults.refused(&Index::Placements, &id(4), "a"), Belief::Believed, "another index");
+        assert_eq!(faults.refused(&index, &id(5), "a"), NOW_AT_FAULT);
+        assert_eq!(faults.refused(&index, &id(1), "b"), AT_FAULT);
+        assert!(faults.took(&index) && !faults.took(&index));
+        assert_eq!(faults.refused(&index, &id(5), "a"), Belief::Believed);
     }
 
     #[test]
     fn bad_documents_among_good_ones_are_believed_however_many() {
-        let mut breaker = breaker(3);
+        let mut faults = faults(3);
         for n in 0..100 {
-            assert_eq!(breaker.refused(&Index::Meta, &id(n), "a"), Belief::Believed);
+            assert_eq!(faults.refused(&Index::Meta, &id(n), "a"), Belief::Believed);
             if n % 2 == 1 {
-                assert!(!breaker.took(&Index::Meta));
+                assert!(!faults.took(&Index::Meta));
             }
         }
     }
 
     #[test]
     fn without_a_bound_every_refusal_is_believed() {
-        let mut breaker = breaker(0);
-        assert!((0..1000).all(|n| breaker.refused(&Index::Meta, &id(n), "a") == Belief::Believed));
-        assert!(breaker.indices.is_empty());
+        let mut faults = faults(0);
+        assert!((0..1000).all(|n| faults.refused(&Index::Meta, &id(n), "a") == Belief::Believed));
+        assert!(faults.indices.is_empty());
     }
 }
