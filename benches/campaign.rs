@@ -43,7 +43,7 @@ fn main() {
                 (Config { url, ..Config::default() }, false)
             }
         };
-        let config = Config { timeout: Duration::from_secs(60), connections: 2, ..config };
+        let config = Config { timeout: Duration::from_secs(60), max_connections: 2, ..config };
         let stores =
             join_all((0..RUNNERS).map(async |_| Store::new(Database::open(&config).await.unwrap()))).await;
         stores[0].prepare().await.unwrap();

@@ -50,7 +50,7 @@ fn location_of_a_document(bencher: Bencher<'_, '_>, bytes: usize) {
     bencher.counter(BytesCount::new(document.len())).bench_local(|| path.locate(&document).unwrap());
 }
 
-/// A thousand documents change, and are told: from their facets to the record's bytes.
+/// A thousand documents change: from their facets to the record's bytes.
 #[divan::bench]
 fn an_increment_of_1000_edges(bencher: Bencher<'_, '_>) {
     let (rules, shard) = (rules(), ShardId::new("eu").unwrap());

@@ -48,7 +48,7 @@ async fn main() {
         config.source.url = Some(url.parse().unwrap());
         config.source.password = Some(Secret::new(password.clone()));
         config.source.query = Some(format!("SELECT id, document FROM {table} WHERE id = ANY($1)"));
-        config.source.batch = batch;
+        config.source.batch_size = batch;
         config.source.max_in_flight = max_in_flight;
         let source = Source::open(&config).unwrap();
         let mut random = Random::new(7);

@@ -46,7 +46,7 @@ fn about(random: &mut Random, (lat, lon): (f64, f64), sigma_km: f64) -> (f64, f6
     ((lat + north).clamp(-90.0, 90.0), (lon + east + 540.0).rem_euclid(360.0) - 180.0)
 }
 
-/// Where somebody lives.
+/// Where a person lives.
 pub fn home(random: &mut Random) -> (f64, f64) {
     let City(_, lat, lon, thousands) = city(random);
     let town_km = (f64::from(thousands) / 1000.0).sqrt() * 3.0;

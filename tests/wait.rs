@@ -5,11 +5,11 @@
 use std::time::{Duration, Instant};
 
 /// For what takes seconds on an idle machine, and half a minute on a busy one.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Asks until there is an answer.
 pub fn wait_for<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
-    wait_at_most(what, PATIENCE, ask)
+    wait_at_most(what, TIMEOUT, ask)
 }
 
 /// Asks until there is an answer; panics with what it was about after `patience`.

@@ -15,7 +15,7 @@ use divan::Bencher;
 use divan::counter::ItemsCount;
 
 use crate::allocations::Counting;
-use crate::workloads::{WORKLOADS, Workload};
+use crate::workloads::{FAST_PATHS, WORKLOADS, Workload};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -28,7 +28,7 @@ fn main() {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["list"] => WORKLOADS.iter().for_each(|workload| println!("{}", workload.name)),
         ["once", name] => {
-            let workload = WORKLOADS.iter().find(|workload| workload.name == name).unwrap();
+            let workload = WORKLOADS.iter().chain(FAST_PATHS).find(|workload| workload.name == name).unwrap();
             once(workload);
         }
         _ => divan::main(),
@@ -54,6 +54,15 @@ fn measured(run: Box<dyn FnOnce()>) {
 
 #[divan::bench(args = WORKLOADS, sample_count = 20)]
 fn hot_path(bencher: Bencher<'_, '_>, workload: &Workload) {
+    measure(bencher, workload);
+}
+
+#[divan::bench(args = FAST_PATHS, sample_count = 20)]
+fn fast_path(bencher: Bencher<'_, '_>, workload: &Workload) {
+    measure(bencher, workload);
+}
+
+fn measure(bencher: Bencher<'_, '_>, workload: &Workload) {
     // In a test run, whether it runs is all that matters.
     let records = if std::env::args().any(|argument| argument == "--bench") { RECORDS } else { 100 };
     bencher

@@ -80,6 +80,20 @@ pub const WORKLOADS: &[Workload] = &[
     Workload { name: "counted_moving", prepare: |records| whole(records, Knows::Elsewhere, Some(counted())) },
 ];
 
+/// Each hand-written fast path, and the same input read by serde_json alone.
+pub const FAST_PATHS: &[Workload] = &[
+    Workload {
+        name: "locate",
+        prepare: |records| locate(records, |path, document| path.locate(document).is_ok()),
+    },
+    Workload {
+        name: "locate_serde_json",
+        prepare: |records| locate(records, |path, document| path.patch_move(document).is_ok()),
+    },
+    Workload { name: "bulk_answer", prepare: bulk_answer },
+    Workload { name: "bulk_answer_serde_json", prepare: bulk_answer_serde_json },
+];
+
 /// A document of about 600 bytes, somewhere on the globe.
 fn document(number: usize, random: &mut Random) -> String {
     const WORDS: [&str; 8] =
@@ -157,6 +171,16 @@ fn decode_and_locate(count: usize) -> Run {
     })
 }
 
+/// Finds the location in each document. A patch's is found by serde_json, without the fast path.
+fn locate(count: usize, find: fn(&LocationPath, &[u8]) -> bool) -> Run {
+    let (records, path) = (records(count, count), LocationPath::new("location").unwrap());
+    Box::new(move || {
+        for record in records {
+            assert!(find(&path, &record.value.unwrap()));
+        }
+    })
+}
+
 fn dirty_set(count: usize) -> Run {
     let ids: Vec<DocId> = (0..count).map(|n| DocId::from_key(Some(id(n).as_bytes())).unwrap()).collect();
     Box::new(move || {
@@ -197,6 +221,17 @@ fn bulk_answer(count: usize) -> Run {
     Box::new(move || {
         for _ in 0..count.div_ceil(BATCH) {
             black_box(decode::bulk_answer(&answer, BATCH).unwrap());
+        }
+    })
+}
+
+/// [`bulk_answer`] with a space, which the fast path leaves to serde_json.
+fn bulk_answer_serde_json(count: usize) -> Run {
+    let answer =
+        String::from_utf8(null::bulk_answer(BATCH, false).to_vec()).unwrap().replacen("[{", "[ {", 1);
+    Box::new(move || {
+        for _ in 0..count.div_ceil(BATCH) {
+            black_box(decode::bulk_answer(answer.as_bytes(), BATCH).unwrap());
         }
     })
 }

@@ -15,7 +15,7 @@ use crate::process::cpu_seconds;
 use crate::report::Lap;
 
 /// Without a record for so long, there are no more.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A lap of this in a process of its own: the last `records` records of a topic.
 pub fn lap(brokers: &str, topic: &str, records: usize, stack: &Path) -> Result<Lap> {
@@ -43,14 +43,14 @@ pub fn run(brokers: &str, topic: &str, records: usize) -> Result<()> {
         .set("enable.auto.commit", "false")
         .set("isolation.level", "read_committed")
         .create()?;
-    let metadata = consumer.fetch_metadata(Some(topic), PATIENCE)?;
+    let metadata = consumer.fetch_metadata(Some(topic), TIMEOUT)?;
     let partitions = metadata.topics().first().context("the topic")?.partitions();
     let mut list = TopicPartitionList::new();
     // Evenly, as good as it gets: a record more or less in a partition does not matter.
     let each = i64::try_from(records / partitions.len())?;
     let mut to_come = 0;
     for partition in partitions {
-        let (low, high) = consumer.fetch_watermarks(topic, partition.id(), PATIENCE)?;
+        let (low, high) = consumer.fetch_watermarks(topic, partition.id(), TIMEOUT)?;
         // The last offset is the end of the transaction.
         let from = (high - 1 - each).max(low);
         to_come += high - 1 - from;
@@ -61,7 +61,7 @@ pub fn run(brokers: &str, topic: &str, records: usize) -> Result<()> {
     let (mut seen, mut bytes) = (0, 0);
     let mut began: Option<Instant> = None;
     while seen < to_come {
-        let message = consumer.poll(PATIENCE).context("no more records came")??;
+        let message = consumer.poll(TIMEOUT).context("no more records came")??;
         began.get_or_insert_with(Instant::now);
         seen += 1;
         bytes += message.payload().map_or(0, <[u8]>::len);

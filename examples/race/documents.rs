@@ -82,7 +82,7 @@ impl Random {
     }
 }
 
-/// Somebody, and where they are.
+/// A person and their place.
 pub struct Person {
     /// The document's id.
     pub id: DocId,
@@ -112,7 +112,7 @@ impl Person {
     }
 }
 
-/// A record about somebody.
+/// A record of a person.
 #[derive(Debug, Clone)]
 pub struct Event {
     /// Who, by number.
@@ -172,7 +172,7 @@ impl Crowd {
         (0..self.people.len()).try_for_each(|number| self.send_elsewhere(number))
     }
 
-    /// Somebody travels to another geoshard.
+    /// A person moves to another geoshard.
     fn send_elsewhere(&mut self, number: usize) -> Result<()> {
         let (at, shard) = loop {
             let place = self.place()?;
@@ -201,8 +201,8 @@ impl Crowd {
             .collect()
     }
 
-    /// A day: of a hundred events 90 are steps, 5 moves, 3 patches, 1 somebody new and 1 somebody who leaves for good.
-    /// Who leaves is somebody who came on a day, so that everybody else stays. Also says how many came and left.
+    /// A day: of a hundred events 90 are steps, 5 moves, 3 patches, 1 new person and 1 deletion.
+    /// Only people who were added on a day are deleted. Also returns how many were added and deleted.
     pub fn day(&mut self, events: usize, step: u32) -> Result<(Vec<Event>, usize, usize)> {
         let residents = self.people.len();
         let (mut day, mut came, mut left) = (Vec::with_capacity(events), residents, residents);

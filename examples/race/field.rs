@@ -73,7 +73,7 @@ pub fn configure(
         format!(
             "[kafka]\nbrokers = [{:?}]\ntopic = {name:?}\ngroup_id = {name:?}\n\n\
              [elasticsearch]\nurls = [{elasticsearch:?}]\nprefix = {name:?}\nrequest_timeout = \"{REQUEST_TIMEOUT:?}\"\n\n\
-             [batch]\ndeadline = \"{DEADLINE:?}\"\n\n\
+             [batch]\ntimeout = \"{DEADLINE:?}\"\n\n\
              [geoshards]\nmap = {map:?}\nindex_template = {template:?}\n\n{more}",
             options.kafka
         ),
@@ -155,7 +155,7 @@ impl Field {
         })
     }
 
-    /// Everybody's document, for the first time, and a second time by a worker that knows where they are from then on; nobody
+    /// Every document, for the first time, and a second time by a worker that knows where they are from then on; nobody
     /// measures.
     pub fn first_documents(&mut self) -> Result<()> {
         self.documents += self.crowd.people.len();
@@ -168,7 +168,7 @@ impl Field {
         Ok(())
     }
 
-    /// As many documents that nobody has written before.
+    /// As many new documents.
     pub fn new_documents(&mut self, racer: Racer, round: usize) -> Result<Lap> {
         let mut crowd = self.crowd.others(&format!("{}-{round}", racer.name()), self.crowd.people.len())?;
         let events = crowd.documents(0, |_| false);

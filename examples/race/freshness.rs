@@ -27,7 +27,7 @@ const LOADS: [u32; 2] = [1_000, 4_000];
 /// Who writes documents over and over.
 const PEOPLE: usize = 20_000;
 
-/// Who looks for somebody, side by side.
+/// Concurrent probers.
 const PROBERS: u64 = 8;
 
 /// What is left of one load is done before the next begins.
@@ -57,7 +57,7 @@ pub struct Freshness {
 
 /// See the top of this file.
 pub fn measure(options: &Options) -> Result<Vec<Freshness>> {
-    // An Elasticsearch that has just started is several times slower, and whoever came first would pay for it.
+    // An Elasticsearch that has just started is several times slower, at the expense of the first racer.
     measure_with(options, GEOSHARDS[0], &mut Vec::new())?;
     let mut measured = Vec::new();
     for geoshards in GEOSHARDS {

@@ -15,10 +15,10 @@ use crate::topic;
 /// What is sent, as a share of what the worker does when it has a backlog. The last is the one that a target is set for.
 const SHARES: [f64; 3] = [0.1, 0.25, 0.5];
 
-/// People, at least. So many that what the worker can do is seen for seconds, and nobody is folded.
+/// People, at least. So many that what the worker can do is seen for seconds, and no write is folded.
 const PEOPLE: usize = 100_000;
 
-/// Who looks for somebody, side by side.
+/// Concurrent probers.
 const PROBERS: u64 = 4;
 
 /// What was measured at one load.

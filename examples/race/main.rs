@@ -1,7 +1,7 @@
 //! geofold against others, on a real Kafka and a real Elasticsearch: what does it cost to go through geofold?
 //!
 //! `dev/race` starts the servers, runs this, and stops them. The racers take turns at each workload, round by round; who goes
-//! first alternates, so that a machine that gets faster or slower all the time favours nobody over two rounds.
+//! first alternates, so that a machine that gets faster or slower favours no racer over two rounds.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -43,7 +43,7 @@ use crate::peer::Peer;
 use crate::report::{Racer, Report, Workload};
 
 const MAP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
-/// People in a race without Elasticsearch: so many that nobody comes again before the first document was sent, where one partition
+/// People in a race without Elasticsearch: so many that none comes again before the first document was sent, where one partition
 /// is far ahead of the others.
 const SINK_PEOPLE: usize = 400_000;
 /// Records of a round with a null sink: seconds, so that how it begins and ends does not matter.

@@ -1,4 +1,4 @@
-//! The peer: Redpanda Connect, from the same Kafka into the same Elasticsearch, into indices of its own. It cannot tell where
+//! The peer: Redpanda Connect, from the same Kafka into the same Elasticsearch, into indices of its own. It does not know where
 //! a document belongs, so each record says so in a header; it knows no placements and moves nothing.
 
 use std::fs::{self, File};
@@ -93,7 +93,7 @@ logger: {{level: WARN}}
         &self.name
     }
 
-    /// As many documents that nobody has written before.
+    /// As many new documents.
     pub fn new_documents(&mut self, round: usize) -> Result<Lap> {
         let mut crowd = self.crowd.others(&format!("peer-{round}"), self.crowd.people.len())?;
         let events = crowd.documents(0, |_| false);
@@ -116,7 +116,7 @@ logger: {{level: WARN}}
     }
 
     fn lap(&mut self, events: &[Event]) -> Result<Lap> {
-        const PATIENCE: Duration = Duration::from_secs(600);
+        const TIMEOUT: Duration = Duration::from_secs(600);
         self.topic.produce(events, &mut [], Some(&self.name))?;
         settle(&self.http, &self.elasticsearch, &self.name)?;
         let (before, costs_before) = (self.sent().unwrap_or(0), costs(&self.stack, self.child.id())?);
@@ -126,8 +126,8 @@ logger: {{level: WARN}}
             if let Some(status) = self.child.try_wait()? {
                 bail!("the peer ended: {status}");
             }
-            if began.elapsed() > PATIENCE {
-                bail!("the peer did not write {} records in {PATIENCE:?}", events.len());
+            if began.elapsed() > TIMEOUT {
+                bail!("the peer did not write {} records in {TIMEOUT:?}", events.len());
             }
             std::thread::sleep(Duration::from_millis(50));
         }

@@ -15,14 +15,14 @@ use crate::documents::{Event, Random};
 use crate::process::Worker;
 use crate::topic::{PARTITIONER, index_header};
 
-/// How long a prober waits before looking for somebody else.
+/// How long a prober waits before its next document.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long it waits between two looks: so much too long a time may be, and so seldom that looking is not most of the work.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// After so long a write is lost.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long it took until writes were found.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +38,7 @@ pub struct Reach {
 /// Sends records, and counts them.
 pub struct Sender {
     topic: String,
-    /// What names of indices begin with, for a racer that cannot tell where a document belongs.
+    /// What names of indices begin with, for a racer that does not know where a document belongs.
     prefix: Option<String>,
     producer: ThreadedProducer<DefaultProducerContext>,
     sent: AtomicU64,
@@ -90,7 +90,7 @@ impl Sender {
 
     /// Waits until the worker has come to the end of all that was sent.
     pub fn wait_until_done(&self, worker: &mut Worker) -> Result<()> {
-        self.producer.flush(PATIENCE)?;
+        self.producer.flush(TIMEOUT)?;
         let sent = self.sent.load(Ordering::Relaxed);
         worker.wait_until_done(sent, &BTreeMap::new(), &["indexed", "folded"])
     }
@@ -126,9 +126,9 @@ pub fn probe_under_load(
     Ok(Reach { probes: milliseconds.len(), p50, p99 })
 }
 
-/// Writes somebody with a step that nobody else has, and searches until it is found.
+/// Writes a document with a unique step, and searches until it is found.
 fn probe(prober: u64, sender: &Sender, indices: &str, events: &[Event], until: Instant) -> Result<Vec<f64>> {
-    let http = reqwest::blocking::Client::builder().timeout(PATIENCE).build()?;
+    let http = reqwest::blocking::Client::builder().timeout(TIMEOUT).build()?;
     let mut random = Random::new(7 + prober);
     let mut took = Vec::new();
     for step in (prober + 1) * 1_000_000.. {
@@ -139,7 +139,7 @@ fn probe(prober: u64, sender: &Sender, indices: &str, events: &[Event], until: I
         let document = somebody.value.as_deref().context("a document")?;
         let mut document: Value = serde_json::from_str(document)?;
         document["step"] = json!(step);
-        // Somebody of their own, whom no other event writes over before they are found.
+        // A document of their own, which no other event overwrites before it is found.
         let id =
             geofold::base::ids::DocId::from_key(Some(format!("probe-{prober}-{}", somebody.id).as_bytes()))?;
         document["id"] = json!(id.as_str());
@@ -152,8 +152,8 @@ fn probe(prober: u64, sender: &Sender, indices: &str, events: &[Event], until: I
             if answer["hits"]["total"]["value"].as_u64() > Some(0) {
                 break;
             }
-            if began.elapsed() > PATIENCE {
-                bail!("a write was not found within {PATIENCE:?}");
+            if began.elapsed() > TIMEOUT {
+                bail!("a write was not found within {TIMEOUT:?}");
             }
             thread::sleep(LOOK_INTERVAL);
         }

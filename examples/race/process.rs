@@ -30,7 +30,7 @@ pub fn peak_mebibytes(pid: u32) -> Result<f64> {
     Ok(kibibytes.context("/proc/PID/status has no VmHWM")? / 1024.0)
 }
 
-/// `batch.deadline` of a worker in a race: short, since it is waited for (see [`Worker::settle_in`]). Nothing else of the
+/// `batch.timeout` of a worker in a race: short, since it is waited for (see [`Worker::settle_in`]). Nothing else of the
 /// worker's configuration differs from the default but `elasticsearch.request_timeout`, which must be shorter, and
 /// `memory.cached_placements` where there are more people than it keeps by default.
 pub const DEADLINE: Duration = Duration::from_secs(12);
@@ -148,7 +148,7 @@ impl Worker {
         /// Often enough to time a round of seconds, and seldom enough to cost nothing.
         const INTERVAL: Duration = Duration::from_millis(50);
         const LOOKS_PER_SECOND: u32 = 20;
-        const PATIENCE: Duration = Duration::from_secs(600);
+        const TIMEOUT: Duration = Duration::from_secs(600);
         let began = Instant::now();
         let mut looks = 0_u32;
         loop {
@@ -168,8 +168,8 @@ impl Worker {
             if looks.is_multiple_of(LOOKS_PER_SECOND) {
                 self.check_that_none_is_stopped()?;
             }
-            if began.elapsed() > PATIENCE {
-                bail!("the worker did not do {count} records in {PATIENCE:?}; so far: {done:?}");
+            if began.elapsed() > TIMEOUT {
+                bail!("the worker did not do {count} records in {TIMEOUT:?}; so far: {done:?}");
             }
             std::thread::sleep(INTERVAL);
         }

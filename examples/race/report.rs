@@ -20,11 +20,11 @@ const END: &str = "<!-- /race -->";
 /// What is raced at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Workload {
-    /// Documents that nobody has written before.
+    /// New documents.
     New,
-    /// In place, by somebody who knows where documents are.
+    /// In place, with known placements.
     InPlace,
-    /// In place, by somebody who has to look first.
+    /// In place, with unknown placements.
     Cold,
     /// Few documents, each written very often.
     HotKeys,

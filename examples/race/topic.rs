@@ -17,7 +17,7 @@ use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, T
 
 use crate::documents::Event;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Where each record went, in order of acknowledgement.
 #[derive(Default)]
@@ -46,7 +46,7 @@ pub struct Topic {
     producer: ThreadedProducer<Deliveries>,
     /// Whose record is the last of its partition.
     last: Vec<usize>,
-    /// Whether there is something that nobody sees yet.
+    /// Whether something is not visible yet.
     is_open: bool,
 }
 
@@ -61,7 +61,7 @@ pub fn make(brokers: &str, name: &str, partitions: i32) -> Result<()> {
     Ok(())
 }
 
-/// The header that says which index a document belongs into, for who cannot tell.
+/// The header that says which index a document belongs to, for the peer.
 pub fn index_header(prefix: &str, event: &Event) -> OwnedHeaders {
     let index = format!("{prefix}-{}", event.shard);
     OwnedHeaders::new().insert(Header { key: "index", value: Some(index.as_str()) })
@@ -90,18 +90,18 @@ impl Topic {
             .set("queue.buffering.max.messages", "2000000")
             .set("queue.buffering.max.kbytes", "2000000");
         let producer: ThreadedProducer<Deliveries> = config.create_with_context(Deliveries::default())?;
-        producer.init_transactions(PATIENCE).context("preparing transactions")?;
+        producer.init_transactions(TIMEOUT).context("preparing transactions")?;
         Ok(Self { name: name.to_owned(), producer, last: Vec::new(), is_open: false })
     }
 
-    /// Whether somebody's record is the last of its partition. Their next one must not be the first of the next round:
+    /// Whether a document's record is the last of its partition. Their next one must not be the first of the next round:
     /// the raw loader writes one version above each record's, and that one is the version of the record that follows.
     pub fn is_last(&self, number: usize) -> bool {
         self.last.contains(&number)
     }
 
     /// Produces records, in order, without anybody seeing them yet; `versions` is then what geofold will write of those
-    /// whose number it has. `prefix`: also say, in a header, which index a document belongs into; for who cannot tell.
+    /// whose number it has. `prefix`: also name the document's index in a header, for the peer.
     pub fn produce(
         &mut self,
         events: &[Event],
@@ -132,7 +132,7 @@ impl Topic {
                 record = returned;
             }
         }
-        self.producer.flush(PATIENCE).context("producing a round")?;
+        self.producer.flush(TIMEOUT).context("producing a round")?;
 
         let epoch = Epoch::new(1).context("an epoch")?;
         let mut last = std::collections::BTreeMap::new();
@@ -154,6 +154,6 @@ impl Topic {
     /// Lets everybody see what was produced.
     pub fn show(&mut self) -> Result<()> {
         self.is_open = false;
-        self.producer.commit_transaction(PATIENCE).context("committing a round")
+        self.producer.commit_transaction(TIMEOUT).context("committing a round")
     }
 }

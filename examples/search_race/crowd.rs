@@ -55,7 +55,7 @@ impl Crowd {
         .to_string()
     }
 
-    /// Somebody looks for others around: by a tag, an age and a word.
+    /// A search around a person: by a tag, an age and a word.
     pub fn question(&self, miles: u32, seed: u64) -> FetchRequest {
         let mut random = Random::new(SEED ^ 0xdead ^ seed << 16 ^ u64::from(miles) << 56);
         let (centre, shape) = self.around(&mut random, f64::from(miles));

@@ -18,7 +18,7 @@ use crate::support::config::ServerUrl;
 use crate::support::config::database_url::DatabaseUrl;
 
 /// Timeout of a request to a collector.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum response size, in bytes: 32 facets of 10,000 values.
 const MAX_ANSWER: usize = 256 << 20;
 
@@ -89,18 +89,18 @@ async fn read_database(args: &CloudArgs) -> Result<CloudAnswer, Failure> {
 }
 
 async fn ask_collector(url: &ServerUrl, args: &CloudArgs) -> Result<CloudAnswer, Failure> {
-    let client = reqwest::Client::builder().timeout(PATIENCE).build().context("making an HTTP client")?;
+    let client = reqwest::Client::builder().timeout(TIMEOUT).build().context("making an HTTP client")?;
     let mut wanted = url.as_url().clone();
     wanted.set_path(&format!("{}/cloud", wanted.path().trim_end_matches('/')));
     wanted.query_pairs_mut().append_pair("top", &args.top.to_string());
     if let Some(facet) = &args.facet {
         wanted.query_pairs_mut().append_pair("facet", facet);
     }
-    let asking = || format!("asking the collector at {url}; check its address and that it runs");
-    let mut answer = client.get(wanted).send().await.with_context(asking)?;
+    let requesting = || format!("requesting the collector at {url}; check its address and that it runs");
+    let mut answer = client.get(wanted).send().await.with_context(requesting)?;
     let status = answer.status();
     let mut body = Vec::new();
-    while let Some(part) = answer.chunk().await.with_context(asking)? {
+    while let Some(part) = answer.chunk().await.with_context(requesting)? {
         if body.len() + part.len() > MAX_ANSWER {
             return Err(anyhow!("the answer of {url} is too long to be a collector's").into());
         }

@@ -29,7 +29,7 @@ const MAX_SILENCE: Duration = Duration::from_secs(120);
 ///
 /// Workers with [tally] send changes of counts to the topic of increments; collectors apply each exactly once to
 /// [database] and take over from each other within seconds. SIGTERM or SIGINT: steps down and exits with 0; kill -9 is
-/// safe. SIGHUP (or a change of the file with reload.watch) reloads log.filter.
+/// safe. SIGHUP (or a change of the file with reload.interval) reloads log.filter.
 ///
 /// An invalid increment, or increments deleted before they were merged, end it with exit code 1 and instructions, since
 /// counts need every increment.
@@ -109,7 +109,8 @@ async fn open(
     health: &Health,
     stop: &CancellationToken,
 ) -> Result<Option<Database>, Failure> {
-    let mut delays = RetryPolicy { initial: config.retry.initial, max: config.retry.max }.delays();
+    let mut delays =
+        RetryPolicy { initial: config.retry.initial_backoff, max: config.retry.max_backoff }.delays();
     loop {
         match Database::open(&config.database).await {
             Ok(database) => return Ok(Some(database)),

@@ -121,14 +121,14 @@ async fn prepare(config: &Config, elastic: Arc<dyn Elastic>) -> Result<DryRun, F
             max_bytes: config.elasticsearch.request_max_bytes.as_usize(),
             request_timeout: config.elasticsearch.request_timeout,
         },
-        retry: RetryPolicy { initial: config.retry.initial, max: config.retry.max },
+        retry: RetryPolicy { initial: config.retry.initial_backoff, max: config.retry.max_backoff },
         clock: connect::clock(),
         observer: Arc::new(Unobserved),
     };
     // The dry run keeps everything it read.
-    let desk = MoverState::new(rules, PlacementCache::new(std::num::NonZeroUsize::MIN));
+    let mover_state = MoverState::new(rules, PlacementCache::new(std::num::NonZeroUsize::MIN));
     let stops = config.dead_letter.policy == DeadLetterPolicy::Stop;
-    Ok(DryRun::new(rounds, decoder, desk, stops, config.batch.deadline).with_registry(registry))
+    Ok(DryRun::new(rounds, decoder, mover_state, stops, config.batch.timeout).with_registry(registry))
 }
 
 async fn look_at_all(

@@ -147,7 +147,7 @@ impl Follower {
                     self.look(true).await;
                     self.read_again();
                 }
-                () = next_look(self.running.reload.watch) => {
+                () = next_look(self.running.reload.interval) => {
                     if self.look(false).await {
                         tracing::info!("the content of the configuration file or the map has changed");
                         self.read_again();

@@ -48,7 +48,7 @@ const MAPS: &str = "maps";
 /// the newer copy. docs/route.md says what it takes and what it refuses. It keeps no state: run as many as you like.
 ///
 /// SIGTERM or SIGINT: requests under way are answered, further ones refused with 503, and it exits with 0. SIGHUP: the
-/// configuration is read again, as it is when the file changes, with reload.watch; log.filter is followed.
+/// configuration is read again, as it is when the file changes, with reload.interval; log.filter is followed.
 #[derive(Debug, Args)]
 pub struct RouteArgs {
     #[command(flatten)]
@@ -74,7 +74,7 @@ pub async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
         own.clone(),
         &config.kafka.topic,
         configured,
-        config.batch.deadline,
+        config.batch.timeout,
         clock,
         metrics.maps.clone(),
     );
@@ -111,7 +111,7 @@ pub async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
             supervisor.spawn("load file", server_stop.clone(), writing);
         }
         stop.cancelled().await;
-        // Whoever asks the probe goes elsewhere; so does whoever asks now.
+        // Load balancers see the probe fail; clients that connect meanwhile get 503.
         state.is_draining.store(true, Ordering::Relaxed);
         health.not_ready(Health::STARTUP, "it is stopping");
         tracing::info!(under_way = state.under_way.len(), "stopping: requests under way are answered");
@@ -149,7 +149,7 @@ pub fn service(config: &Config, maps: MapsReader, metrics: Arc<RouteMetrics>) ->
     let max_bytes = config.route.response_max_bytes.as_usize();
     // A cover may be used for no longer than a batch deadline. A worker's short one is no mistake of a configuration that never
     // mentions the router.
-    let options = Route { timeout: config.route.timeout.min(config.batch.deadline), ..config.route.clone() };
+    let options = Route { timeout: config.route.timeout.min(config.batch.timeout), ..config.route.clone() };
     Ok(Service {
         places: Places::new(&options),
         options,

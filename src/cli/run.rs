@@ -27,7 +27,7 @@ use crate::support::telemetry::logging::Logging;
 use crate::support::telemetry::traces::Traces;
 use crate::worker::{self, Dependencies};
 
-/// `/healthz` fails if the poll thread has not polled for this long plus `shutdown.revoke`, for which it may wait while a
+/// `/healthz` fails if the poll thread has not polled for this long plus `shutdown.revoke_timeout`, for which it may wait while a
 /// revoked partition finishes its batch.
 const MAX_POLL_SILENCE: Duration = Duration::from_secs(30);
 
@@ -35,7 +35,7 @@ const MAX_POLL_SILENCE: Duration = Duration::from_secs(30);
 ///
 /// Runs until SIGTERM or SIGINT: then it writes what is dirty, commits, leaves the group, and exits with 0. A second
 /// signal exits at once (130); that and kill -9 are safe: the next owner reads again what was not committed. SIGHUP
-/// reloads the configuration (so does a change of the file with reload.watch): limits, rates and log.filter apply at
+/// reloads the configuration (so does a change of the file with reload.interval): limits, rates and log.filter apply at
 /// once, other changes are logged and need a restart. The map is changed by `geofold shards migrate`; another map in
 /// the file is refused.
 #[derive(Debug, Args)]
@@ -71,7 +71,8 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let clock = connect::clock();
     let metrics = Metrics::new().context("registering metrics")?;
     let (in_force, Readers { config: now, limits, source, audit_rate }) = InForce::new(&config)?;
-    let health = Health::new(clock.clone(), metrics.clone(), MAX_POLL_SILENCE + config.shutdown.revoke);
+    let health =
+        Health::new(clock.clone(), metrics.clone(), MAX_POLL_SILENCE + config.shutdown.revoke_timeout);
     let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?.observed_by(metrics.clone()));
     let rules = connect::rules(&config)?;
     let configured = MapsRecord::unwritten(rules.map.clone(), config.positions.epoch);
@@ -79,7 +80,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         elastic.clone(),
         &config.kafka.topic,
         configured,
-        config.batch.deadline,
+        config.batch.timeout,
         clock.clone(),
         metrics.maps.clone(),
     );
@@ -94,7 +95,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let (supervisor, mut lost) = Supervisor::new();
     follower.start(hang_ups, &supervisor);
     let counts = DocumentCounts::new(clock.clone());
-    let (board, board_reader) = watch::channel(Vec::new());
+    let (partition_status, partition_status_reader) = watch::channel(Vec::new());
     let status = StatusSource::new(StatusParts {
         worker: Worker {
             version: env!("CARGO_PKG_VERSION"),
@@ -111,7 +112,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         },
         limits: Arc::new(move || now.borrow().followed()),
         counts: counts.clone(),
-        board: board_reader.clone(),
+        partition_status: partition_status_reader.clone(),
         recent,
     });
     let live = maps.clone();
@@ -129,14 +130,14 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let work = async {
         let Some(topic) = may_join(&config, &rules, &*elastic, &health, &stop).await? else { return Ok(()) };
         supervisor.spawn("map watcher", admin_stop.clone(), watcher.run(admin_stop.clone()));
-        let periodic = config.audit.every.map(|every| Periodic {
+        let periodic = config.audit.interval.map(|every| Periodic {
             config: config.clone(),
             every,
             elastic: elastic.clone(),
             location: rules.location.clone(),
             maps: maps.clone(),
             rate: audit_rate,
-            board: board_reader,
+            partition_status: partition_status_reader,
             metrics: metrics.clone(),
         });
         let told = stop.clone();
@@ -151,7 +152,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
             metrics,
             traces: traces.clone(),
             health,
-            board,
+            partition_status,
             stop,
             supervisor,
         };

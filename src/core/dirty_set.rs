@@ -17,7 +17,7 @@
 //!
 //! Scores are only ever lowered, so a key that is added again and again is not pushed back by it: with the offset of
 //! the first write as score, the lowest score left is the partition's watermark. Values are folded in order of
-//! arrival whatever the scores say, because what is in flight always arrived before what is pending under the same
+//! arrival regardless of scores, because what is in flight always arrived before what is pending under the same
 //! key.
 //!
 //! The behaviour is that of Ick (the Ruby gem `redis-ick`, 0.1.4), to the letter (`tests/it/ick_vectors.rs`
@@ -44,7 +44,7 @@ use slab::Slab;
 ///
 /// Wherever two values meet, the caller's `merge(&key, &mut older, newer)` makes one of them, in order of arrival.
 ///
-/// A key's values stay in one slot for as long as it is dirty, whichever set it is in: both orders lead to the slot, so that
+/// A key's values stay in one slot while it is dirty, in either set: both orders lead to the slot, so that
 /// a key is hashed when it comes and when it goes, and a value is moved no more often.
 #[derive(Debug, Clone)]
 pub struct DirtySet<K, V> {

@@ -218,7 +218,7 @@ fn halve(
     // Checks the quarters, too: a line across the equator may deviate equally to both sides.
     let is_far = [between(from, middle), middle, between(middle, to)].into_iter().any(|on_curve| {
         let true_place = lon_lat(on_curve);
-        // Where the chord has the same longitude or latitude, whichever changes more.
+        // Where the chord has the same longitude or latitude: the one that changes more.
         let (dx, dy) = (last.0 - first.0, last.1 - first.1);
         let share =
             if dx.abs() > dy.abs() { (true_place.0 - first.0) / dx } else { (true_place.1 - first.1) / dy };

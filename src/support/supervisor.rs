@@ -1,5 +1,5 @@
 //! Required background tasks. A task that ends without being stopped, or that panics, is reported by name and ends the process
-//! in good order.
+//! in order.
 //!
 //! tokio stores a panic in the task's join handle, which is never awaited here. Without supervision a worker would continue
 //! without the task: with a map that is never read again, for example, or documents that are never fetched.
@@ -78,10 +78,10 @@ impl Supervisor {
 }
 
 impl LostTasks {
-    /// Runs `work`. When a background task is lost, `stop` is cancelled, and `work` is expected to end in good order.
+    /// Runs `work`. When a background task is lost, `stop` is cancelled, and `work` is expected to end.
     ///
     /// # Errors
-    /// If a background task was lost; whatever `work` gave is logged then.
+    /// If a background task was lost; the result of `work` is then logged.
     pub async fn or_else_stop<T, E: std::fmt::Display>(
         &mut self,
         stop: &CancellationToken,

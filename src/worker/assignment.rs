@@ -15,9 +15,9 @@ use super::partition::{Mode, Partition, Published, WorkerContext, stopped_part};
 use super::record::Record;
 use crate::core::offsets::{Trouble, Truncated, Verdict, judge};
 use crate::support::config::LostRecords;
-use crate::support::telemetry::board::Standing;
 use crate::support::telemetry::events::RecordsLost;
 use crate::support::telemetry::metrics::{PartitionMetrics, level};
+use crate::support::telemetry::partition_status::PartitionStatus;
 
 /// Capacity in records of the queue to a partition task. [`Limits`] in bytes apply first: pausing discards what
 /// librdkafka has fetched for a partition, and resuming takes up to a second.
@@ -63,7 +63,7 @@ struct AssignedPartition {
     /// Disconnected once the task has ended.
     ended: std_mpsc::Receiver<()>,
     /// `None` while it is being read.
-    kept: Option<ReadState>,
+    suspended: Option<ReadState>,
     /// Sent to the broker, perhaps not acknowledged yet.
     requested: Option<i64>,
     /// Acknowledged by the broker.
@@ -113,7 +113,7 @@ impl AssignedPartition {
     }
 
     fn may_read(&self, limits: Limits) -> bool {
-        self.overflow.is_empty() && self.is_at_work() && self.meter.may_read(limits, self.kept.is_some())
+        self.overflow.is_empty() && self.is_at_work() && self.meter.may_read(limits, self.suspended.is_some())
     }
 }
 
@@ -213,7 +213,7 @@ impl Assignment {
                 mode,
                 cancel,
                 ended,
-                kept: self.left_paused.remove(&number).then_some(ReadState::Paused),
+                suspended: self.left_paused.remove(&number).then_some(ReadState::Paused),
                 requested: None,
                 committed: None,
                 remembered: None,
@@ -253,7 +253,7 @@ impl Assignment {
             wait_for_end(&owned.ended, deadline);
             self.bench.metrics.drop_partition(number);
             self.bench.health.ready(&stopped_part(number));
-            if owned.kept == Some(ReadState::Paused) {
+            if owned.suspended == Some(ReadState::Paused) {
                 self.left_paused.insert(number);
             }
             if let Some(watermark) = owned.published.watermark()
@@ -279,7 +279,7 @@ impl Assignment {
             owned.pass_on();
         }
         // Records in flight still arrive after a hold; there is nothing more to decide.
-        owned.kept.is_some() || owned.meter.may_read(self.limits, false)
+        owned.suspended.is_some() || owned.meter.may_read(self.limits, false)
     }
 
     /// Hands out queued records; returns which partitions to stop reading, or to read again.
@@ -290,27 +290,27 @@ impl Assignment {
         }
         let mut flow = Flow::default();
         let held_at_most = if self.limits.per_partition < HELD_FROM_BYTES { 0 } else { HELD_AT_MOST };
-        let mut held = self.owned.values().filter(|owned| owned.kept == Some(ReadState::Held)).count();
-        let enough = self.limits.enough(self.owned.len());
+        let mut held = self.owned.values().filter(|owned| owned.suspended == Some(ReadState::Held)).count();
+        let threshold = self.limits.flush_threshold(self.owned.len());
         for (&number, owned) in &mut self.owned {
             owned.pass_on();
             let may_read = owned.may_read(self.limits);
-            owned.meter.set_at_bound((!may_read && owned.overflow.is_empty()).then_some(enough));
-            match (owned.kept, may_read) {
+            owned.meter.set_at_bound((!may_read && owned.overflow.is_empty()).then_some(threshold));
+            match (owned.suspended, may_read) {
                 // One that takes no records will not be read again soon.
                 (None, false) if held < held_at_most && owned.is_at_work() => {
                     held += 1;
                     self.ever_held.insert(number);
-                    owned.kept = Some(ReadState::Held);
+                    owned.suspended = Some(ReadState::Held);
                     flow.hold_back.push(number);
                 }
                 (None, false) => {
-                    owned.kept = Some(ReadState::Paused);
+                    owned.suspended = Some(ReadState::Paused);
                     flow.pause.push(number);
                 }
-                (Some(kept), true) => {
-                    owned.kept = None;
-                    if kept == ReadState::Held {
+                (Some(state), true) => {
+                    owned.suspended = None;
+                    if state == ReadState::Held {
                         flow.let_through.push(number)
                     } else {
                         flow.resume.push(number)
@@ -319,7 +319,7 @@ impl Assignment {
                 (None, true) | (Some(_), false) => {}
             }
         }
-        let paused = self.owned.values().filter(|owned| owned.kept.is_some()).count();
+        let paused = self.owned.values().filter(|owned| owned.suspended.is_some()).count();
         self.bench.metrics.paused_partitions.set(level(paused));
         self.bench.metrics.held_bytes.set(level(self.budget.held()));
         let free = level(self.bench.rounds.permits.available_permits());
@@ -510,15 +510,15 @@ impl Assignment {
     }
 
     /// The status of each owned partition.
-    pub fn standings(&self) -> Vec<Standing> {
-        let standing = |(&partition, owned): (&i32, &AssignedPartition)| Standing {
+    pub fn statuses(&self) -> Vec<PartitionStatus> {
+        let status = |(&partition, owned): (&i32, &AssignedPartition)| PartitionStatus {
             partition,
-            paused: owned.kept.is_some(),
+            paused: owned.suspended.is_some(),
             watermark: owned.published.watermark(),
             committed: owned.committed,
             end: owned.end,
         };
-        self.owned.iter().map(standing).collect()
+        self.owned.iter().map(status).collect()
     }
 
     /// The partitions owned now.

@@ -26,7 +26,7 @@ impl Limits {
     /// At the memory limit a partition flushes once it holds half its fair share: then either some partition qualifies,
     /// or half of all memory is already in flight. With a lower threshold, partitions with little to write would take
     /// batch permits from those with much.
-    pub fn enough(self, partitions: usize) -> usize {
+    pub fn flush_threshold(self, partitions: usize) -> usize {
         self.total / (2 * partitions.max(1))
     }
 }
@@ -83,7 +83,7 @@ pub struct Meter {
     folded: AtomicUsize,
     waits: AtomicBool,
     needs_records: AtomicBool,
-    enough: AtomicUsize,
+    flush_threshold: AtomicUsize,
     memory_limit_reached: Notify,
 }
 
@@ -96,7 +96,7 @@ impl Meter {
             folded: AtomicUsize::new(0),
             waits: AtomicBool::new(false),
             needs_records: AtomicBool::new(false),
-            enough: AtomicUsize::new(usize::MAX),
+            flush_threshold: AtomicUsize::new(usize::MAX),
             memory_limit_reached: Notify::new(),
         }
     }
@@ -135,16 +135,16 @@ impl Meter {
 
     /// Set by the poll thread: the partition is not read until it or another one writes, so it should not wait for more
     /// once its folds hold `enough` bytes. `None` once it is read again.
-    pub fn set_at_bound(&self, enough: Option<usize>) {
-        let enough = enough.unwrap_or(usize::MAX);
-        if self.enough.swap(enough, Relaxed) > enough {
+    pub fn set_at_bound(&self, flush_threshold: Option<usize>) {
+        let flush_threshold = flush_threshold.unwrap_or(usize::MAX);
+        if self.flush_threshold.swap(flush_threshold, Relaxed) > flush_threshold {
             self.memory_limit_reached.notify_one();
         }
     }
 
     /// Whether the partition should flush without waiting for more; see [`Meter::set_at_bound`].
     pub fn is_enough(&self, bytes: usize) -> bool {
-        bytes >= self.enough.load(Relaxed)
+        bytes >= self.flush_threshold.load(Relaxed)
     }
 
     /// Resolves when the partition reaches a limit, or did so since the last call.
@@ -210,15 +210,15 @@ mod tests {
     #[test]
     fn at_the_limit_one_qualifies_unless_half_is_in_flight() {
         for partitions in 1..=LIMITS.total / 2 {
-            let enough = LIMITS.enough(partitions);
-            let none_has_enough = partitions * (enough - 1);
-            assert!(none_has_enough < LIMITS.total / 2, "{partitions} partitions: they could all wait");
+            let flush_threshold = LIMITS.flush_threshold(partitions);
+            let all_below = partitions * (flush_threshold - 1);
+            assert!(all_below < LIMITS.total / 2, "{partitions} partitions: they could all wait");
             assert!(
-                partitions * (enough + 1) > LIMITS.total / 2,
-                "{partitions} partitions: {enough} is too little"
+                partitions * (flush_threshold + 1) > LIMITS.total / 2,
+                "{partitions} partitions: {flush_threshold} is too little"
             );
         }
-        assert_eq!(LIMITS.enough(0), LIMITS.enough(1));
+        assert_eq!(LIMITS.flush_threshold(0), LIMITS.flush_threshold(1));
     }
 
     #[test]

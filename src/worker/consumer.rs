@@ -20,12 +20,12 @@ use crate::io::kafka::{
     add_leader_epochs, commit_with_answer, hold_back, known_beginning, leader_epoch, let_through, position,
     set_leader_epoch,
 };
-use crate::support::telemetry::board::Board;
 use crate::support::telemetry::events::{
     CommitFailed, Numbers, OffsetsCommitted, PartitionsAssigned, PartitionsRevoked,
 };
 use crate::support::telemetry::health::Health;
 use crate::support::telemetry::metrics::Metrics;
+use crate::support::telemetry::partition_status::PartitionStatusSender;
 
 /// Maximum wait for a record between two checks of flow, commits and signals.
 const POLL_TIMEOUT: Duration = Duration::from_millis(20);
@@ -317,7 +317,7 @@ pub struct ConsumerLost(KafkaError);
 
 /// Polls until drained or aborted, then leaves the group.
 ///
-/// Sends acknowledged offsets to `remember` and partition statuses to `board` periodically.
+/// Sends acknowledged offsets to `remember` and partition statuses to `partition_status` periodically.
 ///
 /// # Errors
 /// On a fatal error of librdkafka, such as a group instance id taken over by another member.
@@ -326,10 +326,10 @@ pub fn poll_until_told(
     signals: &Signals,
     health: &Health,
     remember: &mpsc::UnboundedSender<Vec<(i32, i64)>>,
-    board: &Board,
+    partition_status: &PartitionStatusSender,
 ) -> Result<(), ConsumerLost> {
     let context = consumer.context().clone();
-    let ended = poll_and_commit(&consumer, &context, signals, health, remember, board);
+    let ended = poll_and_commit(&consumer, &context, signals, health, remember, partition_status);
     send_to_remember(&context, remember);
     leave_group(consumer, context.pace.revoke + LEAVING);
     ended
@@ -341,7 +341,7 @@ fn poll_and_commit(
     signals: &Signals,
     health: &Health,
     remember: &mpsc::UnboundedSender<Vec<(i32, i64)>>,
-    board: &Board,
+    partition_status: &PartitionStatusSender,
 ) -> Result<(), ConsumerLost> {
     let mut last_commit = Instant::now();
     let mut last_remembered = Instant::now();
@@ -363,7 +363,7 @@ fn poll_and_commit(
         }
         if last_board.elapsed() >= BOARD_INTERVAL {
             last_board = Instant::now();
-            board.send_replace(context.assignment().standings());
+            partition_status.send_replace(context.assignment().statuses());
         }
         match drain_until {
             None if signals.drain.load(Ordering::Relaxed) => {

@@ -287,7 +287,7 @@ mod tests {
     use super::*;
     use crate::testkit::embedded::broker::{Call, EmbeddedBroker};
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     fn letter(offset: i64, value_bytes: usize) -> Letter {
         Letter {
@@ -341,7 +341,7 @@ mod tests {
             settings.set("message.max.bytes", max_bytes.to_string()).set("enable.idempotence", "true");
             let dead_letters = DeadLetters::new(settings, "dead", retry).unwrap();
             let delivery = dead_letters.deliver(letters);
-            tokio::time::timeout(PATIENCE, delivery).await.expect("one letter holds up the others");
+            tokio::time::timeout(TIMEOUT, delivery).await.expect("one letter holds up the others");
             self.read(count)
         }
 
@@ -352,7 +352,7 @@ mod tests {
             partition.add_partition_offset("dead", 0, Offset::Beginning).unwrap();
             consumer.assign(&partition).unwrap();
             let mut seen = Vec::new();
-            let until = std::time::Instant::now() + PATIENCE;
+            let until = std::time::Instant::now() + TIMEOUT;
             while seen.len() < count {
                 assert!(std::time::Instant::now() < until, "only {seen:?} came");
                 let Some(message) = consumer.poll(Duration::from_millis(500)) else { continue };

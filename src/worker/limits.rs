@@ -59,7 +59,7 @@ impl Limits {
                 max_bytes: batch.max_bytes.as_usize(),
                 linger: batch.linger,
                 max_dirty_age: batch.max_dirty_age,
-                deadline: batch.deadline,
+                deadline: batch.timeout,
             },
             requests: rounds::Limits {
                 max_operations: elasticsearch.request_max_operations,

@@ -67,8 +67,8 @@ use crate::io::registry::{self, Registry};
 use crate::support::config::{Config, DeadLetterPolicy};
 use crate::support::supervisor::Supervisor;
 use crate::support::telemetry::Metrics;
-use crate::support::telemetry::board::Board;
 use crate::support::telemetry::health::Health;
+use crate::support::telemetry::partition_status::PartitionStatusSender;
 use crate::support::telemetry::requests::ServerEvents;
 use crate::support::telemetry::traces::Traces;
 use crate::worker::dead_letter::{DeadLetterSink, DeadLetters};
@@ -100,7 +100,7 @@ pub struct Dependencies {
     /// Liveness and readiness.
     pub health: Arc<Health>,
     /// Partition statuses, published by the poll thread.
-    pub board: Board,
+    pub partition_status: PartitionStatusSender,
     /// Cancelled to drain and leave the group.
     pub stop: CancellationToken,
     /// Supervises background tasks; its owner stops the worker when one is lost.
@@ -156,12 +156,12 @@ pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), Work
         metrics,
         traces,
         health,
-        board,
+        partition_status,
         stop,
         supervisor,
     } = surroundings;
     rules.tally = rules.tally.map(|tally| tally.counting_left_out(metrics.tally.values_left_out.clone()));
-    let retry = RetryPolicy { initial: config.retry.initial, max: config.retry.max };
+    let retry = RetryPolicy { initial: config.retry.initial_backoff, max: config.retry.max_backoff };
     // Receivers cloned from here on see later updates as changed.
     let now = *limits.borrow_and_update();
     metrics.held_bytes_limit.set(crate::support::telemetry::metrics::level(now.memory.total));
@@ -217,7 +217,7 @@ pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), Work
         rounds.elastic.clone(),
         &config.kafka.topic,
         owner(&config.kafka.client_id).into(),
-        config.batch.deadline,
+        config.batch.timeout,
         clock.clone(),
         RandomState::new().hash_one(std::process::id()),
     );
@@ -261,8 +261,8 @@ pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), Work
     });
     let pace = Pace {
         commit_interval: config.commit.interval,
-        revoke: config.shutdown.revoke,
-        drain: config.shutdown.drain,
+        revoke: config.shutdown.revoke_timeout,
+        drain: config.shutdown.drain_timeout,
     };
     let following = follow_permits(now, limits, permits, turns, metrics.clone());
     // Ends when the publisher of limits is dropped.
@@ -289,7 +289,9 @@ pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), Work
     let remembering = supervisor.spawn_until_done("committed offsets", remembering);
     let polling = {
         let (signals, health) = (signals.clone(), health.clone());
-        tokio::task::spawn_blocking(move || poll_until_told(consumer, &signals, &health, &remember, &board))
+        tokio::task::spawn_blocking(move || {
+            poll_until_told(consumer, &signals, &health, &remember, &partition_status)
+        })
     };
     tokio::pin!(polling);
     let mut reason_to_halt = None;
@@ -337,8 +339,10 @@ impl Drop for AbortOnDrop {
 }
 
 fn server_state(config: &Config, metrics: &Arc<Metrics>, health: &Arc<Health>) -> Arc<ServerState> {
-    let limits =
-        ServerLimits { unauthorized: config.retry.unauthorized, refusals: config.dead_letter.most_alike };
+    let limits = ServerLimits {
+        unauthorized: config.retry.unauthorized_timeout,
+        refusals: config.dead_letter.index_failure_threshold,
+    };
     let events = ServerEvents { metrics: metrics.clone(), health: health.clone() };
     Arc::new(ServerState::new(limits, Arc::new(events)))
 }
@@ -391,9 +395,9 @@ async fn remember_commits(
     clock: Arc<dyn Clock>,
     mut committed: mpsc::UnboundedReceiver<Vec<(i32, i64)>>,
 ) {
-    const PATIENCE: Duration = Duration::from_secs(5);
+    const TIMEOUT: Duration = Duration::from_secs(5);
     while let Some(offsets) = committed.recv().await {
-        let lease = RequestDeadline { deadline: clock.now() + PATIENCE, cancel: CancellationToken::new() };
+        let lease = RequestDeadline { deadline: clock.now() + TIMEOUT, cancel: CancellationToken::new() };
         if let Err(error) = memory.remember_watermarks(config.positions.epoch, &offsets, &lease).await {
             tracing::warn!(%error, "could not store committed offsets; the next ones cover them");
         }

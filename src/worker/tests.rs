@@ -80,9 +80,9 @@ impl World {
         config.kafka.heartbeat_interval = Duration::from_millis(200);
         config.commit.interval = Duration::from_millis(100);
         config.batch.linger = Duration::from_millis(20);
-        config.retry.initial = Duration::from_millis(10);
-        config.retry.max = Duration::from_millis(100);
-        config.shutdown.revoke = Duration::from_secs(2);
+        config.retry.initial_backoff = Duration::from_millis(10);
+        config.retry.max_backoff = Duration::from_millis(100);
+        config.shutdown.revoke_timeout = Duration::from_secs(2);
         config
     }
 
@@ -133,7 +133,7 @@ impl World {
             metrics: metrics.clone(),
             traces: Traces::default(),
             health: health.clone(),
-            board: watch::channel(Vec::new()).0,
+            partition_status: watch::channel(Vec::new()).0,
             stop: stop.clone(),
             supervisor: supervisor.clone(),
         };
@@ -234,7 +234,7 @@ async fn produced_records_are_indexed_and_committed() {
     world.until_done().await;
     let told_at = std::time::Instant::now();
     worker.stop().await.unwrap();
-    assert!(told_at.elapsed() < world.config().shutdown.drain, "{:?}", told_at.elapsed());
+    assert!(told_at.elapsed() < world.config().shutdown.drain_timeout, "{:?}", told_at.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -327,7 +327,7 @@ async fn workers_rebalance_with_cooperative_sticky_assignment() {
 async fn workers_rebalance_with_range_assignment() {
     come_and_go(|world| {
         let mut config = world.config();
-        config.kafka.assignment = config::Assignment::Range;
+        config.kafka.partition_assignment_strategy = config::Assignment::Range;
         config
     })
     .await;
@@ -424,10 +424,10 @@ async fn taken_while_not_read(records: i32, bytes: usize, bound: impl Fn(&mut co
     world.elastic.set_faults(|faults| faults.down = true);
     let mut config = world.config();
     // A rebalance revokes every partition, and some return.
-    config.kafka.assignment = config::Assignment::Range;
+    config.kafka.partition_assignment_strategy = config::Assignment::Range;
     bound(&mut config.memory);
-    config.shutdown.revoke = Duration::from_millis(100);
-    config.batch.deadline = Duration::from_secs(2);
+    config.shutdown.revoke_timeout = Duration::from_millis(100);
+    config.batch.timeout = Duration::from_secs(2);
     let first = world.start(&config);
     until("all are paused", || first.paused() == i64::from(PARTITIONS)).await;
     let second = world.start(&config);
@@ -458,8 +458,8 @@ async fn worker_leaves_at_its_drain_deadline_and_the_next_finishes() {
     // In the classic protocol the mock broker does not answer a join that arrives while the group's last member times
     // out.
     config.kafka.group_protocol = GroupProtocol::Consumer;
-    config.shutdown.drain = Duration::from_secs(1);
-    config.shutdown.revoke = Duration::from_millis(200);
+    config.shutdown.drain_timeout = Duration::from_secs(1);
+    config.shutdown.revoke_timeout = Duration::from_millis(200);
     let worker = world.start(&config);
     world.until_done().await;
     world.elastic.set_faults(|faults| faults.down = true);
@@ -479,7 +479,7 @@ async fn lasting_unauthorized_answers_end_the_worker_without_commits() {
     world.produce(1, 40, 0);
     world.elastic.set_faults(|faults| faults.unauthorized = true);
     let mut config = world.config();
-    config.retry.unauthorized = Duration::from_millis(300);
+    config.retry.unauthorized_timeout = Duration::from_millis(300);
     let worker = world.start(&config);
     let ended = tokio::time::timeout(PATIENCE, worker.task).await.expect("it ends by itself").unwrap();
     assert!(matches!(ended, Err(WorkerError::Halt(_))), "{ended:?}");

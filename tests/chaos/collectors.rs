@@ -13,11 +13,11 @@ use crate::support::{Random, World, wait_at_most};
 /// How many there are: one merges, the other stands by.
 const COLLECTORS: usize = 2;
 
-/// `collector.takeover`: after so long without a sign of life, another one merges.
+/// `collector.takeover_timeout`: after so long without a sign of life, another one merges.
 pub const TAKEOVER: Duration = Duration::from_secs(2);
 
 /// An orderly stop may take so long, on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What happens to them. Each comes once before any comes again.
 #[derive(Debug, Clone, Copy)]
@@ -69,7 +69,7 @@ pub struct Collectors<'a> {
     launched: u32,
     /// What they have lived through, and how often.
     pub blows: BTreeMap<&'static str, u64>,
-    /// The last words of those that ended although nobody told them to.
+    /// The last log lines of those that ended by themselves.
     pub deserted: Vec<String>,
 }
 
@@ -170,7 +170,7 @@ impl<'a> Collectors<'a> {
         let Some(mut collector) = self.slots[number].take() else { return };
         collector.signal("TERM");
         let status =
-            wait_at_most("a collector that steps down", PATIENCE, || collector.child.try_wait().unwrap());
+            wait_at_most("a collector that steps down", TIMEOUT, || collector.child.try_wait().unwrap());
         if !status.success() {
             self.deserted.push(format!(
                 "a collector that was told to stop ended with {status}; {}",

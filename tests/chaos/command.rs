@@ -97,7 +97,7 @@ fn sabotage(name: &str) -> Result<String, String> {
         .map_err(|why| format!("--sabotage {name}: {why}"))
 }
 
-/// A number that nobody has tried yet, as far as one can tell, and that can be typed.
+/// A fresh seed, short enough to type.
 fn fresh_seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Random::new(now.as_nanos() as u64).below(1_000_000_000)

@@ -10,11 +10,11 @@ use crate::report::Status;
 use crate::schedule::{Blow, Scene, Schedule};
 use crate::support::{Faults, Proxy, World, ask_for, wait_at_most};
 
-/// So much later than the deadline of his batch, whoever was cut off knows that he is no owner any more.
+/// This long after its batch deadline, a worker that was cut off knows that it is no longer the owner.
 const TO_LEARN: Duration = Duration::from_secs(5);
 
 /// What is to happen may take so long, on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// See the file's first lines.
 pub struct Conductor<'a> {
@@ -23,7 +23,7 @@ pub struct Conductor<'a> {
     crew: Crew<'a>,
     options: &'a Options,
     status: &'a Status,
-    /// Since when nobody is frozen, cut off from the broker, or cut off from Elasticsearch.
+    /// Since when no worker is frozen, cut off from the broker, or cut off from Elasticsearch.
     all_awake_since: Instant,
     /// How often the group's protocol was changed.
     changes: usize,
@@ -105,9 +105,9 @@ impl<'a> Conductor<'a> {
         let awake = self.all_awake_since.elapsed();
         std::thread::sleep((DEADLINE + TO_LEARN).saturating_sub(awake));
         self.crew.wait_until_shared_out(self.options.partitions);
-        // For a moment nothing new is let through, so that what is under way has an end.
+        // Block new requests for a moment, so that those in flight complete.
         self.proxy.set(Faults { resets: 100, ..Faults::default() });
-        wait_at_most("the end of all requests", PATIENCE, || (self.proxy.under_way() == 0).then_some(()));
+        wait_at_most("the end of all requests", TIMEOUT, || (self.proxy.under_way() == 0).then_some(()));
         self.proxy.set(faults);
         // The requests that it is to fall upon.
         std::thread::sleep(Duration::from_secs(1));
@@ -199,7 +199,7 @@ impl<'a> Conductor<'a> {
         loop {
             let mut offsets = Vec::new();
             // As long as offsets move on, however slowly, it is a matter of time.
-            let next = ask_for(PATIENCE, || {
+            let next = ask_for(TIMEOUT, || {
                 if let Some(words) = self.crew.ended_by_itself() {
                     findings.add(words);
                     self.crew.launch_all();
@@ -228,7 +228,7 @@ impl<'a> Conductor<'a> {
         }
     }
 
-    /// Everybody stops in good order.
+    /// All processes stop in order.
     pub fn finish(mut self) -> Played {
         self.crew.stop_all();
         Played { counted: self.crew.counted(), ..self.played }

@@ -32,13 +32,13 @@ impl Protocol {
         match self {
             Self::Cooperative => &[
                 ("GEOFOLD_KAFKA__GROUP_PROTOCOL", "classic"),
-                ("GEOFOLD_KAFKA__ASSIGNMENT", "cooperative-sticky"),
+                ("GEOFOLD_KAFKA__PARTITION_ASSIGNMENT_STRATEGY", "cooperative-sticky"),
                 ("GEOFOLD_KAFKA__SESSION_TIMEOUT", "4s"),
                 ("GEOFOLD_KAFKA__HEARTBEAT_INTERVAL", "500ms"),
             ],
             Self::Range => &[
                 ("GEOFOLD_KAFKA__GROUP_PROTOCOL", "classic"),
-                ("GEOFOLD_KAFKA__ASSIGNMENT", "range"),
+                ("GEOFOLD_KAFKA__PARTITION_ASSIGNMENT_STRATEGY", "range"),
                 ("GEOFOLD_KAFKA__SESSION_TIMEOUT", "4s"),
                 ("GEOFOLD_KAFKA__HEARTBEAT_INTERVAL", "500ms"),
             ],
@@ -61,10 +61,10 @@ impl fmt::Display for Protocol {
 /// After so long without a sign of life any group here has given a member up.
 pub const SESSION: Duration = Duration::from_secs(7);
 
-/// `batch.deadline` of the workers: after so long, nobody who was stopped or cut off goes on with what he had begun.
+/// `batch.timeout` of the workers: after this time no worker that was stopped or cut off continues an earlier batch.
 pub const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Sums over all processes, as far as they lived to tell.
+/// Sums over all processes, as far as they were reported before they died.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counted {
     pub moves: f64,
@@ -124,7 +124,7 @@ impl<'a> Crew<'a> {
         env.extend([
             ("GEOFOLD_ELASTICSEARCH__URLS", self.proxy.url()),
             ("GEOFOLD_ELASTICSEARCH__REQUEST_TIMEOUT", "4s"),
-            ("GEOFOLD_BATCH__DEADLINE", &deadline),
+            ("GEOFOLD_BATCH__TIMEOUT", &deadline),
         ]);
         self.slots[number] = Some(self.world.worker_of(&args, &env));
     }
@@ -170,7 +170,7 @@ impl<'a> Crew<'a> {
         self.slots[number].iter().for_each(|worker| worker.signal("CONT"));
     }
 
-    /// The last words of a worker that ended although nobody told it to.
+    /// The last log lines of a worker that ended by itself.
     pub fn ended_by_itself(&mut self) -> Option<String> {
         for (number, slot) in self.slots.iter_mut().enumerate() {
             if let Some(worker) = slot
@@ -186,7 +186,7 @@ impl<'a> Crew<'a> {
         None
     }
 
-    /// Waits until the partitions are shared out and nobody holds one that another has. Nobody may be frozen.
+    /// Waits until every partition has exactly one owner. No worker may be frozen.
     pub fn wait_until_shared_out(&self, partitions: i32) {
         wait_at_most("partitions that are shared out", Duration::from_secs(300), || {
             (self.sum("geofold_assigned_partitions", "") == f64::from(partitions)).then_some(())

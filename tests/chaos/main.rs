@@ -2,7 +2,7 @@
 //! proxy between, a real PostgreSQL if there is one (SQLite if not), and all of them killed, frozen, restarted and lied to
 //! while documents are written. At the end there is calm, and index and live counts are compared with the topic.
 //!
-//! | file | tells |
+//! | file | contents |
 //! |---|---|
 //! | `schedule.rs` | what goes wrong when, by a seed |
 //! | `conductor.rs` | carries it out |
@@ -102,8 +102,8 @@ fn world(options: &Options, template: PathBuf, database: Option<&OwnDatabase>) -
         ("elasticsearch", "gc_deletes = \"10m\"".to_owned()),
         ("batch", "max_documents = 100".to_owned()),
         ("batch", "max_dirty_age = \"5s\"".to_owned()),
-        ("retry", "max = \"2s\"".to_owned()),
-        ("shutdown", "revoke = \"2s\"".to_owned()),
+        ("retry", "max_backoff = \"2s\"".to_owned()),
+        ("shutdown", "revoke_timeout = \"2s\"".to_owned()),
         ("kafka.properties", "\"fetch.wait.max.ms\" = 100".to_owned()),
     ];
     let config = config.into_iter().chain(tally::config(database)).collect();

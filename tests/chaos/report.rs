@@ -1,4 +1,4 @@
-//! What a run tells: a line every ten seconds, and the summary.
+//! What a run prints: a line every ten seconds, and the summary.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -15,8 +15,8 @@ use crate::tally::Counted;
 /// Time between two lines.
 const PACE: Duration = Duration::from_secs(10);
 
-/// How long the broker may take to tell offsets, for a line.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long the broker may take to return offsets, for a line.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What goes on, for all threads of the run.
 pub struct Status {
@@ -84,7 +84,7 @@ impl Status {
         let mut last: Option<Instant> = None;
         while !self.is_over() {
             std::thread::sleep(Duration::from_millis(500));
-            let offsets = world.try_offsets(PATIENCE);
+            let offsets = world.try_offsets(TIMEOUT);
             let lag =
                 offsets.map(|offsets| offsets.iter().map(|(done, end)| (end - done).max(0) as u64).sum());
             if let Ok(lag) = lag {

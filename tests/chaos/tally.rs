@@ -18,7 +18,7 @@ use crate::support::{Truth, World, ask_for, text};
 const PARTITIONS: i32 = 2;
 
 /// So long may it take until something more is merged, on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Counts by facet and value.
 type Counts = BTreeMap<(String, String), i64>;
@@ -51,7 +51,7 @@ pub fn config(database: Option<&OwnDatabase>) -> Vec<(&'static str, String)> {
         line("tally.facets", "mood = \"mood.is\""),
         line("tally.facets", "at = \"at\""),
         line("collector", "merge_interval = \"300ms\""),
-        ("collector", format!("takeover = \"{}s\"", TAKEOVER.as_secs())),
+        ("collector", format!("takeover_timeout = \"{}s\"", TAKEOVER.as_secs())),
     ];
     lines.extend(database.into_iter().flat_map(OwnDatabase::config));
     lines
@@ -66,7 +66,7 @@ fn topic(world: &World) -> String {
     format!("{}-increments", world.name)
 }
 
-/// Waits until every increment is merged. Nobody sends any more, and collectors are up.
+/// Waits until every increment is merged. Workers send no more, and collectors are up.
 pub fn wait_until_merged(world: &World) -> Counted {
     let ends: BTreeMap<i32, i64> = world.ends(&topic(world), PARTITIONS);
     let runtime = Runtime::new().unwrap();
@@ -75,7 +75,7 @@ pub fn wait_until_merged(world: &World) -> Counted {
     loop {
         let before = last.merged.clone();
         // As long as merging goes on, however slowly, it is a matter of time.
-        let next = ask_for(PATIENCE, || {
+        let next = ask_for(TIMEOUT, || {
             // It may be starting yet.
             last = runtime.block_on(kept(&config)).ok()?;
             (last.merged != before || last.merged == ends).then_some(())

@@ -29,7 +29,7 @@ pub fn documents(map: &GeoshardMap, prefix: &str) -> String {
     (0..DOCUMENTS).map(line).collect()
 }
 
-/// What every client has to find. The Elasticsearch of `dev/stack` has no `GET /`, and so no version for the router to tell.
+/// What every client has to find. The Elasticsearch of `dev/stack` has no `GET /`, and so no version for the router to return.
 pub fn expected(has_version: bool) -> Value {
     let ids = |from: u32, to: u32| (from..to).map(|n| format!("d{n}")).collect::<Vec<_>>();
     json!({

@@ -22,7 +22,7 @@ crate::cases![
     a_missing_index_is_a_failure_and_not_a_missing_document,
     a_request_that_fails_validation_says_why,
     missing_indices_are_created_as_geofold_needs_them,
-    what_is_wrong_with_an_index_is_found,
+    index_differences_are_found,
     check_finds_nothing_wrong_where_nothing_is,
 ];
 
@@ -172,7 +172,7 @@ async fn missing_indices_are_created_as_geofold_needs_them(server: &Server) {
     assert_eq!(again.differences, []);
 }
 
-async fn what_is_wrong_with_an_index_is_found(server: &Server) {
+async fn index_differences_are_found(server: &Server) {
     let elastic = server.elastic();
     let shards = ["s1"].map(|id| ShardId::new(id).unwrap());
     let wanted = indices::wanted(&layout(server, &shards), &Template::default()).unwrap();
@@ -212,7 +212,7 @@ async fn check_finds_nothing_wrong_where_nothing_is(server: &Server) {
     let elastic = server.elastic();
     let mut config = Config::default();
     config.elasticsearch.prefix.clone_from(&server.prefix);
-    // Nobody listens there: this is about Elasticsearch.
+    // No listener there: this is about Elasticsearch.
     config.kafka.brokers = vec!["127.0.0.1:1".to_owned()];
     let map = r#"{"version":1,"name":"two","cells":"s2","ranges":[
         {"from":"0000000000000000","shard":"eu"},{"from":"6000000000000001","shard":"us"}]}"#;

@@ -6,7 +6,7 @@ use crate::server::Server;
 
 crate::cases![
     each_form_of_a_location_is_taken,
-    what_is_no_location_is_refused,
+    invalid_locations_are_refused,
     a_document_must_be_one_json_object_without_a_key_twice,
     an_index_that_only_stores_looks_at_json_and_no_further,
     a_value_must_fit_the_type_of_its_field,
@@ -63,7 +63,7 @@ async fn each_form_of_a_location_is_taken(server: &Server) {
     assert_all(server, &elasticsearch_only, outcome).await;
 }
 
-async fn what_is_no_location_is_refused(server: &Server) {
+async fn invalid_locations_are_refused(server: &Server) {
     server.create("a", json!({})).await;
     let sources = [
         r#"{"location":{"lat":100,"lon":2}}"#,

@@ -6,7 +6,7 @@ use crate::server::{NO_INDEX, Server};
 
 crate::cases![
     an_index_is_made_once,
-    what_can_be_no_index_is_refused,
+    invalid_index_names_are_refused,
     an_index_is_described_by_its_settings_and_mappings,
     a_pattern_may_match_nothing_and_a_name_may_not,
     a_pattern_finds_closed_indices_only_if_asked_to,
@@ -31,7 +31,7 @@ async fn an_index_is_made_once(server: &Server) {
     assert!(reason.starts_with(&format!("index [{name}/")) && reason.ends_with("already exists"), "{reason}");
 }
 
-async fn what_can_be_no_index_is_refused(server: &Server) {
+async fn invalid_index_names_are_refused(server: &Server) {
     for (path, body, kind) in [
         ("/$UPPER", json!({}), "invalid_index_name_exception"),
         ("/_under", json!({}), "invalid_index_name_exception"),

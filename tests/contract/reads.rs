@@ -55,7 +55,7 @@ async fn a_source_comes_back_byte_for_byte(server: &Server) {
     }
 }
 
-/// As somebody who wrote past geofold may have stored it, before it is adopted. A `_bulk` takes one of the two line breaks.
+/// As another writer than geofold may have stored it, before it is adopted. A `_bulk` takes one of the two line breaks.
 async fn a_pretty_printed_document_is_read_and_written_back_as_one_line(server: &Server) {
     server.create("a", json!({})).await;
     let pretty = "{\r  \"text\": \"a\\nb\",\r  \"n\": 1.10\r}";

@@ -114,7 +114,7 @@ impl Server {
         if self.is_opensearch() && self.version.starts_with("2.") { 500 } else { 400 }
     }
 
-    /// This server's word for what Elasticsearch calls so.
+    /// This server's name for Elasticsearch's term.
     pub fn word(&self, elasticsearch: &'static str) -> &'static str {
         let other = OPENSEARCH_WORDS.iter().find(|(one, _)| self.is_opensearch() && *one == elasticsearch);
         other.map_or(elasticsearch, |(_, opensearch)| opensearch)

@@ -1,4 +1,4 @@
-//! Amazon OpenSearch Service's way of asking who somebody is: `geofold` with `elasticsearch.aws_region`, before a domain that
+//! Amazon OpenSearch Service's authentication: `geofold` with `elasticsearch.aws_region`, before a domain that
 //! computes each signature itself, from what came over the wire, and passes on what is well signed to a search server.
 
 use std::sync::Arc;
@@ -234,7 +234,7 @@ async fn indices_are_made_and_checked_with_signed_requests() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_not_let_in_is_told_why() {
+async fn refused_signatures_name_the_reason() {
     let domain = Domain::start(0, None).await;
     for (variables, words) in [
         (

@@ -248,7 +248,7 @@ fn every_metric_that_a_dashboard_an_alert_or_a_document_names_exists_with_its_la
 }
 
 #[test]
-fn what_is_asked_by_and_shown_is_a_label_of_what_is_asked_for() {
+fn grouping_and_legend_labels_exist_in_the_queries() {
     let exposed = Exposed::new();
     let mut complaints = Vec::new();
     let alerts = alerts().into_iter().map(|(name, text, _)| (name, text, String::new()));

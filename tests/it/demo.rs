@@ -144,7 +144,7 @@ fn workers_do_not_outlive_a_demo_that_is_killed() {
 }
 
 #[test]
-fn wrong_arguments_and_a_port_that_is_taken_are_told() {
+fn wrong_arguments_and_a_used_port_are_reported() {
     for arguments in [["--docs", "0"], ["--seconds", "x"], ["--nonsense", "1"]] {
         let output = finish(start(&arguments));
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
@@ -281,7 +281,7 @@ const DAYS: usize = 4;
 #[cfg(feature = "sabotage")]
 #[test]
 #[ignore = "what real processes happen to do decides: dev/soak"]
-fn whatever_is_sabotaged_the_verdict_says_so_and_names_documents() {
+fn verdict_names_the_documents_of_every_sabotage() {
     use clap::ValueEnum;
     use geofold::base::sabotage::FOUND_BY_THE_DEMO;
 

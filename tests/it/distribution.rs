@@ -345,7 +345,7 @@ async fn four_workers_that_share_a_real_memcached_run_hardly_more_than_one_perfe
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_is_told_when_a_run_that_began_later_has_succeeded() {
+async fn waiters_learn_of_success_of_a_run_that_began_later() {
     let failures = vec![Failure { reason: "503".to_owned(), for_good: false }; 3];
     let world = World::new(Options { failures, ..Options::default() });
     let mut subscription = world.distributors[0].subscribe(4);
@@ -369,7 +369,7 @@ async fn whoever_waits_is_told_when_a_run_that_began_later_has_succeeded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_refused_for_good_or_fails_for_too_long_becomes_a_dead_letter_and_lets_go() {
+async fn permanent_or_lasting_failure_becomes_a_dead_letter_and_releases_offsets() {
     let refused = Failure { reason: "410 Gone".to_owned(), for_good: true };
     let down = Failure { reason: "503".to_owned(), for_good: false };
     for (failure, reason, limit) in

@@ -25,7 +25,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::json;
 
 /// For one page.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// Where documents are, beside the top folder.
 const FOLDERS: [&str; 6] = ["", "docs", "dev", "dashboards", "packaging", "fuzz"];
 /// Where workers' admin server listens by default; another process may have it.
@@ -435,7 +435,7 @@ impl Scene {
         fs::copy(root().join("config/map-55.json"), self.at("map-55.json")).unwrap();
         let toml = format!(
             "[kafka]\nbrokers = [{:?}]\ntopic = \"documents\"\n[elasticsearch]\nurls = [{:?}]\n\
-             request_timeout = \"4s\"\n[batch]\ndeadline = \"6s\"\n[shutdown]\nrevoke = \"5s\"\n\
+             request_timeout = \"4s\"\n[batch]\ntimeout = \"6s\"\n[shutdown]\nrevoke_timeout = \"5s\"\n\
              [geoshards]\nmap = \"map-55.json\"\n[admin]\nlisten = {:?}\n[collector]\nlisten = {:?}\n\
              [source]\nkind = \"http\"\nurl = {:?}\nprobe_id = \"ada\"\n{configuration}",
             self.kafka, self.elasticsearch, self.admin, self.collector, self.source
@@ -459,7 +459,7 @@ impl Scene {
             .map(|(lat, lon)| format!("{{\"home\": {{\"at\": [{lon}, {lat}]}}, \"queries_per_day\": 3}}\n"))
             .collect();
         fs::write(self.at("users.ndjson"), users).unwrap();
-        // An index that somebody has already.
+        // An index that exists already.
         let http = reqwest::blocking::Client::new();
         let put = |path: &str, body: String| {
             let request =
@@ -512,7 +512,7 @@ impl Scene {
         let ended = loop {
             match bash.try_wait().unwrap() {
                 Some(status) => break Some(status),
-                None if began.elapsed() > PATIENCE => break None,
+                None if began.elapsed() > TIMEOUT => break None,
                 None => std::thread::sleep(Duration::from_millis(50)),
             }
         };
@@ -524,7 +524,7 @@ impl Scene {
         match ended {
             Some(status) if status.success() => Ok(said),
             Some(status) => Err(format!("{status}\n{said}")),
-            None => Err(format!("not done after {PATIENCE:?}\n{said}")),
+            None => Err(format!("not done after {TIMEOUT:?}\n{said}")),
         }
     }
 
@@ -533,7 +533,7 @@ impl Scene {
     }
 }
 
-/// The blocks of a page that are run, as one script that tells which line it is at.
+/// The blocks of a page that are run, as one script that prints which line it is at.
 fn script(blocks: &[Block]) -> String {
     let run = blocks.iter().filter(|block| block.not_run.is_none());
     run.map(|block| format!("echo '--- line {}'\n{}", block.line, block.script)).collect()

@@ -52,7 +52,7 @@ fn a_placement_with_what_only_a_later_version_knows_is_not_read() {
 }
 
 #[test]
-fn what_0_1_remembers_of_topics_and_partitions_is_read_and_written_back() {
+fn topic_and_partition_state_of_0_1_round_trips() {
     for text in
         [r#"{"epoch":1,"topic_id":"Yk3","partitions":8,"map":"0f3c"}"#, r#"{"epoch":1,"partitions":8}"#]
     {

@@ -1,5 +1,5 @@
-//! Commands that come to an end by themselves take SIGHUP for what it is at a terminal that closes: they stop in good order, and
-//! not at all if whoever started them had it ignored (`nohup`). What runs on reads its configuration again instead
+//! Commands that end by themselves take SIGHUP as the end of their terminal: they stop in order, and
+//! not at all if it is ignored (`nohup`). What runs on reads its configuration again instead
 //! (`tests/it/reload.rs`).
 
 use std::fs;
@@ -78,7 +78,7 @@ impl Process {
 fn config(folder: &Path) -> (PathBuf, TcpListener) {
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let path = folder.join("geofold.toml");
-    // Port 9 discards; nobody listens there.
+    // Port 9 has no listener.
     let text = format!(
         "[kafka]\nbrokers = [\"127.0.0.1:9\"]\ntopic = \"t\"\n[elasticsearch]\nurls = [\"http://{}\"]\n[geoshards]\n\
          map = {MAP:?}\n[database]\nurl = \"sqlite:{}\"\n",

@@ -1,7 +1,7 @@
 //! `src/` is grouped in layers, and dependencies point one way: the list of folders explains the program.
 //!
 //! The paths that begin with `crate::` or `super::` are read from the sources, outside of comments, strings and code that only
-//! tests compile. Whoever needs something of a higher layer moves it down, or is given it by its caller.
+//! tests compile. Code that needs something of a higher layer moves it down, or gets it from its caller.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -24,7 +24,7 @@ const LAYERS: &[&[&str]] = &[
 /// Below this, no client of any server, and nothing that waits.
 const PURE: [&str; 3] = ["base", "geoshard", "core"];
 
-/// What the pure layers must not name: clients, whatever waits, the clock on the wall, randomness without a seed. The clock that
+/// What the pure layers must not name: clients, anything that waits, wall clocks, randomness without a seed. The clock that
 /// is passed in is `base/clock.rs`.
 const IMPURE: [&str; 17] = [
     "Instant::now",

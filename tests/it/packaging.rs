@@ -84,7 +84,7 @@ fn assert_usable(config: &Config, what: &str) {
 #[test]
 fn every_supervisor_waits_for_longer_than_a_worker_drains() {
     let seconds = |text: &str| Duration::from_secs(text.parse().unwrap());
-    let in_kubernetes = config_in_kubernetes(&BTreeMap::new()).shutdown.drain;
+    let in_kubernetes = config_in_kubernetes(&BTreeMap::new()).shutdown.drain_timeout;
     let margin = Duration::from_secs(10);
     for file in [WORKER, COLLECTOR, ROUTER] {
         let text = read(file);
@@ -92,7 +92,7 @@ fn every_supervisor_waits_for_longer_than_a_worker_drains() {
         assert_eq!(grace.len(), 1, "{file}");
         assert!(seconds(grace[0]) >= in_kubernetes + margin, "{file}");
     }
-    let drain = Config::default().shutdown.drain;
+    let drain = Config::default().shutdown.drain_timeout;
     for file in UNITS {
         let text = read(file);
         assert!(seconds(values(&text, "TimeoutStopSec=")[0]) >= drain + margin, "{file}");
@@ -156,7 +156,7 @@ fn services() -> Vec<(String, String)> {
 }
 
 #[test]
-fn what_the_compose_file_mounts_is_here_and_what_it_waits_for_can_be_waited_for() {
+fn compose_file_mounts_exist_and_dependencies_have_health_checks() {
     let services = services();
     let names: Vec<&str> = services.iter().map(|(name, _)| name.as_str()).collect();
     for wanted in [
@@ -252,7 +252,7 @@ fn addresses(value: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn what_the_compose_file_tells_workers_is_where_its_services_listen() {
+fn compose_file_gives_workers_the_addresses_of_its_services() {
     let services: BTreeMap<String, String> = services().into_iter().collect();
     let variables = compose_variables();
     let mut found = Vec::new();
@@ -512,9 +512,9 @@ fn locked(file: &str) -> (BTreeMap<String, BTreeSet<String>>, BTreeSet<String>) 
     (versions, of_geofold)
 }
 
-/// The fuzz targets are a package of their own, which cargo looks at only where somebody fuzzes.
+/// The fuzz targets are a separate package, which cargo builds only for fuzzing.
 #[test]
-fn what_is_fuzzed_is_built_of_what_ships() {
+fn fuzz_targets_use_the_shipped_code() {
     if !at("fuzz/Cargo.lock").exists() {
         return; // The published package is without it.
     }
@@ -581,7 +581,7 @@ fn the_version_tells_what_a_bug_report_needs() {
     let said = stdout(&geofold(&["--version"]));
     let (_, librdkafka) = rdkafka::util::get_rdkafka_version();
     assert!(said.starts_with(concat!("geofold ", env!("CARGO_PKG_VERSION"), " (")), "{said}");
-    // Whatever a producer compresses with can be read.
+    // Every compression codec can be read.
     let with_codecs = format!("librdkafka {librdkafka} with gzip, snappy, lz4, zstd)");
     assert!(said.trim_end().ends_with(&with_codecs), "{said}");
 }

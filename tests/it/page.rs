@@ -19,10 +19,10 @@ use geofold::ops::admin::{
     AdminState, CoverSource, DocumentCounts, StatusParts, StatusSource, Worker, routes, serve,
 };
 use geofold::support::supervisor::Supervisor;
-use geofold::support::telemetry::board::{Board, Standing};
 use geofold::support::telemetry::events::{DeadLettered, PartitionStopped};
 use geofold::support::telemetry::health::Health;
 use geofold::support::telemetry::metrics::{RequestKind, Success};
+use geofold::support::telemetry::partition_status::{PartitionStatus, PartitionStatusSender};
 use geofold::support::telemetry::{Metrics, Outcome, PartitionMetrics, Recent};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -49,7 +49,7 @@ struct Pretence {
     map: Arc<GeoshardMap>,
     counts: Arc<DocumentCounts>,
     partitions: Vec<PartitionMetrics>,
-    board: Board,
+    partition_status: PartitionStatusSender,
     steps: Mutex<u64>,
 }
 
@@ -60,7 +60,7 @@ impl Pretence {
         let health = Health::new(clock.clone(), metrics.clone(), Duration::from_secs(60));
         let map = Arc::new(GeoshardMap::load(Path::new("config/map-55.json")).unwrap());
         let counts = DocumentCounts::new(clock.clone());
-        let (board, reader) = watch::channel(Vec::new());
+        let (partition_status, reader) = watch::channel(Vec::new());
         let recent = Recent::default();
         let status = StatusSource::new(StatusParts {
             worker: Worker {
@@ -78,7 +78,7 @@ impl Pretence {
             }),
             limits: Arc::new(|| [("batch.max_documents".to_owned(), 2000.into())].into()),
             counts: counts.clone(),
-            board: reader,
+            partition_status: reader,
             recent: recent.clone(),
         });
         health.ready(Health::STARTUP);
@@ -107,7 +107,8 @@ impl Pretence {
         metrics.elasticsearch_permits_in_use.set(3);
         metrics.elasticsearch_requests_waiting.set(1);
         metrics.held_bytes_limit.set(512 << 20);
-        let pretence = Self { clock, metrics, map, counts, partitions, board, steps: Mutex::new(0) };
+        let pretence =
+            Self { clock, metrics, map, counts, partitions, partition_status, steps: Mutex::new(0) };
         (0..400).for_each(|_| pretence.step());
         (Arc::new(pretence), status, health)
     }
@@ -144,21 +145,21 @@ impl Pretence {
                 Duration::from_millis(millis * 4),
             );
         }
-        let standing = |partition: i32| Standing {
+        let status = |partition: i32| PartitionStatus {
             partition,
             paused: partition == 3,
             watermark: Some(900_000 + i64::try_from(*step * load).unwrap() * i64::from(partition + 2)),
             committed: Some(899_000 + i64::try_from(*step * load).unwrap() * i64::from(partition + 2)),
             end: Some(904_000 + i64::try_from(*step * load + 512).unwrap() * i64::from(partition + 2)),
         };
-        self.board.send_replace((0..PARTITIONS).map(standing).collect());
+        self.partition_status.send_replace((0..PARTITIONS).map(status).collect());
         if step.is_multiple_of(7) {
             self.metrics.elasticsearch_request(
                 RequestKind::Bulk,
                 Success::Failed,
                 Duration::from_millis(480),
             );
-            // Uneven, as life is, and one index that tells nothing.
+            // Uneven counts, and one index without a count.
             let documents = (0_u64..).map(|number| 30_000 + number * number * 7_919 % 240_001 + *step * 31);
             let mut documents: BTreeMap<_, _> = self.map.shards().iter().cloned().zip(documents).collect();
             documents.remove(&self.map.shards()[48]);

@@ -1,5 +1,5 @@
 //! The README's quick start on the stand-ins: the binary makes indices, checks, sends, works, answers for itself, and
-//! ends when it is told to. `tests/real/quick_start.rs` has the same on real services.
+//! ends at SIGTERM. `tests/real/quick_start.rs` has the same on real services.
 
 use std::net::TcpListener;
 use std::path::Path;

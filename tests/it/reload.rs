@@ -17,7 +17,7 @@ const REFUSED_AT: &str = "geofold_config_reload_timestamp_seconds{outcome=\"refu
 
 /// One for a worker that waits for its brokers all the time: it listens as well.
 fn write(config: &Path, filter: &str, more: &str) {
-    // Port 9 discards; nobody listens there.
+    // Port 9 has no listener.
     let text = format!(
         "[kafka]\nbrokers = [\"127.0.0.1:9\"]\ntopic = \"t\"\n\
          properties.\"statistics.interval.ms\" = \"50\"\n[elasticsearch]\nurls = [\"http://127.0.0.1:9\"]\n\
@@ -37,9 +37,9 @@ fn the_filter_is_followed_other_keys_are_named_and_a_wrong_file_changes_nothing(
     write(&config, "info", "");
     let worker = Worker::start(folder.path(), &config, &[]);
 
-    write(&config, "info,geofold::cli=debug", "[shutdown]\ndrain = \"29s\"\n");
+    write(&config, "info,geofold::cli=debug", "[shutdown]\ndrain_timeout = \"29s\"\n");
     worker.signal(Signal::HUP);
-    let log = worker.wait_for("shutdown.drain");
+    let log = worker.wait_for("shutdown.drain_timeout");
     assert!(log.contains("after a restart"), "{log}");
     assert!(log.contains("geofold::cli=debug"), "{log}");
 
@@ -49,15 +49,15 @@ fn the_filter_is_followed_other_keys_are_named_and_a_wrong_file_changes_nothing(
     assert!(log.contains("lingre"), "{log}");
 
     // What is wrong waits for a restart, which would fail.
-    write(&config, "warn", "[shutdown]\ndrain = \"1s\"\n");
+    write(&config, "warn", "[shutdown]\ndrain_timeout = \"1s\"\n");
     worker.signal(Signal::HUP);
     worker.wait_for_metric(REFUSED, 2.0);
-    worker.wait_for("shutdown.drain (1s)");
+    worker.wait_for("shutdown.drain_timeout (1s)");
     assert_eq!(worker.limit("log.filter"), "info,geofold::cli=debug");
 
-    write(&config, "warn", "[shutdown]\nrevoke = \"9s\"\n");
+    write(&config, "warn", "[shutdown]\nrevoke_timeout = \"9s\"\n");
     worker.signal(Signal::HUP);
-    let log = worker.wait_for("shutdown.revoke");
+    let log = worker.wait_for("shutdown.revoke_timeout");
     assert_eq!(log.matches("configuration reloaded").count(), 1, "the filter is \"warn\" now: {log}");
     assert_eq!((worker.metric(FOLLOWED), worker.metric(REFUSED)), (2.0, 2.0));
     assert!(!log.contains("Client stats"), "of nobody's use while it waits for brokers: {log}");
@@ -137,7 +137,7 @@ fn a_file_that_is_swapped_as_kubernetes_does_is_followed_without_a_signal() {
     let at = |name: &str| world.folder.path().join(name);
     let put = |version: &str, more: &str| {
         fs::create_dir(at(version)).unwrap();
-        let watch = format!("[reload]\nwatch = \"100ms\"\n{more}");
+        let watch = format!("[reload]\ninterval = \"100ms\"\n{more}");
         fs::write(at(version).join("geofold.toml"), world.config(&watch)).unwrap();
         symlink(version, at("..data_tmp")).unwrap();
         fs::rename(at("..data_tmp"), at("..data")).unwrap();
@@ -163,7 +163,7 @@ fn a_file_that_is_swapped_as_kubernetes_does_is_followed_without_a_signal() {
     worker.stop();
 }
 
-/// Each command that runs on, what it is told with, what its log says once it does, and its exit code when it is stopped.
+/// Each long-running command, its arguments, its first log line, and its exit code when it is stopped.
 const OTHERS: [(&[&str], &str, i32); 4] = [
     (&["collect"], "admin server listens", 0),
     (&["route", "--listen", "127.0.0.1:0"], "router listens", 0),
@@ -180,7 +180,7 @@ fn other_commands_that_run_on_follow_the_filter_and_are_not_ended_by_a_signal_to
         let put = |filter: &str, more: &str| {
             let text = format!(
                 "[log]\nfilter = {filter:?}\n[tally]\ngeoshard = true\n[collector]\nlisten = \"127.0.0.1:0\"\n\
-                 [[campaigns.periodic]]\nname = \"n\"\nevery = \"24h\"\naction = \"touch\"\nwhat = \"all\"\n\
+                 [[campaigns.periodic]]\nname = \"n\"\ninterval = \"24h\"\naction = \"touch\"\nwhat = \"all\"\n\
                  [database]\nurl = \"sqlite:{}\"\n{more}",
                 world.folder.path().join("db").display()
             );
@@ -202,13 +202,13 @@ fn other_commands_that_run_on_follow_the_filter_and_are_not_ended_by_a_signal_to
         let process = Worker::start_command(arguments, world.folder.path(), &config, &[]);
         process.wait_for(begun);
 
-        // What only workers follow is of no matter here; what nobody follows is named.
-        put("info,geofold::cli=debug", "[batch]\nmax_documents = 7\n[shutdown]\ndrain = \"29s\"\n");
+        // Keys that only workers follow are ignored here; keys that no process follows are named.
+        put("info,geofold::cli=debug", "[batch]\nmax_documents = 7\n[shutdown]\ndrain_timeout = \"29s\"\n");
         process.signal(Signal::HUP);
         let log = process.wait_for("after a restart");
         assert!(log.contains("filter=\"info,geofold::cli=debug\""), "{arguments:?} {log}");
         assert!(
-            log.contains("shutdown.drain") && !log.contains("batch.max_documents"),
+            log.contains("shutdown.drain_timeout") && !log.contains("batch.max_documents"),
             "{arguments:?} {log}"
         );
 
@@ -221,11 +221,11 @@ fn other_commands_that_run_on_follow_the_filter_and_are_not_ended_by_a_signal_to
         }
 
         // From now on without a signal.
-        put("info", "[reload]\nwatch = \"100ms\"\n");
+        put("info", "[reload]\ninterval = \"100ms\"\n");
         process.signal(Signal::HUP);
-        process.wait_for("followed=\"log.filter, reload.watch\"");
-        put("warn", "[reload]\nwatch = \"100ms\"\n[shutdown]\nrevoke = \"9s\"\n");
-        process.wait_for("shutdown.revoke");
+        process.wait_for("followed=\"log.filter, reload.interval\"");
+        put("warn", "[reload]\ninterval = \"100ms\"\n[shutdown]\nrevoke_timeout = \"9s\"\n");
+        process.wait_for("shutdown.revoke_timeout");
         process.stop_with(code);
     }
 }
@@ -241,7 +241,8 @@ fn another_map_is_refused_with_what_to_do_until_a_migration_has_put_it_in_force(
     };
     let other = renamed(map.version() + 1, "the same geoshards by another name");
     // A change of the map waits for batches of the longest kind to be over.
-    let times = "[batch]\ndeadline = \"3s\"\n[shutdown]\nrevoke = \"1s\"\n[reload]\nwatch = \"100ms\"\n";
+    let times =
+        "[batch]\ntimeout = \"3s\"\n[shutdown]\nrevoke_timeout = \"1s\"\n[reload]\ninterval = \"100ms\"\n";
     let configured = |map: &Path| {
         let text = world.config(times).replace(MAP, map.to_str().unwrap());
         text.replace("[elasticsearch]\n", "[elasticsearch]\nrequest_timeout = \"2500ms\"\n")

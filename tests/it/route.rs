@@ -177,7 +177,7 @@ fn a_client_searches_one_index() {
 }
 
 #[test]
-fn what_is_not_served_is_refused_in_the_form_of_elasticsearch() {
+fn unserved_requests_are_refused_like_elasticsearch() {
     let router = Router::start("[route]\nrequest_max_bytes = \"1KiB\"\nwithout_location = \"refuse\"\n");
     let long = json!({"query": {"terms": {"name": vec!["x".repeat(100); 20]}}}).to_string();
     for (path, body, status, kind, says) in [

@@ -24,9 +24,9 @@ enum Weakened {
     /// The counter is written without compare-and-set.
     PlainWrites,
     /// `gets` on one connection and `cas` on another: a restart between them goes unnoticed, and with it the numbers by
-    /// which memcached tells states apart begin anew.
+    /// which memcached distinguishes states start over.
     CasAcrossRestart,
-    /// Success of a run is written into whatever record is there.
+    /// Success of a run is written into any record that exists.
     RecordedInAnyGeneration,
 }
 
@@ -67,7 +67,7 @@ enum Step {
     },
 }
 
-/// What `gets` tells apart states by, and the process that said it.
+/// The token by which `gets` distinguishes states, and the process that returned it.
 type Cas = (u8, u8);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -25,7 +25,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::wait::{PATIENCE, wait_for};
+use crate::wait::{TIMEOUT, wait_for};
 
 /// "user" and "hunter2".
 const AUTHORIZATION: &str = "Basic dXNlcjpodW50ZXIy";
@@ -68,7 +68,7 @@ fn schemas() -> [(&'static str, Value); 7] {
     ]
 }
 
-/// The registry that the tests are to use, if they are told of one.
+/// The registry that the tests are to use, if one is configured.
 fn real_registry() -> Option<Url> {
     let address = std::env::var(REAL).ok()?;
     Some(address.parse().unwrap_or_else(|error| panic!("{REAL} is {address:?}: {error}")))
@@ -95,7 +95,7 @@ fn ids() -> &'static HashMap<&'static str, u32> {
     })
 }
 
-/// From now on there is a registry: the real one, or one that answers whoever it knows.
+/// From now on there is a registry: the real one, or one that knows these schemas.
 fn serve(runtime: &Runtime, at: SocketAddr) {
     let listener = runtime.block_on(tokio::net::TcpListener::bind(at)).unwrap();
     match real_registry() {
@@ -178,7 +178,7 @@ impl World {
              [schema_registry]\nurls = [\"http://{registry}{path}\"]\nusername = \"user\"\npassword = \"hunter2\"\n\
              [elasticsearch]\nurls = [{:?}]\nprefix = \"p\"\n[geoshards]\nmap = {map:?}\n\
              [dead_letter]\npolicy = \"topic\"\ntopic = \"dead\"\n[admin]\nlisten = \"{admin}\"\n\
-             [retry]\ninitial = \"50ms\"\nmax = \"500ms\"\n",
+             [retry]\ninitial_backoff = \"50ms\"\nmax_backoff = \"500ms\"\n",
             broker.address(),
             standin.url()
         );
@@ -216,7 +216,7 @@ impl World {
             }
             producer.send(record).map_err(|(error, _)| error).unwrap();
         }
-        producer.flush(PATIENCE).unwrap();
+        producer.flush(TIMEOUT).unwrap();
     }
 
     fn get(&self, path: &str) -> Option<(u16, String)> {

@@ -193,7 +193,7 @@ fn a_geoshard_is_split_and_merged_again() {
 
     for (arguments, says) in [
         (&["split", "s99", "people.csv"][..], "no geoshard \"s99\"; it has s00"),
-        (&["split", "s07"], "name a file of points"),
+        (&["split", "s07"], "give a file of points"),
         (&["merge", "s01", "s07"], "cannot merge s01 and s07"),
         (&["merge", "s01", "s01"], "with itself"),
     ] {

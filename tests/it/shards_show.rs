@@ -76,7 +76,7 @@ fn maps_are_compared_by_area_and_by_load() {
 }
 
 #[test]
-fn what_can_not_be_shown_is_refused() {
+fn invalid_input_to_show_is_refused() {
     for (arguments, says) in [
         (vec!["show", "--map", "none.json"], "--map: cannot read the geoshard map none.json"),
         (vec!["show", "--prefix", "p"], "--map"),

@@ -13,7 +13,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Runtime;
 
-use crate::wait::PATIENCE;
+use crate::wait::TIMEOUT;
 pub use crate::wait::wait_for;
 
 pub const TOPIC: &str = "t";
@@ -86,7 +86,7 @@ impl Standins {
                 .payload(r#"{"location":{"lat":52.52,"lon":13.4}}"#);
             producer.send(record).map_err(|(error, _)| error).unwrap();
         }
-        producer.flush(PATIENCE).unwrap();
+        producer.flush(TIMEOUT).unwrap();
     }
 }
 
@@ -115,8 +115,13 @@ impl Worker {
         worker
     }
 
-    /// Whatever runs on.
-    pub fn start_command(arguments: &[&str], folder: &Path, config: &Path, env: &[(&str, &str)]) -> Self {
+    /// A process that runs until stopped.
+    pub(crate) fn start_command(
+        arguments: &[&str],
+        folder: &Path,
+        config: &Path,
+        env: &[(&str, &str)],
+    ) -> Self {
         let log = folder.join("log");
         let child = Command::new(GEOFOLD)
             .args(arguments)
@@ -137,7 +142,7 @@ impl Worker {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Tells it to stop, and waits until it did, with success.
+    /// Stops it, and waits until it ended with success.
     pub fn stop(self) -> String {
         self.stop_with(0)
     }

@@ -210,7 +210,7 @@ fn a_batch_has_so_many_links_and_no_more_and_what_is_left_is_sent_at_the_end() {
     let worker = Worker::start(world.folder.path(), &config, &env);
     world.produce((0..200).map(|n| (format!("d{n}"), traced(n + 1, true))));
     worker.wait_for_metric("geofold_batch_documents_count", 1.0);
-    // Not sampled: a batch in which nobody is.
+    // Not sampled: a batch without a sampled record.
     world.produce((200..400).map(|n| (format!("d{n}"), OwnedHeaders::new())));
     worker.wait_for_metric("geofold_batch_documents_count", 2.0);
     worker.stop();
@@ -273,7 +273,7 @@ fn a_search_continues_the_trace_of_its_client_up_to_elasticsearch() {
 }
 
 #[test]
-fn what_can_not_be_exported_to_is_refused_before_anything_starts() {
+fn invalid_trace_exporters_are_refused_at_start() {
     let world = Standins::start();
     let config = world.write("geofold.toml", "");
     let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://127.0.0.1:4317");

@@ -221,7 +221,7 @@ fn two_maps_that_agree_about_a_place_are_live() {
     holds(&what, &refused(3, bad, &setting));
 }
 
-/// Whenever Elasticsearch refreshes, and in whichever order a search looks at the geoshards.
+/// For every time of a refresh and every order in which a search reads the geoshards.
 #[test]
 fn searches_never_miss_a_document_that_moves() {
     let moves = [Index(0), Index(1), Index(2), Patch, Move(1), Touch];
@@ -304,7 +304,7 @@ fn patches_of_missing_documents_create_or_are_dropped() {
     }
 }
 
-/// Whatever the source says, and something else each time: one place, another, or gone.
+/// For every answer of the source, different each time: one place, another, or gone.
 #[test]
 fn documents_are_fetched_from_a_source_that_changes() {
     let few = [Index(0), Refeed, Patch, Delete];

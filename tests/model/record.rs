@@ -45,7 +45,7 @@ pub enum Record {
     Tag,
     /// A patch that moves the document.
     Move(usize),
-    /// A patch of part of the location: only the merged document tells the place.
+    /// A patch of part of the location: only the merged document has the place.
     Part,
     /// Place again under the current map.
     Touch,

@@ -156,7 +156,7 @@ pub enum Weakening {
 struct Sweep {
     /// The last write at its mark, and the highest offset read by any worker.
     mark: Option<(u8, u8)>,
-    /// `keep_deleted` has passed since the mark.
+    /// `deleted_retention` has passed since the mark.
     is_ripe: bool,
     /// Workers below this number are gone.
     gone: u8,
@@ -263,7 +263,7 @@ pub enum Step {
     Expire { shard: u8 },
     /// The sweep records the state of placements and partitions.
     Mark,
-    /// `keep_deleted` passes: zombies' requests are over, and they know that they are zombies.
+    /// `deleted_retention` passes: zombies' requests are over, and they know that they are zombies.
     Ripen,
     /// The sweep reads the placement. Tombstones are forgotten.
     SeeGrave,
@@ -310,7 +310,7 @@ impl World {
         };
         let rules = |is_first: bool, by_new_map| {
             let knows_both = setting.weakening != Weakening::OneMapIsKnown;
-            // Whoever finds records missing writes every placement (protocol, "Records that compaction took").
+            // An owner that finds records missing writes every placement (protocol, "Records that compaction took").
             let misses_some = !is_first
                 && setting.compacted != 0
                 && setting.weakening != Weakening::InPlaceDespiteCompaction;
@@ -415,7 +415,7 @@ impl World {
         judged
     }
 
-    /// Invariants once the owner has nothing left to do, whatever zombies may still do.
+    /// Invariants once the owner has nothing left to do, even if zombies may still act.
     fn judge_at_rest(&self, tables: &mut Tables, store: Store) -> u8 {
         if let Some(judged) = tables.judged_at_rest.get(&store) {
             return *judged;

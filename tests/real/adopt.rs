@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::audit::audit;
 use crate::support::{CITIES, Event, Truth, World, WorldOptions};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 const DOCUMENTS: usize = 300;
 
 fn document(n: usize) -> Value {
@@ -79,7 +79,7 @@ fn an_index_from_before_geofold_is_adopted_and_no_later_write_is_lost() {
     later.iter().for_each(|event| truth.apply(event));
     world.send(&later);
     let worker = world.worker();
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     let (is_well, report, found) = audit(&world, &[]);
     assert!(is_well, "{report} {found:?}");
     assert_eq!(world.dead_letters().len(), 0);

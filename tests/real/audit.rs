@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{CITIES, Event, Random, StopOnDrop, Truth, World, WorldOptions, seed, wait_at_most};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// Documents with each kind of defect.
 const EACH: usize = 100;
 
@@ -145,7 +145,7 @@ fn defects_of_every_kind_are_found_exactly_and_mended_under_load_and_then_there_
     events.extend((count..count + 50).map(steady).map(|(id, document)| Event::Index { id, document }));
     events.iter().for_each(|event| truth.apply(event));
     world.send(&events);
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     let (is_well, report, found) = audit(&world, &[]);
     assert!(is_well && found.is_empty(), "{report}");
     assert_eq!(report["copies"], count - EACH + 50);
@@ -237,17 +237,17 @@ fn defects_of_every_kind_are_found_exactly_and_mended_under_load_and_then_there_
     let again = (0..count).filter(|n| kind_of(*n).is_some_and(is_lost)).map(steady);
     let again: Vec<Event> = again.map(|(id, document)| Event::Index { id, document }).collect();
     world.send(&again);
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     let (is_well, report, found) = audit(&world, &[]);
     assert!(is_well && found.is_empty(), "{report} {found:?}");
     world.assert_holds(&truth);
     worker.stop();
 }
 
-/// Waits until what is in the topic now is done, whatever else is written meanwhile.
+/// Waits until what is in the topic now is done, despite further writes.
 fn wait_for_touches(world: &World) {
     let ends: Vec<i64> = world.offsets().into_iter().map(|(_, end)| end).collect();
-    wait_at_most("the touches to be done", PATIENCE, || {
+    wait_at_most("the touches to be done", TIMEOUT, || {
         let done = world.offsets().into_iter().zip(&ends).all(|((committed, _), end)| committed >= *end);
         done.then_some(())
     });

@@ -1,4 +1,4 @@
-//! Promise 5, bounded: whatever waits to be written, memory keeps to its bound and the member stays in its group.
+//! Promise 5, bounded: with any backlog, memory keeps to its bound and the member stays in its group.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::support::{CITIES, Event, Faults, Proxy, Truth, World, WorldOptions, wait_at_most};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 const MIB: f64 = 1_048_576.0;
 
 /// As good as dead: every connection breaks before anything was passed on.
@@ -22,10 +22,10 @@ fn a_backlog_beyond_memory_and_a_dead_elasticsearch_move_neither_memory_nor_the_
             ("batch", "max_bytes = \"1MiB\"".to_owned()),
             ("documents", "max_bytes = \"64KiB\"".to_owned()),
             ("elasticsearch", "request_timeout = \"5s\"".to_owned()),
-            ("retry", "max = \"2s\"".to_owned()),
+            ("retry", "max_backoff = \"2s\"".to_owned()),
             ("kafka", "session_timeout = \"6s\"".to_owned()),
             ("kafka", "heartbeat_interval = \"1s\"".to_owned()),
-            ("shutdown", "revoke = \"2s\"".to_owned()),
+            ("shutdown", "revoke_timeout = \"2s\"".to_owned()),
             // A poll thread that waits for Elasticsearch would be out of the group long before it is back.
             ("kafka.properties", "\"max.poll.interval.ms\" = 8000".to_owned()),
             ("kafka.properties", "\"queued.max.messages.kbytes\" = 1024".to_owned()),
@@ -51,7 +51,7 @@ fn a_backlog_beyond_memory_and_a_dead_elasticsearch_move_neither_memory_nor_the_
     world.send(&events[..1_000]);
     proxy.set(DEAD);
     world.send(&events[1_000..]);
-    wait_at_most("all partitions to be paused", PATIENCE, || {
+    wait_at_most("all partitions to be paused", TIMEOUT, || {
         (worker.metric("geofold_paused_partitions", "") == 4.0).then_some(())
     });
     let paused = Instant::now();
@@ -64,10 +64,10 @@ fn a_backlog_beyond_memory_and_a_dead_elasticsearch_move_neither_memory_nor_the_
     }
     assert_eq!(worker.metric("geofold_paused_partitions", ""), 4.0, "nothing is fetched that cannot be held");
     assert_eq!(worker.get("/healthz").map(|(status, _)| status), Some(200));
-    // Whichever request came first: a batch's, or the claim of a partition.
-    wait_at_most("a request that fails", PATIENCE, || (proxy.faults_done() > 0).then_some(()));
+    // The first request: a batch's, or the claim of a partition.
+    wait_at_most("a request that fails", TIMEOUT, || (proxy.faults_done() > 0).then_some(()));
     proxy.set(Faults::NONE);
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     held = held.max(worker.metric("geofold_buffered_bytes", ""));
     resident = resident.max(worker.metric("process_resident_memory_bytes", ""));
     eprintln!(
@@ -92,7 +92,7 @@ fn a_backlog_beyond_memory_and_a_dead_elasticsearch_move_neither_memory_nor_the_
 #[test]
 fn a_worker_that_starts_before_elasticsearch_waits_and_then_works() {
     let world = World::new(WorldOptions {
-        config: vec![("retry", "max = \"1s\"".to_owned())],
+        config: vec![("retry", "max_backoff = \"1s\"".to_owned())],
         ..WorldOptions::default()
     });
     let mut truth = Truth::new();
@@ -108,12 +108,12 @@ fn a_worker_that_starts_before_elasticsearch_waits_and_then_works() {
     let proxy = Proxy::start(&world.stack.elasticsearch, 1);
     proxy.set(DEAD);
     let mut worker = world.worker_behind(&proxy);
-    wait_at_most("requests that fail", PATIENCE, || (proxy.faults_done() >= 5).then_some(()));
+    wait_at_most("requests that fail", TIMEOUT, || (proxy.faults_done() >= 5).then_some(()));
     assert!(worker.is_running(), "{}", worker.log());
     assert!(world.offsets().iter().all(|(committed, _)| *committed == 0));
     proxy.set(Faults::NONE);
     worker.wait_until_ready();
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     worker.stop();
     world.assert_holds(&truth);
 }

@@ -1,4 +1,4 @@
-//! Campaigns: nothing of a list is lost whoever dies, the selections find what they say, and periodic ones are made once.
+//! Campaigns: a dead process loses nothing of a list, selections find what they say, and periodic ones are made once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::support::postgres::OwnDatabase;
 use crate::support::{CITIES, Event, Random, World, WorldOptions, seed, text, wait_at_most};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 const CHUNK: u64 = 100;
 
 /// A database that no other test uses, as lines of the configuration: of PostgreSQL, if the stack has one, with the password in a
@@ -89,9 +89,9 @@ fn runners_killed_at_random_send_every_id_and_repeat_only_what_was_at_work() {
     const RUNNERS: u64 = 8;
     let folder = tempfile::TempDir::new().unwrap();
     let mut config = database(folder.path());
-    config.push(("campaigns", "lease = \"3s\"".to_owned()));
-    config.push(("campaigns", format!("chunk = {CHUNK}")));
-    config.push(("retry", "max = \"1s\"".to_owned()));
+    config.push(("campaigns", "lease_duration = \"3s\"".to_owned()));
+    config.push(("campaigns", format!("chunk_size = {CHUNK}")));
+    config.push(("retry", "max_backoff = \"1s\"".to_owned()));
     let world = World::new(WorldOptions { config, ..WorldOptions::default() });
     let mut random = Random::new(seed("runners_killed_at_random_send_every_id"));
     let list = world.dir().join("ids");
@@ -116,7 +116,7 @@ fn runners_killed_at_random_send_every_id_and_repeat_only_what_was_at_work() {
         if status["state"] == "done" {
             break status;
         }
-        assert!(began.elapsed() < PATIENCE, "{status:#}");
+        assert!(began.elapsed() < TIMEOUT, "{status:#}");
         let victim = random.below(RUNNERS) as usize;
         // Towards the end everybody is left alone, or it would never come.
         if kills < 60 && runners[victim].is_running() && status["produced"].as_u64() > Some(0) {
@@ -125,7 +125,7 @@ fn runners_killed_at_random_send_every_id_and_repeat_only_what_was_at_work() {
         }
     };
     for runner in &mut runners {
-        wait_at_most("runners to see that it is done", PATIENCE, || (!runner.is_running()).then_some(()));
+        wait_at_most("runners to see that it is done", TIMEOUT, || (!runner.is_running()).then_some(()));
     }
     assert_eq!((status["produced"].as_u64(), status["failed"].as_u64()), (Some(IDS), Some(0)), "{status:#}");
     let sent = sent(&world, "refeed");
@@ -150,7 +150,7 @@ fn selections_find_what_they_say_and_workers_carry_out_what_runners_send() {
     let events = (0..60).map(|number| Event::Index { id: format!("d{number}"), document: document(number) });
     let gone = (0..10).map(|number| Event::Delete { id: format!("d{number}") });
     world.send(&events.chain(gone).collect::<Vec<_>>());
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     let copies = world.copies();
     assert_eq!(copies.len(), 50);
     let index = copies.values().next().unwrap()[0].index.clone();
@@ -177,7 +177,7 @@ fn selections_find_what_they_say_and_workers_carry_out_what_runners_send() {
         let output = world.geofold(&["campaign", "run", id]);
         assert!(output.status.success(), "{}", text(&output));
     }
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     // What is in its place stays there, and each was touched.
     let touched = world.copies();
     assert!(touched.keys().eq(copies.keys()));
@@ -192,7 +192,7 @@ fn selections_find_what_they_say_and_workers_carry_out_what_runners_send() {
 
     let made = campaign(&world, &["create", "--action", "delete", "--shard", shard]);
     assert!(world.geofold(&["campaign", "run", &made["id"].to_string()]).status.success());
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     let left = world.copies();
     assert_eq!(left.len(), copies.len() - in_shard.len());
     assert!(in_shard.iter().all(|id| !left.contains_key(*id)));
@@ -202,7 +202,7 @@ fn selections_find_what_they_say_and_workers_carry_out_what_runners_send() {
 #[test]
 fn of_a_periodic_campaign_each_period_has_one_however_many_watch() {
     let periodic =
-        "periodic = [{ name = \"yearly\", every = \"3650d\", action = \"touch\", what = \"all\" }]";
+        "periodic = [{ name = \"yearly\", interval = \"3650d\", action = \"touch\", what = \"all\" }]";
     let world = World::new(WorldOptions {
         config: vec![("campaigns", periodic.to_owned())],
         ..WorldOptions::default()
@@ -214,14 +214,14 @@ fn of_a_periodic_campaign_each_period_has_one_however_many_watch() {
         document: json!({"location": {"lat": lat, "lon": lon}}),
     };
     world.send(&(0..10).map(event).collect::<Vec<_>>());
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     let mut watchers: Vec<Process> =
         (0..3).map(|number| Process::start(&world, number, &["watch"])).collect();
     let is_done = || {
         let list = campaign(&world, &["list"]);
         (list[0]["state"] == "done").then_some(list)
     };
-    wait_at_most("the campaign of this period", PATIENCE, is_done);
+    wait_at_most("the campaign of this period", TIMEOUT, is_done);
     // All of them look again some times.
     std::thread::sleep(Duration::from_secs(12));
     let list = campaign(&world, &["list"]);
@@ -230,7 +230,7 @@ fn of_a_periodic_campaign_each_period_has_one_however_many_watch() {
     for watcher in &mut watchers {
         let id = watcher.0.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-        let status = wait_at_most("a watcher that ends", PATIENCE, || watcher.0.try_wait().unwrap());
+        let status = wait_at_most("a watcher that ends", TIMEOUT, || watcher.0.try_wait().unwrap());
         assert!(status.success(), "{status}: {}", watcher.log());
     }
     worker.stop();

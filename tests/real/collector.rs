@@ -1,4 +1,4 @@
-//! Counts are exact, whatever becomes of the collectors and of their database.
+//! Counts are exact despite failures of collectors and database.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use tokio::runtime::Runtime;
 use crate::support::postgres::OwnDatabase;
 use crate::support::{Random, Stack, seed, wait_at_most};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 const PARTITIONS: i32 = 3;
 
 /// A topic of increments and a database of PostgreSQL that no other test uses.
@@ -54,7 +54,7 @@ impl Rig {
             let kafka: AdminClient<DefaultClientContext> = client.create().unwrap();
             let wanted = NewTopic::new(&topic, PARTITIONS, TopicReplication::Fixed(1));
             let made =
-                kafka.create_topics([&wanted], &AdminOptions::new().operation_timeout(Some(PATIENCE))).await;
+                kafka.create_topics([&wanted], &AdminOptions::new().operation_timeout(Some(TIMEOUT))).await;
             made.unwrap()[0].as_ref().unwrap();
             client.create().unwrap()
         });
@@ -68,7 +68,7 @@ impl Rig {
         let text = format!(
             "[kafka]\nbrokers = [\"{}\"]\ntopic = \"{name}\"\ngroup_id = \"{name}\"\n[elasticsearch]\nurls = [\"{}\"]\n\
              [tally]\ngeoshard = true\n[database]\nurl = \"{}\"\npassword_file = \"password\"\ntimeout = \"5s\"\n\
-             [collector]\nmerge_interval = \"100ms\"\ntakeover = \"1s\"\n[retry]\nmax = \"1s\"\n",
+             [collector]\nmerge_interval = \"100ms\"\ntakeover_timeout = \"1s\"\n[retry]\nmax_backoff = \"1s\"\n",
             stack.kafka, stack.elasticsearch, own.url
         );
         std::fs::write(&config, text).unwrap();
@@ -96,7 +96,7 @@ impl Rig {
             for increment in increments {
                 let (key, value) = (increment.key(), increment.to_json());
                 let record = FutureRecord::to(&self.topic).key(&key).payload(&value);
-                self.producer.send(record, Timeout::After(PATIENCE)).await.unwrap();
+                self.producer.send(record, Timeout::After(TIMEOUT)).await.unwrap();
             }
         });
     }
@@ -113,7 +113,7 @@ impl Rig {
 
     fn wait_for_counts(&self, expected: &[(String, String, i64)]) {
         let mut last = None;
-        let equal = crate::support::ask_for(PATIENCE, || {
+        let equal = crate::support::ask_for(TIMEOUT, || {
             last = self.counts();
             last.as_deref().is_some_and(|counts| counts == expected).then_some(())
         });
@@ -141,7 +141,7 @@ impl Collector {
     fn stop(mut self) {
         self.signal("CONT");
         self.signal("TERM");
-        let status = wait_at_most("a collector that steps down", PATIENCE, || self.child.try_wait().unwrap());
+        let status = wait_at_most("a collector that steps down", TIMEOUT, || self.child.try_wait().unwrap());
         assert!(status.success(), "{status}\n{}", std::fs::read_to_string(&self.log).unwrap());
     }
 }
@@ -212,22 +212,22 @@ fn a_collector_that_stands_by_takes_over_from_one_that_is_killed_or_frozen() {
     let mut history = History::new(1, "documents", 2, 50);
     let mut collectors = vec![rig.collector(0), rig.collector(1)];
     for how in ["STOP", "KILL"] {
-        let leading = wait_at_most("a collector that merges", PATIENCE, || {
+        let leading = wait_at_most("a collector that merges", TIMEOUT, || {
             collectors.iter().position(Collector::is_leading)
         });
         let before = collectors.remove(leading);
         before.signal(how);
-        wait_at_most("the other one to take over", PATIENCE, || collectors[0].is_leading().then_some(()));
+        wait_at_most("the other one to take over", TIMEOUT, || collectors[0].is_leading().then_some(()));
         rig.send(&[history.next_increment(10), history.next_increment(10)]);
         rig.send(&history.last_increments());
         rig.wait_for_counts(&history.counts());
         if how == "STOP" {
             before.signal("CONT");
-            wait_at_most("who was frozen to stand by", PATIENCE, || {
+            wait_at_most("who was frozen to stand by", TIMEOUT, || {
                 before.get("/metrics").filter(|text| text.contains("geofold_collector_leading 0"))
             });
         }
-        let cloud = wait_at_most("the cloud", PATIENCE, || collectors[0].get("/cloud?facet=tags&top=3"));
+        let cloud = wait_at_most("the cloud", TIMEOUT, || collectors[0].get("/cloud?facet=tags&top=3"));
         let cloud: serde_json::Value = serde_json::from_str(&cloud).unwrap();
         assert_eq!(cloud["facets"]["tags"].as_array().unwrap().len(), 3, "{cloud}");
         if how == "STOP" {

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::support::{CITIES, Event, Truth, World, WorldOptions};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// By Kafka's numbers, which stand in a batch's attributes.
 const CODECS: [&str; 5] = ["none", "gzip", "snappy", "lz4", "zstd"];
 /// Of each codec.
@@ -39,11 +39,11 @@ fn documents_of_every_codec_arrive() {
                 .unwrap();
             truth.apply(&Event::Index { id, document });
         }
-        producer.flush(PATIENCE).unwrap();
+        producer.flush(TIMEOUT).unwrap();
     }
     assert_eq!(codecs_on_disk(&world), (0..5).collect::<BTreeSet<u8>>(), "batches of {CODECS:?}");
     let worker = world.worker();
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     world.assert_holds(&truth);
     worker.stop();
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::{Random, Raw, Truth, World, WorldOptions, random_events, seed};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 const OUTCOMES: [&str; 8] = [
     "indexed",
     "deleted",
@@ -46,7 +46,7 @@ fn records_in_are_records_done_by_outcome_and_records_in_flight() {
         }
     }
     world.produce(&bad);
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     world.assert_holds(&truth);
 
     let sum =
@@ -61,7 +61,7 @@ fn records_in_are_records_done_by_outcome_and_records_in_flight() {
     let [indexed, deleted, folded, already_applied, dead_lettered, dropped, handed_over, _nothing_to_place] =
         done;
     assert!(indexed > 0.0 && deleted > 0.0 && folded > 0.0);
-    // Of a write that is sent once more, nobody can tell whether it was applied before.
+    // Of a write that is sent again it is unknown whether it was applied before.
     let is_repeated = sum("geofold_elasticsearch_retries_total", "") > 0.0;
     assert!(already_applied == 0.0 || is_repeated, "{already_applied} already applied");
     assert_eq!((dropped, handed_over), (0.0, 0.0));

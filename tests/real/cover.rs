@@ -1,4 +1,4 @@
-//! The cover against Elasticsearch's own geometry: whatever it finds within a circle, a box or a polygon, in any index, is
+//! The cover against Elasticsearch's own geometry: everything it finds within a circle, a box or a polygon, in any index, is
 //! in an index of the cover.
 
 use std::collections::BTreeSet;

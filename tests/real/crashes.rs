@@ -1,17 +1,17 @@
-//! One copy, order, nothing lost: whatever crashes.
+//! One copy, order, nothing lost, despite crashes.
 
 use std::time::Duration;
 
 use crate::support::{Random, Truth, World, WorldOptions, random_events, seed};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 #[test]
 fn two_workers_of_which_one_is_killed_twice_leave_each_document_once_in_its_place() {
     let seed = seed("two_workers_of_which_one_is_killed_twice");
     let short_session = ("kafka", "session_timeout = \"3s\"".to_owned());
     let heartbeat = ("kafka", "heartbeat_interval = \"300ms\"".to_owned());
-    let revoke = ("shutdown", "revoke = \"2s\"".to_owned());
+    let revoke = ("shutdown", "revoke_timeout = \"2s\"".to_owned());
     let small_batches = ("batch", "max_documents = 50".to_owned());
     let world = World::new(WorldOptions {
         partitions: 6,
@@ -33,7 +33,7 @@ fn two_workers_of_which_one_is_killed_twice_leave_each_document_once_in_its_plac
             victim = world.worker();
         }
     }
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     victim.stop();
     steady.stop();
     world.assert_holds(&truth);

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::support::{CITIES, Event, Random, Raw, Truth, World, WorldOptions, wait_at_most};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 fn good(id: &str, n: u64) -> Event {
     let (lat, lon) = CITIES[(n % 12) as usize];
@@ -62,7 +62,7 @@ fn every_kind_of_bad_record_goes_to_the_dead_letter_topic_as_it_was_and_the_good
     add_good(good("kept2", 1), &mut records);
     let worker = world.worker();
     world.produce(&records);
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     let mut offsets = Vec::new();
     let mut records = Vec::new();
     for (number, (key, op, value, ..)) in bad.iter().enumerate() {
@@ -78,7 +78,7 @@ fn every_kind_of_bad_record_goes_to_the_dead_letter_topic_as_it_was_and_the_good
         add_good(good(&format!("good{number}"), number as u64), &mut records);
     }
     world.produce(&records);
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     assert_eq!(worker.metric("geofold_dead_letters_total", ""), bad.len() as f64);
     worker.stop();
 
@@ -145,7 +145,7 @@ fn letters_that_the_dead_letter_topic_refuses_as_they_are_hold_nothing_up() {
         good("good", 1).to_raw(),
     ]);
     let worker = world.worker();
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     worker.stop();
     world.assert_holds(&truth);
 
@@ -204,7 +204,7 @@ fn letters_that_are_too_large_only_together_go_whole() {
     let records: Vec<Raw> = (0..50).map(record).collect();
     world.produce(&records);
     let worker = world.worker();
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     worker.stop();
     let letters = world.dead_letters();
     assert_eq!(letters.len(), 50);
@@ -232,17 +232,17 @@ fn without_a_dead_letter_topic_the_partition_stops_at_the_bad_record_and_the_oth
     before.iter().for_each(|(_, event)| truth.apply(event));
 
     let mut worker = world.worker();
-    let reason = wait_at_most("a stopped partition", PATIENCE, || {
+    let reason = wait_at_most("a stopped partition", TIMEOUT, || {
         Some(worker.not_ready_because()).filter(|reason| reason.contains("partition 1"))
     });
     assert!(reason.contains("no dead-letter topic"), "{reason}");
-    wait_at_most("commits of what is good", PATIENCE, || {
+    wait_at_most("commits of what is good", TIMEOUT, || {
         (world.offsets() == [(5, 5), (5, 11), (5, 5)]).then_some(())
     });
     let others: Vec<_> = [0, 2].into_iter().flat_map(|partition| batch("after", partition)).collect();
     produce(&others);
     others.iter().for_each(|(_, event)| truth.apply(event));
-    wait_at_most("the other partitions", PATIENCE, || {
+    wait_at_most("the other partitions", TIMEOUT, || {
         (world.offsets() == [(10, 10), (5, 11), (10, 10)]).then_some(())
     });
     assert!(worker.is_running());
@@ -262,11 +262,11 @@ fn a_document_that_elasticsearch_refuses_stops_its_partition_too_if_there_is_no_
     world.send(std::slice::from_ref(&first));
     truth.apply(&first);
     let worker = world.worker();
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     let (lat, lon) = CITIES[0];
     let document = json!({"location": {"lat": lat, "lon": lon}, "count": "many"});
     world.send(&[Event::Index { id: "refused".to_owned(), document }]);
-    let reason = wait_at_most("a stopped partition", PATIENCE, || {
+    let reason = wait_at_most("a stopped partition", TIMEOUT, || {
         Some(worker.not_ready_because()).filter(|reason| reason.contains("partition 0"))
     });
     assert!(reason.contains("count"), "{reason}");

@@ -1,4 +1,4 @@
-//! What follows every change: searchable writes, webhooks that are never missing, whatever becomes of endpoint, worker
+//! What follows every change: searchable writes, webhooks that are never missing, despite failures of endpoint, worker
 //! and memcached.
 
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::support::{CITIES, Event, World, WorldOptions, text, wait_at_most};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A webhook's endpoint, which ends with the test's process.
 struct Endpoint {
@@ -31,12 +31,12 @@ struct Endpoint {
 struct Said {
     status: Arc<AtomicU16>,
     told: Arc<Mutex<Vec<(Instant, Value)>>>,
-    /// The head of each request, whatever it was answered.
+    /// The head of each request, with any answer.
     heads: Arc<Mutex<Vec<String>>>,
 }
 
 impl Endpoint {
-    /// Answers with this status, until it is told another.
+    /// Answers with this status until another is set.
     fn start(status: u16) -> Self {
         Self::listening("http", status, |connection| connection)
     }
@@ -144,7 +144,7 @@ fn short_session() -> Vec<(&'static str, String)> {
     vec![
         ("kafka", "session_timeout = \"3s\"".to_owned()),
         ("kafka", "heartbeat_interval = \"300ms\"".to_owned()),
-        ("shutdown", "revoke = \"2s\"".to_owned()),
+        ("shutdown", "revoke_timeout = \"2s\"".to_owned()),
     ]
 }
 
@@ -163,7 +163,7 @@ fn a_refresh_job_makes_writes_searchable_that_elasticsearch_would_not_refresh() 
     for round in 0..3 {
         world.send(&everywhere(round));
         let expected = ((round + 1) * CITIES.len()) as u64;
-        wait_at_most("all documents to be found", PATIENCE, || (count() == expected).then_some(()));
+        wait_at_most("all documents to be found", TIMEOUT, || (count() == expected).then_some(()));
     }
     // A document that moves is found once in the end.
     world.send(&[in_city("0-0", 9, 1)]);
@@ -174,8 +174,8 @@ fn a_refresh_job_makes_writes_searchable_that_elasticsearch_would_not_refresh() 
         let answer = world.stack.ask("POST", &format!("/{}/_search", indices.join(",")), Some(near));
         answer["hits"]["total"]["value"].as_u64()
     };
-    wait_at_most("it where it is now", PATIENCE, || (found(1) == Some(1)).then_some(()));
-    wait_at_most("it to be gone where it was", PATIENCE, || {
+    wait_at_most("it where it is now", TIMEOUT, || (found(1) == Some(1)).then_some(()));
+    wait_at_most("it to be gone where it was", TIMEOUT, || {
         (count() == 3 * CITIES.len() as u64).then_some(())
     });
     assert!(worker.metric("geofold_distribution_runs_total", "result=\"ok\"") >= 3.0);
@@ -188,17 +188,17 @@ fn offsets_wait_for_an_endpoint_that_fails_until_it_was_told() {
     let world = World::new(WorldOptions { partitions: 2, config: vec![endpoint.job("100ms")] });
     let worker = world.worker();
     world.send(&everywhere(0));
-    wait_at_most("all to be indexed", PATIENCE, || {
+    wait_at_most("all to be indexed", TIMEOUT, || {
         let indexed = worker.metric("geofold_records_processed_total", "outcome=\"indexed\"");
         (indexed == CITIES.len() as f64).then_some(())
     });
-    wait_at_most("failing runs", PATIENCE, || {
+    wait_at_most("failing runs", TIMEOUT, || {
         (worker.metric("geofold_distribution_runs_total", "result=\"failed\"") > 20.0).then_some(())
     });
     assert!(world.offsets().iter().all(|(committed, _)| *committed == 0), "{:?}", world.offsets());
     let begin = Instant::now();
     endpoint.answer(204);
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     assert_eq!(shards_of(&endpoint.told_since(begin)), shards());
     assert_eq!(world.dead_letters().len(), 0);
     worker.stop();
@@ -210,7 +210,7 @@ fn an_endpoint_that_refuses_for_good_leaves_dead_letters_and_lets_offsets_go() {
     let world = World::new(WorldOptions { partitions: 1, config: vec![endpoint.job("100ms")] });
     let worker = world.worker();
     world.send(&[in_city("a", 1, 0)]);
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     worker.stop();
     let letters = world.dead_letters();
     assert!(!letters.is_empty());
@@ -254,7 +254,7 @@ fn a_webhook_with_tls_is_told_with_its_headers_once_its_authority_is_trusted() {
     let worker = world.worker();
     let begin = Instant::now();
     world.send(&everywhere(0));
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     let log = worker.log_once_stopped();
     assert_eq!(shards_of(&endpoint.told_since(begin)), shards());
     assert!(!log.contains("hunter2"), "{log}");
@@ -273,7 +273,7 @@ fn a_topic_gets_a_record_for_each_geoshard_that_was_written_to_before_offsets_go
         );
         ("distribution", job)
     };
-    // Beside the world, whose name nobody knows yet.
+    // Besides the world, whose name is not known yet.
     let topic = format!("changes{:x}", std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos());
     let world = World::new(WorldOptions { partitions: 2, config: vec![job(&topic)] });
     let checked = world.geofold(&["check"]);
@@ -289,7 +289,7 @@ fn a_topic_gets_a_record_for_each_geoshard_that_was_written_to_before_offsets_go
 
     let worker = world.worker();
     world.send(&everywhere(0));
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     let ends: Vec<i64> = world.offsets().into_iter().map(|(_, end)| end).collect();
     let (mut told, mut documents) = (BTreeSet::new(), 0);
     world.read(&topic, 3, |message| {
@@ -302,7 +302,7 @@ fn a_topic_gets_a_record_for_each_geoshard_that_was_written_to_before_offsets_go
         );
         for partition in notice["partitions"].as_array().unwrap() {
             let number = partition["partition"].as_u64().unwrap() as usize;
-            // Without offsets where a partition begins: whoever had it before may have owed a notice.
+            // Without offsets where a partition begins: its earlier owner may have owed a notice.
             assert!(partition["last_offset"].as_i64().is_none_or(|last| last < ends[number]), "{notice}");
         }
         documents += notice["documents"].as_u64().unwrap();
@@ -314,13 +314,13 @@ fn a_topic_gets_a_record_for_each_geoshard_that_was_written_to_before_offsets_go
 }
 
 #[test]
-fn what_a_killed_worker_had_written_and_not_told_is_told_by_the_next_owner() {
+fn next_owner_sends_the_notices_of_a_killed_worker() {
     let endpoint = Endpoint::start(503);
     let config = [vec![endpoint.job("100ms")], short_session()].concat();
     let world = World::new(WorldOptions { partitions: 2, config });
     let victim = world.worker();
     world.send(&everywhere(0));
-    wait_at_most("all to be indexed", PATIENCE, || {
+    wait_at_most("all to be indexed", TIMEOUT, || {
         let indexed = victim.metric("geofold_records_processed_total", "outcome=\"indexed\"");
         (indexed == CITIES.len() as f64).then_some(())
     });
@@ -328,7 +328,7 @@ fn what_a_killed_worker_had_written_and_not_told_is_told_by_the_next_owner() {
     let begin = Instant::now();
     endpoint.answer(200);
     let next = world.worker();
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     assert_eq!(shards_of(&endpoint.told_since(begin)), shards());
     next.stop();
 }
@@ -342,7 +342,7 @@ fn no_distribution_is_missing_whatever_becomes_of_the_memcached_that_two_workers
         partitions: 4,
         config: vec![
             endpoint.job("200ms"),
-            ("distribution", "last_runs = \"memcached\"".to_owned()),
+            ("distribution", "run_store = \"memcached\"".to_owned()),
             ("distribution", format!("memcached = {memcached:?}")),
         ],
     });
@@ -371,7 +371,7 @@ fn no_distribution_is_missing_whatever_becomes_of_the_memcached_that_two_workers
             _ => {}
         }
         world.send(second);
-        world.wait_until_committed(PATIENCE);
+        world.wait_until_committed(TIMEOUT);
         let missing: Vec<_> = shards().difference(&shards_of(&endpoint.told_since(begin))).cloned().collect();
         assert_eq!(missing, Vec::<String>::new(), "round {round}");
     }

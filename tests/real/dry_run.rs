@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{CITIES, Event, Random, Truth, World, WorldOptions, seed};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 const DOCUMENTS: usize = 60;
 
 fn document(place: usize, n: usize) -> Value {
@@ -37,7 +37,7 @@ fn a_dry_run_foretells_what_a_worker_does_and_leaves_no_trace() {
     world.send(&first);
     first.iter().for_each(|event| truth.apply(event));
     let worker = world.worker();
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     worker.stop();
     let committed = world.committed();
     let (is_well, nothing) = foretell(&world, &[]);
@@ -73,7 +73,7 @@ fn a_dry_run_foretells_what_a_worker_does_and_leaves_no_trace() {
 
     // While a worker has the partitions, it is not disturbed.
     let worker = world.worker();
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     let rebalances = worker.metric("geofold_rebalances_total", "");
     let (_, now) = foretell(&world, &["--from", "earliest"]);
     assert_eq!(now.len(), all.len());

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::support::{CITIES, Event, Proxy, Random, Raw, Truth, Worker, World, WorldOptions, wait_at_most};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 const MIB: f64 = 1_048_576.0;
 
 fn size(name: &str, default: usize) -> usize {
@@ -58,10 +58,10 @@ fn a_backlog_of_distinct_documents_and_a_dead_elasticsearch_stop_fetching_and_ta
             ("batch", "max_dirty_age = \"1h\"".to_owned()),
             ("documents", "max_bytes = \"64KiB\"".to_owned()),
             ("elasticsearch", "request_timeout = \"5s\"".to_owned()),
-            ("retry", "max = \"2s\"".to_owned()),
+            ("retry", "max_backoff = \"2s\"".to_owned()),
             ("kafka", "session_timeout = \"10s\"".to_owned()),
-            ("shutdown", "revoke = \"2s\"".to_owned()),
-            ("shutdown", "drain = \"5s\"".to_owned()),
+            ("shutdown", "revoke_timeout = \"2s\"".to_owned()),
+            ("shutdown", "drain_timeout = \"5s\"".to_owned()),
             // A poll thread that waits for Elasticsearch would be out of the group long before it is back.
             ("kafka.properties", "\"max.poll.interval.ms\" = 12000".to_owned()),
             ("kafka.properties", "\"queued.max.messages.kbytes\" = 4096".to_owned()),
@@ -82,7 +82,7 @@ fn a_backlog_of_distinct_documents_and_a_dead_elasticsearch_stop_fetching_and_ta
         })
         .collect();
     world.produce(&first);
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     let resident_at_first = resident(&worker);
     world.stack.tell("stop", "elasticsearch");
 
@@ -103,7 +103,7 @@ fn a_backlog_of_distinct_documents_and_a_dead_elasticsearch_stop_fetching_and_ta
         *most = most.max(resident(&worker));
     };
     let all_paused = f64::from(PARTITIONS);
-    wait_at_most("all partitions paused", PATIENCE, || {
+    wait_at_most("all partitions paused", TIMEOUT, || {
         look(&mut held, &mut most);
         (worker.metric("geofold_paused_partitions", "") == all_paused).then_some(())
     });
@@ -123,7 +123,7 @@ fn a_backlog_of_distinct_documents_and_a_dead_elasticsearch_stop_fetching_and_ta
     assert_eq!(worker.metric("geofold_rebalances_total", ""), rebalances, "the member left its group");
     world.stack.tell("start", "elasticsearch");
     let wanted = (records / 10).min(50_000) as f64;
-    wait_at_most("a good part of the backlog written", PATIENCE, || {
+    wait_at_most("a good part of the backlog written", TIMEOUT, || {
         look(&mut held, &mut most);
         (worker.metric("geofold_records_processed_total", "") >= wanted).then_some(())
     });
@@ -161,18 +161,18 @@ fn thousands_of_partitions_are_taken_written_shown_shared_and_left_in_time() {
     let world = World::new(WorldOptions {
         partitions,
         config: vec![
-            ("shutdown", "revoke = \"10s\"".to_owned()),
+            ("shutdown", "revoke_timeout = \"10s\"".to_owned()),
             ("kafka.properties", "\"statistics.interval.ms\" = 5000".to_owned()),
         ],
     });
     let began = Instant::now();
     let worker = world.worker();
     let mut least = f64::MAX;
-    wait_at_most("the admin server", PATIENCE, || {
+    wait_at_most("the admin server", TIMEOUT, || {
         worker.get("/metrics")?;
         (resident(&worker) > 0.0).then(|| least = least.min(resident(&worker)))
     });
-    wait_at_most("all partitions", PATIENCE, || {
+    wait_at_most("all partitions", TIMEOUT, || {
         (worker.metric("geofold_assigned_partitions", "") == f64::from(partitions)).then_some(())
     });
     let assigned = began.elapsed();
@@ -194,7 +194,7 @@ fn thousands_of_partitions_are_taken_written_shown_shared_and_left_in_time() {
             .collect();
         world.produce(&records);
         let began = Instant::now();
-        wait_at_most("scattered records committed", PATIENCE, || (world.committed() == ends).then_some(()));
+        wait_at_most("scattered records committed", TIMEOUT, || (world.committed() == ends).then_some(()));
         began.elapsed()
     };
     let first = write(0, &mut truth);
@@ -220,7 +220,7 @@ fn thousands_of_partitions_are_taken_written_shown_shared_and_left_in_time() {
     let began = Instant::now();
     let other = world.worker();
     let half = f64::from(partitions / 2);
-    wait_at_most("two halves", PATIENCE, || {
+    wait_at_most("two halves", TIMEOUT, || {
         let owned = |worker: &Worker| worker.metric("geofold_assigned_partitions", "");
         (owned(&worker) == half && owned(&other) == half).then_some(())
     });
@@ -229,7 +229,7 @@ fn thousands_of_partitions_are_taken_written_shown_shared_and_left_in_time() {
     let began = Instant::now();
     other.stop();
     let left = began.elapsed();
-    wait_at_most("all partitions again", PATIENCE, || {
+    wait_at_most("all partitions again", TIMEOUT, || {
         (worker.metric("geofold_assigned_partitions", "") == f64::from(partitions)).then_some(())
     });
     let fourth = write(3, &mut truth);
@@ -281,7 +281,7 @@ fn the_longest_ids_and_the_oddest_are_written_moved_and_deleted_and_one_byte_mor
             })
             .collect();
         world.produce(&records);
-        world.wait_until_committed(PATIENCE);
+        world.wait_until_committed(TIMEOUT);
         world.assert_holds(truth);
         assert_eq!(world.wrong_placements(truth), Vec::<String>::new());
     };
@@ -329,7 +329,7 @@ fn a_document_of_exactly_the_limit_is_written_and_one_byte_more_is_a_dead_letter
     world.set_topic_limit(&format!("{}-dead", world.name), 2 << 20);
     let proxy = Proxy::start(&world.stack.elasticsearch, 1);
     let worker = world.worker_behind(&proxy);
-    // Quotes and what is not ASCII take more room wherever somebody writes the JSON anew.
+    // Quotes and what is not ASCII take more bytes where the JSON is encoded again.
     let document = |n: usize, bytes: usize| {
         let mut document = at(n, json!({"n": n, "text": ""}));
         let room = bytes - document.to_string().len();
@@ -364,7 +364,7 @@ fn a_document_of_exactly_the_limit_is_written_and_one_byte_more_is_a_dead_letter
     for few in records.chunks(8) {
         world.produce(few);
     }
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     worker.stop();
     world.assert_holds(&truth);
     let letters = world.dead_letters();
@@ -399,7 +399,7 @@ fn a_dead_letter_that_its_topic_does_not_take_goes_without_its_value_and_holds_n
     let mut truth = Truth::new();
     truth.apply(&small);
     world.produce(&[large.to_raw(), small.to_raw()]);
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     worker.stop();
     world.assert_holds(&truth);
     let letters = world.dead_letters();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::{Random, Truth, World, WorldOptions, random_events, seed};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 fn come_and_go(test: &str, protocol: &[&str]) {
     let seed = seed(test);
@@ -28,7 +28,7 @@ fn come_and_go(test: &str, protocol: &[&str]) {
         std::thread::sleep(Duration::from_millis(500));
         guests.into_iter().for_each(crate::support::Worker::stop);
     }
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     steady.wait_until_assigned(6);
     let lost = steady.metric("geofold_rebalances_total", "lost");
     steady.stop();
@@ -39,12 +39,12 @@ fn come_and_go(test: &str, protocol: &[&str]) {
 
 #[test]
 fn workers_come_and_go_in_a_classic_cooperative_group() {
-    come_and_go("classic_cooperative", &["assignment = \"cooperative-sticky\""]);
+    come_and_go("classic_cooperative", &["partition_assignment_strategy = \"cooperative-sticky\""]);
 }
 
 #[test]
 fn workers_come_and_go_in_a_classic_range_group() {
-    come_and_go("classic_range", &["assignment = \"range\""]);
+    come_and_go("classic_range", &["partition_assignment_strategy = \"range\""]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::support::{
     CITIES, Event, Faults, Proxy, Random, Truth, World, WorldOptions, ask_for, random_events, seed,
 };
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 #[test]
 fn after_many_moves_every_placement_names_the_one_geoshard_with_the_copy_and_no_leftovers() {
@@ -26,7 +26,7 @@ fn after_many_moves_every_placement_names_the_one_geoshard_with_the_copy_and_no_
     // One after the other, or a fast reader folds all moves of a document into one write.
     for some in events.chunks(600) {
         world.send(some);
-        world.wait_until_committed(PATIENCE);
+        world.wait_until_committed(TIMEOUT);
     }
     world.assert_holds(&truth);
     // Leftovers are cleared in a later bulk; with nothing else to do, that is soon.
@@ -64,7 +64,7 @@ fn a_reader_never_finds_a_moving_document_in_neither_of_its_two_places() {
     worker.wait_until_ready();
     world.produce(&[version(0).to_raw(), version(1).to_raw()]);
     truth.apply(&version(1));
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
 
     let places = CITIES[..2].iter().map(|(lat, lon)| {
         let shard = truth.shard_of(&json!({"location": {"lat": lat, "lon": lon}})).to_owned();
@@ -95,11 +95,11 @@ fn a_reader_never_finds_a_moving_document_in_neither_of_its_two_places() {
         while !reading.is_finished() {
             n += 1;
             world.produce(&[version(n).to_raw()]);
-            world.wait_until_committed(PATIENCE);
+            world.wait_until_committed(TIMEOUT);
             let moved = worker.metric("geofold_moves_total", "") - moves;
             let seen = (looks.load(Ordering::Relaxed), seen_twice.load(Ordering::Relaxed));
             is_enough = moved > 15.0 && seen.0 > LOOKS && seen.1 > 0;
-            if is_enough || began.elapsed() > PATIENCE {
+            if is_enough || began.elapsed() > TIMEOUT {
                 break;
             }
         }

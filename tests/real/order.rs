@@ -1,4 +1,4 @@
-//! Promise 2, order: what a worker still does after its partitions went to somebody else changes nothing.
+//! Promise 2, order: what a worker still does after its partitions went to another owner changes nothing.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use crate::support::{
     CITIES, Event, Faults, Proxy, Random, Truth, World, WorldOptions, random_events, seed, wait_at_most,
 };
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 fn short_session() -> Vec<(&'static str, String)> {
     vec![
         ("kafka", "session_timeout = \"3s\"".to_owned()),
         ("kafka", "heartbeat_interval = \"300ms\"".to_owned()),
-        ("shutdown", "revoke = \"2s\"".to_owned()),
+        ("shutdown", "revoke_timeout = \"2s\"".to_owned()),
         ("batch", "max_documents = 50".to_owned()),
     ]
 }
@@ -33,19 +33,19 @@ fn a_worker_that_was_frozen_for_longer_than_its_session_wakes_to_harm_nobody() {
     owner.wait_until_assigned(2);
     world.send(before);
     before.iter().for_each(|event| truth.apply(event));
-    wait_at_most("the zombie at work", PATIENCE, || {
+    wait_at_most("the zombie at work", TIMEOUT, || {
         (zombie.metric("geofold_records_total", "") > 100.0).then_some(())
     });
     zombie.signal("STOP");
     // All of it: the zombie's partitions too.
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     owner.wait_until_assigned(4);
     world.assert_holds(&truth);
 
     zombie.signal("CONT");
     world.send(after);
     after.iter().for_each(|event| truth.apply(event));
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     zombie.wait_until_assigned(2);
     assert!(zombie.metric("geofold_rebalances_total", "lost") > 0.0, "it lost its partitions unawares");
     zombie.stop();
@@ -72,7 +72,7 @@ fn a_request_that_arrives_long_after_its_sender_died_changes_nothing() {
         };
         send((0..40).map(|id| index(id, 0, 0)).collect());
         let first = world.worker();
-        world.wait_until_committed(PATIENCE);
+        world.wait_until_committed(TIMEOUT);
         first.stop();
 
         let proxy = Proxy::start(&world.stack.elasticsearch, 1);
@@ -82,7 +82,7 @@ fn a_request_that_arrives_long_after_its_sender_died_changes_nothing() {
         proxy.set(Faults { bulks_until_held: Some(bulks_before), ..Faults::default() });
         // One in two moves, the others stay where they are.
         send((0..40).map(|id| index(id, (id % 2) as usize, 1)).collect());
-        wait_at_most("a request on its way", PATIENCE, || (proxy.bulks_held() > 0).then_some(()));
+        wait_at_most("a request on its way", TIMEOUT, || (proxy.bulks_held() > 0).then_some(()));
         dead.kill();
         send(
             (0..40)
@@ -93,11 +93,11 @@ fn a_request_that_arrives_long_after_its_sender_died_changes_nothing() {
                 .collect(),
         );
         let owner = world.worker();
-        world.wait_until_committed(PATIENCE);
+        world.wait_until_committed(TIMEOUT);
         assert!(proxy.bulks_held() > 0, "the late request came before it was late");
         world.assert_holds(&truth);
         proxy.set(Faults::default());
-        wait_at_most("the late request", PATIENCE, || (proxy.bulks_held() == 0).then_some(()));
+        wait_at_most("the late request", TIMEOUT, || (proxy.bulks_held() == 0).then_some(()));
         world.assert_holds(&truth);
         owner.stop();
         assert_eq!(world.wrong_placements(&truth), [""; 0]);

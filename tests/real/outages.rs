@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use crate::support::{Faults, Proxy, Random, Truth, World, WorldOptions, random_events, seed, wait_at_most};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 fn impatient() -> WorldOptions {
     WorldOptions {
         partitions: 4,
         config: vec![
             ("batch", "max_documents = 50".to_owned()),
-            ("retry", "max = \"1s\"".to_owned()),
+            ("retry", "max_backoff = \"1s\"".to_owned()),
             ("elasticsearch", "request_timeout = \"5s\"".to_owned()),
         ],
     }
@@ -28,12 +28,12 @@ fn through(test: &str, trouble: impl FnOnce(&World)) {
     let worker = world.worker();
     worker.wait_until_assigned(4);
     world.send(first);
-    wait_at_most("a worker in the middle of its work", PATIENCE, || {
+    wait_at_most("a worker in the middle of its work", TIMEOUT, || {
         (worker.metric("geofold_records_processed_total", "") > 100.0).then_some(())
     });
     trouble(&world);
     world.send(second);
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     worker.wait_until_ready();
     worker.stop();
     world.assert_holds(&truth);
@@ -64,7 +64,7 @@ fn refused_requests_and_lost_answers_cost_retries_and_nothing_else() {
     let workers = [world.worker_behind(&proxy), world.worker_behind(&proxy)];
     workers.iter().for_each(|worker| worker.wait_until_assigned(2));
     world.send(&events);
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     world.assert_holds(&truth);
 
     let retries = |reason: &str| {
@@ -92,12 +92,12 @@ fn a_worker_whose_credentials_are_refused_ends_with_an_error_and_moves_no_offset
     let (first, second) = events.split_at(1_000);
     let mut refused = world.worker_behind(&proxy);
     world.send(first);
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     let before = world.offsets();
 
     proxy.set(Faults { unauthorized: true, ..Faults::default() });
     world.send(second);
-    let status = refused.wait("a worker that gives up", PATIENCE);
+    let status = refused.wait("a worker that gives up", TIMEOUT);
     assert_eq!(status.code(), Some(1), "{}", refused.log());
     let log = refused.log();
     let last = log.lines().last().unwrap();
@@ -109,7 +109,7 @@ fn a_worker_whose_credentials_are_refused_ends_with_an_error_and_moves_no_offset
     assert_eq!(committed(world.offsets()), committed(before));
 
     let allowed = world.worker();
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     allowed.stop();
     world.assert_holds(&truth);
 }

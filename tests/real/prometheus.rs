@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::support::{CITIES, Event, Raw, Worker, World, WorldOptions, wait_at_most};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// What is only there while something is wrong, or with parts of the configuration that this world has not.
 const MAY_BE_EMPTY: [&str; 8] = [
@@ -58,7 +58,7 @@ impl Prometheus {
             .unwrap();
         let http = reqwest::blocking::Client::builder().timeout(Duration::from_secs(10)).build().unwrap();
         let prometheus = Self { child, url: format!("http://127.0.0.1:{port}"), http, dir };
-        wait_at_most("a Prometheus that is ready", PATIENCE, || {
+        wait_at_most("a Prometheus that is ready", TIMEOUT, || {
             prometheus
                 .http
                 .get(format!("{}/-/ready", prometheus.url))
@@ -160,17 +160,17 @@ fn a_prometheus_scrapes_workers_and_adds_up_what_they_did() {
     let workers = [world.worker(), world.worker()];
     workers.iter().for_each(|worker| worker.wait_until_assigned(2));
     let prometheus = Prometheus::scraping(&[&workers[0], &workers[1]]);
-    wait_at_most("two targets that are up", PATIENCE, || {
+    wait_at_most("two targets that are up", TIMEOUT, || {
         (prometheus.number("sum(up)") == Some(2.0)).then_some(())
     });
 
     world.send(&events(2_000));
-    world.wait_until_committed(PATIENCE);
-    wait_at_most("all records, as Prometheus adds them up", PATIENCE, || {
+    world.wait_until_committed(TIMEOUT);
+    wait_at_most("all records, as Prometheus adds them up", TIMEOUT, || {
         (prometheus.number("sum(geofold_records_processed_total)") == Some(2_000.0)).then_some(())
     });
     // The end of a partition is asked for now and then only.
-    wait_at_most("no lag", PATIENCE, || {
+    wait_at_most("no lag", TIMEOUT, || {
         (prometheus.number("sum(geofold_watermark_lag_records)") == Some(0.0)).then_some(())
     });
 
@@ -190,13 +190,13 @@ fn a_prometheus_scrapes_workers_and_adds_up_what_they_did() {
     for query in queries {
         let may_be_empty = MAY_BE_EMPTY.iter().any(|part| query.contains(part));
         // Rates need two scrapes.
-        wait_at_most(&format!("an answer to {query}"), PATIENCE, || {
+        wait_at_most(&format!("an answer to {query}"), TIMEOUT, || {
             (may_be_empty || !prometheus.query(&query).is_empty()).then_some(())
         });
         prometheus.query(&query);
     }
     workers.into_iter().for_each(Worker::stop);
-    wait_at_most("targets that are down", PATIENCE, || {
+    wait_at_most("targets that are down", TIMEOUT, || {
         (prometheus.number("sum(up)") == Some(0.0)).then_some(())
     });
 }
@@ -224,7 +224,7 @@ fn an_alert_begins_when_a_partition_stops() {
         let active = rules.iter().filter(|rule| rule["state"] != "inactive");
         active.map(|rule| rule["name"].as_str().unwrap().to_owned()).collect()
     };
-    wait_at_most("rules that were all looked at, none of which has begun", PATIENCE, || {
+    wait_at_most("rules that were all looked at, none of which has begun", TIMEOUT, || {
         let rules = alerts();
         let looked_at = rules.iter().all(|rule| rule["health"] == "ok");
         (looked_at && begun(&rules).is_empty() && prometheus.number("sum(up)") == Some(1.0)).then_some(())
@@ -235,7 +235,7 @@ fn an_alert_begins_when_a_partition_stops() {
         value: Some(b"[]".to_vec()),
         ..Raw::default()
     }]);
-    wait_at_most("the alert", PATIENCE, || {
+    wait_at_most("the alert", TIMEOUT, || {
         begun(&alerts()).contains(&"GeofoldPartitionStopped".to_owned()).then_some(())
     });
     drop(worker);

@@ -1,4 +1,4 @@
-//! Documents fetched from the source of truth: whatever crashes, each is there once, and no newer write is overwritten.
+//! Documents fetched from the source of truth: despite crashes each is there once, and no newer write is overwritten.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -12,15 +12,15 @@ use tokio::runtime::Runtime;
 
 use crate::support::{Random, Raw, Truth, World, WorldOptions, seed, wait_at_most};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 fn quick_to_take_over() -> Vec<(&'static str, String)> {
     vec![
         ("kafka", "session_timeout = \"3s\"".to_owned()),
         ("kafka", "heartbeat_interval = \"300ms\"".to_owned()),
-        ("shutdown", "revoke = \"2s\"".to_owned()),
+        ("shutdown", "revoke_timeout = \"2s\"".to_owned()),
         ("batch", "max_documents = 50".to_owned()),
-        ("retry", "max = \"1s\"".to_owned()),
+        ("retry", "max_backoff = \"1s\"".to_owned()),
     ]
 }
 
@@ -61,7 +61,7 @@ impl Postgres {
             ("source", format!("url = \"{server}/{name}\"")),
             ("source", format!("password = {password:?}")),
             ("source", "query = \"SELECT id, document FROM truth WHERE id = ANY($1)\"".to_owned()),
-            ("source", "batch = 40".to_owned()),
+            ("source", "batch_size = 40".to_owned()),
         ];
         let this = Self { runtime, options, lines };
         this.run(&format!("CREATE DATABASE {name}"));
@@ -100,7 +100,7 @@ fn assert_is(world: &World, expected: &BTreeMap<String, Value>) {
 }
 
 #[test]
-fn what_is_fetched_from_postgresql_is_there_once_whatever_is_killed_and_newer_writes_win() {
+fn documents_from_postgresql_exist_once_despite_kills_and_newer_writes_win() {
     let mut random = Random::new(seed("what_is_fetched_from_postgresql"));
     let postgres = Postgres::new();
     let config = quick_to_take_over().into_iter().chain(postgres.lines.clone()).collect();
@@ -151,7 +151,7 @@ fn what_is_fetched_from_postgresql_is_there_once_whatever_is_killed_and_newer_wr
         victim.kill();
         victim = world.worker();
     }
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     assert!(steady.metric("geofold_refeed_answers_total", "result=\"found\"") > 0.0);
     victim.stop();
     steady.stop();
@@ -230,19 +230,19 @@ fn a_source_that_is_down_slows_only_what_needs_it_and_a_worker_killed_meanwhile_
     let worker = world.worker();
     worker.wait_until_ready();
     world.produce(&records);
-    wait_at_most("all that does not need the source", PATIENCE, || {
+    wait_at_most("all that does not need the source", TIMEOUT, || {
         (world.copies().len() == whole.len()).then_some(())
     });
     assert_is(&world, &expected);
-    wait_at_most("readiness to say why", PATIENCE, || {
+    wait_at_most("readiness to say why", TIMEOUT, || {
         worker.not_ready_because().contains("source").then_some(())
     });
     let asked = web.asked.load(Ordering::Relaxed);
     worker.kill();
     let worker = world.worker();
-    wait_at_most("the next one asks", PATIENCE, || (web.asked.load(Ordering::Relaxed) > asked).then_some(()));
+    wait_at_most("the next one asks", TIMEOUT, || (web.asked.load(Ordering::Relaxed) > asked).then_some(()));
     web.is_up.store(true, Ordering::Relaxed);
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     worker.wait_until_ready();
     worker.stop();
     for id in patched {
@@ -255,7 +255,7 @@ fn a_source_that_is_down_slows_only_what_needs_it_and_a_worker_killed_meanwhile_
 }
 
 #[test]
-fn what_differs_from_postgresql_is_found_and_fetched_again_while_writes_go_on() {
+fn differences_from_postgresql_are_found_and_refetched_during_writes() {
     const EACH: usize = 40;
     let mut random = Random::new(seed("what_differs_from_postgresql"));
     let postgres = Postgres::new();
@@ -284,7 +284,7 @@ fn what_differs_from_postgresql_is_found_and_fetched_again_while_writes_go_on() 
     postgres.fill(truth.iter());
     world.produce(&records);
     let worker = world.worker();
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
 
     let audit = |args: &[&str]| {
         let output = world.geofold(&[&["audit", "--source", "--json", "--settle", "1s"], args].concat());
@@ -337,7 +337,7 @@ fn what_differs_from_postgresql_is_found_and_fetched_again_while_writes_go_on() 
     stop.store(true, Ordering::Relaxed);
     writer.join().unwrap();
     assert!(done.load(Ordering::Relaxed) > 10);
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     assert_is(&world, &truth);
     let (is_well, report) = audit(&[]);
     assert!(is_well, "{report}");
@@ -348,7 +348,7 @@ fn what_differs_from_postgresql_is_found_and_fetched_again_while_writes_go_on() 
     let (is_well, report) = audit(&["--ids", ids.to_str().unwrap(), "--repair"]);
     assert!(is_well);
     assert_eq!(report["differences"], json!({"missing": 1}), "{report}");
-    world.wait_until_committed(PATIENCE);
-    wait_at_most("it is there", PATIENCE, || world.copies().contains_key("unheard").then_some(()));
+    world.wait_until_committed(TIMEOUT);
+    wait_at_most("it is there", TIMEOUT, || world.copies().contains_key("unheard").then_some(()));
     worker.stop();
 }

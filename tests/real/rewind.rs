@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::support::{CITIES, Event, Truth, World, WorldOptions, wait_at_most};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 #[test]
 fn a_rewound_group_is_refused_until_the_epoch_is_raised() {
@@ -22,14 +22,14 @@ fn a_rewound_group_is_refused_until_the_epoch_is_raised() {
     events[..110].iter().for_each(|event| truth.apply(event));
     world.send(&events[..100]);
     let worker = world.worker();
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     worker.stop();
 
     world.rewind(&[(0, 40)]);
     world.send(&events[100..110]);
     let before = world.copies();
     let refused = world.worker();
-    let reason = wait_at_most("a stopped partition", PATIENCE, || {
+    let reason = wait_at_most("a stopped partition", TIMEOUT, || {
         Some(refused.not_ready_because()).filter(|reason| reason.contains("partition 0"))
     });
     for word in ["positions.epoch above 1", "offset 40", "offset 100"] {
@@ -40,7 +40,7 @@ fn a_rewound_group_is_refused_until_the_epoch_is_raised() {
     assert_eq!(world.copies(), before, "a refused partition writes nothing");
 
     let replaying = world.worker_with(&[("GEOFOLD_POSITIONS__EPOCH", "2")]);
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     replaying.stop();
     world.assert_holds(&truth);
     let versions = world.copies().into_values().flatten().map(|copy| copy.version >> 44);
@@ -49,7 +49,7 @@ fn a_rewound_group_is_refused_until_the_epoch_is_raised() {
     // And an old configuration does not come back unnoticed.
     let mut outdated = world.worker();
     world.send(&events[110..]);
-    wait_at_most("a refusal", PATIENCE, || {
+    wait_at_most("a refusal", TIMEOUT, || {
         let is_refused = outdated.not_ready_because().contains("epoch 2 was in use")
             || (!outdated.is_running() && outdated.log().contains("epoch 2 was in use"));
         is_refused.then_some(())

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::support::{CITIES, Event, Faults, Proxy, StopOnDrop, World, WorldOptions, wait_at_most};
-use crate::wait::PATIENCE;
+use crate::wait::TIMEOUT;
 
 #[test]
 fn a_document_written_all_the_time_is_written_to_elasticsearch_all_the_time() {
@@ -33,7 +33,7 @@ fn a_document_written_all_the_time_is_written_to_elasticsearch_all_the_time() {
     };
     world.produce(&[event("hot".to_owned())]);
     let worker = world.worker_behind(&proxy);
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     let index = world.copies()["hot"][0].index.clone();
 
     let over = AtomicBool::new(false);
@@ -56,7 +56,7 @@ fn a_document_written_all_the_time_is_written_to_elasticsearch_all_the_time() {
         });
         let _stop = StopOnDrop(&over);
         let mut written = BTreeSet::new();
-        wait_at_most("the hot document to be written again and again while others wait", PATIENCE, || {
+        wait_at_most("the hot document to be written again and again while others wait", TIMEOUT, || {
             let copy = world.stack.ask("GET", &format!("/{index}/_doc/hot"), None);
             written.insert(copy["_source"]["at"].as_u64().unwrap());
             if worker.metric("geofold_dirty_documents", "") <= MAX_DOCUMENTS.into() {
@@ -70,7 +70,7 @@ fn a_document_written_all_the_time_is_written_to_elasticsearch_all_the_time() {
         "the hot document was written one by one"
     );
     proxy.set(Faults::default());
-    wait_at_most("the end of the backlog", PATIENCE, || {
+    wait_at_most("the end of the backlog", TIMEOUT, || {
         world.offsets().iter().all(|(committed, end)| committed == end).then_some(())
     });
     worker.stop();

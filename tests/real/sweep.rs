@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{CITIES, Event, Truth, Worker, World, WorldOptions, wait_at_most};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 fn write(n: usize, round: usize) -> Event {
     let (lat, lon) = CITIES[(n + round) % CITIES.len()];
@@ -22,9 +22,9 @@ fn short_lived() -> Vec<(&'static str, String)> {
     [
         ("elasticsearch", "request_timeout = \"3s\""),
         ("elasticsearch", "gc_deletes = \"8s\""),
-        ("batch", "deadline = \"4s\""),
-        ("shutdown", "revoke = \"3s\""),
-        ("placements", "keep_deleted = \"9s\""),
+        ("batch", "timeout = \"4s\""),
+        ("shutdown", "revoke_timeout = \"3s\""),
+        ("placements", "deleted_retention = \"9s\""),
     ]
     .map(|(table, line)| (table, line.to_owned()))
     .into()
@@ -48,16 +48,16 @@ fn placements_of_deleted_documents_go_when_they_are_old_and_committed_and_never_
     events.iter().for_each(|event| truth.apply(event));
     world.send(&events);
     let worker = world.worker();
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     worker.stop();
-    // Nobody does this one for a while.
+    // No run of this one for a while.
     let late = [write(99, 1)];
     late.iter().for_each(|event| truth.apply(event));
     world.send(&late);
     let (swept, said) = sweep(&world);
     assert!(swept.is_none() && said.contains("nothing is swept yet"), "{said}");
     assert_eq!(world.placements().len(), 100);
-    wait_at_most("an old mark that is not committed", PATIENCE, || {
+    wait_at_most("an old mark that is not committed", TIMEOUT, || {
         let (swept, said) = sweep(&world);
         assert_eq!(swept, None, "{said}");
         said.contains("have not committed").then_some(())
@@ -68,10 +68,10 @@ fn placements_of_deleted_documents_go_when_they_are_old_and_committed_and_never_
     assert_eq!(world.placements().len(), 100);
 
     let worker = world.worker();
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     // Some of the deleted documents are written again, and deleted again, all the while.
     let mut round = 1;
-    wait_at_most("the sweep of those that stay deleted", PATIENCE, || {
+    wait_at_most("the sweep of those that stay deleted", TIMEOUT, || {
         let events: Vec<Event> =
             (0..20).flat_map(|n| [write(n, round), delete(n), write(n, round + 1)]).collect();
         events.iter().for_each(|event| truth.apply(event));
@@ -81,7 +81,7 @@ fn placements_of_deleted_documents_go_when_they_are_old_and_committed_and_never_
         let left = world.placements();
         (20..60).all(|n| !left.contains_key(&format!("d{n}"))).then_some(())
     });
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     world.assert_holds(&truth);
     assert_eq!(world.wrong_placements(&truth), Vec::<String>::new());
 
@@ -89,7 +89,7 @@ fn placements_of_deleted_documents_go_when_they_are_old_and_committed_and_never_
     let events: Vec<Event> = (20..30).map(|n| write(n, 5)).chain((30..35).map(delete)).collect();
     events.iter().for_each(|event| truth.apply(event));
     world.send(&events);
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     world.assert_holds(&truth);
     assert_eq!(world.wrong_placements(&truth), Vec::<String>::new());
     assert!(world.geofold(&["audit", "--settle", "1s"]).status.success());
@@ -98,7 +98,7 @@ fn placements_of_deleted_documents_go_when_they_are_old_and_committed_and_never_
 
 #[test]
 fn one_worker_audits_by_itself_and_mends_only_if_it_is_told_to() {
-    let config = [("audit", "every = \"2s\""), ("audit", "rate = 100000")];
+    let config = [("audit", "interval = \"2s\""), ("audit", "rate = 100000")];
     let config = config.map(|(table, line)| (table, line.to_owned())).into();
     let world = World::new(WorldOptions { config, ..WorldOptions::default() });
     let mut truth = Truth::new();
@@ -107,13 +107,13 @@ fn one_worker_audits_by_itself_and_mends_only_if_it_is_told_to() {
     world.send(&events);
     let workers = [world.worker(), world.worker()];
     workers.iter().for_each(Worker::wait_until_ready);
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     let placements = format!("{}-placements", world.name);
     let bulk = format!("{}\n", json!({"delete": {"_index": placements, "_id": "d7"}}));
     assert_eq!(world.stack.bulk(&bulk)["errors"], false);
 
     let found = |worker: &Worker| worker.metric("geofold_audit_defects", "defect=\"no-placement\"");
-    let finder = wait_at_most("an audit that finds the defect", PATIENCE, || {
+    let finder = wait_at_most("an audit that finds the defect", TIMEOUT, || {
         workers.iter().position(|worker| found(worker) == 1.0)
     });
     assert_eq!(workers[finder].metric("geofold_audit_documents", ""), 200.0);
@@ -121,19 +121,19 @@ fn one_worker_audits_by_itself_and_mends_only_if_it_is_told_to() {
     let [first, second] = workers;
     let (finder, other) = if finder == 0 { (first, second) } else { (second, first) };
     finder.stop();
-    wait_at_most("an audit by the worker that is left", PATIENCE, || (found(&other) == 1.0).then_some(()));
+    wait_at_most("an audit by the worker that is left", TIMEOUT, || (found(&other) == 1.0).then_some(()));
     assert!(!world.placements().contains_key("d7"), "nobody told it to mend");
     other.stop();
 
     let mending = world.worker_with(&[("GEOFOLD_AUDIT__REPAIR", "true")]);
-    wait_at_most("the placement to be mended", PATIENCE, || {
+    wait_at_most("the placement to be mended", TIMEOUT, || {
         world.placements().contains_key("d7").then_some(())
     });
-    wait_at_most("an audit that finds nothing", PATIENCE, || {
+    wait_at_most("an audit that finds nothing", TIMEOUT, || {
         (mending.metric("geofold_audits_total", "result=\"ok\"") >= 2.0 && found(&mending) == 0.0)
             .then_some(())
     });
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     world.assert_holds(&truth);
     mending.stop();
 }

@@ -1,4 +1,4 @@
-//! Live counts: exact, whoever is killed or frozen, worker or collector.
+//! Live counts: exact even if workers or collectors are killed or frozen.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Random, Worker, World, WorldOptions, ask_for, random_events, seed, text};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The binary under test.
 const GEOFOLD: &str = env!("CARGO_BIN_EXE_geofold");
@@ -95,7 +95,7 @@ fn counting(partitions: i32) -> World {
         config: vec![
             line("kafka", "session_timeout = \"3s\""),
             line("kafka", "heartbeat_interval = \"300ms\""),
-            line("shutdown", "revoke = \"2s\""),
+            line("shutdown", "revoke_timeout = \"2s\""),
             line("batch", "max_documents = 50"),
             line("tally", "geoshard = true"),
             line("tally", "emit_interval = \"200ms\""),
@@ -133,7 +133,7 @@ fn counts_equal_a_recount_although_workers_and_collectors_are_killed_and_frozen(
                 workers.push(world.worker());
             }
             1 => {
-                // Longer than its session: somebody else owns its partitions when it goes on.
+                // Longer than its session: another worker owns its partitions when it continues.
                 workers[victim].signal("STOP");
                 std::thread::sleep(Duration::from_millis(4_000 + random.below(2_000)));
                 workers[victim].signal("CONT");
@@ -145,16 +145,16 @@ fn counts_equal_a_recount_although_workers_and_collectors_are_killed_and_frozen(
             collectors.push(Collector::start(&world, round + 1));
         }
     }
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     workers.into_iter().for_each(Worker::stop);
     let recount = recounted(&world);
     assert!(recount.len() == 4 && recount.values().all(|values| !values.is_empty()), "{recount:?}");
-    ask_for(PATIENCE, || (merged(&world) == recount).then_some(()));
+    ask_for(TIMEOUT, || (merged(&world) == recount).then_some(()));
     assert_eq!(merged(&world), recount, "seed {seed}");
     is_audited(&world, collectors);
 }
 
-/// `geofold audit --tally` agrees, finds a document that came past geofold, and mends the counts when nobody merges.
+/// `geofold audit --tally` agrees, finds a document written past geofold, and repairs the counts while no collector merges.
 fn is_audited(world: &World, collectors: Vec<Collector>) {
     let audited = world.geofold(&["audit", "--tally"]);
     assert!(audited.status.success(), "{}", text(&audited));

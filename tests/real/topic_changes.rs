@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::support::{CITIES, Event, Truth, Worker, World, WorldOptions, wait_at_most};
 
 /// The topic is looked at every 30 s.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 fn events(documents: std::ops::Range<usize>) -> Vec<Event> {
     let event = |n: usize| {
@@ -19,7 +19,7 @@ fn events(documents: std::ops::Range<usize>) -> Vec<Event> {
 
 /// Waits until these partitions stopped, and gives what the worker says.
 fn stopped(worker: &Worker, partitions: &[i32]) -> String {
-    wait_at_most("stopped partitions", PATIENCE, || {
+    wait_at_most("stopped partitions", TIMEOUT, || {
         let reason = worker.not_ready_because();
         partitions.iter().all(|number| reason.contains(&format!("partition {number}"))).then_some(reason)
     })
@@ -30,7 +30,7 @@ fn partitions_that_are_added_under_a_running_worker_stop_all_of_its_partitions()
     let world = World::new(WorldOptions { partitions: 4, ..WorldOptions::default() });
     world.send(&events(0..40));
     let worker = world.worker();
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     world.add_partitions(6);
     let reason = stopped(&worker, &[0, 1, 2, 3]);
     assert!(reason.contains("has 6 partitions and had 4, so keys changed partition"), "{reason}");
@@ -49,7 +49,7 @@ fn a_topic_that_is_created_again_and_refilled_stops_all_partitions_of_a_running_
     let (old, new) = (events(0..20), events(20..120));
     world.send(&old);
     let worker = world.worker();
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     // It fetches nothing between: it would be told that its offset is out of range.
     worker.signal("STOP");
     world.create_topic_again();
@@ -63,7 +63,7 @@ fn a_topic_that_is_created_again_and_refilled_stops_all_partitions_of_a_running_
     // What it says is what helps.
     world.rewind(&[(0, 0), (1, 0)]);
     let worker = world.worker_with(&[("GEOFOLD_POSITIONS__EPOCH", "2")]);
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     worker.stop();
     old.iter().chain(&new).for_each(|event| truth.apply(event));
     world.assert_holds(&truth);

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::support::{Stack, ask_for};
 
 /// The change of the map waits for two batch deadlines, twice.
-const PATIENCE: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// Where a page's commands run: a folder with what they take for granted, on servers that are up already and stay up.
 struct Scene {
@@ -77,7 +77,7 @@ impl Scene {
             .process_group(0)
             .spawn()
             .unwrap();
-        let ended = ask_for(PATIENCE, || bash.try_wait().unwrap());
+        let ended = ask_for(TIMEOUT, || bash.try_wait().unwrap());
         // Its workers go with it, if it failed.
         let _ = kill_process_group(Pid::from_raw(bash.id().try_into().unwrap()).unwrap(), Signal::KILL);
         let _ = bash.wait();
@@ -88,7 +88,7 @@ impl Scene {
     }
 }
 
-/// The shell blocks of a page, as one script that tells where it is; without those that have this in them.
+/// The shell blocks of a page, as one script that prints where it is; without those that have this in them.
 fn script(page: &str, without: Option<&str>) -> String {
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).unwrap();
     let blocks = page.split("```sh\n").skip(1).filter_map(|rest| rest.split_once("\n```"));

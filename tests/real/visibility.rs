@@ -1,5 +1,5 @@
 //! Promise 1, as searches see it: a document that is there all the time is found by every search over the geoshards, also while it moves,
-//! at Elasticsearch's default refresh interval, whatever becomes of its workers, and while the map is changed.
+//! at Elasticsearch's default refresh interval, while workers fail, and while the map is changed.
 //!
 //! `GEOFOLD_SEARCHES=50000` looks for longer; `GEOFOLD_MOVES__VISIBILITY=realtime` shows that it would notice: while one map is live.
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::support::world::Feed;
 use crate::support::{CITIES, Event, Random, Truth, Worker, World, WorldOptions, seed, text, wait_at_most};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// A test may take so long.
 const LONGEST: Duration = Duration::from_secs(1_200);
 /// Documents that go from city to city, and how long each stays.
@@ -29,7 +29,7 @@ const SEARCHERS: usize = 2;
 pub const GRACE: Duration = Duration::from_secs(1);
 /// A worker sleeps for so long: its group gives it up before, and it does not know when it wakes.
 const FROZEN: Duration = Duration::from_secs(10);
-/// `batch.deadline` where the map is changed. A reader may keep a cover for as long (docs/cover.md), and so do the searchers.
+/// `batch.timeout` where the map is changed. A reader may keep a cover for as long (docs/cover.md), and so do the searchers.
 pub const DEADLINE: Duration = Duration::from_secs(5);
 
 /// What is written all the time, and what the index has to hold then.
@@ -76,7 +76,7 @@ impl<'a> Writer<'a> {
 
     fn wait_until_committed(&self) {
         self.feed.flush();
-        self.world.wait_until_committed(PATIENCE);
+        self.world.wait_until_committed(TIMEOUT);
     }
 }
 
@@ -95,7 +95,7 @@ struct Cover {
 
 /// All geoshards that are in force, as a query service asks for them.
 fn cover_of_the_globe(worker: &Worker) -> Cover {
-    let answer = wait_at_most("a worker that knows which maps are in force", PATIENCE, || {
+    let answer = wait_at_most("a worker that knows which maps are in force", TIMEOUT, || {
         let answer = worker.get("/shards/cover?top=90&left=-180&bottom=-90&right=180");
         answer.filter(|(status, _)| *status == 200)
     });
@@ -138,7 +138,7 @@ impl<'a> Searches<'a> {
         };
         let travellers = (0..TRAVELLERS).map(|n| format!("t{n}"));
         for id in travellers.chain((0..residents).map(|n| format!("r{n}"))) {
-            wait_at_most(&id, PATIENCE, || searches.finds(&id, cover).then_some(()));
+            wait_at_most(&id, TIMEOUT, || searches.finds(&id, cover).then_some(()));
         }
         Self { began: Instant::now(), ..searches }
     }
@@ -230,7 +230,7 @@ fn no_search_misses_a_traveller_while_workers_are_killed_and_frozen() {
     let seed = seed("no_search_misses_a_traveller");
     let session = ("kafka", "session_timeout = \"6s\"".to_owned());
     let heartbeat = ("kafka", "heartbeat_interval = \"500ms\"".to_owned());
-    let revoke = ("shutdown", "revoke = \"3s\"".to_owned());
+    let revoke = ("shutdown", "revoke_timeout = \"3s\"".to_owned());
     let config = vec![session, heartbeat, revoke];
     let world = World::new(WorldOptions { config, ..WorldOptions::default() });
     let (mut first, second, mut third) = (Some(world.worker()), world.worker(), None);
@@ -288,10 +288,10 @@ pub fn map_of(version: u64) -> GeoshardMap {
     GeoshardMap::new(version, "the same ranges", ranges.collect()).unwrap()
 }
 
-/// As docs/operations.md tells it.
+/// As in docs/operations.md.
 pub fn change_map(world: &World, map: &GeoshardMap) {
     let changed = world.geofold(&["shards", "migrate", "--to", &written(world, map)]);
-    assert!(text(&changed).contains("the change has ended"), "{}", text(&changed));
+    assert!(text(&changed).contains("change completed"), "{}", text(&changed));
     retire(world, map);
 }
 
@@ -305,8 +305,7 @@ fn change_map_despite_kills(world: &World, map: &GeoshardMap, worker: Worker, ra
     let next = world.worker();
     world.geofold_killed(&migrate, some_time());
     let changed = world.geofold(&migrate);
-    let is_done =
-        ["the change has ended", "is the one in force"].iter().any(|end| text(&changed).contains(end));
+    let is_done = ["change completed", "already in force"].iter().any(|end| text(&changed).contains(end));
     assert!(is_done, "{}", text(&changed));
     retire(world, map);
     next
@@ -330,9 +329,9 @@ fn searched_while_the_map_is_changed(
     seed: u64,
     mut change: impl FnMut(&World, &GeoshardMap, Worker) -> Worker + Send,
 ) -> (u64, f64) {
-    let deadline = ("batch", format!("deadline = \"{}s\"", DEADLINE.as_secs()));
+    let deadline = ("batch", format!("timeout = \"{}s\"", DEADLINE.as_secs()));
     let timeout = ("elasticsearch", "request_timeout = \"4500ms\"".to_owned());
-    let revoke = ("shutdown", "revoke = \"3s\"".to_owned());
+    let revoke = ("shutdown", "revoke_timeout = \"3s\"".to_owned());
     let interval = ("commit", "interval = \"300ms\"".to_owned());
     let session = ("kafka", "session_timeout = \"6s\"".to_owned());
     let heartbeat = ("kafka", "heartbeat_interval = \"500ms\"".to_owned());

@@ -6,7 +6,7 @@
 //! cargo test --features real-services,tls --test security
 //! ```
 //!
-//! Whatever a test makes geofold print, at log level `debug`, is searched for every secret when the test ends.
+//! Everything that geofold prints in a test, at log level `debug`, is searched for every secret when the test ends.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
@@ -81,7 +81,7 @@ fn an_api_key_that_is_withdrawn_stops_the_worker() {
     let mut settings = world.settings();
     world.succeeds(&settings, &["shards", "create"]);
     world.with_api_key(&mut settings, privileges_of_a_worker(&world));
-    settings.insert(("retry", "unauthorized"), quoted("2s"));
+    settings.insert(("retry", "unauthorized_timeout"), quoted("2s"));
     let mut worker = world.worker(&settings);
     worker.wait_until_ready();
     world.ask("DELETE", "/_security/api_key", Some(json!({ "name": world.name })));
@@ -180,7 +180,7 @@ fn kafka_lets_nobody_in_with_a_wrong_password_or_to_a_stranger() {
 }
 
 #[test]
-fn what_kafka_does_not_permit_is_named() {
+fn operations_refused_by_kafka_are_named() {
     let world = World::new();
     let settings = world.settings();
     world.succeeds(&settings, &["shards", "create"]);

@@ -62,7 +62,7 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// For each other map: both are known, the usual one decides.
     pub both_known: [MapsRecord; 2],
-    /// Both are known, the other one decides. No floor is needed: nobody knows only one of them before this.
+    /// Both are known, the other one decides. No floor is needed: no process knows only one of them before this.
     pub other_decides: [MapsRecord; 2],
     map: Arc<GeoshardMap>,
     location: LocationPath,

@@ -257,7 +257,7 @@ impl Wire {
         answers
     }
 
-    /// Executes items after a delay, whatever happens to their sender.
+    /// Executes items after a delay, even if their sender is gone.
     fn carry_out<I: Item>(
         &self,
         items: Vec<I>,

@@ -18,7 +18,7 @@ use crate::searches;
 use crate::world::{Line, Violation, World};
 
 /// A run must end this long after the last fault. Zombies may sleep for 30 s.
-const PATIENCE: u64 = 120_000;
+const TIMEOUT: u64 = 120_000;
 
 /// The result of a run.
 pub struct Outcome {
@@ -120,7 +120,7 @@ impl Conductor {
             self.world.set_maps(&self.shared.both_known[self.world.scenario.other_map()]);
         }
         searches::begin(&self.world);
-        let give_up_at = self.world.scenario.calm_from + PATIENCE;
+        let give_up_at = self.world.scenario.calm_from + TIMEOUT;
         while !self.has_come_to_rest() {
             let now = self.world.clock.awake();
             if now > give_up_at {
@@ -168,7 +168,7 @@ impl Conductor {
     async fn end(&mut self) {
         let Some(owner) = &mut self.owner else { return };
         owner.tell(Mode::Drain);
-        let give_up_at = self.world.clock.awake() + PATIENCE;
+        let give_up_at = self.world.clock.awake() + TIMEOUT;
         while !(owner.has_ended() && self.world.state().under_way == 0) {
             if self.world.clock.awake() > give_up_at {
                 return self.world.fail("stuck", None, "the last owner was told to stop, and does not");

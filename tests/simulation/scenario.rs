@@ -12,7 +12,7 @@ use std::fmt;
 use geofold::base::random::Random;
 use geofold::core::mover::OnMissing;
 
-/// `batch.deadline`.
+/// `batch.timeout`.
 pub const DEADLINE: u64 = 2_000;
 
 /// `index.gc_deletes`. Above the sum of everything that a zombie can do after a takeover: act for
@@ -92,7 +92,7 @@ impl Produced {
         self.op == Some("touch")
     }
 
-    /// Whether no document takes it, whatever that says.
+    /// Whether no document accepts it.
     pub fn is_spoiling(&self) -> bool {
         self.is_patch() && self.value.as_deref() == Some(SPOILING)
     }

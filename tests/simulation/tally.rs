@@ -40,7 +40,7 @@ struct Increments {
 }
 
 impl IncrementTopic for Increments {
-    /// Increments in flight arrive, whatever happens to the sender; perhaps twice.
+    /// Increments in flight arrive even if the sender dies; perhaps twice.
     fn send<'a>(&'a self, _: i32, outgoing: &'a Outgoing) -> BoxFuture<'a, Result<(), TooLarge>> {
         let (there, again, back) = {
             let mut state = self.world.state();

@@ -98,7 +98,7 @@ async fn compare(
 /// Waits a while for the heartbeat of a merging collector.
 async fn nobody_merges(config: &Config, store: &Store) -> Result<(), Failure> {
     let before = store.leader().await?;
-    tokio::time::sleep(config.collector.takeover).await;
+    tokio::time::sleep(config.collector.takeover_timeout).await;
     if store.leader().await? != before {
         return Err(anyhow!(
             "a collector is running; stop all collectors and workers before correcting counts"

@@ -47,7 +47,7 @@ pub struct AuditArgs {
     /// Misplaced documents get a touch. Other defects are left for --repair.
     #[arg(long, conflicts_with = "repair")]
     adopt: bool,
-    /// Remove placements of documents deleted longer than placements.keep_deleted ago, according to marks of earlier
+    /// Remove placements of documents deleted longer than placements.deleted_retention ago, according to marks of earlier
     /// audits. Needs Kafka, to verify commits.
     #[arg(long)]
     sweep: bool,
@@ -187,12 +187,12 @@ async fn sweepable(
     topic: &TopicTouches,
     timeout: Duration,
 ) -> Result<Option<u64>, Failure> {
-    let (prefix, keep) = (&config.elasticsearch.prefix, config.placements.keep_deleted);
+    let (prefix, keep) = (&config.elasticsearch.prefix, config.placements.deleted_retention);
     let of = (config.kafka.topic.as_str(), config.positions.epoch);
     match sweep::prepare(elastic, prefix, of, topic, keep, timeout).await? {
         Sweep::Below(writes) => return Ok(Some(writes)),
         Sweep::Unripe => eprintln!(
-            "nothing is swept yet: it takes a mark that was committed more than placements.keep_deleted ({}) ago",
+            "nothing is swept yet: it takes a mark that was committed more than placements.deleted_retention ({}) ago",
             humantime::format_duration(keep)
         ),
         Sweep::Waits(partitions) => eprintln!(

@@ -22,7 +22,11 @@ use crate::worker::refeed::{OpenError, Source};
 const MOST_IDS: usize = 1_000_000;
 
 /// Compares documents with the source of truth; requests refeeds of those that differ if --repair is given.
-pub async fn run(args: &AuditArgs, config: &Config, elastic: &Arc<dyn Elastic>) -> Result<ExitCode, Failure> {
+pub(super) async fn run(
+    args: &AuditArgs,
+    config: &Config,
+    elastic: &Arc<dyn Elastic>,
+) -> Result<ExitCode, Failure> {
     let source = Source::open(config).map_err(|error| match error {
         OpenError::None | OpenError::Incomplete => Failure::usage(error),
         error => error.into(),
@@ -41,7 +45,7 @@ pub async fn run(args: &AuditArgs, config: &Config, elastic: &Arc<dyn Elastic>) 
         mend: args.repair.then_some(&topic),
         settle: args.settle,
         timeout: config.elasticsearch.request_timeout.max(LONG),
-        retry: RetryPolicy { initial: config.retry.initial, max: config.retry.max },
+        retry: RetryPolicy { initial: config.retry.initial_backoff, max: config.retry.max_backoff },
     };
     let mut out = args.out_file()?;
     let mut printed = 0;

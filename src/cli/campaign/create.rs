@@ -55,7 +55,7 @@ pub struct CreateArgs {
     /// Display name; default: a description.
     #[arg(long)]
     name: Option<String>,
-    /// Ids per chunk [default: campaigns.chunk], the unit that a killed run may send twice.
+    /// Ids per chunk [default: campaigns.chunk_size], the unit that a killed run may send twice.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(crate::ops::campaign::chunk::MAX_IDS)))]
     chunk: Option<u32>,
     /// Maximum ids per second, all runs together; `campaign rate` changes it.
@@ -111,7 +111,7 @@ pub async fn create(args: CreateArgs) -> Result<ExitCode, Failure> {
         action: args.action.into(),
         topic: config.kafka.topic.clone(),
         selection: in_words,
-        chunk: args.chunk.unwrap_or(config.campaigns.chunk),
+        chunk: args.chunk.unwrap_or(config.campaigns.chunk_size),
         rate: args.rate.map(NonZeroU32::get),
         every: None,
     };
@@ -127,7 +127,7 @@ pub async fn create(args: CreateArgs) -> Result<ExitCode, Failure> {
         (None, None) => return Err(Failure::usage(anyhow!("no documents selected"))),
     };
     let store = open(&config).await?;
-    let room = SortOptions {
+    let sort_options = SortOptions {
         folder: args.temp_dir.clone().unwrap_or_else(std::env::temp_dir),
         memory: args.memory.as_usize(),
     };
@@ -135,7 +135,8 @@ pub async fn create(args: CreateArgs) -> Result<ExitCode, Failure> {
     if let Ok(style) = ProgressStyle::with_template("{spinner} {human_pos} documents read, {per_sec}") {
         bar.set_style(style);
     }
-    let made = make(&store, &new, source, &room, args.paused, &stop, &|read| bar.set_position(read)).await;
+    let made =
+        make(&store, &new, source, &sort_options, args.paused, &stop, &|read| bar.set_position(read)).await;
     bar.finish_and_clear();
     store.close().await;
     let created = match made {

@@ -86,11 +86,11 @@ pub async fn campaign(args: CampaignArgs) -> Result<ExitCode, Failure> {
         CampaignCommand::Watch(args) => run::watch(args).await,
         CampaignCommand::Status(args) => show::status(args).await,
         CampaignCommand::List(args) => show::list(args).await,
-        CampaignCommand::Pause(args) => tell(args, Command::Pause).await,
-        CampaignCommand::Resume(args) => tell(args, Command::Resume).await,
-        CampaignCommand::Cancel(args) => tell(args, Command::Cancel).await,
-        CampaignCommand::Retry(args) => tell(args, Command::Retry).await,
-        CampaignCommand::Remove(args) => tell(args, Command::Remove).await,
+        CampaignCommand::Pause(args) => execute(args, Command::Pause).await,
+        CampaignCommand::Resume(args) => execute(args, Command::Resume).await,
+        CampaignCommand::Cancel(args) => execute(args, Command::Cancel).await,
+        CampaignCommand::Retry(args) => execute(args, Command::Retry).await,
+        CampaignCommand::Remove(args) => execute(args, Command::Remove).await,
         CampaignCommand::Rate(args) => {
             let store = open(&args.config.load()?).await?;
             let rate = args.rate.0.map(NonZeroU32::get);
@@ -106,7 +106,7 @@ pub async fn campaign(args: CampaignArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-async fn tell(args: OneArgs, command: Command) -> Result<ExitCode, Failure> {
+async fn execute(args: OneArgs, command: Command) -> Result<ExitCode, Failure> {
     let store = open(&args.config.load()?).await?;
     let id = args.id;
     let said = async {
@@ -116,7 +116,7 @@ async fn tell(args: OneArgs, command: Command) -> Result<ExitCode, Failure> {
                 store.remove(id).await?;
                 "forgotten".to_owned()
             }
-            command => store.tell(id, command).await?.to_string(),
+            command => store.execute(id, command).await?.to_string(),
         })
     };
     let said = said.await;

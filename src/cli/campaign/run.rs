@@ -18,7 +18,7 @@ use crate::io::send::Destinations;
 use crate::ops::campaign::State;
 use crate::ops::campaign::create::SortOptions;
 use crate::ops::campaign::produce::Producing;
-use crate::ops::campaign::run::{Ended, Patience, RunError, Runner};
+use crate::ops::campaign::run::{Ended, RunError, RunTimes, Runner};
 use crate::ops::campaign::select::Selection;
 use crate::ops::campaign::store::{NewCampaign, Status, Store};
 use crate::ops::campaign::watch::{Periodic, Watch};
@@ -35,8 +35,8 @@ const MEMORY: usize = 64 << 20;
 /// Work on a campaign until nothing is left; may run concurrently on any machines.
 ///
 /// Needs [database], Kafka, and Elasticsearch (for partitions of documents), and waits for them. SIGTERM or SIGINT:
-/// finishes its chunk within shutdown.drain. SIGHUP: the same at a terminal; elsewhere reloads the configuration (as
-/// does a change of the file with reload.watch) for log.filter. Killing is safe: when the lease (campaigns.lease)
+/// finishes its chunk within shutdown.drain_timeout. SIGHUP: the same at a terminal; elsewhere reloads the configuration (as
+/// does a change of the file with reload.interval) for log.filter. Killing is safe: when the lease (campaigns.lease_duration)
 /// expires, another run sends the chunk again. Exit code 0: done without failures; 1: ids failed (see `campaign
 /// status`, `campaign retry`), cancelled, or this run was stopped; 2: no such campaign.
 #[derive(Debug, Args)]
@@ -51,7 +51,7 @@ pub struct RunArgs {
 ///
 /// Run two for availability: each period has one campaign, shared by all. While the last campaign of a name is not
 /// over, none is added. The last five finished are kept. SIGTERM or SIGINT: ends like `campaign run`, with exit code 0.
-/// SIGHUP (or a change of the file with reload.watch): log.filter is reloaded; added campaigns wait for a restart.
+/// SIGHUP (or a change of the file with reload.interval): log.filter is reloaded; added campaigns wait for a restart.
 #[derive(Debug, Args)]
 pub struct WatchArgs {
     #[command(flatten)]
@@ -111,15 +111,16 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
 
 async fn runner(config: &Config, store: &Store) -> Result<Runner, Failure> {
     connect::plain_keys(config, "a campaign")?;
-    let retry = RetryPolicy { initial: config.retry.initial, max: config.retry.max };
+    let retry = RetryPolicy { initial: config.retry.initial_backoff, max: config.retry.max_backoff };
     let properties = config.topic_producer_properties().into_iter().collect();
     let topic = config.kafka.topic.clone();
     let destinations = Destinations::new(config, Arc::new(connect::elasticsearch(config)?));
     let connecting =
         tokio::task::spawn_blocking(move || Producing::connect(&properties, &topic, destinations, retry));
     let producing = connecting.await.context("connecting to kafka")??;
-    let patience = Patience { lease: config.campaigns.lease, drain: config.shutdown.drain, retry };
-    Ok(Runner::new(store.clone(), producing, &config.kafka.topic, patience))
+    let times =
+        RunTimes { lease: config.campaigns.lease_duration, drain: config.shutdown.drain_timeout, retry };
+    Ok(Runner::new(store.clone(), producing, &config.kafka.topic, times))
 }
 
 fn bar() -> ProgressBar {
@@ -192,9 +193,9 @@ pub async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
                 action: periodic.action,
                 topic: config.kafka.topic.clone(),
                 selection: in_words,
-                chunk: config.campaigns.chunk,
+                chunk: config.campaigns.chunk_size,
                 rate: periodic.rate,
-                every: Some(periodic.every),
+                every: Some(periodic.interval),
             };
             Ok(Periodic { new, selection })
         })
@@ -212,8 +213,8 @@ pub async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
         elastic: &elastic,
         prefix: &config.elasticsearch.prefix,
         timeout: config.elasticsearch.request_timeout.max(LONG),
-        room: SortOptions { folder: std::env::temp_dir(), memory: MEMORY },
-        retry: RetryPolicy { initial: config.retry.initial, max: config.retry.max },
+        sort_options: SortOptions { folder: std::env::temp_dir(), memory: MEMORY },
+        retry: RetryPolicy { initial: config.retry.initial_backoff, max: config.retry.max_backoff },
     };
     tracing::info!(runner = runner.name(), campaigns = periodic.len(), "geofold campaign watch begins");
     let watching = try_join_all(periodic.iter().map(|periodic| watch.run(periodic, &stop)));

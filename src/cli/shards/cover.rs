@@ -8,8 +8,8 @@ use super::{ConfigArgs, Failure, connect, output};
 use crate::geoshard::cover::Shape;
 use crate::geoshard::{LiveMaps, describe};
 
-/// List the geoshards that a search in a circle, box or polygon must ask: together they contain every hit. While the
-/// map is changed, those of both maps.
+/// List the geoshards that a search in a circle, box or polygon must query: together they contain every hit. During a
+/// change of the map, those of both maps.
 #[derive(Debug, Args)]
 pub struct CoverArgs {
     #[command(flatten)]

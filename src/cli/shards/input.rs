@@ -35,7 +35,7 @@ pub struct RowArgs {
 }
 
 impl RowArgs {
-    /// With this load score if none was given.
+    /// With this default load expression.
     pub fn with_default_weight(mut self, weight: &str) -> Result<Self, Failure> {
         if self.weight == Weight::default() {
             self.weight = weight.parse().map_err(Failure::usage)?;
@@ -70,7 +70,7 @@ impl RowArgs {
         self.read_rows(path, &self.columns()?, |row| each(row.point, row.load))
     }
 
-    /// Reads the points of the documents of `indices`; says on standard error how many had none.
+    /// Reads the points of the documents of `indices`; reports on standard error how many had none.
     pub async fn scan<E: std::error::Error + Send + Sync + 'static>(
         &self,
         config: &Config,
@@ -96,7 +96,7 @@ impl RowArgs {
         let scanned = scanned.with_context(|| format!("reading {}", indices.join(", ")))?;
         if let Some(why) = &scanned.why {
             let points::scan::Scanned { read, left_out, .. } = scanned;
-            eprintln!("{left_out} of {read} documents are left out; the first of them: {why}");
+            eprintln!("{left_out} of {read} documents are left out; the first: {why}");
         }
         Ok(())
     }

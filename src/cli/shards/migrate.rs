@@ -14,7 +14,7 @@ use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
 use crate::io::elastic::Elastic;
 use crate::ops::check::{self, CheckTarget};
-use crate::ops::migrate::{Migration, Tell};
+use crate::ops::migrate::{Migration, Progress};
 
 /// Change the map while workers run and writes go on.
 ///
@@ -30,8 +30,8 @@ pub struct MigrateArgs {
     /// Maximum touches per second.
     #[arg(long, value_name = "N", default_value = "2000")]
     touch_rate: NonZeroU32,
-    /// Look at every document, not only at those in places that change their geoshard: also moves what is misplaced for
-    /// other reasons, and takes as long as there are documents.
+    /// Read every document, not only those in places that change their geoshard: also moves documents misplaced for
+    /// other reasons; takes time in proportion to all documents.
     #[arg(long)]
     scan_all: bool,
     /// Break this rule of the protocol.
@@ -69,8 +69,8 @@ pub async fn migrate(args: MigrateArgs) -> Result<ExitCode, Failure> {
     let new = args.what.to.as_deref().map(GeoshardMap::load).transpose().map_err(Failure::usage)?;
     let target = CheckTarget::new(&config, &configured).map_err(Failure::usage)?;
     let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);
-    // A reader that went away is no reason to stop half-way.
-    let tell: Tell = Arc::new(|line| drop(output::line(line)));
+    // A closed pipe must not interrupt the change.
+    let progress: Progress = Arc::new(|line| drop(output::line(line)));
     let work = async {
         if new.is_some() {
             let report = check::check(&target, &*elastic).await;
@@ -79,12 +79,13 @@ pub async fn migrate(args: MigrateArgs) -> Result<ExitCode, Failure> {
                 output::line(finding)?;
             }
             if check::exit_code(&report.findings) != 0 {
-                let said = "nothing was started; fix the problems above, or run geofold check";
-                return Err(anyhow::anyhow!(said).into());
+                let message = "nothing was started; fix the problems above, or run geofold check";
+                return Err(anyhow::anyhow!(message).into());
             }
         }
         let (clock, rate) = (connect::clock(), args.touch_rate);
-        let migration = Migration::connect(&config, elastic, clock, configured, location, rate, tell).await?;
+        let migration =
+            Migration::connect(&config, elastic, clock, configured, location, rate, progress).await?;
         let migration = migration.scanning_all(args.scan_all);
         if args.what.status {
             output::line(migration.status().await?)?;
@@ -97,7 +98,7 @@ pub async fn migrate(args: MigrateArgs) -> Result<ExitCode, Failure> {
             let wanted = target.wanted(new.shards()).map_err(Failure::usage)?;
             migration.forward(Arc::new(new), &wanted).await?;
             output::line(
-                "the change has ended; put the new map into geoshards.map of every worker, then run --retire",
+                "change completed; put the new map into geoshards.map of every worker, then run --retire",
             )?;
         }
         Ok(ExitCode::SUCCESS)

@@ -46,14 +46,14 @@ pub struct PlanArgs {
     /// Level of the smallest cells after splitting.
     #[arg(long, value_name = "N", default_value_t = 12, help_heading = "Plan")]
     finest: u8,
-    /// The lowest number of geoshards to try [default: 40; with --max-moved, the number of --after].
+    /// Minimum number of geoshards [default: 40; with --max-moved, the number of --after].
     #[arg(long, value_name = "N", help_heading = "Plan")]
     min: Option<usize>,
-    /// The highest number of geoshards to try [default: 100; with --max-moved, the number of --after].
+    /// Maximum number of geoshards [default: 100; with --max-moved, the number of --after].
     #[arg(long, value_name = "N", help_heading = "Plan")]
     max: Option<usize>,
-    /// Which count is kept: the one with the least coefficient of variation, or with the least standard deviation, which
-    /// falls with the count by itself.
+    /// How the count is chosen: by the least coefficient of variation, or the least standard deviation, which decreases
+    /// with the count anyway.
     #[arg(long, value_enum, default_value = "cv", help_heading = "Plan")]
     by: ByArg,
     /// Sample of tracks, to report the share of writes that cross a border: rows with an id and a point in time order,
@@ -75,13 +75,13 @@ pub struct PlanArgs {
     /// moves.
     #[arg(long, value_name = "FILE", help_heading = "Map")]
     after: Option<PathBuf>,
-    /// The share of the load that may get another geoshard, such as 5%: the map with the least largest load among all
-    /// that move no more, and of those the one that moves the least.
+    /// Maximum share of the load that may get another geoshard, such as 5%: of all such maps the one with the smallest
+    /// maximum load, and of those the one that moves the least.
     #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "after", conflicts_with = "by", help_heading = "Map")]
     max_moved: Option<f64>,
 }
 
-/// Where a made map is written to.
+/// Output of the map.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Map")]
 pub struct MapArgs {

@@ -26,7 +26,7 @@ Examples:
 
 /// Split a geoshard into two of about the same load.
 ///
-/// The border is where the halves are the most even. The half with more load keeps the id, so only the other half's
+/// The border makes the halves as even as possible. The half with more load keeps the id, so only the other half's
 /// documents move. All other geoshards stay as they are.
 #[derive(Debug, Args)]
 #[command(after_help = SPLIT_EXAMPLES)]
@@ -35,17 +35,17 @@ pub struct SplitArgs {
     shard: String,
     #[command(flatten)]
     load: LoadArgs,
-    /// S2 level of the cells that are cut between: 7 is some 70 km wide, and each more halves that.
+    /// S2 level of the cells to cut between: 7 is about 70 km wide, each further level half of that.
     #[arg(long, value_name = "N", default_value_t = 7, help_heading = "Plan")]
     level: u8,
-    /// A cell with more than this part of half the geoshard's load is split.
+    /// Split cells with more than this share of half the geoshard's load.
     #[arg(long, value_name = "PART", default_value_t = 0.25, help_heading = "Plan")]
     split: f64,
     #[command(flatten)]
     change: ChangeArgs,
 }
 
-/// Merge two geoshards that lie beside one another on the curve.
+/// Merge two geoshards that are adjacent on the curve.
 ///
 /// With points, the geoshard with more load keeps its id, so only the other one's documents move; without points, the
 /// first. All other geoshards stay as they are.
@@ -65,17 +65,17 @@ pub struct MergeArgs {
 /// Where the load comes from, as for `shards plan`.
 #[derive(Debug, Args)]
 struct LoadArgs {
-    /// The points: CSV with a header, or one JSON object a line; `-` is standard input.
+    /// Points: CSV with a header, or one JSON object per line; `-` is standard input.
     #[arg(conflicts_with = "from_index")]
     points: Option<PathBuf>,
-    /// Take the load from the documents of these indices of the configured Elasticsearch; `*` stands for any characters.
+    /// Take the load from the documents of these indices of the configured Elasticsearch; `*` is a wildcard.
     #[arg(long, value_name = "INDEX", value_delimiter = ',')]
     from_index: Vec<String>,
     #[command(flatten)]
     config: ConfigArgs,
     #[command(flatten)]
     rows: RowArgs,
-    /// The level of the smallest cells.
+    /// Level of the smallest cells.
     #[arg(long, value_name = "N", default_value_t = 12)]
     finest: u8,
 }
@@ -83,7 +83,7 @@ struct LoadArgs {
 /// The map before and after.
 #[derive(Debug, Args)]
 struct ChangeArgs {
-    /// The map to change. The version of the new one is one higher.
+    /// The map to change. The new version is one higher.
     #[arg(long, value_name = "FILE", help_heading = "Map")]
     after: PathBuf,
     #[command(flatten)]
@@ -126,7 +126,7 @@ pub async fn split(args: &SplitArgs) -> Result<ExitCode, Failure> {
     let old = args.change.before()?;
     let Some(loads) = args.load.read(&old).await? else {
         return Err(Failure::usage(anyhow::anyhow!(
-            "a geoshard is split by its load: name a file of points, or give --from-index"
+            "a geoshard is split by its load; give a file of points or --from-index"
         )));
     };
     let cells = CellOptions { level: args.level, split_above: args.split };

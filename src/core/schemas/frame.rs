@@ -10,7 +10,7 @@ const MAGIC: u8 = 0;
 /// Bytes before the payload.
 const HEAD: usize = 5;
 
-/// Bytes of another format shown in its error: enough to tell JSON from a newer wire format.
+/// Bytes of another format shown in its error: enough to distinguish JSON from a newer wire format.
 const SHOWN: usize = 1;
 
 /// Whether a value may be in the wire format; then it is not JSON.

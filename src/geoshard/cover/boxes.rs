@@ -1,7 +1,7 @@
 //! Boxes in degrees that hold the places of ranges of the curve: what a search server can filter by.
 //!
 //! A box holds more than its cell, so cells are split where that wastes the most, as long as there may be more boxes.
-//! No place of the ranges is outside of all boxes; what a box holds beside them, whoever asks has to look at again.
+//! No place of the ranges is outside of all boxes; a caller must recheck what a box contains besides them.
 
 use std::collections::BinaryHeap;
 use std::ops::Range;
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_poles_and_the_antimeridian_are_in_the_boxes_of_whoever_owns_them() {
+    fn poles_and_antimeridian_are_in_the_boxes_of_their_owners() {
         for (lat, lon) in [
             (90.0, 0.0),
             (90.0, 77.0),

@@ -1,6 +1,6 @@
 //! The cover of a shape: the geoshards that a search within it must query.
 //!
-//! The promise is that no hit is outside: whatever document Elasticsearch finds within the shape, its geoshard is in the
+//! The promise is that no hit is outside: for every document that Elasticsearch finds within the shape, its geoshard is in the
 //! cover. The cover is also minimal up to the margin: a geoshard is in it only if one of its cells comes
 //! within the margin of the shape. `docs/cover.md` states the rule for other languages, and `tests/vectors/cover.json` has
 //! test cases.

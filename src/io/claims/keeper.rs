@@ -178,7 +178,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Of the partitions of `topic`. `deadline`: `batch.deadline`; `process`: a number that no other process has.
+    /// Of the partitions of `topic`. `deadline`: `batch.timeout`; `process`: a number that no other process has.
     pub fn new(
         elastic: Arc<dyn Elastic>,
         topic: &str,
@@ -310,7 +310,7 @@ impl Keeper {
                     tracing::warn!(
                         partition,
                         ?verdict,
-                        "could not write the partition's claim; nothing is sent once the last confirmation is older than batch.deadline"
+                        "could not write the partition's claim; nothing is sent once the last confirmation is older than batch.timeout"
                     );
                     self.change(partition, &assignment, Slot::not_written);
                 }
@@ -344,7 +344,7 @@ impl Keeper {
     }
 
     fn report(&self, error: &CallError) -> bool {
-        tracing::warn!(%error, "could not confirm claims; nothing is sent once the last confirmation is older than batch.deadline");
+        tracing::warn!(%error, "could not confirm claims; nothing is sent once the last confirmation is older than batch.timeout");
         false
     }
 

@@ -18,13 +18,13 @@ pub struct Claim {
     pub generation: u64,
     /// Display name of the owner.
     pub owner: String,
-    /// The longest `batch.deadline` of all that may still act on the partition, in milliseconds: the owner's own, and that
+    /// The longest `batch.timeout` of all that may still act on the partition, in milliseconds: the owner's own, and that
     /// of earlier owners until twice their deadline has passed.
     pub deadline_ms: u64,
     /// Unique per assignment, also within a worker.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub assignment: String,
-    /// The owner has ended in good order and sends nothing more: for so many milliseconds from then on earlier owners may
+    /// The owner has ended in order and sends nothing more: for so many milliseconds from then on earlier owners may
     /// still act. Absent while it owns the partition, and if it may have left a request behind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<u64>,

@@ -31,7 +31,7 @@ pub struct Standing {
 pub struct Taken {
     /// When it was known that the claim is there. It was written before that.
     pub at: Instant,
-    /// The longest `batch.deadline` of all earlier owners that may still act.
+    /// The longest `batch.timeout` of all earlier owners that may still act.
     pub deadline: Duration,
     /// For how long after `at` they may: see [`Claim::zombies`].
     pub zombies: Duration,
@@ -63,7 +63,7 @@ pub(super) struct Found {
 pub(super) struct Slot {
     pub assignment: String,
     assigned_at: Instant,
-    /// `batch.deadline` of this worker.
+    /// `batch.timeout` of this worker.
     deadline: Duration,
     /// The generation that the owner acts by.
     pub generation: u64,
@@ -293,7 +293,7 @@ mod tests {
 
     /// The worst that comes of it that a claim does not say how old its owner's assignment is.
     #[test]
-    fn whoever_is_assigned_and_followed_before_its_first_claim_holds_the_owner_up_and_no_more() {
+    fn assignee_followed_before_its_first_claim_only_delays_the_owner() {
         let mut stored = Stored::default();
         // Stopped right after its assignment, and followed when its session had timed out.
         let (mut late, mut owner) = (slot("late", at(0), D), slot("owner", at(46), D));
@@ -303,7 +303,7 @@ mod tests {
             !look(&mut owner, &mut stored, at(66)),
             "never two of them for longer than between two looks"
         );
-        // The group tells it, and it lets go.
+        // The group revokes it, and it releases the claim.
         assert!(!look(&mut owner, &mut stored, at(126)) && look(&mut owner, &mut stored, at(127)));
         let taken = owner.standing.taken;
         assert_eq!(taken, Some(Taken { at: at(127), deadline: D, zombies: 2 * D }), "another ownership");
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_hold_the_claim_cannot_end_it() {
+    fn only_the_holder_can_end_a_claim() {
         let mut stored = Stored::default();
         let (mut a, mut b) = (slot("a", at(0), D), slot("b", at(10), D));
         assert!(a.end("me", at(0)).is_none(), "it was never taken");

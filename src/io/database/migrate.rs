@@ -1,4 +1,4 @@
-//! Creates and changes tables in numbered steps. Each runs once, in one transaction, whichever process is first.
+//! Creates and changes tables in numbered steps. Each runs once, in one transaction, in the first process that needs it.
 
 use super::{Database, DatabaseError, Failure, Lock, Sql, Value};
 

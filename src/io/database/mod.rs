@@ -117,7 +117,7 @@ impl Database {
     /// Connects, with one connection now and more when they are needed.
     ///
     /// # Errors
-    /// If there is no database, or it does not let geofold in; [`DatabaseError::is_passing`] tells whether waiting helps.
+    /// If there is no database, or it refuses the credentials; [`DatabaseError::is_passing`] says whether waiting helps.
     pub async fn open(config: &Config) -> Result<Self, DatabaseError> {
         let name = config.url.to_string();
         let pool = match &config.url {
@@ -201,7 +201,7 @@ async fn open_sqlite(config: &Config, path: &Path, name: &str) -> Result<SqliteP
     let mut delays = REOPEN.delays();
     loop {
         let pool =
-            SqlitePoolOptions::new().max_connections(config.connections).acquire_timeout(config.timeout);
+            SqlitePoolOptions::new().max_connections(config.max_connections).acquire_timeout(config.timeout);
         let error = match pool.connect_with(options.clone()).await {
             Ok(pool) => return Ok(pool),
             Err(error) => DatabaseError::new(name, "connecting", error),
@@ -241,7 +241,7 @@ async fn open_postgres(config: &Config, url: &PostgresUrl, name: &str) -> Result
     let first = first.map_err(|error| failed(Failure::from(error)))?;
     // It was of use already; how it ends changes nothing.
     let _ = tokio::time::timeout(GRACE, first.close()).await;
-    let pool = PgPoolOptions::new().max_connections(config.connections).acquire_timeout(config.timeout);
+    let pool = PgPoolOptions::new().max_connections(config.max_connections).acquire_timeout(config.timeout);
     Ok(pool.connect_lazy_with(options))
 }
 

@@ -1,7 +1,7 @@
 //! What an answer means to the protocol ("What an answer means"), and whether to try again. Pure.
 //!
 //! Two mistakes would be costly, and the tables below are drawn against both. A document that could have been written
-//! later must never end as a dead letter: whatever says something about the server, the index or the cluster is tried
+//! later must never end as a dead letter: an error about the server, the index or the cluster is retried
 //! again, and only what says something about the document is refused. And a document that could not be looked up must
 //! never count as missing.
 
@@ -56,7 +56,7 @@ pub enum CallVerdict {
     Unauthorized,
 }
 
-/// Error types that blame the index or cluster, whatever the status. Their operations are retried until that is fixed.
+/// Error types that blame the index or cluster, with any status. Their operations are retried until that is fixed.
 const NOT_THE_DOCUMENT: &[&str] = &[
     // 403, or 429 above the flood-stage disk watermark.
     "cluster_block_exception",

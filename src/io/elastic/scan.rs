@@ -64,7 +64,7 @@ pub enum ScanError {
         /// In its words.
         reason: String,
     },
-    /// An OpenSearch: its points in time are at other paths, and its `_shard_doc` does not tell documents of several
+    /// An OpenSearch: its points in time are at other paths, and its `_shard_doc` does not distinguish documents of several
     /// indices apart, so that pages would leave some out (seen with 3.8).
     #[error(
         "cannot scan {names}: this server has no point in time as Elasticsearch has it; what scans indices (shards migrate, \

@@ -1,5 +1,5 @@
 //! Where an index is not as the user's template says, although geofold can work with it: the template was changed after
-//! the index was made, or somebody changed the index.
+//! the index was made, or the index was changed.
 //!
 //! Only what the template says is looked at; what else the index has is its owner's affair. Elasticsearch leaves out
 //! parameters of a mapping that are its defaults, so one that is missing is only told where its default is known.

@@ -57,7 +57,7 @@ pub struct WantedIndex {
     template: Template,
 }
 
-/// Requirements on an existing index, whoever created it.
+/// Requirements on every existing index.
 #[derive(Debug, Clone, PartialEq)]
 struct Needs {
     /// Path of the location that has to be a `geo_point`; `None` for an index whose content is only stored.

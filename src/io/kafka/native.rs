@@ -1,15 +1,15 @@
 //! The calls of librdkafka that rust-rdkafka does not wrap, and the one file of the crate with `unsafe`.
 //!
-//! `DescribeTopics`: a topic's id is the only proof that it is still the same topic, and the safe API does not tell it. It
+//! `DescribeTopics`: a topic's id is the only proof that it is still the same topic, and the safe API does not return it. It
 //! is a Metadata request underneath that never lets a broker create the topic, so every broker answers it; those before
 //! Kafka 2.8 leave the id zero.
 //!
 //! A commit with an answer: rust-rdkafka 0.39 sends an asynchronous commit without naming a queue for its answer, and sets
-//! no commit callback in librdkafka's configuration, so `commit_callback` is never called for it. Without the answer nobody
+//! no commit callback in librdkafka's configuration, so `commit_callback` is never called for it. Without the answer no one
 //! knows what is committed.
 //!
 //! A partition's own queue: pausing throws away what was fetched, and a partition that is resumed waits up to a second. One
-//! whose queue nobody polls stops when that is full, and goes on as soon as it is polled again. rust-rdkafka only lets the way
+//! whose queue is not polled stops when that is full, and continues as soon as it is polled again. rust-rdkafka only lets the way
 //! into that queue be opened, not closed again.
 //!
 //! Where one partition is read, the leader epochs beside offsets, and the beginning of a partition that librdkafka knows.
@@ -61,9 +61,9 @@ pub(super) fn commit_with_answer<C: ConsumerContext>(
     if code == NO_ERROR { Ok(()) } else { Err(KafkaError::ConsumerCommit(code.into())) }
 }
 
-/// Sets the offsets of a list to where the application stands, and leader epochs too. `None`: librdkafka does not tell.
+/// Sets the offsets of a list to where the application stands, and leader epochs too. `None`: librdkafka does not return it.
 ///
-/// rust-rdkafka tells it for the whole assignment only.
+/// rust-rdkafka returns it for the whole assignment only.
 pub(super) fn positions<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     partitions: &TopicPartitionList,
@@ -121,9 +121,9 @@ pub(super) fn known_beginning<C: ConsumerContext>(
 }
 
 /// Lets what is fetched of a partition come with the consumer's polls, or stay in the partition's own queue, where
-/// librdkafka's bounds hold it and nobody polls. `false`: librdkafka does not know the partition.
+/// librdkafka's bounds hold it while it is not polled. `false`: librdkafka does not know the partition.
 ///
-/// From the first call on, librdkafka leaves the partition to its caller: whoever is assigned it again has to call again.
+/// From the first call on, librdkafka leaves the partition to its caller, who must call again after each assignment.
 pub(super) fn let_through<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topic: &str,

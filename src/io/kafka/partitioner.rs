@@ -1,7 +1,7 @@
 //! Which partition a producer puts a key into, and by which rule the keys of a topic were put where they are.
 //!
 //! A document's records have an order only within one partition. The clients of Kafka do not agree on where a key belongs: Java
-//! takes murmur2, librdkafka (Python, Go, .NET, Node, Rust) CRC32 unless it is told otherwise, Sarama FNV-1a. What geofold writes
+//! takes murmur2, librdkafka (Python, Go, .NET, Node, Rust) CRC32 by default, Sarama FNV-1a. What geofold writes
 //! into the topic has to follow the rule of those who write there.
 
 use std::collections::HashSet;

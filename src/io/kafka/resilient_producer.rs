@@ -2,7 +2,7 @@
 //!
 //! Two things are added to librdkafka's producer:
 //!
-//! - A client with a fatal error delivers nothing any more, whatever is changed on the brokers later, and one that was refused
+//! - A client with a fatal error delivers nothing any more, even if the brokers are changed later, and one that was refused
 //!   access to a topic asks again only after minutes. Such a client is replaced, at most once per [`REPLACE_INTERVAL`].
 //! - A broker refuses a batch as a whole. A record that was refused is sent once more in a batch of its own, so that a refusal
 //!   says something about this record, not about those beside it.

@@ -84,24 +84,22 @@ pub enum Stage {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BadStep {
     /// Another change is going on.
-    #[error("a change to map {going_on} is going on; finish it with that map, or call it off with --abort")]
+    #[error("a change to map {going_on} is in progress; finish it with that map, or abort it with --abort")]
     AnotherChange {
         /// Fingerprint of its new map.
         going_on: String,
     },
     /// The change is being called off.
-    #[error("the change to map {going_on} is being called off; let --abort come to its end first")]
+    #[error("the change to map {going_on} is being aborted; let --abort complete first")]
     BeingCalledOff {
         /// Fingerprint of its new map.
         going_on: String,
     },
     /// The map is in force already.
-    #[error("map {0} is the one in force; there is nothing to change")]
+    #[error("map {0} is already in force")]
     InForce(String),
     /// Two maps that differ need two versions.
-    #[error(
-        "the new map has version {new}, and the one in force has {old}: give the new map a higher version"
-    )]
+    #[error("the new map has version {new}, the one in force {old}; give the new map a higher version")]
     Version {
         /// Of the map in force.
         old: u64,
@@ -109,10 +107,10 @@ pub enum BadStep {
         new: u64,
     },
     /// No change is in progress.
-    #[error("no change of the map is going on")]
+    #[error("no change of the map is in progress")]
     NoChange,
     /// Not in this stage.
-    #[error("the change is in the stage {0:?}, in which this cannot be done")]
+    #[error("not possible in the stage {0:?} of the change")]
     Stage(Stage),
 }
 
@@ -168,7 +166,7 @@ impl MapsRecord {
         Ok(Self { epoch, floor, ..self.next(one_of_two(stays, goes)) })
     }
 
-    /// The change is called off. Where no document was placed by the new map yet, that is all; otherwise they move back.
+    /// The change is aborted. If no document was placed by the new map yet, it ends; otherwise documents move back.
     pub fn abort(&self) -> Result<Self, BadStep> {
         match &self.state {
             MapsState::Two { old, new, stage: Stage::Announced } => Ok(self.next(one_of_two(old, new))),

@@ -109,7 +109,7 @@ pub struct Watcher {
 
 impl Watcher {
     /// Of `topic`'s record. Until one is found, `configured` is the only map. What was read is good for `max_age`
-    /// (`batch.deadline`).
+    /// (`batch.timeout`).
     pub fn new(
         elastic: Arc<dyn Elastic>,
         topic: &str,
@@ -152,7 +152,7 @@ impl Watcher {
             Err(error) => {
                 tracing::warn!(
                     error,
-                    "could not read the record of the maps; nothing is sent once the known state is older than batch.deadline"
+                    "could not read the record of the maps; nothing is sent once the known state is older than batch.timeout"
                 );
             }
         }

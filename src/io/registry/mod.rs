@@ -5,7 +5,7 @@
 //! | `client/` | one question to the registry |
 //! | `cache/` | the schemas that a process has, each fetched once |
 //!
-//! What schemas make of records is `core/schemas/`. *Invariant:* a registry that does not answer makes nobody refuse a record: only one that says
+//! What schemas make of records is `core/schemas/`. *Invariant:* an unreachable registry never causes a record to be refused: only one that says
 //! that there is no such schema does.
 
 mod cache;

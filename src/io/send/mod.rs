@@ -324,7 +324,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Flushes, whatever ended the loop, so that the summary matches the topic.
+    /// Flushes however the loop ended, so that the summary matches the topic.
     fn finish(self, halted: Option<Halt>) -> Result<SendSummary, SendError> {
         let waited = self.options.flush_timeout;
         self.producer.flush(waited);

@@ -1,6 +1,6 @@
 //! The Kafka side of `geofold send`: settings that geofold's promises need, deliveries counted as they come.
 //!
-//! A document's key must keep it in one partition, whoever wrote it: so the partitioner is that of the other producers
+//! Every producer must send a document's key to the same partition: so the partitioner is that of the other producers
 //! (`kafka.partitioner`), and a record may name its partition. A later write must not overtake an earlier one that is sent again: so the producer is idempotent.
 
 use std::collections::BTreeMap;

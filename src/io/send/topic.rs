@@ -26,7 +26,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 pub enum TopicError {
     /// A question was not answered.
     #[error("cannot {doing}: {error}")]
-    Asking {
+    Request {
         /// The request.
         doing: &'static str,
         /// In librdkafka's words.
@@ -88,7 +88,7 @@ impl Topic {
                 // Statistics are not used here, and each would be a log line of thousands of characters.
                 .set("statistics.interval.ms", "0")
                 .create()
-                .map_err(|error| TopicError::Asking { doing: "make a kafka client", error })?;
+                .map_err(|error| TopicError::Request { doing: "make a kafka client", error })?;
             let properties = config.topic_producer_properties().into_iter().collect();
             let producer = TopicProducer::connect(&properties, &topic)?;
             let partitions = topic_facts(consumer.client(), &topic, TIMEOUT)?.partitions;
@@ -107,7 +107,7 @@ impl Topic {
         let topic = self.clone();
         blocking(move || {
             let doing = "ask where the partitions end";
-            topic.0.ends().map_err(|error| TopicError::Asking { doing, error })
+            topic.0.ends().map_err(|error| TopicError::Request { doing, error })
         })
         .await
     }
@@ -117,7 +117,7 @@ impl Topic {
         let (topic, floor) = (self.clone(), floor.clone());
         blocking(move || {
             let doing = "ask for the group's committed offsets";
-            let committed = topic.0.committed().map_err(|error| TopicError::Asking { doing, error })?;
+            let committed = topic.0.committed().map_err(|error| TopicError::Request { doing, error })?;
             let committed = |partition| committed.get(&partition).copied().unwrap_or(0);
             let behind = floor.iter().map(|(&partition, &end)| (partition, committed(partition), end));
             Ok(behind
@@ -220,6 +220,6 @@ mod tests {
         topic.ask(Op::Touch, vec![DocId::from_key(Some(b"a")).unwrap()]).await.unwrap();
         let error = topic.flush().await.unwrap_err();
         assert!(matches!(error, TopicError::ProducerLost { .. }), "{error}");
-        assert!(!crate::ops::migrate::MigrateError::Topic(error).may_pass(), "it is tried for ever");
+        assert!(!crate::ops::migrate::MigrateError::Topic(error).is_transient(), "retried without end");
     }
 }

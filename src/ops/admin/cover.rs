@@ -34,7 +34,7 @@ impl fmt::Debug for CoverSource {
     }
 }
 
-/// An invalid query. Its text is bounded, whatever the request.
+/// An invalid query. Its text is bounded for any request.
 #[derive(Debug, Error)]
 enum BadQuery {
     #[error(

@@ -1,6 +1,6 @@
 //! The worker's status as one value, sent by `/status.json` and shown on the status page.
 //!
-//! Counters are since the worker's start; whoever reads the status twice has rates. Nothing here names a document.
+//! Counters are since the worker's start; rates come from two readings. Nothing here names a document.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -12,9 +12,9 @@ use super::document_counts::{Counted, DocumentCounts};
 use super::page::map::MapDrawing;
 use crate::base::clock::{Clock, Instant};
 use crate::geoshard::map::GeoshardMap;
-use crate::support::telemetry::board::{BoardReader, Standing};
 use crate::support::telemetry::families::Label;
 use crate::support::telemetry::health::{Alive, Health};
+use crate::support::telemetry::partition_status::{PartitionStatus, PartitionStatusReader};
 use crate::support::telemetry::reading::RequestReading;
 use crate::support::telemetry::recent::{RecentEvent, unix_millis};
 use crate::support::telemetry::{Metrics, Outcome, Recent};
@@ -45,7 +45,7 @@ pub struct StatusSource {
     map: MapNow,
     limits: LimitsNow,
     counts: Arc<DocumentCounts>,
-    board: BoardReader,
+    partition_status: PartitionStatusReader,
     recent: Recent,
     shown: Mutex<Arc<ShownMap>>,
 }
@@ -91,7 +91,7 @@ pub struct StatusParts {
     /// Documents of each.
     pub counts: Arc<DocumentCounts>,
     /// Where partitions stand.
-    pub board: BoardReader,
+    pub partition_status: PartitionStatusReader,
     /// Warnings and errors.
     pub recent: Recent,
 }
@@ -99,9 +99,22 @@ pub struct StatusParts {
 impl StatusSource {
     /// For a worker that starts now.
     pub fn new(parts: StatusParts) -> Arc<Self> {
-        let StatusParts { worker, clock, metrics, health, map, limits, counts, board, recent } = parts;
+        let StatusParts { worker, clock, metrics, health, map, limits, counts, partition_status, recent } =
+            parts;
         let (started, shown) = (clock.now(), Mutex::new(ShownMap::new(map())));
-        Arc::new(Self { worker, clock, started, metrics, health, map, limits, counts, board, recent, shown })
+        Arc::new(Self {
+            worker,
+            clock,
+            started,
+            metrics,
+            health,
+            map,
+            limits,
+            counts,
+            partition_status,
+            recent,
+            shown,
+        })
     }
 
     /// The map that places documents now.
@@ -155,22 +168,22 @@ impl StatusSource {
     }
 
     fn partitions(&self) -> Vec<Partition> {
-        let standings: HashMap<i32, Standing> =
-            self.board.borrow().iter().map(|standing| (standing.partition, *standing)).collect();
+        let statuses: HashMap<i32, PartitionStatus> =
+            self.partition_status.borrow().iter().map(|status| (status.partition, *status)).collect();
         let partition = |reading: crate::support::telemetry::reading::PartitionReading| {
-            let standing = standings.get(&reading.partition);
-            let state = match (reading.stopped, standing) {
+            let status = statuses.get(&reading.partition);
+            let state = match (reading.stopped, status) {
                 (true, _) => State::Stopped,
-                (false, Some(standing)) if standing.paused => State::Paused,
+                (false, Some(status)) if status.paused => State::Paused,
                 (false, Some(_)) => State::Running,
                 (false, None) => State::Starting,
             };
             Partition {
                 partition: reading.partition,
                 state,
-                lag: standing.and_then(|standing| standing.lag()),
-                watermark: standing.and_then(|standing| standing.watermark),
-                committed: standing.and_then(|standing| standing.committed),
+                lag: status.and_then(|status| status.lag()),
+                watermark: status.and_then(|status| status.watermark),
+                committed: status.and_then(|status| status.committed),
                 in_flight: reading.in_flight,
                 parked: reading.parked,
                 dirty_documents: reading.dirty_documents,

@@ -1,7 +1,7 @@
 //! Reads every placement and every copy as searches see them, and brings together what belongs to one document.
 //!
 //! Several indices are scanned side by side; a thread sorts what they give, by id. What is seen of a document here was not
-//! all seen at one moment: whatever looks wrong is only a suspect.
+//! all seen at one moment: a difference is only a candidate.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,4 +1,4 @@
-//! The audit that a worker runs by itself (`[audit] every`).
+//! The audit that a worker runs by itself (`[audit] interval`).
 //!
 //! One worker at a time: the owner of partition 0. The group has agreed on that already, there is one in every topic, and it
 //! changes hands when a worker dies. Two that both believe to own it are two audits, which do no harm: an audit reads, and
@@ -26,8 +26,8 @@ use crate::io::maps::MapsReader;
 use crate::support::config::Config;
 use crate::support::telemetry::Metrics;
 use crate::support::telemetry::audit::AuditTotals;
-use crate::support::telemetry::board::BoardReader;
 use crate::support::telemetry::metrics::Success;
+use crate::support::telemetry::partition_status::PartitionStatusReader;
 
 /// The partition whose owner audits.
 const ITS: i32 = 0;
@@ -57,7 +57,7 @@ pub struct Periodic {
     /// Maximum copies and placements read per second.
     pub rate: watch::Receiver<NonZeroU32>,
     /// Which partitions are owned.
-    pub board: BoardReader,
+    pub partition_status: PartitionStatusReader,
     /// Metrics of the results.
     pub metrics: Arc<Metrics>,
 }
@@ -72,7 +72,7 @@ struct Last {
 impl Periodic {
     /// Audits while the partition is owned, until told to stop.
     pub async fn run(self, stop: CancellationToken) {
-        let (owned, lost) = (self.board.clone(), self.board.clone());
+        let (owned, lost) = (self.partition_status.clone(), self.partition_status.clone());
         stop.run_until_cancelled(async {
             loop {
                 if !wait_until(owned.clone(), true).await {
@@ -140,7 +140,7 @@ impl Periodic {
         let topic = TopicTouches::connect(&self.config, self.elastic.clone(), TOUCHES).await;
         let topic = topic.map_err(|error| AuditError::Log(error.to_string()))?;
         let of = (kafka.topic.as_str(), positions.epoch);
-        let keep = placements.keep_deleted;
+        let keep = placements.deleted_retention;
         let sweep = sweep::prepare(&*self.elastic, &elasticsearch.prefix, of, &topic, keep, TIMEOUT).await?;
         let sweep_below = match sweep {
             Sweep::Below(writes) => Some(writes),
@@ -241,8 +241,11 @@ impl Periodic {
 }
 
 /// Waits until the partition is owned, or is not. `false` if the sender is gone.
-async fn wait_until(mut board: BoardReader, owned: bool) -> bool {
-    board.wait_for(|board| board.iter().any(|one| one.partition == ITS) == owned).await.is_ok()
+async fn wait_until(mut partition_status: PartitionStatusReader, owned: bool) -> bool {
+    partition_status
+        .wait_for(|partition_status| partition_status.iter().any(|one| one.partition == ITS) == owned)
+        .await
+        .is_ok()
 }
 
 /// If the clock went back, waits at most `every`.
@@ -253,7 +256,7 @@ fn until_next(last: Last, every: Duration, now: u64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::support::telemetry::board::Standing;
+    use crate::support::telemetry::partition_status::PartitionStatus;
 
     #[test]
     fn the_next_one_is_due_so_long_after_the_last_ended() {
@@ -267,14 +270,19 @@ mod tests {
 
     #[tokio::test]
     async fn it_is_for_the_owner_of_partition_0() {
-        let standing =
-            |partition| Standing { partition, paused: false, watermark: None, committed: None, end: None };
-        let (board, reader) = watch::channel(vec![standing(1)]);
+        let status = |partition| PartitionStatus {
+            partition,
+            paused: false,
+            watermark: None,
+            committed: None,
+            end: None,
+        };
+        let (partition_status, reader) = watch::channel(vec![status(1)]);
         assert!(wait_until(reader.clone(), false).await);
         let owned = tokio::spawn(wait_until(reader.clone(), true));
-        board.send_replace(vec![standing(1), standing(0)]);
+        partition_status.send_replace(vec![status(1), status(0)]);
         assert!(owned.await.unwrap());
-        drop(board);
+        drop(partition_status);
         assert!(!wait_until(reader, false).await, "nobody tells any more");
     }
 }

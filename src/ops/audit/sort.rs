@@ -1,6 +1,6 @@
 //! Sorts more records than memory holds: each full buffer is sorted and spilled to a temporary file; the files are merged.
 //!
-//! Memory is the budget given, whatever the number of records. The files have no name: the system takes them back when the
+//! Memory is bounded by the given budget, for any number of records. The files have no name: the system takes them back when the
 //! process ends, however it ends.
 
 use std::cmp::Reverse;

@@ -2,7 +2,7 @@
 //!
 //! A placement has no date, and needs none: its index counts its writes. From time to time a **mark** is stored in the meta
 //! index: that count, and the partitions' end offsets. Later the mark also records when all of these offsets were seen
-//! committed. ⚠ Placements below a mark are removed `placements.keep_deleted` after that: a zombie that was assigned a
+//! committed. ⚠ Placements below a mark are removed `placements.deleted_retention` after that: a zombie that was assigned a
 //! partition before the commit would read old records and find no placement. A placement is removed only if no copy exists
 //! where it says one may be, and by compare-and-set: a concurrent write of the placement wins.
 
@@ -19,7 +19,7 @@ use crate::core::defect::{Observation, Placed};
 use crate::io::elastic::{AdminCall, BulkOp, Elastic, Get, GetAnswer, Index, Method, SeqNo, WriteCondition};
 use crate::io::maps::Floor;
 
-/// Marks per `keep_deleted`, so that placements are kept at most an eighth longer than necessary.
+/// Marks per `deleted_retention`, so that placements are kept at most an eighth longer than necessary.
 const MARKS: u32 = 8;
 /// Maximum stored marks; each has an offset for every partition.
 const MOST: usize = 16;
@@ -98,7 +98,7 @@ pub enum Sweep {
     Waits(Vec<i32>),
 }
 
-/// Finds out what may be swept, and makes a mark if it is time for one. `keep`: `placements.keep_deleted`.
+/// Finds out what may be swept, and makes a mark if it is time for one. `keep`: `placements.deleted_retention`.
 pub async fn prepare(
     elastic: &dyn Elastic,
     prefix: &str,
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn mark_is_ripe_after_keep_deleted() {
+    fn mark_is_ripe_after_deleted_retention() {
         let of = |marks: Marks, now| marks.of("i", Epoch::default(), now);
         let mut marks = of(Marks::default(), 1000);
         assert_eq!(marks.ripe(KEEP, 1_000_000), None);

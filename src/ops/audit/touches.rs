@@ -34,7 +34,7 @@ impl TopicTouches {
     }
 
     /// The first position that some record still to come may have: the end of what is committed, where that is least. Not even
-    /// the partition of a document is known here; whoever produces decides on it. `None` beyond what positions can hold.
+    /// the partition of a document is known here; the producer decides on it. `None` beyond what positions can hold.
     pub(crate) async fn next(&self, epoch: Epoch) -> Result<Option<Position>, TopicError> {
         let ends = self.topic.ends().await?;
         let behind = self.topic.behind(&ends).await?;

@@ -89,14 +89,14 @@ pub async fn create(
     store: &Store,
     new: &NewCampaign,
     source: Source<'_>,
-    room: &SortOptions,
+    sort_options: &SortOptions,
     paused: bool,
     stop: &CancellationToken,
     told: &(dyn Fn(u64) + Sync),
 ) -> Result<Option<Created>, CreateError> {
     let Some(id) = store.create(new).await? else { return Ok(None) };
     let work = async {
-        let sorted = read(source, room, told).await?;
+        let sorted = read(source, sort_options, told).await?;
         write(store, id, new.chunk, sorted, paused).await
     };
     let result = tokio::select! {
@@ -121,10 +121,10 @@ pub async fn create(
 
 async fn read(
     source: Source<'_>,
-    room: &SortOptions,
+    sort_options: &SortOptions,
     told: &(dyn Fn(u64) + Sync),
 ) -> Result<Sorted, CreateError> {
-    let mut intake = Intake::new(&room.folder, room.memory);
+    let mut intake = Intake::new(&sort_options.folder, sort_options.memory);
     match source {
         Source::List(list) => {
             let reading = tokio::task::spawn_blocking(move || -> io::Result<Sorted> {

@@ -37,10 +37,10 @@ impl Intake {
         Self { sorter: Sorter::new(folder, memory), last: Vec::new(), taken: 0, bad: Vec::new() }
     }
 
-    /// Takes one id, whatever it is.
+    /// Takes one id, valid or not.
     ///
     /// # Errors
-    /// If there is no room for a temporary file, or if more than [`MAX_BAD`] cannot be ids.
+    /// If there is no sort_options for a temporary file, or if more than [`MAX_BAD`] cannot be ids.
     pub fn push(&mut self, id: &[u8]) -> io::Result<()> {
         self.taken += 1;
         if let Err(bad) = DocId::from_key(Some(id)) {

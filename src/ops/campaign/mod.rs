@@ -1,7 +1,7 @@
 //! Campaigns: batch jobs that apply one action to a list of document ids, by any number of concurrent runners.
 //!
 //! A campaign's ids are in a database, in chunks under consecutive tokens. A runner reserves a token, which costs the same
-//! whatever the size of the list, sends a record for each id of its chunk to the topic, waits until the broker has
+//! for any size of list, sends a record for each id of its chunk to the topic, waits until the broker has
 //! acknowledged them, and says that the chunk is done. What the records ask for is done by workers, in the order of each
 //! document's other writes; so a record too many does no harm.
 //!
@@ -18,7 +18,7 @@
 //! | `chunk.rs` | many ids as one value of the database |
 //! | `next.rs` | what a runner that got no token does; how fast a campaign goes; pure |
 //! | `schema.rs` | the tables |
-//! | `store.rs` | making campaigns, and what people tell them |
+//! | `store.rs` | creating campaigns; pause, resume, cancel |
 //! | `reserve.rs` | tokens and leases: every statement of the runners |
 //! | `intake.rs` | ids sorted, each once, in bounded memory |
 //! | `select.rs` | ids from a file or from Elasticsearch |

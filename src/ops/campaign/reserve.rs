@@ -1,6 +1,6 @@
 //! Tokens and leases of runners, in the database.
 //!
-//! A token is reserved by one update of one row, whatever the size of the campaign; with it comes a lease. Whoever holds a
+//! A token is reserved by one update of one row, for any size of campaign; with it comes a lease. The holder of a
 //! lease whose time is over loses it to the next who asks, once no fresh token is left. A lease's fence grows each time that
 //! it is given, so that a runner that was frozen finds out: what it says then changes nothing.
 

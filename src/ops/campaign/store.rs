@@ -292,7 +292,7 @@ impl Store {
     }
 
     /// Pauses, resumes or cancels. Gives the state after it.
-    pub async fn tell(&self, id: i64, command: Command) -> Result<State, StoreError> {
+    pub async fn execute(&self, id: i64, command: Command) -> Result<State, StoreError> {
         let mut transaction = self.database.begin("changing a campaign").await?;
         let before = lock_state(&mut transaction, id).await?.ok_or(StoreError::Unknown(id))?;
         let after = command.apply(before).map_err(|refused| StoreError::Refused(id, refused))?;

@@ -18,7 +18,7 @@ use crate::io::elastic::Elastic;
 /// How often it is looked whether a period has begun, and whether there is work.
 pub const LOOK: Duration = Duration::from_secs(5);
 /// Campaigns of a name that are kept when they are over.
-const KEPT: usize = 5;
+const KEPT_CAMPAIGNS: usize = 5;
 
 /// A campaign that is made every so often.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ pub struct Watch<'a> {
     /// For a request of a scan.
     pub timeout: Duration,
     /// For sorting.
-    pub room: SortOptions,
+    pub sort_options: SortOptions,
     /// Between attempts.
     pub retry: RetryPolicy,
 }
@@ -94,7 +94,7 @@ impl Watch<'_> {
             timeout: self.timeout,
         };
         let name = &periodic.new.name;
-        match create(self.store, &periodic.new, source, &self.room, false, stop, &|_| {}).await {
+        match create(self.store, &periodic.new, source, &self.sort_options, false, stop, &|_| {}).await {
             Ok(None) => Ok(()),
             Ok(Some(created)) => {
                 tracing::info!(campaign = name, id = created.id, ids = created.ids, "made");
@@ -112,9 +112,9 @@ impl Watch<'_> {
 
     async fn forget_old_ones(&self, found: &[(i64, State)]) -> Result<(), RunError> {
         let over: Vec<i64> = found.iter().filter(|(_, state)| state.is_over()).map(|(id, _)| *id).collect();
-        for id in &over[..over.len().saturating_sub(KEPT)] {
+        for id in &over[..over.len().saturating_sub(KEPT_CAMPAIGNS)] {
             match self.store.remove(*id).await {
-                // Somebody else did, or it was retried meanwhile.
+                // Another process did, or it was retried meanwhile.
                 Ok(()) | Err(StoreError::Unknown(_) | StoreError::Refused(..)) => {}
                 Err(error) => return Err(error.into()),
             }

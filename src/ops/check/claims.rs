@@ -1,4 +1,4 @@
-//! Checks by the partitions' claims which workers may still act, whatever their configuration (protocol, "Claims").
+//! Checks by the partitions' claims which workers may still act, and with which deadlines (protocol, "Claims").
 
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ fn judge(target: &CheckTarget, claims: &[Option<Claim>]) -> Finding {
     let Some(longest) = longest else { return Finding::ok(CLAIMS, "no partition was claimed yet") };
     let (deadline, gc_deletes) = (longest.deadline(), target.gc_deletes);
     if gc_deletes >= deadline.saturating_mul(2) {
-        return Finding::ok(CLAIMS, format_args!("no worker acts by a batch.deadline above {deadline:?}"));
+        return Finding::ok(CLAIMS, format_args!("no worker acts by a batch.timeout above {deadline:?}"));
     }
     Finding::error(
         CLAIMS,
         format_args!(
-            "a worker with a batch.deadline of {deadline:?} may still act ({}), and elasticsearch.gc_deletes is {gc_deletes:?}: keep \
+            "a worker with a batch.timeout of {deadline:?} may still act ({}), and elasticsearch.gc_deletes is {gc_deletes:?}: keep \
              it at {:?} or more until every partition is claimed by workers with the shorter deadline for twice the longer one",
             longest.owner,
             deadline.saturating_mul(2).max(Duration::from_secs(1)),

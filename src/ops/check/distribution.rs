@@ -6,7 +6,7 @@ use futures::future::join_all;
 use reqwest::StatusCode;
 
 use super::Finding;
-use crate::support::config::{Config, DistributionJob, LastRuns, ServerUrl};
+use crate::support::config::{Config, DistributionJob, RunStore, ServerUrl};
 use crate::worker::distribution::memcached::{MAX_KEY_BYTES, Memcached};
 use crate::worker::distribution::setup::webhook;
 
@@ -21,8 +21,8 @@ pub(super) async fn look(config: &Config, timeout: Duration) -> Vec<Finding> {
     let webhooks =
         distribution.jobs.iter().filter_map(|job| Some(look_at_webhook(job, job.url.as_ref()?, timeout)));
     let memcached = async {
-        match (distribution.last_runs, &distribution.memcached) {
-            (LastRuns::Memcached, Some(address)) => {
+        match (distribution.run_store, &distribution.memcached) {
+            (RunStore::Memcached, Some(address)) => {
                 Some(look_at_memcached(address, distribution.memcached_timeout, timeout).await)
             }
             _ => None,
@@ -32,16 +32,16 @@ pub(super) async fn look(config: &Config, timeout: Duration) -> Vec<Finding> {
     memcached.into_iter().chain(webhooks).collect()
 }
 
-/// Reads a key that is never written, with the workers' timeout (`patience`).
-async fn look_at_memcached(address: &str, patience: Duration, timeout: Duration) -> Finding {
+/// Reads a key that is never written, with the workers' timeout (`limit`).
+async fn look_at_memcached(address: &str, limit: Duration, timeout: Duration) -> Finding {
     let mut key = format!("geofold-check-{}", std::process::id());
     key.truncate(MAX_KEY_BYTES);
     let began = Instant::now();
     match Memcached::new(address, timeout).read(&[key]).await {
-        Ok(_) if began.elapsed() > patience => Finding::warning(
+        Ok(_) if began.elapsed() > limit => Finding::warning(
             MEMCACHED,
             format_args!(
-                "{address} answered after {:?}: workers wait for distribution.memcached_timeout, {patience:?}, and then run every \
+                "{address} answered after {:?}: workers wait for distribution.memcached_timeout, {limit:?}, and then run every \
                  job themselves",
                 began.elapsed()
             ),
@@ -147,7 +147,7 @@ mod tests {
 
     fn sharing(address: &str) -> Config {
         with(&format!(
-            "last_runs = \"memcached\"\nmemcached = \"{address}\"\nmemcached_timeout = \"5s\"\n\
+            "run_store = \"memcached\"\nmemcached = \"{address}\"\nmemcached_timeout = \"5s\"\n\
              jobs = [{{ name = \"searchable\", kind = \"refresh\" }}]"
         ))
     }

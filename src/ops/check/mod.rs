@@ -122,7 +122,7 @@ impl CheckTarget {
         wanted(&layout, &self.template)
     }
 
-    /// Adds the indices that the maps in force need, whatever the file says.
+    /// Adds the indices that the maps in force need, besides those of the map file.
     fn by_record(&self, record: Option<&MapsRecord>) -> Self {
         let mut target = self.clone();
         if let Some(record) = record.filter(|record| record.knows(&self.map.fingerprint())) {

@@ -32,7 +32,7 @@ pub async fn pass(
     retry: &Retry,
     health: &Health,
 ) -> Result<TopicFacts, Refused> {
-    let mut delays = RetryPolicy { initial: retry.initial, max: retry.max }.delays();
+    let mut delays = RetryPolicy { initial: retry.initial_backoff, max: retry.max_backoff }.delays();
     loop {
         let report = check::check(target, elastic).await;
         let of_level = |level: Level| -> Vec<Finding> {

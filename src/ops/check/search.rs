@@ -170,7 +170,7 @@ fn judge_auto_create(answer: Result<AdminAnswer, CallError>, target: &CheckTarge
     };
     if target.indices.iter().any(|index| creates(rule, &index.name)) {
         let advice = format!(
-            "is {rule:?}: a write to an index that is gone would create it with a guessed mapping, and with an index.gc_deletes of 60s, which is too short for batch.deadline; set it to \"-{}-*,*\" (PUT /_cluster/settings)",
+            "is {rule:?}: a write to an index that is gone would create it with a guessed mapping, and with an index.gc_deletes of 60s, which is too short for batch.timeout; set it to \"-{}-*,*\" (PUT /_cluster/settings)",
             target.prefix
         );
         return Finding::error(AUTO_CREATE, advice);

@@ -49,12 +49,12 @@ pub struct DryRun {
     registry: Option<Registry>,
     schemas: Schemas,
     /// There but while a batch runs, or after it was lost.
-    desk: MoverState,
+    mover_state: MoverState,
     /// A dead letter stops its partition.
     stops_at_bad: bool,
     stopped: HashSet<i32>,
     /// How long a batch may take.
-    patience: Duration,
+    batch_timeout: Duration,
 }
 
 /// Why a dry run cannot go on.
@@ -83,15 +83,25 @@ impl DryRun {
     pub fn new(
         mut rounds: RequestSender,
         decoder: Decoder,
-        desk: MoverState,
+        mover_state: MoverState,
         stops_at_bad: bool,
-        patience: Duration,
+        batch_timeout: Duration,
     ) -> Self {
         let rehearsal = Arc::new(DryRunElastic::new(rounds.elastic.clone()));
         rounds.elastic = rehearsal.clone();
         let (registry, schemas) = (None, Schemas::new());
         let stopped = HashSet::new();
-        Self { rehearsal, rounds, decoder, registry, schemas, desk, stops_at_bad, stopped, patience }
+        Self {
+            rehearsal,
+            rounds,
+            decoder,
+            registry,
+            schemas,
+            mover_state,
+            stops_at_bad,
+            stopped,
+            batch_timeout,
+        }
     }
 
     /// The same, where records need schemas.
@@ -172,7 +182,7 @@ impl DryRun {
                 return Ok(Err(Step::bad(partition, record, &bad, self.stops_at_bad)));
             }
         };
-        let map = self.desk.rules.map.clone();
+        let map = self.mover_state.rules.map.clone();
         let (id, fold) = Fold::from_write(write, |at| map.locate(at).clone());
         let entry = Entry { id, fold: Arc::new(fold), carry: RetryState::default(), fetched: None };
         Ok(Ok(Candidate { partition, offset: record.offset, entry }))
@@ -189,13 +199,14 @@ impl DryRun {
                 break;
             }
             let finished =
-                run(self.desk.clone(), std::mem::take(&mut entries), &self.rounds, &self.lease()).await?;
-            self.desk = finished.desk;
+                run(self.mover_state.clone(), std::mem::take(&mut entries), &self.rounds, &self.lease())
+                    .await?;
+            self.mover_state = finished.desk;
             for settled in finished.settled {
                 let id = settled.entry.id.clone();
                 match settled.outcome {
                     Outcome::Again { reason: UNANSWERED, .. } => {
-                        return Err(DryRunError::Unanswered(self.patience));
+                        return Err(DryRunError::Unanswered(self.batch_timeout));
                     }
                     Outcome::Again { carry, .. } if attempt < ATTEMPTS => {
                         entries.push(Entry { carry, ..settled.entry });
@@ -222,7 +233,7 @@ impl DryRun {
         let gets = ids.iter().map(|id| Get { index: Index::Placements, id: id.clone() }).collect();
         let answers = self.rounds.mget(gets, &self.lease()).await?;
         let placement = |answer| match answer {
-            GetOutcome::Unanswered => Err(DryRunError::Unanswered(self.patience)),
+            GetOutcome::Unanswered => Err(DryRunError::Unanswered(self.batch_timeout)),
             GetOutcome::Missing => Ok(None),
             // The mover reports an unreadable placement.
             GetOutcome::Found(found) => Ok(Placement::from_json(&found.source).ok()),
@@ -232,7 +243,7 @@ impl DryRun {
 
     fn lease(&self) -> RequestDeadline {
         RequestDeadline {
-            deadline: self.rounds.clock.now() + self.patience,
+            deadline: self.rounds.clock.now() + self.batch_timeout,
             cancel: CancellationToken::new(),
         }
     }

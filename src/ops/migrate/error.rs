@@ -1,4 +1,4 @@
-//! Why a change of the map cannot begin or go on.
+//! Errors of a change of the map.
 
 use thiserror::Error;
 
@@ -8,10 +8,10 @@ use crate::io::indices::IndicesError;
 use crate::io::maps::{BadStep, StoreError};
 use crate::io::send::topic::TopicError;
 
-/// A change of the map cannot begin or go on. Whatever it is, the same command goes on from where it ended.
+/// A change of the map cannot start or continue. Running the same command again resumes it.
 #[derive(Debug, Error)]
 pub enum MigrateError {
-    /// It does not follow from where the change is.
+    /// Not allowed in the current stage.
     #[error(transparent)]
     Step(#[from] BadStep),
     /// The record cannot be read or written.
@@ -26,37 +26,37 @@ pub enum MigrateError {
     /// Indices cannot be listed or created.
     #[error(transparent)]
     Indices(#[from] IndicesError),
-    /// Elasticsearch did not do something.
+    /// A request to Elasticsearch failed.
     #[error("cannot {doing}: {error}")]
     Call {
-        /// What.
+        /// What was being done.
         doing: &'static str,
-        /// Why not.
+        /// The error.
         error: CallError,
     },
-    /// Elasticsearch said no.
+    /// Elasticsearch refused a request.
     #[error("cannot {doing}: elasticsearch answered {status}: {reason}")]
     Refused {
         /// What was being done.
         doing: String,
         /// HTTP status.
         status: u16,
-        /// In its words.
+        /// Elasticsearch's reason.
         reason: String,
     },
-    /// The file is not what documents were placed by.
+    /// The configured map is not the one in force.
     #[error(
-        "the configured map is {configured}, and documents are placed by {remembered}: give this command the configuration that the workers have"
+        "the configured map is {configured}, but documents are placed by {remembered}; run this command with the workers' configuration"
     )]
     OtherMap {
         /// Fingerprint of the configured map.
         configured: String,
-        /// Fingerprint of the one that is remembered.
+        /// Fingerprint of the stored one.
         remembered: String,
     },
     /// The epochs differ.
     #[error(
-        "positions.epoch is {configured}, and the workers have {remembered}: give this command their configuration"
+        "positions.epoch is {configured}, but the workers have {remembered}; run this command with their configuration"
     )]
     OtherEpoch {
         /// From the configuration.
@@ -66,15 +66,15 @@ pub enum MigrateError {
     },
     /// No worker ever ran.
     #[error(
-        "nothing is remembered of the topic, so no worker ever ran: put the new map into geoshards.map and start one"
+        "no worker has stored the state of the topic yet; put the new map into geoshards.map and start a worker"
     )]
-    NothingRemembered,
-    /// Somebody called the change off, or began it again, while this was going on.
-    #[error("the change was altered meanwhile (--abort or --to was run elsewhere); look with --status")]
-    OtherCourse,
-    /// Documents stay where the map does not say.
+    NoStoredState,
+    /// The change was cancelled or restarted by another command meanwhile.
+    #[error("another command changed the direction of this change (--abort or --to); check with --status")]
+    OtherDirection,
+    /// Documents stay misplaced.
     #[error(
-        "{count} documents do not move although they were touched again and again, {example:?} for example; both maps stay live. Look at the placement and the copies of one of them, and at the dead letters"
+        "{count} documents do not move despite repeated touches, for example {example:?}; both maps stay live. Check the placement and the copies of one of them, and the dead letters"
     )]
     Stuck {
         /// How many.
@@ -82,9 +82,9 @@ pub enum MigrateError {
         /// `_id` of one.
         example: String,
     },
-    /// An index that is to go holds documents.
+    /// An index to be deleted holds documents.
     #[error(
-        "{index} still holds {count} documents, so it is not deleted: geofold did not put them there since the change ended"
+        "{index} is not deleted: it holds {count} documents, which geofold has not written since the change ended"
     )]
     NotEmpty {
         /// Its name.
@@ -95,8 +95,8 @@ pub enum MigrateError {
 }
 
 impl MigrateError {
-    /// Whether asking again may help.
-    pub fn may_pass(&self) -> bool {
+    /// Whether retrying may help.
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::Store(error) => matches!(error, StoreError::Call(_) | StoreError::Item { .. }),
             Self::Scan(ScanError::Refused { status, .. }) | Self::Refused { status, .. } => {
@@ -104,9 +104,9 @@ impl MigrateError {
             }
             Self::Scan(error) => matches!(error, ScanError::Call { .. } | ScanError::Incomplete { .. }),
             Self::Topic(error) => {
-                matches!(error, TopicError::Asking { .. } | TopicError::NotDelivered { .. })
+                matches!(error, TopicError::Request { .. } | TopicError::NotDelivered { .. })
             }
-            // In halves already, down to a single document.
+            // The request was halved already, down to a single document.
             Self::Call { error: CallError::TooLarge { .. }, .. } => false,
             Self::Call { .. } => true,
             _ => false,

@@ -1,16 +1,16 @@
-//! Takes a change of the map from its beginning to its end, while writes go on (protocol, "Changing the map").
+//! Runs a change of the map from start to end while writes continue (protocol, "Changing the map").
 //!
-//! All that has to outlive a crash is the record of the maps ([`crate::io::maps`]). Each stage begins with waiting for what must
-//! have happened before it may end, and what was waited for before a crash is waited for again: time since the record changed
-//! is counted from when this process first saw it. So any step may be the last one of a process, and the next goes on.
+//! Only the record of the maps ([`crate::io::maps`]) outlives a crash. Each stage first waits for its conditions, again after a
+//! restart: time since the record changed is counted from when this process first read it. So a process may end after any step,
+//! and the next one continues.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `mod.rs` | the stages in their order; what is waited for |
-//! | `place.rs` | finds what is not where the map says, and touches it |
+//! | `mod.rs` | the stages in order, and their conditions |
+//! | `place.rs` | finds misplaced documents and touches them |
 //! | `retire.rs` | deletes indices that no map needs any more |
-//! | `status.rs` | how far a change is, for people |
-//! | `error.rs` | why it cannot go on |
+//! | `status.rs` | progress, for `--status` |
+//! | `error.rs` | errors |
 
 mod error;
 mod place;
@@ -38,22 +38,22 @@ use crate::io::meta::TopicFacts;
 use crate::io::send::topic::Topic;
 use crate::support::config::Config;
 
-/// How often it is looked whether something that is waited for has come.
-const LOOK: Duration = Duration::from_millis(500);
-/// How often it is said that it has not.
-const SAY: Duration = Duration::from_secs(10);
+/// Interval of checks of a condition.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval of progress lines about an unmet condition.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 /// Beyond two batch deadlines: for the last request of the last batch to arrive.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// How long to wait after an error that may pass.
-const AFTER_ERROR: Duration = Duration::from_secs(2);
-/// How long a request may take, at least: refreshing and scanning whole indices is not the hot path.
-const LONG: Duration = Duration::from_secs(30);
+/// Pause after a transient error.
+const RETRY_PAUSE: Duration = Duration::from_secs(2);
+/// Minimum request timeout: refreshes and scans of whole indices take long.
+const MIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where progress is told, a line at a time.
-pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+/// Receives progress, a line at a time.
+pub type Progress = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// What a change of the map stands on.
+/// A change of the map.
 pub struct Migration {
     config: Config,
     elastic: Arc<dyn Elastic>,
@@ -64,19 +64,21 @@ pub struct Migration {
     configured: Arc<GeoshardMap>,
     /// Touches per second, at most.
     touch_rate: NonZeroU32,
-    /// Every document is looked at, not only those in places that change their geoshard.
+    /// Reads every document, not only those in places that change their geoshard.
     scans_all: bool,
-    tell: Tell,
+    progress: Progress,
 }
 
-/// Where it is to end.
+/// Which map is to remain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Course {
+enum Direction {
+    /// The new one.
     Forward,
+    /// The old one.
     Back,
 }
 
-/// The record, and since when this process knows that it is so.
+/// The record, and when this process first read it in this state.
 struct Seen {
     stored: Stored,
     since: Instant,
@@ -91,26 +93,35 @@ impl Migration {
         configured: Arc<GeoshardMap>,
         location: LocationPath,
         touch_rate: NonZeroU32,
-        tell: Tell,
+        progress: Progress,
     ) -> Result<Self, MigrateError> {
         let topic = Topic::connect(config, elastic.clone()).await?;
         let config = config.clone();
-        Ok(Self { config, elastic, clock, topic, location, configured, touch_rate, scans_all: false, tell })
+        Ok(Self {
+            config,
+            elastic,
+            clock,
+            topic,
+            location,
+            configured,
+            touch_rate,
+            scans_all: false,
+            progress,
+        })
     }
 
-    /// Looks at every document, if so: also at those that are misplaced for other reasons than the change.
+    /// If so, reads every document, and moves those misplaced for other reasons too.
     pub fn scanning_all(self, scans_all: bool) -> Self {
         Self { scans_all, ..self }
     }
 
-    /// Begins the change to `new`, or goes on with it, until `new` is the only map. `wanted`: its indices; those that are
-    /// missing are created.
+    /// Starts or continues the change to `new`, until it is the only map. Creates missing indices of `wanted`.
     pub async fn forward(&self, new: Arc<GeoshardMap>, wanted: &[WantedIndex]) -> Result<(), MigrateError> {
         let stored = self.store().read().await?;
         let record = self.record_or_configured(stored.as_ref()).await?;
         let begun = record.begin(new)?;
         if begun != record {
-            // Moves are made visible before old copies go: whether that is allowed shows here, and not half-way.
+            // Moves refresh before old copies are deleted; fail now if that privilege is missing.
             let old = record.deciding().shards().to_vec();
             self.refresh(&old).await?;
             let timeout = self.timeout();
@@ -121,80 +132,78 @@ impl Migration {
                 let doing = format!("use the index {}", wrong.index);
                 return Err(MigrateError::Refused { doing, status: 200, reason: wrong.problem.to_string() });
             }
-            self.say(format!(
-                "{} indices created, {} were there",
-                report.created.len(),
-                report.existing.len()
-            ));
+            self.say(format!("{} indices created, {} existed", report.created.len(), report.existing.len()));
             self.store().write(&begun, stored.map(|stored| stored.stamp)).await?;
             self.say(format!(
-                "both maps are announced, generation {}; writes go on by {}",
+                "both maps announced, generation {}; writes continue by {}",
                 begun.generation,
                 record.deciding().fingerprint()
             ));
         }
-        self.go_on(Course::Forward).await
+        self.run_stages(Direction::Forward).await
     }
 
-    /// Calls the change off, and goes on until the old map is the only one again.
+    /// Aborts the change, and runs until the old map is the only one again.
     pub async fn abort(&self) -> Result<(), MigrateError> {
         let stored = self.store().read().await?.ok_or(crate::io::maps::BadStep::NoChange)?;
-        let called_off = stored.record.abort()?;
-        if called_off != stored.record {
-            self.store().write(&called_off, Some(stored.stamp)).await?;
-            self.say(format!("the change is called off, generation {}", called_off.generation));
+        let aborted = stored.record.abort()?;
+        if aborted != stored.record {
+            self.store().write(&aborted, Some(stored.stamp)).await?;
+            self.say(format!("change aborted, generation {}", aborted.generation));
         }
-        self.go_on(Course::Back).await
+        self.run_stages(Direction::Back).await
     }
 
-    /// Stage after stage until one map is left. What did not answer is asked again: a stage begins anew then, but for the
-    /// time that has passed since the record changed.
-    async fn go_on(&self, course: Course) -> Result<(), MigrateError> {
+    /// Runs stages until one map is left. After a transient error the stage restarts, but the time since the record changed
+    /// still counts.
+    async fn run_stages(&self, direction: Direction) -> Result<(), MigrateError> {
         let mut last: Option<Seen> = None;
         loop {
-            let seen = match (self.look().await, last.take()) {
+            let seen = match (self.read_record().await, last.take()) {
                 (Ok(seen), Some(last)) if last.stored == seen.stored => Ok(last),
                 (seen, _) => seen,
             };
             let went = match &seen {
-                Ok(seen) => self.stage(course, seen).await,
+                Ok(seen) => self.stage(direction, seen).await,
                 Err(_) => Ok(true),
             };
             match (went, seen) {
                 (Ok(false), _) => return Ok(()),
                 (Ok(true), Ok(_)) => {}
-                (Err(error), seen) if error.may_pass() => {
-                    self.say(format!("{error}; repeating this stage"));
-                    tokio::time::sleep(AFTER_ERROR).await;
+                (Err(error), seen) if error.is_transient() => {
+                    self.say(format!("{error}; retrying this stage"));
+                    tokio::time::sleep(RETRY_PAUSE).await;
                     last = seen.ok();
                 }
-                (Ok(true), Err(error)) if error.may_pass() => {
-                    self.say(format!("{error}; asking again"));
-                    tokio::time::sleep(AFTER_ERROR).await;
+                (Ok(true), Err(error)) if error.is_transient() => {
+                    self.say(format!("{error}; retrying"));
+                    tokio::time::sleep(RETRY_PAUSE).await;
                 }
                 (Err(error), _) | (_, Err(error)) => return Err(error),
             }
         }
     }
 
-    /// One stage to its end; `false` if there is none left.
-    async fn stage(&self, course: Course, seen: &Seen) -> Result<bool, MigrateError> {
+    /// Completes one stage; `false` if there is none left.
+    async fn stage(&self, direction: Direction, seen: &Seen) -> Result<bool, MigrateError> {
         let (record, epoch) = (&seen.stored.record, self.config.positions.epoch);
         let (next, what) = match &record.state {
             MapsState::One { map, .. } => {
                 self.say(format!("{} is the only map in force", map.fingerprint()));
                 return Ok(false);
             }
-            MapsState::Two { stage, .. } if (course == Course::Back) != (*stage == Stage::Returning) => {
-                return Err(MigrateError::OtherCourse);
+            MapsState::Two { stage, .. }
+                if (direction == Direction::Back) != (*stage == Stage::Returning) =>
+            {
+                return Err(MigrateError::OtherDirection);
             }
             MapsState::Two { stage: Stage::Announced, .. } => {
-                let floor = self.everybody_announces(seen).await?;
+                let floor = self.all_confirmed_announcement(seen).await?;
                 (record.activate(epoch, floor)?, "the new map decides")
             }
             MapsState::Two { .. } => {
-                let floor = self.everything_is_placed(seen).await?;
-                (record.finish(epoch, floor)?, "everything is in its place")
+                let floor = self.all_placed(seen).await?;
+                (record.finish(epoch, floor)?, "all documents are placed")
             }
         };
         // If its answer is lost, the next look shows whether it was written.
@@ -203,36 +212,35 @@ impl Migration {
         Ok(true)
     }
 
-    /// [`Stage::Announced`]: nobody writes in place any more, and all that was written in place is committed.
-    async fn everybody_announces(&self, seen: &Seen) -> Result<Floor, MigrateError> {
+    /// [`Stage::Announced`]: no worker writes in place any more, and everything written in place is committed.
+    async fn all_confirmed_announcement(&self, seen: &Seen) -> Result<Floor, MigrateError> {
         if sabotage::is(Sabotage::ActivateUnconfirmed) {
             return Ok(Floor::new());
         }
-        self.everybody_acts_by(seen).await?;
+        self.all_acting_by(seen).await?;
         // What was written in place under the old map must not be read again under the new one: its copy is at its own
         // version, and no delete at that version would remove it.
-        self.everything_is_committed(seen).await
+        self.all_committed(seen).await
     }
 
-    /// [`Stage::Moving`] and [`Stage::Returning`]: everybody decides by one map, and every document is where it says.
-    async fn everything_is_placed(&self, seen: &Seen) -> Result<Floor, MigrateError> {
-        self.everybody_acts_by(seen).await?;
-        // What was decided before that is carried out before it is looked where documents are.
-        self.everything_is_committed(seen).await?;
+    /// [`Stage::Moving`] and [`Stage::Returning`]: all workers decide by one map, and every document is where it says.
+    async fn all_placed(&self, seen: &Seen) -> Result<Floor, MigrateError> {
+        self.all_acting_by(seen).await?;
+        // Earlier decisions are carried out before the scan.
+        self.all_committed(seen).await?;
         self.place_all(seen).await?;
-        self.everything_is_committed(seen).await
+        self.all_committed(seen).await
     }
 
-    /// Waits until every partition's owner has confirmed this generation, and until no batch is under way any more that
-    /// began by an earlier one, whoever sends it.
-    async fn everybody_acts_by(&self, seen: &Seen) -> Result<(), MigrateError> {
+    /// Waits until every partition's owner has confirmed this generation, and until batches of earlier ones have ended.
+    async fn all_acting_by(&self, seen: &Seen) -> Result<(), MigrateError> {
         let generation = seen.stored.record.generation;
-        let mut saying = Saying::default();
+        let mut waiting = Waiting::default();
         let claims = loop {
             let claims = match self.store().claims(self.topic.partitions()).await {
                 Ok(claims) => claims,
                 Err(error @ StoreError::Call(_)) => {
-                    saying.say(self, || error.to_string());
+                    waiting.report(self, || error.to_string());
                     self.pause(seen).await?;
                     continue;
                 }
@@ -249,14 +257,14 @@ impl Migration {
             if behind.is_empty() {
                 break claims;
             }
-            saying.say(self, || format!("not confirmed yet: {}", some_of(&behind)));
+            waiting.report(self, || format!("not confirmed yet: {}", some_of(&behind)));
             self.pause(seen).await?;
         };
-        let theirs = claims.iter().flatten().map(Claim::deadline);
-        let deadline = theirs.fold(self.config.batch.deadline, Duration::max);
+        let deadlines = claims.iter().flatten().map(Claim::deadline);
+        let deadline = deadlines.fold(self.config.batch.timeout, Duration::max);
         let grace = deadline * 2 + MARGIN;
         self.say(format!(
-            "every partition has confirmed generation {generation}; waiting until {grace:?} have passed since it began"
+            "every partition has confirmed generation {generation}; waiting {grace:?} from its start for earlier batches to end"
         ));
         while self.clock.now().since(seen.since) <= grace {
             self.pause(seen).await?;
@@ -264,10 +272,10 @@ impl Migration {
         Ok(())
     }
 
-    /// Waits until everything that is in the topic now is committed. Gives the ends of the partitions.
-    async fn everything_is_committed(&self, seen: &Seen) -> Result<Floor, MigrateError> {
+    /// Waits until everything that is in the topic now is committed. Returns the ends of the partitions.
+    async fn all_committed(&self, seen: &Seen) -> Result<Floor, MigrateError> {
         let ends = self.topic.ends().await?;
-        let mut saying = Saying::default();
+        let mut waiting = Waiting::default();
         loop {
             let behind = self.topic.behind(&ends).await?;
             if behind.is_empty() {
@@ -276,7 +284,7 @@ impl Migration {
             let each = |(partition, done): (&i32, &i64)| {
                 format!("partition {partition} (at {done} of {})", ends.get(partition).copied().unwrap_or(0))
             };
-            saying.say(self, || {
+            waiting.report(self, || {
                 format!("not committed yet: {}", some_of(&behind.iter().map(each).collect::<Vec<_>>()))
             });
             self.pause(seen).await?;
@@ -285,29 +293,29 @@ impl Migration {
 
     /// Waits a little. Fails if the record has changed meanwhile.
     async fn pause(&self, seen: &Seen) -> Result<(), MigrateError> {
-        tokio::time::sleep(LOOK).await;
-        self.is_still(seen).await
+        tokio::time::sleep(POLL_INTERVAL).await;
+        self.is_unchanged(seen).await
     }
 
     /// Fails if the record is not as it was seen.
-    async fn is_still(&self, seen: &Seen) -> Result<(), MigrateError> {
+    async fn is_unchanged(&self, seen: &Seen) -> Result<(), MigrateError> {
         match self.store().read().await {
             Ok(now) if now.as_ref() == Some(&seen.stored) => Ok(()),
-            Ok(_) => Err(MigrateError::OtherCourse),
-            // It will answer again; whatever is decided after all the waiting is decided by compare-and-set.
+            Ok(_) => Err(MigrateError::OtherDirection),
+            // It will answer again; the decision after the wait is made by compare-and-set.
             Err(StoreError::Call(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    async fn look(&self) -> Result<Seen, MigrateError> {
+    async fn read_record(&self) -> Result<Seen, MigrateError> {
         let stored = self.store().read().await?.ok_or(crate::io::maps::BadStep::NoChange)?;
         Ok(Seen { stored, since: self.clock.now() })
     }
 
-    /// The record; where there is none, the one that the configuration stands for, if it is the workers'.
+    /// The record; without one, that of the configured map if the workers use it.
     async fn record_or_configured(&self, stored: Option<&Stored>) -> Result<MapsRecord, MigrateError> {
-        let doing = "read what is remembered of the topic";
+        let doing = "read the stored state of the topic";
         let get = Get { index: Index::Meta, id: TopicFacts::key(&self.config.kafka.topic) };
         let answers = self.elastic.mget(&[get], self.timeout()).await;
         let answers = answers.map_err(|error| MigrateError::Call { doing, error })?;
@@ -316,7 +324,7 @@ impl Migration {
             Some(GetAnswer::Found(found)) => {
                 serde_json::from_slice(&found.source).map_err(|error| refused(error.to_string()))?
             }
-            Some(GetAnswer::Missing) => return Err(MigrateError::NothingRemembered),
+            Some(GetAnswer::Missing) => return Err(MigrateError::NoStoredState),
             Some(GetAnswer::Failed(error)) => return Err(refused(error.to_string())),
             None => return Err(refused("an empty answer".to_owned())),
         };
@@ -345,7 +353,7 @@ impl Migration {
     }
 
     fn timeout(&self) -> Duration {
-        self.config.elasticsearch.request_timeout.max(LONG)
+        self.config.elasticsearch.request_timeout.max(MIN_TIMEOUT)
     }
 
     fn store(&self) -> MapsStore<'_> {
@@ -353,20 +361,20 @@ impl Migration {
     }
 
     fn say(&self, line: impl AsRef<str>) {
-        (self.tell)(line.as_ref());
+        (self.progress)(line.as_ref());
     }
 }
 
-/// Says at first and then now and again what is waited for.
+/// Reports an unmet condition at once and then at intervals.
 #[derive(Default)]
-struct Saying {
+struct Waiting {
     last: Option<Instant>,
 }
 
-impl Saying {
-    fn say(&mut self, migration: &Migration, line: impl FnOnce() -> String) {
+impl Waiting {
+    fn report(&mut self, migration: &Migration, line: impl FnOnce() -> String) {
         let now = migration.clock.now();
-        if self.last.is_none_or(|last| now.since(last) >= SAY) {
+        if self.last.is_none_or(|last| now.since(last) >= PROGRESS_INTERVAL) {
             self.last = Some(now);
             migration.say(line());
         }
@@ -376,7 +384,7 @@ impl Saying {
 /// A partition whose owner has not confirmed, and what is known of that owner.
 fn unconfirmed(partition: usize, found: Option<&Claim>) -> String {
     match found {
-        None => format!("partition {partition} (it never has been; does a worker of this version own it?)"),
+        None => format!("partition {partition} (no claim; does a worker of this version own it?)"),
         Some(Claim { generation, owner, .. }) => {
             format!("partition {partition} (its owner at generation {generation} was {owner})")
         }

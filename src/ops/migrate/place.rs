@@ -1,19 +1,19 @@
-//! Finds the documents that are not where the deciding map says, and touches each, until there are none.
+//! Touches misplaced documents until the deciding map finds none.
 //!
-//! A scan sees the last refresh; writes go on meanwhile. So what a scan finds is read again, realtime, before it is touched,
-//! and a touch too many does no harm. A scan that finds nothing after all that was touched is done is the proof that
-//! everything is in its place: whatever is written meanwhile is placed by the same map.
+//! A scan sees the last refresh, and writes continue. So a document found is read again, realtime, before it is touched;
+//! a superfluous touch is harmless. A scan that finds nothing after all touches are committed proves that everything is in its
+//! place: concurrent writes are placed by the same map.
 //!
-//! Only places that the live maps give to different geoshards are looked at, in every index but the one they belong to:
-//! what lies elsewhere was in its place before, and nobody moves it (protocol, "Changing the map"). The server is asked
-//! by boxes that hold a little more than those places. Where it refuses that, and on request, everything is looked at.
+//! Only places that the live maps give to different geoshards are scanned, in every index but the one they belong to:
+//! a document elsewhere was in its place before and is not moved (protocol, "Changing the map"). The query
+//! uses boxes slightly larger than those places. If the server refuses it, and on request, everything is read.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{MigrateError, Migration, SAY, Seen};
+use super::{MigrateError, Migration, PROGRESS_INTERVAL, Seen};
 use crate::base::clock::Instant;
 use crate::base::ids::{DocId, ShardId};
 use crate::core::decode::LocationPath;
@@ -27,38 +27,38 @@ use crate::io::send::Op;
 
 /// Documents read at once.
 const PAGE: usize = 1000;
-/// So often everything is looked at; what did not move by then does not move.
+/// Maximum scans; documents that did not move by then do not move.
 const MOST_ROUNDS: u32 = 8;
 
-/// Boxes that an index is asked by, at most. Lucene allows 1,024 clauses by default, and a box may take more than one.
+/// Maximum boxes of a query. Lucene allows 1,024 clauses by default, and a box may take more than one.
 const MOST_BOXES: usize = 200;
 
-/// What one look at everything found.
+/// The result of one scan of all indices.
 #[derive(Debug, Default)]
 struct Round {
     read: u64,
     misplaced: u64,
     unplaceable: u64,
     example: Option<DocId>,
-    said: Option<Instant>,
+    reported: Option<Instant>,
 }
 
 impl Migration {
-    /// Touches what is not in its place until everything is.
+    /// Touches misplaced documents until there are none.
     pub(super) async fn place_all(&self, seen: &Seen) -> Result<(), MigrateError> {
         let record = &seen.stored.record;
         let map = record.deciding();
         for number in 1.. {
             let round = self.look_at_everything(seen, map).await?;
             self.say(format!(
-                "look {number}: {} documents read, {} were not where {} says",
+                "scan {number}: {} documents read, {} misplaced by {}",
                 round.read,
                 round.misplaced,
                 map.fingerprint()
             ));
             if round.unplaceable > 0 {
                 self.say(format!(
-                    "{} documents have no location that geofold can read; they stay where they are",
+                    "{} documents have no readable location and are not moved",
                     round.unplaceable
                 ));
             }
@@ -67,7 +67,7 @@ impl Migration {
                 return Err(MigrateError::Stuck { count: round.misplaced, example: example.to_string() });
             }
             self.topic.flush().await?;
-            self.everything_is_committed(seen).await?;
+            self.all_committed(seen).await?;
         }
         Ok(())
     }
@@ -101,13 +101,13 @@ impl Migration {
                 round.example = round.example.or_else(|| misplaced.first().cloned());
                 self.touch(misplaced).await?;
                 let now = self.clock.now();
-                if round.said.is_some_and(|said| now.since(said) >= SAY) {
+                if round.reported.is_some_and(|last| now.since(last) >= PROGRESS_INTERVAL) {
                     self.say(format!("{} documents read, {} touched", round.read, round.misplaced));
-                    round.said = Some(now);
+                    round.reported = Some(now);
                 }
-                round.said = round.said.or(Some(now));
-                // A change that was called off is not gone on with.
-                self.is_still(seen).await?;
+                round.reported = round.reported.or(Some(now));
+                // Stop if the change was aborted.
+                self.is_unchanged(seen).await?;
                 page = scan.next().await?;
             }
             scan.close().await;
@@ -130,7 +130,7 @@ impl Migration {
         };
         let (scan, page, refused) = open(&*self.elastic, &name, options).await?;
         if let Some(reason) = refused {
-            self.say(format!("{name} cannot be asked by place, so all of it is read: {reason}"));
+            self.say(format!("{name} refuses the query by location, reading all of it: {reason}"));
         }
         Ok((scan, page))
     }
@@ -167,9 +167,8 @@ async fn open<'e>(
     }
 }
 
-/// The documents of a geoshard's index that may be there by a map that does not decide: those in places that changed their
-/// geoshard and do not belong here, and those whose place the index does not know. `None`: nothing changed but what
-/// belongs here.
+/// Query for the documents that may be in this index by the map that does not decide: those in places that changed their
+/// geoshard and do not belong here, and those whose location is not indexed. `None`: no such place.
 fn misplaced_in(shard: &ShardId, changed: &[ChangedRange<'_>], field: &str) -> Option<Value> {
     let elsewhere: Vec<Range<u64>> =
         changed.iter().filter(|range| range.to != shard).map(|range| range.leaves.clone()).collect();

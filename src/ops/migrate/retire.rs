@@ -1,8 +1,8 @@
-//! Deletes the indices that no map needs any more, once nothing can name them again.
+//! Deletes the indices that no map needs any more, once no placement names them.
 //!
-//! A placement may still name such a geoshard as a leftover, if its last clear was lost; whoever wrote that document next
-//! would try to delete from an index that is gone, for ever. So every placement is read, and what names one of them is
-//! cleared by compare-and-set (step 7, by another hand): the index is empty, and nobody writes into it since all partitions
+//! A placement may still name such a geoshard as a leftover, if its last clear was lost; the next writer of that document
+//! would retry a delete from a missing index without end. So every placement is read, and one that names such an index is
+//! cleared by compare-and-set (as in step 7): the index is empty, and no worker writes into it since all partitions
 //! have confirmed that one map is in force.
 
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ const CONFLICT: u16 = 409;
 impl Migration {
     /// Deletes the empty indices that the last change left. Gives their names.
     pub async fn retire(&self) -> Result<Vec<String>, MigrateError> {
-        let seen = self.look().await?;
+        let seen = self.read_record().await?;
         let unused = match &seen.stored.record.state {
             MapsState::One { unused, .. } => unused.clone(),
             MapsState::Two { stage, .. } => return Err(BadStep::Stage(*stage).into()),
@@ -34,12 +34,12 @@ impl Migration {
         let name = |shard: &ShardId| Index::Geoshard(shard.clone()).name(prefix);
         let there: Vec<ShardId> = unused.iter().filter(|shard| found.knows(&name(shard))).cloned().collect();
         if !there.is_empty() {
-            self.everybody_acts_by(&seen).await?;
+            self.all_acting_by(&seen).await?;
             self.are_empty(&there).await?;
             let gone: BTreeSet<ShardId> = there.iter().cloned().collect();
             while self.clear_placements(&gone).await? > 0 {}
             // Entries that were in work while placements were cleared may still want to sweep there.
-            self.everything_is_committed(&seen).await?;
+            self.all_committed(&seen).await?;
             self.are_empty(&there).await?;
             for shard in &there {
                 self.admin(Method::Delete, format!("/{}", name(shard)), None).await?;
@@ -70,7 +70,7 @@ impl Migration {
         Ok(())
     }
 
-    /// Takes `gone` out of the leftovers of every placement; gives how many named one of them.
+    /// Removes `gone` from the leftovers of every placement; returns how many named one of them.
     async fn clear_placements(&self, gone: &BTreeSet<ShardId>) -> Result<u64, MigrateError> {
         let timeout = self.timeout();
         let name = Index::Placements.name(&self.config.elasticsearch.prefix);
@@ -93,7 +93,7 @@ impl Migration {
         }
         scan.close().await;
         if named > 0 {
-            self.say(format!("{named} placements still named an index that is to go; it was taken out"));
+            self.say(format!("cleared {named} placements that still named an index to be deleted"));
         }
         Ok(named)
     }
@@ -120,7 +120,7 @@ impl Migration {
             let mut placement = Placement::from_json(&found.source).map_err(unreadable)?;
             if placement.shard.as_ref().is_some_and(|shard| gone.contains(shard)) {
                 return Err(refused(format!(
-                    "the placement of {id:?} says that it is in an index that is to go"
+                    "the placement of {id:?} names an index to be deleted as its geoshard"
                 )));
             }
             let before = placement.leftovers.len();
@@ -154,8 +154,7 @@ impl Migration {
     }
 }
 
-/// The first refusal among the answers. What was in conflict is found by the next look; what was refused would be found by each,
-/// without an end.
+/// The first refusal among the answers. A conflict is found by the next scan; a refusal would repeat without end.
 fn refusal(answers: Vec<BulkAnswer>) -> Option<Box<ItemError>> {
     answers.into_iter().filter_map(|answer| answer.error).find(|error| error.status != CONFLICT)
 }

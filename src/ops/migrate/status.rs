@@ -1,4 +1,4 @@
-//! How far a change of the map is, for people.
+//! Progress of a change of the map, for `--status`.
 
 use std::fmt;
 
@@ -16,11 +16,11 @@ impl fmt::Display for Status {
 }
 
 impl Migration {
-    /// How far the change is.
+    /// The state of the change.
     pub async fn status(&self) -> Result<Status, MigrateError> {
         let configured = self.configured.fingerprint();
         let Some(stored) = self.store().read().await? else {
-            return Ok(Status(vec![format!("one map: {configured}, as configured; it was never changed")]));
+            return Ok(Status(vec![format!("one map: {configured}, as configured, never changed")]));
         };
         let record = stored.record;
         let mut lines = Vec::new();
@@ -28,11 +28,11 @@ impl Migration {
             MapsState::One { map, unused, .. } => {
                 lines.push(format!("one map: {}, generation {}", map.fingerprint(), record.generation));
                 if map.fingerprint() != configured {
-                    lines.push(format!("geoshards.map holds {configured}: put the map in force there"));
+                    lines.push(format!("geoshards.map is {configured}: set it to the map in force"));
                 }
                 if !unused.is_empty() {
                     lines.push(format!(
-                        "{} geoshards are not used any more; --retire deletes their indices",
+                        "{} geoshards are unused; --retire deletes their indices",
                         unused.len()
                     ));
                 }
@@ -45,9 +45,9 @@ impl Migration {
                     record.generation
                 ));
                 lines.push(match stage {
-                    Stage::Announced => "announced: the old one decides; once every owner has confirmed, the new one will".to_owned(),
-                    Stage::Moving => "moving: the new one decides, and documents move; go on with --to, or back with --abort".to_owned(),
-                    Stage::Returning => "returning: the old one decides again, and documents move back; go on with --abort".to_owned(),
+                    Stage::Announced => "announced: the old one decides until every owner has confirmed".to_owned(),
+                    Stage::Moving => "moving: the new one decides, documents move; continue with --to or return with --abort".to_owned(),
+                    Stage::Returning => "returning: the old one decides again, documents move back; continue with --abort".to_owned(),
                 });
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `mod.rs` | what is read from each row, whatever the format; the format, if it is not told |
+//! | `mod.rs` | what is read from each row of any format; format detection |
 //! | `weight.rs` | the load score: a weighted sum of columns |
 //! | `csv.rs` | rows of a CSV file with a header |
 //! | `scan.rs` | documents of Elasticsearch indices |

@@ -1,6 +1,6 @@
 //! Points from the documents of Elasticsearch indices, a page at a time.
 //!
-//! Nobody can mend an index to plan by it, so a document that has no point or no load is left out and counted.
+//! The index cannot be corrected just for planning, so a document without a point or load is skipped and counted.
 
 use std::time::Duration;
 

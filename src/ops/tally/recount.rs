@@ -17,7 +17,7 @@ const PAGE: usize = 2_000;
 pub type Counts = BTreeMap<(String, String), i64>;
 
 /// Counts the facets of all documents in these geoshards' indices, as searches see them. `fields` are the facets' paths;
-/// `seen` is told of how many documents were read so far. Memory holds a page, and a count for each value.
+/// `seen` receives the number of documents read so far. Memory holds a page, and a count for each value.
 ///
 /// # Errors
 /// If an index cannot be read to its end.
@@ -58,7 +58,7 @@ pub async fn recount(
     Ok(counts)
 }
 
-/// Nobody names a field like this.
+/// No real field has this name.
 const NO_FIELD: &str = "geofold-no-field";
 
 /// A count that is not what the documents come to.

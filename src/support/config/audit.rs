@@ -14,12 +14,12 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct Placements {
     /// How long the placement of a deleted document is kept, at least, before an audit may sweep it.
     #[serde(with = "humantime_serde")]
-    pub keep_deleted: Duration,
+    pub deleted_retention: Duration,
 }
 
 impl Default for Placements {
     fn default() -> Self {
-        Self { keep_deleted: 7 * DAY }
+        Self { deleted_retention: 7 * DAY }
     }
 }
 
@@ -29,7 +29,7 @@ impl Default for Placements {
 pub struct Audit {
     /// Time from the end of one audit to the next; none at all if not given.
     #[serde(with = "humantime_serde::option")]
-    pub every: Option<Duration>,
+    pub interval: Option<Duration>,
     /// Copies and placements read per second, at most.
     pub rate: NonZeroU32,
     /// Whether to repair what needs no guessing.
@@ -41,7 +41,7 @@ pub struct Audit {
 impl Default for Audit {
     fn default() -> Self {
         Self {
-            every: None,
+            interval: None,
             rate: NonZeroU32::new(5_000).unwrap_or(NonZeroU32::MIN),
             repair: false,
             temp_dir: None,

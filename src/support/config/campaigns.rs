@@ -19,16 +19,16 @@ pub const MAX_RATE: u32 = 10_000_000;
 pub struct Campaigns {
     /// A runner that gives no sign of life for so long loses its chunk to another.
     #[serde(with = "humantime_serde")]
-    pub lease: Duration,
+    pub lease_duration: Duration,
     /// Ids in one chunk.
-    pub chunk: u32,
+    pub chunk_size: u32,
     /// Campaigns that `geofold campaign watch` makes and runs every so often.
     pub periodic: Vec<PeriodicCampaign>,
 }
 
 impl Default for Campaigns {
     fn default() -> Self {
-        Self { lease: Duration::from_secs(30), chunk: 1_000, periodic: Vec::new() }
+        Self { lease_duration: Duration::from_secs(30), chunk_size: 1_000, periodic: Vec::new() }
     }
 }
 
@@ -40,7 +40,7 @@ pub struct PeriodicCampaign {
     pub name: String,
     /// The period.
     #[serde(with = "humantime_serde")]
-    pub every: Duration,
+    pub interval: Duration,
     /// Action for each document.
     pub action: Action,
     /// Selection of documents.

@@ -80,7 +80,7 @@ pub struct Database {
     #[serde(with = "humantime_serde")]
     pub timeout: Duration,
     /// Connections of one process, at most.
-    pub connections: u32,
+    pub max_connections: u32,
 }
 
 impl Default for Database {
@@ -91,7 +91,7 @@ impl Default for Database {
             password_file: None,
             ca_file: None,
             timeout: Duration::from_secs(10),
-            connections: 4,
+            max_connections: 4,
         }
     }
 }
@@ -111,7 +111,7 @@ pub struct Collector {
     pub max_bytes: ByteSize,
     /// A collector that has not merged for this long is replaced by a standby.
     #[serde(with = "humantime_serde")]
-    pub takeover: Duration,
+    pub takeover_timeout: Duration,
     /// Values of each facet in the cloud.
     pub top: usize,
     /// Versions whose row, cloud and increment ids are kept.
@@ -129,7 +129,7 @@ impl Default for Collector {
             merge_interval: Duration::from_secs(1),
             max_increments: 1_000,
             max_bytes: ByteSize::mib(32),
-            takeover: Duration::from_secs(3),
+            takeover_timeout: Duration::from_secs(3),
             top: 100,
             keep_versions: 1_000,
             notify_topic: None,

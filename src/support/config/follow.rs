@@ -39,7 +39,7 @@ macro_rules! followed {
 }
 
 // All other keys need a restart: they define the process (topic, indices, positions), or other processes rely on them
-// (`batch.deadline`: every worker of the group depends on it).
+// (`batch.timeout`: every worker of the group depends on it).
 followed! {
     by workers:
         audit.rate,
@@ -52,12 +52,12 @@ followed! {
         elasticsearch.request_max_operations,
         memory.per_partition,
         memory.total,
-        source.batch,
+        source.batch_size,
         source.max_bytes,
         source.max_in_flight;
     by all:
         log.filter,
-        reload.watch
+        reload.interval
 }
 
 /// Whether any process follows this key.
@@ -130,11 +130,11 @@ mod tests {
         other.log.filter = "debug".to_owned();
         other.memory.per_partition = ByteSize::mib(7);
         other.memory.total = ByteSize::mib(70);
-        other.reload.watch = Some(Duration::from_secs(7));
-        other.source.batch = 7;
+        other.reload.interval = Some(Duration::from_secs(7));
+        other.source.batch_size = 7;
         other.source.max_bytes = ByteSize::mib(7);
         other.source.max_in_flight = 7;
-        other.batch.deadline = Duration::from_secs(70);
+        other.batch.timeout = Duration::from_secs(70);
         other.kafka.group_id = "another".to_owned();
         other.geoshards.map = PathBuf::from("another.json");
         other
@@ -147,7 +147,7 @@ mod tests {
         let mut all = [FOLLOWED_BY_WORKERS, FOLLOWED_BY_ALL].concat();
         all.sort_unstable();
         assert_eq!(before.differs_in(&next), all);
-        assert_eq!(next.differs_in(&other), ["batch.deadline", "geoshards.map", "kafka.group_id"]);
+        assert_eq!(next.differs_in(&other), ["batch.timeout", "geoshards.map", "kafka.group_id"]);
         assert_eq!(next.followed().keys().collect::<Vec<_>>(), all.iter().collect::<Vec<_>>());
         let next = before.following(&other, Process::Other);
         assert_eq!(before.differs_in(&next), FOLLOWED_BY_ALL);

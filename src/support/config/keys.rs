@@ -148,9 +148,9 @@ fn with_every_key() -> Config {
     config.route.tls_certificate = path();
     config.route.tls_key = path();
     config.route.tls_client_ca_file = path();
-    config.audit.every = Some(std::time::Duration::ZERO);
+    config.audit.interval = Some(std::time::Duration::ZERO);
     config.audit.temp_dir = path();
-    config.reload.watch = Some(std::time::Duration::ZERO);
+    config.reload.interval = Some(std::time::Duration::ZERO);
     config
 }
 

@@ -1,6 +1,6 @@
 //! librdkafka's settings: the ones that geofold's promises depend on, and the free ones from the configuration.
 //!
-//! geofold commits only what is durable, reads from the beginning what nobody has read, and produces dead letters that
+//! geofold commits only what is durable, reads unread topics from the beginning, and produces dead letters that
 //! are on every in-sync replica before an offset passes them. Those settings are fixed here; everything else may be set
 //! in `[kafka.properties]` (consumer) and `[kafka.producer_properties]`.
 
@@ -154,7 +154,7 @@ const OWNED_BY_CONSUMER: &[(&str, Owner)] = &[
     ("group.protocol", Key("kafka.group_protocol")),
     ("group.protocol.type", Key("kafka.group_protocol")),
     ("group.remote.assignor", Key("kafka.remote_assignor")),
-    ("partition.assignment.strategy", Key("kafka.assignment")),
+    ("partition.assignment.strategy", Key("kafka.partition_assignment_strategy")),
     ("session.timeout.ms", Key("kafka.session_timeout")),
     ("heartbeat.interval.ms", Key("kafka.heartbeat_interval")),
     ("enable.auto.commit", COMMITS),
@@ -243,7 +243,7 @@ impl Config {
         match kafka.group_protocol {
             GroupProtocol::Classic => {
                 all.set("group.protocol", "classic");
-                let strategy = match kafka.assignment {
+                let strategy = match kafka.partition_assignment_strategy {
                     Assignment::CooperativeSticky => "cooperative-sticky",
                     Assignment::Range => "range",
                 };

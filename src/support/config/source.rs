@@ -44,12 +44,12 @@ pub struct Source {
     /// The query: `$1` is an array of ids; rows are an id and its document. Only with [`SourceKind::Postgresql`].
     pub query: Option<String>,
     /// Ids in one query, at most. Only with [`SourceKind::Postgresql`].
-    pub batch: usize,
+    pub batch_size: usize,
     /// Concurrent requests per worker.
     pub max_in_flight: usize,
     /// A request without its whole answer after this time has failed.
     #[serde(with = "humantime_serde")]
-    pub timeout: Duration,
+    pub request_timeout: Duration,
     /// Fetched documents that one worker holds until they are written; and, once more, those on their way.
     pub max_bytes: ByteSize,
     /// Id of an existing document. Another document counts as missing only if this one is found. Required with
@@ -70,9 +70,9 @@ impl Default for Source {
             bearer_token_file: None,
             ca_file: None,
             query: None,
-            batch: 500,
+            batch_size: 500,
             max_in_flight: 4,
-            timeout: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(10),
             max_bytes: ByteSize::mib(32),
             probe_id: None,
         }

@@ -307,7 +307,7 @@ fn the_redacted_form_shows_every_section_and_only_what_is_in_force() {
     for section in Keys::new().iter().map(|key| split(key).0).collect::<BTreeSet<_>>() {
         assert!(shown.contains(&format!("[{section}]")), "{section}");
     }
-    assert!(shown.contains("deadline = \"1m\"") && shown.contains("total = \"24MiB\""), "{shown}");
+    assert!(shown.contains("timeout = \"1m\"") && shown.contains("total = \"24MiB\""), "{shown}");
     assert!(!shown.contains("session_timeout"), "{shown}");
 }
 

@@ -72,7 +72,7 @@ pub struct Config {
     pub placements: Placements,
     /// The audit that a worker runs by itself.
     pub audit: Audit,
-    /// Leaving in good order.
+    /// Orderly shutdown.
     pub shutdown: Shutdown,
     /// The HTTP server for metrics, health and tools.
     pub admin: Admin,
@@ -107,7 +107,7 @@ pub struct Kafka {
     /// The rebalance protocol.
     pub group_protocol: GroupProtocol,
     /// How the members share the partitions out. Only with [`GroupProtocol::Classic`].
-    pub assignment: Assignment,
+    pub partition_assignment_strategy: Assignment,
     /// After this silence the group gives the member's partitions away. Only with [`GroupProtocol::Classic`].
     #[serde(with = "humantime_serde")]
     pub session_timeout: Duration,
@@ -147,7 +147,7 @@ impl Default for Kafka {
             group_id: "geofold".to_owned(),
             client_id: "geofold".to_owned(),
             group_protocol: GroupProtocol::Classic,
-            assignment: Assignment::CooperativeSticky,
+            partition_assignment_strategy: Assignment::CooperativeSticky,
             session_timeout: Duration::from_secs(45),
             heartbeat_interval: Duration::from_secs(3),
             remote_assignor: RemoteAssignor::Uniform,
@@ -178,7 +178,7 @@ impl GroupProtocol {
     pub(super) fn foreign_keys(self) -> &'static [&'static str] {
         match self {
             Self::Classic => &["remote_assignor"],
-            Self::Consumer => &["assignment", "session_timeout", "heartbeat_interval"],
+            Self::Consumer => &["partition_assignment_strategy", "session_timeout", "heartbeat_interval"],
         }
     }
 }
@@ -454,7 +454,7 @@ pub struct Batch {
     pub max_dirty_age: Duration,
     /// A batch sends nothing after this time (protocol, "The envelope of trust"); the rest starts over in a new batch.
     #[serde(with = "humantime_serde")]
-    pub deadline: Duration,
+    pub timeout: Duration,
 }
 
 impl Default for Batch {
@@ -464,7 +464,7 @@ impl Default for Batch {
             max_bytes: ByteSize::mib(8),
             linger: Duration::from_millis(200),
             max_dirty_age: Duration::from_secs(10),
-            deadline: Duration::from_secs(60),
+            timeout: Duration::from_secs(60),
         }
     }
 }
@@ -493,21 +493,21 @@ impl Default for Memory {
 pub struct Retry {
     /// Longest wait before the second attempt.
     #[serde(with = "humantime_serde")]
-    pub initial: Duration,
+    pub initial_backoff: Duration,
     /// Longest wait between two attempts.
     #[serde(with = "humantime_serde")]
-    pub max: Duration,
+    pub max_backoff: Duration,
     /// Elasticsearch answers 401 or 403 for so long, and the worker stops.
     #[serde(with = "humantime_serde")]
-    pub unauthorized: Duration,
+    pub unauthorized_timeout: Duration,
 }
 
 impl Default for Retry {
     fn default() -> Self {
         Self {
-            initial: Duration::from_millis(100),
-            max: Duration::from_secs(10),
-            unauthorized: Duration::from_secs(30),
+            initial_backoff: Duration::from_millis(100),
+            max_backoff: Duration::from_secs(10),
+            unauthorized_timeout: Duration::from_secs(30),
         }
     }
 }
@@ -535,14 +535,14 @@ pub struct DeadLetter {
     pub policy: DeadLetterPolicy,
     /// The topic for it. Required with [`DeadLetterPolicy::Topic`].
     pub topic: Option<String>,
-    /// A geoshard that refuses so many different documents alike, and takes none in between, is taken for the one at fault;
+    /// A geoshard that refuses this many different documents with the same error, and accepts none in between, is at fault;
     /// 0: never.
-    pub most_alike: usize,
+    pub index_failure_threshold: usize,
 }
 
 impl Default for DeadLetter {
     fn default() -> Self {
-        Self { policy: DeadLetterPolicy::Stop, topic: None, most_alike: 50 }
+        Self { policy: DeadLetterPolicy::Stop, topic: None, index_failure_threshold: 50 }
     }
 }
 
@@ -561,8 +561,8 @@ pub enum DeadLetterPolicy {
 #[serde(default, deny_unknown_fields)]
 pub struct Distribution {
     /// Where workers share their last runs.
-    pub last_runs: LastRuns,
-    /// The memcached, `host:port`. Required with [`LastRuns::Memcached`].
+    pub run_store: RunStore,
+    /// The memcached, `host:port`. Required with [`RunStore::Memcached`].
     pub memcached: Option<String>,
     /// For how long memcached is waited for.
     #[serde(with = "humantime_serde")]
@@ -576,7 +576,7 @@ pub struct Distribution {
 impl Default for Distribution {
     fn default() -> Self {
         Self {
-            last_runs: LastRuns::Memory,
+            run_store: RunStore::Memory,
             memcached: None,
             memcached_timeout: Duration::from_millis(100),
             namespace: "geofold".to_owned(),
@@ -588,7 +588,7 @@ impl Default for Distribution {
 /// Where workers share their last runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum LastRuns {
+pub enum RunStore {
     /// Not shared: each worker knows only its own runs.
     Memory,
     /// In a memcached.
@@ -661,15 +661,15 @@ pub enum JobKind {
 pub struct Shutdown {
     /// Time for the batches in flight after a signal to stop.
     #[serde(with = "humantime_serde")]
-    pub drain: Duration,
+    pub drain_timeout: Duration,
     /// Time for the batch in flight of a partition that is being taken away.
     #[serde(with = "humantime_serde")]
-    pub revoke: Duration,
+    pub revoke_timeout: Duration,
 }
 
 impl Default for Shutdown {
     fn default() -> Self {
-        Self { drain: Duration::from_secs(25), revoke: Duration::from_secs(10) }
+        Self { drain_timeout: Duration::from_secs(25), revoke_timeout: Duration::from_secs(10) }
     }
 }
 
@@ -709,7 +709,7 @@ impl Default for Log {
 pub struct Reload {
     /// Interval of checks of the file; unset: only SIGHUP reloads.
     #[serde(with = "humantime_serde::option")]
-    pub watch: Option<Duration>,
+    pub interval: Option<Duration>,
 }
 
 /// The form of a log line.

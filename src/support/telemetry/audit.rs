@@ -39,7 +39,7 @@ impl AuditMetrics {
             )?,
             swept: r.counter(
                 "geofold_audit_swept_total",
-                "Placements of deleted documents removed after placements.keep_deleted.",
+                "Placements of deleted documents removed after placements.deleted_retention.",
             )?,
             ended: r.gauge(
                 "geofold_audit_end_timestamp_seconds",

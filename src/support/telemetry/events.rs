@@ -23,7 +23,7 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Of these, in whatever order.
+    /// Of these, in any order.
     pub fn of(numbers: &[i32]) -> Self {
         let mut numbers = numbers.to_vec();
         numbers.sort_unstable();
@@ -459,7 +459,7 @@ impl CredentialsRefused<'_> {
             Some(reason) => warn!(
                 reason,
                 "elasticsearch refuses geofold's credentials; nothing is sent but one request at a time, and the worker stops if it \
-                 lasts for retry.unauthorized"
+                 lasts for retry.unauthorized_timeout"
             ),
             None => info!("elasticsearch takes geofold's credentials again"),
         }

@@ -86,7 +86,7 @@ impl FilterSwitch {
 
 /// Sends log lines of this process to standard error. `configured` has the syntax of [`EnvFilter`]; the environment
 /// variable [`FILTER_VARIABLE`] wins over it, unless it is empty. Warnings and errors are kept in what is returned,
-/// whatever the filter says.
+/// regardless of the filter.
 ///
 /// # Errors
 /// If the filter does not parse, or logging was set up before.

@@ -28,7 +28,7 @@ impl MapsMetrics {
             )?,
             age_seconds: r.float_gauge(
                 "geofold_maps_age_seconds",
-                "Age of what this process knows of the record of the maps; nothing is sent above batch.deadline.",
+                "Age of what this process knows of the record of the maps; nothing is sent above batch.timeout.",
             )?,
         })
     }

@@ -1,4 +1,4 @@
-//! What geofold tells its operators: numbers, log lines, and the events that own both.
+//! Telemetry: metrics, log lines, and events that own both.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -19,10 +19,10 @@
 //! | `reading.rs` | what the metrics say now, for the status page |
 //! | `reload.rs` | what came of a configuration that was read again |
 //! | `audit.rs` | what the worker's own audit found |
-//! | `board.rs` | where each partition stands, for the status page |
+//! | `partition_status.rs` | the status of each partition, for the status page |
 
 pub mod audit;
-pub mod board;
+
 pub mod collector;
 pub mod events;
 pub mod families;
@@ -30,6 +30,7 @@ pub mod health;
 pub mod logging;
 pub mod maps;
 pub mod metrics;
+pub mod partition_status;
 pub mod probes;
 pub mod reading;
 pub mod recent;

@@ -77,7 +77,7 @@ pub struct RouteMetrics {
 label! {
     /// What came of a request to Elasticsearch.
     Sent {
-        /// An answer, whatever it says.
+        /// An answer of any status.
         Answered => "answered",
         /// None.
         Failed => "failed",

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::people::State;
-use super::topic::Letters;
+use super::topic::DeadLetters;
 use crate::base::geo::GeoPoint;
 use crate::base::ids::ShardId;
 use crate::core::placement::Placement;
@@ -75,7 +75,7 @@ impl Findings {
     }
 
     /// Compares the dead letters with the poison: `poison` keys were sent.
-    pub fn add_letters(&mut self, letters: &Letters, poison: impl Iterator<Item = String>) {
+    pub(super) fn add_dead_letters(&mut self, letters: &DeadLetters, poison: impl Iterator<Item = String>) {
         let mut expected: BTreeSet<String> = poison.collect();
         for (key, reason) in &letters.by_key {
             if expected.remove(key) {

@@ -13,8 +13,8 @@
 //! | `faults.rs` | what goes wrong when (pure) |
 //! | `topic.rs` | producing, what is committed, what ended among the dead letters |
 //! | `workers.rs` | the child processes |
-//! | `onlooker.rs` | somebody who looks at a few people all the time |
-//! | `searcher.rs` | somebody who searches for them all the time |
+//! | `onlooker.rs` | reads a few documents all the time |
+//! | `searcher.rs` | searches for them all the time |
 //! | `audit.rs` | the index against the truth |
 //! | `verdict.rs` | how it went |
 //! | `view.rs` | what a person sees meanwhile |

@@ -1,4 +1,4 @@
-//! Somebody who looks at a few people all the time: what must hold at every moment (INV-1, INV-2, INV-4) is not enough to be
+//! Reads a few documents all the time: what must hold at every moment (INV-1, INV-2, INV-4) is not enough to be
 //! true in the end. They may be in two geoshards for a while, and never in one that their placement does not name, nor in
 //! none.
 

@@ -1,4 +1,4 @@
-//! Somebody who looks for people by searches all the time: one geoshard after the other, as a search over several indices does, and each
+//! Searches for people all the time: one geoshard after the other, as a search over several indices does, and each
 //! as its last refresh shows it. None of the people has ever left, so who was found once must be found by every search (INV-8), also while
 //! moving.
 

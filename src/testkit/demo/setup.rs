@@ -68,7 +68,7 @@ request_timeout = "3s"
 map = "map.json"
 
 [batch]
-deadline = "6s"
+timeout = "6s"
 
 [memory]
 total = "64MiB"
@@ -79,14 +79,14 @@ cached_placements = 100000
 interval = "300ms"
 
 [retry]
-max = "1s"
+max_backoff = "1s"
 
 [dead_letter]
 policy = "topic"
 topic = "{dead_letters}"
 
 [shutdown]
-revoke = "1s"
+revoke_timeout = "1s"
 
 [log]
 filter = "warn,librdkafka=error"

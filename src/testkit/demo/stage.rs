@@ -185,7 +185,7 @@ impl Stage {
             .await
             .context("reading the index for the verdict")?;
         let letters = self.topic.dead_letters().context("reading the dead-letter topic")?;
-        findings.add_letters(&letters, self.people.poison_keys());
+        findings.add_dead_letters(&letters, self.people.poison_keys());
         findings.add_broken(self.onlooker.broken());
         findings.add_missed(self.searcher.missed());
         self.memory.own = peak_memory(std::process::id());

@@ -95,12 +95,12 @@ impl Topic {
     }
 
     /// The dead letters. Duplicates, written when a worker was killed before its commit, count once.
-    pub fn dead_letters(&self) -> KafkaResult<Letters> {
+    pub(super) fn dead_letters(&self) -> KafkaResult<DeadLetters> {
         let (_, end) = self.dead_letters.fetch_watermarks(DEAD_LETTERS, 0, TIMEOUT)?;
         let mut from_start = TopicPartitionList::new();
         from_start.add_partition_offset(DEAD_LETTERS, 0, Offset::Beginning)?;
         self.dead_letters.assign(&from_start)?;
-        let mut letters = Letters::default();
+        let mut letters = DeadLetters::default();
         for _ in 0..end {
             let message = self.dead_letters.poll(TIMEOUT).ok_or(KafkaError::NoMessageReceived)??;
             let header = |key: &str| {
@@ -116,7 +116,7 @@ impl Topic {
 
 /// The dead letters: for each key, why.
 #[derive(Debug, Default)]
-pub struct Letters {
+pub(super) struct DeadLetters {
     /// The last reason for each key.
     pub by_key: BTreeMap<String, String>,
 }

@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(30);
 
     /// A member of a new group, with its partition, and how long that took.
     fn member(broker: &EmbeddedBroker) -> (BaseConsumer, Duration) {
@@ -128,7 +128,7 @@ mod tests {
         member.subscribe(&["t"]).unwrap();
         let began = Instant::now();
         while member.assignment().unwrap().count() == 0 {
-            assert!(began.elapsed() < PATIENCE, "no partition");
+            assert!(began.elapsed() < TIMEOUT, "no partition");
             member.poll(Duration::from_millis(10));
         }
         (member, began.elapsed())
@@ -166,15 +166,15 @@ mod tests {
         let client: BaseConsumer =
             ClientConfig::new().set("bootstrap.servers", broker.address()).create().unwrap();
         let ask = |timeout| client.fetch_metadata(Some("t"), timeout).map(drop);
-        ask(PATIENCE).unwrap();
+        ask(TIMEOUT).unwrap();
         broker.set_round_trip(Duration::from_millis(300)).unwrap();
         let began = Instant::now();
-        ask(PATIENCE).unwrap();
+        ask(TIMEOUT).unwrap();
         assert!(began.elapsed() >= Duration::from_millis(300), "{:?}", began.elapsed());
         broker.set_round_trip(Duration::ZERO).unwrap();
         broker.set_down(true).unwrap();
         assert!(ask(Duration::from_millis(500)).is_err());
         broker.set_down(false).unwrap();
-        ask(PATIENCE).unwrap();
+        ask(TIMEOUT).unwrap();
     }
 }

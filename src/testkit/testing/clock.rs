@@ -31,7 +31,7 @@ impl TokioClock {
         self.suspended.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::Relaxed);
     }
 
-    /// Whoever asks it next panics.
+    /// The next reading panics.
     pub(crate) fn fail_once(&self) {
         self.fails.store(true, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! A schema registry that has what a test gives it, and answers as a test tells it.
+//! A schema registry whose schemas and answers a test controls.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -82,7 +82,7 @@ impl TestRegistry {
         self.be(WELL);
     }
 
-    /// Whoever does not say this is refused.
+    /// Requests without this are refused.
     pub(crate) fn expect_authorization(&self, value: &str) {
         *lock(&self.shared.authorization) = Some(value.to_owned());
     }

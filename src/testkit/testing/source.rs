@@ -1,4 +1,4 @@
-//! A source of truth over HTTP that does what a test tells it.
+//! A source of truth over HTTP, controlled by a test.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -103,7 +103,7 @@ impl Distributor {
         if let Some(record) = begun.record {
             let settled = self.state().scheduler.covered(&key, &record);
             job.metrics.redundant.inc_by(settled.requests);
-            self.tell(&key, job, &settled);
+            self.notify(&key, job, &settled);
         }
         match begun.decision {
             Decision::NothingDue => {
@@ -128,7 +128,7 @@ impl Distributor {
                     self.around.last_runs.succeeded(&name, token).await;
                 }
                 let settled = self.state().scheduler.succeeded(&key);
-                self.tell(&key, job, &settled);
+                self.notify(&key, job, &settled);
                 (key, None)
             }
             Err(failure) => {
@@ -182,7 +182,7 @@ impl Distributor {
     }
 
     /// Reports what a run of any worker settled.
-    fn tell(&self, key: &Key, job: &Job, settled: &Settled) {
+    fn notify(&self, key: &Key, job: &Job, settled: &Settled) {
         if let Some(since) = settled.since {
             job.metrics.seconds.observe(self.around.clock.now().since(since).as_secs_f64());
         }

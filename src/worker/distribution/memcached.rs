@@ -37,7 +37,7 @@ const ATTEMPTS: usize = 8;
 const KEYS_AT_ONCE: usize = 64;
 
 /// Expiry of a record without writes. memcached may evict it at any time.
-const KEPT: Duration = Duration::from_secs(24 * 3600);
+const RECORD_TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// Why memcached gave no answer. Callers go on without it.
 #[derive(Debug, Error)]
@@ -188,10 +188,10 @@ impl Connection {
     /// Writes a record if its cas number is still `over`; without one, if there is none. `false`: another writer was
     /// faster.
     async fn store(&mut self, key: &str, record: Record, over: Option<u64>) -> Result<bool, MemcachedError> {
-        let (value, kept) = (record.to_string(), KEPT.as_secs());
+        let (value, ttl) = (record.to_string(), RECORD_TTL.as_secs());
         let request = match over {
-            Some(cas) => format!("cas {key} 0 {kept} {} {cas}\r\n{value}\r\n", value.len()),
-            None => format!("add {key} 0 {kept} {}\r\n{value}\r\n", value.len()),
+            Some(cas) => format!("cas {key} 0 {ttl} {} {cas}\r\n{value}\r\n", value.len()),
+            None => format!("add {key} 0 {ttl} {}\r\n{value}\r\n", value.len()),
         };
         self.send(request.as_bytes()).await?;
         match &*self.line().await? {

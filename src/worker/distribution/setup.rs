@@ -51,8 +51,8 @@ pub(crate) fn build(
             metrics: metrics.distribution(&job.name),
         });
     }
-    let last_runs = match (distribution.last_runs, &distribution.memcached) {
-        (config::LastRuns::Memcached, Some(address)) => LastRuns::in_memcached(
+    let last_runs = match (distribution.run_store, &distribution.memcached) {
+        (config::RunStore::Memcached, Some(address)) => LastRuns::in_memcached(
             Memcached::new(address, distribution.memcached_timeout),
             clock.clone(),
             metrics.distribution_store_failures.clone(),
@@ -63,7 +63,7 @@ pub(crate) fn build(
         topic: config.kafka.topic.as_str().into(),
         last_runs: Arc::new(last_runs),
         dead_letters,
-        retry: RetryPolicy { initial: config.retry.initial, max: config.retry.max },
+        retry: RetryPolicy { initial: config.retry.initial_backoff, max: config.retry.max_backoff },
         clock: clock.clone(),
     };
     Ok(Some(Distributor::new(jobs, around)))

@@ -33,7 +33,7 @@ impl Http {
         // Redirects are not followed: they would take credentials and headers elsewhere.
         let mut builder = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
-            .timeout(source.timeout)
+            .timeout(source.request_timeout)
             .default_headers(headers(source)?);
         if let Some(path) = &source.ca_file {
             let pem = std::fs::read(path)
@@ -50,7 +50,7 @@ impl Http {
             username: source.username.clone(),
             password: source.password.clone(),
             max_document,
-            timeout: source.timeout,
+            timeout: source.request_timeout,
         })
     }
 
@@ -123,7 +123,7 @@ impl Http {
     fn failure(&self, error: reqwest::Error) -> Failure {
         if error.is_timeout() {
             return Failure::new(format!(
-                "the source did not answer completely within {} (source.timeout)",
+                "the source did not answer completely within {} (source.request_timeout)",
                 humantime::format_duration(self.timeout)
             ));
         }

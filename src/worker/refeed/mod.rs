@@ -144,7 +144,7 @@ impl Source {
             }
             (SourceKind::Postgresql, SourceUrl::Postgres(url)) => {
                 let way = Postgres::new(source, url, max_document).ok_or(OpenError::Incomplete)?;
-                (Way::Postgres(way), source.batch.max(1))
+                (Way::Postgres(way), source.batch_size.max(1))
             }
             _ => return Err(OpenError::Incomplete),
         };

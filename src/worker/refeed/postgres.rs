@@ -35,8 +35,8 @@ impl Postgres {
             password: source.password.clone(),
             password_file: None,
             ca_file: source.ca_file.clone(),
-            timeout: source.timeout,
-            connections: u32::try_from(max_in_flight).unwrap_or(u32::MAX),
+            timeout: source.request_timeout,
+            max_connections: u32::try_from(max_in_flight).unwrap_or(u32::MAX),
         };
         Some(Self {
             config,
@@ -173,7 +173,7 @@ impl Found {
         match self.rows.get(id) {
             Some(Some(answer)) => answer.clone(),
             Some(None) if self.is_cut => Answer::Failed(Failure::new(
-                "the documents of one query exceed the limit; lower source.batch",
+                "the documents of one query exceed the limit; lower source.batch_size",
             )),
             Some(None) | None => Answer::Gone,
         }

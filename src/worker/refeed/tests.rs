@@ -32,7 +32,7 @@ fn config(url: &str) -> Config {
     config.source.kind = Some(SourceKind::Http);
     config.source.url = Some(url.parse().unwrap());
     config.source.probe_id = Some(PROBE.to_owned());
-    config.source.timeout = Duration::from_secs(5);
+    config.source.request_timeout = Duration::from_secs(5);
     config.documents.max_bytes = crate::support::config::ByteSize::new(1000);
     config
 }
@@ -77,7 +77,7 @@ async fn unreachable_source_is_a_failure_without_url_or_secrets() {
     server.put("x", Reply::Hang);
     server.put("y", Reply::HangInBody);
     let mut config = config(&format!("{}?key=hunter2", server.template()));
-    config.source.timeout = Duration::from_millis(200);
+    config.source.request_timeout = Duration::from_millis(200);
     config.source.bearer_token = Some(Secret::new("hunter2"));
     let source = Source::open(&config).unwrap();
     let answers = source.fetch(&[id("x"), id("y")]).await;

@@ -30,7 +30,7 @@ use crate::support::telemetry::Metrics;
 const MAX_RUNNING: usize = 8;
 
 /// How long a moved document waits for others to share its refresh. Its old copy stays meanwhile, which is harmless.
-const PATIENCE: Duration = Duration::from_millis(500);
+const COALESCING_DELAY: Duration = Duration::from_millis(500);
 
 /// Maximum interval between updates of the gauge.
 const GAUGE_INTERVAL: Duration = Duration::from_millis(500);
@@ -210,7 +210,7 @@ impl Subscription {
         }
         for shard in shards {
             let waiter = Waiter::Subscriber { number: self.number, ticket };
-            self.visibility.request(shard, waiter, PATIENCE);
+            self.visibility.request(shard, waiter, COALESCING_DELAY);
         }
         self.visibility.wake.notify_one();
     }

@@ -124,7 +124,7 @@ impl<W> Queue<W> {
         }
     }
 
-    /// When the next refresh is due; `None` if only a request or an answer can tell.
+    /// When the next refresh is due; `None` if that depends on a request or an answer.
     pub fn next_due(&self) -> Option<Instant> {
         if self.running >= self.max_running {
             return None;

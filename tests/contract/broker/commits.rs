@@ -4,14 +4,14 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::member::{Member, Protocol};
-use super::{Broker, PATIENCE, wait_for};
+use super::{Broker, TIMEOUT, wait_for};
 use crate::broker_cases;
 
 broker_cases![
     a_commit_is_answered_and_others_can_see_it,
     the_next_member_begins_at_the_committed_offset_and_without_one_at_the_start,
     a_commit_can_go_back,
-    who_has_never_joined_can_not_commit,
+    commit_without_joining_is_refused,
 ];
 
 /// What the group has committed, as `geofold check` and the demo ask for it: as no member.
@@ -19,7 +19,7 @@ fn committed(broker: &Broker, topic: &str, partitions: i32) -> Vec<Option<i64>> 
     let asker: BaseConsumer = broker.client().set("group.id", broker.name("group")).create().unwrap();
     let mut list = TopicPartitionList::new();
     list.add_partition_range(topic, 0, partitions - 1);
-    let offsets = asker.committed_offsets(list, PATIENCE).unwrap();
+    let offsets = asker.committed_offsets(list, TIMEOUT).unwrap();
     let offset = |offset| if let Offset::Offset(offset) = offset { Some(offset) } else { None };
     offsets.elements().iter().map(|element| offset(element.offset())).collect()
 }
@@ -63,7 +63,7 @@ fn a_commit_can_go_back(broker: &Broker) {
     }
 }
 
-fn who_has_never_joined_can_not_commit(broker: &Broker) {
+fn commit_without_joining_is_refused(broker: &Broker) {
     let topic = broker.create_topic(1);
     let member = Member::join(broker, &topic, Protocol::CooperativeSticky);
     member.wait_until_owns(1);

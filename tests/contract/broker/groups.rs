@@ -1,4 +1,4 @@
-//! Who owns which partitions, and what everybody is told when that changes.
+//! Which member owns which partitions, and the callbacks when that changes.
 
 use super::member::{Member, Protocol, Victim};
 use super::{Broker, wait_for};
@@ -8,8 +8,8 @@ broker_cases![
     members_share_by_range_and_give_everything_back_first,
     members_share_cooperatively_and_give_back_only_what_moves,
     members_share_by_the_consumer_protocol_and_give_back_only_what_moves,
-    what_a_killed_member_of_a_range_group_had_not_committed_is_read_again,
-    what_a_killed_member_of_a_cooperative_group_had_not_committed_is_read_again,
+    uncommitted_records_of_a_killed_range_member_are_read_again,
+    uncommitted_records_of_a_killed_cooperative_member_are_read_again,
 ];
 
 const PARTITIONS: usize = 4;
@@ -55,10 +55,10 @@ fn killed(broker: &Broker, protocol: Protocol) {
     assert_eq!(records, expected);
 }
 
-fn what_a_killed_member_of_a_range_group_had_not_committed_is_read_again(broker: &Broker) {
+fn uncommitted_records_of_a_killed_range_member_are_read_again(broker: &Broker) {
     killed(broker, Protocol::Range);
 }
 
-fn what_a_killed_member_of_a_cooperative_group_had_not_committed_is_read_again(broker: &Broker) {
+fn uncommitted_records_of_a_killed_cooperative_member_are_read_again(broker: &Broker) {
     killed(broker, Protocol::CooperativeSticky);
 }

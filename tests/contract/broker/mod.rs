@@ -19,7 +19,7 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
-pub use crate::wait::{PATIENCE, wait_for};
+pub use crate::wait::{TIMEOUT, wait_for};
 pub use member::{CONSUME, consume_until_killed};
 
 /// Cases that one broker is asked at the same time; most of their time they wait for a group.
@@ -103,7 +103,7 @@ impl Broker {
             }
             producer.send(record).map_err(|(error, _)| error).unwrap();
         }
-        producer.flush(PATIENCE).unwrap();
+        producer.flush(TIMEOUT).unwrap();
     }
 
     /// `count` records to each of so many partitions, with keys `partition-number`.
@@ -152,7 +152,7 @@ pub fn run(is_wanted: impl Fn(&str) -> bool) -> (String, bool) {
         Err(_) => println!("real Kafka: skipped, GEOFOLD_TEST_KAFKA is not set"),
     }
     let ask = |(target, address): &(&str, Option<String>)| {
-        // Nobody else is there when a broker goes away.
+        // No other test uses the broker while it is stopped.
         run_all(&cases, SIDE_BY_SIDE, target, address.as_deref())
             + run_all(&outages, 1, target, address.as_deref())
     };

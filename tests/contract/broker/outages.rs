@@ -25,7 +25,7 @@ fn a_member_outlives_its_broker_and_reads_and_commits_on(broker: &Broker) {
     });
     wait_for("a commit that is taken", || {
         // It may have been thrown out. A commit by one who is not a member is refused, and then librdkafka forgets the
-        // member id that it is just being given: whoever goes on committing never gets back.
+        // member id that it is just being given: a member that keeps committing never rejoins.
         if member.owns() < 2 {
             return None;
         }

@@ -8,7 +8,7 @@ use rdkafka::message::{Headers, Message};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::{Broker, PATIENCE, Sent};
+use super::{Broker, Sent, TIMEOUT};
 use crate::broker_cases;
 
 broker_cases![
@@ -38,7 +38,7 @@ fn key_value_tombstone_and_header_come_back_in_order(broker: &Broker) {
     broker.produce(&topic, &sent);
     let reader = reader(broker, &topic);
     for (offset, sent) in (0..).zip(&sent) {
-        let message = reader.poll(PATIENCE).unwrap().unwrap();
+        let message = reader.poll(TIMEOUT).unwrap().unwrap();
         assert_eq!((message.partition(), message.offset()), (0, offset));
         assert_eq!(message.key(), sent.key.map(str::as_bytes));
         assert_eq!(message.payload(), sent.value.map(str::as_bytes));
@@ -63,11 +63,11 @@ fn records_of_every_codec_come_back(broker: &Broker) {
                 .map_err(|(error, _)| error)
                 .unwrap();
         }
-        producer.flush(PATIENCE).unwrap();
+        producer.flush(TIMEOUT).unwrap();
     }
     let reader = reader(broker, &topic);
     for (codec, n) in codecs.into_iter().flat_map(|codec| (0..20).map(move |n| (codec, n))) {
-        let message = reader.poll(PATIENCE).unwrap().unwrap();
+        let message = reader.poll(TIMEOUT).unwrap().unwrap();
         assert_eq!(message.key(), Some(format!("{codec}-{n}").as_bytes()));
         assert_eq!(message.payload(), Some(value(codec, n).as_bytes()), "{codec} {n}");
     }
@@ -77,20 +77,20 @@ fn ends_and_beginnings_are_told(broker: &Broker) {
     let topic = broker.create_topic(2);
     broker.produce(&topic, &[Sent { partition: Some(1), value: Some("{}"), ..Sent::default() }]);
     let reader = reader(broker, &topic);
-    assert_eq!(reader.fetch_watermarks(&topic, 0, PATIENCE).unwrap(), (0, 0));
-    assert_eq!(reader.fetch_watermarks(&topic, 1, PATIENCE).unwrap(), (0, 1));
+    assert_eq!(reader.fetch_watermarks(&topic, 0, TIMEOUT).unwrap(), (0, 0));
+    assert_eq!(reader.fetch_watermarks(&topic, 1, TIMEOUT).unwrap(), (0, 1));
 }
 
 fn a_key_goes_where_the_java_clients_put_it(broker: &Broker) {
     let topic = broker.create_topic(8);
-    // By murmur2, as Kafka's own clients; computed with code of somebody else's.
+    // By murmur2, as Kafka's own clients; computed with independent code.
     let keys = [("1", 7), ("person-4711", 4), ("ada", 5)];
     let sent = keys.map(|(key, _)| Sent { key: Some(key), value: Some("{}"), ..Sent::default() });
     broker.produce(&topic, &sent);
     let reader = reader(broker, &topic);
     for partition in 0..8 {
         let expected = i64::from(keys.iter().any(|(_, wanted)| *wanted == partition));
-        let (_, end) = reader.fetch_watermarks(&topic, partition, PATIENCE).unwrap();
+        let (_, end) = reader.fetch_watermarks(&topic, partition, TIMEOUT).unwrap();
         assert_eq!(end, expected, "partition {partition}");
     }
 }

@@ -1,4 +1,4 @@
-//! The cover never misses: whatever Elasticsearch would find within a shape is in one of its geoshards. A million points,
+//! The cover never misses: every hit of Elasticsearch within a shape is in one of its geoshards. A million points,
 //! against a reference that shares no code with the cover: Lucene's rounding, the haversine formula, comparisons of degrees.
 //!
 //! Maps are made against the shape: they are cut right at points of it, so that the smallest mistake at its rim leaves a
@@ -266,7 +266,7 @@ fn while_two_maps_are_live_the_cover_is_that_of_both() {
 }
 
 #[test]
-fn what_only_the_bounds_of_a_cell_reach_is_not_in_the_cover() {
+fn cover_omits_cells_touched_only_by_their_bounds() {
     let faces = map_of((1..6).map(|face| (face << 61) | 1).collect());
     let ids = |shape: &Shape| cover(&faces, shape).iter().map(ToString::to_string).collect::<Vec<_>>();
     // The north face begins at 45 degrees here, and at 35 in its corners.

@@ -1,7 +1,7 @@
 //! `tests/vectors/cover.json`: cases for who makes the cover in another language. Here they are held against the cover,
 //! against points, against distances to cells, and against `docs/cover.py`.
 //!
-//! Whoever changes the rule writes them again: `cargo test --test it cover:: -- --ignored write_the_vectors`.
+//! A change of the rule needs new ones: `cargo test --test it cover:: -- --ignored write_the_vectors`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

@@ -113,7 +113,7 @@ fn no_input_makes_a_target_panic() {
             let mut input = pool[below(pool.len(), random)].clone();
             mutate(&mut input, &pool, random);
             check(name, *target, &input);
-            // Without coverage to tell what is new, some mutations of mutations are as good as any.
+            // Without coverage feedback, keep random mutations of mutations.
             if below(50, random) == 0 && pool.len() < 500 {
                 pool.push(input);
             }

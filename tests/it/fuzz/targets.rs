@@ -1,4 +1,4 @@
-//! What is fuzzed: everything that reads bytes which somebody else wrote. Each target takes any bytes, must not panic,
+//! What is fuzzed: everything that reads foreign bytes. Each target takes any bytes, must not panic,
 //! and holds what it gets against a plain reference where there is one.
 //!
 //! `main.rs` runs the same functions over the corpus and mutations of it in the ordinary tests; `dev/fuzz` runs

@@ -46,10 +46,12 @@ fn a_change_that_is_called_off_in_the_middle_ends_where_it_began() {
     scenario.wait_until_loaded();
     let reader = scenario.reader(&writer);
     let command = scenario.migrate("migrate");
-    wait_for("documents that move", || command.log().contains("were not where").then_some(()));
+    wait_for("documents that move", || command.log().contains("misplaced by").then_some(()));
     let aborted = scenario.geofold(&["shards", "migrate", "--abort"]);
     assert!(aborted.status.success(), "{}", text(&aborted));
-    wait_for("the other command to notice", || command.log().contains("was altered meanwhile").then_some(()));
+    wait_for("the other command to notice", || {
+        command.log().contains("changed the direction of this change").then_some(())
+    });
     let (polls, missed) = reader.stop();
     assert!(polls > 100 && missed.is_empty(), "{polls} polls, missed {missed:?}");
     let truth = writer.stop();
@@ -59,7 +61,7 @@ fn a_change_that_is_called_off_in_the_middle_ends_where_it_began() {
     assert!(text(&retired).contains("18 indices deleted"), "{}", text(&retired));
     assert!(!scenario.has_index("n00") && scenario.has_index("s07"));
     let again = scenario.geofold(&["shards", "migrate", "--abort"]);
-    assert!(text(&again).contains("no change of the map is going on"), "{}", text(&again));
+    assert!(text(&again).contains("no change of the map is in progress"), "{}", text(&again));
 }
 
 #[test]
@@ -74,9 +76,9 @@ fn a_change_reads_only_the_documents_that_it_moves_and_a_few_beside_them() {
     let scenario = &world.scenario;
     let said = scenario.migrate("migrate").ends_well();
     scenario.audit(&scenario.new, &truth);
-    let looks = said.lines().filter(|line| line.starts_with("look "));
+    let scans = said.lines().filter(|line| line.starts_with("scan "));
     let read: Vec<usize> =
-        looks.map(|line| line.split_whitespace().nth(2).unwrap().parse().unwrap()).collect();
+        scans.map(|line| line.split_whitespace().nth(2).unwrap().parse().unwrap()).collect();
     println!("{} documents, {moved} moved, read {read:?}", truth.len());
     assert!((truth.len() / 70..=truth.len() / 40).contains(&moved), "{moved} of {}", truth.len());
     assert!(read.len() >= 2 && read[0] >= moved, "{said}");
@@ -163,7 +165,7 @@ fn a_worker_that_can_not_be_confirmed_is_named_and_waited_for() {
 }
 
 #[test]
-fn what_is_not_committed_is_named_and_waited_for_and_a_change_that_moved_nothing_is_called_off_at_once() {
+fn uncommitted_partitions_are_named_and_a_change_without_moves_aborts_at_once() {
     let world = World::new();
     let scenario = &world.scenario;
     scenario.stop_at_a_bad_record();

@@ -1,5 +1,5 @@
-//! A change of the map with everything around it: workers and the command as child processes, somebody who writes all the
-//! time, somebody who reads all the time, and the audit of every placement and every index at the end.
+//! A change of the map with everything around it: workers and the command as child processes, a continuous writer, a
+//! continuous reader, and the audit of every placement and every index at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -22,7 +22,7 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::wait::{PATIENCE, wait_for};
+use crate::wait::{TIMEOUT, wait_for};
 
 /// Documents that never move of themselves and are never deleted: what the reader asks for.
 const STEADY: u64 = 900;
@@ -41,7 +41,7 @@ pub struct Scenario {
     pub old: GeoshardMap,
     pub new: GeoshardMap,
     http: reqwest::blocking::Client,
-    /// librdkafka's name of the one of whoever writes.
+    /// librdkafka's name of the writer's partitioner.
     partitioner: &'static str,
 }
 
@@ -139,13 +139,13 @@ request_timeout = "{timeout}ms"
 map = "old.json"
 index_template = "template.json"
 [batch]
-deadline = "{deadline}s"
+timeout = "{deadline}s"
 [commit]
 interval = "300ms"
 [retry]
-max = "500ms"
+max_backoff = "500ms"
 [shutdown]
-revoke = "1s"
+revoke_timeout = "1s"
 [admin]
 listen = "127.0.0.1:0"
 [dead_letter]
@@ -171,7 +171,7 @@ policy = "stop"
         scenario
     }
 
-    /// Whoever writes has librdkafka's own partitioner, and this is what `kafka.partitioner` says of it. With a database for
+    /// The writer has librdkafka's own partitioner, and this is what `kafka.partitioner` says of it. With a database for
     /// campaigns.
     pub fn fed_by_librdkafka(&mut self, configured: &str) {
         self.partitioner = "consistent_random";
@@ -227,7 +227,7 @@ policy = "stop"
         let record: BaseRecord<'_, str, str> =
             BaseRecord::to(&self.name).key("bad").partition(2).payload("{");
         producer.send(record).map_err(|(error, _)| error).unwrap();
-        producer.flush(PATIENCE).unwrap();
+        producer.flush(TIMEOUT).unwrap();
     }
 
     pub fn path(&self, file: &str) -> String {
@@ -281,7 +281,7 @@ policy = "stop"
         wait_for(stage, || self.record().filter(|record| record["stage"] == stage));
     }
 
-    /// Searches of the new geoshards see what was written only after this long, unless somebody asks for a refresh: longer
+    /// Searches of the new geoshards see what was written only after this long, without an explicit refresh: longer
     /// than searches of the old ones do.
     pub fn refresh_new_ones_every(&self, interval: &str) {
         let settings = json!({"index.refresh_interval": interval});
@@ -324,7 +324,7 @@ policy = "stop"
         wait_for("all is committed", || self.is_committed(&group, &ends).then_some(()));
     }
 
-    /// Somebody who writes until told to stop; the steady documents are in the topic when this returns.
+    /// Starts a writer that runs until stopped; the steady documents are in the topic when this returns.
     pub fn writer(&self) -> Writer {
         let producer: BaseProducer =
             self.client().set("partitioner", self.partitioner).set("linger.ms", "5").create().unwrap();
@@ -340,7 +340,7 @@ policy = "stop"
             let location = writing.place();
             writing.index(&format!("s{number}"), location);
         }
-        writing.producer.flush(PATIENCE).unwrap();
+        writing.producer.flush(TIMEOUT).unwrap();
         let steady = writing.truth.clone();
         let stop = Arc::new(AtomicBool::new(false));
         let told = stop.clone();
@@ -353,13 +353,13 @@ policy = "stop"
                 }
                 writing.producer.poll(Duration::from_millis(10));
             }
-            writing.producer.flush(PATIENCE).unwrap();
+            writing.producer.flush(TIMEOUT).unwrap();
             writing.truth
         });
         Writer { stop, thread, steady }
     }
 
-    /// Somebody who asks for every steady document, again and again, in the union of what both maps say.
+    /// A reader that requests every steady document repeatedly, in the geoshards of both maps.
     pub fn reader(&self, writer: &Writer) -> Reader {
         let mut groups: BTreeMap<BTreeSet<String>, Vec<String>> = BTreeMap::new();
         for (id, document) in &writer.steady {
@@ -573,8 +573,8 @@ pub fn from_55_to_70_with_a_worker_killed(scenario: &Scenario) {
     killed.kill();
     let _third = scenario.worker("worker-3", &[]);
     let said = scenario.migrate("migrate-3").ends_well();
-    assert!(said.contains("the change has ended"), "{said}");
-    assert!(said.contains("documents read, 0 were not where"), "{said}");
+    assert!(said.contains("change completed"), "{said}");
+    assert!(said.contains("documents read, 0 misplaced by"), "{said}");
 
     let (polls, missed) = reader.stop();
     let truth = writer.stop();

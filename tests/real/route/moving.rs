@@ -21,7 +21,7 @@ use crate::support::world::Feed;
 use crate::support::{CITIES, Event, Random, StopOnDrop, Truth, World, WorldOptions, seed, wait_at_most};
 use crate::visibility::{DEADLINE, GRACE, change_map, map_of};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// A test may take so long.
 const LONGEST: Duration = Duration::from_secs(3_600);
 /// Documents that stay where they are.
@@ -93,7 +93,7 @@ impl<'a> Writer<'a> {
 
     fn wait_until_committed(&self) {
         self.feed.flush();
-        self.world.wait_until_committed(PATIENCE);
+        self.world.wait_until_committed(TIMEOUT);
     }
 }
 
@@ -179,7 +179,7 @@ impl Searches<'_> {
         let mut queries = Queries::new(random.bits(), self.residents);
         let wanderers = |border: usize| (0..WANDERERS).map(move |n| format!("w{border}-{n}"));
         let (shape, moving) = match random.below(4) {
-            // All around a border: whatever wanders there is within.
+            // All around a border: it contains every document that moves there.
             0 => {
                 let border = usize::try_from(random.below(self.borders.len() as u64)).unwrap();
                 let off = 2_000.0 * random.share();
@@ -356,7 +356,7 @@ fn search_while_documents_move(
         faults: Mutex::default(),
     };
     let all = residents.len() + writer.movers();
-    wait_at_most("all documents", PATIENCE, || {
+    wait_at_most("all documents", TIMEOUT, || {
         let answer = searches.target.search(&json!({"size": ALL, "_source": false}));
         (answer.body["hits"]["hits"].as_array()?.len() == all).then_some(())
     });
@@ -394,9 +394,9 @@ fn no_search_misses_or_doubles_a_document_while_it_moves() {
 fn no_search_misses_or_doubles_a_document_while_the_map_changes() {
     let seed = seed("no_search_misses_or_doubles_a_document_while_the_map_changes");
     let config = vec![
-        ("batch", format!("deadline = \"{}s\"", DEADLINE.as_secs())),
+        ("batch", format!("timeout = \"{}s\"", DEADLINE.as_secs())),
         ("elasticsearch", "request_timeout = \"4500ms\"".to_owned()),
-        ("shutdown", "revoke = \"3s\"".to_owned()),
+        ("shutdown", "revoke_timeout = \"3s\"".to_owned()),
         ("commit", "interval = \"300ms\"".to_owned()),
         ("route", "timeout = \"4s\"".to_owned()),
     ];

@@ -182,7 +182,7 @@ impl<'a> Queries<'a> {
         };
         keys.retain(|key| !key.to_string().contains("uid"));
         keys.push(json!({"uid": {"order": self.pick(&["asc", "desc"])}}));
-        // A page's number of hits tells where the end is.
+        // A page's number of hits shows where the end is.
         body["sort"] = keys.into();
         body["size"] = json!(1 + self.random.below(400));
         if self.one_in(10) {

@@ -60,7 +60,7 @@ impl Target {
         self.post(&format!("/{}/_count", self.index), body.to_string(), "application/json").unwrap()
     }
 
-    /// A search that may find nobody who listens.
+    /// A search that may find no listener.
     pub fn try_search(&self, parameters: &str, body: &Value) -> reqwest::Result<Answer> {
         let path = format!("/{}/_search{parameters}", self.index);
         self.post(&path, body.to_string(), "application/json")

@@ -15,7 +15,7 @@ use super::queries::Queries;
 use super::router::{Router, Target};
 use crate::support::{Event, Random, StopOnDrop, World, seed, wait_at_most};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// Different queries; what each has to find is known before the trouble begins.
 const QUERIES: usize = 60;
 
@@ -130,7 +130,7 @@ fn search_until(is_over: &AtomicBool, target: &Target, known: &[Known], seed: u6
 /// Right answers go on.
 fn wait_for_right_answers(outcomes: &Outcomes, after: &str) {
     let before = outcomes.right();
-    wait_at_most(&format!("right answers after {after}"), PATIENCE, || {
+    wait_at_most(&format!("right answers after {after}"), TIMEOUT, || {
         (outcomes.right() > before + 100).then_some(())
     });
 }

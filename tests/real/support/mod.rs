@@ -18,7 +18,7 @@ pub use truth::{CITIES, Event, Truth, random_events};
 pub use worker::Worker;
 pub use world::{Raw, World, WorldOptions, text};
 
-/// Tells a thread of a scope to end, however the test does.
+/// Ends a thread of a scope, however the test ends.
 pub struct StopOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

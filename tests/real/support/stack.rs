@@ -105,7 +105,7 @@ impl Stack {
         request.send().unwrap().json().unwrap()
     }
 
-    /// A request to Elasticsearch, whatever it answers.
+    /// A request to Elasticsearch, with any answer.
     pub fn try_ask(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
         let mut request = self.http.request(method.parse().unwrap(), format!("{}{path}", self.elasticsearch));
         if let Some(body) = body {

@@ -102,7 +102,7 @@ impl Worker {
         Some((response.status().as_u16(), response.text().ok()?))
     }
 
-    /// Why it is not ready, as `/readyz` tells; empty if it is, or if it does not answer.
+    /// Why it is not ready, from `/readyz`; empty if it is, or if it does not answer.
     pub fn not_ready_because(&self) -> String {
         self.get("/readyz")
             .filter(|(status, _)| *status == 503)

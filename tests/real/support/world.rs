@@ -184,7 +184,7 @@ impl World {
         self.dir.path()
     }
 
-    /// Puts another map into the file that the configuration names. Whoever runs already does not look there again.
+    /// Puts another map into the file that the configuration names. Running processes do not read it again.
     pub fn configure_map(&self, map: &GeoshardMap) {
         std::fs::write(self.dir.path().join("map.json"), map.to_json()).unwrap();
     }
@@ -246,7 +246,7 @@ impl World {
         Worker::start(&self.config, self.dir.path().join(format!("worker-{number}.log")), port, args, env)
     }
 
-    /// Produces records as they are, whatever they hold, in their order.
+    /// Produces records unchanged, in their order.
     pub fn produce(&self, records: &[Raw]) {
         let feed = self.feed();
         feed.send(records);
@@ -578,7 +578,7 @@ impl Drop for World {
         for chunk in names.chunks(20) {
             let _ = self.stack.try_ask("DELETE", &format!("/{}", chunk.join(",")), None);
         }
-        // A broker with thousands of partitions is a slow one for whoever comes next.
+        // A broker with thousands of partitions is slow for the next test.
         const MANY: i32 = 100;
         if self.partitions > MANY
             && let Ok(admin) = self.client().create::<AdminClient<DefaultClientContext>>()

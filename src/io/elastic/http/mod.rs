@@ -551,7 +551,7 @@ impl Target {
     }
 }
 
-/// Whether an error tells of shards that could not be searched: it is no matter of the node that was asked.
+/// Whether an error is about shards that could not be searched, not about the node that answered.
 fn is_about_shards(body: &[u8]) -> bool {
     decode::error_body(body).0 == "search_phase_execution_exception"
 }

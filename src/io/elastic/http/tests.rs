@@ -238,7 +238,7 @@ fn up_and_down(metrics: &Metrics) -> (i64, i64) {
     (state(NodeState::Up), state(NodeState::Down))
 }
 
-/// An address at which nobody listens, and that can be had later.
+/// An address without a listener, which can be bound later.
 async fn nobody() -> (std::net::SocketAddr, String) {
     let address = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     (address, format!("http://{address}"))

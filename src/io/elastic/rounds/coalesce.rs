@@ -21,10 +21,10 @@ use crate::io::elastic::answer::{CallVerdict, judge_call};
 use crate::io::elastic::{BulkAnswer, BulkOp, CallError, Elastic, encode};
 
 /// Requests larger than 1/4 of the limits are sent alone.
-const SMALL: usize = 4;
+const MAX_COALESCED_FRACTION: usize = 4;
 
 /// Writes queued while a request takes longer than this get another driver, so that one slow shard does not delay all.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SLOW_REQUEST: Duration = Duration::from_secs(1);
 
 type Answers = Result<Vec<BulkAnswer>, CallError>;
 
@@ -59,8 +59,9 @@ impl BulkCoalescer {
 
     /// Whether these operations are few enough to be coalesced.
     pub(super) fn suits(ops: &[BulkOp], limits: &Limits) -> bool {
-        ops.len() <= limits.max_operations / SMALL
-            && ops.iter().map(encode::bulk_op_bytes).sum::<usize>() <= limits.max_bytes / SMALL
+        ops.len() <= limits.max_operations / MAX_COALESCED_FRACTION
+            && ops.iter().map(encode::bulk_op_bytes).sum::<usize>()
+                <= limits.max_bytes / MAX_COALESCED_FRACTION
     }
 
     /// Carries out operations like [`Elastic::bulk`], together with those of others.
@@ -83,26 +84,26 @@ impl BulkCoalescer {
         if is_first {
             self.spawn_driver(limits);
         }
-        let (ended, patience) = (tokio::time::sleep(timeout), tokio::time::sleep(PATIENCE));
-        tokio::pin!(ended, patience);
-        let mut is_patient = true;
+        let (ended, slow) = (tokio::time::sleep(timeout), tokio::time::sleep(SLOW_REQUEST));
+        tokio::pin!(ended, slow);
+        let mut is_within_limit = true;
         loop {
             tokio::select! {
                 biased;
                 answers = &mut answered => {
-                    let gone = |_| Err(CallError::Connection("the request was given up".to_owned()));
+                    let gone = |_| Err(CallError::Connection("the request was cancelled".to_owned()));
                     return answers.unwrap_or_else(gone);
                 }
                 () = &mut ended => return Err(CallError::Timeout(timeout)),
-                () = &mut patience, if is_patient => {
-                    is_patient = false;
+                () = &mut slow, if is_within_limit => {
+                    is_within_limit = false;
                     self.start_another_driver(limits);
                 }
             }
         }
     }
 
-    /// If anything waits.
+    /// Starts another driver if writes are queued.
     fn start_another_driver(self: &Arc<Self>, limits: &Limits) {
         let mut queue = self.queue();
         if queue.waiting.is_empty() {
@@ -113,7 +114,7 @@ impl BulkCoalescer {
         self.spawn_driver(limits);
     }
 
-    /// One that is counted already.
+    /// Spawns a driver that `drivers` counts already.
     fn spawn_driver(self: &Arc<Self>, limits: &Limits) {
         #[expect(clippy::disallowed_methods, reason = "a driver that panics ends its members' waits (Drop)")]
         tokio::spawn(Driver { coalescer: self.clone(), limits: *limits, is_over: false }.run());

@@ -114,7 +114,7 @@ impl RequestSender {
     /// Makes writes to these indices visible to searches: one attempt. It takes no permit: it sends no documents.
     ///
     /// # Errors
-    /// Whatever came instead of an answer.
+    /// What came instead of an answer.
     pub async fn refresh(&self, indices: &[Index]) -> Result<(), CallError> {
         // A refresh needs its own privilege, so its result says nothing about the credentials.
         let _probe = match self.server.credentials.is_closed() {

@@ -346,7 +346,7 @@ async fn a_single_refusal_of_credentials_is_tried_again_and_says_so() {
 #[tokio::test(start_paused = true)]
 async fn while_credentials_are_refused_one_request_at_a_time_tries() {
     let start = tokio::time::Instant::now();
-    let mut bench = bench_with_company(move |_, ids| {
+    let mut bench = context_with_coalescing(move |_, ids| {
         if start.elapsed() < Duration::from_secs(10) { status(401, None) } else { all(ids, 200) }
     });
     bench.rounds.permits = Arc::new(Semaphore::new(4));
@@ -436,7 +436,7 @@ async fn response_with_too_few_items_is_an_error() {
 }
 
 /// As [`bench`], with coalescer for requests of ten operations or fewer, of forty at most.
-fn bench_with_company(script: impl Fn(usize, &[String]) -> Reply + Send + Sync + 'static) -> Bench {
+fn context_with_coalescing(script: impl Fn(usize, &[String]) -> Reply + Send + Sync + 'static) -> Bench {
     let mut bench = bench(script);
     bench.rounds.limits.max_operations = 40;
     let RequestSender { elastic, permits, clock, .. } = &bench.rounds;
@@ -454,7 +454,7 @@ impl Bench {
 
 #[tokio::test(start_paused = true)]
 async fn small_writes_during_a_request_share_the_next_one() {
-    let bench = bench_with_company(|_, ids| {
+    let bench = context_with_coalescing(|_, ids| {
         Ok(ids.iter().map(|id| item(if id == "c" { 409 } else { 200 })).collect())
     });
     let lease = lease(60);
@@ -466,14 +466,14 @@ async fn small_writes_during_a_request_share_the_next_one() {
     assert_eq!((a, bc, d), (vec![DONE], vec![DONE, BulkOutcome::Conflict], vec![DONE]));
     assert_eq!(bench.elastic.calls(), ["a", "bcd"]);
     assert_eq!(bench.elastic.times(), [Duration::ZERO, Duration::from_millis(100)]);
-    // Nothing is under way: nobody waits.
+    // Nothing is in flight: no one waits.
     assert_eq!(bench.bulk_at(1_000, "e", &lease).await, [DONE]);
     assert_eq!(bench.elastic.times()[2], Duration::from_millis(1_200));
 }
 
 #[tokio::test(start_paused = true)]
 async fn large_writes_and_reads_go_on_their_own() {
-    let mut bench = bench_with_company(|_, ids| all(ids, 200));
+    let mut bench = context_with_coalescing(|_, ids| all(ids, 200));
     bench.rounds.permits.add_permits(9);
     let lease = lease(60);
     let read = async {
@@ -495,7 +495,7 @@ async fn large_writes_and_reads_go_on_their_own() {
 
 #[tokio::test(start_paused = true)]
 async fn coalesced_bulk_is_split_by_count() {
-    let bench = bench_with_company(|_, ids| all(ids, 200));
+    let bench = context_with_coalescing(|_, ids| all(ids, 200));
     bench.rounds.permits.add_permits(1);
     let lease = lease(60);
     let many = (0..5).map(|_| bench.bulk_at(10, "bbbbbbbbbb", &lease));
@@ -508,7 +508,7 @@ async fn coalesced_bulk_is_split_by_count() {
 
 #[tokio::test(start_paused = true)]
 async fn coalesced_writes_hold_one_permit() {
-    let bench = bench_with_company(|_, ids| all(ids, 200));
+    let bench = context_with_coalescing(|_, ids| all(ids, 200));
     let lease = lease(60);
     tokio::join!(
         bench.bulk_at(0, "abcdefghijk", &lease),
@@ -521,7 +521,7 @@ async fn coalesced_writes_hold_one_permit() {
 
 #[tokio::test(start_paused = true)]
 async fn refused_batch_is_retried_item_by_item() {
-    let bench = bench_with_company(|_, ids| match ids {
+    let bench = context_with_coalescing(|_, ids| match ids {
         ids if ids.iter().any(|id| id == "c") => status(413, None),
         ids => all(ids, 200),
     });
@@ -539,7 +539,7 @@ async fn refused_batch_is_retried_item_by_item() {
 
 #[tokio::test(start_paused = true)]
 async fn retried_item_is_sent_without_its_batch() {
-    let bench = bench_with_company(|call, ids| match call {
+    let bench = context_with_coalescing(|call, ids| match call {
         1 => Ok(vec![item(429), item(200)]),
         _ => all(ids, 200),
     });
@@ -555,7 +555,8 @@ async fn retried_item_is_sent_without_its_batch() {
 
 #[tokio::test(start_paused = true)]
 async fn unsplittable_response_fails_all_writes() {
-    let bench = bench_with_company(|call, ids| if call == 1 { Ok(vec![item(200)]) } else { all(ids, 200) });
+    let bench =
+        context_with_coalescing(|call, ids| if call == 1 { Ok(vec![item(200)]) } else { all(ids, 200) });
     let lease = lease(60);
     let (_, b, c) = tokio::join!(
         bench.bulk_at(0, "a", &lease),
@@ -569,7 +570,7 @@ async fn unsplittable_response_fails_all_writes() {
 #[tokio::test(start_paused = true)]
 async fn cancelled_or_late_writes_are_not_coalesced() {
     for ends_at in [60_000, 80] {
-        let bench = bench_with_company(|_, ids| all(ids, 200));
+        let bench = context_with_coalescing(|_, ids| all(ids, 200));
         let (ends_at, long) = (Instant::from_start(Duration::from_millis(ends_at)), lease(60));
         let ended = RequestDeadline { deadline: ends_at, cancel: CancellationToken::new() };
         let cancel = async {
@@ -595,7 +596,7 @@ async fn cancelled_or_late_writes_are_not_coalesced() {
 
 #[tokio::test(start_paused = true)]
 async fn slow_request_delays_other_writes_boundedly() {
-    let mut bench = bench_with_company(|_, ids| all(ids, 200));
+    let mut bench = context_with_coalescing(|_, ids| all(ids, 200));
     let slow = bench.elastic.slow(9);
     bench.elastic = slow.clone();
     bench.rounds.elastic = slow.clone();
@@ -614,7 +615,7 @@ async fn slow_request_delays_other_writes_boundedly() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_request_answers_all_waiting_writes() {
-    let bench = bench_with_company(|call, ids| match call {
+    let bench = context_with_coalescing(|call, ids| match call {
         0 => panic!("on purpose"),
         _ => all(ids, 200),
     });

@@ -81,7 +81,7 @@ async fn abandoned_fetch_is_taken_over() {
 }
 
 #[tokio::test]
-async fn who_asks_for_another_schema_at_the_same_time_gets_that_one() {
+async fn concurrent_requests_get_their_own_schemas() {
     let server = TestRegistry::start().await;
     server.put_avro(1, LONG);
     server.put_avro(2, r#""string""#);

@@ -369,16 +369,16 @@ pub(super) mod tests {
     use super::*;
     use crate::base::ids::ShardId;
     use crate::geoshard::map::GeoshardMap;
-    use crate::support::telemetry::board::{Board, Standing};
     use crate::support::telemetry::health::Health;
     use crate::support::telemetry::health::tests::HandClock;
     use crate::support::telemetry::metrics::{RequestKind, Success};
+    use crate::support::telemetry::partition_status::{PartitionStatus, PartitionStatusSender};
     use crate::support::telemetry::{Metrics, Outcome, Recent};
 
     /// A worker with the sample map that has done nothing yet.
-    pub(in crate::ops::admin) fn sources(clock: Arc<HandClock>) -> (StatusParts, Board) {
+    pub(in crate::ops::admin) fn sources(clock: Arc<HandClock>) -> (StatusParts, PartitionStatusSender) {
         let metrics = Metrics::new().unwrap();
-        let (board, reader) = watch::channel(Vec::new());
+        let (partition_status, reader) = watch::channel(Vec::new());
         let map = Arc::new(GeoshardMap::load(Path::new("config/map-55.json")).unwrap());
         let parts = StatusParts {
             worker: Worker {
@@ -393,10 +393,10 @@ pub(super) mod tests {
             map: Arc::new(move || map.clone()),
             limits: Arc::new(|| [("batch.linger".to_owned(), "200ms".into())].into()),
             counts: DocumentCounts::new(clock),
-            board: reader,
+            partition_status: reader,
             recent: Recent::default(),
         };
-        (parts, board)
+        (parts, partition_status)
     }
 
     fn page(parts: StatusParts) -> String {
@@ -406,7 +406,7 @@ pub(super) mod tests {
 
     #[test]
     fn the_page_says_all_without_javascript() {
-        let (parts, board) = sources(Arc::default());
+        let (parts, partition_status) = sources(Arc::default());
         let partition = parts.metrics.partition(3);
         (0..1500).for_each(|_| partition.record_in());
         partition.record_done(Outcome::Indexed, 1234);
@@ -417,7 +417,7 @@ pub(super) mod tests {
         parts.metrics.elasticsearch_retry("429", 17);
         parts.metrics.held_bytes.set(64 << 20);
         parts.metrics.held_bytes_limit.set(512 << 20);
-        board.send_replace(vec![Standing {
+        partition_status.send_replace(vec![PartitionStatus {
             partition: 3,
             paused: true,
             watermark: Some(12_000),

@@ -188,7 +188,7 @@ pub struct Comparing<'a> {
 type Looked = (Difference, u64);
 
 impl Comparing<'_> {
-    /// Compares; gives each difference to `found` once it is sure. `say` tells how far it is.
+    /// Compares; gives each difference to `found` once it is sure. `say` reports progress.
     ///
     /// # Errors
     /// If the search server, the topic or the source give no answer.

@@ -71,7 +71,7 @@ pub struct Runner {
 
 /// Times of a runner.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub struct RunTimes {
     /// A runner that gives no sign of life for so long loses its chunk to another.
     pub lease: Duration,
     /// After a signal the chunk at work may take so long.
@@ -88,8 +88,8 @@ enum Lost {
 
 impl Runner {
     /// A runner that sends to `topic`.
-    pub fn new(store: Store, producing: Producing, topic: &str, patience: Patience) -> Self {
-        let Patience { lease, drain, retry } = patience;
+    pub fn new(store: Store, producing: Producing, topic: &str, times: RunTimes) -> Self {
+        let RunTimes { lease, drain, retry } = times;
         Self { store, producing, topic: topic.to_owned(), name: name(), lease, drain, retry }
     }
 
@@ -103,7 +103,7 @@ impl Runner {
     /// # Errors
     /// See [`RunError`]. A database or a broker that is away is waited for.
     pub async fn run(&self, id: i64, stop: &CancellationToken) -> Result<Ended, RunError> {
-        let Some(status) = self.patiently(stop, async || Ok(self.store.status(id).await)).await? else {
+        let Some(status) = self.with_retries(stop, async || Ok(self.store.status(id).await)).await? else {
             return Ok(Ended::Stopped);
         };
         let status = status?;
@@ -115,7 +115,8 @@ impl Runner {
             if stop.is_cancelled() {
                 return Ok(Ended::Stopped);
             }
-            let asked = self.patiently(stop, async || self.store.reserve(id, &self.name, self.lease).await);
+            let asked =
+                self.with_retries(stop, async || self.store.reserve(id, &self.name, self.lease).await);
             match asked.await? {
                 None => return Ok(Ended::Stopped),
                 Some(Reservation::Unknown) => return Err(StoreError::Unknown(id).into()),
@@ -132,7 +133,7 @@ impl Runner {
     }
 
     async fn work(&self, action: Action, lease: &Lease, stop: &CancellationToken) -> Result<(), RunError> {
-        let Some(Some(ids)) = self.patiently(stop, async || self.store.chunk(lease).await).await? else {
+        let Some(Some(ids)) = self.with_retries(stop, async || self.store.chunk(lease).await).await? else {
             self.give_back(lease).await;
             return Ok(());
         };
@@ -163,7 +164,8 @@ impl Runner {
             }
         };
         let produced = ids.len() - failed.len();
-        let done = self.patiently(stop, async || self.store.finish(lease, produced, &failed).await).await?;
+        let done =
+            self.with_retries(stop, async || self.store.finish(lease, produced, &failed).await).await?;
         if done != Some(true) {
             // If the response of a success was lost, it looks like this, too.
             tracing::warn!(token = lease.token, "another runner holds this chunk, or it is done");
@@ -193,7 +195,7 @@ impl Runner {
     }
 
     /// Retries while the database is unreachable; `None` if still unreachable after a signal.
-    async fn patiently<T>(
+    async fn with_retries<T>(
         &self,
         stop: &CancellationToken,
         ask: impl AsyncFn() -> Result<T, DatabaseError>,

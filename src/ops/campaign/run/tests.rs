@@ -54,8 +54,8 @@ impl Rig {
         let connecting = move || Producing::connect(&properties, TOPIC, destinations, retry);
         let connecting = tokio::task::spawn_blocking(connecting);
         let producing = connecting.await.unwrap().unwrap();
-        let patience = Patience { lease, drain: Duration::ZERO, retry };
-        Runner::new(self.store.clone(), producing, TOPIC, patience)
+        let times = RunTimes { lease, drain: Duration::ZERO, retry };
+        Runner::new(self.store.clone(), producing, TOPIC, times)
     }
 
     async fn campaign(&self, topic: &str, rate: Option<u32>, chunks: &[&[&[u8]]]) -> i64 {

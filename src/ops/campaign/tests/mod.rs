@@ -40,9 +40,9 @@ fn new(chunk: u32) -> NewCampaign {
 
 async fn make(store: &Store, new: &NewCampaign, ids: &str) -> Created {
     let list = Source::List(Box::new(Cursor::new(ids.to_owned())));
-    let room = SortOptions { folder: std::env::temp_dir(), memory: 1 << 20 };
+    let sort_options = SortOptions { folder: std::env::temp_dir(), memory: 1 << 20 };
     let stop = CancellationToken::new();
-    create(store, new, list, &room, false, &stop, &|_| {}).await.unwrap().unwrap()
+    create(store, new, list, &sort_options, false, &stop, &|_| {}).await.unwrap().unwrap()
 }
 
 fn names(count: u64) -> String {
@@ -82,7 +82,7 @@ async fn a_list_is_there_whole_each_id_once_or_not_at_all() {
         assert_eq!(store.chunk(&first).await.unwrap().unwrap(), [b"a", b"b"]);
         assert_eq!(store.chunk(&second).await.unwrap().unwrap(), [b"c"]);
 
-        // Half a list, as a crash leaves it: nobody gets a token of it, and it can be seen, cancelled and removed.
+        // Half a list, as after a crash: no token of it is handed out, and it can be shown, cancelled and removed.
         let half = store.create(&new(2)).await.unwrap().unwrap();
         let mut chunk = Vec::new();
         chunk::push(&mut chunk, b"x");
@@ -93,7 +93,7 @@ async fn a_list_is_there_whole_each_id_once_or_not_at_all() {
         let seen = store.status(half).await.unwrap();
         assert!(seen.broken_off && seen.state == State::Creating);
         assert!(matches!(store.remove(half).await, Err(StoreError::Refused(..))));
-        assert_eq!(store.tell(half, Command::Cancel).await.unwrap(), State::Cancelled);
+        assert_eq!(store.execute(half, Command::Cancel).await.unwrap(), State::Cancelled);
         // Who comes back and goes on writing finds out.
         assert!(!store.append(half, &[chunk], 1).await.unwrap());
         assert!(!store.seal(half, false).await.unwrap() && !store.beat(half).await.unwrap());
@@ -108,9 +108,9 @@ async fn a_list_that_can_not_be_read_leaves_nothing() {
     for (_fresh, store) in stores().await {
         let bad = "\u{1}".repeat(600) + "\n";
         let list = Source::List(Box::new(Cursor::new(bad.repeat(intake::MAX_BAD + 1))));
-        let room = SortOptions { folder: std::env::temp_dir(), memory: 1 << 20 };
+        let sort_options = SortOptions { folder: std::env::temp_dir(), memory: 1 << 20 };
         let stop = CancellationToken::new();
-        assert!(create(&store, &new(2), list, &room, false, &stop, &|_| {}).await.is_err());
+        assert!(create(&store, &new(2), list, &sort_options, false, &stop, &|_| {}).await.is_err());
         assert_eq!(store.list().await.unwrap(), []);
     }
 }
@@ -224,16 +224,16 @@ async fn paused_campaign_finishes_chunks_in_work() {
         let created = make(&store, &new(1), "a\nb\nc\n").await;
         let id = created.id;
         let first = reserved(&store, id, "r").await;
-        store.tell(id, Command::Pause).await.unwrap();
+        store.execute(id, Command::Pause).await.unwrap();
         assert!(matches!(store.reserve(id, "r", LONG).await.unwrap(), Reservation::Wait(_)));
         assert_eq!(store.extend(&first, LONG).await.unwrap().unwrap().state, State::Paused);
         assert!(store.finish(&first, 1, &[]).await.unwrap());
-        store.tell(id, Command::Resume).await.unwrap();
+        store.execute(id, Command::Resume).await.unwrap();
         let second = reserved(&store, id, "r").await;
-        store.tell(id, Command::Cancel).await.unwrap();
+        store.execute(id, Command::Cancel).await.unwrap();
         assert_eq!(store.reserve(id, "r", LONG).await.unwrap(), Reservation::Over(State::Cancelled));
         assert_eq!(store.extend(&second, LONG).await.unwrap().unwrap().state, State::Cancelled);
-        let error = store.tell(id, Command::Resume).await.unwrap_err();
+        let error = store.execute(id, Command::Resume).await.unwrap_err();
         assert!(error.to_string().contains("is cancelled; make a new one"), "{error}");
         store.remove(id).await.unwrap();
         assert_eq!(store.extend(&second, LONG).await.unwrap(), None);
@@ -275,12 +275,12 @@ async fn each_period_has_one_campaign() {
         let made = futures::future::join_all(others.iter().map(|store| store.create(&daily))).await;
         let made: Vec<i64> = made.into_iter().filter_map(Result::unwrap).collect();
         assert_eq!(made.len(), 1);
-        // Whoever made it is gone: its period is free.
+        // Its creator is gone: the period is free.
         sql(&store.database, "UPDATE campaign SET beat = 1", &[]).await;
         let second = store.create(&daily).await.unwrap().unwrap();
         assert_eq!(store.status(made[0]).await.unwrap().state, State::Cancelled);
         assert!(store.seal(second, false).await.unwrap());
-        store.tell(second, Command::Cancel).await.unwrap();
+        store.execute(second, Command::Cancel).await.unwrap();
         assert_eq!(store.create(&daily).await.unwrap(), None, "it had its campaign");
         // The next period has begun, and then the one after, before that one is over.
         for expected in [true, false] {

@@ -26,7 +26,7 @@ struct Model {
 }
 
 #[tokio::test]
-async fn whatever_runners_and_people_do_no_token_is_lost_or_held_twice() {
+async fn no_token_is_lost_or_held_twice_under_any_commands() {
     let seed = seed_of_test();
     println!("GEOFOLD_SEED={seed}");
     for (_fresh, store) in stores().await {
@@ -90,7 +90,7 @@ async fn history(store: &Store, random: &mut Random) {
             }
             10 => {
                 let command = [Command::Pause, Command::Resume][usize::try_from(random.below(2)).unwrap()];
-                let told = store.tell(id, command).await.ok();
+                let told = store.execute(id, command).await.ok();
                 let expected = command.apply(model.state.unwrap()).ok();
                 assert_eq!(told, expected, "step {step}");
                 model.state = expected.or(model.state);
@@ -108,9 +108,9 @@ async fn history(store: &Store, random: &mut Random) {
         }
         model.compare(store, id).await;
     }
-    // Whatever happened, what is left is done to the end.
+    // Finish the remaining work, with no more faults.
     if model.state == Some(State::Paused) {
-        model.state = Some(store.tell(id, Command::Resume).await.unwrap());
+        model.state = Some(store.execute(id, Command::Resume).await.unwrap());
     }
     for (lease, over) in model.leases.values_mut() {
         expire(store, lease).await;

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_counts_once_whatever_comes_again_and_in_whichever_cut() {
+    fn an_edge_counts_once_despite_duplicates_and_other_cuts() {
         let first = increment(5, vec![edge(2, &[("red", 1)]), edge(4, &[("red", 1)])]);
         let longer = increment(8, vec![edge(4, &[("red", 1)]), edge(7, &[("red", -1), ("blue", 1)])]);
         let obsolete = increment(3, vec![edge(2, &[("red", 1)])]);

@@ -1,8 +1,8 @@
-//! The cloud: the values of each facet that most documents have, kept up to date from the counts that change.
+//! The cloud: the most frequent values of each facet, kept up to date from the counts that change.
 //!
-//! A facet's *board* holds more values than are asked for, and knows its *floor*: whatever is not on the board ranks at
-//! the floor or below it. So a value whose count changed is placed by its new count alone, and the counts need to be read
-//! again only when so many values fell off that the board does not reach far enough: then by one query along an index.
+//! A facet's list holds more values than are requested, and a *threshold*: every value not on the list ranks at it or below. So
+//! a value whose count changed is placed by its new count alone. The counts are read again, by one indexed query, only when so
+//! many values fell off that the list is too short.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,32 +14,33 @@ fn rank(value: &str, count: i64) -> (Reverse<i64>, &str) {
     (Reverse(count), value)
 }
 
-/// The values of all facets that most documents have.
+/// The most frequent values of all facets.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Cloud(BTreeMap<String, Board>);
+pub struct Cloud(BTreeMap<String, TopN>);
 
 /// The best values of one facet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Board {
+pub struct TopN {
     /// In descending order; all counts are above 0.
     values: Vec<(String, i64)>,
-    /// The rank that everything else is at, or below; `None` if there is nothing else.
-    floor: Option<(String, i64)>,
+    /// The rank of the best value not on the list; `None` if all are on it.
+    #[serde(rename = "floor")] // Stored so since the first version.
+    threshold: Option<(String, i64)>,
 }
 
-impl Board {
-    /// From all counted values, or the best `room + 1`, in descending order.
-    pub fn from_counts(mut best: Vec<(String, i64)>, room: usize) -> Self {
-        let floor = best.get(room).cloned();
-        best.truncate(room);
-        Self { values: best, floor }
+impl TopN {
+    /// From all counted values, or the best `capacity + 1`, in descending order.
+    pub fn from_counts(mut best: Vec<(String, i64)>, capacity: usize) -> Self {
+        let threshold = best.get(capacity).cloned();
+        best.truncate(capacity);
+        Self { values: best, threshold }
     }
 
     /// Whether the best `top` are all known.
     pub fn reaches(&self, top: usize) -> bool {
-        self.floor.is_none() || self.values.len() >= top
+        self.threshold.is_none() || self.values.len() >= top
     }
 
     /// The best `top`, the best first.
@@ -47,69 +48,69 @@ impl Board {
         &self.values[..top.min(self.values.len())]
     }
 
-    fn is_above_floor(&self, value: &str, count: i64) -> bool {
-        let below = |(floor, at): &(String, i64)| rank(value, count) < rank(floor, *at);
-        count > 0 && self.floor.as_ref().is_none_or(below)
+    fn is_above_threshold(&self, value: &str, count: i64) -> bool {
+        let below = |(threshold, at): &(String, i64)| rank(value, count) < rank(threshold, *at);
+        count > 0 && self.threshold.as_ref().is_none_or(below)
     }
 
-    /// `value` had `before` documents and has `count` now.
-    fn place(&mut self, value: &str, before: i64, count: i64, room: usize) {
-        if self.is_above_floor(value, before) {
+    /// The count of `value` changed from `before` to `count`.
+    fn place(&mut self, value: &str, before: i64, count: i64, capacity: usize) {
+        if self.is_above_threshold(value, before) {
             let before = rank(value, before);
             let at = self.values.partition_point(|(value, count)| rank(value, *count) < before);
             if self.values.get(at).is_some_and(|(known, _)| known == value) {
                 self.values.remove(at);
             }
         }
-        if !self.is_above_floor(value, count) {
+        if !self.is_above_threshold(value, count) {
             return;
         }
         let now = rank(value, count);
         let at = self.values.partition_point(|(value, count)| rank(value, *count) < now);
         self.values.insert(at, (value.to_owned(), count));
-        if self.values.len() > room {
-            self.floor = self.values.pop();
+        if self.values.len() > capacity {
+            self.threshold = self.values.pop();
         }
     }
 }
 
 impl Cloud {
-    /// How many values a board for the best `top` holds.
-    pub fn room(top: usize) -> usize {
+    /// Maximum length of a list for the best `top`.
+    pub fn capacity(top: usize) -> usize {
         top.saturating_mul(2).max(top.saturating_add(10))
     }
 
-    /// The facets that something is known of.
+    /// Facets with a list.
     pub fn facets(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// A facet's board.
-    pub fn board(&self, facet: &str) -> Option<&Board> {
+    /// The list of a facet.
+    pub fn top_of(&self, facet: &str) -> Option<&TopN> {
         self.0.get(facet)
     }
 
     /// Replaces a facet's top-N list by one read from the database.
-    pub fn set_board(&mut self, facet: &str, board: Board) {
-        self.0.insert(facet.to_owned(), board);
+    pub fn set_top(&mut self, facet: &str, list: TopN) {
+        self.0.insert(facet.to_owned(), list);
     }
 
     /// These counts changed: facet, value, count before, count now. A facet that was not known yet has no other values.
     pub fn place<'a>(&mut self, counts: impl Iterator<Item = (&'a str, &'a str, i64, i64)>, top: usize) {
-        let room = Self::room(top);
+        let capacity = Self::capacity(top);
         for (facet, value, before, count) in counts {
             if !self.0.contains_key(facet) {
-                self.0.insert(facet.to_owned(), Board::default());
+                self.0.insert(facet.to_owned(), TopN::default());
             }
-            if let Some(board) = self.0.get_mut(facet) {
-                board.place(value, before, count, room);
+            if let Some(list) = self.0.get_mut(facet) {
+                list.place(value, before, count, capacity);
             }
         }
     }
 
     /// The facets whose list no longer covers the best `top`, and must be read again.
     pub fn short(&self, top: usize) -> Vec<String> {
-        let short = self.0.iter().filter(|(_, board)| !board.reaches(top));
+        let short = self.0.iter().filter(|(_, list)| !list.reaches(top));
         short.map(|(facet, _)| facet.clone()).collect()
     }
 }
@@ -154,13 +155,13 @@ mod tests {
                 cloud = serde_json::from_slice(&serde_json::to_vec(&cloud).unwrap()).unwrap();
                 let all = recomputed(&counts);
                 for facet in cloud.short(top) {
-                    let room = Cloud::room(top);
-                    let best = all.iter().take(room + 1).cloned().collect();
-                    cloud.set_board(&facet, Board::from_counts(best, room));
+                    let capacity = Cloud::capacity(top);
+                    let best = all.iter().take(capacity + 1).cloned().collect();
+                    cloud.set_top(&facet, TopN::from_counts(best, capacity));
                 }
-                let board = cloud.board("tags").unwrap();
-                prop_assert_eq!(board.best(top), &all[..top.min(all.len())]);
-                prop_assert!(board.values.len() <= Cloud::room(top));
+                let list = cloud.top_of("tags").unwrap();
+                prop_assert_eq!(list.best(top), &all[..top.min(all.len())]);
+                prop_assert!(list.values.len() <= Cloud::capacity(top));
             }
         }
     }
@@ -171,7 +172,7 @@ mod tests {
         let mut cloud = Cloud::default();
         let names: Vec<String> = (0..20).map(|n| format!("v{n:02}")).collect();
         cloud.place(names.iter().map(|name| ("tags", name.as_str(), 0, 5)), top);
-        assert_eq!(cloud.board("tags").unwrap().values.len(), Cloud::room(top));
+        assert_eq!(cloud.top_of("tags").unwrap().values.len(), Cloud::capacity(top));
         let mut readings = 0;
         for name in &names {
             cloud.place([("tags", name.as_str(), 5, 0)].into_iter(), top);
@@ -181,6 +182,6 @@ mod tests {
             }
         }
         assert_eq!(readings, 1);
-        assert_eq!(cloud.board("tags").unwrap().best(9).len(), 1);
+        assert_eq!(cloud.top_of("tags").unwrap().best(9).len(), 1);
     }
 }

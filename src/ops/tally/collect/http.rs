@@ -101,7 +101,7 @@ impl CloudAnswer {
         };
         let wanted = version.cloud.facets().filter(|name| facet.is_none_or(|facet| facet == *name));
         let tags = |name| {
-            let best = version.cloud.board(name).map_or(&[][..], |board| board.best(top));
+            let best = version.cloud.top_of(name).map_or(&[][..], |list| list.best(top));
             best.iter().map(|(value, count)| Tag { value: value.clone(), count: *count }).collect()
         };
         let facets = wanted.map(|name| (name.to_owned(), tags(name))).collect();
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
     use crate::base::clock::BootClock;
     use crate::ops::admin;
-    use crate::ops::tally::collect::cloud::{Board, Cloud};
+    use crate::ops::tally::collect::cloud::{Cloud, TopN};
     use crate::support::supervisor::Supervisor;
 
     struct Server {
@@ -193,8 +193,8 @@ mod tests {
     fn version(number: i64) -> Option<Arc<Version>> {
         let mut cloud = Cloud::default();
         let best = (1..=5).map(|n| (format!("v{n}"), 10 - n)).collect();
-        cloud.set_board("tags", Board::from_counts(best, 4));
-        cloud.set_board("gender", Board::default());
+        cloud.set_top("tags", TopN::from_counts(best, 4));
+        cloud.set_top("gender", TopN::default());
         let created = "2026-11-21T10:00:00.000Z".to_owned();
         Some(Arc::new(Version { number, created, increments: 2, cloud }))
     }

@@ -127,7 +127,7 @@ impl Collector {
     pub async fn run(mut self, config: &Config) -> Result<(), CollectError> {
         let me = name();
         tracing::info!(name = me, database = self.store.name(), "collector begins");
-        let retry = RetryPolicy { initial: config.retry.initial, max: config.retry.max };
+        let retry = RetryPolicy { initial: config.retry.initial_backoff, max: config.retry.max_backoff };
         let mut delays = retry.delays();
         let mut reader = Some(Reader::new(config, self.allowances.clone())?);
         let mut prepared = false;
@@ -166,7 +166,7 @@ impl Collector {
             self.store.prepare().await?;
             *prepared = true;
         }
-        let Some(start) = self.stand_by(config.collector.takeover, me).await? else { return Ok(()) };
+        let Some(start) = self.stand_by(config.collector.takeover_timeout, me).await? else { return Ok(()) };
         let taken = match reader.take() {
             Some(reader) => reader,
             None => Reader::new(config, self.allowances.clone())?,
@@ -238,7 +238,7 @@ impl Collector {
 
     async fn leave(&self, me: &str) {
         if let Err(error) = self.store.step_down(me).await {
-            tracing::info!(%error, "could not step down; another collector takes over after collector.takeover");
+            tracing::info!(%error, "could not step down; another collector takes over after collector.takeover_timeout");
         }
     }
 }
@@ -351,7 +351,7 @@ impl Lead<'_> {
     fn tell_of_latest(&self) {
         let latest = self.collector.latest.borrow().clone();
         if let (Some(notifier), Some(version)) = (&self.collector.notifier, latest) {
-            notifier.tell(version);
+            notifier.notify(version);
         }
     }
 

@@ -62,7 +62,7 @@ impl Notifier {
     }
 
     /// Hands a version over.
-    pub fn tell(&self, version: Arc<Version>) {
+    pub fn notify(&self, version: Arc<Version>) {
         if self.versions.try_send(version).is_err() {
             self.metrics.notices_failed.inc();
         }

@@ -24,7 +24,7 @@ use crate::io::kafka::{TopicFactsError, topic_facts};
 use crate::support::config::Config;
 
 /// How long a question to the brokers may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of a poll: the interval between checks of time and signals.
 const POLL: Duration = Duration::from_millis(50);
 /// How long closing may take before the consumer is left alone.
@@ -185,7 +185,7 @@ impl Reader {
     pub fn topic(&self) -> Result<KnownTopic, ReadError> {
         let topic = self.topic.clone();
         let Some(consumer) = &self.consumer else { return Err(self.brokers("the consumer is closed")) };
-        match topic_facts(consumer.client(), &topic, PATIENCE) {
+        match topic_facts(consumer.client(), &topic, TIMEOUT) {
             Ok(found) => Ok(KnownTopic { topic, topic_id: found.topic_id, partitions: found.partitions }),
             Err(TopicFactsError::Missing) => Err(ReadError::NoTopic { topic }),
             Err(error) => Err(self.brokers(error)),
@@ -230,7 +230,7 @@ impl Reader {
 
     fn watermarks(&self, partition: Partition) -> Result<(i64, i64), ReadError> {
         let Some(consumer) = &self.consumer else { return Err(self.brokers("the consumer is closed")) };
-        consumer.fetch_watermarks(&self.topic, partition, PATIENCE).map_err(|error| self.brokers(error))
+        consumer.fetch_watermarks(&self.topic, partition, TIMEOUT).map_err(|error| self.brokers(error))
     }
 
     fn assign(&mut self, offsets: &BTreeMap<Partition, i64>) -> Result<(), ReadError> {

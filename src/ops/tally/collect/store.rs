@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 
 use super::batch::{Batch, NetDelta, Partition, Source};
-use super::cloud::{Board, Cloud};
+use super::cloud::{Cloud, TopN};
 use crate::base::position::Position;
 use crate::io::database::{
     Column, Database, DatabaseError, Lock, Migrations, Row, Sql, Step, Transaction, Value,
@@ -394,8 +394,8 @@ impl Store {
         cloud.place(changed, self.top);
         let short = cloud.short(self.top);
         for facet in &short {
-            let board = read_board(transaction, facet, Cloud::room(self.top)).await?;
-            cloud.set_board(facet, board);
+            let list = read_top(transaction, facet, Cloud::capacity(self.top)).await?;
+            cloud.set_top(facet, list);
         }
         self.write_version(transaction, number, batch, &cloud).await?;
         Ok((counts, short.len()))
@@ -528,14 +528,18 @@ async fn read_latest(transaction: &mut Transaction) -> Result<Option<Version>, D
     }))
 }
 
-async fn read_board(transaction: &mut Transaction, facet: &str, room: usize) -> Result<Board, DatabaseError> {
+async fn read_top(
+    transaction: &mut Transaction,
+    facet: &str,
+    capacity: usize,
+) -> Result<TopN, DatabaseError> {
     let sql =
         "SELECT value, count FROM tag WHERE facet = $1 AND count > 0 ORDER BY count DESC, value LIMIT $2";
-    let limit = i64::try_from(room + 1).unwrap_or(i64::MAX);
+    let limit = i64::try_from(capacity + 1).unwrap_or(i64::MAX);
     let rows = transaction.rows(sql, &[Value::Text(facet), Value::Int(limit)]).await?;
     let mut best = Vec::with_capacity(rows.len());
     for row in &rows {
         best.push((transaction.cell(row.text(0))?, transaction.cell(row.int(1))?));
     }
-    Ok(Board::from_counts(best, room))
+    Ok(TopN::from_counts(best, capacity))
 }

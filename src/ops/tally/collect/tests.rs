@@ -8,7 +8,7 @@ use rdkafka::util::Timeout;
 use tokio::task::JoinHandle;
 
 use super::batch::{Batch, Partition};
-use super::cloud::{Board, Cloud};
+use super::cloud::{Cloud, TopN};
 use super::history::History;
 use super::*;
 use crate::base::clock::BootClock;
@@ -72,19 +72,19 @@ fn recomputed(counts: &[(String, String, i64)]) -> BTreeMap<String, Vec<(String,
 }
 
 fn shown(cloud: &Cloud) -> BTreeMap<String, Vec<(String, i64)>> {
-    let best = |facet| cloud.board(facet).map(Board::best_of_test).unwrap_or_default();
+    let best = |facet| cloud.top_of(facet).map(TopN::best_of_test).unwrap_or_default();
     let all = cloud.facets().map(|facet| (facet.to_owned(), best(facet)));
     all.filter(|(_, values)| !values.is_empty()).collect()
 }
 
-impl Board {
+impl TopN {
     fn best_of_test(&self) -> Vec<(String, i64)> {
         self.best(TOP).to_vec()
     }
 }
 
 #[tokio::test]
-async fn counts_and_cloud_are_those_of_the_documents_whatever_comes_again() {
+async fn counts_and_cloud_match_the_documents_despite_duplicates() {
     for Fresh { database, .. } in &each().await {
         let store = led(database, "me").await;
         let mut history = History::new(7, "documents", 3, 40);
@@ -127,7 +127,7 @@ async fn counts_and_cloud_are_those_of_the_documents_whatever_comes_again() {
 }
 
 #[tokio::test]
-async fn who_was_replaced_or_stands_elsewhere_merges_nothing() {
+async fn replaced_collector_or_wrong_position_merges_nothing() {
     for Fresh { database, .. } in &each().await {
         let store = led(database, "one").await;
         let mut history = History::new(1, "documents", 1, 5);
@@ -227,10 +227,10 @@ async fn a_facet_whose_best_values_all_fall_is_read_anew_and_only_then() {
             let to = Position::from_version(offset + 1);
             Increment { id: offset.to_string(), topic: "documents".to_owned(), partition: 0, to, edges }
         };
-        let room = Cloud::room(TOP);
-        let rise: Vec<_> = (0..room + 5).map(|value| (value, 50)).collect();
+        let capacity = Cloud::capacity(TOP);
+        let rise: Vec<_> = (0..capacity + 5).map(|value| (value, 50)).collect();
         let few: Vec<_> = (0..5).map(|value| (value, -49)).collect();
-        let most: Vec<_> = (5..room).map(|value| (value, -50)).collect();
+        let most: Vec<_> = (5..capacity).map(|value| (value, -50)).collect();
         for (offset, (changes, read)) in (0i64..).zip([(rise, 0), (few, 0), (most, 1)]) {
             let increments = [increment(offset.unsigned_abs(), &changes)];
             let merged = done(store.merge("me", &batch(offset, &increments)).await.unwrap());
@@ -266,8 +266,8 @@ impl Rig {
         config.database.url =
             format!("sqlite:{}", folder.path().join("counts.db").display()).parse().unwrap();
         config.collector.merge_interval = Duration::from_millis(30);
-        config.collector.takeover = Duration::from_millis(400);
-        config.retry.max = Duration::from_millis(500);
+        config.collector.takeover_timeout = Duration::from_millis(400);
+        config.retry.max_backoff = Duration::from_millis(500);
         Self { broker, config, _folder: folder }
     }
 
@@ -329,7 +329,7 @@ async fn collectors_that_end_at_any_time_count_every_change_once() {
     for round in 0..8 {
         let increments: Vec<Increment> = (0..20).map(|_| history.next_increment(random.below(8))).collect();
         send(&producer, &increments).await;
-        // Every second one is told to stop, the others are gone from one moment to the next.
+        // Every second one is stopped in order, the others are killed.
         let gone = running.remove(0);
         if round % 2 == 0 {
             gone.stop.cancel();

@@ -17,14 +17,14 @@ const SHORTEST_PERIOD: Duration = Duration::from_secs(60);
 
 pub(super) fn check(findings: &mut Findings, config: &Config) {
     let campaigns = &config.campaigns;
-    if !(LEASES[0]..=LEASES[1]).contains(&campaigns.lease) {
+    if !(LEASES[0]..=LEASES[1]).contains(&campaigns.lease_duration) {
         findings.error(
-            "campaigns.lease",
+            "campaigns.lease_duration",
             "must be \"1s\" to \"1h\": shorter, chunks are done twice; longer, those of a dead runner wait",
         );
     }
-    if campaigns.chunk == 0 || campaigns.chunk > MAX_IDS {
-        findings.error("campaigns.chunk", format!("must be 1 to {MAX_IDS}"));
+    if campaigns.chunk_size == 0 || campaigns.chunk_size > MAX_IDS {
+        findings.error("campaigns.chunk_size", format!("must be 1 to {MAX_IDS}"));
     }
     if campaigns.periodic.len() > MAX_PERIODIC {
         let count = campaigns.periodic.len();
@@ -41,7 +41,7 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
         if !names.insert(name) {
             error("two campaigns have this name");
         }
-        if periodic.every < SHORTEST_PERIOD {
+        if periodic.interval < SHORTEST_PERIOD {
             error("every must be at least \"1m\"");
         }
         if periodic.rate.is_some_and(|rate| rate == 0 || rate > MAX_RATE) {
@@ -61,7 +61,7 @@ mod tests {
         fn periodic(config: &mut Config, change: fn(&mut PeriodicCampaign)) {
             let mut periodic = PeriodicCampaign {
                 name: "nightly".to_owned(),
-                every: Duration::from_secs(86_400),
+                interval: Duration::from_secs(86_400),
                 action: Action::Touch,
                 what: Which::All,
                 rate: None,
@@ -71,12 +71,12 @@ mod tests {
         }
         type Change = fn(&mut Config);
         let cases: &[(&str, &str, Change)] = &[
-            ("campaigns.lease", "1h", |c| c.campaigns.lease = Duration::from_millis(999)),
-            ("campaigns.lease", "1h", |c| c.campaigns.lease = Duration::from_secs(3601)),
-            ("campaigns.chunk", "1 to", |c| c.campaigns.chunk = 0),
-            ("campaigns.chunk", "1 to", |c| c.campaigns.chunk = MAX_IDS + 1),
+            ("campaigns.lease_duration", "1h", |c| c.campaigns.lease_duration = Duration::from_millis(999)),
+            ("campaigns.lease_duration", "1h", |c| c.campaigns.lease_duration = Duration::from_secs(3601)),
+            ("campaigns.chunk_size", "1 to", |c| c.campaigns.chunk_size = 0),
+            ("campaigns.chunk_size", "1 to", |c| c.campaigns.chunk_size = MAX_IDS + 1),
             (PERIODIC, "letters", |c| periodic(c, |p| p.name = "A b".to_owned())),
-            (PERIODIC, "1m", |c| periodic(c, |p| p.every = Duration::from_secs(1))),
+            (PERIODIC, "1m", |c| periodic(c, |p| p.interval = Duration::from_secs(1))),
             (PERIODIC, "rate", |c| periodic(c, |p| p.rate = Some(0))),
             (PERIODIC, "two campaigns", |c| (0..2).for_each(|_| periodic(c, |_| ()))),
             (PERIODIC, "the most", |c| {

@@ -86,8 +86,8 @@ fn check_database(findings: &mut Findings, database: &Database) {
     if database.timeout.is_zero() {
         findings.error("database.timeout", "must be above zero");
     }
-    if database.connections < 2 {
-        findings.error("database.connections", "must be at least 2: one merges, one answers questions");
+    if database.max_connections < 2 {
+        findings.error("database.max_connections", "must be at least 2: one merges, one answers questions");
     }
     findings.not_empty("database.password", database.password.as_ref());
     match &database.url {
@@ -111,16 +111,18 @@ fn check_database(findings: &mut Findings, database: &Database) {
 }
 
 fn check_collector(findings: &mut Findings, collector: &Collector) {
-    let times =
-        [("collector.merge_interval", collector.merge_interval), ("collector.takeover", collector.takeover)];
+    let times = [
+        ("collector.merge_interval", collector.merge_interval),
+        ("collector.takeover_timeout", collector.takeover_timeout),
+    ];
     for (key, time) in times {
         if time.is_zero() {
             findings.error(key, "must be above zero, or the collector spins");
         }
     }
-    if collector.merge_interval * 2 > collector.takeover {
+    if collector.merge_interval * 2 > collector.takeover_timeout {
         findings.error(
-            "collector.takeover",
+            "collector.takeover_timeout",
             "must be at least twice collector.merge_interval, or a standby would take over between two merges; \
              raise it, or lower collector.merge_interval",
         );
@@ -173,7 +175,7 @@ mod tests {
                 c.collector.notify_topic = Some(c.increments_topic());
             }),
             ("database.timeout", "above zero", Level::Error, |c| c.database.timeout = Duration::ZERO),
-            ("database.connections", "at least 2", Level::Error, |c| c.database.connections = 1),
+            ("database.max_connections", "at least 2", Level::Error, |c| c.database.max_connections = 1),
             ("database.password", "SQLite", Level::Error, |c| {
                 c.database.password = Some(Secret::new("hunter2"));
             }),
@@ -181,8 +183,8 @@ mod tests {
             ("database.url", "verify-full", Level::Warning, |c| {
                 c.database.url = "postgres://g@db.example.com/g".parse().unwrap();
             }),
-            ("collector.takeover", "twice", Level::Error, |c| {
-                c.collector.takeover = Duration::from_secs(1);
+            ("collector.takeover_timeout", "twice", Level::Error, |c| {
+                c.collector.takeover_timeout = Duration::from_secs(1);
             }),
             ("collector.group_id", "empty", Level::Error, |c| c.collector.group_id = Some(String::new())),
             ("collector.max_increments", "at least 1", Level::Error, |c| c.collector.max_increments = 0),

@@ -7,7 +7,7 @@ use reqwest::header::{HeaderName, HeaderValue};
 
 use super::{Findings, check_topic};
 use crate::support::config::ServerUrl;
-use crate::support::config::types::{Config, DistributionJob, JobKind, LastRuns};
+use crate::support::config::types::{Config, DistributionJob, JobKind, RunStore};
 
 const JOBS: &str = "distribution.jobs";
 
@@ -25,16 +25,16 @@ const MAX_MEMCACHED_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) fn check(findings: &mut Findings, config: &Config) {
     let distribution = &config.distribution;
-    match (distribution.last_runs, &distribution.memcached) {
-        (LastRuns::Memcached, None) => {
+    match (distribution.run_store, &distribution.memcached) {
+        (RunStore::Memcached, None) => {
             findings.error(
                 "distribution.memcached",
-                "required with last_runs = \"memcached\"; write \"host:11211\"",
+                "required with run_store = \"memcached\"; write \"host:11211\"",
             );
         }
-        (LastRuns::Memory, Some(_)) => findings.warning(
+        (RunStore::Memory, Some(_)) => findings.warning(
             "distribution.memcached",
-            "has no effect with last_runs = \"memory\"; set last_runs to \"memcached\", or remove it",
+            "has no effect with run_store = \"memory\"; set run_store to \"memcached\", or remove it",
         ),
         _ => {}
     }
@@ -161,9 +161,9 @@ mod tests {
     fn each_mistake_is_found_and_no_secret_is_shown() {
         let job = |more: &str| format!("jobs = [{{ name = \"a\", {more} }}]");
         for (section, expected) in [
-            ("last_runs = \"memcached\"".to_owned(), "distribution.memcached: required"),
+            ("run_store = \"memcached\"".to_owned(), "distribution.memcached: required"),
             ("memcached = \"h:1\"".to_owned(), "has no effect"),
-            ("last_runs = \"memcached\"\nmemcached = \"host\"".to_owned(), "is no address"),
+            ("run_store = \"memcached\"\nmemcached = \"host\"".to_owned(), "is no address"),
             ("memcached_timeout = \"6s\"".to_owned(), "memcached_timeout"),
             ("namespace = \"a b\"".to_owned(), "namespace"),
             ("jobs = [{ name = \"A\", kind = \"refresh\" }]".to_owned(), "a name must be"),

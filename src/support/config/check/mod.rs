@@ -177,7 +177,7 @@ fn check_kafka(findings: &mut Findings, config: &Config) {
         );
     }
     let max_poll = max_poll.unwrap_or(DEFAULT_MAX_POLL);
-    let revoke = ("shutdown.revoke", config.shutdown.revoke);
+    let revoke = ("shutdown.revoke_timeout", config.shutdown.revoke_timeout);
     findings.below(
         revoke,
         (MAX_POLL_KEY, max_poll),
@@ -390,9 +390,9 @@ fn check_documents(findings: &mut Findings, config: &Config) {
 
 fn check_times(findings: &mut Findings, config: &Config) {
     let request_timeout = ("elasticsearch.request_timeout", config.elasticsearch.request_timeout);
-    let deadline = ("batch.deadline", config.batch.deadline);
+    let deadline = ("batch.timeout", config.batch.timeout);
     findings.below(request_timeout, deadline, "a batch has to outlive its requests to retry one");
-    if config.elasticsearch.gc_deletes < config.batch.deadline.saturating_mul(2) {
+    if config.elasticsearch.gc_deletes < config.batch.timeout.saturating_mul(2) {
         findings.order(
             deadline.0,
             format_duration(deadline.1),
@@ -409,21 +409,22 @@ fn check_times(findings: &mut Findings, config: &Config) {
         "a document would be overdue before its batch is sent",
     );
     findings.at_most(
-        ("shutdown.revoke", config.shutdown.revoke),
+        ("shutdown.revoke_timeout", config.shutdown.revoke_timeout),
         deadline,
         "no batch runs longer than its deadline",
     );
     findings.at_most(
         request_timeout,
-        ("shutdown.drain", config.shutdown.drain),
+        ("shutdown.drain_timeout", config.shutdown.drain_timeout),
         "a stopping worker would leave before its last requests are answered",
     );
     findings.at_most(
-        ("retry.initial", config.retry.initial),
-        ("retry.max", config.retry.max),
+        ("retry.initial_backoff", config.retry.initial_backoff),
+        ("retry.max_backoff", config.retry.max_backoff),
         "the longest delay cannot be shorter than the first",
     );
-    for (key, time) in [("retry.initial", config.retry.initial), ("commit.interval", config.commit.interval)]
+    for (key, time) in
+        [("retry.initial_backoff", config.retry.initial_backoff), ("commit.interval", config.commit.interval)]
     {
         if time.is_zero() {
             findings.error(key, "must be above zero, or the worker spins");
@@ -488,8 +489,8 @@ const LEAST_WATCH: Duration = Duration::from_millis(100);
 const MOST_IN_FLIGHT: usize = 10_000;
 
 fn check_edges(findings: &mut Findings, config: &Config) {
-    if config.reload.watch.is_some_and(|watch| watch < LEAST_WATCH) {
-        findings.error("reload.watch", "must be at least \"100ms\"; \"5s\" is usual");
+    if config.reload.interval.is_some_and(|watch| watch < LEAST_WATCH) {
+        findings.error("reload.interval", "must be at least \"100ms\"; \"5s\" is usual");
     }
     findings.open_address("admin.listen", config.admin.listen);
     if let Err(error) = EnvFilter::try_new(&config.log.filter) {
@@ -525,19 +526,19 @@ mod tests {
         type Change = fn(&mut Config);
         let cases: &[(&str, &str, Change)] = &[
             ("kafka.brokers", "host:9092", |c| c.kafka.brokers.clear()),
-            ("reload.watch", "at least", |c| c.reload.watch = Some(Duration::ZERO)),
+            ("reload.interval", "at least", |c| c.reload.interval = Some(Duration::ZERO)),
             ("elasticsearch.max_in_flight", "at most", |c| c.elasticsearch.max_in_flight = 10_001),
             ("kafka.topic", "topic name", |c| c.kafka.topic = "^users.*".into()),
             ("kafka.group_id", "empty", |c| c.kafka.group_id.clear()),
             ("kafka.heartbeat_interval", "session_timeout", |c| c.kafka.heartbeat_interval = SECONDS(45)),
             ("kafka.heartbeat_interval", "1ms", |c| c.kafka.heartbeat_interval = Duration::from_micros(999)),
             ("kafka.session_timeout", "max.poll", |c| c.kafka.session_timeout = SECONDS(301)),
-            ("shutdown.revoke", "kafka.session_timeout", |c| c.shutdown.revoke = SECONDS(45)),
-            ("shutdown.revoke", "batch.deadline", |c| {
-                c.batch.deadline = SECONDS(25);
-                c.shutdown.revoke = SECONDS(26);
+            ("shutdown.revoke_timeout", "kafka.session_timeout", |c| c.shutdown.revoke_timeout = SECONDS(45)),
+            ("shutdown.revoke_timeout", "batch.timeout", |c| {
+                c.batch.timeout = SECONDS(25);
+                c.shutdown.revoke_timeout = SECONDS(26);
             }),
-            ("shutdown.revoke", "max.poll", |c| {
+            ("shutdown.revoke_timeout", "max.poll", |c| {
                 c.kafka.group_protocol = GroupProtocol::Consumer;
                 c.kafka.properties = with_property("max.poll.interval.ms", "10000");
             }),
@@ -591,13 +592,17 @@ mod tests {
             ("batch.max_documents", "at least 1", |c| c.batch.max_documents = 0),
             ("batch.max_bytes", "memory.per_partition", |c| c.batch.max_bytes = ByteSize::mib(17)),
             ("batch.linger", "batch.max_dirty_age", |c| c.batch.linger = SECONDS(10)),
-            ("batch.deadline", "gc_deletes", |c| c.elasticsearch.gc_deletes = SECONDS(119)),
-            ("elasticsearch.request_timeout", "batch.deadline", |c| c.batch.deadline = SECONDS(20)),
-            ("elasticsearch.request_timeout", "shutdown.drain", |c| c.shutdown.drain = SECONDS(19)),
+            ("batch.timeout", "gc_deletes", |c| c.elasticsearch.gc_deletes = SECONDS(119)),
+            ("elasticsearch.request_timeout", "batch.timeout", |c| c.batch.timeout = SECONDS(20)),
+            ("elasticsearch.request_timeout", "shutdown.drain_timeout", |c| {
+                c.shutdown.drain_timeout = SECONDS(19)
+            }),
             ("memory.per_partition", "memory.total", |c| c.memory.total = ByteSize::mib(15)),
             ("memory.cached_placements", "at least 1", |c| c.memory.cached_placements = 0),
-            ("retry.initial", "retry.max", |c| c.retry.max = Duration::from_millis(99)),
-            ("retry.initial", "spins", |c| c.retry.initial = Duration::ZERO),
+            ("retry.initial_backoff", "retry.max_backoff", |c| {
+                c.retry.max_backoff = Duration::from_millis(99)
+            }),
+            ("retry.initial_backoff", "spins", |c| c.retry.initial_backoff = Duration::ZERO),
             ("commit.interval", "spins", |c| c.commit.interval = Duration::ZERO),
             ("dead_letter.topic", "documents-dead-letters", |c| {
                 c.dead_letter.policy = DeadLetterPolicy::Topic

@@ -46,7 +46,7 @@ fn check_keys(findings: &mut Findings, config: &Config) {
         "writes records whose keys are plain ids, and kafka.key is \"{form}\": they would be in other partitions than the \
          topic's own; remove it, or have the producers write plain ids and set kafka.key = \"text\""
     );
-    if config.audit.every.is_some() && config.audit.repair {
+    if config.audit.interval.is_some() && config.audit.repair {
         findings.error("audit.repair", why.clone());
     }
     if !config.campaigns.periodic.is_empty() {
@@ -148,7 +148,7 @@ mod tests {
             (
                 |c| {
                     c.kafka.key = KeyForm::Json("id".into());
-                    c.audit.every = Some(Duration::from_secs(3600));
+                    c.audit.interval = Some(Duration::from_secs(3600));
                     c.audit.repair = true;
                 },
                 "audit.repair",
@@ -159,7 +159,7 @@ mod tests {
                     c.kafka.key = KeyForm::Registry(None);
                     c.campaigns.periodic = vec![crate::support::config::campaigns::PeriodicCampaign {
                         name: "n".into(),
-                        every: Duration::from_secs(3600),
+                        interval: Duration::from_secs(3600),
                         action: crate::ops::campaign::Action::Touch,
                         what: crate::support::config::campaigns::Which::All,
                         rate: None,

@@ -28,8 +28,8 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
     check_url(findings, source, kind);
     check_foreign(findings, source, kind);
     check_credentials(findings, source, kind);
-    if source.batch == 0 || source.batch > MAX_BATCH {
-        findings.error("source.batch", format!("must be 1 to {MAX_BATCH}"));
+    if source.batch_size == 0 || source.batch_size > MAX_BATCH {
+        findings.error("source.batch_size", format!("must be 1 to {MAX_BATCH}"));
     }
     if source.max_in_flight == 0 {
         findings.error("source.max_in_flight", "must be at least 1");
@@ -37,8 +37,8 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
     if source.max_in_flight > super::MOST_IN_FLIGHT {
         findings.error("source.max_in_flight", format!("must be at most {}", super::MOST_IN_FLIGHT));
     }
-    if source.timeout.is_zero() {
-        findings.error("source.timeout", "must be above zero");
+    if source.request_timeout.is_zero() {
+        findings.error("source.request_timeout", "must be above zero");
     }
     let document = ("documents.max_bytes", config.documents.max_bytes);
     findings.fits(
@@ -215,10 +215,12 @@ mod tests {
             ("source.headers", "characters", http, |c| {
                 c.source.headers.insert("x".to_owned(), Secret::new("hunter2\n"));
             }),
-            ("source.batch", "1 to", postgres, |c| c.source.batch = 0),
+            ("source.batch_size", "1 to", postgres, |c| c.source.batch_size = 0),
             ("source.max_in_flight", "at least 1", http, |c| c.source.max_in_flight = 0),
             ("source.max_in_flight", "at most", http, |c| c.source.max_in_flight = 10_001),
-            ("source.timeout", "zero", http, |c| c.source.timeout = std::time::Duration::ZERO),
+            ("source.request_timeout", "zero", http, |c| {
+                c.source.request_timeout = std::time::Duration::ZERO
+            }),
             ("documents.max_bytes", "source.max_bytes", http, |c| c.source.max_bytes = ByteSize::new(1)),
             ("source.probe_id", "exists", http, |c| c.source.probe_id = None),
             ("source.probe_id", "no document's id", http, |c| c.source.probe_id = Some(String::new())),

@@ -237,10 +237,12 @@ fn searched(store: &Store, request: &Request, names: &str) -> Result<Answer, EsE
     }
     let pit_id = body["pit"]["id"].as_str();
     let indices = match pit_id {
-        Some(id) => store.pits().kept(id, keep_alive(body["pit"]["keep_alive"].as_str())?, store.now())?,
+        Some(id) => {
+            store.pits().searched(id, keep_alive(body["pit"]["keep_alive"].as_str())?, store.now())?
+        }
         None => {
             let indices = store.resolve(names, false, request.is_set("ignore_unavailable"))?;
-            indices.into_iter().map(|index| Searched { index, kept: None }).collect()
+            indices.into_iter().map(|index| Searched { index, snapshot: None }).collect()
         }
     };
     let is_whole = request.query.get("allow_partial_search_results").is_some_and(|value| value == "false");
@@ -283,7 +285,7 @@ fn msearched(store: &Store, request: &Request) -> Result<Answer, EsError> {
     Ok(Answer { status: 200, body: body.to_string().into_bytes() })
 }
 
-/// How long a point in time is to be kept, if it says so.
+/// How long a point in time is to be kept, if given.
 fn keep_alive(text: Option<&str>) -> Result<Option<Duration>, EsError> {
     let Some(text) = text else { return Ok(None) };
     let time = crate::io::indices::parse_time(text);

@@ -17,7 +17,7 @@
 //! | `geo.rs` | points, circles and boxes by Lucene's arithmetic |
 //! | `bulk.rs` | `_bulk`: lines into operations, outcomes into an answer |
 //! | `search.rs` | `_search` and `_count` |
-//! | `pit.rs` | points in time: what searches saw, kept |
+//! | `pit.rs` | points in time: what searches saw at one moment |
 //! | `names.rs` | names and patterns of indices |
 //! | `error.rs` | errors in Elasticsearch's words |
 //! | `faults.rs` | trouble on request |

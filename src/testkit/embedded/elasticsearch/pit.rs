@@ -11,11 +11,11 @@ use super::store::{Shared, read};
 use crate::base::clock::Instant;
 
 /// Documents of one index visible at the point in time, by sequence number.
-pub(super) type Kept = Arc<BTreeMap<u64, Arc<Doc>>>;
+pub(super) type Snapshot = Arc<BTreeMap<u64, Arc<Doc>>>;
 
 #[derive(Debug)]
 struct Pit {
-    indices: Vec<(Shared, Kept)>,
+    indices: Vec<(Shared, Snapshot)>,
     keep_alive: Duration,
     until: Instant,
 }
@@ -52,7 +52,7 @@ impl PointInTimes {
     }
 
     /// The snapshot `id`, extended by `keep_alive` or by the time it was opened for.
-    pub(super) fn kept(
+    pub(super) fn searched(
         &self,
         id: &str,
         keep_alive: Option<Duration>,
@@ -65,8 +65,10 @@ impl PointInTimes {
             return Err(error.caused_by("search_context_missing_exception", reason));
         };
         pit.until = now + keep_alive.unwrap_or(pit.keep_alive);
-        let searched =
-            |(index, kept): &(Shared, _)| Searched { index: index.clone(), kept: Some(Arc::clone(kept)) };
+        let searched = |(index, snapshot): &(Shared, _)| Searched {
+            index: index.clone(),
+            snapshot: Some(Arc::clone(snapshot)),
+        };
         Ok(pit.indices.iter().map(searched).collect())
     }
 

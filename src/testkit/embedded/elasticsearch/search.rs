@@ -15,7 +15,7 @@ use super::error::EsError;
 use super::geo::{Box as GeoBox, Circle};
 use super::index::{Doc, Index};
 use super::mapping;
-use super::pit::Kept;
+use super::pit::Snapshot;
 use super::store::{Shared, read};
 use crate::base::geo::Distance;
 use crate::base::random::Random;
@@ -65,7 +65,7 @@ struct Sort {
     keys: Vec<(Key, bool)>,
     /// The field and the point that distances are measured to: a circle around it.
     near: Option<(String, Circle)>,
-    /// Metres of the unit that distances are told in.
+    /// Metres of the unit of reported distances.
     unit: Option<f64>,
     /// Distances are on a plane, not on the globe.
     is_planar: bool,
@@ -109,10 +109,10 @@ struct Hit {
 pub(super) struct Searched {
     pub(super) index: Shared,
     /// The point in time's snapshot.
-    pub(super) kept: Option<Kept>,
+    pub(super) snapshot: Option<Snapshot>,
 }
 
-/// Searches indices; the bytes of the answer. `pit_id`: of the point in time that they were kept by. `is_whole`: no index may
+/// Searches indices; the bytes of the answer. `pit_id`: of the point in time of the snapshot. `is_whole`: no index may
 /// fail.
 pub(super) fn search(
     indices: &[Searched],
@@ -143,7 +143,7 @@ pub(super) fn search(
                 Ordering::Equal => Bound::Excluded(seq_no),
                 Ordering::Greater => Bound::Unbounded,
             });
-            let docs = searched.kept.as_deref().unwrap_or(index.visible());
+            let docs = searched.snapshot.as_deref().unwrap_or(index.visible());
             let page =
                 docs.range((after, Bound::Unbounded)).take(request.size - hits.len().min(request.size));
             let hit = |(_, doc): (_, &Arc<Doc>)| Hit {
@@ -156,7 +156,7 @@ pub(super) fn search(
             hits.extend(page.map(hit));
             continue;
         }
-        for doc in searched.kept.as_deref().unwrap_or(index.visible()).values() {
+        for doc in searched.snapshot.as_deref().unwrap_or(index.visible()).values() {
             if !request.query.matches(&index, &Candidate::new(doc)) {
                 continue;
             }
@@ -573,7 +573,7 @@ impl Sort {
             let value = candidate.values(field).first().map_or(Value::Null, |value| (*value).clone());
             let is_number = mapping::field(&index.mappings, field)
                 .is_some_and(|field| !matches!(mapping::kind(field), "keyword" | "text"));
-            // Elasticsearch tells a number that is not there as the last one there is.
+            // Elasticsearch sorts a missing number as the highest value.
             match (&value, is_number, self.is_descending(field)) {
                 (Value::Null, true, false) => json!(i64::MAX),
                 (Value::Null, true, true) => json!(i64::MIN),

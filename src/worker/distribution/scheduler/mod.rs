@@ -124,7 +124,7 @@ struct Slot {
     /// A waiter is ending.
     hurry: bool,
     /// Deadline for waiting for another worker's run, once one was seen.
-    patience: Option<Instant>,
+    wait_until: Option<Instant>,
     /// Geoshards that run before this one, each up to this request.
     after: BTreeMap<ShardId, u64>,
     /// As `after` when the key became due: later requests do not delay it.
@@ -141,7 +141,7 @@ impl Slot {
             running: None,
             not_before: None,
             hurry: false,
-            patience: None,
+            wait_until: None,
             after: BTreeMap::new(),
             waits_for: None,
         }
@@ -312,7 +312,7 @@ impl Scheduler {
                 .min(),
             due_if_since: interval,
             now,
-            has_patience: slot.is_none_or(|slot| slot.patience.is_none_or(|until| now < until)),
+            may_wait: slot.is_none_or(|slot| slot.wait_until.is_none_or(|until| now < until)),
         }
     }
 
@@ -338,9 +338,9 @@ impl Scheduler {
             slot.not_before = until;
             match until {
                 Some(_) => {
-                    slot.patience.get_or_insert(now + interval);
+                    slot.wait_until.get_or_insert(now + interval);
                 }
-                None => (slot.patience, slot.waits_for) = (None, None),
+                None => (slot.wait_until, slot.waits_for) = (None, None),
             }
         }
         self.forget_if_idle(key);
@@ -349,7 +349,7 @@ impl Scheduler {
     /// A run begins now: returns its updates. `None` if nothing is owed any more.
     pub fn begin_run(&mut self, key: &Key) -> Option<&Group> {
         let slot = self.slots.get_mut(key)?;
-        slot.patience = None;
+        slot.wait_until = None;
         slot.running = slot.take_all();
         slot.running.as_ref()
     }
@@ -478,7 +478,7 @@ pub struct Owed {
     unmarked_since: Option<Instant>,
     due_if_since: Duration,
     now: Instant,
-    has_patience: bool,
+    may_wait: bool,
 }
 
 impl Owed {
@@ -498,7 +498,7 @@ impl Owed {
         };
         let all_under_way = left().filter(|(_, since)| is_due(*since)).all(|(mark, _)| is_under_way(*mark))
             && !self.unmarked_since.is_some_and(is_due);
-        if all_under_way && self.has_patience { Decision::UnderWay } else { Decision::Run }
+        if all_under_way && self.may_wait { Decision::UnderWay } else { Decision::Run }
     }
 }
 

@@ -238,7 +238,7 @@ impl Shared {
                 let shared = self.clone();
                 std::thread::spawn(move || {
                     shared.sleep_up_to(faults.late_by);
-                    // Nobody waits for the answer.
+                    // The client is gone.
                     let _ = shared.pass_on(&request, request.body.clone());
                     drop(under_way);
                 });

@@ -15,9 +15,9 @@ use crate::core::write::{Body, Fold, Write};
 use crate::testkit::testing::{id, rules};
 
 #[derive(Debug, Clone, Default)]
-struct Kept(Arc<Mutex<Vec<SpanData>>>);
+struct RecordedSpans(Arc<Mutex<Vec<SpanData>>>);
 
-impl SpanExporter for Kept {
+impl SpanExporter for RecordedSpans {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         self.0.lock().unwrap().extend(batch);
         Ok(())
@@ -26,20 +26,20 @@ impl SpanExporter for Kept {
 
 /// The traces of a partition, and the exported spans.
 struct Rig {
-    kept: Kept,
+    recorded: RecordedSpans,
     traces: PartitionTraces,
 }
 
 impl Rig {
     fn new() -> Self {
-        let kept = Kept::default();
+        let recorded = RecordedSpans::default();
         let provider = SdkTracerProvider::builder()
-            .with_simple_exporter(kept.clone())
+            .with_simple_exporter(recorded.clone())
             .with_sampler(Sampler::AlwaysOn)
             .build();
         let tracer = provider.tracer("geofold");
         let exporting = Exporting { provider, tracer, topic: "t".to_owned(), group: "g".to_owned() };
-        Self { kept, traces: PartitionTraces::new(Some(Arc::new(exporting)), 0) }
+        Self { recorded, traces: PartitionTraces::new(Some(Arc::new(exporting)), 0) }
     }
 
     fn note(&mut self, key: &str, state: &str) {
@@ -52,7 +52,7 @@ impl Rig {
 
     /// The spans of this name that have ended.
     fn ended(&self, name: &str) -> Vec<SpanData> {
-        self.kept.0.lock().unwrap().iter().filter(|span| span.name == name).cloned().collect()
+        self.recorded.0.lock().unwrap().iter().filter(|span| span.name == name).cloned().collect()
     }
 }
 
@@ -132,13 +132,13 @@ fn so_many_spans_are_open_at_once_and_no_more() {
 #[test]
 fn oversized_tracestate_is_dropped_and_the_trace_continues() {
     let long: Vec<String> = (0..20).map(|n| format!("vendor{n}={}", "x".repeat(40))).collect();
-    for (state, kept) in [("vendor=x", "vendor=x"), (&*long.join(","), "")] {
+    for (state, recorded) in [("vendor=x", "vendor=x"), (&*long.join(","), "")] {
         let mut rig = Rig::new();
         rig.note("a", state);
         let _ = rig.traces.begin(&[entry("a")], observer());
         rig.traces.end(&[settled(&entry("a"), Outcome::Done(Done::Deleted))]);
         let span = &rig.ended("process t")[0];
-        assert_eq!(span.span_context.trace_state().header(), kept);
+        assert_eq!(span.span_context.trace_state().header(), recorded);
         assert_eq!(span.parent_span_id.to_string(), format!("{:016x}", 8));
     }
 }

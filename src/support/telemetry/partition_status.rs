@@ -4,7 +4,7 @@ use tokio::sync::watch;
 
 /// One owned partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct PartitionStatus {
     /// Its number.
     pub partition: i32,
     /// Fetching is paused until held records are written.
@@ -17,7 +17,7 @@ pub struct Standing {
     pub end: Option<i64>,
 }
 
-impl Standing {
+impl PartitionStatus {
     /// Records from the watermark to the end, if both are known.
     pub fn lag(&self) -> Option<i64> {
         Some(self.end?.saturating_sub(self.watermark?).max(0))
@@ -25,7 +25,7 @@ impl Standing {
 }
 
 /// The sending side, used by the poll thread. It overwrites and never waits.
-pub type Board = watch::Sender<Vec<Standing>>;
+pub type PartitionStatusSender = watch::Sender<Vec<PartitionStatus>>;
 
 /// The reader's side.
-pub type BoardReader = watch::Receiver<Vec<Standing>>;
+pub type PartitionStatusReader = watch::Receiver<Vec<PartitionStatus>>;
