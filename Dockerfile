@@ -15,8 +15,7 @@ ARG GEOFOLD_COMMIT=""
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
     cargo build --release --locked --features tls --bin geofold \
- && cp target/release/geofold /usr/local/bin/geofold \
- && strip --strip-debug /usr/local/bin/geofold
+ && cp target/release/geofold /usr/local/bin/geofold
 
 FROM debian:bookworm-slim
 RUN apt-get update \
@@ -31,7 +30,7 @@ ENV GEOFOLD_CONFIG=/etc/geofold/geofold.toml
 EXPOSE 9464 9465
 # For a collector: geofold health --collector. It needs no more than the configuration that the worker has.
 HEALTHCHECK --interval=15s --timeout=6s --start-period=30s --retries=4 CMD ["geofold", "health"]
-# It drains for at most shutdown.drain, 25 s by default: docker stop --time 40.
+# It drains for at most shutdown.drain_timeout, 25 s by default: docker stop --time 40.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["geofold"]
 CMD ["run"]
