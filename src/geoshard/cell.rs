@@ -23,6 +23,15 @@ pub fn leaf(point: GeoPoint) -> u64 {
     CellID::from(LatLng::from_degrees(point.lat(), point.lon())).0
 }
 
+/// The middle of a cell; `None` if its id is none.
+pub fn middle(cell: CellID) -> Option<GeoPoint> {
+    if !cell.is_valid() {
+        return None;
+    }
+    let middle = LatLng::from(cell);
+    GeoPoint::new(middle.lat.deg(), middle.lng.deg()).ok()
+}
+
 /// The fewest cells that hold exactly the leaf cells of `range`, in curve order.
 ///
 /// Shape: never more than 3 cells on each of the 30 levels at each end, and the 6 faces between.

@@ -72,17 +72,27 @@ impl CellLoads {
 
     /// Adds a point. `load` is finite and not negative.
     pub fn add(&mut self, point: GeoPoint, load: f64) -> Result<(), TooManyCells> {
-        let leaf = CellID(cell::leaf(point));
+        self.add_leaf(CellID(cell::leaf(point)), CellLoad { load, points: 1 })
+    }
+
+    /// Adds the contents of a cell, at its middle.
+    pub fn add_cell(&mut self, cell: CellID, contents: CellLoad) -> Result<(), TooManyCells> {
+        match cell::middle(cell) {
+            Some(middle) => self.add_leaf(CellID(cell::leaf(middle)), contents),
+            None => Ok(()),
+        }
+    }
+
+    fn add_leaf(&mut self, leaf: CellID, contents: CellLoad) -> Result<(), TooManyCells> {
         let mut cell = leaf.parent(u64::from(self.level));
         while straddles(&self.borders, cell) {
             cell = leaf.parent(cell.level() + 1);
         }
-        let one = CellLoad { load, points: 1 };
         if self.cells.len() >= MAX_CELLS && !self.cells.contains_key(&cell.0) {
             return Err(TooManyCells { level: self.level });
         }
-        self.cells.entry(cell.0).or_default().add(one);
-        self.total.add(one);
+        self.cells.entry(cell.0).or_default().add(contents);
+        self.total.add(contents);
         Ok(())
     }
 

@@ -151,7 +151,7 @@ pub enum PlanError {
 
 impl Balance {
     /// For at least one load, with a mean above 0.
-    fn of(loads: &[f64]) -> Self {
+    pub(in crate::geoshard) fn of(loads: &[f64]) -> Self {
         let count = loads.len() as f64;
         let mean = loads.iter().sum::<f64>() / count;
         let sd = (loads.iter().map(|load| (load - mean).powi(2)).sum::<f64>() / count).sqrt();
