@@ -23,6 +23,9 @@ use crate::base::ids::ShardId;
 use crate::base::position::Epoch;
 use crate::geoshard::{GeoshardMap, LiveMaps};
 
+/// Earlier maps that are remembered; workers whose file is older are refused.
+const MAX_EARLIER: usize = 1000;
+
 /// For each partition the offset below which no owner has anything left to do.
 pub type Floor = BTreeMap<i32, i64>;
 
@@ -37,6 +40,9 @@ pub struct MapsRecord {
     /// done under an earlier generation. Such an owner sends nothing.
     #[serde(default)]
     pub floor: Floor,
+    /// Fingerprints of the maps that were in force before, the latest last: a worker's file may still hold one of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<String>,
     /// Which maps there are.
     #[serde(flatten)]
     pub state: MapsState,
@@ -118,7 +124,7 @@ impl MapsRecord {
     /// The state without a record: `map` is in force, by configuration.
     pub fn unwritten(map: Arc<GeoshardMap>, epoch: Epoch) -> Self {
         let state = MapsState::One { map, before: None, unused: Vec::new() };
-        Self { generation: 0, epoch, floor: Floor::new(), state }
+        Self { generation: 0, epoch, floor: Floor::new(), earlier: Vec::new(), state }
     }
 
     /// Starts a change; both maps are then on record. With the `new` of the change in progress, returns that one.
@@ -163,7 +169,13 @@ impl MapsRecord {
             MapsState::Two { stage, .. } => return Err(BadStep::Stage(*stage)),
             MapsState::One { .. } => return Err(BadStep::NoChange),
         };
-        Ok(Self { epoch, floor, ..self.next(one_of_two(stays, goes)) })
+        let mut next = Self { epoch, floor, ..self.next(one_of_two(stays, goes)) };
+        if stays.version() > goes.version() {
+            next.earlier.retain(|earlier| *earlier != stays.fingerprint());
+            next.earlier.push(goes.fingerprint());
+            next.earlier.drain(..next.earlier.len().saturating_sub(MAX_EARLIER));
+        }
+        Ok(next)
     }
 
     /// The change is aborted. If no document was placed by the new map yet, it ends; otherwise documents move back.
@@ -181,7 +193,7 @@ impl MapsRecord {
     /// A new epoch began with another map: all workers were stopped, and every position is new.
     pub fn replaced(&self, map: Arc<GeoshardMap>, epoch: Epoch) -> Self {
         let state = MapsState::One { map, before: None, unused: Vec::new() };
-        Self { epoch, floor: Floor::new(), ..self.next(state) }
+        Self { epoch, floor: Floor::new(), earlier: Vec::new(), ..self.next(state) }
     }
 
     /// Records that the indices of these geoshards are deleted.
@@ -195,7 +207,8 @@ impl MapsRecord {
     }
 
     fn next(&self, state: MapsState) -> Self {
-        Self { generation: self.generation + 1, epoch: self.epoch, floor: self.floor.clone(), state }
+        let (generation, floor) = (self.generation + 1, self.floor.clone());
+        Self { generation, epoch: self.epoch, floor, earlier: self.earlier.clone(), state }
     }
 
     /// The map that decides where a document belongs.
@@ -235,7 +248,9 @@ impl MapsRecord {
             MapsState::One { before, .. } => before.as_deref(),
             MapsState::Two { .. } => None,
         };
-        before == Some(fingerprint) || self.live().iter().any(|map| map.fingerprint() == fingerprint)
+        before == Some(fingerprint)
+            || self.earlier.iter().any(|earlier| earlier == fingerprint)
+            || self.live().iter().any(|map| map.fingerprint() == fingerprint)
     }
 
     /// The offset below which the owner of `partition` has nothing left to do; offsets of other epochs say nothing.
@@ -395,6 +410,28 @@ mod tests {
         assert_eq!(unused.iter().map(ShardId::as_str).collect::<Vec<_>>(), ["x"]);
         assert_eq!((done.floor_of(3, done.epoch), done.floor_of(4, done.epoch)), (9, 0));
         assert_eq!(done.floor_of(3, Epoch::new(2).unwrap()), 0, "offsets of another epoch");
+    }
+
+    #[test]
+    fn worker_may_keep_a_map_that_was_in_force_many_changes_ago() {
+        let (epoch, maps) = (Epoch::new(1).unwrap(), (1..=5).map(|version| map(version, &["x", "y"])));
+        let maps: Vec<_> = maps.collect();
+        let mut record = MapsRecord::unwritten(maps[0].clone(), epoch);
+        for next in &maps[1..] {
+            let called_off = record.begin(map(9, &["q"])).unwrap().activate(epoch, Floor::new()).unwrap();
+            record = called_off.abort().unwrap().finish(epoch, Floor::new()).unwrap();
+            record = record.begin(next.clone()).unwrap().activate(epoch, Floor::new()).unwrap();
+            assert!(
+                maps.iter()
+                    .filter(|map| map.version() <= next.version())
+                    .all(|map| record.knows(&map.fingerprint()))
+            );
+            record = record.finish(epoch, Floor::new()).unwrap();
+        }
+        assert!(maps.iter().all(|map| record.knows(&map.fingerprint())));
+        assert!(!record.knows(&map(9, &["q"]).fingerprint()), "it never was the only one");
+        assert_eq!(record.earlier.len(), 4);
+        assert!(!record.replaced(a(), epoch).knows(&maps[2].fingerprint()), "every position is new");
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(super) fn judge(record: &MapsRecord, target: &CheckTarget) -> Finding {
             MapsState::One { map, .. } if **map != *target.map => Finding::warning(
                 MAP,
                 format_args!(
-                    "{in_force} is in force, and geoshards.map still holds {configured}, the one before: put the new map there before the next change"
+                    "{in_force} is in force, and geoshards.map still holds {configured}, an earlier one: put the new map there"
                 ),
             ),
             MapsState::One { .. } => Finding::ok(MAP, format_args!("{in_force} is in force")),
