@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{ConfigArgs, Failure, connect, reload, signals};
 use crate::io::elastic::Elastic;
+use crate::io::load::{LoadKeeper, LoadSender};
 use crate::io::maps::{MapsReader, MapsRecord, Watcher};
 use crate::ops::admin::{ServerOptions, serve_with};
 use crate::route::hedge::Hedging;
@@ -36,6 +37,8 @@ const LOOK: Duration = Duration::from_millis(250);
 const LOAD_INTERVAL: Duration = Duration::from_secs(60);
 /// How often the files of the certificate are looked at.
 const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(2);
+/// How often counts are handed to the task that adds them to the shared record.
+const HAND_OVER: Duration = Duration::from_secs(5);
 /// Of clients; further ones wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 4096;
 /// The part of the health that is about the maps.
@@ -99,8 +102,19 @@ pub async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
     let (_, server) =
         serve_with(options, listen, http::routes(state.clone()), server_stop.clone(), &supervisor).await?;
 
+    let counting = config.load.is_on().then(|| {
+        let (topic, timeout) = (&config.kafka.topic, config.elasticsearch.request_timeout);
+        let (keeper, to) = LoadKeeper::new(own, topic, timeout, config.load.interval, maps.clone());
+        (supervisor.spawn("load", server_stop.clone(), keeper.run(server_stop.clone())), to)
+    });
+    let (keeping, to) = counting.unzip();
+
     let told = stop.clone();
     let work = async {
+        if let Some(to) = to.clone() {
+            let handing_over = hand_over(service.clone(), to, server_stop.clone());
+            supervisor.spawn("load to hand over", server_stop.clone(), handing_over);
+        }
         supervisor.spawn("map watcher", server_stop.clone(), watcher.run(server_stop.clone()));
         supervisor.spawn("readiness", server_stop.clone(), look(health.clone(), maps, server_stop.clone()));
         if let Some(tls) = followed {
@@ -126,7 +140,14 @@ pub async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
     };
     let result: Result<(), Failure> =
         lost.or_else_stop(&told, work).await.unwrap_or_else(|lost| Err(lost.into()));
+    if let Some(to) = &to {
+        service.load.hand_over(to);
+    }
     server_stop.cancel();
+    if let Some(keeping) = keeping {
+        // A measurement: what is lost of it changes nothing.
+        let _ = keeping.await;
+    }
     // The server only answers questions; how it ended changes nothing.
     let _ = server.await;
     traces.flush().await;
@@ -164,7 +185,7 @@ pub fn service(config: &Config, maps: MapsReader, metrics: Arc<RouteMetrics>) ->
             metrics: metrics.clone(),
         },
         metrics,
-        load: Load::default(),
+        load: if config.load.is_on() { Load::shared(config.load.level) } else { Load::default() },
         clock: connect::clock(),
     })
 }
@@ -219,6 +240,17 @@ async fn look(health: Arc<Health>, maps: MapsReader, stop: CancellationToken) {
             biased;
             () = stop.cancelled() => return,
             () = tokio::time::sleep(LOOK) => {}
+        }
+    }
+}
+
+/// Gives the searches of this router to the record that workers and routers share.
+async fn hand_over(service: Arc<Service>, to: LoadSender, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(HAND_OVER) => service.load.hand_over(&to),
         }
     }
 }

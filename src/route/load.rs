@@ -19,6 +19,8 @@ use super::sort::Nearest;
 use crate::base::clock::Instant;
 use crate::base::geo::GeoPoint;
 use crate::geoshard::cover::Shape;
+use crate::geoshard::load::LoadCounter;
+use crate::io::load::LoadSender;
 
 /// Of the cells that are counted: some 70 km wide.
 const LEVEL: u64 = 7;
@@ -31,6 +33,8 @@ const MAX_CELLS: usize = 20_000;
 #[derive(Debug, Default)]
 pub struct Load {
     cells: Mutex<BTreeMap<u64, Entry>>,
+    /// Searches since they were last added to the record that workers and routers share, if they are.
+    shared: Option<Mutex<LoadCounter>>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -93,6 +97,18 @@ pub fn middle(region: &Region, nearest: Option<&Nearest>) -> Option<GeoPoint> {
 }
 
 impl Load {
+    /// Counts for the shared record as well, by cells of `level`.
+    pub fn shared(level: u8) -> Self {
+        Self { shared: Some(Mutex::new(LoadCounter::new(level))), ..Self::default() }
+    }
+
+    /// Hands over what was counted for the shared record.
+    pub fn hand_over(&self, to: &LoadSender) {
+        if let Some(shared) = &self.shared {
+            to.send(&mut shared.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
     /// A search about `point` asked so many geoshards and took so long.
     pub fn add(&self, point: GeoPoint, geoshards: usize, time: Duration, now: Instant) {
         let cell = CellID::from(LatLng::from_degrees(point.lat(), point.lon())).parent(LEVEL).0;
@@ -105,6 +121,10 @@ impl Load {
         entry.queries += 1.0;
         entry.geoshards += geoshards as f64;
         entry.seconds += time.as_secs_f64();
+        drop(cells);
+        if let Some(shared) = &self.shared {
+            shared.lock().unwrap_or_else(PoisonError::into_inner).searched(point, time);
+        }
     }
 
     /// All cells, in the order of the curve.

@@ -5,6 +5,7 @@
 //! - [`moves`]: the section of documents that move
 //! - [`source`]: the section of the source of truth
 //! - [`route`]: the section of the router
+//! - [`load_section`]: the section of load by place
 //! - [`registry`]: the section of the schema registry, and the forms of keys and values
 //! - [`load`]: file and environment to [`Config`], refusing unknown keys; with `keys` (which there are) and `overlay`
 //!   (what the environment changes)
@@ -42,6 +43,7 @@ pub mod database_url;
 pub mod follow;
 mod keys;
 pub mod load;
+pub mod load_section;
 pub mod moves;
 mod overlay;
 pub mod properties;
@@ -59,6 +61,7 @@ pub use check::{Finding, Level};
 pub use counts::{Collector, Database, GEOSHARD_FACET, Tally};
 pub use database_url::DatabaseUrl;
 pub use load::{BadKey, ConfigError, Place};
+pub use load_section::Load;
 pub use moves::{Moves, Visibility};
 pub use properties::Properties;
 pub use registry::{Format, KeyForm, SchemaRegistry};

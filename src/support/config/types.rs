@@ -15,6 +15,7 @@ use super::audit::{Audit, Placements};
 use super::byte_size::ByteSize;
 use super::campaigns::Campaigns;
 use super::counts::{Collector, Database, Tally};
+use super::load_section::Load;
 use super::moves::Moves;
 use super::properties::Properties;
 use super::registry::{Format, KeyForm, SchemaRegistry};
@@ -62,6 +63,8 @@ pub struct Config {
     pub tally: Tally,
     /// How searches are answered.
     pub route: Route,
+    /// Counting writes and searches by place.
+    pub load: Load,
     /// Where counts are kept.
     pub database: Database,
     /// How increments become counts.

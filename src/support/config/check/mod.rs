@@ -17,6 +17,7 @@ use humantime::format_duration;
 use tracing_subscriber::EnvFilter;
 
 use super::byte_size::ByteSize;
+use super::load_section::Load;
 use super::moves::{Moves, Visibility};
 use super::properties::{self, Properties};
 use super::secret::Secret;
@@ -77,6 +78,7 @@ fn check(config: &Config, has_tls: bool) -> Vec<Finding> {
     check_documents(&mut findings, config);
     check_times(&mut findings, config);
     check_moves(&mut findings, &config.moves);
+    check_load(&mut findings, config.load);
     check_sizes(&mut findings, config);
     check_dead_letters(&mut findings, config);
     counts::check_counts(&mut findings, config);
@@ -432,6 +434,18 @@ fn check_times(findings: &mut Findings, config: &Config) {
     }
 }
 
+fn check_load(findings: &mut Findings, load: Load) {
+    const SHORT: Duration = Duration::from_secs(5);
+    const LONG: Duration = Duration::from_secs(3600);
+    if load.is_on() && !(SHORT..=LONG).contains(&load.interval) {
+        findings
+            .error("load.interval", "must be \"5s\" to \"1h\", or \"0s\" to count nothing; \"60s\" is usual");
+    }
+    if !(4..=10).contains(&load.level) {
+        findings.error("load.level", "must be 4 to 10; 7 is usual");
+    }
+}
+
 fn check_moves(findings: &mut Findings, moves: &Moves) {
     const SHORT: Duration = Duration::from_millis(100);
     const LONG: Duration = Duration::from_secs(60);
@@ -527,6 +541,9 @@ mod tests {
         let cases: &[(&str, &str, Change)] = &[
             ("kafka.brokers", "host:9092", |c| c.kafka.brokers.clear()),
             ("reload.interval", "at least", |c| c.reload.interval = Some(Duration::ZERO)),
+            ("load.interval", "5s", |c| c.load.interval = SECONDS(4)),
+            ("load.interval", "1h", |c| c.load.interval = SECONDS(3601)),
+            ("load.level", "4 to 10", |c| c.load.level = 11),
             ("elasticsearch.max_in_flight", "at most", |c| c.elasticsearch.max_in_flight = 10_001),
             ("kafka.topic", "topic name", |c| c.kafka.topic = "^users.*".into()),
             ("kafka.group_id", "empty", |c| c.kafka.group_id.clear()),
