@@ -4,6 +4,7 @@
 
 pub mod admin;
 pub mod audit;
+pub mod autopilot;
 pub mod campaign;
 pub mod check;
 pub mod dry_run;

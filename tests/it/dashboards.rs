@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use geofold::support::telemetry::Metrics;
+use geofold::support::telemetry::autopilot::AutopilotMetrics;
 use geofold::support::telemetry::collector::CollectorMetrics;
 use geofold::support::telemetry::families::{MetricInfo, MetricType};
 use geofold::support::telemetry::metrics::{RequestKind, Success};
@@ -39,9 +40,11 @@ struct Exposed {
     worker: Vec<MetricInfo>,
     collector: Vec<MetricInfo>,
     router: Vec<MetricInfo>,
+    autopilot: Vec<MetricInfo>,
     worker_text: String,
     collector_text: String,
     router_text: String,
+    autopilot_text: String,
 }
 
 impl Exposed {
@@ -59,18 +62,21 @@ impl Exposed {
         }
         let collector = CollectorMetrics::new().unwrap();
         let router = RouteMetrics::new().unwrap();
+        let autopilot = AutopilotMetrics::new().unwrap();
         Self {
             worker: metrics.catalogue().to_vec(),
             collector: collector.catalogue().to_vec(),
             router: router.catalogue().to_vec(),
+            autopilot: autopilot.catalogue().to_vec(),
             worker_text: metrics.render().unwrap(),
             collector_text: collector.render().unwrap(),
             router_text: router.render().unwrap(),
+            autopilot_text: autopilot.render().unwrap(),
         }
     }
 
     fn all(&self) -> impl Iterator<Item = &MetricInfo> {
-        self.worker.iter().chain(&self.collector).chain(&self.router)
+        self.worker.iter().chain(&self.collector).chain(&self.router).chain(&self.autopilot)
     }
 
     /// The metric whose series have this name; histograms have three names.
@@ -101,7 +107,8 @@ impl Exposed {
                         line.starts_with(&metric.name) && line.contains(&format!("{label}=\"{value}\""))
                     })
                 };
-                let texts = [&self.worker_text, &self.collector_text, &self.router_text];
+                let texts =
+                    [&self.worker_text, &self.collector_text, &self.router_text, &self.autopilot_text];
                 if !texts.iter().any(|text| series(text)) {
                     complaints.push(format!("{} is never with {label}=\"{value}\"", used.name));
                 }
@@ -301,7 +308,12 @@ fn the_reference_of_metrics_is_what_the_registry_says() {
         [operations.md](operations.md#metrics) says how\nto interpret them, [dashboards/](../dashboards/README.md) shows them. \
         Prometheus' usual `process_…` metrics are exposed as well.\n"
         .to_owned();
-    let all = [("Worker", &exposed.worker), ("Collector", &exposed.collector), ("Router", &exposed.router)];
+    let all = [
+        ("Worker", &exposed.worker),
+        ("Collector", &exposed.collector),
+        ("Router", &exposed.router),
+        ("Autopilot", &exposed.autopilot),
+    ];
     for (who, metrics) in all {
         write!(text, "\n## {who}\n\n").unwrap();
         let sorted: BTreeMap<&str, &MetricInfo> =
@@ -451,6 +463,7 @@ fn promtool_finds_nothing_to_say_about_what_is_exposed() {
         let exposed = Exposed::new();
         promtool(&["check", "metrics"], &exposed.worker_text);
         promtool(&["check", "metrics"], &exposed.collector_text);
+        promtool(&["check", "metrics"], &exposed.autopilot_text);
     }
 }
 

@@ -70,6 +70,18 @@ impl RowArgs {
         self.read_rows(path, &self.columns()?, |row| each(row.point, row.load))
     }
 
+    /// Reads the points of a text.
+    pub fn read_text<E: std::error::Error + Send + Sync + 'static>(
+        &self,
+        text: &str,
+        mut each: impl FnMut(GeoPoint, f64) -> Result<(), E>,
+    ) -> Result<(), Failure> {
+        let columns = self.columns()?;
+        let add = |row: Row<'_>| each(row.point, row.load);
+        points::read(text.as_bytes(), Some(Format::Ndjson), &columns, add).map_err(Failure::usage)?;
+        Ok(())
+    }
+
     /// Reads the points of the documents of `indices`; reports on standard error how many had none.
     pub async fn scan<E: std::error::Error + Send + Sync + 'static>(
         &self,

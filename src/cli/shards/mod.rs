@@ -1,11 +1,13 @@
 //! `geofold shards …`: one file per subcommand.
 
+mod autopilot;
 mod cover;
 mod create;
 mod diff;
 mod input;
 mod locate;
 mod migrate;
+mod nodes;
 mod plan;
 mod show;
 mod split;
@@ -32,6 +34,8 @@ enum ShardsCommand {
     Show(Box<show::ShowArgs>),
     Diff(Box<diff::DiffArgs>),
     Migrate(migrate::MigrateArgs),
+    Autopilot(Box<autopilot::AutopilotArgs>),
+    Nodes(nodes::NodesArgs),
     Locate(locate::LocateArgs),
     Cover(cover::CoverArgs),
 }
@@ -45,6 +49,8 @@ pub async fn shards(args: ShardsArgs) -> Result<ExitCode, Failure> {
         ShardsCommand::Show(args) => show::show(&args),
         ShardsCommand::Diff(args) => diff::diff(&args),
         ShardsCommand::Migrate(args) => migrate::migrate(args).await,
+        ShardsCommand::Autopilot(args) => autopilot::autopilot(*args).await,
+        ShardsCommand::Nodes(args) => nodes::nodes(args).await,
         ShardsCommand::Locate(args) => locate::locate(args),
         ShardsCommand::Cover(args) => cover::cover(args).await,
     }

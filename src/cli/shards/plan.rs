@@ -9,10 +9,16 @@ use clap::{Args, ValueEnum};
 use tempfile::NamedTempFile;
 
 use super::input::RowArgs;
-use super::{ConfigArgs, Failure, output};
+use super::{ConfigArgs, Failure, connect, output};
 use crate::geoshard::GeoshardMap;
-use crate::geoshard::plan::{By, CellLoads, CellOptions, Change, Naming, Plan, PlanOptions, change};
+use crate::geoshard::balance::capacity::{Assumptions, Capacity, Demand};
+use crate::geoshard::load::{CellRates, Counts};
+use crate::geoshard::plan::{
+    By, CellLoads, CellOptions, Change, Naming, Plan, PlanOptions, PlanReport, change,
+};
 use crate::geoshard::tracks::{Crossings, Follower};
+use crate::io::load::LoadStore;
+use crate::support::config::Config;
 
 /// Plan a map of geoshards with about equal load.
 ///
@@ -29,10 +35,11 @@ pub struct PlanArgs {
     /// Documents without a location, or without a column of --weight, are left out and counted.
     #[arg(long, value_name = "INDEX", value_delimiter = ',')]
     from_index: Vec<String>,
-    /// Plan by where searches are: the file of route.load_file. The load is the number of searches, unless --weight says
-    /// otherwise ("seconds", "geoshards").
-    #[arg(long, value_name = "FILE", conflicts_with = "from_index")]
-    from_load: Option<PathBuf>,
+    /// Plan by the load of the last days. Without FILE: what workers and routers counted (docs/balance.md), by default
+    /// "writes + queries"; --weight may name writes, bytes, queries and seconds, all per second. With FILE, that of
+    /// route.load_file: by default the number of searches; --weight may name queries, geoshards and seconds.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = false, conflicts_with = "from_index")]
+    from_load: Option<Option<PathBuf>>,
     #[command(flatten)]
     config: ConfigArgs,
     #[command(flatten)]
@@ -67,6 +74,8 @@ pub struct PlanArgs {
     #[arg(long, help_heading = "Report")]
     json: bool,
     #[command(flatten)]
+    capacity: CapacityArgs,
+    #[command(flatten)]
     map: MapArgs,
     /// The map's version.
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "after", help_heading = "Map")]
@@ -96,15 +105,96 @@ pub struct MapArgs {
     pub name: String,
 }
 
+/// What the servers have to carry.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Capacity")]
+struct CapacityArgs {
+    /// Also print nodes, heap and disk that the plan needs, with all assumptions.
+    #[arg(long, conflicts_with = "max_moved")]
+    capacity: bool,
+    /// Documents [default: one for each point].
+    #[arg(long, value_name = "N", requires = "capacity")]
+    document_count: Option<u64>,
+    /// Bytes of a document, as JSON.
+    #[arg(long, value_name = "BYTES", default_value_t = 1024, requires = "capacity")]
+    document_bytes: u64,
+    /// Documents written per second, on average.
+    #[arg(long, value_name = "N", default_value_t = 0.0, requires = "capacity")]
+    writes_per_second: f64,
+    /// The share of the writes that moves a document to another geoshard [default: that of --tracks, or 1%].
+    #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "capacity")]
+    moving: Option<f64>,
+    /// Searches per second, on average.
+    #[arg(long, value_name = "N", default_value_t = 0.0, requires = "capacity")]
+    searches_per_second: f64,
+    /// Geoshards that a search asks [default: those of circles of 25 miles].
+    #[arg(long, value_name = "N", requires = "capacity")]
+    geoshards_asked: Option<f64>,
+    /// Copies of each geoshard, the primary included.
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "capacity")]
+    copies: usize,
+    /// Writes to one copy that a core does per second.
+    #[arg(long, value_name = "N", default_value_t = Assumptions::default().writes_per_core, requires = "capacity")]
+    writes_per_core: f64,
+    /// Searches of one geoshard that a core does per second.
+    #[arg(long, value_name = "N", default_value_t = Assumptions::default().searches_per_core, requires = "capacity")]
+    searches_per_core: f64,
+    /// Cores of a node.
+    #[arg(long, value_name = "N", default_value_t = Assumptions::default().node_cores, requires = "capacity")]
+    node_cores: f64,
+    /// Heap of a node, in GiB.
+    #[arg(long, value_name = "GIB", default_value_t = Assumptions::default().node_heap_gib, requires = "capacity")]
+    node_heap: f64,
+    /// Disk of a node, in GiB.
+    #[arg(long, value_name = "GIB", default_value_t = Assumptions::default().node_disk_gib, requires = "capacity")]
+    node_disk: f64,
+}
+
+impl CapacityArgs {
+    /// What a plan needs, if that was asked for.
+    fn of(&self, report: &PlanReport) -> Option<Capacity> {
+        /// Where nothing is known of tracks.
+        const MOVING: f64 = 0.01;
+        const MILES: u32 = 25;
+        if !self.capacity {
+            return None;
+        }
+        let tracked = report.crossings.as_ref().map(|crossings| crossings.share);
+        let asked = report.circles.iter().find(|circles| circles.radius_miles == MILES);
+        let demand = Demand {
+            documents: self.document_count.unwrap_or(report.points) as f64,
+            document_bytes: self.document_bytes as f64,
+            writes: self.writes_per_second,
+            moving: self.moving.or(tracked).unwrap_or(MOVING),
+            queries: self.searches_per_second,
+            geoshards_asked: self.geoshards_asked.or(asked.map(|circles| circles.mean)).unwrap_or(1.0),
+            geoshards: report.shards.len(),
+            copies: self.copies,
+            max_over_mean: report.shards.iter().map(|shard| shard.over_mean).fold(1.0, f64::max),
+        };
+        let assumptions = Assumptions {
+            writes_per_core: self.writes_per_core,
+            searches_per_core: self.searches_per_core,
+            node_cores: self.node_cores,
+            node_heap_gib: self.node_heap,
+            node_disk_gib: self.node_disk,
+            ..Assumptions::default()
+        };
+        Some(Capacity::of(demand, assumptions))
+    }
+}
+
 const EXAMPLES: &str = "\
 Examples:
   geofold shards plan people.csv --out map.json
   geofold shards plan users.ndjson --location home.at --weight \"0.2 + queries_per_day\" --min 20 --max 60
   geofold shards plan people-today.csv --after map.json --out map-2.json
-  geofold shards plan people-today.csv --after map.json --max-moved 5% --out map-2.json";
+  geofold shards plan people-today.csv --after map.json --max-moved 5% --out map-2.json
+  geofold shards plan --from-load --after map.json --max-moved 5% --out map-2.json
+  geofold shards plan people.csv --capacity --writes-per-second 5000 --searches-per-second 800";
 
 /// `5%` as 0.05.
-fn percent(text: &str) -> Result<f64, String> {
+pub fn percent(text: &str) -> Result<f64, String> {
     let share = text.strip_suffix('%').and_then(|number| number.trim_end().parse::<f64>().ok());
     match share.map(|percent| percent / 100.0) {
         Some(share) if (0.0..=1.0).contains(&share) => Ok(share),
@@ -130,7 +220,13 @@ pub async fn plan(args: &PlanArgs) -> Result<ExitCode, Failure> {
     };
     match (&args.points, &args.from_load) {
         (Some(points), _) => args.rows.read(points, |point, load| loads.add(point, load))?,
-        (None, Some(file)) => {
+        (None, Some(None)) => {
+            let rows = args.rows.clone().with_default_weight("writes + queries")?;
+            let config = args.config.load()?;
+            let text = stored_load(&config).await?;
+            rows.read_text(&text, |point, load| loads.add(point, load))?;
+        }
+        (None, Some(Some(file))) => {
             let rows = args.rows.clone().with_default_weight("queries")?;
             rows.read(file, |point, load| loads.add(point, load))?;
         }
@@ -162,7 +258,37 @@ pub async fn plan(args: &PlanArgs) -> Result<ExitCode, Failure> {
     let map = plan.map(version, &args.map.name, &naming).context("making the map").map_err(Failure::usage)?;
     let crossings = crossings(args, &map)?;
     args.map.write(&map)?;
-    output::text_or_json(&plan.report(&map, crossings), args.json)
+    let report = plan.report(&map, crossings);
+    let Some(capacity) = args.capacity.of(&report) else { return output::text_or_json(&report, args.json) };
+    if args.json {
+        output::json(&serde_json::json!({"plan": report, "capacity": capacity}))?;
+    } else {
+        output::line(format_args!("{report}\n{capacity}"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The load that workers and routers counted, as rows.
+async fn stored_load(config: &Config) -> Result<String, Failure> {
+    let elastic = connect::elasticsearch(config)?;
+    let store = LoadStore::new(&elastic, &config.kafka.topic, config.elasticsearch.request_timeout);
+    let Some((record, _)) = store.read().await.context("reading the load from the meta index")? else {
+        return Err(anyhow!(
+            "no load is stored of the topic {}: workers and routers store it every load.interval; is one running?",
+            config.kafka.topic
+        )
+        .into());
+    };
+    let row = |rates: CellRates| {
+        let middle = rates.middle()?;
+        let Counts { writes, bytes, queries, seconds } = rates.day;
+        let row = serde_json::json!({
+            "cell": rates.cell.to_token(), "location": {"lat": middle.lat(), "lon": middle.lon()},
+            "writes": writes, "bytes": bytes, "queries": queries, "seconds": seconds,
+        });
+        Some(row.to_string() + "\n")
+    };
+    Ok(record.rates().filter_map(row).collect())
 }
 
 fn within_budget(

@@ -6,6 +6,7 @@
 //! | `metrics.rs` | [`Metrics`]: every metric of the worker, one struct of handles |
 //! | `collector.rs` | every metric of a collector |
 //! | `route.rs` | every metric of a router |
+//! | `autopilot.rs` | every metric of `geofold shards autopilot` |
 //! | `maps.rs` | what is known of the maps in force |
 //! | `tally.rs` | the metrics of live counts |
 //! | `visibility.rs` | the metrics of refreshes |
@@ -22,7 +23,7 @@
 //! | `partition_status.rs` | the status of each partition, for the status page |
 
 pub mod audit;
-
+pub mod autopilot;
 pub mod collector;
 pub mod events;
 pub mod families;
