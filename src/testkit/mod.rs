@@ -6,3 +6,4 @@ pub mod demo;
 pub mod embedded;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod week;
