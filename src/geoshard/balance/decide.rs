@@ -128,7 +128,8 @@ impl History {
     /// Documents moved within the 24 hours before `now`.
     pub fn moved_today(&self, now: u64) -> f64 {
         let recent = self.moved.iter().filter(|moved| moved.at + DAY > now);
-        recent.map(|moved| moved.documents).sum()
+        // The sum of nothing is -0 otherwise.
+        recent.map(|moved| moved.documents).fold(0.0, |sum, documents| sum + documents)
     }
 
     /// Notes a change that begins.
@@ -413,7 +414,9 @@ mod tests {
 
     #[test]
     fn a_change_moves_no_more_than_needed_nor_than_is_left_today() {
-        let all = change(decided(&History::default(), 3, &limits(), NOW));
+        let enough = Limits { stop_below: 1.5, start_above: 1.5, ..limits() };
+        let all = change(decided(&History::default(), 3, &enough, NOW));
+        assert!(all.after <= 1.5 && all.after > 1.2, "{}", all.after);
         let least = Limits { stop_below: 1.0, ..limits() };
         let most_even = change(decided(&History::default(), 3, &least, NOW));
         assert!(all.documents < most_even.documents, "{} {}", all.documents, most_even.documents);
@@ -438,18 +441,28 @@ mod tests {
 
     #[test]
     fn documents_bound_the_change_also_where_load_is_elsewhere() {
-        let (map, documents) = uneven(1);
-        let view = |forecast| View { map: &map, documents: &documents, now: &documents, forecast };
-        // Nearly all load is in the half of a geoshard that has a tenth of its documents.
-        let mut forecast = CellLoads::within(10, &map);
-        for (n, cell) in documents.sorted().iter().enumerate() {
-            let is_heavy = map.owner_of_leaf(cell.cell.range_min().0) == 1 && n % 10 == 0;
-            let load = if is_heavy { cell.load * 40.0 } else { cell.load };
-            forecast.add_cell(cell.cell, crate::geoshard::load::CellLoad { load, points: 1 }).unwrap();
+        let (map, load) = uneven(3);
+        // The overloaded geoshard has five documents for what elsewhere is the load of one.
+        let mut documents = CellLoads::within(10, &map);
+        for cell in load.sorted() {
+            let is_dense = map.owner_of_leaf(cell.cell.range_min().0) == 0;
+            let there = if is_dense { cell.load * 5.0 } else { cell.load };
+            documents
+                .add_cell(cell.cell, crate::geoshard::load::CellLoad { load: there, points: 1 })
+                .unwrap();
         }
-        let few = Limits { moved_per_day: 0.03, ..limits() };
-        let proposal = change(decide(&History::default(), view(&forecast), &few, NOW));
-        assert!(proposal.documents <= 0.03 * documents.total().load, "{}", proposal.documents);
+        let view = View { map: &map, documents: &documents, now: &load, forecast: &load };
+        let few = Limits { moved_per_day: 0.1, ..limits() };
+        let proposal = change(decide(&History::default(), view, &few, NOW));
+        let left = 0.1 * documents.total().load;
+        assert!(
+            proposal.documents <= left && proposal.documents > left / 3.0,
+            "{} {left}",
+            proposal.documents
+        );
+        // What the planner would have moved within a tenth of the load.
+        let tenth = within_budget(&load, &map, "", few.cells, None, 0.1).unwrap().map;
+        assert!(moved(&documents, &map, &tenth) > left);
     }
 
     #[test]

@@ -122,6 +122,23 @@ mod tests {
     }
 
     #[test]
+    fn a_peak_counts_more_than_a_sum() {
+        let loads = [[10.0, 0.0], [9.0, 0.0], [0.0, 5.0], [4.0, 0.0]].iter().enumerate();
+        let load = |(n, hours): (usize, &[f64; 2])| HourlyLoad {
+            shard: ShardId::new(&format!("s{n}")).unwrap(),
+            copies: 1,
+            hours: hours.to_vec(),
+        };
+        let placement = place(&loads.map(load).collect::<Vec<_>>(), 2);
+        let nodes: Vec<&[usize]> = placement.placed.iter().map(|placed| &*placed.nodes).collect();
+        assert_eq!(
+            nodes,
+            [&[0][..], &[1], &[1], &[1]],
+            "the last has 13 at noon with the second, 14 with the first"
+        );
+    }
+
+    #[test]
     fn copies_beyond_the_nodes_and_no_load_at_all_are_no_error() {
         let many = vec![HourlyLoad { copies: 9, ..around()[0].clone() }];
         assert_eq!(place(&many, 2).placed[0].nodes, [0, 1]);

@@ -177,17 +177,23 @@ impl LoadRecord {
         let known = self.cells.iter().map(|(&cell, counts)| (cell, counts.day.writes));
         let counted = delta.cells.iter().map(|(&cell, counts)| (cell, counts.writes));
         let owned = |cell: u64| &map.shards()[map.owner_of_leaf(CellID(cell).range_min().0)];
-        let mut of_shard: BTreeMap<&str, (f64, Vec<(u64, f64)>)> = BTreeMap::new();
+        #[derive(Default)]
+        struct Known {
+            writes: f64,
+            cells: Vec<(u64, f64)>,
+        }
+        let mut of_shard: BTreeMap<&str, Known> = BTreeMap::new();
         for (cell, writes) in known.chain(counted).filter(|(_, writes)| *writes > 0.0) {
-            let (sum, cells) = of_shard.entry(owned(cell).as_str()).or_default();
-            *sum += writes;
-            cells.push((cell, writes));
+            let known = of_shard.entry(owned(cell).as_str()).or_default();
+            known.writes += writes;
+            known.cells.push((cell, writes));
         }
         let mut spread = Vec::new();
         for (shard, counts) in &delta.shards {
             match of_shard.get(shard.as_str()) {
-                Some((sum, cells)) => {
-                    spread.extend(cells.iter().map(|(cell, writes)| (*cell, counts.times(writes / sum))));
+                Some(known) => {
+                    let share = |writes: f64| counts.times(writes / known.writes);
+                    spread.extend(known.cells.iter().map(|(cell, writes)| (*cell, share(*writes))));
                 }
                 // Nothing better is known: where its first range begins.
                 None => {
