@@ -5,6 +5,7 @@ mod cover;
 mod create;
 mod diff;
 mod input;
+mod load;
 mod locate;
 mod migrate;
 mod nodes;
@@ -35,6 +36,7 @@ enum ShardsCommand {
     Diff(Box<diff::DiffArgs>),
     Migrate(migrate::MigrateArgs),
     Autopilot(Box<autopilot::AutopilotArgs>),
+    Load(load::LoadArgs),
     Nodes(nodes::NodesArgs),
     Locate(locate::LocateArgs),
     Cover(cover::CoverArgs),
@@ -50,6 +52,7 @@ pub async fn shards(args: ShardsArgs) -> Result<ExitCode, Failure> {
         ShardsCommand::Diff(args) => diff::diff(&args),
         ShardsCommand::Migrate(args) => migrate::migrate(args).await,
         ShardsCommand::Autopilot(args) => autopilot::autopilot(*args).await,
+        ShardsCommand::Load(args) => load::load(args).await,
         ShardsCommand::Nodes(args) => nodes::nodes(args).await,
         ShardsCommand::Locate(args) => locate::locate(args),
         ShardsCommand::Cover(args) => cover::cover(args).await,

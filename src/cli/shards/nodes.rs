@@ -7,12 +7,13 @@ use anyhow::anyhow;
 use clap::Args;
 use serde::Serialize;
 
+use super::plan::load_record;
 use super::{ConfigArgs, Failure, connect, output};
 use crate::geoshard::balance::by_hour;
 use crate::geoshard::balance::nodes::{HourlyLoad, Placement, place};
 use crate::geoshard::balance::replicas::{Copies, ShardLoad, copies};
 use crate::io::elastic::Index;
-use crate::io::load::{LoadStore, unix_seconds};
+use crate::io::load::unix_seconds;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -75,14 +76,7 @@ pub async fn nodes(args: NodesArgs) -> Result<ExitCode, Failure> {
     let elastic = connect::elasticsearch(&config)?;
     let map = connect::live_maps(&config, &elastic).await?.iter().next().cloned();
     let Some(map) = map else { return Err(anyhow!("no map is in force").into()) };
-    let store = LoadStore::new(&elastic, &config.kafka.topic, config.elasticsearch.request_timeout);
-    let Some((record, _)) = store.read().await? else {
-        return Err(anyhow!(
-            "no load is stored of the topic {}: workers and routers store it every load.interval; is one running?",
-            config.kafka.topic
-        )
-        .into());
-    };
+    let record = load_record(&config, &elastic).await?;
     let hours = by_hour(&map, &record, unix_seconds());
     let shards = map.shards().iter().zip(&hours);
     let mean = |hours: &[[f64; 2]], at: usize| {

@@ -12,11 +12,12 @@ use super::input::RowArgs;
 use super::{ConfigArgs, Failure, connect, output};
 use crate::geoshard::GeoshardMap;
 use crate::geoshard::balance::capacity::{Assumptions, Capacity, Demand};
-use crate::geoshard::load::{CellRates, Counts};
+use crate::geoshard::load::{CellRates, Counts, LoadRecord};
 use crate::geoshard::plan::{
     By, CellLoads, CellOptions, Change, Naming, Plan, PlanOptions, PlanReport, change,
 };
 use crate::geoshard::tracks::{Crossings, Follower};
+use crate::io::elastic::Elastic;
 use crate::io::load::LoadStore;
 use crate::support::config::Config;
 
@@ -268,17 +269,22 @@ pub async fn plan(args: &PlanArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The load that workers and routers counted, as rows.
-async fn stored_load(config: &Config) -> Result<String, Failure> {
-    let elastic = connect::elasticsearch(config)?;
-    let store = LoadStore::new(&elastic, &config.kafka.topic, config.elasticsearch.request_timeout);
-    let Some((record, _)) = store.read().await.context("reading the load from the meta index")? else {
-        return Err(anyhow!(
+/// What workers and routers counted.
+pub async fn load_record(config: &Config, elastic: &dyn Elastic) -> Result<LoadRecord, Failure> {
+    let store = LoadStore::new(elastic, &config.kafka.topic, config.elasticsearch.request_timeout);
+    match store.read().await.context("reading the load from the meta index")? {
+        Some((record, _)) => Ok(record),
+        None => Err(anyhow!(
             "no load is stored of the topic {}: workers and routers store it every load.interval; is one running?",
             config.kafka.topic
         )
-        .into());
-    };
+        .into()),
+    }
+}
+
+/// The same as rows.
+async fn stored_load(config: &Config) -> Result<String, Failure> {
+    let record = load_record(config, &connect::elasticsearch(config)?).await?;
     let row = |rates: CellRates| {
         let middle = rates.middle()?;
         let Counts { writes, bytes, queries, seconds } = rates.day;
