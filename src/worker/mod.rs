@@ -61,6 +61,7 @@ use crate::io::elastic::rounds::{
     BulkCoalescer, Halt, RequestDeadline, RequestSender, ServerLimits, ServerState,
 };
 use crate::io::kafka::client_config;
+use crate::io::load::LoadKeeper;
 use crate::io::maps::MapsReader;
 use crate::io::meta::{Memory, TopicFacts};
 use crate::io::registry::{self, Registry};
@@ -228,6 +229,15 @@ pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), Work
     // Ends after it found a difference, which stops all partitions.
     let looking = supervisor.spawn_until_done("topic watch", topic_watch.run(brokers(config)?));
     let _looking = AbortOnDropHandle::new(looking);
+    // Ends after the last partition has handed over its counts.
+    let load = config.load.is_on().then(|| {
+        let (timeout, interval) = (config.elasticsearch.request_timeout, config.load.interval);
+        let topic = &config.kafka.topic;
+        let (keeper, to) = LoadKeeper::new(rounds.elastic.clone(), topic, timeout, interval, maps.clone());
+        let keeping = supervisor.spawn("load", all_have_ended.clone(), keeper.run(all_have_ended.clone()));
+        ((config.load.level, to), AbortOnDropHandle::new(keeping))
+    });
+    let (load, keeping_load) = load.unzip();
     let bench = Arc::new(WorkerContext {
         topic: config.kafka.topic.as_str().into(),
         epoch: config.positions.epoch,
@@ -252,6 +262,7 @@ pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), Work
         reread: Some(Arc::new(KafkaReread::new(config))),
         dead_letters,
         counting: counting(config, retry, &metrics)?,
+        load,
         retry,
         traces,
         clock: clock.clone(),
@@ -322,6 +333,10 @@ pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), Work
     all_have_ended.cancel();
     // The next owners wait out claims it could not release.
     let _ = keeping.await;
+    // A measurement: what is lost of it changes nothing.
+    if let Some(keeping) = keeping_load {
+        let _ = keeping.await;
+    }
     match (ended, reason_to_halt) {
         (_, Some(halt)) => Err(halt.into()),
         (Ok(result), None) => Ok(result?),

@@ -326,6 +326,7 @@ impl Process {
             distributor: None,
             reread: Some(Arc::new(Log { world: world.clone() })),
             dead_letters: Some(Arc::new(Letters { world: world.clone(), process: name })),
+            load: None,
             retry,
             traces: Traces::default(),
             clock,

@@ -7,6 +7,7 @@
 //! | `keys.rs` | whether its keys are where `kafka.partitioner` puts them |
 //! | `maps.rs` | the maps it acts by |
 //! | `claim.rs` | the partition's claim and the remaining power of earlier owners |
+//! | `load.rs` | counts written documents by place |
 //! | `letters.rs` | dead letters |
 //! | `refeed.rs` | requests to the source of truth |
 //! | `reread.rs` | records of a refused fold, retried one by one |
@@ -21,6 +22,7 @@ mod first;
 pub mod gates;
 mod keys;
 mod letters;
+mod load;
 mod maps;
 mod refeed;
 mod reread;
@@ -44,6 +46,7 @@ use self::distributions::Distributions;
 use self::first::First;
 use self::gates::CommitBarrier;
 use self::letters::Delivered;
+use self::load::PartitionLoad;
 use self::schemas::Asking;
 pub use self::tally::Counting;
 use self::tally::{Sending, Tally};
@@ -67,6 +70,7 @@ use crate::core::schemas::Schemas;
 use crate::io::claims::{Claimed, Claims};
 use crate::io::elastic::rounds::{self, Halt, RequestDeadline, RequestSender};
 use crate::io::kafka::partitioner::Sample;
+use crate::io::load::LoadSender;
 use crate::io::maps::{MapsReader, MapsRecord};
 use crate::io::meta::Memory;
 use crate::io::registry::Registry;
@@ -141,6 +145,8 @@ pub struct WorkerContext {
     pub dead_letters: Option<Arc<dyn DeadLetterSink>>,
     /// Publishes count increments; `None` if nothing is counted.
     pub counting: Option<Arc<Counting>>,
+    /// Where written documents are counted by place, and the level of the cells; `None` if they are not.
+    pub load: Option<(u8, LoadSender)>,
     /// Pause between attempts that made no progress.
     pub retry: RetryPolicy,
     /// Trace exporter.
@@ -339,6 +345,7 @@ struct Task {
     /// When returned entries are due again.
     again_at: Option<TokioInstant>,
     tally: Option<Tally>,
+    load: Option<PartitionLoad>,
     /// The increment in flight.
     sending: Sending,
     /// The committed position at assignment, if known.
@@ -406,6 +413,7 @@ impl Task {
             not_before: None,
             again_at: None,
             tally: Tally::new(bench, partition.number),
+            load: bench.load.clone().map(|(level, to)| PartitionLoad::new(level, to)),
             sending: Fuse::terminated(),
             committed_before: Position::from_version(0),
             stopped: false,
@@ -483,7 +491,10 @@ impl Task {
                 () = self.topic.looked() => {}
                 _ = self.known.changed() => {}
                 () = self.partition.meter.memory_limit_reached() => {}
-                _ = gauges.tick() => self.update_gauges(),
+                _ = gauges.tick() => {
+                    self.update_gauges();
+                    self.load.iter_mut().for_each(PartitionLoad::tick);
+                }
                 record = self.partition.records.recv(), if takes_records => match record {
                     Some(record) => self.take_many(record),
                     None => return,
@@ -693,6 +704,9 @@ impl Task {
         let Finished { desk, settled, edges, sweeps } = finished;
         self.traces.end(&settled);
         self.put_edges(edges);
+        if let Some(load) = &mut self.load {
+            load.count(&settled);
+        }
         self.count_lookups(&desk);
         self.desk = Some(desk);
         let mut settlement = self.ledger.settle(settled, self.now());

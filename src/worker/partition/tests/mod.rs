@@ -374,6 +374,7 @@ impl Rig {
             reread: Some(kept_records.clone()),
             dead_letters: has_dead_letters.then(|| letters.clone() as Arc<dyn DeadLetterSink>),
             counting,
+            load: None,
             retry,
             traces: Traces::default(),
             clock: clock.clone(),
