@@ -350,7 +350,7 @@ const WORKER: &str = "sed 's/$/\\trefeed/' ids.txt | geofold send\ngeofold run 2
 
 fn before(page: &str) -> Before {
     match page {
-        "docs/audit.md" | "docs/operations.md" | "docs/campaigns.md" => {
+        "docs/audit.md" | "docs/balance.md" | "docs/operations.md" | "docs/campaigns.md" => {
             Before { configuration: "", script: WORKER }
         }
         "docs/counts.md" => Before {

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
 mod aws;
+mod balance;
 mod configuration;
 mod cover;
 mod dashboards;
@@ -39,3 +40,4 @@ mod tools;
 mod traces;
 #[path = "../wait.rs"]
 mod wait;
+mod week;

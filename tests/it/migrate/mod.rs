@@ -1,7 +1,7 @@
 //! The map is changed while writes go on, on the stand-ins: `geofold shards migrate` and workers as child processes.
 //! `tests/real/migrate.rs` has the same on real services.
 
-mod scenario;
+pub mod scenario;
 
 use std::time::Duration;
 

@@ -181,6 +181,12 @@ policy = "stop"
         std::fs::write(&self.config, toml.replace("[kafka]\n", &kafka) + database).unwrap();
     }
 
+    /// Adds sections to the configuration.
+    pub fn configure(&self, sections: &str) {
+        let toml = std::fs::read_to_string(&self.config).unwrap();
+        std::fs::write(&self.config, toml + sections).unwrap();
+    }
+
     /// From now on the new map is the old one, but for the geoshard with some 2 % of the documents, which its neighbour on the
     /// curve gets. Gives how many documents that are.
     pub fn change_a_fiftieth(&mut self, truth: &BTreeMap<String, Value>) -> usize {
@@ -275,6 +281,21 @@ policy = "stop"
     pub fn record(&self) -> Option<Value> {
         let (_, answer) = self.ask("GET", &format!("/{}-meta/_doc/maps%2F{}", self.name, self.name), None);
         (answer["found"] == true).then(|| answer["_source"].clone())
+    }
+
+    /// A document of the meta index; `id` percent-encoded.
+    pub fn meta(&self, id: &str) -> Option<Value> {
+        let (_, answer) = self.ask("GET", &format!("/{}-meta/_doc/{id}", self.name), None);
+        (answer["found"] == true).then(|| answer["_source"].clone())
+    }
+
+    /// Puts a document that is not there into the meta index.
+    pub fn put_meta(&self, id: &str, document: &Value) {
+        let action = json!({"create": {"_index": format!("{}-meta", self.name), "_id": id}});
+        let request = self.http.post(format!("{}/_bulk", self.elasticsearch));
+        let request = request.header("content-type", "application/x-ndjson");
+        let answer: Value = request.body(format!("{action}\n{document}\n")).send().unwrap().json().unwrap();
+        assert_eq!(answer["errors"], false, "{answer}");
     }
 
     pub fn wait_for_stage(&self, stage: &str) {

@@ -1,0 +1,183 @@
+//! `geofold shards autopilot`, `shards nodes` and `shards plan --from-load` on the stand-ins, as child processes.
+
+use std::time::Duration;
+
+use geofold::geoshard::GeoshardMap;
+use geofold::testkit::embedded::broker::EmbeddedBroker;
+use geofold::testkit::embedded::elasticsearch::{Standin, StandinOptions};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use crate::migrate::scenario::{Process, Scenario, text};
+use crate::wait::wait_for;
+
+/// A broker, a search server, and what is changed on them.
+struct World {
+    scenario: Scenario,
+    _broker: EmbeddedBroker,
+    _standin: Standin,
+    _runtime: Runtime,
+}
+
+impl World {
+    fn new() -> Self {
+        let runtime = Runtime::new().unwrap();
+        let standin = runtime.block_on(Standin::start(StandinOptions::default())).unwrap();
+        let broker = EmbeddedBroker::start().unwrap();
+        broker.set_initial_rebalance_delay(Duration::ZERO);
+        broker.create_topic("t", 4).unwrap();
+        let scenario = Scenario::new(broker.address(), &standin.url(), "t", 3);
+        scenario.configure("[load]\ninterval = \"5s\"\n");
+        Self { scenario, _broker: broker, _standin: standin, _runtime: runtime }
+    }
+}
+
+/// By documents alone, which are the same in every run but for those on their way.
+const BY_DOCUMENTS: [&str; 4] = ["--writes", "0", "--queries", "0"];
+const LIMITS: [&str; 8] =
+    ["--max-moved", "20%", "--cool-down", "0s", "--start-above", "1.2", "--stop-below", "1.1"];
+const LEASE: [&str; 5] = ["--apply", "--interval", "1s", "--lease", "2s"];
+
+fn autopilot(scenario: &Scenario, name: &str, more: &[&str]) -> Process {
+    let arguments = [&["shards", "autopilot"], &BY_DOCUMENTS[..], &LEASE, more].concat();
+    scenario.start(name, &arguments)
+}
+
+fn once(scenario: &Scenario, more: &[&str]) -> std::process::Output {
+    scenario.geofold(&[&["shards", "autopilot", "--once"], &BY_DOCUMENTS[..], more].concat())
+}
+
+fn status(scenario: &Scenario) -> String {
+    text(&scenario.geofold(&["shards", "autopilot", "--status"]))
+}
+
+#[test]
+fn an_autopilot_that_is_killed_in_each_stage_goes_on_and_nothing_is_lost() {
+    let mut world = World::new();
+    let scenario = &world.scenario;
+    let _worker = scenario.worker("worker", &[]);
+    let writer = scenario.writer();
+    scenario.wait_until_loaded();
+
+    let dry = once(scenario, &LIMITS);
+    assert!(dry.status.success() && text(&dry).contains("change to map 2, max/mean"), "{}", text(&dry));
+    assert_eq!((scenario.record(), scenario.meta("autopilot%2Ft")), (None, None), "a dry run writes nothing");
+
+    let first = autopilot(scenario, "autopilot-1", &LIMITS);
+    scenario.wait_for_stage("announced");
+    assert!(status(scenario).contains("a change is under way"), "{}", status(scenario));
+    first.kill();
+    let dry = once(scenario, &LIMITS);
+    assert!(text(&dry).contains("a change of the autopilot was interrupted"), "{}", text(&dry));
+
+    let second = autopilot(scenario, "autopilot-2", &LIMITS);
+    scenario.wait_for_stage("moving");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(second.log().contains("going on with the change to map 2-"), "{}", second.log());
+    second.kill();
+
+    let third = autopilot(scenario, "autopilot-3", &LIMITS);
+    wait_for("one map", || scenario.record().filter(|record| record["state"] == "one"));
+    let stopped = scenario.geofold(&["shards", "autopilot", "--stop"]);
+    assert!(text(&stopped).contains("the autopilot is stopped"), "{}", text(&stopped));
+    wait_for("the stop to be seen", || third.log().contains("stopped by process").then_some(()));
+    third.signal("TERM");
+    third.ends_well();
+
+    let said = status(scenario);
+    for part in
+        ["nobody holds the lease", "stopped by process", "no change is under way", "documents moved within"]
+    {
+        assert!(said.contains(part), "{said}");
+    }
+    let record = scenario.record().unwrap();
+    let map = GeoshardMap::from_json(&record["map"].to_string()).unwrap();
+    assert!(map.version() >= 2);
+    let truth = writer.stop();
+    scenario.drain();
+    world.scenario.new = map;
+    world.scenario.audit(&world.scenario.new, &truth);
+    // The configuration's file still holds the first map.
+    let checked = world.scenario.geofold(&["check"]);
+    assert!(text(&checked).contains("an earlier one") && checked.status.success(), "{}", text(&checked));
+}
+
+#[test]
+fn one_autopilot_at_a_time_and_a_plan_that_never_began_is_forgotten() {
+    let world = World::new();
+    let scenario = &world.scenario;
+    let _worker = scenario.worker("worker", &[]);
+    let writer = scenario.writer();
+    scenario.wait_until_loaded();
+    let still: &[&str] = &["--start-above", "100", "--apply", "--lease", "2s"];
+
+    // As if a process had been killed between its decision and the change.
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let planned = json!({
+        "planned": {"map": "2-0123456789abcdef", "generation": 0, "documents": 50.0, "at": now},
+        "history": {"moved": [{"at": now, "documents": 50.0}]},
+    });
+    scenario.put_meta("autopilot/t", &planned);
+    assert!(status(scenario).contains("did not begin"), "{}", status(scenario));
+    let ended = once(scenario, still);
+    assert!(ended.status.success() && text(&ended).contains("even enough"), "{}", text(&ended));
+    let said = status(scenario);
+    assert!(said.contains("no change is under way") && said.contains("\n0 documents moved"), "{said}");
+
+    let holder = autopilot(scenario, "holder", &["--start-above", "100"]);
+    wait_for("a decision", || holder.log().contains("nothing to do").then_some(()));
+    let refused = once(scenario, still);
+    assert!(text(&refused).contains("another autopilot holds the lease"), "{}", text(&refused));
+    assert_eq!(refused.status.code(), Some(1));
+    holder.kill();
+    let taken = once(scenario, still);
+    assert!(taken.status.success() && text(&taken).contains("waiting for the lease of"), "{}", text(&taken));
+
+    let command = scenario.migrate("migrate");
+    scenario.wait_for_stage("announced");
+    command.kill();
+    let waits = once(scenario, &[&LIMITS[..], &["--apply"]].concat());
+    assert!(text(&waits).contains("another change of the map is under way"), "{}", text(&waits));
+    assert_eq!(scenario.record().unwrap()["stage"], "announced");
+    writer.stop();
+}
+
+#[test]
+fn what_workers_write_is_counted_and_planned_by() {
+    let world = World::new();
+    let scenario = &world.scenario;
+    let plan = ["shards", "plan", "--min", "3", "--max", "3", "--json", "--from-load"];
+    let none = scenario.geofold(&plan);
+    assert!(text(&none).contains("no load is stored of the topic t"), "{}", text(&none));
+    let worker = scenario.worker("worker", &[]);
+    let writer = scenario.writer();
+    scenario.wait_until_loaded();
+    wait_for("the load", || scenario.meta("load%2Ft"));
+    writer.stop();
+    scenario.drain();
+    worker.signal("TERM");
+    worker.ends_well();
+    let record = scenario.meta("load%2Ft").unwrap();
+    let hours =
+        record["profile"].as_object().unwrap().values().flat_map(|of| of["writes"].as_array().unwrap());
+    let writes: f64 = hours.map(|hour| hour.as_f64().unwrap()).sum();
+    // Each steady document once, and whatever the others were folded into.
+    assert!(writes >= 900.0, "{writes}");
+    let planned = scenario.geofold(&plan);
+    assert!(planned.status.success(), "{}", text(&planned));
+    let planned: Value = serde_json::from_slice(&planned.stdout).unwrap();
+    assert_eq!(planned["kept"], 3);
+    let hottest = scenario.geofold(&["shards", "load", "--top", "3", "--json"]);
+    let hottest: Value = serde_json::from_slice(&hottest.stdout).unwrap();
+    let hottest = hottest["hottest"].as_array().unwrap();
+    assert!(
+        hottest.len() == 3 && hottest[0]["writes"].as_f64() >= hottest[2]["writes"].as_f64(),
+        "{hottest:?}"
+    );
+    assert!(hottest[0]["shard"].as_str().unwrap().starts_with('s'), "{hottest:?}");
+    let table = text(&scenario.geofold(&["shards", "load"]));
+    assert!(table.contains("writes/s"), "{table}");
+    let nodes = text(&scenario.geofold(&["shards", "nodes", "--nodes", "3", "--copies", "120"]));
+    assert!(nodes.contains("PUT /t-s00/_settings") && nodes.contains("node-1"), "{nodes}");
+    assert_eq!(nodes.matches("index.number_of_replicas").count(), 55, "{nodes}");
+}
