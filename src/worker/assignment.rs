@@ -92,7 +92,7 @@ impl AssignedPartition {
         if self.overflow.is_empty()
             && let Some(read_to) = self.read_to.take()
         {
-            self.published.tell(|known| known.read_to = Some(read_to));
+            self.published.update(|known| known.read_to = Some(read_to));
         }
     }
 
@@ -119,7 +119,7 @@ impl AssignedPartition {
 
 /// See the module documentation.
 pub struct Assignment {
-    bench: Arc<WorkerContext>,
+    context: Arc<WorkerContext>,
     runtime: tokio::runtime::Handle,
     budget: Arc<Budget>,
     limits: Limits,
@@ -150,15 +150,15 @@ pub struct Flow {
 impl Assignment {
     /// An empty assignment. `cached_placements` is for all partitions together.
     pub fn new(
-        bench: Arc<WorkerContext>,
+        context: Arc<WorkerContext>,
         runtime: tokio::runtime::Handle,
         budget: Arc<Budget>,
         limits: Limits,
         cached_placements: usize,
     ) -> Self {
-        let followed = bench.limits.clone();
+        let followed = context.limits.clone();
         Self {
-            bench,
+            context,
             runtime,
             budget,
             limits,
@@ -188,10 +188,10 @@ impl Assignment {
             let meter = Arc::new(Meter::new(self.budget.clone()));
             let published = Published::new();
             let cancel = CancellationToken::new();
-            let metrics = self.bench.metrics.partition(number);
+            let metrics = self.context.metrics.partition(number);
             let partition = Partition {
                 number,
-                bench: self.bench.clone(),
+                context: self.context.clone(),
                 records: records_receiver,
                 mode: mode_receiver,
                 cancel: cancel.clone(),
@@ -251,8 +251,8 @@ impl Assignment {
         let mut to_commit = Vec::new();
         for (number, owned) in revoked {
             wait_for_end(&owned.ended, deadline);
-            self.bench.metrics.drop_partition(number);
-            self.bench.health.ready(&stopped_part(number));
+            self.context.metrics.drop_partition(number);
+            self.context.health.ready(&stopped_part(number));
             if owned.suspended == Some(ReadState::Paused) {
                 self.left_paused.insert(number);
             }
@@ -286,7 +286,7 @@ impl Assignment {
     pub fn flow(&mut self) -> Flow {
         if let Some(newer) = limits::newer(&mut self.followed) {
             self.limits = newer.memory;
-            self.bench.metrics.held_bytes_limit.set(level(newer.memory.total));
+            self.context.metrics.held_bytes_limit.set(level(newer.memory.total));
         }
         let mut flow = Flow::default();
         let held_at_most = if self.limits.per_partition < HELD_FROM_BYTES { 0 } else { HELD_AT_MOST };
@@ -320,11 +320,11 @@ impl Assignment {
             }
         }
         let paused = self.owned.values().filter(|owned| owned.suspended.is_some()).count();
-        self.bench.metrics.paused_partitions.set(level(paused));
-        self.bench.metrics.held_bytes.set(level(self.budget.held()));
-        let free = level(self.bench.rounds.permits.available_permits());
-        let permits = self.bench.metrics.elasticsearch_permits.get();
-        self.bench.metrics.elasticsearch_permits_in_use.set(permits.saturating_sub(free).max(0));
+        self.context.metrics.paused_partitions.set(level(paused));
+        self.context.metrics.held_bytes.set(level(self.budget.held()));
+        let free = level(self.context.rounds.permits.available_permits());
+        let permits = self.context.metrics.elasticsearch_permits.get();
+        self.context.metrics.elasticsearch_permits_in_use.set(permits.saturating_sub(free).max(0));
         flow
     }
 
@@ -395,13 +395,13 @@ impl Assignment {
     pub fn reached(&mut self, number: i32, offset: i64, low: i64) -> bool {
         let Some(owned) = self.owned.get_mut(&number) else { return true };
         if owned.next.is_none() {
-            owned.published.tell(|known| known.first = Some(low));
+            owned.published.update(|known| known.first = Some(low));
         }
         match judge(owned.next, None, low.min(offset), i64::MAX) {
             Verdict::Lost(lost) => self.found(number, lost.into()),
             Verdict::There if owned.next.is_some_and(|next| offset < next) => {
                 let what = Truncated { next: owned.next.unwrap_or(offset), end: Some(offset) };
-                self.found(number, Trouble::Truncated(what, self.bench.epoch));
+                self.found(number, Trouble::Truncated(what, self.context.epoch));
             }
             Verdict::There | Verdict::Begins | Verdict::Truncated(_) => {}
         }
@@ -431,7 +431,7 @@ impl Assignment {
         match judge(Some(next), None, low, high) {
             Verdict::Lost(lost) => self.found(number, lost.into()),
             Verdict::Truncated(truncated) => {
-                self.found(number, Trouble::Truncated(truncated, self.bench.epoch));
+                self.found(number, Trouble::Truncated(truncated, self.context.epoch));
             }
             Verdict::There | Verdict::Begins => {}
         }
@@ -442,13 +442,13 @@ impl Assignment {
         let Some(owned) = self.owned.get_mut(&number) else { return };
         let mut accepted = false;
         if let Trouble::Lost(lost) = trouble {
-            accepted = self.bench.lost_records == LostRecords::Accept;
-            let topic = &self.bench.topic;
-            RecordsLost { topic, partition: number, lost, accepted }.emit(&self.bench.metrics);
+            accepted = self.context.lost_records == LostRecords::Accept;
+            let topic = &self.context.topic;
+            RecordsLost { topic, partition: number, lost, accepted }.emit(&self.context.metrics);
         }
         if !accepted {
             owned.is_in_trouble = true;
-            owned.published.tell(|known| known.trouble = Some(trouble));
+            owned.published.update(|known| known.trouble = Some(trouble));
         }
     }
 
@@ -456,7 +456,7 @@ impl Assignment {
     /// that stays so was truncated below what was read. `true`: one has no offset to read from and must be assigned
     /// again.
     pub fn not_read(&mut self, numbers: &[i32]) -> bool {
-        let epoch = self.bench.epoch;
+        let epoch = self.context.epoch;
         let mut must_begin_again = false;
         let mut truncated = Vec::new();
         for (&number, owned) in &mut self.owned {

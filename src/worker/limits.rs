@@ -75,7 +75,7 @@ impl Limits {
     }
 
     /// Number of batch permits ([`BATCHES_PER_REQUEST`]).
-    pub fn turns(&self) -> usize {
+    pub fn batch_permits(&self) -> usize {
         self.max_in_flight.saturating_mul(BATCHES_PER_REQUEST)
     }
 }
@@ -91,11 +91,11 @@ pub async fn follow_permits(
     now: Limits,
     mut limits: LimitsReader,
     permits: Arc<Semaphore>,
-    turns: Arc<Semaphore>,
+    batch_permits: Arc<Semaphore>,
     metrics: Arc<Metrics>,
 ) {
     let mut permits = Permits::new(permits, now.max_in_flight);
-    let mut turns = Permits::new(turns, now.turns());
+    let mut batch_permits = Permits::new(batch_permits, now.batch_permits());
     loop {
         metrics.elasticsearch_permits.set(level(permits.there));
         tokio::select! {
@@ -104,10 +104,10 @@ pub async fn follow_permits(
                 if changed.is_err() { return; }
                 let now = *limits.borrow_and_update();
                 permits.want(now.max_in_flight);
-                turns.want(now.turns());
+                batch_permits.want(now.batch_permits());
             }
             () = permits.take_back() => {}
-            () = turns.take_back() => {}
+            () = batch_permits.take_back() => {}
         }
     }
 }
@@ -192,27 +192,28 @@ mod tests {
     async fn excess_permits_are_removed_once_free() {
         let in_flight = |max_in_flight| Limits { max_in_flight, ..Limits::of(&Config::default()) };
         let (sender, reader) = watch::channel(in_flight(4));
-        let (permits, turns) = (Arc::new(Semaphore::new(4)), Arc::new(Semaphore::new(8)));
+        let (permits, batch_permits) = (Arc::new(Semaphore::new(4)), Arc::new(Semaphore::new(8)));
         let metrics = Metrics::new().unwrap();
-        let following = follow_permits(in_flight(4), reader, permits.clone(), turns.clone(), metrics.clone());
+        let following =
+            follow_permits(in_flight(4), reader, permits.clone(), batch_permits.clone(), metrics.clone());
         let following = tokio::spawn(following);
         let settle = || tokio::time::sleep(Duration::from_secs(1));
         let held = permits.clone().acquire_many_owned(3).await.unwrap();
         settle().await;
         sender.send_replace(in_flight(1));
         settle().await;
-        assert_eq!((permits.available_permits(), turns.available_permits()), (0, 2));
+        assert_eq!((permits.available_permits(), batch_permits.available_permits()), (0, 2));
         assert_eq!(metrics.elasticsearch_permits.get(), 3, "three are in use");
         // Raised before all excess permits are removed.
         sender.send_replace(in_flight(2));
         settle().await;
-        assert_eq!((permits.available_permits(), turns.available_permits()), (0, 4));
+        assert_eq!((permits.available_permits(), batch_permits.available_permits()), (0, 4));
         drop(held);
         settle().await;
         assert_eq!((permits.available_permits(), metrics.elasticsearch_permits.get()), (2, 2));
         sender.send_replace(in_flight(6));
         settle().await;
-        assert_eq!((permits.available_permits(), turns.available_permits()), (6, 12));
+        assert_eq!((permits.available_permits(), batch_permits.available_permits()), (6, 12));
         drop(sender);
         assert!(following.await.is_ok());
     }

@@ -168,7 +168,7 @@ pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), Work
     metrics.held_bytes_limit.set(crate::support::telemetry::metrics::level(now.memory.total));
     metrics.elasticsearch_permits.set(crate::support::telemetry::metrics::level(now.max_in_flight));
     let permits = Arc::new(Semaphore::new(now.max_in_flight));
-    let turns = Arc::new(Semaphore::new(now.turns()));
+    let batch_permits = Arc::new(Semaphore::new(now.batch_permits()));
     let rounds = RequestSender {
         coalescer: Some(BulkCoalescer::new(elastic.clone(), permits.clone(), clock.clone())),
         elastic,
@@ -238,7 +238,7 @@ pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), Work
         ((config.load.level, to), AbortOnDropHandle::new(keeping))
     });
     let (load, keeping_load) = load.unzip();
-    let bench = Arc::new(WorkerContext {
+    let context = Arc::new(WorkerContext {
         topic: config.kafka.topic.as_str().into(),
         epoch: config.positions.epoch,
         partitions: topic.partitions,
@@ -253,7 +253,7 @@ pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), Work
         maps,
         claims,
         rounds,
-        turns: turns.clone(),
+        batch_permits: batch_permits.clone(),
         moves: config.moves,
         visibility,
         memory: memory.clone(),
@@ -275,19 +275,19 @@ pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), Work
         revoke: config.shutdown.revoke_timeout,
         drain: config.shutdown.drain_timeout,
     };
-    let following = follow_permits(now, limits, permits, turns, metrics.clone());
+    let following = follow_permits(now, limits, permits, batch_permits, metrics.clone());
     // Ends when the publisher of limits is dropped.
     let _following = AbortOnDropHandle::new(supervisor.spawn_until_done("request permits", following));
     let assignment = Assignment::new(
-        bench,
+        context,
         tokio::runtime::Handle::current(),
         Budget::new(),
         now.memory,
         config.memory.cached_placements,
     );
-    let context = Context::new(&config.kafka.topic, assignment, pace, metrics);
+    let consumer_context = Context::new(&config.kafka.topic, assignment, pace, metrics);
     let consumer: rdkafka::consumer::BaseConsumer<Context> = client_config(&config.consumer_properties())
-        .create_with_context(context)
+        .create_with_context(consumer_context)
         .map_err(|error| WorkerError::Client { client: "consumer", error })?;
     consumer
         .subscribe(&[&config.kafka.topic])

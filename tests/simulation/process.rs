@@ -301,7 +301,7 @@ impl Process {
         let visibility = Visibility::new(rounds.clone(), metrics.clone());
         let refreshing = visibility.clone().run(cancel.clone());
         tokio::spawn(Stoppable { freezer: freezer.clone(), work: refreshing.boxed() });
-        let bench = WorkerContext {
+        let context = WorkerContext {
             topic: TOPIC.into(),
             epoch,
             counting: world.scenario.counts().then(|| tally::counting(world, name)),
@@ -318,7 +318,7 @@ impl Process {
             maps,
             claims,
             rounds,
-            turns: Arc::new(Semaphore::new(permits * BATCHES_PER_REQUEST)),
+            batch_permits: Arc::new(Semaphore::new(permits * BATCHES_PER_REQUEST)),
             moves: searches::moves(world.scenario.serves_searches()),
             visibility,
             memory: memory.clone(),
@@ -340,7 +340,7 @@ impl Process {
         let published = Published::new();
         let partition = Partition {
             number,
-            bench: Arc::new(bench),
+            context: Arc::new(context),
             records: records_receiver,
             mode: mode_receiver,
             cancel: cancel.clone(),

@@ -2,94 +2,146 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use super::{Mode, Task};
+use super::commit_gate::CommitGate;
 use crate::base::ids::ShardId;
 use crate::worker::distribution::scheduler::{Change, Key};
 use crate::worker::distribution::{Released, Subscription};
-use crate::worker::partition::gates::Gate;
 
 /// Holds per job and geoshard; further holds are merged into the last.
 const MAX_HOLDS: usize = 16;
 
-/// Requested distributions that hold the watermark.
+/// The distributions of a partition. If none are configured, nothing is requested or held.
 pub(super) struct Distributions {
-    subscription: Subscription,
+    subscription: Option<Subscription>,
+    held: Held,
+}
+
+/// Requested distributions that hold the watermark.
+#[derive(Debug, Default)]
+struct Held {
+    gate: CommitGate,
     /// Ticket and offset, oldest first.
-    holds: HashMap<Key, VecDeque<(u64, i64)>, ahash::RandomState>,
+    by_key: HashMap<Key, VecDeque<(u64, i64)>, ahash::RandomState>,
 }
 
 impl Distributions {
-    pub(super) fn new(subscription: Subscription) -> Self {
-        Self { subscription, holds: HashMap::default() }
-    }
-}
-
-/// Waits for the next release; pending forever without a distributor.
-pub(super) async fn next(distributions: &mut Option<Distributions>) -> Released {
-    match distributions {
-        Some(distributions) => distributions.subscription.released().await,
-        None => std::future::pending().await,
-    }
-}
-
-impl Task {
-    /// The previous owner may have written, and even committed, changes without distributing them. So every geoshard is
-    /// distributed once; until the gated ones are done, no offset is committed.
-    pub(super) fn distribute_all(&mut self) {
-        let live = self.acting.live();
-        let shards = live.iter().flat_map(|map| map.shards());
-        let changes = shards.map(|shard| (shard.clone(), Change::default())).collect();
-        self.distribute(&changes);
+    pub(super) fn new(subscription: Option<Subscription>) -> Self {
+        Self { subscription, held: Held::default() }
     }
 
-    /// Requests distribution for a batch's indexed changes. Call before publishing a watermark that covers them.
-    pub(super) fn distribute(&mut self, changes: &BTreeMap<ShardId, Change>) {
-        let watermark = self.ledger.watermark();
-        let Some(Distributions { subscription, holds, .. }) = &mut self.distributions else { return };
+    /// Requests the distribution of indexed changes. Call before publishing a watermark that covers them.
+    pub(super) fn request(&mut self, changes: &BTreeMap<ShardId, Change>, watermark: Option<i64>) {
+        let Some(subscription) = &mut self.subscription else { return };
         if changes.is_empty() {
             return;
         }
-        let (ticket, held) = subscription.request(changes, watermark);
-        for key in held {
+        let (ticket, gated) = subscription.request(changes, watermark);
+        for key in gated {
             let offsets = changes.get(&key.shard).and_then(|change| change.offsets);
-            let offset = offsets.map_or(Gate::ANY, |(first, _)| first);
-            let gate = &mut self.gates.distribution;
-            let of_key = holds.entry(key).or_default();
-            gate.hold(offset);
-            let is_full = of_key.len() >= MAX_HOLDS;
-            match of_key.back_mut() {
-                Some((last_ticket, held)) if is_full => {
-                    // Merge both at the lower offset.
-                    let lower = offset.min(*held);
-                    gate.release(offset);
-                    gate.release(*held);
-                    gate.hold(lower);
-                    (*last_ticket, *held) = (ticket, lower);
-                }
-                _ => of_key.push_back((ticket, offset)),
-            }
+            self.held.hold(key, ticket, offsets.map_or(CommitGate::ANY, |(first, _)| first));
         }
     }
 
-    /// Distributions have run or were abandoned.
-    pub(super) fn released(&mut self, released: &Released) {
-        let Some(Distributions { holds, .. }) = &mut self.distributions else { return };
-        let Some(of_key) = holds.get_mut(&released.key) else { return };
-        while let Some((_, offset)) = of_key.pop_front_if(|(ticket, _)| *ticket <= released.ticket) {
-            self.gates.distribution.release(offset);
+    /// The next distributions that have run or were abandoned; pending while none are configured.
+    pub(super) async fn released(&mut self) -> Released {
+        match &mut self.subscription {
+            Some(subscription) => subscription.released().await,
+            None => std::future::pending().await,
         }
-        if of_key.is_empty() {
-            holds.remove(&released.key);
-        }
+    }
+
+    /// Takes note of them.
+    pub(super) fn release(&mut self, released: &Released) {
+        self.held.release(released);
     }
 
     /// While the partition is ending, its distributions run without delay, including those of the last batch.
-    pub(super) fn flush_before_leaving(&mut self, mode: Mode) {
-        if mode != Mode::Run
-            && !self.gates.are_open()
-            && let Some(distributions) = &mut self.distributions
+    pub(super) fn flush(&self) {
+        if !self.are_done()
+            && let Some(subscription) = &self.subscription
         {
-            distributions.subscription.hurry();
+            subscription.hurry();
         }
+    }
+
+    /// The offset that may be committed if the index is right up to `done`; `None` if none may.
+    pub(super) fn limit(&self, done: i64) -> Option<i64> {
+        self.held.gate.limit(done)
+    }
+
+    /// Whether no requested distribution holds the watermark. A partition ends only then, if time allows.
+    pub(super) fn are_done(&self) -> bool {
+        self.held.gate.is_open()
+    }
+}
+
+impl Held {
+    fn hold(&mut self, key: Key, ticket: u64, offset: i64) {
+        let gate = &mut self.gate;
+        let of_key = self.by_key.entry(key).or_default();
+        gate.hold(offset);
+        let is_full = of_key.len() >= MAX_HOLDS;
+        match of_key.back_mut() {
+            Some((last_ticket, held)) if is_full => {
+                // Merge both at the lower offset.
+                let lower = offset.min(*held);
+                gate.release(offset);
+                gate.release(*held);
+                gate.hold(lower);
+                (*last_ticket, *held) = (ticket, lower);
+            }
+            _ => of_key.push_back((ticket, offset)),
+        }
+    }
+
+    fn release(&mut self, released: &Released) {
+        let Some(of_key) = self.by_key.get_mut(&released.key) else { return };
+        while let Some((_, offset)) = of_key.pop_front_if(|(ticket, _)| *ticket <= released.ticket) {
+            self.gate.release(offset);
+        }
+        if of_key.is_empty() {
+            self.by_key.remove(&released.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(job: usize) -> Key {
+        Key { job, shard: ShardId::new("a").unwrap() }
+    }
+
+    #[test]
+    fn release_covers_everything_up_to_its_ticket_of_its_key_alone() {
+        let mut held = Held::default();
+        for (job, ticket, offset) in [(0, 1, 5), (0, 2, 3), (1, 2, 4), (0, 3, 9)] {
+            held.hold(key(job), ticket, offset);
+        }
+        assert_eq!(held.gate.limit(20), Some(3));
+        held.release(&Released { key: key(0), ticket: 2 });
+        assert_eq!(held.gate.limit(20), Some(4));
+        held.release(&Released { key: key(1), ticket: 9 });
+        assert_eq!(held.gate.limit(20), Some(9));
+        held.release(&Released { key: key(0), ticket: 3 });
+        assert!(held.gate.is_open() && held.by_key.is_empty());
+    }
+
+    #[test]
+    fn holds_of_a_key_are_bounded_and_the_lowest_offset_stays() {
+        let mut held = Held::default();
+        for offset in (100..140).rev() {
+            held.hold(key(0), 140 - u64::try_from(offset).unwrap(), offset);
+        }
+        assert_eq!(held.by_key[&key(0)].len(), MAX_HOLDS);
+        held.release(&Released { key: key(0), ticket: 39 });
+        assert_eq!(
+            held.gate.limit(200),
+            Some(100),
+            "the last one requested is merged into the last one held"
+        );
+        held.release(&Released { key: key(0), ticket: 40 });
+        assert!(held.gate.is_open());
     }
 }

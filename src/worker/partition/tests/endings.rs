@@ -156,7 +156,7 @@ async fn task_that_panics_before_running_reports_its_partition() {
     let published = Published::new();
     let partition = Partition {
         number: 1,
-        bench: rig.bench.clone(),
+        context: rig.context.clone(),
         records: records_receiver,
         mode,
         cancel: CancellationToken::new(),
@@ -195,7 +195,7 @@ async fn partition_stopped_at_its_first_record_holds_no_permit() {
 #[tokio::test(start_paused = true)]
 async fn partition_revoked_while_waiting_for_a_permit_ends_at_once() {
     let mut rig = Rig::start();
-    let _others_at_work = rig.turns.clone().acquire_many_owned(2).await.unwrap();
+    let _others_at_work = rig.batch_permits.clone().acquire_many_owned(2).await.unwrap();
     rig.index(0, "a", 1, 1);
     rig.pass(Duration::from_secs(5)).await;
     rig.mode.send(Mode::FinishBatch).unwrap();

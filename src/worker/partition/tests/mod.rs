@@ -1,41 +1,47 @@
 //! The partition task against an in-memory search server, in paused time unless a test depends on real time.
 
+mod batches;
 mod claims;
+mod dead_letters;
 mod endings;
-mod letters;
+mod increments;
 mod maps;
 mod offsets;
 mod owners;
 mod refeed;
 mod schemas;
-mod tally;
 mod topic;
 mod trouble;
-mod turns;
 mod visibility;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use rdkafka::message::{Header, OwnedHeaders};
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
+use tokio::time::{Instant as TokioInstant, sleep_until};
 
+use super::task::GAUGE_INTERVAL;
 use super::*;
 use crate::base::ids::{DocId, ShardId};
+use crate::base::position::Position;
+#[cfg(feature = "sabotage")]
+use crate::base::sabotage::{self, Sabotage};
 use crate::core::counting::facets::FacetRules;
 use crate::core::decode::OP_HEADER;
 use crate::core::mover::OnMissing;
 use crate::geoshard::GeoshardMap;
 use crate::io::claims::Keeper;
-use crate::io::elastic::rounds;
+use crate::io::elastic::rounds::{self, RequestDeadline};
 use crate::io::kafka::{TopicFactsError, TopicFactsFound};
-use crate::io::maps::{Floor, MapsStore, Watcher};
+use crate::io::maps::{Floor, MapsRecord, MapsStore, Watcher};
 use crate::io::meta::TopicFacts;
-use crate::support::config::{Format, KeyForm, LostRecords};
+use crate::support::config::{Format, KeyForm, LostRecords, Visibility as Promise};
 use crate::support::telemetry::metrics::level;
 use crate::testkit::testing::{MemoryElastic, TokioClock, rules};
 use crate::worker::budget::{Budget, Limits};
@@ -43,6 +49,7 @@ use crate::worker::dead_letter::{Letter, Origin};
 use crate::worker::distribution::action::{Action, Failure};
 use crate::worker::distribution::last_runs::LastRuns;
 use crate::worker::distribution::{Dependencies, Job};
+use crate::worker::limits;
 use crate::worker::topic_watch::{Describe, TopicWatch};
 
 /// Old copies are deleted at once unless a test says otherwise.
@@ -112,12 +119,12 @@ struct Rig {
     /// Permits for requests to the server.
     permits: Arc<Semaphore>,
     /// Permits for batches.
-    turns: Arc<Semaphore>,
+    batch_permits: Arc<Semaphore>,
     /// Publishes limits.
     limits: watch::Sender<limits::Limits>,
     kept_records: Arc<KeptRecords>,
     cache_share: Arc<CacheShare>,
-    bench: Arc<WorkerContext>,
+    context: Arc<WorkerContext>,
     /// Triggered by [`Rig::look`]; see [`Rig::following`].
     watcher: Option<Watcher>,
     /// See [`Rig::look_at_topic`].
@@ -295,7 +302,7 @@ impl Rig {
         health.ready(Health::STARTUP);
         let retry = RetryPolicy { initial: Duration::from_millis(100), max: Duration::from_secs(1) };
         let permits = Arc::new(Semaphore::new(4));
-        let turns = Arc::new(Semaphore::new(2));
+        let batch_permits = Arc::new(Semaphore::new(2));
         let rounds = RequestSender {
             elastic: elastic.clone(),
             permits: permits.clone(),
@@ -350,7 +357,7 @@ impl Rig {
         let (fatal_sender, fatal) = mpsc::unbounded_channel();
         let visibility = Visibility::new(rounds.clone(), metrics.clone());
         tokio::spawn(visibility.clone().run(CancellationToken::new()));
-        let bench = Arc::new(WorkerContext {
+        let context = Arc::new(WorkerContext {
             topic: "topic".into(),
             partitions,
             partitioner: Partitioner::Murmur2,
@@ -365,7 +372,7 @@ impl Rig {
             claims,
             rules,
             rounds,
-            turns: turns.clone(),
+            batch_permits: batch_permits.clone(),
             moves,
             visibility,
             memory: memory.clone(),
@@ -390,7 +397,7 @@ impl Rig {
         let cancel = CancellationToken::new();
         let partition = Partition {
             number: 0,
-            bench: bench.clone(),
+            context: context.clone(),
             records: records_receiver,
             mode: mode_receiver,
             cancel: cancel.clone(),
@@ -417,11 +424,11 @@ impl Rig {
             task,
             watermark: None,
             permits,
-            turns,
+            batch_permits,
             limits,
             kept_records,
             cache_share,
-            bench,
+            context,
             watcher,
             topic_watch,
         }

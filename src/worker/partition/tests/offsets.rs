@@ -61,7 +61,7 @@ async fn offsets_without_records_at_the_end_are_passed_once_done() {
     let mut rig = Rig::start();
     rig.elastic.set_faults(|faults| faults.down = true);
     rig.index(10, "a", 1, 1);
-    rig.published.tell(|known| known.read_to = Some(13));
+    rig.published.update(|known| known.read_to = Some(13));
     rig.pass(Duration::from_secs(5)).await;
     assert_ne!(rig.published.watermark(), Some(13), "nothing is written");
     rig.elastic.set_faults(|faults| faults.down = false);
@@ -69,7 +69,7 @@ async fn offsets_without_records_at_the_end_are_passed_once_done() {
     rig.index(13, "b", 1, 1);
     rig.until_watermark(14).await;
     // An older end is ignored.
-    rig.published.tell(|known| known.read_to = Some(13));
+    rig.published.update(|known| known.read_to = Some(13));
     rig.pass(Duration::from_secs(5)).await;
     assert_eq!(rig.published.watermark(), Some(14));
 }
@@ -77,7 +77,7 @@ async fn offsets_without_records_at_the_end_are_passed_once_done() {
 #[tokio::test(start_paused = true)]
 async fn partition_with_only_markers_is_passed() {
     let mut rig = Rig::following();
-    rig.published.tell(|known| known.read_to = Some(3));
+    rig.published.update(|known| known.read_to = Some(3));
     rig.pass(Duration::from_secs(5)).await;
     assert_eq!(rig.published.watermark(), None, "the maps are not known");
     rig.look().await;
@@ -92,7 +92,7 @@ async fn end_below_the_remembered_offset_is_a_rewind() {
     let far = rig.clock.now() + Duration::from_secs(60);
     let lease = RequestDeadline { deadline: far, cancel: CancellationToken::new() };
     rig.memory.remember_watermarks(Epoch::new(1).unwrap(), &[(0, 100)], &lease).await.unwrap();
-    rig.published.tell(|known| known.read_to = Some(90));
+    rig.published.update(|known| known.read_to = Some(90));
     rig.until("it says so", |rig| rig.health.missing().contains_key(&stopped_part(0))).await;
     assert!(rig.health.missing()[&stopped_part(0)].contains("rewound"));
 }
@@ -105,10 +105,10 @@ async fn lost_records_stop_the_partition_after_writing_the_read_ones() {
             rig.index(9, "a", 1, 1);
             rig.until("it is read", |rig| rig.counts()["in"] == 1).await;
         }
-        rig.published.tell(|known| known.trouble = Some(Lost { from: 10, to: 50 }.into()));
+        rig.published.update(|known| known.trouble = Some(Lost { from: 10, to: 50 }.into()));
         rig.until("it says so", |rig| rig.health.missing().contains_key(&stopped_part(0))).await;
         assert!(rig.health.missing()[&stopped_part(0)].contains("up to 40 writes are lost"));
-        rig.published.tell(|known| known.read_to = Some(50));
+        rig.published.update(|known| known.read_to = Some(50));
         if with_record {
             rig.until_watermark(10).await;
         }
@@ -130,7 +130,7 @@ async fn records_gone_since_the_remembered_offset_are_lost() {
         let lease = RequestDeadline { deadline: far, cancel: CancellationToken::new() };
         let epoch = Epoch::new(remembered_in).unwrap();
         rig.memory.remember_watermarks(epoch, &[(0, 100)], &lease).await.unwrap();
-        rig.published.tell(|known| known.first = first);
+        rig.published.update(|known| known.first = first);
         rig.index(150, "a", 1, 1);
         if lost == 0 {
             rig.until_watermark(151).await;

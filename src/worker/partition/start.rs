@@ -1,6 +1,7 @@
 //! Where a partition starts reading, and the checks on its offsets.
 
-use super::{Mode, Task};
+use super::Mode;
+use super::task::Task;
 use crate::base::position::Position;
 use crate::core::offsets::{Verdict, judge};
 use crate::io::meta::{EpochNeeded, MemoryError, Watermark};
@@ -41,13 +42,13 @@ impl Task {
             self.follow_claim();
             self.follow_topic();
             let end = self.all_is_read_to();
-            if self.stopped {
+            if self.is_stopped {
                 self.wait_for_revocation().await;
                 return None;
             }
             self.follow_maps();
             // Otherwise a record of a re-created topic, or of a key that changed partition, would be misread.
-            let may_take = self.maps.is_known() && self.topic.has_looked_since(self.assigned_at);
+            let may_take = self.maps.are_known() && self.topic.has_looked_since(self.ownership.assigned_at());
             if let Some(end) = end.filter(|_| may_take) {
                 return Some(First::End(end));
             }
@@ -55,7 +56,7 @@ impl Task {
                 // Biased, here and elsewhere, so that runs can be replayed.
                 biased;
                 changed = self.partition.mode.changed() => if changed.is_err() { return None },
-                () = self.claim.changed() => {}
+                () = self.ownership.changed() => {}
                 () = self.maps.read_again() => {}
                 () = self.topic.looked() => {}
                 _ = self.known.changed() => {}
@@ -66,21 +67,21 @@ impl Task {
 
     /// Compares the starting offset with the offset committed before (see [`crate::io::meta`]).
     pub(super) async fn may_start_at(&mut self, offset: i64) -> bool {
-        let bench = self.partition.bench.clone();
+        let context = self.partition.context.clone();
         let number = self.partition.number;
-        if number >= bench.partitions {
-            let (remembered, found, epoch) = (bench.partitions, number + 1, bench.epoch);
+        if number >= context.partitions {
+            let (remembered, found, epoch) = (context.partitions, number + 1, context.epoch);
             self.stop(Some(offset), &EpochNeeded::OtherPartitions { remembered, found, epoch }.to_string());
             return false;
         }
         loop {
-            let lease = self.lease();
+            let deadline = self.deadline();
             let remembered = tokio::select! {
-                // An answer polled first would be fatal: an expired lease fails without waiting.
+                // An answer polled first would be fatal: an expired deadline fails without waiting.
                 biased;
                 // Nothing is dirty yet, so ending satisfies every other mode.
                 _ = self.partition.mode.changed() => return false,
-                remembered = bench.memory.watermark(number, &lease) => remembered,
+                remembered = context.memory.watermark(number, &deadline) => remembered,
             };
             match remembered {
                 Ok(None) => {
@@ -89,15 +90,16 @@ impl Task {
                     }
                     return true;
                 }
-                Ok(Some(remembered)) => match remembered.allows(bench.epoch, offset) {
+                Ok(Some(remembered)) => match remembered.allows(context.epoch, offset) {
                     Ok(()) if self.is_lost_since(remembered) => return false,
                     Ok(()) => {
                         if offset != remembered.offset {
                             self.note_gap();
                         }
                         // At least this is committed by now.
-                        self.committed_before = Position::new(remembered.epoch, remembered.offset)
-                            .unwrap_or(self.committed_before);
+                        if let Some(position) = Position::new(remembered.epoch, remembered.offset) {
+                            self.reading.committed_at_least(position);
+                        }
                         return true;
                     }
                     Err(refused) => {
@@ -121,41 +123,18 @@ impl Task {
     /// Stops the partition if records after the remembered commit are gone. The poll thread detects this from committed
     /// offsets; this check covers a group whose offsets have expired.
     fn is_lost_since(&mut self, remembered: Watermark) -> bool {
-        let bench = self.partition.bench.clone();
-        let Some(first) = self.known.borrow().first.filter(|_| remembered.epoch == bench.epoch) else {
+        let context = self.partition.context.clone();
+        let Some(first) = self.known.borrow().first.filter(|_| remembered.epoch == context.epoch) else {
             return false;
         };
         let Verdict::Lost(lost) = judge(None, Some(remembered.offset), first, i64::MAX) else { return false };
-        let accepted = bench.lost_records == LostRecords::Accept;
-        RecordsLost { topic: &bench.topic, partition: self.partition.number, lost, accepted }
-            .emit(&bench.metrics);
+        let accepted = context.lost_records == LostRecords::Accept;
+        RecordsLost { topic: &context.topic, partition: self.partition.number, lost, accepted }
+            .emit(&context.metrics);
         if !accepted {
             self.stop(Some(lost.from), &lost.to_string());
         }
         !accepted
-    }
-
-    /// Passes offsets at the end that are not records; stops if the partition cannot be read further.
-    pub(super) fn follow_offsets(&mut self) {
-        if let Some(end) = self.all_is_read_to()
-            && self.ledger.next_offset().is_none_or(|next| next < end)
-        {
-            self.note_gap();
-            self.ledger.read_up_to(end);
-        }
-    }
-
-    /// The offset up to which everything was taken, as reported by the poll thread.
-    fn all_is_read_to(&mut self) -> Option<i64> {
-        let known = *self.known.borrow_and_update();
-        if let Some(trouble) = known.trouble
-            && !self.stopped
-        {
-            self.stop(Some(trouble.offset()), &trouble.to_string());
-        }
-        // Checked after `read_to`: records below it are queued or taken.
-        let all_is_taken = self.partition.records.is_empty() && self.held_back.is_none() && !self.stopped;
-        known.read_to.filter(|_| all_is_taken)
     }
 
     /// A stopped partition stays assigned until it is revoked or the worker ends.

@@ -137,14 +137,14 @@ async fn gauges_are_updated_while_records_never_pause() {
 #[tokio::test(start_paused = true)]
 async fn batch_deadline_starts_when_the_permit_is_granted() {
     let mut rig = Rig::start();
-    let others_at_work = rig.turns.clone().acquire_many_owned(2).await.unwrap();
+    let others_at_work = rig.batch_permits.clone().acquire_many_owned(2).await.unwrap();
     rig.index(0, "a", 1, 1);
     rig.pass(3 * batching().deadline).await;
     assert!(rig.elastic.copies("a").is_empty(), "it has not begun");
     rig.index(1, "a", 1, 2);
     drop(others_at_work);
     rig.until_watermark(2).await;
-    assert_eq!(rig.turns.available_permits(), 2, "given back");
+    assert_eq!(rig.batch_permits.available_permits(), 2, "given back");
     assert_eq!(shards(&rig.elastic.copies("a")).len(), 1);
 }
 
@@ -175,7 +175,7 @@ async fn assigned_partitions_share_the_placement_cache() {
     const TOTAL: usize = 200;
     let rig = Rig::start();
     let handle = tokio::runtime::Handle::current();
-    let mut assignment = Assignment::new(rig.bench.clone(), handle, Budget::new(), WIDE, TOTAL);
+    let mut assignment = Assignment::new(rig.context.clone(), handle, Budget::new(), WIDE, TOTAL);
     let share = assignment.cache_share.clone();
     for number in 1..=100 {
         let _ = assignment.assign(&[(number, None)]);

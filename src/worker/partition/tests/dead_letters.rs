@@ -348,7 +348,7 @@ async fn what_is_rejected_when_an_entry_is_parked_is_told_although_no_record_com
     rig.send(2, "a", Some(r#"{"location":{"lat":null}}"#), Some("patch"));
     rig.pass(Duration::from_secs(2)).await;
     // Compaction took 3.
-    rig.published.tell(|known| known.read_to = Some(4));
+    rig.published.update(|known| known.read_to = Some(4));
     rig.until_watermark(4).await;
     assert_eq!(rig.letters(), [(2, 2, "fold", "bad_location")]);
 }

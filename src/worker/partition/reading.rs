@@ -1,0 +1,113 @@
+//! Which records of the partition were read, and which may be missing. Pure.
+
+use super::key_check::KeyCheck;
+use crate::base::position::{Epoch, Position};
+use crate::io::kafka::partitioner::OtherPartitioner;
+
+/// What was read so far.
+pub(super) struct Reading {
+    epoch: Epoch,
+    keys: KeyCheck,
+    /// Offset and digest of the last record read.
+    last_read: Option<(i64, u64)>,
+    /// Offsets are missing between the committed and the read ones (compaction or transaction markers).
+    saw_gap: bool,
+    /// The committed position at assignment, if known.
+    committed_before: Position,
+}
+
+/// How a record follows those read before.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// The last one again. On a rebalance librdkafka returns to its last stored position while another thread hands out
+    /// the record. The offsets are fine: it is the same record.
+    Repeated,
+    /// Below this offset, which is the next one: offsets have lost their meaning.
+    Backwards { next: i64 },
+    /// It is next, except for offsets that are not records or no longer there.
+    Next { is_after_gap: bool },
+}
+
+impl Reading {
+    pub(super) fn new(epoch: Epoch, keys: KeyCheck) -> Self {
+        let committed_before = Position::from_version(0);
+        Self { epoch, keys, last_read: None, saw_gap: false, committed_before }
+    }
+
+    /// Compares a record with the last one, and with the offset after it, if any was read.
+    pub(super) fn order(&self, offset: i64, digest: u64, next: Option<i64>) -> Order {
+        if self.last_read == Some((offset, digest)) {
+            return Order::Repeated;
+        }
+        match next {
+            Some(next) if offset < next => Order::Backwards { next },
+            next => Order::Next { is_after_gap: next.is_some_and(|next| offset > next) },
+        }
+    }
+
+    /// Adds the key of a record; returns another partitioner if that one explains the keys so far.
+    pub(super) fn other_partitioner(&mut self, key: Option<&[u8]>) -> Option<OtherPartitioner> {
+        self.keys.add(key)
+    }
+
+    /// A record was read.
+    pub(super) fn read(&mut self, offset: i64, digest: u64) {
+        self.last_read = Some((offset, digest));
+    }
+
+    /// Takes note of missing offsets. Whether they are the first of this assignment.
+    pub(super) fn note_gap(&mut self) -> bool {
+        !std::mem::replace(&mut self.saw_gap, true)
+    }
+
+    /// Whether offsets were missing.
+    pub(super) fn saw_gap(&self) -> bool {
+        self.saw_gap
+    }
+
+    /// At least this was committed when the partition was assigned.
+    pub(super) fn committed_at_least(&mut self, position: Position) {
+        self.committed_before = position;
+    }
+
+    /// The committed position: the one at assignment or a later one acknowledged by the broker.
+    pub(super) fn committed(&self, acknowledged: Option<i64>) -> Position {
+        let acknowledged = acknowledged.and_then(|offset| Position::new(self.epoch, offset));
+        acknowledged.map_or(self.committed_before, |acknowledged| acknowledged.max(self.committed_before))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::config::Partitioner;
+
+    fn reading() -> Reading {
+        Reading::new(Epoch::default(), KeyCheck::new(Partitioner::Custom, 0, 1))
+    }
+
+    #[test]
+    fn only_the_last_record_may_come_twice() {
+        let mut reading = reading();
+        let next = |is_after_gap| Order::Next { is_after_gap };
+        assert_eq!(reading.order(7, 1, None), next(false));
+        reading.read(7, 1);
+        assert_eq!(reading.order(7, 1, Some(8)), Order::Repeated);
+        assert_eq!(reading.order(7, 2, Some(8)), Order::Backwards { next: 8 }, "another record");
+        assert_eq!(reading.order(6, 1, Some(8)), Order::Backwards { next: 8 });
+        assert_eq!(reading.order(8, 1, Some(8)), next(false));
+        assert_eq!(reading.order(9, 1, Some(8)), next(true));
+    }
+
+    #[test]
+    fn committed_is_the_higher_of_both_and_a_gap_is_noted_once() {
+        let mut reading = reading();
+        let at = |offset| Position::new(Epoch::default(), offset).unwrap();
+        assert_eq!(reading.committed(None), Position::from_version(0));
+        reading.committed_at_least(at(5));
+        assert_eq!([None, Some(3), Some(9)].map(|offset| reading.committed(offset)), [at(5), at(5), at(9)]);
+        assert!(!reading.saw_gap());
+        assert!(reading.note_gap());
+        assert!(!reading.note_gap() && reading.saw_gap());
+    }
+}
