@@ -7,6 +7,7 @@ pub mod decode;
 pub(crate) mod defect;
 pub mod dirty_set;
 pub(crate) mod filter_path;
+pub mod fold;
 pub mod invariants;
 pub mod mover;
 pub mod offsets;

@@ -14,8 +14,8 @@ use rdkafka::message::{Header, Headers, OwnedHeaders};
 use crate::base::fnv::fnv1a;
 use crate::base::ids::DocId;
 use crate::base::retry::RetryPolicy;
+use crate::core::fold::{Base, Content, Fold};
 use crate::core::mover::Refusal;
-use crate::core::write::{Base, Content, Fold};
 use crate::io::kafka::resilient_producer::{Message, ResilientProducer, Undelivered, Verdict};
 
 /// One message for the dead-letter topic.

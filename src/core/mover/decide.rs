@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use super::counting::{Contribution, Counting};
 use super::{
     Done, Doubt, Entry, HISTORY_FULL, MoverState, NothingFound, OLDER_COPY, OnMissing, Outcome, REFUSED_FOLD,
     Refusal, RetryState, Rules, SourceAnswer,
@@ -10,11 +11,8 @@ use crate::base::ids::ShardId;
 use crate::base::position::Position;
 use crate::base::requests::{Found, SeqNo, WriteCondition};
 use crate::base::sabotage::{self, Sabotage};
-use crate::core::counting::facets::{FacetRules, Facets};
-use crate::core::counting::steps::Steps;
-use crate::core::counting::version::History;
+use crate::core::fold::{Base, Content, Fold, Target};
 use crate::core::placement::{Known, Placement};
-use crate::core::write::{Base, Content, Fold, Target};
 
 /// Number of reads that must find no copy, with an unchanged placement, before the document counts as missing (step 4).
 /// A read is not atomic: it misses a copy that moves from a geoshard not yet read to one already read. Under one
@@ -168,28 +166,6 @@ pub(super) struct Task {
     pub then: Outcome,
 }
 
-/// The history of a placement written at `pos`, following that of `known`. The document's facets are computed only if
-/// anything is counted; otherwise the history stays unchanged.
-pub(super) fn history(
-    desk: &MoverState,
-    known: Option<&Known>,
-    pos: Position,
-    facets: impl FnOnce(&FacetRules) -> Facets,
-) -> History {
-    let before = known.map(|known| known.placement.versions.clone()).unwrap_or_default();
-    match &desk.rules.tally {
-        Some(rules) => before.with(desk.committed, pos, facets(rules)),
-        None => before,
-    }
-}
-
-/// The history of a placement that is set back: a write refused at `pos` changes no facets. So an owner with that
-/// record in an in-place fold records the same (docs/tally.md, "Refused documents").
-pub(super) fn refused_history(desk: &MoverState, known: &Known, pos: Position) -> History {
-    let before = known.placement.versions.below(pos).cloned().unwrap_or_default();
-    history(desk, Some(known), pos, |_| before)
-}
-
 /// The placement decided by this entry: at its position, naming its partition.
 pub(super) fn new_placement(
     desk: &MoverState,
@@ -215,7 +191,7 @@ pub(super) fn decide(
         (Some(copy), Some(recorded)) if copy.version < recorded.version => Some(recorded),
         (copy, recorded) => copy.or(recorded),
     };
-    let decision = Decision { desk, rules: &desk.rules, entry, fresh };
+    let decision = Decision { desk, rules: &desk.rules, counting: desk.counting(), entry, fresh };
     if let (Some(known), Some(copy)) = (&known, &copy)
         && let Some(plan) = decision.doubt(known, copy)
     {
@@ -278,6 +254,7 @@ enum Source {
 struct Decision<'a> {
     desk: &'a MoverState,
     rules: &'a Rules,
+    counting: Counting<'a>,
     entry: &'a Entry,
     fresh: bool,
 }
@@ -320,28 +297,28 @@ impl Decision<'_> {
             Err(refusal) => return self.refuse(known, copy, refusal),
         };
         let mut fetched = None;
-        let (target, write, then, facets) = match wanted {
+        let (target, write, then, counted) = match wanted {
             Wanted::Settle(outcome) => return Plan::Settle(outcome),
             Wanted::Gone(Outcome::DeadLetter(refusal))
                 if refusal.reason != MISSING_DOCUMENT && self.may_be_separated(known.as_ref()) =>
             {
                 return Plan::Settle(separated(refusal, known.as_ref()));
             }
-            Wanted::Gone(outcome) => (None, None, outcome, None),
+            Wanted::Gone(outcome) => (None, None, outcome, Contribution::default()),
             // The owner that wrote it in place decided for this shard; deciding again might use another map.
             Wanted::Written(written) => {
                 // Unless the entry is in place, a cached placement may be outdated: a zombie moved the document away
-                // and back, and calling the entry done would leave those leftovers unswept forever. Nor are the facets
-                // known that an owner with other fold boundaries may still record (docs/tally.md, "In place").
+                // and back, and calling the entry done would leave those leftovers unswept forever. Nor, with counting,
+                // is known what an owner with other fold boundaries may still record.
                 let is_done = known.as_ref().is_some_and(|known| {
-                    self.rules.tally.is_none() && self.is_in_place(known, &written.shard)
+                    self.counting.is_off() && self.is_in_place(known, &written.shard)
                         || sabotage::is(Sabotage::WrittenIsDone) && known.placement.leftovers.is_empty()
                 });
                 if is_done {
                     return Plan::Settle(Outcome::Done(Done::AlreadyApplied));
                 }
-                let facets = known.as_ref().and_then(|known| known.placement.facets().cloned());
-                (Some(written.shard), None, Outcome::Done(Done::AlreadyApplied), facets)
+                let counted = Contribution::recorded(known.as_ref());
+                (Some(written.shard), None, Outcome::Done(Done::AlreadyApplied), counted)
             }
             Wanted::Document(document, made) => {
                 let target = match self.target(known.as_ref(), &document, made) {
@@ -352,13 +329,12 @@ impl Decision<'_> {
                 fetched = is_recorded.then(|| document.clone());
                 let moved = placed_in.as_ref().is_some_and(|from| *from != target);
                 let then = Outcome::Done(Done::Indexed { moved });
-                let facets = self.rules.tally.as_ref().map(|rules| self.facets(rules, &document, &target));
+                let counted = self.counting.of_document(fold, &document, &target);
+                let base = copy.as_ref().map(|copy| copy.version);
                 let is_in_place = |known: &Known| {
                     made == Made::Logged
                         && self.is_in_place(known, &target)
-                        && facets
-                            .as_ref()
-                            .is_none_or(|facets| self.keeps(&known.placement, facets, copy.as_ref()))
+                        && self.counting.keeps_recorded(&known.placement, fold, &counted, base)
                 };
                 if let Some(known) = known.as_ref().filter(|known| is_in_place(known)) {
                     let task = Task { write: Some(document), sweep_at: fold.last, then };
@@ -367,72 +343,26 @@ impl Decision<'_> {
                 if known.is_none() && sabotage::is(Sabotage::NoWriteAhead) {
                     return self.unannounced(target, document, then);
                 }
-                (Some(target), Some(document), then, facets)
+                (Some(target), Some(document), then, counted)
             }
         };
-        if known.as_ref().is_some_and(|known| self.is_full(&known.placement)) {
+        if known.as_ref().is_some_and(|known| self.counting.awaits_commit(&known.placement, fold)) {
             let carry = RetryState { awaits_commit: true, ..self.entry.carry.clone() };
             return Plan::Settle(again_outcome(HISTORY_FULL, carry));
         }
-        let versions = self.history(known.as_ref(), |_| facets.unwrap_or_default());
-        let (guard, may_hold) = match known {
+        let (guard, may_hold) = match &known {
             None => (WriteCondition::Absent, Vec::new()),
             Some(known) => {
                 let may_hold = known.unswept().iter().chain(&known.placement.shard).cloned().collect();
                 (WriteCondition::Unchanged(known.stamp), may_hold)
             }
         };
+        let placement = new_placement(self.desk, self.entry, target, may_hold).with_fetched(fetched);
         Plan::WriteAhead {
             guard,
-            placement: new_placement(self.desk, self.entry, target, may_hold)
-                .with_fetched(fetched)
-                .with_history(versions),
+            placement: self.counting.record(placement, known.as_ref(), counted),
             task: Task { write, sweep_at: fold.last, then },
         }
-    }
-
-    /// A full history blocks write-aheads until a commit lets it be cut. ⚠ Only if the entry is above everything
-    /// recorded: then a commit up to the entry is enough, and only the commit is awaited. An entry that an earlier
-    /// owner folded differently would wait for itself.
-    fn is_full(&self, placement: &Placement) -> bool {
-        self.rules.tally.is_some()
-            && placement.pos < self.entry.fold.first
-            && placement.versions.count_from(self.desk.committed) >= self.desk.max_versions
-    }
-
-    /// The history of the placement written by this entry.
-    fn history(&self, known: Option<&Known>, facets: impl FnOnce(&FacetRules) -> Facets) -> History {
-        history(self.desk, known, self.entry.fold.last, facets)
-    }
-
-    /// The document's facets in `target`.
-    fn facets(&self, rules: &FacetRules, document: &[u8], target: &ShardId) -> Facets {
-        let Fold { steps, targets, .. } = &*self.entry.fold;
-        match (steps, targets.as_slice()) {
-            // Computed when the record was read, under a map with the same result.
-            (Steps::All(facets), [Target::Shard(shard)]) if shard == target => facets.clone(),
-            _ => rules.facets(document, target),
-        }
-    }
-
-    /// In place as far as facets go: no record of the fold changes the recorded ones, so an owner that records one of
-    /// them under other fold boundaries changes no count.
-    fn keeps(&self, placement: &Placement, facets: &Facets, copy: Option<&Copy>) -> bool {
-        let Fold { steps, first, last, content, .. } = &*self.entry.fold;
-        let recorded = placement.facets();
-        let are_kept = |facets: &Facets| recorded.map_or(facets.is_empty(), |recorded| recorded == facets);
-        if sabotage::is(Sabotage::InPlaceDespiteFacets) {
-            return are_kept(facets);
-        }
-        // A copy that already includes records of the fold does not show their individual effects.
-        let is_base = copy.is_none_or(|copy| copy.version < *first);
-        let kept_by_each = match steps {
-            Steps::Untouched => true,
-            Steps::All(step) => are_kept(step),
-            // One patch over the copy read: its effect is the result.
-            Steps::Unclear => first == last && matches!(content, Content::Patch { over: Base::Stored, .. }),
-        };
-        is_base && kept_by_each && are_kept(facets)
     }
 
     /// Writes a new document as if it had a placement already: [`Sabotage::NoWriteAhead`].
@@ -485,11 +415,10 @@ impl Decision<'_> {
             // Recorded with a shard, but there is no document: record that, then sweep.
             Ok(Wanted::Gone(then)) => {
                 let may_hold: Vec<ShardId> = known.placement.may_hold().cloned().collect();
-                let versions = self.history(Some(&known), |_| Facets::default());
-                let placement = new_placement(self.desk, self.entry, None, may_hold).with_history(versions);
+                let placement = new_placement(self.desk, self.entry, None, may_hold);
                 Plan::WriteAhead {
                     guard: WriteCondition::Unchanged(known.stamp),
-                    placement,
+                    placement: self.counting.record(placement, Some(&known), Contribution::default()),
                     task: Task { write: None, sweep_at, then },
                 }
             }
@@ -528,11 +457,12 @@ impl Decision<'_> {
     fn correct(&self, known: Known, target: ShardId, document: Bytes) -> Plan {
         let position = self.entry.fold.last;
         let may_hold: Vec<ShardId> = known.placement.may_hold().cloned().collect();
-        let versions = self.history(Some(&known), |rules| self.facets(rules, &document, &target));
+        let counted = self.counting.of_document(&self.entry.fold, &document, &target);
+        let placement = new_placement(self.desk, self.entry, Some(target), may_hold);
         let then = Outcome::Done(Done::Indexed { moved: true });
         Plan::WriteAhead {
             guard: WriteCondition::Unchanged(known.stamp),
-            placement: new_placement(self.desk, self.entry, Some(target), may_hold).with_history(versions),
+            placement: self.counting.record(placement, Some(&known), counted),
             task: Task { write: Some(document), sweep_at: position, then },
         }
     }
@@ -561,8 +491,7 @@ impl Decision<'_> {
             return Plan::Settle(separated(refusal, known.as_ref()));
         }
         match known {
-            // With counting, its position is recorded in any case (docs/tally.md, "Refused documents").
-            Some(known) if !known.unswept().is_empty() || self.records_refusals() => {
+            Some(known) if !known.unswept().is_empty() || self.counting.records_refusals() => {
                 self.set_back(known, copy, refusal)
             }
             _ => Plan::Settle(Outcome::DeadLetter(refusal)),
@@ -573,22 +502,17 @@ impl Decision<'_> {
         may_be_separated(self.desk, self.entry, known)
     }
 
-    fn records_refusals(&self) -> bool {
-        self.rules.tally.is_some() && !sabotage::is(Sabotage::RefusedInPlaceIsNotRecorded)
-    }
-
     /// Records that the document stays where its last good copy is. Without one, nothing is changed or swept: a writer
     /// at a lower position may still write a copy into any named geoshard.
     fn set_back(&self, known: Known, copy: Option<Copy>, refusal: Refusal) -> Plan {
         let Some(copy) = copy else { return Plan::Settle(Outcome::DeadLetter(refusal)) };
         let may_hold: Vec<ShardId> = known.unswept().iter().chain(&known.placement.shard).cloned().collect();
-        let versions = refused_history(self.desk, &known, self.entry.fold.last);
+        let placement = new_placement(self.desk, self.entry, Some(copy.shard.clone()), may_hold)
+            .after_refusal()
+            .with_fetched(copy.is_recorded.then(|| copy.source.clone()));
         Plan::WriteAhead {
             guard: WriteCondition::Unchanged(known.stamp),
-            placement: new_placement(self.desk, self.entry, Some(copy.shard.clone()), may_hold)
-                .after_refusal()
-                .with_fetched(copy.is_recorded.then(|| copy.source.clone()))
-                .with_history(versions),
+            placement: self.counting.record_refusal(placement, &known),
             task: self.keep(copy, refusal),
         }
     }

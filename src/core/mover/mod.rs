@@ -7,12 +7,14 @@
 //! | `decide.rs` | steps 1, 2 and 4 for one entry: from reads to a `decide::Plan` |
 //! | `rounds.rs` | a batch as a chain of types, one per round; each returns its operations and takes their answers |
 //! | `rules.rs` | the inputs of placement |
+//! | `counting.rs` | the hook of counting |
 //!
 //! `worker/drive.rs` runs the chain against Elasticsearch.
 //!
 //! *Invariant:* nothing here uses a clock, a socket or randomness, so that the same code runs in production, in
 //! the tables of `tests/`, and in model checking.
 
+mod counting;
 mod decide;
 mod rounds;
 mod rules;
@@ -26,9 +28,10 @@ use bytes::Bytes;
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
 use crate::base::requests::{ItemError, SeqNo};
+use crate::core::fold::Fold;
 use crate::core::placement::{Known, Placement, PlacementCache};
-use crate::core::write::Fold;
 
+pub use counting::Change;
 pub use rounds::{
     Announce, CleanUp, FindLastCopy, Finished, ReadDocuments, ReadPlacements, Unread, WriteDocuments,
 };

@@ -6,9 +6,9 @@
 
 use std::collections::HashSet;
 
+use super::counting::{Change, History};
 use super::decide::{
-    Copy, Plan, Task, again_outcome, copies_needed, decide, may_be_separated, new_placement, refused_history,
-    separated,
+    Copy, Plan, Task, again_outcome, copies_needed, decide, may_be_separated, new_placement, separated,
 };
 use super::{
     AffectedShards, CONFIRMED_COPY, Clear, Done, Entry, MoverState, Outcome, Refusal, RetryState, SET_BACK,
@@ -19,8 +19,6 @@ use crate::base::position::Position;
 use crate::base::requests::{BulkOp, Get, Index, WriteCondition};
 use crate::base::requests::{BulkOutcome, GetOutcome};
 use crate::base::sabotage::{self, Sabotage};
-use crate::core::counting::increment::Change;
-use crate::core::counting::version::History;
 use crate::core::invariants::inv_6_one_entry_of_a_document;
 use crate::core::placement::{Known, Placement};
 
@@ -38,12 +36,9 @@ impl BatchState {
         self.settled.push(Settled { entry, outcome, touched });
     }
 
-    /// Finishes an entry. Versions of its document's history that may not be counted yet become edges, including those
-    /// of other owners, which may have died (docs/tally.md, "Edges").
+    /// Finishes an entry, whose document's placement has this history.
     fn done(&mut self, entry: Entry, outcome: Outcome, versions: &History, touched: AffectedShards) {
-        if self.desk.rules.tally.is_some() {
-            self.edges.extend(versions.edges(self.desk.committed));
-        }
+        self.edges.extend(self.desk.counting().edges(versions));
         self.settle(entry, outcome, touched);
     }
 
@@ -467,11 +462,7 @@ impl Announce {
                     tray.settle(placed.entry, again, AffectedShards::default());
                     continue;
                 }
-                // Somebody may yet record one of the fold's positions, and count it, unless the last of them is recorded.
-                BulkOutcome::Refused(error)
-                    if tray.desk.rules.tally.is_some()
-                        && !sabotage::is(Sabotage::RefusedInPlaceIsNotRecorded) =>
-                {
+                BulkOutcome::Refused(error) if tray.desk.counting().records_refusals() => {
                     refused.push((placed, Refusal::by_elasticsearch(&error)));
                     continue;
                 }
@@ -598,14 +589,13 @@ impl FindLastCopy {
                 continue;
             };
             // Never to "deleted": a writer at a lower position that relies on this record may still write a copy.
-            let versions = refused_history(&tray.desk, &known, entry.fold.last);
             let stays_in = match copy {
                 Some(copy) => Some(copy.shard),
                 None if sabotage::is(Sabotage::RefusedIsDeleted) => None,
                 None => known.placement.shard.clone(),
             };
-            let placement =
-                new_placement(&tray.desk, &entry, stays_in, shards).after_refusal().with_history(versions);
+            let placement = new_placement(&tray.desk, &entry, stays_in, shards).after_refusal();
+            let placement = tray.desk.counting().record_refusal(placement, &known);
             set_backs.push(SetBack {
                 entry,
                 refusal,

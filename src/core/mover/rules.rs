@@ -10,7 +10,7 @@ use crate::base::ids::ShardId;
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::counting::facets::FacetRules;
 use crate::core::decode::LocationPath;
-use crate::core::write::Target;
+use crate::core::fold::Target;
 use crate::geoshard::GeoshardMap;
 
 /// Policy for a patch of a missing document.

@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use crate::base::ids::ShardId;
 use crate::core::decode::BadRecord;
+use crate::core::fold::Content;
 use crate::core::mover::{Done, Entry, Outcome};
 use crate::core::placement::Placement;
-use crate::core::write::Content;
 use crate::worker::record::Record;
 
 /// The kinds of things that a record can do.

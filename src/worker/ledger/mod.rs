@@ -28,8 +28,9 @@ use crate::base::ids::{DocId, ShardId};
 use crate::base::position::{Epoch, Position};
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::dirty_set::DirtySet;
+use crate::core::fold::Fold;
 use crate::core::mover::{self, AffectedShards, Done, Entry, Outcome, Refusal, RetryState, Rules, Settled};
-use crate::core::write::{Fold, Write};
+use crate::core::write::Write;
 use crate::geoshard::GeoshardMap;
 use crate::worker::distribution::scheduler::Change;
 use crate::worker::refeed::FetchRequest;
@@ -187,11 +188,7 @@ impl Ledger {
     /// is returned by [`Ledger::take_rejected`].
     pub fn take(&mut self, write: Write, now: Instant) {
         let offset = write.position.offset();
-        let rules = &self.rules;
-        let (id, mut fold) = Fold::from_write(write, |at| rules.target(at));
-        if let Some(tally) = &rules.tally {
-            fold = fold.counted_by(tally);
-        }
+        let (id, fold) = self.rules.fold(write);
         let bytes = held_bytes(&id, &fold);
         let dirty = Dirty { fold: Arc::new(fold), since: now, bytes };
         self.bytes += bytes;

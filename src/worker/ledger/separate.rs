@@ -8,8 +8,9 @@ use std::sync::Arc;
 use super::{Dirty, Ledger, Merge, Undeliverable, held_bytes};
 use crate::base::clock::Instant;
 use crate::base::ids::DocId;
+use crate::core::fold::Fold;
 use crate::core::mover::{Refusal, RetryState};
-use crate::core::write::{Fold, Write};
+use crate::core::write::Write;
 use crate::worker::record::Record;
 
 /// One record of a fold that was taken apart; or, first of all, those that were decided as one before.
@@ -103,10 +104,7 @@ impl Ledger {
         let decided_to = apart.carry.decided_to;
         let mut rest: VecDeque<Part> = VecDeque::with_capacity(records.len());
         for (write, record) in records {
-            let (id, mut fold) = Fold::from_write(write, |at| rules.target(at));
-            if let Some(tally) = &rules.tally {
-                fold = fold.counted_by(tally);
-            }
+            let (id, fold) = rules.fold(write);
             let is_decided = decided_to.is_some_and(|decided_to| fold.last <= decided_to);
             let bytes = held_bytes(&id, &fold);
             let mut dirty = Dirty { fold: Arc::new(fold), since, bytes };

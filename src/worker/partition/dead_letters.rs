@@ -148,7 +148,8 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::core::write::{Body, Fold, Write};
+    use crate::core::fold::Fold;
+    use crate::core::write::{Body, Write};
     use crate::testkit::testing::{at, id};
 
     /// Keeps dead letters; acknowledges them only while open.

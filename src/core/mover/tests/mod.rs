@@ -37,8 +37,9 @@ use crate::base::ids::{DocId, ShardId};
 use crate::base::position::{Epoch, Position};
 use crate::core::counting::increment::Change;
 use crate::core::decode::LocationPath;
+use crate::core::fold::Fold;
 use crate::core::placement::{Placement, PlacementCache};
-use crate::core::write::{Body, Fold, Write};
+use crate::core::write::{Body, Write};
 use crate::geoshard::GeoshardMap;
 use crate::io::elastic::{BulkOp, Index, WriteCondition};
 use crate::testkit::testing::{at, id, shard};
@@ -112,10 +113,7 @@ fn write(offset: i64, body: Body) -> Write {
 
 /// The records as one entry, folded under these rules.
 fn entry_by<const N: usize>(rules: &Rules, writes: [Write; N]) -> Entry {
-    let mut folds = writes.into_iter().map(|write| {
-        let (id, fold) = Fold::from_write(write, |at| rules.target(at));
-        (id, rules.tally.iter().fold(fold, Fold::counted_by))
-    });
+    let mut folds = writes.into_iter().map(|write| rules.fold(write));
     let (id, mut fold) = folds.next().unwrap();
     folds.for_each(|(_, newer)| fold.absorb(newer, &rules.location).unwrap());
     Entry { id, fold: Arc::new(fold), carry: RetryState::default(), fetched: None }

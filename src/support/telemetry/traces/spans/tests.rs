@@ -10,8 +10,9 @@ use rdkafka::message::Header;
 use super::*;
 use crate::base::position::Position;
 use crate::base::requests::Unobserved;
+use crate::core::fold::Fold;
 use crate::core::mover::{AffectedShards, Done, Refusal, RetryState};
-use crate::core::write::{Body, Fold, Write};
+use crate::core::write::{Body, Write};
 use crate::testkit::testing::{id, rules};
 
 #[derive(Debug, Clone, Default)]

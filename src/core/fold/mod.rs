@@ -1,0 +1,153 @@
+//! Several records of one document, folded into one write: the dirty set's value for a document.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | a [`Fold`]: what its records do, where they point, and their positions |
+//! | `content.rs` | their combined operation, and its result for a stored document |
+//! | `rejected.rs` | folds that could not be absorbed |
+//!
+//! `core/mover/` applies a fold to Elasticsearch.
+
+mod content;
+mod rejected;
+#[cfg(test)]
+mod tests;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+pub use self::content::{Base, Content};
+pub use self::rejected::{BadMerge, Rejected};
+use crate::base::geo::GeoPoint;
+use crate::base::ids::{DocId, ShardId};
+use crate::base::position::Position;
+use crate::core::counting::steps::Steps;
+use crate::core::decode::LocationPath;
+use crate::core::write::{Body, PatchMove, Write};
+
+/// The place to which one record of a fold points.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Target {
+    /// This geoshard.
+    Shard(ShardId),
+    /// Out of the index.
+    Nowhere,
+    /// Unknown without the stored document.
+    Unclear,
+}
+
+impl From<ShardId> for Target {
+    fn from(shard: ShardId) -> Self {
+        Self::Shard(shard)
+    }
+}
+
+/// One or more records of a document, oldest first, folded into one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fold {
+    /// The combined operation.
+    pub content: Content,
+    /// Position of its first record.
+    pub first: Position,
+    /// Position of its last record: the version of what it writes (protocol: `p`).
+    pub last: Position,
+    /// Position of its last record that carried a location or deleted (protocol: `located_at`).
+    pub located_at: Option<Position>,
+    /// Position of its last touch.
+    pub touched_at: Option<Position>,
+    /// Position of its last record that replaces the whole document: an index, a delete, a refeed.
+    pub whole_at: Option<Position>,
+    /// The distinct targets of its records, under the maps that were live when each was read.
+    pub targets: SmallVec<[Target; 1]>,
+    /// What its records do to the counts; nothing if nothing is counted.
+    pub steps: Steps,
+    /// Number of records.
+    pub records: u32,
+    /// Positions of its records after the first, in order; at most [`MAX_SEPARABLE`].
+    pub later: Vec<Position>,
+}
+
+/// A fold of up to so many records is taken apart again where it cannot be carried out.
+pub const MAX_SEPARABLE: usize = 256;
+
+impl Fold {
+    /// One record as a fold. `locate` tells where a point is under the live maps.
+    pub fn from_write<T: Into<Target>>(write: Write, locate: impl FnOnce(GeoPoint) -> T) -> (DocId, Self) {
+        let Write { id, position, body } = write;
+        let target = match &body {
+            Body::Index { at, .. } | Body::Patch { moves: PatchMove::To(at), .. } => Some(locate(*at).into()),
+            Body::Delete => Some(Target::Nowhere),
+            Body::Patch { moves: PatchMove::Unclear, .. } | Body::Touch | Body::Refeed => {
+                Some(Target::Unclear)
+            }
+            Body::Patch { moves: PatchMove::Stays, .. } => None,
+        };
+        let is_touch = matches!(body, Body::Touch);
+        let is_whole = matches!(body, Body::Index { .. } | Body::Delete | Body::Refeed);
+        let fold = Self {
+            content: body.into(),
+            first: position,
+            last: position,
+            located_at: (target.is_some() && !is_touch).then_some(position),
+            touched_at: is_touch.then_some(position),
+            whole_at: is_whole.then_some(position),
+            targets: target.into_iter().collect(),
+            steps: Steps::default(),
+            records: 1,
+            later: Vec::new(),
+        };
+        (id, fold)
+    }
+
+    /// Adds a later fold of the same document (protocol, "Folding"). Unless some are rejected, the effect does not
+    /// depend on how a sequence of records is cut into folds.
+    ///
+    /// Patches over a whole document are merged at once, and its location is read again if they mention it. If it has
+    /// none, or none that Elasticsearch accepts, the later fold is [`Rejected`]: this one keeps its content and its
+    /// count of records, but its last position advances, since the records are consumed, and so do its targets, since a
+    /// zombie with other fold boundaries may have followed them.
+    pub fn absorb(&mut self, newer: Self, path: &LocationPath) -> Result<(), Box<Rejected>> {
+        debug_assert!(self.last < newer.first, "{} is folded over {}", newer.first, self.last);
+        self.last = newer.last;
+        self.touched_at = self.touched_at.max(newer.touched_at);
+        self.whole_at = self.whole_at.max(newer.whole_at);
+        self.targets.extend(newer.targets.iter().cloned());
+        self.targets.sort_unstable();
+        self.targets.dedup();
+        self.steps.absorb(newer.steps.clone());
+        // Every record that mentions the location leaves a target.
+        let may_move = !newer.targets.is_empty();
+        match self.content.absorb(&newer.content, may_move, path) {
+            Ok(()) => {
+                self.located_at = self.located_at.max(newer.located_at);
+                self.records = self.records.saturating_add(newer.records);
+                let room = MAX_SEPARABLE.saturating_sub(self.later.len() + 1);
+                self.later.extend(std::iter::once(newer.first).chain(newer.later).take(room));
+                Ok(())
+            }
+            Err(why) => Err(Box::new(Rejected { fold: newer, why })),
+        }
+    }
+
+    /// The offsets of its records, oldest first, if there are at least two and at most [`MAX_SEPARABLE`].
+    pub fn separable(&self) -> Option<Vec<i64>> {
+        let offsets: Vec<i64> =
+            std::iter::once(&self.first).chain(&self.later).map(|at| at.offset()).collect();
+        let is_complete = usize::try_from(self.records).is_ok_and(|records| records == offsets.len());
+        (is_complete && offsets.len() > 1).then_some(offsets)
+    }
+
+    /// Approximate heap bytes.
+    pub fn bytes(&self) -> usize {
+        let targets = if self.targets.spilled() { self.targets.capacity() * size_of::<Target>() } else { 0 };
+        let content = match &self.content {
+            Content::Index { doc, .. } => doc.len(),
+            Content::Patch { patches, .. } => {
+                patches.capacity() * size_of::<Bytes>() + patches.iter().map(Bytes::len).sum::<usize>()
+            }
+            Content::Delete | Content::Touch | Content::Refeed => 0,
+        };
+        let later = self.later.capacity() * size_of::<Position>();
+        targets + content + later + self.steps.bytes()
+    }
+}
