@@ -270,7 +270,7 @@ impl Clock for StandingClock {
 struct Whole {
     decoder: Decoder,
     ledger: Ledger,
-    desk: Option<MoverState>,
+    state: Option<MoverState>,
     rounds: RequestSender,
     lease: RequestDeadline,
     now: Instant,
@@ -313,8 +313,8 @@ impl Whole {
         let lease =
             RequestDeadline { deadline: now + Duration::from_secs(3_600), cancel: CancellationToken::new() };
         let ledger = Ledger::new(rules.clone(), epoch());
-        let desk = MoverState { committed: position(FIRST_OFFSET), ..MoverState::new(rules, cache) };
-        Self { decoder: decoder(), ledger, desk: Some(desk), rounds, lease, now, emitter, batches: 0 }
+        let state = MoverState { committed: position(FIRST_OFFSET), ..MoverState::new(rules, cache) };
+        Self { decoder: decoder(), ledger, state: Some(state), rounds, lease, now, emitter, batches: 0 }
     }
 
     fn take(&mut self, record: Record) {
@@ -325,12 +325,12 @@ impl Whole {
     /// One batch; gives the number of documents that came to their end.
     async fn batch(&mut self) -> u64 {
         let entries = self.ledger.hand_out(BATCH, REQUEST_BYTES, self.now);
-        let desk = self.desk.take().unwrap();
-        let finished = geofold::worker::drive::run(desk, entries, &self.rounds, &self.lease).await.unwrap();
+        let state = self.state.take().unwrap();
+        let finished = geofold::worker::drive::run(state, entries, &self.rounds, &self.lease).await.unwrap();
         if let Some(emitter) = &mut self.emitter {
             emitter.put(finished.edges, self.now);
         }
-        self.desk = Some(finished.desk);
+        self.state = Some(finished.state);
         let settlement = self.ledger.settle(finished.settled, self.now);
         assert!(settlement.again.is_empty(), "{settlement:?}");
         let watermark = black_box(self.ledger.watermark());
@@ -346,7 +346,7 @@ impl Whole {
         if let Some(emitter) = &mut self.emitter {
             black_box(emitter.next(watermark, self.now));
             emitter.acknowledged();
-            self.desk.as_mut().unwrap().committed = position(watermark);
+            self.state.as_mut().unwrap().committed = position(watermark);
         }
     }
 

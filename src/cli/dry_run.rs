@@ -126,9 +126,9 @@ async fn prepare(config: &Config, elastic: Arc<dyn Elastic>) -> Result<DryRun, F
         observer: Arc::new(Unobserved),
     };
     // The dry run keeps everything it read.
-    let mover_state = MoverState::new(rules, PlacementCache::new(std::num::NonZeroUsize::MIN));
+    let state = MoverState::new(rules, PlacementCache::new(std::num::NonZeroUsize::MIN));
     let stops = config.dead_letter.policy == DeadLetterPolicy::Stop;
-    Ok(DryRun::new(rounds, decoder, mover_state, stops, config.batch.timeout).with_registry(registry))
+    Ok(DryRun::new(rounds, decoder, state, stops, config.batch.timeout).with_registry(registry))
 }
 
 async fn look_at_all(

@@ -7,9 +7,9 @@ use crate::io::elastic::rounds::{Halt, RequestDeadline, RequestSender};
 /// the deadline nothing more is sent, and unfinished entries return as [`crate::core::mover::Outcome::Again`].
 ///
 /// # Errors
-/// If Elasticsearch refuses the credentials. The mover_state is lost then, which is harmless since the worker stops.
+/// If Elasticsearch refuses the credentials. The state is lost then, which is harmless since the worker stops.
 pub async fn run(
-    mover_state: MoverState,
+    state: MoverState,
     entries: Vec<Entry>,
     rounds: &RequestSender,
     lease: &RequestDeadline,
@@ -17,7 +17,7 @@ pub async fn run(
     // Stale or missing reads are repeated on another node.
     let look = entries.iter().map(|entry| entry.carry.looks()).max().unwrap_or_default();
     let rounds = &RequestSender { look, ..rounds.clone() };
-    let batch = ReadPlacements::begin(mover_state, entries);
+    let batch = ReadPlacements::begin(state, entries);
     let answers = rounds.mget(batch.gets(), lease).await?;
     let mut slice = batch.answered(answers);
     loop {

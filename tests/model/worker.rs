@@ -85,7 +85,7 @@ struct Worker {
     class: u8,
     ledger: Ledger,
     /// `None` during a batch.
-    desk: Option<MoverState>,
+    state: Option<MoverState>,
     batch: Option<Batch>,
     calls: Vec<Call>,
     read_to: u8,
@@ -227,13 +227,13 @@ impl Workers {
     /// A newly assigned worker with its own cache, or (a weakening) that of another.
     pub fn assigned(&mut self, class: u8, read_to: u8, cache_of: Option<u32>) -> u32 {
         let rules = &self.classes[usize::from(class)].1;
-        let cache = cache_of.and_then(|other| self.get(other).worker.desk.clone()).map(|desk| desk.cache);
+        let cache = cache_of.and_then(|other| self.get(other).worker.state.clone()).map(|state| state.cache);
         let cache = cache.unwrap_or_else(|| PlacementCache::new(1.try_into().unwrap()));
         let counted_to = if rules.tally.is_some() { read_to } else { 0 };
         let worker = Worker {
             class,
             ledger: Ledger::new(rules.clone(), Epoch::default()),
-            desk: Some(MoverState {
+            state: Some(MoverState {
                 max_versions: self.max_versions,
                 searches_are_served: self.searches_are_served,
                 separates: true,
@@ -260,8 +260,8 @@ impl Workers {
         let log = &self.classes[usize::from(worker.class)].0;
         let prunes_at = self.prunes_uncommitted.then(|| self.get(number).watermark).flatten();
         let report = weakened(self.sabotage, || worker.take(event, log, prunes_at, names));
-        if let (true, Some(desk)) = (self.loses_clears, &mut worker.desk) {
-            desk.clears.clear();
+        if let (true, Some(state)) = (self.loses_clears, &mut worker.state) {
+            state.clears.clear();
         }
         let after = (self.number(worker), report);
         self.steps.insert((number, event), after);
@@ -283,7 +283,7 @@ impl Workers {
             owes_sweeps: worker.ledger.sweeps() > 0,
             sweeps_are_due: [NOW, LATER].map(|at| worker.ledger.has_due_sweeps(at)),
             unseen: worker.unseen,
-            has_clears: worker.desk.as_ref().is_some_and(|desk| !desk.clears.is_empty()),
+            has_clears: worker.state.as_ref().is_some_and(|state| !state.clears.is_empty()),
             is_asking: worker.question.is_some(),
             read_to: worker.read_to,
             watermark: watermark.map(|offset| u8::try_from(offset).unwrap()),
@@ -321,11 +321,11 @@ impl Worker {
                 self.read_again(log);
                 let entries = self.ledger.hand_out(10, usize::MAX, NOW);
                 self.rejected();
-                let mut desk = self.desk.take().expect("no batch is under way");
-                desk.lookups = Lookups::default();
-                desk.sweeps = self.ledger.hand_out_sweeps(10, if grace_is_over { LATER } else { NOW });
-                desk.committed = position(prunes_at.unwrap_or(self.emitter.committed).into());
-                self.go_on(Batch::ReadPlacements(ReadPlacements::begin(desk, entries)), names)
+                let mut state = self.state.take().expect("no batch is under way");
+                state.lookups = Lookups::default();
+                state.sweeps = self.ledger.hand_out_sweeps(10, if grace_is_over { LATER } else { NOW });
+                state.committed = position(prunes_at.unwrap_or(self.emitter.committed).into());
+                self.go_on(Batch::ReadPlacements(ReadPlacements::begin(state, entries)), names)
             }
             Event::Fetched { answer } => {
                 let said = match &answers()[usize::from(answer)] {
@@ -346,7 +346,7 @@ impl Worker {
                 Report::default()
             }
             Event::ForgetCached => {
-                self.desk.as_mut().expect("no batch is under way").cache.clear();
+                self.state.as_mut().expect("no batch is under way").cache.clear();
                 Report::default()
             }
             Event::Answer { call, reply } => {
@@ -419,12 +419,12 @@ impl Worker {
     }
 
     fn finish(&mut self, finished: Finished) -> Report {
-        let Finished { mut desk, settled, edges, sweeps } = finished;
-        desk.lookups = Lookups::default();
-        desk.copy_size = CopySize::default();
+        let Finished { mut state, settled, edges, sweeps } = finished;
+        state.lookups = Lookups::default();
+        state.copy_size = CopySize::default();
         // Normalized: it is set for every batch.
-        desk.committed = Position::from_version(0);
-        self.desk = Some(desk);
+        state.committed = Position::from_version(0);
+        self.state = Some(state);
         let acknowledged = position(self.emitter.acknowledged.into());
         for edge in edges.into_iter().filter(|edge| edge.pos >= acknowledged) {
             let (pos, delta) = (edge.pos, edge.delta());

@@ -25,7 +25,7 @@ use crate::core::placement::{Known, Placement};
 /// State that a batch carries through its rounds.
 #[derive(Debug, Clone)]
 struct BatchState {
-    desk: MoverState,
+    state: MoverState,
     settled: Vec<Settled>,
     edges: Vec<Change>,
     sweeps: Vec<(Sweep, Swept)>,
@@ -38,13 +38,13 @@ impl BatchState {
 
     /// Finishes an entry, whose document's placement has this history.
     fn done(&mut self, entry: Entry, outcome: Outcome, versions: &History, touched: AffectedShards) {
-        self.edges.extend(self.desk.counting().edges(versions));
+        self.edges.extend(self.state.counting().edges(versions));
         self.settle(entry, outcome, touched);
     }
 
     /// Back to step 1 with a fresh read of the placement.
     fn start_over(&mut self, entry: Entry, reason: &'static str, carry: RetryState) {
-        self.desk.cache.forget(&entry.id);
+        self.state.cache.forget(&entry.id);
         self.settle(entry, again_outcome(reason, carry), AffectedShards::default());
     }
 
@@ -56,7 +56,7 @@ impl BatchState {
 
     /// The same, where the placement may have been written, or may be out of date.
     fn unanswered_placement(&mut self, entry: Entry) {
-        self.desk.cache.forget(&entry.id);
+        self.state.cache.forget(&entry.id);
         self.unanswered(entry);
     }
 }
@@ -73,14 +73,14 @@ struct Reading {
 /// R1: reads the placements that are not cached.
 #[derive(Debug, Clone)]
 pub struct ReadPlacements {
-    tray: BatchState,
+    batch: BatchState,
     known: Vec<(Entry, Known)>,
     unknown: Vec<Entry>,
 }
 
 impl ReadPlacements {
     /// Begins a batch. It holds at most one entry per document (INV-6).
-    pub fn begin(mut desk: MoverState, entries: Vec<Entry>) -> Self {
+    pub fn begin(mut state: MoverState, entries: Vec<Entry>) -> Self {
         debug_assert_eq!(inv_6_one_entry_of_a_document(entries.iter().map(|entry| &entry.id)), Ok(()));
         let settled = Vec::with_capacity(entries.len());
         let mut known = Vec::with_capacity(entries.len());
@@ -88,15 +88,15 @@ impl ReadPlacements {
         for entry in entries {
             // A touch may concern a copy that the cached placement does not name.
             let may_be_cached = entry.fold.touched_at.is_none();
-            match desk.cache.get(&entry.id).filter(|_| may_be_cached) {
+            match state.cache.get(&entry.id).filter(|_| may_be_cached) {
                 Some(placement) => known.push((entry, placement)),
                 None => unknown.push(entry),
             }
         }
-        desk.lookups.hits += known.len() as u64;
-        desk.lookups.misses += unknown.len() as u64;
-        let tray = BatchState { desk, settled, edges: Vec::new(), sweeps: Vec::new() };
-        Self { tray, known, unknown }
+        state.lookups.hits += known.len() as u64;
+        state.lookups.misses += unknown.len() as u64;
+        let batch = BatchState { state, settled, edges: Vec::new(), sweeps: Vec::new() };
+        Self { batch, known, unknown }
     }
 
     /// The placements to read.
@@ -108,23 +108,23 @@ impl ReadPlacements {
     pub fn answered(mut self, answers: Vec<GetOutcome>) -> ReadDocuments {
         let mut readings: Vec<Reading> = Vec::with_capacity(self.known.len() + self.unknown.len());
         let add =
-            |readings: &mut Vec<Reading>, desk: &MoverState, entry: Entry, known: Option<Known>, fresh| {
-                let shards = copies_needed(desk, &entry, known.as_ref());
+            |readings: &mut Vec<Reading>, state: &MoverState, entry: Entry, known: Option<Known>, fresh| {
+                let shards = copies_needed(state, &entry, known.as_ref());
                 readings.push(Reading { entry, known, fresh, shards });
             };
         for (entry, known) in self.known {
-            add(&mut readings, &self.tray.desk, entry, Some(known), false);
+            add(&mut readings, &self.batch.state, entry, Some(known), false);
         }
         for (entry, answer) in self.unknown.into_iter().zip(answers) {
             match answer {
-                GetOutcome::Unanswered => self.tray.unanswered(entry),
-                GetOutcome::Missing => add(&mut readings, &self.tray.desk, entry, None, true),
+                GetOutcome::Unanswered => self.batch.unanswered(entry),
+                GetOutcome::Missing => add(&mut readings, &self.batch.state, entry, None, true),
                 GetOutcome::Found(found) => match Placement::from_json(&found.source) {
                     Ok(placement) => {
-                        let floor = self.tray.desk.cache.floor(&entry.id);
+                        let floor = self.batch.state.cache.floor(&entry.id);
                         let known = Known::new(placement, found.stamp).above(floor);
-                        self.tray.desk.cache.put(&entry.id, known.clone());
-                        add(&mut readings, &self.tray.desk, entry, Some(known), true);
+                        self.batch.state.cache.put(&entry.id, known.clone());
+                        add(&mut readings, &self.batch.state, entry, Some(known), true);
                     }
                     Err(error) => {
                         tracing::error!(
@@ -133,19 +133,19 @@ impl ReadPlacements {
                             %error,
                             "a placement cannot be read; its document waits until it is repaired (docs/runbooks.md)"
                         );
-                        self.tray.start_over(entry, "unreadable_placement", RetryState::default());
+                        self.batch.start_over(entry, "unreadable_placement", RetryState::default());
                     }
                 },
             }
         }
-        ReadDocuments { tray: self.tray, readings }
+        ReadDocuments { batch: self.batch, readings }
     }
 }
 
 /// R1b: reads the copies that patches and touches apply to.
 #[derive(Debug, Clone)]
 pub struct ReadDocuments {
-    tray: BatchState,
+    batch: BatchState,
     readings: Vec<Reading>,
 }
 
@@ -158,7 +158,7 @@ impl ReadDocuments {
     /// one. Returns the rest, if any, for [`Finished::go_on`].
     #[must_use]
     pub fn cut(&mut self) -> Option<Unread> {
-        let MoverState { copy_size, max_copy_bytes, .. } = self.tray.desk;
+        let MoverState { copy_size, max_copy_bytes, .. } = self.batch.state;
         let mut copies = 0;
         let fits = |reading: &Reading| {
             let is_first = copies == 0;
@@ -186,8 +186,8 @@ impl ReadDocuments {
 
     /// Takes one answer per get, in order, and decides every entry.
     pub fn answered(self, answers: Vec<GetOutcome>) -> Announce {
-        let Self { mut tray, readings } = self;
-        let mut copy_size = tray.desk.copy_size;
+        let Self { mut batch, readings } = self;
+        let mut copy_size = batch.state.copy_size;
         let mut answers = answers.into_iter();
         let mut announced =
             Announced { in_place: Vec::with_capacity(readings.len()), ..Announced::default() };
@@ -202,32 +202,32 @@ impl ReadDocuments {
             let Some(copy) = newest_copy(copies) else {
                 // A cached placement may name a geoshard that was deleted since, and taken out of the placement before: read anew, it
                 // does not.
-                tray.unanswered_placement(entry);
+                batch.unanswered_placement(entry);
                 continue;
             };
             // Empty if nothing is counted, and then free to clone.
             let before = known.as_ref().map(|known| known.placement.versions.clone()).unwrap_or_default();
             let touched = known.as_ref().map(AffectedShards::by).unwrap_or_default();
             let version = copy.as_ref().map(|copy| copy.version);
-            let plan = decide(&tray.desk, &entry, known, fresh, copy);
+            let plan = decide(&batch.state, &entry, known, fresh, copy);
             if let Some(version) = version.filter(|_| !plan.is_doubt()) {
-                tray.desk.cache.saw(&entry.id, version);
+                batch.state.cache.saw(&entry.id, version);
             }
             match plan {
-                Plan::Settle(Outcome::Again { reason, carry }) => tray.start_over(entry, reason, carry),
+                Plan::Settle(Outcome::Again { reason, carry }) => batch.start_over(entry, reason, carry),
                 Plan::Settle(outcome @ Outcome::Parked { .. }) => {
-                    tray.settle(entry, outcome, AffectedShards::default());
+                    batch.settle(entry, outcome, AffectedShards::default());
                 }
                 Plan::Settle(Outcome::Fetch) => {
                     // A missing copy is believed only after a fresh read.
                     if entry.carry.nothing_found.is_some() {
-                        tray.desk.cache.forget(&entry.id);
+                        batch.state.cache.forget(&entry.id);
                     }
-                    tray.settle(entry, Outcome::Fetch, AffectedShards::default());
+                    batch.settle(entry, Outcome::Fetch, AffectedShards::default());
                 }
-                Plan::Settle(outcome) => tray.done(entry, outcome, &before, touched),
+                Plan::Settle(outcome) => batch.done(entry, outcome, &before, touched),
                 Plan::Reject(refusal) => {
-                    tray.settle(entry, Outcome::DeadLetter(refusal), AffectedShards::default());
+                    batch.settle(entry, Outcome::DeadLetter(refusal), AffectedShards::default());
                 }
                 Plan::Confirm { copy, carry } => {
                     announced.confirming.push(Confirming { entry: Entry { carry, ..entry }, copy });
@@ -239,11 +239,11 @@ impl ReadDocuments {
                 Plan::CarryOut { known, task } => announced.ready.push(Placed { entry, known, task }),
             }
         }
-        tray.desk.copy_size = copy_size;
+        batch.state.copy_size = copy_size;
         let rewritten: HashSet<&DocId> = announced.ahead.iter().map(|ahead| &ahead.entry.id).collect();
-        let mut clears = std::mem::take(&mut tray.desk.clears);
+        let mut clears = std::mem::take(&mut batch.state.clears);
         clears.retain(|clear| !rewritten.contains(&clear.id));
-        Announce { tray, announced, clears }
+        Announce { batch, announced, clears }
     }
 }
 
@@ -330,8 +330,8 @@ impl Placed {
         document(&self.entry.id, self.entry.fold.last, &self.known.placement, &self.task)
     }
 
-    fn done(self, tray: &mut BatchState, outcome: Outcome) {
-        tray.done(self.entry, outcome, &self.known.placement.versions, AffectedShards::by(&self.known));
+    fn done(self, batch: &mut BatchState, outcome: Outcome) {
+        batch.done(self.entry, outcome, &self.known.placement.versions, AffectedShards::by(&self.known));
     }
 }
 
@@ -361,10 +361,10 @@ impl Confirming {
     }
 
     /// Back to step 1 with the result.
-    fn answered(self, answer: BulkOutcome, tray: &mut BatchState) {
+    fn answered(self, answer: BulkOutcome, batch: &mut BatchState) {
         let Self { entry, copy } = self;
         let mut carry = entry.carry.clone();
-        let Some(doubt) = &mut carry.doubt else { return tray.start_over(entry, STALE_COPY, carry) };
+        let Some(doubt) = &mut carry.doubt else { return batch.start_over(entry, STALE_COPY, carry) };
         let (found, at_least) = (copy.version, doubt.at_least);
         match answer {
             // If its geoshard no longer accepts the document, a newer copy can be neither proved nor excluded.
@@ -376,7 +376,7 @@ impl Confirming {
                     "a document's newest copy is older than expected; continuing from it (docs/operations.md, \"Metrics\")"
                 );
                 doubt.newest = Some((copy.shard, copy.version));
-                tray.start_over(entry, CONFIRMED_COPY, carry);
+                batch.start_over(entry, CONFIRMED_COPY, carry);
             }
             BulkOutcome::Conflict | BulkOutcome::NotFound => {
                 tracing::warn!(
@@ -386,9 +386,9 @@ impl Confirming {
                     "an elasticsearch node answers reads from an old state; answer ignored (docs/operations.md, \"Metrics\")"
                 );
                 doubt.newest = None;
-                tray.start_over(entry, STALE_COPY, carry);
+                batch.start_over(entry, STALE_COPY, carry);
             }
-            BulkOutcome::Unanswered => tray.start_over(entry, UNANSWERED, carry),
+            BulkOutcome::Unanswered => batch.start_over(entry, UNANSWERED, carry),
         }
     }
 }
@@ -396,7 +396,7 @@ impl Confirming {
 /// R2: write-aheads, documents in place, and clears of earlier batches.
 #[derive(Debug, Clone)]
 pub struct Announce {
-    tray: BatchState,
+    batch: BatchState,
     announced: Announced,
     clears: Vec<Clear>,
 }
@@ -424,7 +424,7 @@ impl Announce {
 
     /// Takes one answer per operation, in order.
     pub fn answered(self, answers: Vec<BulkOutcome>) -> WriteDocuments {
-        let Self { mut tray, announced, clears } = self;
+        let Self { mut batch, announced, clears } = self;
         let mut answers = answers.into_iter();
         let mut placed = announced.ready;
         for (ahead, answer) in announced.ahead.into_iter().zip(answers.by_ref()) {
@@ -432,73 +432,73 @@ impl Announce {
             match answer {
                 BulkOutcome::Done { stamp: Some(stamp) } => {
                     let known = Known::new(placement, stamp);
-                    tray.desk.cache.put(&entry.id, known.clone());
+                    batch.state.cache.put(&entry.id, known.clone());
                     placed.push(Placed { entry, known, task });
                 }
                 // Perhaps our own write, executed by a request whose answer was lost: the fresh read finds and resumes
                 // it.
                 BulkOutcome::Done { stamp: None } | BulkOutcome::Conflict | BulkOutcome::NotFound => {
-                    tray.start_over(entry, "placement_conflict", RetryState::default());
+                    batch.start_over(entry, "placement_conflict", RetryState::default());
                 }
                 BulkOutcome::Refused(error) => {
                     let refusal = Refusal::by_elasticsearch(&error);
-                    tray.done(entry, Outcome::DeadLetter(refusal), &before, AffectedShards::default());
+                    batch.done(entry, Outcome::DeadLetter(refusal), &before, AffectedShards::default());
                 }
-                BulkOutcome::Unanswered => tray.unanswered_placement(entry),
+                BulkOutcome::Unanswered => batch.unanswered_placement(entry),
             }
         }
         let mut refused = Vec::new();
         for (placed, answer) in announced.in_place.into_iter().zip(answers.by_ref()) {
             if matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::Conflict) {
-                tray.desk.cache.saw(&placed.entry.id, placed.entry.fold.last);
+                batch.state.cache.saw(&placed.entry.id, placed.entry.fold.last);
             }
             let outcome = match answer {
                 BulkOutcome::Done { .. } => placed.task.then.clone(),
                 BulkOutcome::Conflict | BulkOutcome::NotFound => Outcome::Done(Done::AlreadyApplied),
                 BulkOutcome::Refused(error)
-                    if may_be_separated(&tray.desk, &placed.entry, Some(&placed.known)) =>
+                    if may_be_separated(&batch.state, &placed.entry, Some(&placed.known)) =>
                 {
                     let again = separated(Refusal::by_elasticsearch(&error), Some(&placed.known));
-                    tray.settle(placed.entry, again, AffectedShards::default());
+                    batch.settle(placed.entry, again, AffectedShards::default());
                     continue;
                 }
-                BulkOutcome::Refused(error) if tray.desk.counting().records_refusals() => {
+                BulkOutcome::Refused(error) if batch.state.counting().records_refusals() => {
                     refused.push((placed, Refusal::by_elasticsearch(&error)));
                     continue;
                 }
                 BulkOutcome::Refused(error) => Outcome::DeadLetter(Refusal::by_elasticsearch(&error)),
                 BulkOutcome::Unanswered => {
-                    tray.unanswered(placed.entry);
+                    batch.unanswered(placed.entry);
                     continue;
                 }
             };
             if sabotage::is(Sabotage::InPlaceHasNoEdges) {
                 let touched = AffectedShards::by(&placed.known);
-                tray.settle(placed.entry, outcome, touched);
+                batch.settle(placed.entry, outcome, touched);
             } else {
-                placed.done(&mut tray, outcome);
+                placed.done(&mut batch, outcome);
             }
         }
         for (clear, answer) in clears.into_iter().zip(answers.by_ref()) {
             match answer {
                 BulkOutcome::Done { stamp: Some(stamp) } => {
-                    tray.desk.cache.put(&clear.id, Known::new(clear.placement, stamp));
+                    batch.state.cache.put(&clear.id, Known::new(clear.placement, stamp));
                 }
                 // A clear may fail or never happen; but the cached placement may now be outdated.
-                _ => tray.desk.cache.forget(&clear.id),
+                _ => batch.state.cache.forget(&clear.id),
             }
         }
         for (confirming, answer) in announced.confirming.into_iter().zip(answers) {
-            confirming.answered(answer, &mut tray);
+            confirming.answered(answer, &mut batch);
         }
-        WriteDocuments::new(tray, placed, refused)
+        WriteDocuments::new(batch, placed, refused)
     }
 }
 
 /// R3: writes the documents whose placement is written.
 #[derive(Debug, Clone)]
 pub struct WriteDocuments {
-    tray: BatchState,
+    batch: BatchState,
     writing: Vec<Placed>,
     /// Nothing to write: continue with the deletes.
     written: Vec<Placed>,
@@ -507,9 +507,9 @@ pub struct WriteDocuments {
 }
 
 impl WriteDocuments {
-    fn new(tray: BatchState, placed: Vec<Placed>, refused: Vec<(Placed, Refusal)>) -> Self {
+    fn new(batch: BatchState, placed: Vec<Placed>, refused: Vec<(Placed, Refusal)>) -> Self {
         let (writing, written) = placed.into_iter().partition(|placed| placed.document().is_some());
-        Self { tray, writing, written, refused }
+        Self { batch, writing, written, refused }
     }
 
     /// One index operation per document to write.
@@ -519,10 +519,10 @@ impl WriteDocuments {
 
     /// Takes one answer per operation, in order.
     pub fn answered(self, answers: Vec<BulkOutcome>) -> FindLastCopy {
-        let Self { mut tray, writing, mut written, mut refused } = self;
+        let Self { mut batch, writing, mut written, mut refused } = self;
         for (mut placed, answer) in writing.into_iter().zip(answers) {
             if matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::Conflict) {
-                tray.desk.cache.saw(&placed.entry.id, placed.entry.fold.last);
+                batch.state.cache.saw(&placed.entry.id, placed.entry.fold.last);
             }
             match answer {
                 BulkOutcome::Done { .. } => written.push(placed),
@@ -532,7 +532,7 @@ impl WriteDocuments {
                     if placed.known.placement.pos > placed.entry.fold.last
                         && !sabotage::is(Sabotage::FinishingSweepsAnyway) =>
                 {
-                    placed.done(&mut tray, Outcome::Done(Done::AlreadyApplied));
+                    placed.done(&mut batch, Outcome::Done(Done::AlreadyApplied));
                 }
                 BulkOutcome::Conflict => {
                     if let Outcome::Done(done) = &mut placed.task.then {
@@ -544,21 +544,21 @@ impl WriteDocuments {
                 BulkOutcome::Refused(_) if placed.known.placement.refused => written.push(placed),
                 // While a lost record's decision is being finished, this entry must not set the placement back.
                 BulkOutcome::Refused(error) if placed.known.placement.pos > placed.entry.fold.last => {
-                    placed.done(&mut tray, Outcome::DeadLetter(Refusal::by_elasticsearch(&error)));
+                    placed.done(&mut batch, Outcome::DeadLetter(Refusal::by_elasticsearch(&error)));
                 }
                 BulkOutcome::Refused(error) => refused.push((placed, Refusal::by_elasticsearch(&error))),
                 // The placement is recorded: the next attempt resumes it.
-                BulkOutcome::NotFound | BulkOutcome::Unanswered => tray.unanswered(placed.entry),
+                BulkOutcome::NotFound | BulkOutcome::Unanswered => batch.unanswered(placed.entry),
             }
         }
-        FindLastCopy { tray, written, refused }
+        FindLastCopy { batch, written, refused }
     }
 }
 
 /// R3b, usually empty: finds the last good copy of a refused document.
 #[derive(Debug, Clone)]
 pub struct FindLastCopy {
-    tray: BatchState,
+    batch: BatchState,
     written: Vec<Placed>,
     refused: Vec<(Placed, Refusal)>,
 }
@@ -578,14 +578,14 @@ impl FindLastCopy {
 
     /// Takes one answer per get, in order.
     pub fn answered(self, answers: Vec<GetOutcome>) -> CleanUp {
-        let Self { mut tray, written, refused } = self;
+        let Self { mut batch, written, refused } = self;
         let mut answers = answers.into_iter();
         let mut set_backs = Vec::new();
         for (placed, refusal) in refused {
             let Placed { entry, known, .. } = placed;
             let shards: Vec<ShardId> = known.placement.may_hold().cloned().collect();
             let Some(copy) = newest_copy(shards.iter().cloned().zip(answers.by_ref())) else {
-                tray.unanswered(entry);
+                batch.unanswered(entry);
                 continue;
             };
             // Never to "deleted": a writer at a lower position that relies on this record may still write a copy.
@@ -594,8 +594,8 @@ impl FindLastCopy {
                 None if sabotage::is(Sabotage::RefusedIsDeleted) => None,
                 None => known.placement.shard.clone(),
             };
-            let placement = new_placement(&tray.desk, &entry, stays_in, shards).after_refusal();
-            let placement = tray.desk.counting().record_refusal(placement, &known);
+            let placement = new_placement(&batch.state, &entry, stays_in, shards).after_refusal();
+            let placement = batch.state.counting().record_refusal(placement, &known);
             set_backs.push(SetBack {
                 entry,
                 refusal,
@@ -603,7 +603,7 @@ impl FindLastCopy {
                 placement,
             });
         }
-        CleanUp::new(tray, written, set_backs)
+        CleanUp::new(batch, written, set_backs)
     }
 }
 
@@ -619,37 +619,37 @@ struct SetBack {
 /// R4: deletes due old copies of this batch and earlier ones, and sets back placements of refused documents.
 #[derive(Debug, Clone)]
 pub struct CleanUp {
-    tray: BatchState,
+    batch: BatchState,
     sweeping: Vec<Sweep>,
     set_backs: Vec<SetBack>,
 }
 
 impl CleanUp {
     /// An entry is done once its document is written; its sweep is tracked separately.
-    fn new(mut tray: BatchState, written: Vec<Placed>, set_backs: Vec<SetBack>) -> Self {
-        let mut sweeping = std::mem::take(&mut tray.desk.sweeps);
+    fn new(mut batch: BatchState, written: Vec<Placed>, set_backs: Vec<SetBack>) -> Self {
+        let mut sweeping = std::mem::take(&mut batch.state.sweeps);
         for Placed { entry, known, task } in written {
             let Some(sweep) = Sweep::after(&entry, &known, task.sweep_at) else {
                 let (id, touched) = (entry.id.clone(), AffectedShards::by(&known));
-                tray.done(entry, task.then, &known.placement.versions, touched);
+                batch.done(entry, task.then, &known.placement.versions, touched);
                 if known.placement.fetched.is_some() {
-                    tray.written(id, known);
+                    batch.written(id, known);
                 }
                 continue;
             };
             let touched = AffectedShards { target: known.placement.shard.clone(), sources: Vec::new() };
-            tray.done(entry, task.then, &known.placement.versions, touched);
+            batch.done(entry, task.then, &known.placement.versions, touched);
             // Also if there was nothing to write: another owner wrote it, perhaps a moment ago.
-            let waits = tray.desk.searches_are_served && sweep.must_be_seen_in().is_some();
+            let waits = batch.state.searches_are_served && sweep.must_be_seen_in().is_some();
             let at_once = sabotage::is(Sabotage::DeleteBeforeSeen)
                 || (task.write.is_none() && sabotage::is(Sabotage::ResumedSweepsAtOnce));
             if waits && !at_once {
-                tray.sweeps.push((sweep, Swept::Waits));
+                batch.sweeps.push((sweep, Swept::Waits));
             } else {
                 sweeping.push(sweep);
             }
         }
-        Self { tray, sweeping, set_backs }
+        Self { batch, sweeping, set_backs }
     }
 
     /// Deletes, then set-backs.
@@ -666,41 +666,41 @@ impl CleanUp {
 
     /// Takes one answer per operation, in order.
     pub fn answered(self, answers: Vec<BulkOutcome>) -> Finished {
-        let Self { mut tray, sweeping, set_backs } = self;
+        let Self { mut batch, sweeping, set_backs } = self;
         let mut answers = answers.into_iter();
         for sweep in sweeping {
             let answers: Vec<_> = answers.by_ref().take(sweep.leftovers().len()).collect();
             let gone =
                 |answer: &BulkOutcome| matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::NotFound);
             if !answers.iter().all(|answer| gone(answer) || *answer == BulkOutcome::Conflict) {
-                tray.sweeps.push((sweep, Swept::Unanswered));
+                batch.sweeps.push((sweep, Swept::Unanswered));
                 continue;
             }
             // A conflict: this delete, sent twice, or a copy at least as new, which this sweep must not remove. It
             // stays named (INV-1), and the document's next entry sweeps again.
             if answers.iter().all(gone) {
-                tray.swept(&sweep);
+                batch.swept(&sweep);
             } else {
-                tray.not_swept(&sweep);
+                batch.not_swept(&sweep);
             }
-            tray.sweeps.push((sweep, Swept::Ended));
+            batch.sweeps.push((sweep, Swept::Ended));
         }
         for (set_back, answer) in set_backs.into_iter().zip(answers) {
             let SetBack { entry, refusal, placement, .. } = set_back;
             match answer {
                 BulkOutcome::Done { stamp: Some(stamp) } => {
                     let known = Known::new(placement, stamp);
-                    tray.desk.cache.put(&entry.id, known);
+                    batch.state.cache.put(&entry.id, known);
                     let carry = RetryState { refusal: Some(refusal), ..RetryState::default() };
                     // The next attempt sweeps the other copies and returns the dead letter.
-                    tray.settle(entry, again_outcome(SET_BACK, carry), AffectedShards::default());
+                    batch.settle(entry, again_outcome(SET_BACK, carry), AffectedShards::default());
                 }
-                BulkOutcome::Unanswered => tray.unanswered_placement(entry),
-                _ => tray.start_over(entry, "placement_conflict", RetryState::default()),
+                BulkOutcome::Unanswered => batch.unanswered_placement(entry),
+                _ => batch.start_over(entry, "placement_conflict", RetryState::default()),
             }
         }
-        let BatchState { desk, settled, edges, sweeps } = tray;
-        Finished { desk, settled, edges, sweeps }
+        let BatchState { state, settled, edges, sweeps } = batch;
+        Finished { state, settled, edges, sweeps }
     }
 }
 
@@ -715,20 +715,20 @@ impl BatchState {
     /// names them too, and its own sweep must leave tombstones at its own position: it learns nothing of this one.
     fn swept(&mut self, sweep: &Sweep) {
         let is_latest = |cached: &Known| cached.stamp == sweep.known.stamp;
-        let cached = self.desk.cache.get(&sweep.id);
+        let cached = self.state.cache.get(&sweep.id);
         if cached.as_ref().is_none_or(is_latest) {
             let known = Known { swept: true, ..sweep.known.clone() };
             if cached.is_some() {
-                self.desk.cache.put(&sweep.id, known.clone());
+                self.state.cache.put(&sweep.id, known.clone());
             }
             let placement = Placement { leftovers: Default::default(), ..known.placement };
-            self.desk.clears.push(Clear { id: sweep.id.clone(), placement, stamp: known.stamp });
+            self.state.clears.push(Clear { id: sweep.id.clone(), placement, stamp: known.stamp });
         }
     }
 
     /// Some leftovers stay named, but the placement need not carry the fetched document.
     fn not_swept(&mut self, sweep: &Sweep) {
-        let cached = self.desk.cache.get(&sweep.id);
+        let cached = self.state.cache.get(&sweep.id);
         if let Some(known) = cached.filter(|cached| cached.stamp == sweep.known.stamp)
             && known.placement.fetched.is_some()
         {
@@ -738,8 +738,8 @@ impl BatchState {
 
     fn clear_with_the_next_bulk(&mut self, id: DocId, placement: Placement, known: Known) {
         let stamp = known.stamp;
-        self.desk.cache.put(&id, known);
-        self.desk.clears.push(Clear { id, placement, stamp });
+        self.state.cache.put(&id, known);
+        self.state.clears.push(Clear { id, placement, stamp });
     }
 }
 
@@ -747,7 +747,7 @@ impl BatchState {
 #[derive(Debug, Clone)]
 pub struct Finished {
     /// The owner's state.
-    pub desk: MoverState,
+    pub state: MoverState,
     /// Every entry of the batch, once.
     pub settled: Vec<Settled>,
     /// Changes of the counts by entries that are done or dead-lettered: for the partition's map of edges, where each
@@ -761,8 +761,8 @@ pub struct Finished {
 impl Finished {
     /// The batch's next slice, with the outcomes so far.
     pub fn go_on(self, Unread(readings): Unread) -> ReadDocuments {
-        let Self { desk, settled, edges, sweeps } = self;
-        ReadDocuments { tray: BatchState { desk, settled, edges, sweeps }, readings }
+        let Self { state, settled, edges, sweeps } = self;
+        ReadDocuments { batch: BatchState { state, settled, edges, sweeps }, readings }
     }
 }
 

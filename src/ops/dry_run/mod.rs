@@ -49,7 +49,7 @@ pub struct DryRun {
     registry: Option<Registry>,
     schemas: Schemas,
     /// There but while a batch runs, or after it was lost.
-    mover_state: MoverState,
+    state: MoverState,
     /// A dead letter stops its partition.
     stops_at_bad: bool,
     stopped: HashSet<i32>,
@@ -83,7 +83,7 @@ impl DryRun {
     pub fn new(
         mut rounds: RequestSender,
         decoder: Decoder,
-        mover_state: MoverState,
+        state: MoverState,
         stops_at_bad: bool,
         batch_timeout: Duration,
     ) -> Self {
@@ -91,17 +91,7 @@ impl DryRun {
         rounds.elastic = rehearsal.clone();
         let (registry, schemas) = (None, Schemas::new());
         let stopped = HashSet::new();
-        Self {
-            rehearsal,
-            rounds,
-            decoder,
-            registry,
-            schemas,
-            mover_state,
-            stops_at_bad,
-            stopped,
-            batch_timeout,
-        }
+        Self { rehearsal, rounds, decoder, registry, schemas, state, stops_at_bad, stopped, batch_timeout }
     }
 
     /// The same, where records need schemas.
@@ -182,7 +172,7 @@ impl DryRun {
                 return Ok(Err(Step::bad(partition, record, &bad, self.stops_at_bad)));
             }
         };
-        let map = self.mover_state.rules.map.clone();
+        let map = self.state.rules.map.clone();
         let (id, fold) = Fold::from_write(write, |at| map.locate(at).clone());
         let entry = Entry { id, fold: Arc::new(fold), carry: RetryState::default(), fetched: None };
         Ok(Ok(Candidate { partition, offset: record.offset, entry }))
@@ -199,9 +189,8 @@ impl DryRun {
                 break;
             }
             let finished =
-                run(self.mover_state.clone(), std::mem::take(&mut entries), &self.rounds, &self.lease())
-                    .await?;
-            self.mover_state = finished.desk;
+                run(self.state.clone(), std::mem::take(&mut entries), &self.rounds, &self.lease()).await?;
+            self.state = finished.state;
             for settled in finished.settled {
                 let id = settled.entry.id.clone();
                 match settled.outcome {

@@ -47,25 +47,25 @@ fn rounds(elastic: Arc<dyn Elastic>) -> RequestSender {
     }
 }
 
-fn mover_state(on_missing: OnMissing) -> MoverState {
+fn state(on_missing: OnMissing) -> MoverState {
     let rules = Rules { on_missing, ..crate::testkit::testing::rules() };
     MoverState::new(rules, PlacementCache::new(std::num::NonZeroUsize::MIN))
 }
 
-fn dry_run(elastic: &Arc<MemoryElastic>, mover_state: MoverState, stops_at_bad: bool) -> DryRun {
-    let decoder = Decoder::new(mover_state.rules.location.clone(), Epoch::new(1).unwrap(), 1 << 20);
-    DryRun::new(rounds(elastic.clone()), decoder, mover_state, stops_at_bad, Duration::from_secs(5))
+fn dry_run(elastic: &Arc<MemoryElastic>, state: MoverState, stops_at_bad: bool) -> DryRun {
+    let decoder = Decoder::new(state.rules.location.clone(), Epoch::new(1).unwrap(), 1 << 20);
+    DryRun::new(rounds(elastic.clone()), decoder, state, stops_at_bad, Duration::from_secs(5))
 }
 
 /// Carries records out for real, one by one.
 async fn carry_out(
     elastic: &Arc<MemoryElastic>,
-    mover_state: MoverState,
+    state: MoverState,
     records: &[(i32, Record)],
 ) -> Vec<String> {
-    let decoder = Decoder::new(mover_state.rules.location.clone(), Epoch::new(1).unwrap(), 1 << 20);
+    let decoder = Decoder::new(state.rules.location.clone(), Epoch::new(1).unwrap(), 1 << 20);
     let rounds = rounds(elastic.clone());
-    let mut mover_state = Some(mover_state);
+    let mut state = Some(state);
     let mut after = Vec::new();
     for (partition, record) in records {
         let raw = RawRecord {
@@ -76,7 +76,7 @@ async fn carry_out(
             op: record.op(),
         };
         let write = decoder.decode(raw, &mut Schemas::new()).unwrap();
-        let map = mover_state.as_ref().unwrap().rules.map.clone();
+        let map = state.as_ref().unwrap().rules.map.clone();
         let (id, fold) = Fold::from_write(write, |at| map.locate(at).clone());
         let mut entries =
             vec![Entry { id: id.clone(), fold: Arc::new(fold), carry: RetryState::default(), fetched: None }];
@@ -85,8 +85,8 @@ async fn carry_out(
                 deadline: rounds.clock.now() + Duration::from_secs(5),
                 cancel: CancellationToken::new(),
             };
-            let finished = run(mover_state.take().unwrap(), entries, &rounds, &lease).await.unwrap();
-            mover_state = Some(finished.desk);
+            let finished = run(state.take().unwrap(), entries, &rounds, &lease).await.unwrap();
+            state = Some(finished.state);
             entries = finished
                 .settled
                 .into_iter()
@@ -124,11 +124,11 @@ async fn predictions_match_the_worker_and_write_nothing() {
             .collect();
         let (first, second) = records.split_at(40);
         let elastic = MemoryElastic::for_map(&crate::testkit::testing::six_faces());
-        carry_out(&elastic, mover_state(OnMissing::Drop), first).await;
+        carry_out(&elastic, state(OnMissing::Drop), first).await;
         let before: Vec<_> = (0..12).map(|n| (elastic.placement(&id(n)), elastic.copies(&id(n)))).collect();
         let writes = elastic.placement_writes();
 
-        let mut run = dry_run(&elastic, mover_state(OnMissing::Drop), false);
+        let mut run = dry_run(&elastic, state(OnMissing::Drop), false);
         let second: Vec<(i32, Record)> = second.iter().map(|(partition, r)| (*partition, copy(r))).collect();
         let steps =
             run.run(second.iter().map(|(partition, r)| (*partition, copy(r))).collect()).await.unwrap();
@@ -139,7 +139,7 @@ async fn predictions_match_the_worker_and_write_nothing() {
         assert_eq!(steps.len(), second.len());
         let mut shards: HashMap<String, Option<String>> =
             (0..12).map(|n| (id(n), shard_in(&elastic.placement(&id(n))))).collect();
-        let after = carry_out(&elastic, mover_state(OnMissing::Drop), &second).await;
+        let after = carry_out(&elastic, state(OnMissing::Drop), &second).await;
         for (step, placement) in steps.iter().zip(after) {
             let to = shard_in(&placement);
             assert_eq!(
@@ -167,7 +167,7 @@ fn copy(record: &Record) -> Record {
 #[tokio::test]
 async fn each_record_is_printed_with_its_reason() {
     let elastic = MemoryElastic::for_map(&crate::testkit::testing::six_faces());
-    let mut run = dry_run(&elastic, mover_state(OnMissing::DeadLetter), false);
+    let mut run = dry_run(&elastic, state(OnMissing::DeadLetter), false);
     let records = vec![
         record(0, "a", None, document(0)),
         record(1, "a", None, document(0)),
@@ -205,7 +205,7 @@ async fn each_record_is_printed_with_its_reason() {
 #[tokio::test]
 async fn records_after_a_stopping_one_are_not_reached() {
     let elastic = MemoryElastic::for_map(&crate::testkit::testing::six_faces());
-    let mut run = dry_run(&elastic, mover_state(OnMissing::DeadLetter), true);
+    let mut run = dry_run(&elastic, state(OnMissing::DeadLetter), true);
     let records = vec![record(0, "c", None, Some("7".to_owned())), record(1, "a", None, document(0))];
     let steps = run.run(records).await.unwrap();
     assert_eq!((steps[0].does, steps[1].does), (Does::Stop, Does::NotReached));
@@ -219,7 +219,7 @@ async fn a_server_that_does_not_answer_is_an_error_and_no_foretelling() {
     elastic.set_faults(|faults| faults.down = true);
     let decoder = Decoder::new(crate::testkit::testing::rules().location, Epoch::new(1).unwrap(), 1 << 20);
     let batch_timeout = Duration::from_millis(50);
-    let mut run = DryRun::new(rounds(elastic), decoder, mover_state(OnMissing::Drop), false, batch_timeout);
+    let mut run = DryRun::new(rounds(elastic), decoder, state(OnMissing::Drop), false, batch_timeout);
     let error = run.run(vec![record(0, "a", None, document(0))]).await.unwrap_err();
     assert!(error.to_string().contains("geofold check"), "{error}");
 }

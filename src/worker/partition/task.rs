@@ -421,7 +421,7 @@ impl Task {
             Ok(finished) => finished,
             Err(halt) => return self.halt(halt),
         };
-        let Finished { desk: state, settled, edges, sweeps } = finished;
+        let Finished { state, settled, edges, sweeps } = finished;
         self.traces.end(&settled);
         self.increments.put(edges, self.now());
         if let Some(load) = &mut self.load {

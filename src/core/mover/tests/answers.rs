@@ -56,9 +56,9 @@ fn after(mut store: Store, entry: Entry, round: Round, answers: Vec<Answer>) -> 
         owner.step(&mut store);
     }
     let outcome = outcome_in_short(&owner.finish(&mut store));
-    let mut desk = owner.desk.unwrap();
-    let cached = desk.cache.get(&id("x")).map(|known| placement_in_short(&known.placement));
-    After { sent, outcome, clears: desk.clears.len(), cached }
+    let mut state = owner.state.unwrap();
+    let cached = state.cache.get(&id("x")).map(|known| placement_in_short(&known.placement));
+    After { sent, outcome, clears: state.clears.len(), cached }
 }
 
 /// Rows of answer, later calls, outcome.
@@ -310,8 +310,8 @@ fn clearing() {
         let mut store = Store::with(placed(1, Some("a"), &[]), &[("a", 1)]);
         let mut owner = Owner::new();
         owner.work(&mut store, entry([index(B, 5)]));
-        let desk = owner.desk.take().unwrap();
-        owner.batch = Some(Batch::begin(desk, Vec::new()));
+        let state = owner.state.take().unwrap();
+        owner.batch = Some(Batch::begin(state, Vec::new()));
         owner.up_to(Round::Announce, &mut store);
         assert_eq!(in_short(&owner.batch().calls()), ["place 5 b [] if unchanged"]);
         owner.answered(bulk(answer.clone()));
@@ -320,9 +320,9 @@ fn clearing() {
             owner.step(&mut store);
         }
         let Some(Batch::Finished(mut finished)) = owner.batch.take() else { panic!("not finished") };
-        let known = finished.desk.cache.get(&id("x")).map(|known| placement_in_short(&known.placement));
+        let known = finished.state.cache.get(&id("x")).map(|known| placement_in_short(&known.placement));
         assert_eq!(known.as_deref(), cached, "{answer:?}");
-        assert!(finished.desk.clears.is_empty(), "it is sent once");
+        assert!(finished.state.clears.is_empty(), "it is sent once");
     }
 }
 

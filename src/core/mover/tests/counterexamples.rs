@@ -351,7 +351,7 @@ fn cache_surviving_the_assignment_makes_two_copies() {
 #[cfg(debug_assertions)]
 #[should_panic(expected = "INV-6")]
 fn two_entries_of_one_document_are_not_worked_on_at_once() {
-    Batch::begin(new_desk(rules()), vec![entry([index(A, 1)]), entry([index(B, 2)])]);
+    Batch::begin(new_state(rules()), vec![entry([index(A, 1)]), entry([index(B, 2)])]);
 }
 
 #[test]
@@ -574,7 +574,7 @@ fn late_clear_changes_nothing() {
     let mut store = in_a();
     let mut zombie = Owner::new();
     zombie.work_out(&mut store, entry([index(B, 2)]));
-    zombie.batch = Some(Batch::begin(zombie.desk.take().unwrap(), Vec::new()));
+    zombie.batch = Some(Batch::begin(zombie.state.take().unwrap(), Vec::new()));
     let late = zombie.up_to(Round::Announce, &mut store).unanswered();
     Owner::new().work_out(&mut store, entry([index(C, 3)]));
     assert_eq!(store.deliver(late), [Answer::Bulk(BulkOutcome::Conflict)]);
@@ -598,7 +598,7 @@ fn in_place_while_two_maps_are_live_only_where_they_agree() {
     ] {
         let mut store = in_a();
         let mut owner = Owner::by(rules.clone());
-        owner.desk.as_mut().unwrap().both_maps_since = at(since);
+        owner.state.as_mut().unwrap().both_maps_since = at(since);
         let way = format!("{write:?}, both maps since {since}");
         owner.begin(entry_by(&rules, [write])).up_to(Round::Announce, &mut store);
         assert_eq!(in_short(&owner.batch().calls()), [sent], "{way}");
@@ -752,7 +752,7 @@ fn a_fold_that_makes_no_document_is_taken_apart_unless_its_last_record_is_decide
         }
         let fold = entry([patch(r#"{"location":{"lon":90}}"#, 2), patch(r#"{"location":{"lat":null}}"#, 3)]);
         let mut owner = Owner::new();
-        owner.desk.as_mut().unwrap().separates = true;
+        owner.state.as_mut().unwrap().separates = true;
         match owner.work(&mut store, fold) {
             Outcome::Again { reason: REFUSED_FOLD, carry } => {
                 assert_eq!(carry.refusal.unwrap().reason, "no_location_after_patch");

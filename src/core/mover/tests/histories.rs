@@ -83,7 +83,7 @@ struct Sent {
 struct Worker {
     name: usize,
     ledger: Ledger,
-    desk: Option<MoverState>,
+    state: Option<MoverState>,
     batch: Option<Batch>,
     sent: Vec<Sent>,
     read_to: usize,
@@ -125,7 +125,7 @@ impl Worker {
         Self {
             name,
             ledger: Ledger::new(rules.clone(), Epoch::default()),
-            desk: Some(MoverState { searches_are_served, ..new_desk(rules) }),
+            state: Some(MoverState { searches_are_served, ..new_state(rules) }),
             batch: None,
             sent: Vec::new(),
             read_to,
@@ -304,8 +304,8 @@ impl<'a> World<'a> {
         }
         let answers = worker.sent.drain(..).filter_map(|sent| sent.answer).collect();
         match batch.answered(answers) {
-            Batch::Finished(Finished { desk, settled, sweeps, .. }) => {
-                worker.desk = Some(desk);
+            Batch::Finished(Finished { state, settled, sweeps, .. }) => {
+                worker.state = Some(state);
                 self.settle(worker, settled);
                 let (ticket, unseen) = worker.ledger.settle_sweeps(sweeps, &mut BTreeMap::new(), NOW);
                 worker.unseen.extend(unseen.into_iter().map(|shard| (shard, ticket)));
@@ -324,8 +324,8 @@ impl<'a> World<'a> {
             worker.ledger.seen(&shard, ticket, NOW);
             self.see("swept later");
         }
-        let Some(mut desk) = worker.desk.take() else { return };
-        desk.sweeps = worker.ledger.hand_out_sweeps(1 + self.rng.below(2), NOW);
+        let Some(mut state) = worker.state.take() else { return };
+        state.sweeps = worker.ledger.hand_out_sweeps(1 + self.rng.below(2), NOW);
         let entries = worker.ledger.hand_out(1 + self.rng.below(3), usize::MAX, NOW);
         self.take_rejected(worker);
         for entry in &entries {
@@ -343,7 +343,7 @@ impl<'a> World<'a> {
             .map(|entry| format!("{:?} {}..={}", entry.id, entry.fold.first, entry.fold.last))
             .collect();
         self.note(format_args!("{} begins {handed_out:?}", worker.name));
-        let batch = Batch::begin(desk, entries);
+        let batch = Batch::begin(state, entries);
         worker.sent = batch.calls().into_iter().map(|call| Sent { call, answer: None }).collect();
         worker.batch = Some(batch);
     }

@@ -147,8 +147,8 @@ enum Batch {
 }
 
 impl Batch {
-    fn begin(desk: MoverState, entries: Vec<Entry>) -> Self {
-        Self::ReadPlacements(ReadPlacements::begin(desk, entries))
+    fn begin(state: MoverState, entries: Vec<Entry>) -> Self {
+        Self::ReadPlacements(ReadPlacements::begin(state, entries))
     }
 
     /// `None` at the end.
@@ -198,7 +198,7 @@ impl Batch {
     }
 }
 
-fn new_desk(rules: Rules) -> MoverState {
+fn new_state(rules: Rules) -> MoverState {
     MoverState::new(rules, PlacementCache::new(NonZeroUsize::new(100).unwrap()))
 }
 
@@ -206,7 +206,7 @@ fn new_desk(rules: Rules) -> MoverState {
 #[derive(Debug)]
 struct Owner {
     /// `None` during a batch.
-    desk: Option<MoverState>,
+    state: Option<MoverState>,
     batch: Option<Batch>,
     /// Of all batches that are finished.
     edges: Vec<Change>,
@@ -220,18 +220,18 @@ impl Owner {
     }
 
     fn by(rules: Rules) -> Self {
-        Self { desk: Some(new_desk(rules)), batch: None, edges: Vec::new(), sweeps: Vec::new() }
+        Self { state: Some(new_state(rules)), batch: None, edges: Vec::new(), sweeps: Vec::new() }
     }
 
     /// An owner that keeps old copies until searches find the new ones.
     fn serving_searches() -> Self {
         let mut owner = Self::new();
-        owner.desk.as_mut().unwrap().searches_are_served = true;
+        owner.state.as_mut().unwrap().searches_are_served = true;
         owner
     }
 
     fn begin(&mut self, entry: Entry) -> &mut Self {
-        self.batch = Some(Batch::begin(self.desk.take().unwrap(), vec![entry]));
+        self.batch = Some(Batch::begin(self.state.take().unwrap(), vec![entry]));
         self
     }
 
@@ -271,10 +271,10 @@ impl Owner {
         while self.batch().round().is_some() {
             self.step(store);
         }
-        let Some(Batch::Finished(Finished { desk, settled, edges, sweeps })) = self.batch.take() else {
+        let Some(Batch::Finished(Finished { state, settled, edges, sweeps })) = self.batch.take() else {
             panic!("not finished")
         };
-        self.desk = Some(desk);
+        self.state = Some(state);
         self.edges.extend(edges);
         self.sweeps
             .extend(sweeps.into_iter().filter(|(_, swept)| *swept != Swept::Ended).map(|(sweep, _)| sweep));
@@ -285,16 +285,16 @@ impl Owner {
     /// Executes the due sweeps: returns their calls.
     fn sweep(&mut self, store: &mut Store) -> Vec<String> {
         let sweeps = std::mem::take(&mut self.sweeps);
-        let desk = MoverState { sweeps, ..self.desk.take().unwrap() };
-        self.batch = Some(Batch::begin(desk, Vec::new()));
+        let state = MoverState { sweeps, ..self.state.take().unwrap() };
+        self.batch = Some(Batch::begin(state, Vec::new()));
         self.up_to(Round::CleanUp, store);
         let sent = in_short(&self.batch().calls());
         self.step(store);
-        let Some(Batch::Finished(Finished { desk, sweeps, .. })) = self.batch.take() else {
+        let Some(Batch::Finished(Finished { state, sweeps, .. })) = self.batch.take() else {
             panic!("not finished")
         };
         assert!(sweeps.iter().all(|(_, swept)| *swept == Swept::Ended), "{sweeps:?}");
-        self.desk = Some(desk);
+        self.state = Some(state);
         sent
     }
 
@@ -316,13 +316,13 @@ impl Owner {
 
     /// Sends the pending clears.
     fn clear(&mut self, store: &mut Store) {
-        let batch = Batch::begin(self.desk.take().unwrap(), Vec::new());
+        let batch = Batch::begin(self.state.take().unwrap(), Vec::new());
         self.batch = Some(batch);
         while self.batch().round().is_some() {
             self.step(store);
         }
         let Some(Batch::Finished(finished)) = self.batch.take() else { panic!("not finished") };
-        self.desk = Some(finished.desk);
+        self.state = Some(finished.state);
     }
 }
 

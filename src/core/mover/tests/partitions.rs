@@ -12,7 +12,7 @@ const REJECTED: &str = "dead letter: key_in_two_partitions";
 /// The owner of this partition.
 fn owner_of(partition: i32) -> Owner {
     let mut owner = Owner::new();
-    owner.desk.as_mut().unwrap().partition = Some(partition);
+    owner.state.as_mut().unwrap().partition = Some(partition);
     owner
 }
 

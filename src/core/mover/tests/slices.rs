@@ -21,9 +21,9 @@ fn run(names: &[String], bound: usize) -> (Vec<usize>, Finished) {
     for name in names {
         cache.put(&id(name), Known::new(Placement::new(at(1), Some(shard("a")), []), STAMP));
     }
-    let desk = MoverState { max_copy_bytes: bound, ..MoverState::new(rules(), cache) };
+    let state = MoverState { max_copy_bytes: bound, ..MoverState::new(rules(), cache) };
     let entries = names.iter().map(|name| patch_of(name)).collect();
-    let mut slice = ReadPlacements::begin(desk, entries).answered(Vec::new());
+    let mut slice = ReadPlacements::begin(state, entries).answered(Vec::new());
     let mut slices = Vec::new();
     loop {
         let rest = slice.cut();
@@ -64,8 +64,8 @@ fn entry_without_copies_waits_for_no_slice() {
         cache.put(&entry.id, Known::new(Placement::new(at(1), Some(shard("a")), []), STAMP));
     }
     entries.push(entry([index(A, 9)]));
-    let desk = MoverState { max_copy_bytes: 1, ..MoverState::new(rules(), cache) };
-    let read = ReadPlacements::begin(desk, entries);
+    let state = MoverState { max_copy_bytes: 1, ..MoverState::new(rules(), cache) };
+    let read = ReadPlacements::begin(state, entries);
     let mut slice = read.answered(vec![GetOutcome::Missing]);
     assert!(slice.cut().is_some());
     let copy = GetOutcome::Found(Found {

@@ -139,7 +139,7 @@ fn judged(pos: i64, refused: bool, cached: i64, doubt: Option<Doubt>) -> &'stati
     let mut entry = set(9);
     entry.carry = RetryState { doubt, ..RetryState::default() };
     let found = Found { version: at(5).version(), stamp: STAMP, source: doc(A, 5).into() };
-    match decide(&new_desk(rules()), &entry, Some(known), true, Some(Copy::new(shard("a"), found))) {
+    match decide(&new_state(rules()), &entry, Some(known), true, Some(Copy::new(shard("a"), found))) {
         Plan::Settle(Outcome::Again { reason: OLDER_COPY, .. }) => "look again",
         Plan::Confirm { .. } => "confirm",
         Plan::InPlace { .. } | Plan::WriteAhead { .. } => "use",
@@ -185,7 +185,7 @@ fn when_a_base_is_trusted() {
     let found = |version| Found { version: at(version).version(), stamp: STAMP, source: doc(A, 5).into() };
     let is_doubt = |entry: &Entry, version| {
         let copy = Some(Copy::new(shard("a"), found(version)));
-        decide(&new_desk(rules()), entry, Some(known()), true, copy).is_doubt()
+        decide(&new_state(rules()), entry, Some(known()), true, copy).is_doubt()
     };
     assert!(!is_doubt(&resumed, 5), "the owner that wrote ahead may have died before the document");
     assert!(is_doubt(&resumed, 3));

@@ -13,7 +13,7 @@ fn counting() -> Rules {
 /// A counting owner that knows the partition committed up to this offset.
 fn owner_from(committed: i64) -> Owner {
     let mut owner = Owner::by(counting());
-    owner.desk.as_mut().unwrap().committed = at(committed);
+    owner.state.as_mut().unwrap().committed = at(committed);
     owner
 }
 
@@ -107,7 +107,7 @@ fn changed_facets_leave_an_edge_and_a_version() {
     owner.work_out(&mut store, fold([delete(7)]));
     assert_eq!(history(&store), "1 a red, 5 a blue, 6 b blue, 7", "nor is anything above it");
     owner.edges.clear();
-    owner.desk.as_mut().unwrap().committed = at(8);
+    owner.state.as_mut().unwrap().committed = at(8);
     owner.work_out(&mut store, fold([index(C, 8)]));
     assert_eq!(history(&store), "7, 8 c");
     assert_eq!(edges(&mut owner), ["8: c +1"]);
@@ -194,7 +194,7 @@ pub(super) fn refused_document_keeps_its_counts() {
 fn full_history_waits_for_a_commit_unless_it_holds_the_entry() {
     let mut store = red_in_a();
     let mut owner = owner_from(2);
-    owner.desk.as_mut().unwrap().max_versions = 2;
+    owner.state.as_mut().unwrap().max_versions = 2;
     for (offset, colour) in [(5, "blue"), (6, "red")] {
         owner.work_out(&mut store, fold([tagged(A, colour, offset)]));
     }
@@ -208,12 +208,12 @@ fn full_history_waits_for_a_commit_unless_it_holds_the_entry() {
 
     // An owner that starts without a commit would wait for a commit that waits for it.
     let mut other = owner_from(2);
-    other.desk.as_mut().unwrap().max_versions = 2;
+    other.state.as_mut().unwrap().max_versions = 2;
     let overlaps = fold([tagged(A, "red", 6), tagged(A, "blue", 8)]);
     assert_eq!(outcome_in_short(&other.work(&mut store, overlaps)), "indexed");
 
-    owner.desk.as_mut().unwrap().committed = at(7);
-    owner.desk.as_mut().unwrap().cache.clear();
+    owner.state.as_mut().unwrap().committed = at(7);
+    owner.state.as_mut().unwrap().cache.clear();
     owner.work_out(&mut store, fold([tagged(A, "red", 9)]));
     assert_eq!(history(&store), "6 a red, 8 a blue, 9 a red");
 }
