@@ -136,6 +136,24 @@ fn reached_from(
     reached
 }
 
+/// The modules of `core` that import counting: the hook, the fields that carry what it records, and INV-7.
+const KNOW_COUNTING: [&str; 5] = ["fold", "invariants", "mover::counting", "placement", "placement::cache"];
+
+#[test]
+fn the_protocol_knows_counting_through_one_hook() {
+    let sources = Sources::read();
+    let is_import = |import: &Import| {
+        import.from[0] == "core" && import.from[1] != "counting" && import.to.starts_with(&counting())
+    };
+    let imports = sources.imports().into_iter().filter(is_import);
+    let found: BTreeSet<String> = imports.map(|import| import.from[1..].join("::")).collect();
+    assert_eq!(found, BTreeSet::from(KNOW_COUNTING.map(str::to_owned)));
+}
+
+fn counting() -> [String; 2] {
+    ["core", "counting"].map(str::to_owned)
+}
+
 #[test]
 fn the_pure_layers_name_no_client_no_clock_and_no_randomness() {
     let sources = Sources::read();

@@ -4,8 +4,8 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `mod.rs` | inputs and outputs: [`Entry`], [`Outcome`], [`MoverState`] |
-//! | `decide.rs` | steps 1, 2 and 4 for one entry: from reads to a `decide::Plan` |
-//! | `rounds.rs` | a batch as a chain of types, one per round; each returns its operations and takes their answers |
+//! | `decide/` | steps 1 to 4 for one entry: from reads to a `decide::Plan` |
+//! | `rounds/` | a batch as a chain of types, one per round; each returns its operations and takes their answers |
 //! | `rules.rs` | the inputs of placement |
 //! | `counting.rs` | the hook of counting |
 //!
@@ -28,6 +28,7 @@ use bytes::Bytes;
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
 use crate::base::requests::{ItemError, SeqNo};
+use crate::base::sabotage::{self, Sabotage};
 use crate::core::fold::Fold;
 use crate::core::placement::{Known, Placement, PlacementCache};
 
@@ -48,6 +49,20 @@ pub struct Entry {
     pub carry: RetryState,
     /// The source's answer, if it was asked.
     pub fetched: Option<Box<Fetched>>,
+}
+
+impl Entry {
+    /// The source's answer, unless a later record replaces the whole document or requests a new fetch.
+    pub(super) fn said(&self) -> Option<&SourceAnswer> {
+        let fetched = self.fetched.as_deref()?;
+        let is_recent = self.fold.whole_at.is_none_or(|whole_at| whole_at <= fetched.after);
+        (is_recent || sabotage::is(Sabotage::OldAnswerIsBelieved)).then_some(&fetched.said)
+    }
+
+    /// The version of its writes (protocol: `p`).
+    pub fn position(&self) -> Position {
+        self.fold.last
+    }
 }
 
 /// An answer of the source of truth.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Refusal;
+use super::counting::FacetRules;
 use crate::base::geo::GeoPoint;
 use crate::base::ids::ShardId;
 use crate::base::sabotage::{self, Sabotage};
-use crate::core::counting::facets::FacetRules;
 use crate::core::decode::LocationPath;
 use crate::core::fold::Target;
 use crate::geoshard::GeoshardMap;

@@ -1,0 +1,145 @@
+//! The last round: deletes due old copies, and sets back placements of refused documents.
+
+use super::{BatchState, Finished, Placed, deletes};
+use crate::base::ids::DocId;
+use crate::base::requests::{BulkOp, BulkOutcome, Index, WriteCondition};
+use crate::base::sabotage::{self, Sabotage};
+use crate::core::mover::decide::again_outcome;
+use crate::core::mover::{AffectedShards, Clear, Entry, Refusal, RetryState, SET_BACK, Sweep, Swept};
+use crate::core::placement::{Known, Placement};
+
+/// A placement to be set back to the last good copy.
+#[derive(Debug, Clone)]
+pub(super) struct SetBack {
+    pub(super) entry: Entry,
+    pub(super) refusal: Refusal,
+    pub(super) guard: WriteCondition,
+    pub(super) placement: Placement,
+}
+
+/// R4: deletes due old copies of this batch and earlier ones, and sets back placements of refused documents.
+#[derive(Debug, Clone)]
+pub struct CleanUp {
+    batch: BatchState,
+    sweeping: Vec<Sweep>,
+    set_backs: Vec<SetBack>,
+}
+
+impl CleanUp {
+    /// An entry is done once its document is written; its sweep is tracked separately.
+    pub(super) fn new(mut batch: BatchState, written: Vec<Placed>, set_backs: Vec<SetBack>) -> Self {
+        let mut sweeping = std::mem::take(&mut batch.state.sweeps);
+        for Placed { entry, known, task } in written {
+            let Some(sweep) = Sweep::after(&entry, &known, task.sweep_at) else {
+                let (id, touched) = (entry.id.clone(), AffectedShards::by(&known));
+                batch.done(entry, task.then, &known.placement.versions, touched);
+                if known.placement.fetched.is_some() {
+                    batch.written(id, known);
+                }
+                continue;
+            };
+            let touched = AffectedShards { target: known.placement.shard.clone(), sources: Vec::new() };
+            batch.done(entry, task.then, &known.placement.versions, touched);
+            // Also if there was nothing to write: another owner wrote it, perhaps a moment ago.
+            let waits = batch.state.searches_are_served && sweep.must_be_seen_in().is_some();
+            let at_once = sabotage::is(Sabotage::DeleteBeforeSeen)
+                || (task.write.is_none() && sabotage::is(Sabotage::ResumedSweepsAtOnce));
+            if waits && !at_once {
+                batch.sweeps.push((sweep, Swept::Waits));
+            } else {
+                sweeping.push(sweep);
+            }
+        }
+        Self { batch, sweeping, set_backs }
+    }
+
+    /// Deletes, then set-backs.
+    pub fn ops(&self) -> Vec<BulkOp> {
+        let deletes = self.sweeping.iter().flat_map(|sweep| deletes(&sweep.id, sweep.leftovers(), sweep.at));
+        let set_backs = self.set_backs.iter().map(|set_back| BulkOp::Index {
+            index: Index::Placements,
+            id: set_back.entry.id.clone(),
+            guard: set_back.guard,
+            source: set_back.placement.to_json(),
+        });
+        deletes.chain(set_backs).collect()
+    }
+
+    /// Takes one answer per operation, in order.
+    pub fn answered(self, answers: Vec<BulkOutcome>) -> Finished {
+        let Self { mut batch, sweeping, set_backs } = self;
+        let mut answers = answers.into_iter();
+        for sweep in sweeping {
+            let answers: Vec<_> = answers.by_ref().take(sweep.leftovers().len()).collect();
+            let gone =
+                |answer: &BulkOutcome| matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::NotFound);
+            if !answers.iter().all(|answer| gone(answer) || *answer == BulkOutcome::Conflict) {
+                batch.sweeps.push((sweep, Swept::Unanswered));
+                continue;
+            }
+            // A conflict: this delete, sent twice, or a copy at least as new, which this sweep must not remove. It
+            // stays named (INV-1), and the document's next entry sweeps again.
+            if answers.iter().all(gone) {
+                batch.swept(&sweep);
+            } else {
+                batch.not_swept(&sweep);
+            }
+            batch.sweeps.push((sweep, Swept::Ended));
+        }
+        for (set_back, answer) in set_backs.into_iter().zip(answers) {
+            let SetBack { entry, refusal, placement, .. } = set_back;
+            match answer {
+                BulkOutcome::Done { stamp: Some(stamp) } => {
+                    let known = Known::new(placement, stamp);
+                    batch.state.cache.put(&entry.id, known);
+                    let carry = RetryState { refusal: Some(refusal), ..RetryState::default() };
+                    // The next attempt sweeps the other copies and returns the dead letter.
+                    batch.settle(entry, again_outcome(SET_BACK, carry), AffectedShards::default());
+                }
+                BulkOutcome::Unanswered => batch.unanswered_placement(entry),
+                _ => batch.start_over(entry, "placement_conflict", RetryState::default()),
+            }
+        }
+        let BatchState { state, settled, edges, sweeps } = batch;
+        Finished { state, settled, edges, sweeps }
+    }
+}
+
+impl BatchState {
+    /// The fetched document is in its geoshard; the placement need not carry it.
+    fn written(&mut self, id: DocId, mut known: Known) {
+        known.placement.fetched = None;
+        self.clear_with_the_next_bulk(id, known.placement.clone(), known);
+    }
+
+    /// Step 7: the leftovers are gone; the next bulk clears them if nothing was recorded since. ⚠ A later placement
+    /// names them too, and its own sweep must leave tombstones at its own position: it learns nothing of this one.
+    fn swept(&mut self, sweep: &Sweep) {
+        let is_latest = |cached: &Known| cached.stamp == sweep.known.stamp;
+        let cached = self.state.cache.get(&sweep.id);
+        if cached.as_ref().is_none_or(is_latest) {
+            let known = Known { swept: true, ..sweep.known.clone() };
+            if cached.is_some() {
+                self.state.cache.put(&sweep.id, known.clone());
+            }
+            let placement = Placement { leftovers: Default::default(), ..known.placement };
+            self.state.clears.push(Clear { id: sweep.id.clone(), placement, stamp: known.stamp });
+        }
+    }
+
+    /// Some leftovers stay named, but the placement need not carry the fetched document.
+    fn not_swept(&mut self, sweep: &Sweep) {
+        let cached = self.state.cache.get(&sweep.id);
+        if let Some(known) = cached.filter(|cached| cached.stamp == sweep.known.stamp)
+            && known.placement.fetched.is_some()
+        {
+            self.written(sweep.id.clone(), known);
+        }
+    }
+
+    fn clear_with_the_next_bulk(&mut self, id: DocId, placement: Placement, known: Known) {
+        let stamp = known.stamp;
+        self.state.cache.put(&id, known);
+        self.state.clears.push(Clear { id, placement, stamp });
+    }
+}

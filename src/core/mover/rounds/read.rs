@@ -1,0 +1,206 @@
+//! The rounds that read: placements that are not cached, and copies that patches and touches apply to.
+
+use std::collections::HashSet;
+
+use super::announce::{Ahead, Announce, Announced, Confirming};
+use super::{BatchState, Finished, Placed, newest_copy};
+use crate::base::ids::{DocId, ShardId};
+use crate::base::requests::{Get, GetOutcome, Index};
+use crate::core::invariants::inv_6_one_entry_of_a_document;
+use crate::core::mover::decide::{Plan, copies_needed, decide};
+use crate::core::mover::{AffectedShards, Entry, MoverState, Outcome, RetryState};
+use crate::core::placement::{Known, Placement};
+
+/// Number of the round's answers that belong to one entry.
+#[derive(Debug, Clone)]
+struct Reading {
+    entry: Entry,
+    known: Option<Known>,
+    fresh: bool,
+    shards: Vec<ShardId>,
+}
+
+/// R1: reads the placements that are not cached.
+#[derive(Debug, Clone)]
+pub struct ReadPlacements {
+    batch: BatchState,
+    known: Vec<(Entry, Known)>,
+    unknown: Vec<Entry>,
+}
+
+impl ReadPlacements {
+    /// Begins a batch. It holds at most one entry per document (INV-6).
+    pub fn begin(mut state: MoverState, entries: Vec<Entry>) -> Self {
+        debug_assert_eq!(inv_6_one_entry_of_a_document(entries.iter().map(|entry| &entry.id)), Ok(()));
+        let settled = Vec::with_capacity(entries.len());
+        let mut known = Vec::with_capacity(entries.len());
+        let mut unknown = Vec::new();
+        for entry in entries {
+            // A touch may concern a copy that the cached placement does not name.
+            let may_be_cached = entry.fold.touched_at.is_none();
+            match state.cache.get(&entry.id).filter(|_| may_be_cached) {
+                Some(placement) => known.push((entry, placement)),
+                None => unknown.push(entry),
+            }
+        }
+        state.lookups.hits += known.len() as u64;
+        state.lookups.misses += unknown.len() as u64;
+        let batch = BatchState { state, settled, edges: Vec::new(), sweeps: Vec::new() };
+        Self { batch, known, unknown }
+    }
+
+    /// The placements to read.
+    pub fn gets(&self) -> Vec<Get> {
+        self.unknown.iter().map(|entry| Get { index: Index::Placements, id: entry.id.clone() }).collect()
+    }
+
+    /// Takes one answer per get, in order.
+    pub fn answered(mut self, answers: Vec<GetOutcome>) -> ReadDocuments {
+        let mut readings: Vec<Reading> = Vec::with_capacity(self.known.len() + self.unknown.len());
+        let add =
+            |readings: &mut Vec<Reading>, state: &MoverState, entry: Entry, known: Option<Known>, fresh| {
+                let shards = copies_needed(state, &entry, known.as_ref());
+                readings.push(Reading { entry, known, fresh, shards });
+            };
+        for (entry, known) in self.known {
+            add(&mut readings, &self.batch.state, entry, Some(known), false);
+        }
+        for (entry, answer) in self.unknown.into_iter().zip(answers) {
+            match answer {
+                GetOutcome::Unanswered => self.batch.unanswered(entry),
+                GetOutcome::Missing => add(&mut readings, &self.batch.state, entry, None, true),
+                GetOutcome::Found(found) => match Placement::from_json(&found.source) {
+                    Ok(placement) => {
+                        let floor = self.batch.state.cache.floor(&entry.id);
+                        let known = Known::new(placement, found.stamp).above(floor);
+                        self.batch.state.cache.put(&entry.id, known.clone());
+                        add(&mut readings, &self.batch.state, entry, Some(known), true);
+                    }
+                    Err(error) => {
+                        tracing::error!(
+                            index = "placements",
+                            position = %entry.fold.last,
+                            %error,
+                            "a placement cannot be read; its document waits until it is repaired (docs/runbooks.md)"
+                        );
+                        self.batch.start_over(entry, "unreadable_placement", RetryState::default());
+                    }
+                },
+            }
+        }
+        ReadDocuments { batch: self.batch, readings }
+    }
+}
+
+/// R1b: reads the copies that patches and touches apply to.
+#[derive(Debug, Clone)]
+pub struct ReadDocuments {
+    batch: BatchState,
+    readings: Vec<Reading>,
+}
+
+/// Entries left for the batch's next slice.
+#[derive(Debug, Clone)]
+pub struct Unread(Vec<Reading>);
+
+impl ReadDocuments {
+    /// Keeps the entries that need no copy, and others with about [`MoverState::max_copy_bytes`] of copies, at least
+    /// one. Returns the rest, if any, for [`Finished::go_on`].
+    #[must_use]
+    pub fn cut(&mut self) -> Option<Unread> {
+        let MoverState { copy_size, max_copy_bytes, .. } = self.batch.state;
+        let mut copies = 0;
+        let fits = |reading: &Reading| {
+            let is_first = copies == 0;
+            copies += reading.shards.len();
+            reading.shards.is_empty() || is_first || copy_size.of(copies) <= max_copy_bytes
+        };
+        let (now, later) = std::mem::take(&mut self.readings).into_iter().partition(fits);
+        self.readings = now;
+        let later: Vec<Reading> = later;
+        (!later.is_empty()).then_some(Unread(later))
+    }
+
+    /// The copies to read.
+    pub fn gets(&self) -> Vec<Get> {
+        self.readings
+            .iter()
+            .flat_map(|reading| {
+                reading
+                    .shards
+                    .iter()
+                    .map(|shard| Get { index: Index::Geoshard(shard.clone()), id: reading.entry.id.clone() })
+            })
+            .collect()
+    }
+
+    /// Takes one answer per get, in order, and decides every entry.
+    pub fn answered(self, answers: Vec<GetOutcome>) -> Announce {
+        let Self { mut batch, readings } = self;
+        let mut copy_size = batch.state.copy_size;
+        let mut answers = answers.into_iter();
+        let mut announced =
+            Announced { in_place: Vec::with_capacity(readings.len()), ..Announced::default() };
+        for reading in readings {
+            let Reading { entry, known, fresh, shards } = reading;
+            let answers = answers.by_ref().inspect(|answer| {
+                if let GetOutcome::Found(found) = answer {
+                    copy_size.saw(found.source.len());
+                }
+            });
+            let copies = shards.into_iter().zip(answers);
+            let Some(copy) = newest_copy(copies) else {
+                // A cached placement may name a geoshard that was deleted since, and taken out of the placement before: read anew, it
+                // does not.
+                batch.unanswered_placement(entry);
+                continue;
+            };
+            // Empty if nothing is counted, and then free to clone.
+            let before = known.as_ref().map(|known| known.placement.versions.clone()).unwrap_or_default();
+            let touched = known.as_ref().map(AffectedShards::by).unwrap_or_default();
+            let version = copy.as_ref().map(|copy| copy.version);
+            let plan = decide(&batch.state, &entry, known, fresh, copy);
+            if let Some(version) = version.filter(|_| !plan.is_doubt()) {
+                batch.state.cache.saw(&entry.id, version);
+            }
+            match plan {
+                Plan::Settle(Outcome::Again { reason, carry }) => batch.start_over(entry, reason, carry),
+                Plan::Settle(outcome @ Outcome::Parked { .. }) => {
+                    batch.settle(entry, outcome, AffectedShards::default());
+                }
+                Plan::Settle(Outcome::Fetch) => {
+                    // A missing copy is believed only after a fresh read.
+                    if entry.carry.nothing_found.is_some() {
+                        batch.state.cache.forget(&entry.id);
+                    }
+                    batch.settle(entry, Outcome::Fetch, AffectedShards::default());
+                }
+                Plan::Settle(outcome) => batch.done(entry, outcome, &before, touched),
+                Plan::Reject(refusal) => {
+                    batch.settle(entry, Outcome::DeadLetter(refusal), AffectedShards::default());
+                }
+                Plan::Confirm { copy, carry } => {
+                    announced.confirming.push(Confirming { entry: Entry { carry, ..entry }, copy });
+                }
+                Plan::InPlace { known, task } => announced.in_place.push(Placed { entry, known, task }),
+                Plan::WriteAhead { guard, placement, task } => {
+                    announced.ahead.push(Ahead { entry, guard, placement, task, before });
+                }
+                Plan::CarryOut { known, task } => announced.ready.push(Placed { entry, known, task }),
+            }
+        }
+        batch.state.copy_size = copy_size;
+        let rewritten: HashSet<&DocId> = announced.ahead.iter().map(|ahead| &ahead.entry.id).collect();
+        let mut clears = std::mem::take(&mut batch.state.clears);
+        clears.retain(|clear| !rewritten.contains(&clear.id));
+        Announce { batch, announced, clears }
+    }
+}
+
+impl Finished {
+    /// The batch's next slice, with the outcomes so far.
+    pub fn go_on(self, Unread(readings): Unread) -> ReadDocuments {
+        let Self { state, settled, edges, sweeps } = self;
+        ReadDocuments { batch: BatchState { state, settled, edges, sweeps }, readings }
+    }
+}
