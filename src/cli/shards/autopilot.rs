@@ -26,7 +26,7 @@ use crate::ops::autopilot::measure::Measure;
 use crate::ops::autopilot::record::UnderWay;
 use crate::ops::autopilot::{Autopilot, Options, Report};
 use crate::ops::check::{self, CheckTarget};
-use crate::ops::migrate::Tell;
+use crate::ops::migrate::Progress;
 use crate::support::supervisor::Supervisor;
 use crate::support::telemetry::autopilot::AutopilotMetrics;
 
@@ -238,7 +238,7 @@ pub async fn autopilot(args: AutopilotArgs) -> Result<ExitCode, Failure> {
         serve(listen, metrics.clone(), server_stop.clone(), &supervisor).await?;
     }
     // A reader that went away is no reason to stop half-way.
-    let tell: Tell = Arc::new(|line| drop(output::line(line)));
+    let tell: Progress = Arc::new(|line| drop(output::line(line)));
     let autopilot = Autopilot {
         name: name(),
         process: RandomState::new().hash_one(std::process::id()),
@@ -333,8 +333,12 @@ async fn serve(
         .route("/metrics", axum::routing::get(rendered))
         .route("/healthz", axum::routing::get(|| async { "ok\n" }))
         .fallback(|| async { (StatusCode::NOT_FOUND, "no such path; there are /metrics and /healthz\n") });
-    let options =
-        ServerOptions { name: "autopilot", max_connections: 64, close_timeout: Duration::from_secs(1) };
+    let options = ServerOptions {
+        name: "autopilot",
+        max_connections: 64,
+        close_timeout: Duration::from_secs(1),
+        tls: None,
+    };
     admin::serve_with(options, listen, routes, stop, supervisor).await?;
     Ok(())
 }

@@ -33,7 +33,7 @@ use crate::io::load::unix_seconds;
 use crate::io::maps::{MapsRecord, MapsState, MapsStore, StoreError};
 use crate::io::stored::RecordError;
 use crate::ops::check::CheckTarget;
-use crate::ops::migrate::{MigrateError, Migration, Tell};
+use crate::ops::migrate::{MigrateError, Migration, Progress};
 use crate::support::config::Config;
 use crate::support::telemetry::autopilot::{AutopilotMetrics, Decided};
 
@@ -82,7 +82,7 @@ pub struct Autopilot {
     /// Metrics.
     pub metrics: Arc<AutopilotMetrics>,
     /// Where it is told what happens.
-    pub tell: Tell,
+    pub tell: Progress,
 }
 
 /// Why it ends.
@@ -127,7 +127,7 @@ impl AutopilotError {
                 error,
                 MigrateError::OtherMap { .. }
                     | MigrateError::OtherEpoch { .. }
-                    | MigrateError::NothingRemembered
+                    | MigrateError::NoStoredState
                     | MigrateError::Store(StoreError::Unreadable { .. })
             ),
             Self::Measure(_) => true,

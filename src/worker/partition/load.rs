@@ -1,7 +1,7 @@
 //! Counts the documents that a partition writes, by place.
 
+use crate::core::fold::Content;
 use crate::core::mover::{Done, Outcome, Settled};
-use crate::core::write::Content;
 use crate::geoshard::load::LoadCounter;
 use crate::io::load::LoadSender;
 
@@ -65,8 +65,8 @@ mod tests {
     use crate::base::geo::GeoPoint;
     use crate::base::ids::DocId;
     use crate::base::position::{Epoch, Position};
+    use crate::core::fold::{Base, Fold};
     use crate::core::mover::{AffectedShards, Entry, RetryState, UNANSWERED};
-    use crate::core::write::{Base, Fold};
     use crate::io::load::{LoadKeeper, LoadStore};
     use crate::io::maps::MapsReader;
     use crate::testkit::testing::{MemoryElastic, six_faces};

@@ -11,7 +11,7 @@ pub(super) struct Ownership {
     noted: NotedClaim,
     /// When the partition was assigned.
     assigned_at: Instant,
-    /// `batch.deadline`.
+    /// `batch.timeout`.
     deadline: Duration,
 }
 

@@ -32,7 +32,7 @@ async fn workers_rebalance_with_cooperative_sticky_assignment() {
 async fn workers_rebalance_with_range_assignment() {
     come_and_go(|world| {
         let mut config = world.config();
-        config.kafka.assignment = config::Assignment::Range;
+        config.kafka.partition_assignment_strategy = config::Assignment::Range;
         config
     })
     .await;
@@ -65,10 +65,10 @@ async fn taken_while_not_read(records: i32, bytes: usize, bound: impl Fn(&mut co
     world.elastic.set_faults(|faults| faults.down = true);
     let mut config = world.config();
     // A rebalance revokes every partition, and some return.
-    config.kafka.assignment = config::Assignment::Range;
+    config.kafka.partition_assignment_strategy = config::Assignment::Range;
     bound(&mut config.memory);
-    config.shutdown.revoke = Duration::from_millis(100);
-    config.batch.deadline = Duration::from_secs(2);
+    config.shutdown.revoke_timeout = Duration::from_millis(100);
+    config.batch.timeout = Duration::from_secs(2);
     let first = world.start(&config);
     until("all are paused", || first.paused() == i64::from(PARTITIONS)).await;
     let second = world.start(&config);
@@ -99,8 +99,8 @@ async fn worker_leaves_at_its_drain_deadline_and_the_next_finishes() {
     // In the classic protocol the mock broker does not answer a join that arrives while the group's last member times
     // out.
     config.kafka.group_protocol = GroupProtocol::Consumer;
-    config.shutdown.drain = Duration::from_secs(1);
-    config.shutdown.revoke = Duration::from_millis(200);
+    config.shutdown.drain_timeout = Duration::from_secs(1);
+    config.shutdown.revoke_timeout = Duration::from_millis(200);
     let worker = world.start(&config);
     world.until_done().await;
     world.elastic.set_faults(|faults| faults.down = true);

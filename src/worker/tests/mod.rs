@@ -89,9 +89,9 @@ impl World {
         config.kafka.heartbeat_interval = Duration::from_millis(200);
         config.commit.interval = Duration::from_millis(100);
         config.batch.linger = Duration::from_millis(20);
-        config.retry.initial = Duration::from_millis(10);
-        config.retry.max = Duration::from_millis(100);
-        config.shutdown.revoke = Duration::from_secs(2);
+        config.retry.initial_backoff = Duration::from_millis(10);
+        config.retry.max_backoff = Duration::from_millis(100);
+        config.shutdown.revoke_timeout = Duration::from_secs(2);
         config
     }
 
@@ -142,7 +142,7 @@ impl World {
             metrics: metrics.clone(),
             traces: Traces::default(),
             health: health.clone(),
-            board: watch::channel(Vec::new()).0,
+            partition_status: watch::channel(Vec::new()).0,
             stop: stop.clone(),
             supervisor: supervisor.clone(),
         };
@@ -243,7 +243,7 @@ async fn produced_records_are_indexed_and_committed() {
     world.until_done().await;
     let told_at = std::time::Instant::now();
     worker.stop().await.unwrap();
-    assert!(told_at.elapsed() < world.config().shutdown.drain, "{:?}", told_at.elapsed());
+    assert!(told_at.elapsed() < world.config().shutdown.drain_timeout, "{:?}", told_at.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,7 +8,7 @@ async fn lasting_unauthorized_answers_end_the_worker_without_commits() {
     world.produce(1, 40, 0);
     world.elastic.set_faults(|faults| faults.unauthorized = true);
     let mut config = world.config();
-    config.retry.unauthorized = Duration::from_millis(300);
+    config.retry.unauthorized_timeout = Duration::from_millis(300);
     let worker = world.start(&config);
     let ended = tokio::time::timeout(PATIENCE, worker.task).await.expect("it ends by itself").unwrap();
     assert!(matches!(ended, Err(WorkerError::Halt(_))), "{ended:?}");

@@ -19,7 +19,7 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
-pub use crate::wait::{TIMEOUT, wait_for};
+pub(crate) use crate::wait::{TIMEOUT, wait_for};
 pub use member::{CONSUME, consume_until_killed};
 
 /// Cases that one broker is asked at the same time; most of their time they wait for a group.

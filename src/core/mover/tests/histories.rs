@@ -13,7 +13,7 @@
     reason = "offsets of a handful of records, and random numbers"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
@@ -114,8 +114,8 @@ struct World<'a> {
     zombies: Vec<Worker>,
     /// Abandoned calls that may still be executed.
     late: Vec<Call>,
-    /// Documents of which a record was dead-lettered or dropped.
-    undeliverable: BTreeMap<i64, i64>,
+    /// Folds that were dead-lettered or dropped: document, first and last offset.
+    undeliverable: BTreeSet<(DocId, i64, i64)>,
     way: String,
     seen: &'a mut Seen,
 }
@@ -174,7 +174,7 @@ impl<'a> World<'a> {
             committed: 0,
             zombies: Vec::new(),
             late: Vec::new(),
-            undeliverable: BTreeMap::new(),
+            undeliverable: BTreeSet::new(),
             way,
             seen,
         };
@@ -273,7 +273,7 @@ impl<'a> World<'a> {
 
     fn undelivered(&mut self, worker: &mut Worker, letter: &Undeliverable) {
         let (first, last) = (letter.fold.first.offset(), letter.fold.last.offset());
-        self.undeliverable.insert(last, first);
+        self.undeliverable.insert((letter.id.clone(), first, last));
         worker.ledger.delivered(first, Some(&letter.id));
     }
 
@@ -284,8 +284,10 @@ impl<'a> World<'a> {
             let before = |write: &&Write| write.id == *id && write.position.offset() < self.committed;
             let Some(last) = self.log.iter().flatten().filter(before).last() else { continue };
             let offset = last.position.offset();
-            let was_undeliverable =
-                self.undeliverable.iter().any(|(last, first)| (*first..=*last).contains(&offset));
+            let was_undeliverable = self
+                .undeliverable
+                .iter()
+                .any(|(other, first, last)| other == id && (*first..=*last).contains(&offset));
             if !was_undeliverable && self.naive(id, offset).is_some() {
                 hold(inv_3_what_is_committed_can_be_seen(&self.store.view(id), last.position));
             }
@@ -352,7 +354,8 @@ impl<'a> World<'a> {
         for Settled { entry, outcome, .. } in &settled {
             self.note(format_args!("{} {:?} {}", worker.name, entry.id, outcome_in_short(outcome)));
             if matches!(outcome, Outcome::Done(Done::Dropped | Done::NothingToPlace)) {
-                self.undeliverable.insert(entry.fold.last.offset(), entry.fold.first.offset());
+                let (first, last) = (entry.fold.first.offset(), entry.fold.last.offset());
+                self.undeliverable.insert((entry.id.clone(), first, last));
             }
         }
         let settlement = worker.ledger.settle(settled, NOW);
