@@ -26,7 +26,12 @@ pub async fn check(args: CheckArgs) -> Result<ExitCode, Failure> {
     let target = CheckTarget::new(&config, &*connect::map(&config)?).map_err(Failure::usage)?;
     let elastic = connect::elasticsearch(&config)?;
     let (report, beside) = tokio::join!(check::check(&target, &elastic), check::look_beside(&config));
-    let findings = [report.findings, beside].concat();
+    // Servers that do not answer are reported already.
+    let group = match check::exit_code(&report.findings) {
+        0 => check::look_at_group(&config, &elastic).await,
+        _ => Vec::new(),
+    };
+    let findings = [report.findings, beside, group].concat();
     if args.json {
         output::json(&findings)?;
     } else {

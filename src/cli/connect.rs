@@ -15,7 +15,7 @@ use crate::io::elastic::aws::credentials::Source;
 use crate::io::elastic::http::{Auth, HttpElastic, HttpOptions};
 use crate::io::indices::{self, Layout, Template, WantedIndex};
 use crate::io::maps::{MapsRecord, MapsStore};
-use crate::support::config::{Config, Credentials, KeyForm};
+use crate::support::config::{Config, Credentials, DeadLetterPolicy, KeyForm};
 
 /// A client for the configured Elasticsearch. It does not connect yet.
 pub fn elasticsearch(config: &Config) -> Result<HttpElastic, Failure> {
@@ -79,6 +79,16 @@ pub fn plain_keys(config: &Config, what: &str) -> Result<(), Failure> {
          topic's own; it needs a topic with kafka.key = \"text\"",
         config.kafka.key
     )))
+}
+
+/// Warns that `what` stops its partition, if records that cannot be applied do.
+pub fn warn_of_stops(config: &Config, what: &str) {
+    if config.dead_letter.policy == DeadLetterPolicy::Stop {
+        eprintln!(
+            "warning: dead_letter.policy is \"stop\": {what} stops its partition, and with it all later writes there; set \
+             dead_letter.policy = \"topic\" for the workers first"
+        );
+    }
 }
 
 /// The map, the location path and the `on_missing` policy.

@@ -8,7 +8,9 @@ mod campaign;
 mod check;
 mod cloud;
 mod collect;
+mod config;
 mod connect;
+mod dead_letters;
 mod demo;
 mod dry_run;
 mod health;
@@ -22,7 +24,10 @@ mod send;
 mod shards;
 mod shell;
 mod signals;
+mod status;
+mod values;
 mod version;
+mod where_is;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -50,6 +55,9 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Check(check::CheckArgs),
+    Status(status::StatusArgs),
+    #[command(name = "where")]
+    WhereIs(where_is::WhereArgs),
     DryRun(dry_run::DryRunArgs),
     Shards(shards::ShardsArgs),
     Send(send::SendArgs),
@@ -57,8 +65,10 @@ enum Command {
     Search(search::SearchArgs),
     Collect(collect::CollectArgs),
     Cloud(cloud::CloudArgs),
+    DeadLetters(dead_letters::DeadLettersArgs),
     Audit(audit::AuditArgs),
     Campaign(campaign::CampaignArgs),
+    Config(config::ConfigCommandArgs),
     Demo(demo::DemoArgs),
     Health(health::HealthArgs),
     Completions(shell::CompletionsArgs),
@@ -77,9 +87,17 @@ struct ConfigArgs {
 impl ConfigArgs {
     /// Reads the configuration and checks it.
     fn read(&self) -> Result<(Config, Vec<Finding>), ConfigError> {
-        let env: BTreeMap<String, String> = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .collect();
+        let mut env = BTreeMap::new();
+        for (name, value) in std::env::vars_os() {
+            match (name.into_string(), value.into_string()) {
+                (Ok(name), Ok(value)) => drop(env.insert(name, value)),
+                (Ok(name), Err(_)) if name.starts_with("GEOFOLD_") => {
+                    return Err(ConfigError::VariableNotUtf8(name));
+                }
+                // Not geofold's.
+                _ => {}
+            }
+        }
         let config = Config::load(&self.config, &env)?;
         let findings = config.findings();
         Ok((config, findings))
@@ -97,6 +115,7 @@ impl ConfigArgs {
                 self.config.display()
             )));
         }
+        crate::io::kafka::check_properties(&config).map_err(Failure::usage)?;
         Ok(config)
     }
 }
@@ -147,6 +166,8 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         Command::Run(args) => block_on(run::run(args)),
         Command::Check(args) => block_on(check::check(args)),
+        Command::Status(args) => block_on(status::status(args)),
+        Command::WhereIs(args) => block_on(where_is::where_is(args)),
         Command::DryRun(args) => block_on(dry_run::dry_run(args)),
         Command::Shards(args) => block_on(shards::shards(args)),
         Command::Send(args) => block_on(send::send(args)),
@@ -154,8 +175,10 @@ pub fn main() -> ExitCode {
         Command::Search(args) => block_on(search::search(args)),
         Command::Collect(args) => block_on(collect::collect(args)),
         Command::Cloud(args) => block_on(cloud::cloud(args)),
+        Command::DeadLetters(args) => block_on(dead_letters::dead_letters(args)),
         Command::Audit(args) => block_on(audit::audit(args)),
         Command::Campaign(args) => block_on(campaign::campaign(args)),
+        Command::Config(args) => config::config(args),
         Command::Demo(args) => block_on(demo::demo(args)),
         Command::Health(args) => block_on(health::health(args)),
         Command::Completions(args) => shell::completions(Cli::command(), &args),

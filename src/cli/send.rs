@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 
-use super::{ConfigArgs, Failure, connect, output, signals};
+use super::{ConfigArgs, Failure, connect, output, signals, values};
 use crate::io::send::{LineRules, Op, SendOptions};
 use crate::support::config::Partitioner;
 
@@ -35,9 +35,9 @@ pub struct SendArgs {
     #[arg(long)]
     topic: Option<String>,
     /// Maximum records per second.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::rate)]
     rate: Option<NonZeroU32>,
-    /// Continue after bad lines and failed deliveries, and count them.
+    /// Continue after bad lines and failed deliveries, count them, and name the first hundred.
     #[arg(long)]
     keep_going: bool,
 }
@@ -48,6 +48,7 @@ enum OpArg {
     Delete,
     Patch,
     Touch,
+    Refeed,
 }
 
 impl From<OpArg> for Op {
@@ -57,6 +58,7 @@ impl From<OpArg> for Op {
             OpArg::Delete => Self::Delete,
             OpArg::Patch => Self::Patch,
             OpArg::Touch => Self::Touch,
+            OpArg::Refeed => Self::Refeed,
         }
     }
 }
@@ -97,6 +99,13 @@ pub async fn send(args: SendArgs) -> Result<ExitCode, Failure> {
         flush_timeout: FLUSH_TIMEOUT,
     };
     let summary = crate::io::send::send(options, input, stop).await?;
+    for failure in &summary.failures {
+        eprintln!("{failure}");
+    }
+    let named = summary.failures.len() as u64;
+    if summary.failed() > named && named > 0 {
+        eprintln!("and {} more", summary.failed() - named);
+    }
     output::line(&summary)?;
     Ok(if summary.failed() > 0 || summary.interrupted { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

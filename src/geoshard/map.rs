@@ -57,7 +57,7 @@ pub struct GeoshardMap {
 #[derive(Debug, Error)]
 pub enum MapError {
     /// The file could not be read.
-    #[error("cannot read the geoshard map {path}: {source}")]
+    #[error("cannot read the geoshard map {path}: {source}{}", advice_on_reading(source))]
     Read {
         /// The file.
         path: PathBuf,
@@ -72,6 +72,9 @@ pub enum MapError {
         /// The defect.
         source: Box<MapError>,
     },
+    /// An empty file.
+    #[error("it is empty; make a map with `geofold shards plan`")]
+    Empty,
     /// Not JSON, a missing or unknown key, a value of the wrong type, or a bad geoshard id.
     #[error("not a geoshard map: {0}")]
     Json(#[from] serde_json::Error),
@@ -172,6 +175,9 @@ impl GeoshardMap {
 
     /// Parses and validates a map.
     pub fn from_json(json: &str) -> Result<Self, MapError> {
+        if json.trim().is_empty() {
+            return Err(MapError::Empty);
+        }
         serde_json::from_str::<MapFile>(json)?.try_into()
     }
 
@@ -290,6 +296,16 @@ impl From<GeoshardMap> for MapFile {
 
 fn hex(id: u64) -> String {
     format!("{id:016x}")
+}
+
+fn advice_on_reading(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            "; make one with `geofold shards plan`, or correct the path (geoshards.map)"
+        }
+        io::ErrorKind::InvalidData => "; a map is JSON, in UTF-8",
+        _ => "",
+    }
 }
 
 #[cfg(test)]

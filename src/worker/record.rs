@@ -8,7 +8,7 @@ use rdkafka::Message;
 use rdkafka::message::{BorrowedMessage, Headers, OwnedHeaders};
 
 use super::budget::RECORD_OVERHEAD_BYTES;
-use crate::core::decode::OP_HEADER;
+use crate::core::decode::{OP_HEADER, OP_TWICE};
 
 /// One Kafka record.
 #[derive(Debug, Clone)]
@@ -67,8 +67,10 @@ impl Record {
         hasher.finish()
     }
 
-    /// The value of the `geofold-op` header.
+    /// The value of the `geofold-op` header; [`OP_TWICE`], which is no operation, if there are several.
     pub fn op(&self) -> Option<&[u8]> {
-        self.headers.as_ref()?.iter().find(|header| header.key == OP_HEADER)?.value
+        let mut found = self.headers.as_ref()?.iter().filter(|header| header.key == OP_HEADER);
+        let first = found.next()?;
+        if found.next().is_some() { Some(OP_TWICE) } else { first.value }
     }
 }

@@ -19,9 +19,11 @@ mod fuzz;
 mod hang_up;
 mod ick_vectors;
 mod layers;
+mod messages;
 mod migrate;
 #[path = "../clients/mod.rs"]
 mod official_clients;
+mod operators;
 mod packaging;
 mod page;
 mod quick_start;

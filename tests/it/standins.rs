@@ -74,6 +74,28 @@ impl Standins {
         path
     }
 
+    /// `geofold` with these arguments, then the configuration.
+    pub fn geofold(&self, config: &Path, arguments: &[&str]) -> Said {
+        let output = Command::new(GEOFOLD).args(arguments).arg("--config").arg(config).output().unwrap();
+        Said::of(&output)
+    }
+
+    /// The brokers' address.
+    pub fn brokers(&self) -> &str {
+        self.broker.address()
+    }
+
+    /// Produces one record.
+    pub fn produce_record(&self, key: &str, value: Option<&str>, headers: OwnedHeaders) {
+        let producer: BaseProducer =
+            ClientConfig::new().set("bootstrap.servers", self.broker.address()).create().unwrap();
+        let mut record: BaseRecord<'_, str, str> =
+            BaseRecord::to(TOPIC).key(key).partition(0).headers(headers);
+        record.payload = value;
+        producer.send(record).map_err(|(error, _)| error).unwrap();
+        producer.flush(PATIENCE).unwrap();
+    }
+
     /// Produces one document for each id, all in Berlin, with these headers.
     pub fn produce(&self, ids: impl IntoIterator<Item = (String, OwnedHeaders)>) {
         let producer: BaseProducer =
@@ -87,6 +109,26 @@ impl Standins {
             producer.send(record).map_err(|(error, _)| error).unwrap();
         }
         producer.flush(TIMEOUT).unwrap();
+    }
+}
+
+/// What a command said, and how it ended.
+#[derive(Debug)]
+pub struct Said {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Said {
+    pub fn of(output: &std::process::Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+    }
+
+    /// Standard output as JSON.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 }
 
@@ -166,10 +208,15 @@ impl Worker {
         wait_for(text, || Some(fs::read_to_string(&self.log).unwrap()).filter(|log| log.contains(text)))
     }
 
-    fn get(&self, path: &str) -> String {
+    /// Where its HTTP server listens.
+    pub fn address(&self) -> String {
         let log = self.wait_for("admin server listens");
         let (_, rest) = log.split_once("admin server listens address=").unwrap();
-        let address = rest.split_whitespace().next().unwrap();
+        rest.split_whitespace().next().unwrap().to_owned()
+    }
+
+    fn get(&self, path: &str) -> String {
+        let address = self.address();
         wait_for(path, || {
             reqwest::blocking::get(format!("http://{address}{path}"))
                 .ok()?

@@ -31,6 +31,7 @@ mod migrate;
 #[path = "../clients/mod.rs"]
 mod official_clients;
 mod one_copy;
+mod operators;
 mod order;
 mod outages;
 mod prometheus;

@@ -15,13 +15,13 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use serde_json::json;
 
-use super::{ConfigArgs, Failure, connect, output, signals};
+use super::{ConfigArgs, Failure, connect, output, signals, values};
 use crate::core::decode::LocationPath;
 use crate::io::elastic::Elastic;
 use crate::ops::audit::sweep::{self, Sweep};
 use crate::ops::audit::touches::TopicTouches;
 use crate::ops::audit::{
-    Audit, AuditError, Defect, Finding, Options, RepairOutcome, RepairTarget, Repairer, Report,
+    Audit, AuditError, Defect, Finding, Options, RepairOutcome, RepairTarget, Repairer, Report, Totals,
 };
 use crate::support::config::{ByteSize, Config};
 
@@ -68,7 +68,7 @@ pub struct AuditArgs {
     #[arg(long, conflicts_with_all = ["out", "settle", "memory", "temp_dir", "sample", "adopt", "sweep"])]
     tally: bool,
     /// Maximum touches per second.
-    #[arg(long, value_name = "N", default_value = "2000")]
+    #[arg(long, value_name = "N", default_value = "2000", value_parser = values::rate)]
     touch_rate: NonZeroU32,
     /// Write every finding to this file, one JSON object per line. Standard output shows the first hundred.
     #[arg(long, value_name = "FILE")]
@@ -115,6 +115,7 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
     if args.source {
         if args.repair {
             connect::plain_keys(&config, "a repair")?;
+            connect::warn_of_stops(&config, "a document that cannot be fetched or written");
         }
         return tokio::select! {
             ended = source::run(&args, &config, &elastic) => ended,
@@ -123,6 +124,7 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
     }
     if args.repair || args.adopt {
         connect::plain_keys(&config, "a repair")?;
+        connect::warn_of_stops(&config, "a document that cannot be placed");
     }
     let location = LocationPath::new(&config.documents.location)
         .context("documents.location in the configuration")
@@ -295,6 +297,15 @@ fn print(args: &AuditArgs, report: &Report, repairs: Option<&Repairs>, found: u6
     }
     if found > PRINTED {
         output::line(format_args!("and {} more; --out FILE writes all of them", found - PRINTED))?;
+    }
+    if let Some(Repairs { mended, changed_meanwhile: 0, left_alone: 0, .. }) = repairs
+        && args.adopt
+        && report.unsettled == 0
+    {
+        let Totals { documents, copies, .. } = report.totals;
+        return output::line(format_args!(
+            "{documents} documents in {copies} copies: all {mended} that had no placement are adopted; workers may start"
+        ));
     }
     output::line(report)?;
     if let Some(epoch) = repairs.and_then(|repairs| repairs.needs_epoch) {

@@ -15,6 +15,7 @@ use serde_json::Value;
 use super::{ConfigArgs, Failure, connect, open, output, signals};
 use crate::base::ids::ShardId;
 use crate::cli::audit::LONG;
+use crate::cli::values;
 use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
 use crate::ops::campaign::Action;
@@ -59,8 +60,11 @@ pub struct CreateArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(crate::ops::campaign::chunk::MAX_IDS)))]
     chunk: Option<u32>,
     /// Maximum ids per second, all runs together; `campaign rate` changes it.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::rate)]
     rate: Option<NonZeroU32>,
+    /// Confirm --action delete with --all.
+    #[arg(long)]
+    yes: bool,
     /// Start paused: runs wait until `campaign resume`.
     #[arg(long)]
     paused: bool,
@@ -98,6 +102,14 @@ const MAX_NAME_BYTES: usize = 200;
 pub async fn create(args: CreateArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let stop = signals::stop_on_signal_or_hang_up()?;
+    let action = Action::from(args.action);
+    if args.all && action == Action::Delete && !args.yes {
+        return Err(Failure::usage(anyhow!(
+            "--all with --action delete deletes every document of {}; confirm it with --yes",
+            config.kafka.topic
+        )));
+    }
+    super::carries(&config, action)?;
     let (selection, in_words) = which(&args, &config)?;
     let name = args.name.clone().unwrap_or_else(|| in_words.clone());
     if name.len() > MAX_NAME_BYTES || name.contains('\0') {
@@ -108,7 +120,7 @@ pub async fn create(args: CreateArgs) -> Result<ExitCode, Failure> {
     }
     let new = NewCampaign {
         name,
-        action: args.action.into(),
+        action,
         topic: config.kafka.topic.clone(),
         selection: in_words,
         chunk: args.chunk.unwrap_or(config.campaigns.chunk_size),

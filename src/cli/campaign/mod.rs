@@ -10,10 +10,10 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 
-use super::{ConfigArgs, Failure, connect, output, signals};
+use super::{ConfigArgs, Failure, connect, output, signals, values};
 use crate::io::database::Database;
-use crate::ops::campaign::Command;
 use crate::ops::campaign::store::{Store, StoreError};
+use crate::ops::campaign::{Action, Command};
 use crate::support::config::Config;
 
 /// Touch, refeed or delete many documents: create a list, run it on any machines, watch it.
@@ -53,6 +53,7 @@ struct OneArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// The campaign's number.
+    #[arg(value_parser = values::campaign)]
     id: i64,
 }
 
@@ -62,6 +63,7 @@ struct RateArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// The campaign's number.
+    #[arg(value_parser = values::campaign)]
     id: i64,
     /// Maximum ids per second; `none` for no limit.
     #[arg(value_parser = rate)]
@@ -123,6 +125,20 @@ async fn execute(args: OneArgs, command: Command) -> Result<ExitCode, Failure> {
     store.close().await;
     output::line(format_args!("campaign {id}: {}", said.map_err(refused)?))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses an action that the configuration cannot carry out, and warns where a record of it could stop a partition.
+fn carries(config: &Config, action: Action) -> Result<(), Failure> {
+    if action == Action::Refeed && config.source.kind.is_none() {
+        return Err(Failure::usage(anyhow::anyhow!(
+            "a refeed fetches documents from the source of truth, and [source] is not configured: workers without it make each record \
+             a dead letter, or stop its partition; configure [source] for the workers and here"
+        )));
+    }
+    if action != Action::Delete {
+        connect::warn_of_stops(config, "a document that cannot be fetched or written");
+    }
+    Ok(())
 }
 
 /// An unknown campaign, or a state that does not allow the command, is a usage error.

@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::{ConfigArgs, Failure, connect, create, open, refused, signals};
 use crate::base::retry::RetryPolicy;
 use crate::cli::audit::LONG;
-use crate::cli::reload;
+use crate::cli::{reload, values};
 use crate::io::send::Destinations;
 use crate::ops::campaign::State;
 use crate::ops::campaign::create::SortOptions;
@@ -22,6 +22,7 @@ use crate::ops::campaign::run::{Ended, RunError, RunTimes, Runner};
 use crate::ops::campaign::select::Selection;
 use crate::ops::campaign::store::{NewCampaign, Status, Store};
 use crate::ops::campaign::watch::{Periodic, Watch};
+use crate::ops::group::stopped_partitions;
 use crate::support::config::Config;
 use crate::support::config::campaigns::Which;
 use crate::support::supervisor::Supervisor;
@@ -44,6 +45,7 @@ pub struct RunArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// The campaign's number.
+    #[arg(value_parser = values::campaign)]
     id: i64,
 }
 
@@ -66,7 +68,9 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         false => (reload::begin(args.config, None, &supervisor).await?, signals::stop_on_signal()?),
     };
     let store = open(&config).await?;
-    if store.status(args.id).await.map_err(refused)?.broken_off {
+    let status = store.status(args.id).await.map_err(refused)?;
+    super::carries(&config, status.action)?;
+    if status.broken_off {
         let error = anyhow!(
             "the writer of the list of campaign {} has died; cancel and remove it, then create it again",
             args.id
@@ -79,6 +83,7 @@ pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         tokio::select! {
             ended = runner.run(args.id, &stop) => ended,
             never = show_progress(&store, args.id, bar.as_ref()) => match never {},
+            never = name_stopped_partitions(&config) => match never {},
         }
     };
     let ended = lost.or_else_stop(&stop, work).await;
@@ -130,6 +135,21 @@ fn bar() -> ProgressBar {
         bar.set_style(style);
     }
     bar
+}
+
+/// Warns once of each partition that is stopped, as far as workers can be asked: its records wait.
+async fn name_stopped_partitions(config: &Config) -> std::convert::Infallible {
+    let mut named = std::collections::BTreeSet::new();
+    loop {
+        for (partition, reason) in stopped_partitions(config).await {
+            if named.insert(partition) {
+                eprintln!(
+                    "warning: partition {partition} is stopped: {reason}; records of this campaign wait there (geofold status)"
+                );
+            }
+        }
+        tokio::time::sleep(LOG_INTERVAL).await;
+    }
 }
 
 /// Shows the progress of all runners together.
@@ -203,6 +223,9 @@ pub async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
     let periodic = periodic?;
     if periodic.is_empty() {
         return Err(Failure::usage(anyhow!("there is nothing to watch; add [[campaigns.periodic]]")));
+    }
+    for periodic in &config.campaigns.periodic {
+        super::carries(&config, periodic.action)?;
     }
     let store = open(&config).await?;
     let runner = runner(&config, &store).await?;

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::{ConfigArgs, Failure, connect, output};
 use crate::base::geo::GeoPoint;
+use crate::cli::values;
 use crate::geoshard::describe;
 
 /// Show the geoshard of a point.
@@ -14,10 +15,10 @@ pub struct LocateArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Latitude in degrees, -90 to 90.
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_negative_numbers = true, value_parser = values::degrees)]
     lat: f64,
     /// Longitude in degrees, -180 to 180.
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_negative_numbers = true, value_parser = values::degrees)]
     lon: f64,
     /// Print JSON.
     #[arg(long)]

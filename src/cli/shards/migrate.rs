@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::Args;
 
 use super::{ConfigArgs, Failure, connect, output};
-use crate::cli::signals;
+use crate::cli::{signals, values};
 use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
 use crate::io::elastic::Elastic;
@@ -28,7 +28,7 @@ pub struct MigrateArgs {
     #[command(flatten)]
     what: What,
     /// Maximum touches per second.
-    #[arg(long, value_name = "N", default_value = "2000")]
+    #[arg(long, value_name = "N", default_value = "2000", value_parser = values::rate)]
     touch_rate: NonZeroU32,
     /// Read every document, not only those in places that change their geoshard: also moves documents misplaced for
     /// other reasons; takes time in proportion to all documents.
@@ -72,6 +72,9 @@ pub async fn migrate(args: MigrateArgs) -> Result<ExitCode, Failure> {
     // A closed pipe must not interrupt the change.
     let progress: Progress = Arc::new(|line| drop(output::line(line)));
     let work = async {
+        if new.is_some() || args.what.abort {
+            connect::warn_of_stops(&config, "a document that its new geoshard refuses");
+        }
         if new.is_some() {
             let report = check::check(&target, &*elastic).await;
             let wrong = |finding: &&check::Finding| finding.is_error() || finding.is_unreachable();

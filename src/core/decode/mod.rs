@@ -36,6 +36,9 @@ use crate::core::write::{Body, Write};
 /// Record header that names the operation.
 pub const OP_HEADER: &str = "geofold-op";
 
+/// Stands for the value of [`OP_HEADER`] where a record has several: which one counts would be a guess.
+pub const OP_TWICE: &[u8] = b"there twice";
+
 /// How many times larger than a document a change event may be.
 const EVENT_PER_DOCUMENT: usize = 4;
 

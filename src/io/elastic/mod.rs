@@ -41,7 +41,7 @@ pub use crate::base::requests::{
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CallError {
     /// A response with an HTTP status other than success.
-    #[error("elasticsearch answered {status}: {reason}")]
+    #[error("elasticsearch answered {status}: {reason}{}", advice(*status))]
     Status {
         /// The HTTP status.
         status: u16,
@@ -75,6 +75,14 @@ pub enum CallError {
     /// A response of another shape or item count than requested.
     #[error("unusable answer from elasticsearch: {0}")]
     Undecodable(String),
+}
+
+/// What to do about a status, as the end of its error.
+fn advice(status: u16) -> &'static str {
+    match status {
+        401 => "; check elasticsearch.username and password, or api_key, or aws_region",
+        _ => "",
+    }
 }
 
 /// HTTP method of an [`AdminCall`].

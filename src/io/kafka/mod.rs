@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::consumer::{BaseConsumer, ConsumerContext};
-use rdkafka::error::KafkaResult;
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::metadata::MetadataBroker;
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use thiserror::Error;
 
-use crate::support::config::Properties;
+use crate::support::config::{Config, Properties};
 
 /// librdkafka's configuration from plain settings.
 pub fn client_config(properties: &Properties) -> ClientConfig {
@@ -24,6 +24,37 @@ pub fn client_config(properties: &Properties) -> ClientConfig {
         client.set(key, value);
     }
     client
+}
+
+/// A setting of `[kafka.properties]` or `[kafka.producer_properties]` that librdkafka does not take.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("kafka.{table}: librdkafka refuses {key} = {value:?}: {reason}; correct it, or remove it")]
+pub struct BadProperty {
+    table: &'static str,
+    key: String,
+    value: String,
+    reason: String,
+}
+
+/// Asks librdkafka whether it takes the settings of both clients. Sends nothing.
+///
+/// # Errors
+/// With the first one that it does not take.
+pub fn check_properties(config: &Config) -> Result<(), BadProperty> {
+    let clients = [
+        ("properties", config.consumer_properties()),
+        ("producer_properties", config.topic_producer_properties()),
+    ];
+    for (table, properties) in clients {
+        // Other errors show when a client is made.
+        if let Err(KafkaError::ClientConfig(_, reason, key, _)) =
+            client_config(&properties).create_native_config()
+        {
+            let value = properties.shown(&key).to_owned();
+            return Err(BadProperty { table, key, value, reason });
+        }
+    }
+    Ok(())
 }
 
 /// Compressions that geofold can read.

@@ -26,7 +26,7 @@ pub struct Stored {
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// No usable answer.
-    #[error("elasticsearch did not answer about the meta index: {0}")]
+    #[error("the meta index could not be read or written: {0}")]
     Call(#[from] CallError),
     /// The item was not answered, or was refused.
     #[error("the meta index refused {id:?}: {reason}")]

@@ -130,6 +130,9 @@ pub enum LineProblem {
     /// Neither form.
     #[error("it is neither a JSON object nor an id, a tab, and a JSON object")]
     NoTab,
+    /// The middle column is no operation.
+    #[error("{0}")]
+    Op(UnknownOp),
     /// Invalid JSON.
     #[error("its JSON is not valid: {0}")]
     BadJson(String),
@@ -185,10 +188,17 @@ fn parse<'a>(text: &'a str, rules: &LineRules) -> Result<SendRecord<'a>, LinePro
     let (word, after) = rest.split_once('\t').unwrap_or((rest, ""));
     let (op, value) = match word.parse() {
         Ok(op) => (Some(op), after.trim()),
+        // No JSON begins with another word.
+        Err(unknown) if is_word(word) => return Err(LineProblem::Op(unknown)),
         Err(UnknownOp(_)) => (rules.op, rest.trim()),
     };
     let value = (!value.is_empty() && value != "null").then_some(value);
     record(key.into(), value, op, false)
+}
+
+fn is_word(text: &str) -> bool {
+    let is_literal = ["null", "true", "false"].contains(&text.trim());
+    !text.is_empty() && text.len() <= 20 && text.bytes().all(|byte| byte.is_ascii_alphabetic()) && !is_literal
 }
 
 /// `checked`: the value is known to be a JSON object.
@@ -316,6 +326,10 @@ mod tests {
         assert_eq!(problem("{\"id\":\"\"}", None), LineProblem::BadId(BadDocId::Empty));
         assert_eq!(problem("\t{}", None), LineProblem::BadId(BadDocId::Empty));
         assert_eq!(problem("a\t[1]", None), LineProblem::NotObject);
+        assert_eq!(problem("a\ttrue", None), LineProblem::NotObject);
+        for line in ["a\tupsert\t{}", "a\tupsert"] {
+            assert_eq!(problem(line, None), LineProblem::Op(UnknownOp("upsert".to_owned())));
+        }
         assert!(matches!(problem("{\"id\":\"a\"", None), LineProblem::BadJson(_)));
         assert!(matches!(problem("{\"id\":\"a\"} x", None), LineProblem::BadJson(_)));
         let error = parse_line("a\t{x}", 7, &rules(None)).unwrap_err().to_string();

@@ -25,7 +25,7 @@ use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use rdkafka::error::KafkaError;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
 pub use line::{LineError, LineProblem, LineRules, OP_HEADER, Op, SendRecord, UnknownOp, parse_line};
 pub use producer::DeliveryFailure;
@@ -41,8 +41,8 @@ const MAX_LINE_BYTES: u64 = 64 << 20;
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
 /// Time between two updates of the bar's count of records.
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
-/// Bad lines that are logged one by one; the rest is only counted.
-const LOGGED_BAD_LINES: u64 = 10;
+/// Failed lines that are named; the rest is only counted.
+const NAMED_FAILURES: usize = 100;
 
 /// Options of a run. Not `Debug`, since the properties may hold a password.
 #[derive(Clone)]
@@ -81,6 +81,8 @@ pub struct SendSummary {
     pub refused: u64,
     /// Records that were not acknowledged in time; they may be in the topic or not.
     pub unacknowledged: u64,
+    /// The first failed lines, with reasons: bad ones and refused records.
+    pub failures: Vec<DeliveryFailure>,
     /// The run was stopped before the end of its input.
     pub interrupted: bool,
     /// From the first line to the last acknowledgement.
@@ -318,8 +320,9 @@ impl Run<'_> {
         if !self.options.keep_going {
             return Err(Halt::BadLine(error));
         }
-        if self.summary.bad_lines <= LOGGED_BAD_LINES {
-            warn!(line = error.line, problem = %error.problem, "line passed over");
+        if self.summary.failures.len() < NAMED_FAILURES {
+            let LineError { line, problem } = error;
+            self.summary.failures.push(DeliveryFailure { line, reason: problem.to_string() });
         }
         Ok(())
     }
@@ -333,9 +336,12 @@ impl Run<'_> {
         summary.delivered = self.producer.delivered();
         summary.refused = self.producer.refused();
         summary.unacknowledged = self.produced.saturating_sub(summary.delivered + summary.refused);
+        summary.failures.extend(self.producer.refusals());
+        summary.failures.sort_by_key(|failure| failure.line);
+        summary.failures.truncate(NAMED_FAILURES);
         summary.took = self.start.elapsed();
         summary.interrupted = matches!(halted, Some(Halt::Interrupted));
-        let refusal = self.producer.first_refusal();
+        let refusal = self.producer.refusals().into_iter().next();
         let boxed = || Box::new(summary.clone());
         match (halted, refusal) {
             (Some(Halt::Input(source)), _) => Err(SendError::Input { source, summary: boxed() }),

@@ -157,8 +157,9 @@ impl TopicProducer {
         self.deliveries().refused.load(Ordering::Relaxed)
     }
 
-    pub fn first_refusal(&self) -> Option<DeliveryFailure> {
-        self.deliveries().first_refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The first refusals, in the order in which they came.
+    pub fn refusals(&self) -> Vec<DeliveryFailure> {
+        self.deliveries().refusals.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn deliveries(&self) -> &Deliveries {
@@ -171,7 +172,7 @@ impl TopicProducer {
 struct Deliveries {
     delivered: AtomicU64,
     refused: AtomicU64,
-    first_refusal: Mutex<Option<DeliveryFailure>>,
+    refusals: Mutex<Vec<DeliveryFailure>>,
 }
 
 impl Deliveries {
@@ -179,8 +180,10 @@ impl Deliveries {
         if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::warn!(line, %reason, "record not delivered; further ones are only counted");
         }
-        let mut first = self.first_refusal.lock().unwrap_or_else(PoisonError::into_inner);
-        first.get_or_insert_with(|| DeliveryFailure { line, reason: reason.to_string() });
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        if refusals.len() < super::NAMED_FAILURES {
+            refusals.push(DeliveryFailure { line, reason: reason.to_string() });
+        }
     }
 }
 

@@ -164,7 +164,7 @@ impl Topic {
             }
             // The next round finds these documents again.
             topic.0.touches.fetch_sub(missing, Ordering::Relaxed);
-            let refusal = producer.first_refusal().map(|refusal| refusal.reason);
+            let refusal = producer.refusals().into_iter().next().map(|refusal| refusal.reason);
             let reason = refusal.unwrap_or_else(|| "no acknowledgement in time".to_owned());
             Err(TopicError::NotDelivered { missing, reason })
         })

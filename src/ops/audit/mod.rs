@@ -159,10 +159,11 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Totals { documents, copies, placements } = self.totals;
         write!(f, "{documents} documents in {copies} copies, {placements} placements: ")?;
-        if self.is_clean() {
-            f.write_str("nothing is wrong")?;
-        } else {
-            write!(f, "{} documents are wrong", self.wrong)?;
+        match (self.wrong, self.unsettled) {
+            (0, 0) if self.sample.is_some() => f.write_str("none of them is wrong")?,
+            (0, 0) => f.write_str("nothing is wrong")?,
+            (0, _) => f.write_str("nothing is known to be wrong, but not everything could be judged")?,
+            (wrong, _) => write!(f, "{wrong} documents are wrong")?,
         }
         for (defect, count) in &self.defects {
             write!(f, "\n  {count:>8}  {defect}")?;
@@ -325,5 +326,26 @@ impl Audit<'_> {
         }
         report.unsettled = spool.len();
         Ok(report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn report_says_that_nothing_is_wrong_only_if_all_was_judged() {
+        let looked = Looked { of: 9, looked_at: 3, wrong: 0, at_most: 0.5 };
+        let sample = Some(Sampled { copies: looked, placements: looked });
+        for (wrong, unsettled, sample, expected) in [
+            (0, 0, None, ": nothing is wrong"),
+            (0, 0, sample, ": none of them is wrong"),
+            (2, 0, sample, ": 2 documents are wrong"),
+            (2, 1, None, ": 2 documents are wrong"),
+            (0, 1, None, ": nothing is known to be wrong, but not everything could be judged"),
+        ] {
+            let said = Report { wrong, unsettled, sample, ..Report::default() }.to_string();
+            assert!(said.contains(expected), "{said}");
+        }
     }
 }

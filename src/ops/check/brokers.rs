@@ -65,8 +65,9 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
     match &answer {
         Err(TopicFactsError::Unreachable(words)) => {
             let message = format_args!(
-                "no answer from {addresses} within {:?}: {words}; check kafka.brokers",
-                target.timeout
+                "no answer from {addresses} within {:?}: {words}; {}",
+                target.timeout,
+                advice_on_silence(words)
             );
             return KafkaSide::ends_with(Finding::unreachable(BROKERS, message));
         }
@@ -105,6 +106,17 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
         }
     }
     KafkaSide { findings, topic: answer.ok() }
+}
+
+/// Advice when nothing answered as a broker; `words` are librdkafka's error.
+fn advice_on_silence(words: &str) -> &'static str {
+    // "HTTP" as the length of an answer: a web server refuses the first request in its own protocol.
+    const HTTP: &str = "1213486160";
+    if words.contains(HTTP) {
+        "an HTTP server answers there, not a Kafka broker: kafka.brokers needs the brokers' own port"
+    } else {
+        "check kafka.brokers"
+    }
 }
 
 /// Advice when TLS or authentication failed; `words` are librdkafka's error.

@@ -68,7 +68,7 @@ fn finding(error: &StoreError) -> Finding {
         StoreError::Call(CallError::Connection(_) | CallError::Timeout(_)) => {
             Finding::unreachable(MAP, error)
         }
-        StoreError::Call(CallError::Status { status: 429 | 502 | 503 | 504, .. }) => {
+        StoreError::Call(CallError::Status { status: 429 | 500 | 502 | 503 | 504, .. }) => {
             Finding::unreachable(MAP, error)
         }
         StoreError::Call(_) | StoreError::Unreadable { .. } => Finding::error(MAP, error),

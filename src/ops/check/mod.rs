@@ -12,6 +12,7 @@
 //! | `distribution.rs` | asks what follows every change: memcached, webhooks |
 //! | `increments.rs` | asks Kafka how the topic of increments is kept |
 //! | `keys.rs` | asks Kafka whether keys are where `kafka.partitioner` puts them |
+//! | `group.rs` | asks workers and Kafka how the group is |
 //! | `search.rs` | asks Elasticsearch |
 //! | `registry.rs` | asks the schema registry |
 //! | `source.rs` | asks the source of truth |
@@ -23,6 +24,7 @@ mod brokers;
 mod claims;
 mod counts;
 mod distribution;
+mod group;
 mod increments;
 mod keys;
 mod maps;
@@ -265,6 +267,11 @@ pub async fn look_beside(config: &Config) -> Vec<Finding> {
         keys::look(config, TIMEOUT)
     );
     distribution.into_iter().chain(counts).chain(source).chain(registry).chain(keys).collect()
+}
+
+/// Looks at a group that may be at work: stopped partitions, rewound offsets.
+pub async fn look_at_group(config: &Config, elastic: &dyn Elastic) -> Vec<Finding> {
+    group::look(config, elastic).await
 }
 
 /// Remembers the topic as it is now in the meta index; `maps`: the record that the check found. If a new epoch begins with

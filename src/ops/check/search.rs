@@ -120,7 +120,7 @@ fn judge_health(answer: Result<AdminAnswer, CallError>) -> Finding {
                 reason()
             ),
         ),
-        (status @ (408 | 429 | 502 | 503 | 504), _) => {
+        (status @ (408 | 429 | 500 | 502 | 503 | 504), _) => {
             Finding::unreachable(CLUSTER, format_args!("not ready: it answered {status}: {}", reason()))
         }
         (status, _) => Finding::error(
@@ -230,7 +230,9 @@ fn judge_listing(error: &IndicesError) -> Finding {
         IndicesError::Refused { status: 403, .. } => {
             Finding::error(INDICES, format_args!("{error}: grant view_index_metadata on them"))
         }
-        IndicesError::Refused { status: 429 | 502 | 503 | 504, .. } => Finding::unreachable(INDICES, error),
+        IndicesError::Refused { status: 429 | 500 | 502 | 503 | 504, .. } => {
+            Finding::unreachable(INDICES, error)
+        }
         IndicesError::Refused { .. } => Finding::error(INDICES, error),
     }
 }
@@ -310,7 +312,7 @@ pub(super) async fn carry_out(
     let error = error.as_ref().map_or_else(|| format!("status {status}"), |error| error.to_string());
     Err(match status {
         401 | 403 => may_not_write(&error),
-        429 | 502..=504 => {
+        429 | 500 | 502..=504 => {
             Finding::unreachable(WRITE, format_args!("the meta index does not take writes now: {error}"))
         }
         _ => Finding::error(WRITE, format_args!("the meta index refused a document: {error}")),
@@ -357,9 +359,10 @@ fn no_answer(about: &str, error: &CallError) -> Finding {
             Finding::unreachable(about, format_args!("{error}; look at elasticsearch.urls"))
         }
         // Where keys come from may be down for a while, too.
-        CallError::Status { status: 429 | 502 | 503 | 504, .. } | CallError::Unsigned(_) => {
+        CallError::Status { status: 429 | 500 | 502 | 503 | 504, .. } | CallError::Unsigned(_) => {
             Finding::unreachable(about, error)
         }
+        CallError::Status { status: 401, reason, .. } => Finding::error(about, not_known(reason)),
         CallError::Status { .. } | CallError::TooLarge { .. } | CallError::Undecodable(_) => {
             Finding::error(about, error)
         }
@@ -501,8 +504,10 @@ mod tests {
             assert_eq!(levels(&server).await, one(CLUSTER, Level::Unreachable));
             assert_eq!(server.calls.lock().unwrap().len(), 1);
         }
-        let starting = server(|_| Some(refusal(503, "master_not_discovered_exception")));
-        assert_eq!(levels(&starting).await, one(CLUSTER, Level::Unreachable));
+        for status in [429, 500, 503] {
+            let starting = server(move |_| Some(refusal(status, "master_not_discovered_exception")));
+            assert_eq!(levels(&starting).await, one(CLUSTER, Level::Unreachable), "{status}");
+        }
     }
 
     #[tokio::test]
@@ -607,6 +612,7 @@ mod tests {
             (403, "security_exception", Level::Error),
             (403, "cluster_block_exception", Level::Error),
             (503, "unavailable_shards_exception", Level::Unreachable),
+            (500, "exception", Level::Unreachable),
             (400, "document_parsing_exception", Level::Error),
         ] {
             let mut server = server(|_| None);

@@ -36,6 +36,7 @@ use crate::io::indices::{self, WantedIndex};
 use crate::io::maps::{Floor, MapsRecord, MapsState, MapsStore, Stage, StoreError, Stored};
 use crate::io::meta::TopicFacts;
 use crate::io::send::topic::Topic;
+use crate::ops::group::stopped_partitions;
 use crate::support::config::Config;
 
 /// Interval of checks of a condition.
@@ -284,6 +285,16 @@ impl Migration {
             let each = |(partition, done): (&i32, &i64)| {
                 format!("partition {partition} (at {done} of {})", ends.get(partition).copied().unwrap_or(0))
             };
+            if waiting.is_due(self) {
+                let stopped = stopped_partitions(&self.config).await;
+                for (partition, reason) in
+                    stopped.iter().filter(|(partition, _)| behind.contains_key(partition))
+                {
+                    self.say(format!(
+                        "partition {partition} is stopped: {reason}; the change waits for it (geofold status)"
+                    ));
+                }
+            }
             waiting.report(self, || {
                 format!("not committed yet: {}", some_of(&behind.iter().map(each).collect::<Vec<_>>()))
             });
@@ -372,10 +383,13 @@ struct Waiting {
 }
 
 impl Waiting {
+    fn is_due(&self, migration: &Migration) -> bool {
+        self.last.is_none_or(|last| migration.clock.now().since(last) >= PROGRESS_INTERVAL)
+    }
+
     fn report(&mut self, migration: &Migration, line: impl FnOnce() -> String) {
-        let now = migration.clock.now();
-        if self.last.is_none_or(|last| now.since(last) >= PROGRESS_INTERVAL) {
-            self.last = Some(now);
+        if self.is_due(migration) {
+            self.last = Some(migration.clock.now());
             migration.say(line());
         }
     }

@@ -104,7 +104,7 @@ pub enum RowProblem {
     #[error("it is not UTF-8 text; is this the right file?")]
     NotText,
     /// The CSV header, or a JSON object, lacks something.
-    #[error("no column {column:?}; columns: {known}")]
+    #[error("no column {column:?}; columns: {known}{}", hint_at_columns(column, known))]
     NoColumn {
         /// The missing column.
         column: String,
@@ -171,6 +171,20 @@ impl RowProblem {
     fn no_number(column: &str, value: &str) -> Self {
         let value = value.chars().take(40).collect();
         Self::NoNumber { column: column.to_owned(), value }
+    }
+}
+
+/// Options for coordinates in columns with other usual names.
+fn hint_at_columns(missing: &str, known: &str) -> String {
+    const LAT: [&str; 2] = ["lat", "latitude"];
+    const LON: [&str; 4] = ["lon", "longitude", "lng", "long"];
+    let names: Vec<&str> = known.split(", ").collect();
+    let find = |usual: &[&str]| names.iter().find(|name| usual.contains(&name.to_lowercase().as_str()));
+    match (find(&LAT), find(&LON)) {
+        (Some(lat), Some(lon)) if LAT.contains(&missing) || LON.contains(&missing) => {
+            format!("; name them: --lat {lat} --lon {lon}")
+        }
+        _ => String::new(),
     }
 }
 

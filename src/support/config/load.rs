@@ -24,9 +24,7 @@ use super::types::{Config, GroupProtocol};
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error(
-        "reading the configuration {path}: {source}; check the path (--config, GEOFOLD_CONFIG) and its permissions"
-    )]
+    #[error("reading the configuration {path}: {source}; {}", advice_on_reading(source))]
     Read {
         /// The file.
         path: PathBuf,
@@ -41,9 +39,22 @@ pub enum ConfigError {
         /// The parser's error.
         message: String,
     },
+    /// A variable that may override a key is not text.
+    #[error("the environment variable {0} is not valid UTF-8; set it again, or unset it")]
+    VariableNotUtf8(String),
     /// Keys that are unknown, missing, or have no legal value.
     #[error("{}", .0.iter().map(BadKey::to_string).collect::<Vec<_>>().join("\n"))]
     Keys(Vec<BadKey>),
+}
+
+fn advice_on_reading(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::InvalidData => "save it as UTF-8",
+        io::ErrorKind::NotFound => {
+            "check the path (--config, GEOFOLD_CONFIG), or write a first one with geofold config init"
+        }
+        _ => "check the path (--config, GEOFOLD_CONFIG) and its permissions",
+    }
 }
 
 /// One key that cannot be taken.
@@ -254,6 +265,14 @@ impl Loader<'_> {
             let mut problem = error.inner().message().trim().to_owned();
             if problem.ends_with("expected a duration") {
                 problem.push_str(r#"; write it with a unit, like "200ms", "5s" or "10m""#);
+            } else if problem.ends_with("expected a sequence") {
+                problem.push_str(r#"; write a list, like ["host:9092"]"#);
+            } else if problem.contains("invalid socket address") {
+                let value = given.get(key).map(|given| format!("{} is not an address and a port", given.value));
+                problem = format!(
+                    r#"{}; write an IP address, like "127.0.0.1:9464" (this machine alone) or "0.0.0.0:9464""#,
+                    value.unwrap_or(problem)
+                );
             }
             ConfigError::Keys(vec![BadKey { place, key: path, problem }])
         })

@@ -1,6 +1,7 @@
 //! What the environment changes: `GEOFOLD_…` variables that override keys, and `${NAME}` in the file's values.
 //!
-//! Everything here is pure; the environment comes in as a map. No message quotes a value: it may be a secret.
+//! Everything here is pure; the environment comes in as a map. No message quotes a text, which may be a secret; only what should
+//! be a number, a switch or a list.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +51,13 @@ pub(super) fn parse_override(keys: &Keys, key: &str, text: &str) -> Result<Value
         .parse::<Value>()
         .ok()
         .filter(|value| value.type_str() == wanted)
-        .ok_or_else(|| format!("expected {expected}"))
+        .ok_or_else(|| format!("{:?} is not {expected}", shortened(text)))
+}
+
+/// The start of a value, for a message. Keys of these types hold no secret.
+fn shortened(text: &str) -> String {
+    const SHOWN: usize = 40;
+    text.chars().take(SHOWN).collect()
 }
 
 /// Replaces `${NAME}` in all strings of a value; `$${` stands for `${`.

@@ -25,6 +25,11 @@ impl Properties {
         self.0.get(key).map(String::as_str)
     }
 
+    /// The value of a setting for messages: redacted if it may be a secret, empty if it is not set.
+    pub fn shown(&self, key: &str) -> &str {
+        if is_secret(key) { REDACTED } else { self.get(key).unwrap_or_default() }
+    }
+
     /// All settings, ordered by name, secrets included.
     pub fn iter(&self) -> btree_map::Iter<'_, String, String> {
         self.0.iter()

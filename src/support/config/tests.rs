@@ -210,7 +210,7 @@ fn a_variable_that_overrides_nothing_is_refused_with_the_nearest_one() {
         complaint
             .contains("GEOFOLD_KAFKA__TOPICS: overrides no known key; did you mean GEOFOLD_KAFKA__TOPIC?")
     );
-    assert!(complaint.contains("GEOFOLD_POSITIONS__EPOCH: expected a whole number"), "{complaint}");
+    assert!(complaint.contains("GEOFOLD_POSITIONS__EPOCH: \"two\" is not a whole number"), "{complaint}");
 }
 
 #[test]

@@ -222,11 +222,21 @@ pub struct DeadLettered<'a> {
 }
 
 impl DeadLettered<'_> {
-    /// Logs and counts it.
+    /// Counts it, and logs it unless a letter with this reason was logged lately.
     pub fn emit(self, metrics: &Metrics) {
         metrics.dead_letter(self.reason);
         let Self { partition, first_offset, last_offset, reason, detail, id } = self;
-        warn!(partition, first_offset, last_offset, reason, "record sent to the dead-letter topic");
+        if let Some(left_out) = metrics.dead_letter_lines.log(reason, std::time::Instant::now()) {
+            let left_out = (left_out > 0).then_some(left_out);
+            warn!(
+                partition,
+                first_offset,
+                last_offset,
+                reason,
+                lines_left_out = left_out,
+                "record sent to the dead-letter topic"
+            );
+        }
         debug!(
             partition,
             first_offset,

@@ -24,6 +24,7 @@ use super::families::{Counters, Gauges, Histograms, Label, MetricInfo, Register,
 use super::maps::MapsMetrics;
 use super::refeed::RefeedMetrics;
 use super::reload::ReloadMetrics;
+use super::repeats::Repeats;
 use super::schemas::SchemaMetrics;
 use super::tally::TallyMetrics;
 use super::visibility::VisibilityMetrics;
@@ -124,6 +125,8 @@ pub struct Metrics {
     pub(super) elasticsearch_retries: IntCounterVec,
     entries_retried: IntCounterVec,
     pub(super) dead_letters: IntCounterVec,
+    /// Limits the log lines about dead letters.
+    pub(super) dead_letter_lines: Repeats,
 
     /// Records deleted from the topic before they were read.
     pub lost_records: IntCounter,
@@ -296,6 +299,7 @@ impl Metrics {
                 "Entries returned to protocol step 1, by reason.",
                 &["reason"],
             )?,
+            dead_letter_lines: Repeats::default(),
             dead_letters: r.counter_vec(
                 "geofold_dead_letters_total",
                 "Messages written to the dead-letter topic, by reason.",

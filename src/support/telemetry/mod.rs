@@ -37,6 +37,7 @@ pub mod reading;
 pub mod recent;
 pub mod refeed;
 pub mod reload;
+mod repeats;
 pub mod requests;
 pub mod route;
 pub mod schemas;

@@ -168,13 +168,15 @@ fn a_worker_that_can_not_be_confirmed_is_named_and_waited_for() {
 fn uncommitted_partitions_are_named_and_a_change_without_moves_aborts_at_once() {
     let world = World::new();
     let scenario = &world.scenario;
+    scenario.listen_at_a_known_port();
     scenario.stop_at_a_bad_record();
     let _worker = scenario.worker("worker", &[]);
     let writer = scenario.writer();
     let command = scenario.migrate("migrate");
-    wait_for("what is not committed", || {
-        command.log().contains("not committed yet: partition 2 (").then_some(())
-    });
+    for said in ["not committed yet: partition 2 (", "partition 2 is stopped: bad record"] {
+        wait_for(said, || command.log().contains(said).then_some(()));
+    }
+    assert!(command.log().contains("dead_letter.policy is \"stop\""), "{}", command.log());
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(scenario.record().unwrap()["stage"], "announced", "{}", command.log());
     let aborted = scenario.geofold(&["shards", "migrate", "--abort"]);

@@ -187,6 +187,13 @@ policy = "stop"
         std::fs::write(&self.config, toml + sections).unwrap();
     }
 
+    /// One worker listens where commands look for it.
+    pub fn listen_at_a_known_port(&self) {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let toml = std::fs::read_to_string(&self.config).unwrap();
+        std::fs::write(&self.config, toml.replace("127.0.0.1:0", &free.to_string())).unwrap();
+    }
+
     /// From now on the new map is the old one, but for the geoshard with some 2 % of the documents, which its neighbour on the
     /// curve gets. Gives how many documents that are.
     pub fn change_a_fiftieth(&mut self, truth: &BTreeMap<String, Value>) -> usize {

@@ -63,7 +63,25 @@ impl fmt::Display for Finding {
 impl Config {
     /// Everything that is wrong with this configuration, errors and warnings.
     pub fn findings(&self) -> Vec<Finding> {
-        check(self, cfg!(feature = "tls"))
+        let mut findings = check(self, cfg!(feature = "tls"));
+        // Secrets are redacted.
+        let values = toml::Table::try_from(self).unwrap_or_default();
+        findings.iter_mut().for_each(|finding| finding.show_value(&values));
+        findings
+    }
+}
+
+impl Finding {
+    /// Adds the refused value to a message that says what it must be.
+    fn show_value(&mut self, values: &toml::Table) {
+        const SHOWN: usize = 60;
+        let Some((section, name)) = self.key.split_once('.') else { return };
+        let value = values.get(section).and_then(|section| section.get(name));
+        let Some(value) = value.filter(|value| !value.is_array() && !value.is_table()) else { return };
+        if self.message.starts_with("must be ") {
+            let value: String = value.to_string().chars().take(SHOWN).collect();
+            self.message = format!("{value} is not allowed; {}", self.message);
+        }
     }
 }
 

@@ -1,0 +1,186 @@
+//! `geofold config`.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use clap::{Args, Subcommand};
+
+use super::{Failure, output};
+use crate::support::config::{Config, Finding};
+
+/// Write a first configuration.
+#[derive(Debug, Args)]
+pub struct ConfigCommandArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Init(InitArgs),
+}
+
+/// Write a short, commented configuration file; never over an existing one.
+///
+/// The values are checked first. docs/configuration.md lists every key. Continue with `geofold shards create` and `geofold check`.
+#[derive(Debug, Args)]
+struct InitArgs {
+    /// File to write.
+    #[arg(value_name = "FILE", default_value = "geofold.toml")]
+    file: PathBuf,
+    /// Brokers, as HOST:PORT.
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', required = true)]
+    brokers: Vec<String>,
+    /// Topic of document writes.
+    #[arg(long, value_name = "NAME")]
+    topic: String,
+    /// URLs of Elasticsearch's nodes.
+    #[arg(long, value_name = "URL", value_delimiter = ',', required = true)]
+    elasticsearch: Vec<String>,
+    /// Geoshard map, as `geofold shards plan` makes it; a relative path starts at the file's folder.
+    #[arg(long, value_name = "FILE")]
+    map: PathBuf,
+    /// Consumer group.
+    #[arg(long, value_name = "NAME", default_value = "geofold")]
+    group: String,
+    /// Dead-letter topic; without one, a record that cannot be applied stops its partition.
+    #[arg(long, value_name = "NAME")]
+    dead_letter_topic: Option<String>,
+}
+
+pub fn config(args: ConfigCommandArgs) -> Result<ExitCode, Failure> {
+    let Command::Init(args) = args.command;
+    let text = text(&args);
+    check(&text, &args.file)?;
+    let path = args.file.display();
+    let mut file = match File::create_new(&args.file) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            return Err(Failure::usage(anyhow!(
+                "{path} exists and is not overwritten; name another file, or remove it"
+            )));
+        }
+        Err(error) => {
+            return Err(Failure::usage(anyhow::Error::new(error).context(format!("writing {path}"))));
+        }
+    };
+    file.write_all(text.as_bytes()).with_context(|| format!("writing {path}"))?;
+    output::line(format_args!(
+        "{path} is written; continue with: geofold shards create -c {path}, then geofold check -c {path}"
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a worker would refuse is not written. The environment is left out: it may differ where the file is used.
+fn check(text: &str, file: &Path) -> Result<(), Failure> {
+    let config = Config::from_toml(text, file.parent().unwrap_or(Path::new("")), &BTreeMap::new());
+    let findings = config.map_err(Failure::usage)?.findings();
+    let errors: Vec<String> =
+        findings.iter().filter(|one| Finding::is_error(one)).map(ToString::to_string).collect();
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::usage(anyhow!("nothing is written: {}", errors.join("; "))))
+    }
+}
+
+fn text(args: &InitArgs) -> String {
+    // In a file, `${` begins the name of a variable.
+    let quoted = |text: &str| toml::Value::from(text.replace("${", "$${")).to_string();
+    let list = |items: &[String]| items.iter().map(|item| quoted(item.trim())).collect::<Vec<_>>().join(", ");
+    let dead_letters = match &args.dead_letter_topic {
+        Some(topic) => format!("policy = \"topic\"\ntopic = {}\n", quoted(topic)),
+        None => "# Without a topic, a record that cannot be applied stops its partition.\n\
+                 policy = \"stop\"\n\
+                 # policy = \"topic\"\n\
+                 # topic = \"documents-dead-letters\"\n"
+            .to_owned(),
+    };
+    format!(
+        "# Written by geofold config init. Every key: docs/configuration.md. Environment variables override a key:\n\
+         # GEOFOLD_KAFKA__TOPIC is kafka.topic. Write secrets as \"${{NAME}}\", or name a file: elasticsearch.password_file.\n\n\
+         [kafka]\n\
+         brokers = [{brokers}]\n\
+         topic = {topic}\n\
+         # The workers of one group share the partitions.\n\
+         group_id = {group}\n\
+         # How producers choose the partition of a key: \"murmur2\" (Java), \"crc32\" (librdkafka), \"fnv1a\" (Sarama).\n\
+         # partitioner = \"murmur2\"\n\n\
+         [elasticsearch]\n\
+         urls = [{urls}]\n\
+         # Start of every index name.\n\
+         prefix = \"geofold\"\n\
+         # username = \"geofold\"\n\
+         # password = \"${{ELASTICSEARCH_PASSWORD}}\"\n\n\
+         [documents]\n\
+         # Path of the location in a document, in any form of geo_point.\n\
+         location = \"location\"\n\n\
+         [geoshards]\n\
+         # From geofold shards plan. Change it with geofold shards migrate only.\n\
+         map = {map}\n\n\
+         [dead_letter]\n\
+         {dead_letters}\n\
+         [admin]\n\
+         # Metrics, health and the status page. \"0.0.0.0:9464\" lets other machines in.\n\
+         listen = \"127.0.0.1:9464\"\n",
+        brokers = list(&args.brokers),
+        topic = quoted(&args.topic),
+        group = quoted(&args.group),
+        urls = list(&args.elasticsearch),
+        map = quoted(&args.map.to_string_lossy()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(topic: &str, dead_letter_topic: Option<&str>) -> InitArgs {
+        InitArgs {
+            file: "geofold.toml".into(),
+            brokers: vec!["a:1".to_owned(), " b:2".to_owned()],
+            topic: topic.to_owned(),
+            elasticsearch: vec!["http://e:9200".to_owned()],
+            map: "map.json".into(),
+            group: "g".to_owned(),
+            dead_letter_topic: dead_letter_topic.map(str::to_owned),
+        }
+    }
+
+    fn loaded(args: &InitArgs) -> Config {
+        Config::from_toml(&text(args), Path::new(""), &BTreeMap::new()).unwrap()
+    }
+
+    #[test]
+    fn written_file_says_what_the_flags_say() {
+        let config = loaded(&args("documents", Some("bad")));
+        assert_eq!(config.kafka.brokers, ["a:1", "b:2"]);
+        assert_eq!((config.kafka.topic.as_str(), config.kafka.group_id.as_str()), ("documents", "g"));
+        assert_eq!(config.geoshards.map, Path::new("map.json"));
+        assert_eq!(config.dead_letter.topic.as_deref(), Some("bad"));
+        assert!(config.findings().is_empty(), "{:?}", config.findings());
+        let stops = loaded(&args("documents", None));
+        assert!(stops.dead_letter.topic.is_none() && stops.findings().is_empty());
+    }
+
+    #[test]
+    fn other_keys_have_their_defaults() {
+        let mut config = loaded(&args("documents", None));
+        let default = Config::default();
+        config.kafka = default.kafka.clone();
+        config.elasticsearch.urls.clone_from(&default.elasticsearch.urls);
+        config.geoshards = default.geoshards.clone();
+        assert_eq!(config, default);
+    }
+
+    #[test]
+    fn text_of_a_flag_is_quoted() {
+        let odd = args("a\"b${X}", None);
+        assert_eq!(loaded(&odd).kafka.topic, "a\"b${X}");
+        assert!(check(&text(&odd), Path::new("x")).is_err(), "no topic's name");
+    }
+}

@@ -1,0 +1,383 @@
+//! Reads records of a topic as a member of no group: nothing is committed, and no worker loses a partition.
+//!
+//! All calls block. Kafka reads forward only, so the last record of a key is searched backwards in windows: the newest offsets first,
+//! each window four times as large as the one after it.
+
+use std::collections::BTreeMap;
+use std::ops::{ControlFlow, Range};
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::{Message, Offset, TopicPartitionList};
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+
+use crate::io::kafka::{TopicFactsError, add_leader_epochs, client_config, leader_epoch, topic_facts};
+use crate::support::config::Config;
+use crate::worker::record::Record;
+
+/// How long the brokers may take to answer a request.
+const TIMEOUT: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(100);
+/// How long no record may come while one is expected.
+const MAX_SILENCE: Duration = Duration::from_secs(20);
+/// Offsets of the first window of a search backwards.
+const FIRST_WINDOW: u64 = 4096;
+/// How much larger the next window is.
+const GROWTH: u64 = 4;
+
+/// The topic cannot be read.
+#[derive(Debug, Error)]
+pub enum RecordsError {
+    /// A question was not answered, or a record could not be had.
+    #[error("cannot {doing}: {error}; look at [kafka] and the brokers")]
+    Kafka {
+        /// The operation.
+        doing: &'static str,
+        /// In librdkafka's words.
+        error: KafkaError,
+    },
+    /// The topic cannot be described.
+    #[error("could not describe the topic {topic}: {error}")]
+    Describe {
+        /// The topic.
+        topic: String,
+        /// Why not.
+        error: TopicFactsError,
+    },
+    /// Nothing came for too long.
+    #[error("partition {partition} of {topic}: offset {offset} was not read within {MAX_SILENCE:?}")]
+    Silent {
+        /// The topic.
+        topic: String,
+        /// Its partition.
+        partition: i32,
+        /// The next offset.
+        offset: i64,
+    },
+    /// A signal.
+    #[error("interrupted; nothing was changed")]
+    Interrupted,
+}
+
+fn while_doing(doing: &'static str) -> impl Fn(KafkaError) -> RecordsError {
+    move |error| RecordsError::Kafka { doing, error }
+}
+
+/// How much may be read.
+#[derive(Debug, Clone, Copy)]
+pub struct Bound {
+    /// Offsets.
+    pub records: u64,
+    /// Time.
+    pub time: Duration,
+}
+
+/// One record, with the time that its producer or its broker gave it.
+#[derive(Debug, Clone)]
+pub struct Dated {
+    /// The record.
+    pub record: Record,
+    /// Milliseconds since 1970.
+    pub time_ms: Option<i64>,
+}
+
+/// The result of a search for the last record of a key.
+#[derive(Debug, Clone)]
+pub struct LastOfKey {
+    /// The record; `None` if there is none in `searched`.
+    pub found: Option<Dated>,
+    /// The offsets that were read.
+    pub searched: Range<i64>,
+    /// Whether the answer is final: it was found, or everything was read.
+    pub is_complete: bool,
+}
+
+/// A topic and a client for it.
+pub struct TopicReader {
+    consumer: BaseConsumer,
+    topic: String,
+    stop: CancellationToken,
+}
+
+impl TopicReader {
+    /// Makes a client; connects at the first request. `stop` ends every search.
+    pub fn new(config: &Config, topic: &str, stop: CancellationToken) -> Result<Self, RecordsError> {
+        let consumer: BaseConsumer = client_config(&config.consumer_properties())
+            // Each statistic would be a log line of thousands of characters.
+            .set("statistics.interval.ms", "0")
+            // Retention may remove the start of a range while it is read.
+            .set("auto.offset.reset", "earliest")
+            .create()
+            .map_err(while_doing("make a kafka client"))?;
+        Ok(Self { consumer, topic: topic.to_owned(), stop })
+    }
+
+    /// The client.
+    pub fn consumer(&self) -> &BaseConsumer {
+        &self.consumer
+    }
+
+    /// The number of partitions.
+    pub fn partitions(&self) -> Result<i32, RecordsError> {
+        let facts = topic_facts(self.consumer.client(), &self.topic, TIMEOUT);
+        let describe = |error| RecordsError::Describe { topic: self.topic.clone(), error };
+        Ok(facts.map_err(describe)?.partitions)
+    }
+
+    /// The first offset of a partition, and the one after its last.
+    pub fn range(&self, partition: i32) -> Result<Range<i64>, RecordsError> {
+        let asked = self.consumer.fetch_watermarks(&self.topic, partition, TIMEOUT);
+        let (low, high) = asked.map_err(while_doing("ask where a partition begins and ends"))?;
+        Ok(low..high)
+    }
+
+    /// The group's committed offset of each of these partitions that has one.
+    pub fn committed(&self, partitions: Range<i32>) -> Result<BTreeMap<i32, i64>, RecordsError> {
+        let mut asked = TopicPartitionList::new();
+        for partition in partitions {
+            asked.add_partition(&self.topic, partition);
+        }
+        let answer = self.consumer.committed_offsets(asked, TIMEOUT);
+        let answer = answer.map_err(while_doing("ask for the group's committed offsets"))?;
+        let offset =
+            |element: rdkafka::topic_partition_list::TopicPartitionListElem<'_>| match element.offset() {
+                Offset::Offset(offset) => Some((element.partition(), offset)),
+                _ => None,
+            };
+        Ok(answer.elements().into_iter().filter_map(offset).collect())
+    }
+
+    /// Passes the records of a partition in this range to `each`, in order, until that breaks. Returns the offset up to which was
+    /// read.
+    pub fn read(
+        &self,
+        partition: i32,
+        range: Range<i64>,
+        until: Option<Instant>,
+        each: impl FnMut(Dated) -> ControlFlow<()>,
+    ) -> Result<i64, RecordsError> {
+        if range.is_empty() {
+            return Ok(range.end);
+        }
+        let result = self.read_assigned(partition, range, until, each);
+        self.consumer.unassign().map_err(while_doing("end reading"))?;
+        result
+    }
+
+    fn read_assigned(
+        &self,
+        partition: i32,
+        range: Range<i64>,
+        until: Option<Instant>,
+        mut each: impl FnMut(Dated) -> ControlFlow<()>,
+    ) -> Result<i64, RecordsError> {
+        self.assign(partition, range.start).map_err(while_doing("choose where to begin"))?;
+        let (mut next, mut heard, mut last_error) = (range.start, Instant::now(), None);
+        loop {
+            if self.stop.is_cancelled() {
+                break Err(RecordsError::Interrupted);
+            }
+            if until.is_some_and(|until| Instant::now() >= until) {
+                break Ok(next);
+            }
+            match self.consumer.poll(POLL) {
+                None => {}
+                // For a reader of committed records a partition also ends where a transaction is under way.
+                Some(Err(KafkaError::PartitionEOF(_))) => break Ok(range.end),
+                Some(Err(error)) => last_error = Some(error),
+                Some(Ok(message)) if message.partition() != partition || message.offset() < next => {}
+                Some(Ok(message)) => {
+                    heard = Instant::now();
+                    next = message.offset() + 1;
+                    if message.offset() >= range.end {
+                        break Ok(range.end);
+                    }
+                    let dated =
+                        Dated { record: Record::copy_of(&message), time_ms: message.timestamp().to_millis() };
+                    if each(dated).is_break() || next >= range.end {
+                        break Ok(next);
+                    }
+                }
+            }
+            if heard.elapsed() >= MAX_SILENCE {
+                let silent = || RecordsError::Silent { topic: self.topic.clone(), partition, offset: next };
+                break Err(last_error.map_or_else(silent, while_doing("read the topic")));
+            }
+        }
+    }
+
+    /// With `assign` and without `subscribe`, the client joins no group.
+    fn assign(&self, partition: i32, offset: i64) -> KafkaResult<()> {
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(&self.topic, partition, Offset::Offset(offset))?;
+        self.consumer.assign(&list)
+    }
+
+    /// The record at this offset, or the next one in the range; `None` if there is none.
+    pub fn first(&self, partition: i32, range: Range<i64>) -> Result<Option<Dated>, RecordsError> {
+        let mut first = None;
+        self.read(partition, range, None, |dated| {
+            first = Some(dated);
+            ControlFlow::Break(())
+        })?;
+        Ok(first)
+    }
+
+    /// The same with the epoch of the leader that wrote it, if the broker tells it.
+    pub fn first_with_epoch(
+        &self,
+        partition: i32,
+        range: Range<i64>,
+    ) -> Result<Option<(Dated, Option<i32>)>, RecordsError> {
+        if range.is_empty() {
+            return Ok(None);
+        }
+        let mut first = None;
+        let read = self.read_assigned(partition, range, None, |dated| {
+            first = Some(dated);
+            ControlFlow::Break(())
+        });
+        let found = first.map(|dated| {
+            let mut position = TopicPartitionList::new();
+            let next = Offset::Offset(dated.record.offset + 1);
+            let epoch = position.add_partition_offset(&self.topic, partition, next).ok().and_then(|()| {
+                add_leader_epochs(&self.consumer, &self.topic, &mut position);
+                leader_epoch(&position, &self.topic, partition)
+            });
+            (dated, epoch)
+        });
+        self.consumer.unassign().map_err(while_doing("end reading"))?;
+        read?;
+        Ok(found)
+    }
+
+    /// The last record of `key` in the range. `say` gets how many offsets were read, of how many at most.
+    pub fn last_of_key(
+        &self,
+        partition: i32,
+        key: &[u8],
+        range: Range<i64>,
+        bound: Bound,
+        say: &mut dyn FnMut(u64, u64),
+    ) -> Result<LastOfKey, RecordsError> {
+        let until = Instant::now() + bound.time;
+        let most = offsets(&range).min(bound.records);
+        let mut done: u64 = 0;
+        let mut start = range.end;
+        for window in windows(range.clone(), bound.records) {
+            let mut last = None;
+            let end = window.end;
+            let reached = self.read(partition, window.clone(), Some(until), |dated| {
+                if dated.record.key.as_deref() == Some(key) {
+                    last = Some(dated);
+                }
+                done += 1;
+                if done.is_multiple_of(FIRST_WINDOW) {
+                    say(done.min(most), most);
+                }
+                ControlFlow::Continue(())
+            })?;
+            if reached < end {
+                // What was found may not be the last one.
+                return Ok(LastOfKey { found: None, searched: start..range.end, is_complete: false });
+            }
+            start = window.start;
+            if last.is_some() {
+                return Ok(LastOfKey { found: last, searched: start..range.end, is_complete: true });
+            }
+        }
+        let is_complete = start <= range.start || range.is_empty();
+        Ok(LastOfKey { found: None, searched: start..range.end, is_complete })
+    }
+}
+
+fn offsets(range: &Range<i64>) -> u64 {
+    u64::try_from(range.end.saturating_sub(range.start)).unwrap_or(0)
+}
+
+/// The windows of a search backwards, newest first, `most` offsets in all.
+fn windows(range: Range<i64>, most: u64) -> impl Iterator<Item = Range<i64>> {
+    let (mut end, mut left, mut size) = (range.end, most, FIRST_WINDOW);
+    std::iter::from_fn(move || {
+        let length = size.min(left).min(offsets(&(range.start..end)));
+        if length == 0 {
+            return None;
+        }
+        let start = end - i64::try_from(length).unwrap_or(i64::MAX);
+        let window = start..end;
+        (end, left, size) = (start, left - length, size.saturating_mul(GROWTH));
+        Some(window)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::ClientConfig;
+    use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+
+    use super::*;
+    use crate::testkit::embedded::broker::EmbeddedBroker;
+
+    const BOUND: Bound = Bound { records: u64::MAX, time: Duration::from_secs(60) };
+
+    fn reader(broker: &EmbeddedBroker) -> TopicReader {
+        let mut config = Config::default();
+        config.kafka.brokers = vec![broker.address().to_owned()];
+        TopicReader::new(&config, "t", CancellationToken::new()).unwrap()
+    }
+
+    fn produce(broker: &EmbeddedBroker, keys: impl IntoIterator<Item = String>) {
+        let producer: BaseProducer =
+            ClientConfig::new().set("bootstrap.servers", broker.address()).create().unwrap();
+        for key in keys {
+            producer.send(BaseRecord::to("t").key(&key).payload("{}").partition(0)).unwrap();
+        }
+        producer.flush(TIMEOUT).unwrap();
+    }
+
+    #[test]
+    fn windows_cover_the_range_once_newest_first() {
+        for (range, most) in [(0..0, 9), (5..6, 9), (0..100_000, u64::MAX), (7..100_000, 50_000)] {
+            let all: Vec<Range<i64>> = windows(range.clone(), most).collect();
+            let mut end = range.end;
+            for window in &all {
+                assert_eq!(window.end, end);
+                assert!(!window.is_empty());
+                end = window.start;
+            }
+            assert_eq!(offsets(&(end..range.end)), offsets(&range).min(most), "{range:?}");
+        }
+    }
+
+    #[test]
+    fn last_record_of_a_key_is_found_behind_many_others() {
+        let broker = EmbeddedBroker::start().unwrap();
+        broker.create_topic("t", 1).unwrap();
+        let others = |n: usize| (0..n).map(|n| format!("k{}", n % 7));
+        let wanted = ["wanted".to_owned()];
+        produce(&broker, wanted.iter().cloned().chain(others(10)).chain(wanted.clone()).chain(others(9000)));
+        let reader = reader(&broker);
+        let range = reader.range(0).unwrap();
+        assert_eq!((range.clone(), reader.partitions().unwrap()), (0..9012, 1));
+        let find = |key: &str, bound| {
+            reader.last_of_key(0, key.as_bytes(), range.clone(), bound, &mut |_, _| {}).unwrap()
+        };
+        let found = find("wanted", BOUND);
+        assert_eq!((found.found.unwrap().record.offset, found.is_complete), (11, true));
+        let near = find("k3", BOUND);
+        assert!(
+            near.found.unwrap().record.offset > 9000 && near.searched.start > 4000,
+            "{:?}",
+            near.searched
+        );
+        let absent = find("absent", BOUND);
+        assert!(absent.found.is_none() && absent.is_complete && absent.searched == range);
+        let bounded = find("wanted", Bound { records: 5000, ..BOUND });
+        assert!(bounded.found.is_none() && !bounded.is_complete && bounded.searched == (4012..9012));
+        let late = find("k3", Bound { time: Duration::ZERO, ..BOUND });
+        assert!(late.found.is_none() && !late.is_complete, "{late:?}");
+        assert_eq!(reader.first(0, 5..9012).unwrap().unwrap().record.offset, 5);
+    }
+}
