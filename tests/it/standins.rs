@@ -93,7 +93,7 @@ impl Standins {
             BaseRecord::to(TOPIC).key(key).partition(0).headers(headers);
         record.payload = value;
         producer.send(record).map_err(|(error, _)| error).unwrap();
-        producer.flush(PATIENCE).unwrap();
+        producer.flush(TIMEOUT).unwrap();
     }
 
     /// Produces one document for each id, all in Berlin, with these headers.

@@ -120,7 +120,7 @@ impl Replay<'_> {
             writes.entry(key).or_default().last = Some(last);
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let remembered = now.saturating_sub(self.config.placements.keep_deleted).as_millis();
+        let remembered = now.saturating_sub(self.config.placements.deleted_retention).as_millis();
         let rules = Rules {
             topic: &self.config.kafka.topic,
             remembered_since_ms: i64::try_from(remembered).unwrap_or(i64::MAX),

@@ -87,8 +87,8 @@ impl Skip<'_> {
         let doing = "make a kafka producer";
         let settings = client_config(&self.config.producer_properties());
         let retry = crate::base::retry::RetryPolicy {
-            initial: self.config.retry.initial,
-            max: self.config.retry.max,
+            initial: self.config.retry.initial_backoff,
+            max: self.config.retry.max_backoff,
         };
         let letters = DeadLetters::new(settings, self.letters_topic, retry)
             .map_err(|error| LettersError::Kafka { doing, error })?;
