@@ -29,8 +29,9 @@ use crate::support::telemetry::Metrics;
 /// one per two processors.
 const MAX_RUNNING: usize = 8;
 
-/// How long a moved document waits for others to share its refresh. Its old copy stays meanwhile, which is harmless.
-const COALESCING_DELAY: Duration = Duration::from_millis(500);
+/// How long a moved document waits for others to share its refresh: as long as Elasticsearch by default waits between its own. Refreshes
+/// are what moves cost most beside the writes; a longer delay leaves more old copies, and holds commits back.
+const COALESCING_DELAY: Duration = Duration::from_secs(1);
 
 /// Maximum interval between updates of the gauge.
 const GAUGE_INTERVAL: Duration = Duration::from_millis(500);
