@@ -261,3 +261,16 @@ fn record_with_two_operations_is_a_dead_letter() {
     let shown = world.geofold(&config, &["dead-letters", "show", "0/0"]);
     assert!(shown.out.contains("geofold-op is \"there twice\""), "{shown:?}");
 }
+
+#[test]
+fn zero_byte_database_is_an_empty_one_and_another_file_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = |file: &str, content: &str| {
+        fs::write(folder.path().join(file), content).unwrap();
+        let database = format!("[database]\nurl = \"sqlite:{file}\"\n");
+        let config = written(folder.path(), "c.toml", KAFKA, &database);
+        geofold(&["campaign", "list", "--config", &config])
+    };
+    assert_eq!(list("zero.sqlite", "").code, Some(0));
+    refuses(&list("other.sqlite", &"text".repeat(1000)), 1, &["other.sqlite", "not a database"]);
+}

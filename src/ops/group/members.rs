@@ -39,6 +39,9 @@ pub(super) fn describe(
     let Some(found) = list.groups().iter().find(|found| found.name() == group) else {
         return Err(format!("the brokers know no group {group}"));
     };
+    if is_undescribed(found.state()) {
+        return Err("it knows no classic group of this name".to_owned());
+    }
     let members = found.members().iter().map(|member| {
         let assigned = member.assignment().and_then(assignment).unwrap_or_default();
         Member {
@@ -51,6 +54,11 @@ pub(super) fn describe(
     let mut members: Vec<Member> = members.collect();
     members.sort_by(|a, b| (&a.partitions, &a.member_id).cmp(&(&b.partitions, &b.member_id)));
     Ok(GroupSeen { state: found.state().to_owned(), members })
+}
+
+/// So a broker answers about a group of `group_protocol = "consumer"`, whatever its members, and about one that never was.
+fn is_undescribed(state: &str) -> bool {
+    state == "Dead"
 }
 
 /// Partitions by topic, of the consumer protocol's `ConsumerProtocolAssignment`; `None` for other bytes.
@@ -110,6 +118,12 @@ mod tests {
         }
         bytes.extend([0, 0, 0, 0]);
         bytes
+    }
+
+    #[test]
+    fn group_of_the_other_protocol_is_not_taken_for_an_empty_one() {
+        assert!(is_undescribed("Dead"));
+        assert!(!["Stable", "Empty", "PreparingRebalance"].into_iter().any(is_undescribed));
     }
 
     #[test]
