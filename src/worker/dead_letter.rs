@@ -20,7 +20,7 @@ use crate::io::kafka::resilient_producer::{Message, ResilientProducer, Undeliver
 
 /// One message for the dead-letter topic.
 #[derive(Debug, Clone)]
-pub struct Letter {
+pub struct DeadLetter {
     /// The record's key, byte for byte.
     pub key: Option<Bytes>,
     /// The record's value, or the folded write.
@@ -50,7 +50,7 @@ pub struct Origin {
     pub last_offset: i64,
 }
 
-impl Letter {
+impl DeadLetter {
     /// The dead letters of a refused fold: one, or one per patch if the patches do not compose.
     pub fn for_fold(
         id: &DocId,
@@ -197,7 +197,7 @@ impl Form {
 pub trait DeadLetterSink: Send + Sync {
     /// Returns once every dead letter is acknowledged; retries without limit. Dropping the future abandons them, and
     /// the records' offsets are not committed.
-    fn deliver(&self, letters: Vec<Letter>) -> BoxFuture<'_, ()>;
+    fn deliver(&self, letters: Vec<DeadLetter>) -> BoxFuture<'_, ()>;
 }
 
 /// Delivers to the dead-letter topic.
@@ -223,7 +223,7 @@ impl DeadLetters {
         Ok(Self { producer, topic: topic.into(), retry })
     }
 
-    async fn deliver_until_acknowledged(&self, letter: &Letter) {
+    async fn deliver_until_acknowledged(&self, letter: &DeadLetter) {
         let mut delays = self.retry.delays();
         let mut form = Form::WHOLE;
         loop {
@@ -265,7 +265,7 @@ impl DeadLetters {
 }
 
 impl DeadLetterSink for DeadLetters {
-    fn deliver(&self, letters: Vec<Letter>) -> BoxFuture<'_, ()> {
+    fn deliver(&self, letters: Vec<DeadLetter>) -> BoxFuture<'_, ()> {
         async move {
             for letter in letters {
                 self.deliver_until_acknowledged(&letter).await;
@@ -289,8 +289,8 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
-    fn letter(offset: i64, value_bytes: usize) -> Letter {
-        Letter {
+    fn letter(offset: i64, value_bytes: usize) -> DeadLetter {
+        DeadLetter {
             key: Some(Bytes::from_static(b"id")),
             value: Some(Bytes::from(vec![b'x'; value_bytes])),
             headers: OwnedHeaders::new().insert(Header { key: "own", value: Some("header") }),
@@ -334,7 +334,7 @@ mod tests {
         }
 
         /// Delivers them through a producer with this size limit.
-        async fn deliver(&self, max_bytes: usize, letters: Vec<Letter>) -> Vec<Seen> {
+        async fn deliver(&self, max_bytes: usize, letters: Vec<DeadLetter>) -> Vec<Seen> {
             let count = letters.len();
             let retry = RetryPolicy { initial: Duration::from_millis(10), max: Duration::from_millis(10) };
             let mut settings = self.client.clone();
@@ -425,7 +425,7 @@ mod tests {
     #[test]
     fn key_hash_is_stable_and_unique_without_a_key() {
         let hash = |key: Option<&'static [u8]>, offset| {
-            Letter { key: key.map(Bytes::from_static), ..letter(offset, 1) }.key_hash()
+            DeadLetter { key: key.map(Bytes::from_static), ..letter(offset, 1) }.key_hash()
         };
         assert_eq!(hash(Some(b"a"), 1), &b"af63dc4c8601ec8c"[..], "documented: FNV-1a of 64 bits");
         assert_eq!(hash(Some(b"a"), 1), hash(Some(b"a"), 2));
@@ -482,7 +482,7 @@ mod tests {
         let world = World::new();
         let invalid = RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_RECORD;
         world.broker.fail_next(Call::Produce, &[invalid; 2]).unwrap();
-        let without_key = Letter { key: None, ..letter(7, 10) };
+        let without_key = DeadLetter { key: None, ..letter(7, 10) };
         let seen = world.deliver(1_000_000, vec![without_key]).await;
         assert_eq!(seen[0].key_left_out, text("0"), "{seen:?}");
         assert_eq!(seen[0].key.as_ref().map(String::len), Some(16), "{seen:?}");

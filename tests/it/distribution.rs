@@ -18,7 +18,7 @@ use geofold::base::ids::ShardId;
 use geofold::base::random::Random;
 use geofold::base::retry::RetryPolicy;
 use geofold::support::telemetry::Metrics;
-use geofold::worker::dead_letter::{DeadLetterSink, Letter};
+use geofold::worker::dead_letter::{DeadLetter, DeadLetterSink};
 use geofold::worker::distribution::action::{Action, Failure};
 use geofold::worker::distribution::last_runs::LastRuns;
 use geofold::worker::distribution::memcached::Memcached;
@@ -80,10 +80,10 @@ impl Action for Noted {
 
 /// Keeps letters.
 #[derive(Default)]
-struct Letters(Mutex<Vec<Letter>>);
+struct Letters(Mutex<Vec<DeadLetter>>);
 
 impl DeadLetterSink for Letters {
-    fn deliver(&self, letters: Vec<Letter>) -> BoxFuture<'_, ()> {
+    fn deliver(&self, letters: Vec<DeadLetter>) -> BoxFuture<'_, ()> {
         self.0.lock().unwrap().extend(letters);
         async {}.boxed()
     }

@@ -92,7 +92,7 @@ struct Worker {
     /// The offsets read and not done, as bits.
     undone: u8,
     /// The pending request to the source.
-    question: Option<FetchRequest>,
+    request: Option<FetchRequest>,
     /// The records of refused folds that are read again, before the next batch.
     rereads: Vec<Reread>,
     /// The geoshards in which something must be found by searches before old copies go; a bit each.
@@ -163,7 +163,7 @@ pub struct Known {
     pub unseen: u8,
     pub has_clears: bool,
     /// It waits for the source.
-    pub is_asking: bool,
+    pub is_fetching: bool,
     pub read_to: u8,
     pub watermark: Option<u8>,
     pub undone: u8,
@@ -243,7 +243,7 @@ impl Workers {
             calls: Vec::new(),
             read_to,
             undone: 0,
-            question: None,
+            request: None,
             rereads: Vec::new(),
             unseen: 0,
             emitter: Emitter { committed: counted_to, acknowledged: counted_to, edges: Edges::new() },
@@ -284,7 +284,7 @@ impl Workers {
             sweeps_are_due: [NOW, LATER].map(|at| worker.ledger.has_due_sweeps(at)),
             unseen: worker.unseen,
             has_clears: worker.state.as_ref().is_some_and(|state| !state.clears.is_empty()),
-            is_asking: worker.question.is_some(),
+            is_fetching: worker.request.is_some(),
             read_to: worker.read_to,
             watermark: watermark.map(|offset| u8::try_from(offset).unwrap()),
             undone: worker.undone,
@@ -328,12 +328,12 @@ impl Worker {
                 self.go_on(Batch::ReadPlacements(ReadPlacements::begin(state, entries)), names)
             }
             Event::Fetched { answer } => {
-                let said = match &answers()[usize::from(answer)] {
+                let answer = match &answers()[usize::from(answer)] {
                     Some(document) => SourceAnswer::Document(document.to_string().into()),
                     None => SourceAnswer::Gone,
                 };
-                let question = self.question.take().expect("it is asking");
-                self.ledger.answered(&question, said, Held::none());
+                let request = self.request.take().expect("a document is being fetched");
+                self.ledger.answered(&request, answer, Held::none());
                 Report::default()
             }
             Event::Acknowledged { to } => {
@@ -455,7 +455,7 @@ impl Worker {
         self.unseen |= unseen.iter().fold(0, |bits, shard| bits | 1 << number_of(shard));
         report.finished_recorded = !settlement.finished_recorded.is_empty();
         // One document: a later request replaces an earlier one.
-        self.question = self.ledger.take_questions().pop().or(self.question.take());
+        self.request = self.ledger.take_fetch_requests().pop().or(self.request.take());
         for letter in settlement.undeliverable {
             self.ledger.delivered(letter.fold.first.offset(), Some(&letter.id));
         }

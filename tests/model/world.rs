@@ -486,7 +486,7 @@ impl World {
                 let known = tables.workers.get(state.workers[usize::from(worker)]);
                 known.is_idle && !known.has_work && !known.owes_sweeps && known.read_to > 0
             });
-        let has_work = owner.has_work || owner.is_asking || owner.owes_sweeps;
+        let has_work = owner.has_work || owner.is_fetching || owner.owes_sweeps;
         if owner.is_idle && !has_work && owner.read_to == self.records() && others_are_done {
             if owner.owes {
                 state.broken = 11;
@@ -676,7 +676,7 @@ impl World {
             let owner = tables.workers.get(state.workers[usize::from(worker)]);
             if let Some(call) = owner.calls.iter().position(|call| call.reply.is_none()) {
                 self.call(tables, &mut state, worker, u8::try_from(call).unwrap());
-            } else if owner.is_asking {
+            } else if owner.is_fetching {
                 self.event(tables, &mut state, worker, Event::Fetched { answer: 0 });
             } else if owner.unseen != 0 {
                 let shard = u8::try_from(owner.unseen.trailing_zeros()).unwrap();
@@ -839,7 +839,7 @@ impl Model for World {
                     steps.push(Step::SendLate { worker });
                 }
             }
-            if known.is_asking {
+            if known.is_fetching {
                 let answers = u8::try_from(answers().len()).unwrap();
                 steps.extend((0..answers).map(|answer| Step::Fetched { worker, answer }));
             }

@@ -27,7 +27,7 @@ use geofold::support::telemetry::Metrics;
 use geofold::support::telemetry::health::Health;
 use geofold::support::telemetry::traces::Traces;
 use geofold::worker::budget::{self, Budget, CacheShare, Meter};
-use geofold::worker::dead_letter::{DeadLetterSink, Letter};
+use geofold::worker::dead_letter::{DeadLetter, DeadLetterSink};
 use geofold::worker::limits::Limits;
 use geofold::worker::limits::{BATCHES_PER_REQUEST, Batching};
 use geofold::worker::partition::{Mode, Partition, Published, WorkerContext};
@@ -136,7 +136,7 @@ struct Letters {
 }
 
 impl DeadLetterSink for Letters {
-    fn deliver(&self, letters: Vec<Letter>) -> BoxFuture<'_, ()> {
+    fn deliver(&self, letters: Vec<DeadLetter>) -> BoxFuture<'_, ()> {
         async move {
             let (way, no_letters_until) = {
                 let mut state = self.world.state();
@@ -146,7 +146,7 @@ impl DeadLetterSink for Letters {
             let way = if self.world.scenario.spoils() { way * SLOW_LETTERS } else { way };
             let stalled = no_letters_until.saturating_sub(self.world.clock.awake());
             sleep(Duration::from_millis(stalled + way)).await;
-            let Some(Letter { stage, reason, origin, .. }) = letters.into_iter().next() else { return };
+            let Some(DeadLetter { stage, reason, origin, .. }) = letters.into_iter().next() else { return };
             let (first, last) = (origin.first_offset, origin.last_offset);
             self.world
                 .note(None, || format!("  {} dead letter for {first}..={last}: {reason}", self.process));

@@ -45,7 +45,7 @@ pub struct Entry {
     pub id: DocId,
     /// The fold of its records since the last finished hand-out; shared with the dirty set.
     pub fold: Arc<Fold>,
-    /// What an earlier attempt at this entry has learnt.
+    /// State of earlier attempts at this entry.
     pub carry: RetryState,
     /// The source's answer, if it was asked.
     pub fetched: Option<Box<Fetched>>,
@@ -53,10 +53,10 @@ pub struct Entry {
 
 impl Entry {
     /// The source's answer, unless a later record replaces the whole document or requests a new fetch.
-    pub(super) fn said(&self) -> Option<&SourceAnswer> {
+    pub(super) fn source_answer(&self) -> Option<&SourceAnswer> {
         let fetched = self.fetched.as_deref()?;
         let is_recent = self.fold.whole_at.is_none_or(|whole_at| whole_at <= fetched.after);
-        (is_recent || sabotage::is(Sabotage::OldAnswerIsBelieved)).then_some(&fetched.said)
+        (is_recent || sabotage::is(Sabotage::OldAnswerIsBelieved)).then_some(&fetched.answer)
     }
 
     /// The version of its writes (protocol: `p`).
@@ -71,7 +71,7 @@ pub struct Fetched {
     /// It was requested after the record at this position was taken.
     pub after: Position,
     /// The answer.
-    pub said: SourceAnswer,
+    pub answer: SourceAnswer,
 }
 
 /// The source's answer for a document.
@@ -125,7 +125,7 @@ pub struct Doubt {
 }
 
 impl RetryState {
-    /// Number of reads in vain: the next one goes to another node.
+    /// Number of reads without a trusted copy: the next one goes to another node.
     pub(crate) fn looks(&self) -> usize {
         let doubted = self.doubt.as_ref().map_or(0, |doubt| doubt.looks);
         self.nothing_found.map_or(0, |nothing| nothing.looks).max(doubted).into()

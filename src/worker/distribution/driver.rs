@@ -18,7 +18,7 @@ use super::{Distributor, Job, Released};
 use crate::base::clock::Instant;
 use crate::base::retry::Delays;
 use crate::support::telemetry::metrics::level;
-use crate::worker::dead_letter::{Letter, Origin};
+use crate::worker::dead_letter::{DeadLetter, Origin};
 
 /// Keys whose counters are read at once.
 const MARKS_AT_ONCE: usize = 64;
@@ -224,10 +224,10 @@ fn origin(topic: &Arc<str>, group: &Group) -> Origin {
     }
 }
 
-fn letter(key: &Key, job: &Job, work: Work, failure: Failure) -> Letter {
+fn letter(key: &Key, job: &Job, work: Work, failure: Failure) -> DeadLetter {
     let identity = format!("{}:{}", job.name, key.shard);
     let header = Header { key: "geofold-distribution", value: Some(&identity) };
-    Letter {
+    DeadLetter {
         key: Some(Bytes::copy_from_slice(key.shard.as_str().as_bytes())),
         value: Some(work.notice),
         headers: OwnedHeaders::new().insert(header),

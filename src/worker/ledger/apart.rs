@@ -98,7 +98,7 @@ impl Ledger {
             && self.due.first().is_some_and(|(at, _)| *at <= now)
             && let Some((_, id)) = self.due.pop_first()
         {
-            // What is behind it may have a letter of its own under way.
+            // A dead letter may be in flight about the records behind it.
             let is_withheld = self.is_withheld(&id);
             let Some(apart) = self.apart.get_mut(&id) else { continue };
             if !is_withheld
@@ -113,7 +113,7 @@ impl Ledger {
             entries.push(Entry {
                 fold: apart.dirty.fold.clone(),
                 carry: apart.carry.clone(),
-                fetched: self.kept.get(&id).map(|kept| Box::new(kept.fetched.clone())),
+                fetched: self.answers.get(&id).map(|answer| Box::new(answer.fetched.clone())),
                 id,
             });
         }

@@ -4,11 +4,11 @@
 //! assignment, dropped on revocation, since the next owner reads the same records again.
 //!
 //! *Invariant (INV-3):* [`Ledger::watermark`] is never above the first record of anything that is pending, in flight, apart,
-//! parked, waiting for the source of truth or for a letter, or on its way to the dead-letter topic; nor of anything whose old copies are
+//! parked, waiting for the source of truth or for a dead letter, or on its way to the dead-letter topic; nor of anything whose old copies are
 //! left to delete.
 
 mod apart;
-mod asking;
+mod pending_fetches;
 mod separate;
 mod sweeps;
 mod withheld;
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use self::apart::Apart;
-use self::asking::{HeldFetch, PendingFetches};
+use self::pending_fetches::{HeldFetch, PendingFetches};
 pub use self::separate::Reread;
 use self::sweeps::Sweeps;
 use self::withheld::Withheld;
@@ -100,7 +100,7 @@ pub struct Settlement {
     /// Placements set back to the last good copy.
     pub set_back: Vec<(DocId, Position)>,
     /// Entries that now wait for the source of truth.
-    pub asking: u64,
+    pub fetching: u64,
     /// Entries that join the next batch, by reason.
     pub again: BTreeMap<&'static str, u64>,
     /// For the dead-letter topic.
@@ -113,7 +113,7 @@ impl Settlement {
     /// Whether anything was finished.
     pub fn made_progress(&self) -> bool {
         self.indexed + self.deleted + self.already_applied + self.dropped > 0
-            || self.asking > 0
+            || self.fetching > 0
             || !(self.parked.is_empty() && self.set_back.is_empty() && self.undeliverable.is_empty())
     }
 }
@@ -136,13 +136,13 @@ pub struct Ledger {
     due: BTreeSet<(Instant, DocId)>,
     /// Records to be read again.
     rereads: VecDeque<Reread>,
-    asking: HashMap<DocId, PendingFetches, ahash::RandomState>,
-    questions: Vec<FetchRequest>,
+    fetching: HashMap<DocId, PendingFetches, ahash::RandomState>,
+    fetch_requests: Vec<FetchRequest>,
     /// Answers of the source.
-    kept: HashMap<DocId, HeldFetch, ahash::RandomState>,
+    answers: HashMap<DocId, HeldFetch, ahash::RandomState>,
     sweeps: Sweeps,
     /// First offsets of dead letters in flight.
-    letters: BTreeMap<i64, u32>,
+    dead_letters: BTreeMap<i64, u32>,
     /// Folds that rejected a newer record; delivered with the next settlement.
     rejected: Vec<Undeliverable>,
     /// How many of these are known to be under way.
@@ -165,11 +165,11 @@ impl Ledger {
             apart: HashMap::default(),
             due: BTreeSet::new(),
             rereads: VecDeque::new(),
-            asking: HashMap::default(),
-            questions: Vec::new(),
-            kept: HashMap::default(),
+            fetching: HashMap::default(),
+            fetch_requests: Vec::new(),
+            answers: HashMap::default(),
             sweeps: Sweeps::default(),
-            letters: BTreeMap::new(),
+            dead_letters: BTreeMap::new(),
             rejected: Vec::new(),
             rejected_seen: 0,
             withheld: HashMap::default(),
@@ -193,8 +193,8 @@ impl Ledger {
         let dirty = Dirty { fold: Arc::new(fold), since: now, bytes };
         self.bytes += bytes;
         let mut dirty = Some(dirty);
-        if !self.asking.is_empty() {
-            dirty = dirty.and_then(|dirty| self.take_while_asking(&id, dirty));
+        if !self.fetching.is_empty() {
+            dirty = dirty.and_then(|dirty| self.take_while_fetching(&id, dirty));
         }
         if !self.apart.is_empty() {
             dirty = dirty.and_then(|dirty| self.take_while_apart(&id, offset, dirty));
@@ -223,18 +223,18 @@ impl Ledger {
 
     /// The record at `offset` is being dead-lettered: the watermark waits for [`Ledger::delivered`].
     pub fn dead_letter_queued(&mut self, offset: i64) {
-        *self.letters.entry(offset).or_default() += 1;
+        *self.dead_letters.entry(offset).or_default() += 1;
     }
 
     /// The dead letter whose first record is at `offset` was acknowledged, with its document, if that is known.
     pub fn delivered(&mut self, offset: i64, id: Option<&DocId>) {
-        let Some(count) = self.letters.get_mut(&offset) else { return };
+        let Some(count) = self.dead_letters.get_mut(&offset) else { return };
         *count -= 1;
         if *count == 0 {
-            self.letters.remove(&offset);
+            self.dead_letters.remove(&offset);
         }
         if let Some(id) = id {
-            self.let_go_on(id, offset);
+            self.release_withheld(id, offset);
         }
     }
 
@@ -261,13 +261,13 @@ impl Ledger {
         let room = max_documents.max(1) - entries.len();
         let n = (self.dirty.in_flight_len() + affordable).min(room);
         let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
-        let (carries, kept) = (&self.carries, &self.kept);
+        let (carries, answers) = (&self.carries, &self.answers);
         let handed_out = self.dirty.reserve(n, false, |id, older, newer| merge.merge(id, older, newer));
         entries.extend(handed_out.map(|entry| Entry {
             id: entry.key.clone(),
             fold: entry.value.fold.clone(),
             carry: carries.get(entry.key).cloned().unwrap_or_default(),
-            fetched: kept.get(entry.key).map(|kept| Box::new(kept.fetched.clone())),
+            fetched: answers.get(entry.key).map(|answer| Box::new(answer.fetched.clone())),
         }));
         if self.rejected.len() > rejected_before {
             self.take_back_rejecting(&mut entries, rejected_before);
@@ -284,8 +284,8 @@ impl Ledger {
                 self.carries.remove(&entry.id);
             }
             if outcome == Outcome::Fetch {
-                sum.asking += 1;
-                self.ask(entry);
+                sum.fetching += 1;
+                self.fetch(entry);
                 continue;
             }
             let Entry { id, fold, carry, .. } = entry;
@@ -355,8 +355,8 @@ impl Ledger {
         self.withhold_rejecting();
         let rejected = std::mem::take(&mut self.rejected);
         self.rejected_seen = 0;
-        for letter in &rejected {
-            self.dead_letter_queued(letter.fold.first.offset());
+        for Undeliverable { fold, .. } in &rejected {
+            self.dead_letter_queued(fold.first.offset());
         }
         rejected
     }
@@ -370,10 +370,11 @@ impl Ledger {
         } else {
             self.dirty.lowest_score()
         };
-        let letters = self.letters.first_key_value().map(|(offset, _)| *offset);
-        let rejected = self.rejected.iter().map(|letter| letter.fold.first.offset()).min();
-        let apart = [self.lowest_apart(), self.lowest_asking(), self.lowest_withheld(), self.lowest_swept()];
-        let oldest_owed = [dirty, parked, letters, rejected].into_iter().chain(apart).flatten().min();
+        let dead_letters = self.dead_letters.first_key_value().map(|(offset, _)| *offset);
+        let rejected = self.rejected.iter().map(|rejected| rejected.fold.first.offset()).min();
+        let apart =
+            [self.lowest_apart(), self.lowest_fetching(), self.lowest_withheld(), self.lowest_swept()];
+        let oldest_owed = [dirty, parked, dead_letters, rejected].into_iter().chain(apart).flatten().min();
         oldest_owed.or(self.next_offset)
     }
 
@@ -424,7 +425,7 @@ impl Ledger {
 
     /// All dirty documents.
     pub fn documents(&self) -> usize {
-        self.dirty.len() + self.apart.len() + self.parked.len() + self.asking.len() + self.withheld()
+        self.dirty.len() + self.apart.len() + self.parked.len() + self.fetching.len() + self.withheld()
     }
 
     /// Bytes held by all folds.
@@ -449,7 +450,8 @@ impl Ledger {
         let is_stuck = self.dirty.pending_len() == 0
             && self.dirty.in_flight().all(|entry| awaits_commit(entry.key))
             && self.apart.values().all(|apart| apart.carry.awaits_commit);
-        let nothing_comes = self.letters.is_empty() && self.rejected.is_empty() && self.asking.is_empty();
+        let nothing_comes =
+            self.dead_letters.is_empty() && self.rejected.is_empty() && self.fetching.is_empty();
         is_stuck && nothing_comes && !self.parked.is_empty()
     }
 
@@ -488,7 +490,7 @@ impl Ledger {
         }
     }
 
-    /// Everything up to `last_read` was read: entries parked for a record up to there wait in vain.
+    /// Everything up to `last_read` was read: no record comes for entries parked up to there.
     fn release_passed(&mut self, last_read: Position) {
         while let Some((until, id)) = self.parked_until.first()
             && *until <= last_read

@@ -8,7 +8,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use crate::base::ids::DocId;
 use crate::core::decode::BadRecord;
 use crate::core::mover::Refusal;
-use crate::worker::dead_letter::{DeadLetterSink, Letter, Origin};
+use crate::worker::dead_letter::{DeadLetter, DeadLetterSink, Origin};
 use crate::worker::ledger::Undeliverable;
 use crate::worker::record::Record;
 
@@ -80,7 +80,7 @@ impl DeadLetters {
         let Refusal { reason, detail } = &refusal;
         let letters = match record {
             Some(record) => vec![self.letter(Record::clone(&record), reason, stage, detail.clone())],
-            None => Letter::for_fold(&id, &fold, &refusal, stage, self.topic.clone(), self.partition),
+            None => DeadLetter::for_fold(&id, &fold, &refusal, stage, self.topic.clone(), self.partition),
         };
         let delivered = Delivered {
             first_offset: fold.first.offset(),
@@ -96,9 +96,15 @@ impl DeadLetters {
     }
 
     /// The dead letter of one record, as it was in the topic.
-    fn letter(&self, record: Record, reason: &'static str, stage: &'static str, detail: String) -> Letter {
+    fn letter(
+        &self,
+        record: Record,
+        reason: &'static str,
+        stage: &'static str,
+        detail: String,
+    ) -> DeadLetter {
         let Record { offset, key, value, headers } = record;
-        Letter {
+        DeadLetter {
             key,
             value,
             headers: headers.unwrap_or_default(),
@@ -114,7 +120,7 @@ impl DeadLetters {
         }
     }
 
-    fn send(&mut self, sink: Arc<dyn DeadLetterSink>, letters: Vec<Letter>, delivered: Delivered) {
+    fn send(&mut self, sink: Arc<dyn DeadLetterSink>, letters: Vec<DeadLetter>, delivered: Delivered) {
         self.bytes += delivered.bytes;
         let delivery = async move {
             sink.deliver(letters).await;
@@ -154,12 +160,12 @@ mod tests {
 
     /// Keeps dead letters; acknowledges them only while open.
     struct Kept {
-        letters: Mutex<Vec<Letter>>,
+        letters: Mutex<Vec<DeadLetter>>,
         is_open: watch::Sender<bool>,
     }
 
     impl DeadLetterSink for Kept {
-        fn deliver(&self, letters: Vec<Letter>) -> BoxFuture<'_, ()> {
+        fn deliver(&self, letters: Vec<DeadLetter>) -> BoxFuture<'_, ()> {
             self.letters.lock().unwrap().extend(letters);
             let mut is_open = self.is_open.subscribe();
             async move {

@@ -28,10 +28,10 @@ impl SourceFetches {
     pub(super) fn request(&self, request: FetchRequest) -> Option<FetchResponse> {
         let Some(fetcher) = &self.fetcher else {
             let detail = "no source of truth is configured: set [source] (docs/refeed.md)".to_owned();
-            let said = SourceAnswer::Unusable(Refusal { reason: "no_source", detail });
-            return Some(FetchResponse { question: request, said, held: Held::none() });
+            let answer = SourceAnswer::Unusable(Refusal { reason: "no_source", detail });
+            return Some(FetchResponse { request, answer, held: Held::none() });
         };
-        fetcher.ask(request, self.answer_to.clone());
+        fetcher.request(request, self.answer_to.clone());
         None
     }
 
@@ -68,8 +68,8 @@ mod tests {
     fn without_a_source_the_answer_is_a_refusal() {
         let (asked, _waiter) = request("a");
         let answer = SourceFetches::new(None).request(asked.clone()).unwrap();
-        assert_eq!(answer.question, asked);
-        assert!(matches!(answer.said, SourceAnswer::Unusable(Refusal { reason: "no_source", .. })));
+        assert_eq!(answer.request, asked);
+        assert!(matches!(answer.answer, SourceAnswer::Unusable(Refusal { reason: "no_source", .. })));
     }
 
     #[test]
@@ -88,7 +88,7 @@ mod tests {
             request.answer(SourceAnswer::Gone);
         }
         let first = fetches.answered().now_or_never().unwrap();
-        let ids: Vec<DocId> = fetches.with_queued(first).map(|answer| answer.question.id).collect();
+        let ids: Vec<DocId> = fetches.with_queued(first).map(|answer| answer.request.id).collect();
         assert_eq!(ids.iter().map(DocId::as_str).collect::<Vec<_>>(), ["a", "b", "c"]);
         assert!(fetches.answered().now_or_never().is_none());
         drop(waiters);

@@ -501,16 +501,16 @@ impl Task {
 
     /// Requests the documents that the last batch needs from the source.
     fn request_from_source(&mut self) {
-        for request in self.ledger.take_questions() {
-            if let Some(FetchResponse { question, said, held }) = self.source_fetches.request(request) {
-                self.ledger.answered(&question, said, held);
+        for request in self.ledger.take_fetch_requests() {
+            if let Some(FetchResponse { request, answer, held }) = self.source_fetches.request(request) {
+                self.ledger.answered(&request, answer, held);
             }
         }
     }
 
     fn take_fetched(&mut self, first: FetchResponse) {
-        for FetchResponse { question, said, held } in self.source_fetches.with_queued(first) {
-            self.ledger.answered(&question, said, held);
+        for FetchResponse { request, answer, held } in self.source_fetches.with_queued(first) {
+            self.ledger.answered(&request, answer, held);
         }
         self.update_held_bytes();
     }

@@ -79,9 +79,9 @@ impl FetchRequest {
 #[derive(Debug)]
 pub struct FetchResponse {
     /// Its request.
-    pub question: FetchRequest,
+    pub request: FetchRequest,
     /// The answer.
-    pub said: SourceAnswer,
+    pub answer: SourceAnswer,
     /// To be kept as long as the answer.
     pub held: Held,
 }
@@ -108,7 +108,7 @@ pub struct Dependencies {
 
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    pub(crate) question: FetchRequest,
+    pub(crate) request: FetchRequest,
     answers: mpsc::UnboundedSender<FetchResponse>,
     /// Present once it has failed.
     delays: Option<Delays>,
@@ -119,7 +119,7 @@ type Requests = FuturesUnordered<BoxFuture<'static, (Vec<Waiting>, Vec<Answer>, 
 impl SourceFetcher {
     /// Runs until stopped.
     pub fn start(mut around: Dependencies, stop: CancellationToken, supervisor: &Supervisor) -> Self {
-        let (questions, inbox) = mpsc::unbounded_channel();
+        let (requests, inbox) = mpsc::unbounded_channel();
         let source = around.source.borrow_and_update().clone();
         let fetches = Fetches {
             source,
@@ -133,28 +133,28 @@ impl SourceFetcher {
             around,
         };
         supervisor.spawn("source fetcher", stop.clone(), fetches.work(inbox, stop));
-        Self(questions)
+        Self(requests)
     }
 
     /// A feeder whose requests a test answers.
     #[cfg(test)]
     pub(crate) fn stand_in() -> (Self, mpsc::UnboundedReceiver<Waiting>) {
-        let (questions, inbox) = mpsc::unbounded_channel();
-        (Self(questions), inbox)
+        let (requests, inbox) = mpsc::unbounded_channel();
+        (Self(requests), inbox)
     }
 
     /// Sends a request. It is answered unless the feeder is stopped first.
-    pub fn ask(&self, question: FetchRequest, answers: mpsc::UnboundedSender<FetchResponse>) {
+    pub fn request(&self, request: FetchRequest, answers: mpsc::UnboundedSender<FetchResponse>) {
         // The receiver is gone only if the worker is stopping.
-        let _ = self.0.send(Waiting { question, answers, delays: None });
+        let _ = self.0.send(Waiting { request, answers, delays: None });
     }
 }
 
 #[cfg(test)]
 impl Waiting {
-    pub(crate) fn answer(self, said: SourceAnswer) {
-        let Self { question, answers, .. } = self;
-        let _ = answers.send(FetchResponse { question, said, held: Held::none() });
+    pub(crate) fn answer(self, answer: SourceAnswer) {
+        let Self { request, answers, .. } = self;
+        let _ = answers.send(FetchResponse { request, answer, held: Held::none() });
     }
 }
 
@@ -209,7 +209,7 @@ impl Fetches {
         while let Some(first) = self.later.first_entry().filter(|first| first.key().0 <= now) {
             self.waiting.push_back(first.remove());
         }
-        self.waiting.retain(|waiting| !waiting.answers.is_closed() && waiting.question.is_wanted());
+        self.waiting.retain(|waiting| !waiting.answers.is_closed() && waiting.request.is_wanted());
         let source = &self.source;
         while !self.waiting.is_empty()
             && self.requests.len() < source.max_in_flight()
@@ -220,7 +220,7 @@ impl Fetches {
             let (source, clock) = (source.clone(), self.around.clock.clone());
             let request = async move {
                 let began = clock.now();
-                let ids: Vec<DocId> = asked.iter().map(|asked| asked.question.id.clone()).collect();
+                let ids: Vec<DocId> = asked.iter().map(|asked| asked.request.id.clone()).collect();
                 let answers = source.fetch(&ids).await;
                 (asked, answers, clock.now().since(began))
             };
@@ -263,7 +263,7 @@ impl Fetches {
 
     fn settle(&mut self, mut asked: Waiting, answer: Answer, now: Instant) {
         let counters = &self.around.metrics.refeed.answers;
-        let (word, said) = match answer {
+        let (word, source_answer) = match answer {
             Answer::Found(document) => match self.around.decoder.document(document) {
                 Ok((document, _)) => (Asked::Found, SourceAnswer::Document(document)),
                 Err(bad) => {
@@ -285,12 +285,12 @@ impl Fetches {
             }
         };
         counters.of(word).inc();
-        let held = match &said {
+        let held = match &source_answer {
             SourceAnswer::Document(document) => self.holding.hold(document.len()),
             SourceAnswer::Gone | SourceAnswer::Unusable(_) => Held::none(),
         };
         // The partition may be gone: then its next owner asks.
-        let _ = asked.answers.send(FetchResponse { question: asked.question, said, held });
+        let _ = asked.answers.send(FetchResponse { request: asked.request, answer: source_answer, held });
     }
 
     /// The next timer.

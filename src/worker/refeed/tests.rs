@@ -184,8 +184,8 @@ impl Fed {
     }
 
     fn ask_only(&self, text: &str) -> Waiter {
-        let (question, waiter) = FetchRequest::new(id(text), Position::from_version(1));
-        self.feeder.ask(question, self.asked.clone());
+        let (request, waiter) = FetchRequest::new(id(text), Position::from_version(1));
+        self.feeder.request(request, self.asked.clone());
         waiter
     }
 
@@ -215,7 +215,7 @@ async fn failing_source_opens_the_breaker_until_it_answers() {
     fed.server.put("a", Reply::Document(DOCUMENT));
     fed.server.put("b", Reply::Document(DOCUMENT));
     for _ in 0..2 {
-        assert_eq!(fed.answered().await.said, SourceAnswer::Document(DOCUMENT.into()));
+        assert_eq!(fed.answered().await.answer, SourceAnswer::Document(DOCUMENT.into()));
     }
     fed.until("a closed breaker", |fed| fed.metrics.refeed.breaker_open.get() == 0).await;
     assert!(!fed.health.missing().contains_key("source"));
@@ -233,7 +233,7 @@ async fn failing_document_delays_no_other() {
     }
     for _ in 0..20 {
         let answered = fed.answered().await;
-        assert_eq!((answered.said, answered.question.id == id("bad")), (SourceAnswer::Gone, false));
+        assert_eq!((answered.answer, answered.request.id == id("bad")), (SourceAnswer::Gone, false));
     }
 }
 
@@ -242,9 +242,9 @@ async fn refused_document_is_final_but_refused_credentials_are_retried() {
     let mut fed = fed(|_| ()).await;
     fed.server.put("odd", Reply::Status(400));
     fed.ask("odd");
-    match fed.answered().await.said {
+    match fed.answered().await.answer {
         SourceAnswer::Unusable(refusal) => assert_eq!(refusal.reason, "refused_by_source", "{refusal:?}"),
-        said => panic!("{said:?}"),
+        answer => panic!("{answer:?}"),
     }
     assert_eq!(fed.server.asked(), ["odd"]);
     assert_eq!(fed.metrics.refeed.answers.of(Asked::Unusable).get(), 1);
@@ -259,7 +259,7 @@ async fn refused_document_is_final_but_refused_credentials_are_retried() {
         })
         .await;
         fed.server.put("a", Reply::Document(DOCUMENT));
-        assert_eq!(fed.answered().await.said, SourceAnswer::Document(DOCUMENT.into()), "{status}");
+        assert_eq!(fed.answered().await.answer, SourceAnswer::Document(DOCUMENT.into()), "{status}");
     }
 }
 
@@ -287,9 +287,9 @@ async fn unplaceable_document_says_why() {
     ] {
         fed.server.put(name, Reply::Document(document));
         fed.ask(name);
-        match fed.answered().await.said {
+        match fed.answered().await.answer {
             SourceAnswer::Unusable(refusal) => assert_eq!(refusal.reason, expected, "{name}: {refusal:?}"),
-            said => panic!("{name}: {said:?}"),
+            answer => panic!("{name}: {answer:?}"),
         }
     }
 }
@@ -314,8 +314,8 @@ async fn requests_of_a_revoked_partition_are_dropped() {
     let mut fed = fed(|_| ()).await;
     fed.server.put("a", Reply::Status(500));
     let (asked, answers) = mpsc::unbounded_channel();
-    let (question, _waiter) = FetchRequest::new(id("a"), Position::from_version(1));
-    fed.feeder.ask(question, asked);
+    let (request, _waiter) = FetchRequest::new(id("a"), Position::from_version(1));
+    fed.feeder.request(request, asked);
     fed.until("it was asked for", |fed| !fed.server.asked().is_empty()).await;
     drop(answers);
     fed.until("nothing waits", |fed| fed.metrics.refeed.waiting.get() == 0).await;
@@ -340,7 +340,7 @@ async fn abandoned_requests_do_not_pile_up_while_the_source_is_down() {
     fed.until("they are dropped", |fed| fed.metrics.refeed.waiting.get() <= 2).await;
     fed.server.put("a", Reply::Document(DOCUMENT));
     let answered = [fed.answered().await, fed.answered().await];
-    assert!(answered.iter().all(|answered| answered.question.is_wanted()));
+    assert!(answered.iter().all(|answered| answered.request.is_wanted()));
     // One may have been in flight.
     assert!(asked(&fed) <= before + 1);
 }
@@ -363,12 +363,12 @@ async fn server_that_answers_404_for_everything_deletes_nothing() {
     fed.server.put(PROBE, Reply::Document(DOCUMENT));
     let mut gone = 0;
     for _ in 0..30 {
-        let FetchResponse { question, said, .. } = fed.answered().await;
-        if question.id == id("d0") {
-            assert_eq!(said, SourceAnswer::Gone);
+        let FetchResponse { request, answer, .. } = fed.answered().await;
+        if request.id == id("d0") {
+            assert_eq!(answer, SourceAnswer::Gone);
             gone += 1;
         } else {
-            assert_eq!(said, SourceAnswer::Document(DOCUMENT.into()), "{:?}", question.id);
+            assert_eq!(answer, SourceAnswer::Document(DOCUMENT.into()), "{:?}", request.id);
         }
     }
     assert_eq!((gone, fed.metrics.refeed.answers.of(Asked::Gone).get()), (1, 1));

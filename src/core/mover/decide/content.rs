@@ -178,9 +178,9 @@ impl Decision<'_> {
                     .to_owned(),
             })));
         }
-        let Some(said) = self.entry.said() else { return Ok(Wanted::Settle(Outcome::Fetch)) };
+        let Some(answer) = self.entry.source_answer() else { return Ok(Wanted::Settle(Outcome::Fetch)) };
         let content = &self.entry.fold.content;
-        let wanted = match (said, content) {
+        let wanted = match (answer, content) {
             (SourceAnswer::Document(document), _) => self.applied_to(Some(document)).and_then(|document| {
                 self.rules.locate_document(&document)?;
                 Ok(Wanted::Document(document, Made::Fetched))

@@ -50,8 +50,8 @@ impl Decision<'_> {
     }
 }
 
-/// Whether a fold that cannot be carried out may be tried record by record: nobody has recorded a decision about the last of them, so that
-/// those beyond what is recorded may be cut into folds in any way (protocol, "A fold that is refused ...").
+/// Whether a fold that cannot be carried out may be tried record by record: no decision about its last record is recorded, so that the
+/// records beyond the recorded one may be cut into folds in any way (protocol, "A fold that is refused ...").
 pub(in crate::core::mover) fn may_be_separated(
     state: &MoverState,
     entry: &Entry,
@@ -63,7 +63,7 @@ pub(in crate::core::mover) fn may_be_separated(
     state.separates && recorded < last && entry.fold.separable().is_some_and(is_of_the_fold)
 }
 
-/// What becomes of such a fold.
+/// The outcome of such a fold.
 pub(in crate::core::mover) fn separated(refusal: Refusal, known: Option<&Known>) -> Outcome {
     let decided_to = known.map(|known| known.placement.pos);
     again_outcome(REFUSED_FOLD, RetryState { refusal: Some(refusal), decided_to, ..RetryState::default() })

@@ -9,8 +9,8 @@ fn refeed(offset: i64) -> Write {
 }
 
 /// The entry with an answer requested after the record at `after` was taken.
-fn told(entry: Entry, after: i64, said: SourceAnswer) -> Entry {
-    Entry { fetched: Some(Box::new(Fetched { after: at(after), said })), ..entry }
+fn told(entry: Entry, after: i64, answer: SourceAnswer) -> Entry {
+    Entry { fetched: Some(Box::new(Fetched { after: at(after), answer })), ..entry }
 }
 
 fn says(place: f64, n: i64) -> SourceAnswer {
@@ -96,13 +96,13 @@ fn gone_document_is_deleted_and_unplaceable_changes_nothing() {
 #[test]
 fn delete_stands_whatever_the_source_says_of_a_later_patch() {
     let refusal = Refusal { reason: "no_location", detail: String::new() };
-    for (said, expected) in
+    for (answer, expected) in
         [(SourceAnswer::Unusable(refusal), "dead letter: no_location"), (SourceAnswer::Gone, "dropped")]
     {
         let mut store = in_a();
         let fold = entry_by(&fetching(), [delete(2), patch(r#"{"p":1}"#, 3)]);
         let mut owner = Owner::by(fetching());
-        assert_eq!(in_short_of(&owner.work(&mut store, told(fold, 3, said))), expected);
+        assert_eq!(in_short_of(&owner.work(&mut store, told(fold, 3, answer))), expected);
         assert!(store.x().starts_with("3 deleted"), "{}", store.x());
     }
 }

@@ -49,7 +49,7 @@ struct Checked {
     /// Offsets of each document's unfinished records.
     of_document: BTreeMap<String, BTreeSet<i64>>,
     batch: Option<Vec<Entry>>,
-    letters: VecDeque<(i64, Option<DocId>, Vec<i64>)>,
+    dead_letters: VecDeque<(i64, Option<DocId>, Vec<i64>)>,
     rereads: VecDeque<Reread>,
     next: i64,
     watermark: Option<i64>,
@@ -62,7 +62,7 @@ impl Checked {
             unfinished: BTreeSet::new(),
             of_document: BTreeMap::new(),
             batch: None,
-            letters: VecDeque::new(),
+            dead_letters: VecDeque::new(),
             rereads: VecDeque::new(),
             next: 100,
             watermark: None,
@@ -84,7 +84,7 @@ impl Checked {
                 self.ledger.dead_letter_queued(self.next);
                 self.ledger.read_up_to(self.next + 1);
                 self.unfinished.insert(self.next);
-                self.letters.push_back((self.next, None, vec![self.next]));
+                self.dead_letters.push_back((self.next, None, vec![self.next]));
                 self.next += 1;
             }
             Step::Pass(ahead) => {
@@ -102,7 +102,7 @@ impl Checked {
             Step::Settle(choices) => self.settle(choices),
             Step::Reread { fails } => self.reread(*fails),
             Step::Deliver => {
-                if let Some((first, id, offsets)) = self.letters.pop_front() {
+                if let Some((first, id, offsets)) = self.dead_letters.pop_front() {
                     self.ledger.delivered(first, id.as_ref());
                     offsets.iter().for_each(|offset| assert!(self.unfinished.remove(offset)));
                 }
@@ -124,7 +124,7 @@ impl Checked {
                 1 => Outcome::Parked { until: position(entry.fold.last.offset() + 3) },
                 2 => {
                     let offsets = self.finish(&entry.id, &entry.fold);
-                    self.letters.push_back((entry.fold.first.offset(), Some(entry.id.clone()), offsets));
+                    self.dead_letters.push_back((entry.fold.first.offset(), Some(entry.id.clone()), offsets));
                     undeliverable += 1;
                     refused()
                 }
@@ -165,7 +165,7 @@ impl Checked {
     fn send_rejected(&mut self) {
         for letter in self.ledger.take_rejected() {
             let offsets = self.finish(&letter.id, &letter.fold);
-            self.letters.push_back((letter.fold.first.offset(), Some(letter.id.clone()), offsets));
+            self.dead_letters.push_back((letter.fold.first.offset(), Some(letter.id.clone()), offsets));
         }
     }
 
@@ -196,7 +196,7 @@ proptest! {
             checked.run(&Step::HandOut { documents: 9, bytes: usize::MAX });
             checked.run(&Step::Settle(vec![7]));
             checked.run(&Step::Reread { fails: false });
-            while !checked.letters.is_empty() {
+            while !checked.dead_letters.is_empty() {
                 checked.run(&Step::Deliver);
             }
         }

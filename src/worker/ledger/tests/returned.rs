@@ -11,8 +11,8 @@ fn fetched_answer_is_dropped_while_its_entry_waits_long() {
     let fetch = |ledger: &mut Ledger, batch, now: Instant| {
         let settled = |entry| Settled { entry, outcome: Outcome::Fetch, touched: AffectedShards::default() };
         ledger.settle(Vec::into_iter(batch).map(settled).collect(), now);
-        let question = ledger.take_questions().remove(0);
-        ledger.answered(&question, SourceAnswer::Document(r#"{"location":"1,2"}"#.into()), Held::none());
+        let request = ledger.take_fetch_requests().remove(0);
+        ledger.answered(&request, SourceAnswer::Document(r#"{"location":"1,2"}"#.into()), Held::none());
     };
     let batch = ledger.hand_out(10, usize::MAX, NOW);
     fetch(&mut ledger, batch, NOW);

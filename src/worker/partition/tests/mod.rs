@@ -45,7 +45,7 @@ use crate::support::config::{Format, KeyForm, LostRecords, Visibility as Promise
 use crate::support::telemetry::metrics::level;
 use crate::testkit::testing::{MemoryElastic, TokioClock, rules};
 use crate::worker::budget::{Budget, Limits};
-use crate::worker::dead_letter::{Letter, Origin};
+use crate::worker::dead_letter::{DeadLetter, Origin};
 use crate::worker::distribution::action::{Action, Failure};
 use crate::worker::distribution::last_runs::LastRuns;
 use crate::worker::distribution::{Dependencies, Job};
@@ -60,12 +60,12 @@ const WIDE: Limits = Limits { total: usize::MAX, per_partition: usize::MAX };
 
 /// Keeps dead letters; acknowledges them only while open.
 struct KeptLetters {
-    letters: Mutex<Vec<Letter>>,
+    letters: Mutex<Vec<DeadLetter>>,
     open: watch::Sender<bool>,
 }
 
 impl DeadLetterSink for KeptLetters {
-    fn deliver(&self, letters: Vec<Letter>) -> BoxFuture<'_, ()> {
+    fn deliver(&self, letters: Vec<DeadLetter>) -> BoxFuture<'_, ()> {
         async move {
             let mut open = self.open.subscribe();
             let _ = open.wait_for(|open| *open).await;
@@ -528,7 +528,7 @@ impl Rig {
 
     fn letters(&self) -> Vec<(i64, i64, &'static str, &'static str)> {
         let letters = self.letters.letters.lock().unwrap();
-        let origin = |letter: &Letter| {
+        let origin = |letter: &DeadLetter| {
             let Origin { first_offset, last_offset, .. } = letter.origin;
             (first_offset, last_offset, letter.stage, letter.reason)
         };

@@ -11,7 +11,7 @@ pub(super) struct PendingFetches {
     score: i64,
     dirty: Dirty,
     carry: RetryState,
-    question: FetchRequest,
+    request: FetchRequest,
     _waiter: Waiter,
 }
 
@@ -25,56 +25,56 @@ pub(super) struct HeldFetch {
 
 impl Ledger {
     /// Requests to the source since the last call.
-    pub fn take_questions(&mut self) -> Vec<FetchRequest> {
-        std::mem::take(&mut self.questions)
+    pub fn take_fetch_requests(&mut self) -> Vec<FetchRequest> {
+        std::mem::take(&mut self.fetch_requests)
     }
 
     /// Documents that wait for the source.
-    pub fn asking(&self) -> usize {
-        self.asking.len()
+    pub fn fetching(&self) -> usize {
+        self.fetching.len()
     }
 
     /// The source has answered. An answer that is no longer needed is dropped.
-    pub fn answered(&mut self, question: &FetchRequest, said: SourceAnswer, held: Held) {
-        if self.asking.get(&question.id).is_none_or(|asking| asking.question != *question) {
+    pub fn answered(&mut self, request: &FetchRequest, answer: SourceAnswer, held: Held) {
+        if self.fetching.get(&request.id).is_none_or(|fetching| fetching.request != *request) {
             return;
         }
-        let bytes = match &said {
+        let bytes = match &answer {
             SourceAnswer::Document(document) => document.len(),
             SourceAnswer::Gone | SourceAnswer::Unusable(_) => 0,
         };
         self.bytes += bytes;
-        let fetched = Fetched { after: question.after, said };
-        self.kept.insert(question.id.clone(), HeldFetch { fetched, bytes, _held: held });
-        self.go_on(&question.id);
+        let fetched = Fetched { after: request.after, answer };
+        self.answers.insert(request.id.clone(), HeldFetch { fetched, bytes, _held: held });
+        self.resume(&request.id);
     }
 
     /// Removes the entry from the batches until the source has answered.
-    pub(super) fn ask(&mut self, entry: Entry) {
+    pub(super) fn fetch(&mut self, entry: Entry) {
         let Entry { id, fold, carry, .. } = entry;
         self.forget_answer(&id);
         let Some((score, dirty)) = self.withdraw(&id) else { return };
         if dirty.fold.whole_at > Some(fold.last) {
             return self.add(id, score, dirty);
         }
-        let (question, waiter) = FetchRequest::new(id.clone(), dirty.fold.last);
-        self.questions.push(question.clone());
-        self.asking.insert(id, PendingFetches { score, dirty, carry, question, _waiter: waiter });
+        let (request, waiter) = FetchRequest::new(id.clone(), dirty.fold.last);
+        self.fetch_requests.push(request.clone());
+        self.fetching.insert(id, PendingFetches { score, dirty, carry, request, _waiter: waiter });
     }
 
     /// Adds a record to a waiting document, or gives it back. A record that replaces the whole document ends the wait.
-    pub(super) fn take_while_asking(&mut self, id: &DocId, newer: Dirty) -> Option<Dirty> {
-        let Some(asking) = self.asking.get_mut(id) else { return Some(newer) };
+    pub(super) fn take_while_fetching(&mut self, id: &DocId, newer: Dirty) -> Option<Dirty> {
+        let Some(fetching) = self.fetching.get_mut(id) else { return Some(newer) };
         let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
-        merge.merge(id, &mut asking.dirty, newer);
-        if asking.dirty.fold.whole_at > Some(asking.question.after) {
-            self.go_on(id);
+        merge.merge(id, &mut fetching.dirty, newer);
+        if fetching.dirty.fold.whole_at > Some(fetching.request.after) {
+            self.resume(id);
         }
         None
     }
 
-    fn go_on(&mut self, id: &DocId) {
-        let Some(PendingFetches { score, dirty, carry, .. }) = self.asking.remove(id) else { return };
+    fn resume(&mut self, id: &DocId) {
+        let Some(PendingFetches { score, dirty, carry, .. }) = self.fetching.remove(id) else { return };
         if carry != RetryState::default() {
             self.carries.insert(id.clone(), carry);
         }
@@ -82,15 +82,15 @@ impl Ledger {
     }
 
     pub(super) fn forget_answer(&mut self, id: &DocId) {
-        if !self.kept.is_empty()
-            && let Some(kept) = self.kept.remove(id)
+        if !self.answers.is_empty()
+            && let Some(kept) = self.answers.remove(id)
         {
             self.bytes -= kept.bytes;
         }
     }
 
     /// The lowest first offset of waiting entries.
-    pub(super) fn lowest_asking(&self) -> Option<i64> {
-        self.asking.values().map(|asking| asking.score).min()
+    pub(super) fn lowest_fetching(&self) -> Option<i64> {
+        self.fetching.values().map(|fetching| fetching.score).min()
     }
 }
