@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `task.rs` | the loop and the steps |
 //! | `start.rs` | where reading may start |
+//! | `intake.rs` | what a record leads to |
 //! | `reading.rs` | which records were read; gaps |
 //! | `key_check.rs` | whether its keys are where `kafka.partitioner` puts them |
 //! | `schema_wait.rs` | a record that lacks a schema |
@@ -34,6 +35,7 @@ mod commit_gate;
 mod dead_letters;
 mod distributions;
 mod increments;
+mod intake;
 mod key_check;
 mod load;
 mod maps;

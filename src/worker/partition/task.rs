@@ -1,5 +1,5 @@
 //! What a partition's task does, and in what order. Its components keep their own state and futures, and decide; only
-//! this file lets one act on another.
+//! [`Task`] lets one act on another. `start.rs` is its part before the first record, `intake.rs` its part for each record.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,37 +19,30 @@ use super::load::PartitionLoad;
 use super::maps::MapsInForce;
 use super::ownership::{ClaimChange, ClaimUpdate, Ownership};
 use super::pace::{Backlog, Now};
-use super::reading::{Order, Reading};
+use super::reading::Reading;
 use super::rereads::{RecordsRead, Rereads};
 use super::schema_wait::{RegistryAccess, SchemaWait};
 use super::source_fetches::SourceFetches;
 use super::start::First;
 use super::{Known, Mode, Partition, report, stopped_part};
 use crate::base::clock::Instant;
-use crate::base::ids::{DocId, ShardId};
+use crate::base::ids::ShardId;
 #[cfg(feature = "sabotage")]
 use crate::base::sabotage::{self, Sabotage};
-use crate::core::decode::{BadRecord, RawRecord, Undecoded};
 use crate::core::mover::Finished;
 use crate::core::placement::PlacementCache;
-use crate::core::schemas::{SchemaId, Schemas};
-use crate::core::write::Write;
+use crate::core::schemas::Schemas;
 use crate::io::elastic::rounds::{Halt, RequestDeadline};
 use crate::io::maps::MapsRecord;
-use crate::io::registry::Looked;
-use crate::support::telemetry::events::{DeadLettered, GapWhileCounting, PartitionGoesOn};
+use crate::support::telemetry::events::{DeadLettered, PartitionGoesOn};
 use crate::support::telemetry::metrics::{Outcome, PartitionMetrics};
 use crate::support::telemetry::traces::PartitionTraces;
 use crate::worker::distribution::scheduler::Change;
 use crate::worker::increments::emitter::Source;
 use crate::worker::ledger::{Ledger, Undeliverable};
-use crate::worker::record::Record;
 use crate::worker::refeed::FetchResponse;
 use crate::worker::topic_watch::TopicReader;
 use crate::worker::visibility::{Seen, Subscription};
-
-/// Records taken from the queue in one go before the batch in flight is polled again.
-const RECORDS_AT_ONCE: usize = 512;
 
 /// Interval between gauge updates.
 pub(super) const GAUGE_INTERVAL: Duration = Duration::from_millis(500);
@@ -60,21 +53,21 @@ pub(super) struct Task {
     pub ledger: Ledger,
     pub reading: Reading,
     /// The schemas of its records.
-    schemas: Schemas,
-    schema_wait: SchemaWait,
+    pub schemas: Schemas,
+    pub schema_wait: SchemaWait,
     pub ownership: Ownership,
     pub maps: MapsInForce,
     cache_validity: CacheValidity,
     batches: Batches,
     /// Nothing is handed out before this is granted.
     batch_permit: BatchPermit,
-    dead_letters: DeadLetters,
+    pub dead_letters: DeadLetters,
     source_fetches: SourceFetches,
     rereads: Rereads,
     /// What searches must find before old copies are deleted.
     visibility: Subscription,
     distributions: Distributions,
-    increments: Increments,
+    pub increments: Increments,
     /// What it has written, by place; `None` if that is not counted.
     load: Option<PartitionLoad>,
     /// Offset information from the poll thread.
@@ -85,8 +78,8 @@ pub(super) struct Task {
     pub is_stopped: bool,
     /// Positions of dirty entries may be meaningless: nothing is sent or published.
     is_frozen: bool,
-    traces: PartitionTraces,
-    metrics: PartitionMetrics,
+    pub traces: PartitionTraces,
+    pub metrics: PartitionMetrics,
 }
 
 impl Task {
@@ -234,139 +227,6 @@ impl Task {
         }
     }
 
-    // --- Records -------------------------------------------------------------
-
-    fn take_many(&mut self, record: Record) {
-        self.take(record);
-        for _ in 1..RECORDS_AT_ONCE {
-            if self.is_stopped || self.schema_wait.is_waiting() {
-                break;
-            }
-            match self.partition.records.try_recv() {
-                Ok(record) => self.take(record),
-                Err(_) => break,
-            }
-        }
-    }
-
-    fn take(&mut self, record: Record) {
-        let (offset, digest) = (record.offset, record.digest());
-        let is_after_gap = match self.reading.order(offset, digest, self.ledger.next_offset()) {
-            Order::Repeated => {
-                tracing::debug!(partition = self.partition.number, offset, "read twice in a row");
-                return self.partition.meter.dequeued(record.bytes());
-            }
-            Order::Backwards { next } => {
-                self.partition.meter.dequeued(record.bytes());
-                let reason = format!(
-                    "offset {offset} was read after offset {}: the partition lost records, or the topic was created anew, so \
-                     offsets start over; raise positions.epoch above {}",
-                    next - 1,
-                    self.partition.context.epoch
-                );
-                return self.stop(Some(offset), &reason);
-            }
-            Order::Next { is_after_gap } => is_after_gap,
-        };
-        if let Some(other) = self.reading.other_partitioner(record.key.as_deref()) {
-            self.partition.meter.dequeued(record.bytes());
-            return self.stop(Some(offset), &other.to_string());
-        }
-        self.reading.read(offset, digest);
-        if is_after_gap {
-            self.note_gap();
-        }
-        self.metrics.record_in();
-        self.decode(record);
-    }
-
-    /// Decodes a record into its write or its defect; holds it back while its schema is unknown.
-    fn decode(&mut self, record: Record) {
-        let cost = record.bytes();
-        match self.partition.context.decoder.decode(self.raw(&record), &mut self.schemas) {
-            Ok(write) => {
-                self.traces.note(&write.id, record.headers.as_ref(), record.offset);
-                self.ledger.take(write, self.partition.context.clock.now());
-                self.send_rejected();
-            }
-            Err(Undecoded::Bad(bad)) => self.refuse(record, &bad),
-            Err(Undecoded::Lacks(schema)) => return self.wait_for_schema(record, schema),
-        }
-        self.partition.meter.dequeued(cost);
-        self.update_held_bytes();
-    }
-
-    fn raw<'a>(&self, record: &'a Record) -> RawRecord<'a> {
-        RawRecord {
-            partition: self.partition.number,
-            offset: record.offset,
-            key: record.key.as_deref(),
-            value: record.value.clone(),
-            op: record.op(),
-        }
-    }
-
-    /// Dead-letters a record that cannot be decoded.
-    fn refuse(&mut self, record: Record, bad: &BadRecord) {
-        let offset = record.offset;
-        self.ledger.dead_letter_queued(offset);
-        match self.dead_letters.send_record(record, bad) {
-            Ok(()) => self.ledger.read_up_to(offset + 1),
-            // The record is never handled: its offset holds the watermark.
-            Err(NoTopic { offset, reason }) => self.stop(Some(offset), &reason),
-        }
-    }
-
-    /// Reports missing offsets, once per assignment.
-    pub(super) fn note_gap(&mut self) {
-        if self.reading.note_gap() && self.increments.are_sent() {
-            GapWhileCounting { partition: self.partition.number }.emit(&self.partition.context.metrics);
-        }
-    }
-
-    /// Passes offsets at the end that are not records; stops if the partition cannot be read further.
-    fn follow_offsets(&mut self) {
-        if let Some(end) = self.all_is_read_to()
-            && self.ledger.next_offset().is_none_or(|next| next < end)
-        {
-            self.note_gap();
-            self.ledger.read_up_to(end);
-        }
-    }
-
-    /// The offset up to which everything was taken, as reported by the poll thread.
-    pub(super) fn all_is_read_to(&mut self) -> Option<i64> {
-        let known = *self.known.borrow_and_update();
-        if let Some(trouble) = known.trouble
-            && !self.is_stopped
-        {
-            self.stop(Some(trouble.offset()), &trouble.to_string());
-        }
-        // Checked after `read_to`: records below it are queued or taken.
-        let is_queue_empty = self.partition.records.is_empty();
-        let all_is_taken = is_queue_empty && !self.schema_wait.is_waiting() && !self.is_stopped;
-        known.read_to.filter(|_| all_is_taken)
-    }
-
-    // --- A record without its schema -----------------------------------------
-
-    fn wait_for_schema(&mut self, record: Record, id: SchemaId) {
-        if let Err(record) = self.schema_wait.hold_back(record, id) {
-            self.partition.meter.dequeued(record.bytes());
-            self.stop(
-                Some(record.offset),
-                "a record needs a schema, and this worker has no registry; set [schema_registry]",
-            );
-        }
-    }
-
-    fn take_schema(&mut self, id: SchemaId, looked: Looked) {
-        self.schemas.learn(id, looked);
-        if let Some(record) = self.schema_wait.take() {
-            self.decode(record);
-        }
-    }
-
     // --- Batches -------------------------------------------------------------
 
     /// Starts a batch if one is due.
@@ -466,7 +326,7 @@ impl Task {
 
     // --- Dead letters --------------------------------------------------------
 
-    fn send_rejected(&mut self) {
+    pub(super) fn send_rejected(&mut self) {
         let rejected = self.ledger.take_rejected();
         self.send_undeliverable(rejected);
     }
@@ -534,16 +394,6 @@ impl Task {
         self.send_rejected();
         self.request_rereads();
         self.update_held_bytes();
-    }
-
-    fn decode_again(&mut self, id: &DocId, record: &Record) -> Result<Write, String> {
-        let offset = record.offset;
-        match self.partition.context.decoder.decode(self.raw(record), &mut self.schemas) {
-            Ok(write) if write.id == *id => Ok(write),
-            Ok(_) => Err(format!("offset {offset} now holds another document")),
-            Err(Undecoded::Bad(bad)) => Err(format!("offset {offset} can no longer be decoded: {bad}")),
-            Err(Undecoded::Lacks(_)) => Err(format!("the schema of offset {offset} is no longer available")),
-        }
     }
 
     // --- The claim and the maps ----------------------------------------------
@@ -652,7 +502,7 @@ impl Task {
         meter.set_needs_records(self.ledger.only_parked() && !self.schema_wait.is_waiting());
     }
 
-    fn update_held_bytes(&self) {
+    pub(super) fn update_held_bytes(&self) {
         let held = self.ledger.bytes() + self.dead_letters.bytes() + self.increments.bytes();
         self.partition.meter.set_folded(held);
     }

@@ -1,0 +1,156 @@
+//! Records from the queue: their order, their keys, their schema, and what they decode to.
+
+use super::dead_letters::NoTopic;
+use super::reading::Order;
+use super::task::Task;
+use crate::base::ids::DocId;
+use crate::core::decode::{BadRecord, RawRecord, Undecoded};
+use crate::core::schemas::SchemaId;
+use crate::core::write::Write;
+use crate::io::registry::Looked;
+use crate::support::telemetry::events::GapWhileCounting;
+use crate::worker::record::Record;
+
+/// Records taken from the queue in one go before the batch in flight is polled again.
+const RECORDS_AT_ONCE: usize = 512;
+
+impl Task {
+    pub(super) fn take_many(&mut self, record: Record) {
+        self.take(record);
+        for _ in 1..RECORDS_AT_ONCE {
+            if self.is_stopped || self.schema_wait.is_waiting() {
+                break;
+            }
+            match self.partition.records.try_recv() {
+                Ok(record) => self.take(record),
+                Err(_) => break,
+            }
+        }
+    }
+
+    pub(super) fn take(&mut self, record: Record) {
+        let (offset, digest) = (record.offset, record.digest());
+        let is_after_gap = match self.reading.order(offset, digest, self.ledger.next_offset()) {
+            Order::Repeated => {
+                tracing::debug!(partition = self.partition.number, offset, "read twice in a row");
+                return self.partition.meter.dequeued(record.bytes());
+            }
+            Order::Backwards { next } => {
+                self.partition.meter.dequeued(record.bytes());
+                let reason = format!(
+                    "offset {offset} was read after offset {}: the partition lost records, or the topic was created anew, so \
+                     offsets start over; raise positions.epoch above {}",
+                    next - 1,
+                    self.partition.context.epoch
+                );
+                return self.stop(Some(offset), &reason);
+            }
+            Order::Next { is_after_gap } => is_after_gap,
+        };
+        if let Some(other) = self.reading.other_partitioner(record.key.as_deref()) {
+            self.partition.meter.dequeued(record.bytes());
+            return self.stop(Some(offset), &other.to_string());
+        }
+        self.reading.read(offset, digest);
+        if is_after_gap {
+            self.note_gap();
+        }
+        self.metrics.record_in();
+        self.decode(record);
+    }
+
+    /// Decodes a record into its write or its defect; holds it back while its schema is unknown.
+    fn decode(&mut self, record: Record) {
+        let cost = record.bytes();
+        match self.partition.context.decoder.decode(self.raw(&record), &mut self.schemas) {
+            Ok(write) => {
+                self.traces.note(&write.id, record.headers.as_ref(), record.offset);
+                self.ledger.take(write, self.partition.context.clock.now());
+                self.send_rejected();
+            }
+            Err(Undecoded::Bad(bad)) => self.refuse(record, &bad),
+            Err(Undecoded::Lacks(schema)) => return self.wait_for_schema(record, schema),
+        }
+        self.partition.meter.dequeued(cost);
+        self.update_held_bytes();
+    }
+
+    fn raw<'a>(&self, record: &'a Record) -> RawRecord<'a> {
+        RawRecord {
+            partition: self.partition.number,
+            offset: record.offset,
+            key: record.key.as_deref(),
+            value: record.value.clone(),
+            op: record.op(),
+        }
+    }
+
+    /// Dead-letters a record that cannot be decoded.
+    fn refuse(&mut self, record: Record, bad: &BadRecord) {
+        let offset = record.offset;
+        self.ledger.dead_letter_queued(offset);
+        match self.dead_letters.send_record(record, bad) {
+            Ok(()) => self.ledger.read_up_to(offset + 1),
+            // The record is never handled: its offset holds the watermark.
+            Err(NoTopic { offset, reason }) => self.stop(Some(offset), &reason),
+        }
+    }
+
+    /// Reports missing offsets, once per assignment.
+    pub(super) fn note_gap(&mut self) {
+        if self.reading.note_gap() && self.increments.are_sent() {
+            GapWhileCounting { partition: self.partition.number }.emit(&self.partition.context.metrics);
+        }
+    }
+
+    /// Passes offsets at the end that are not records; stops if the partition cannot be read further.
+    pub(super) fn follow_offsets(&mut self) {
+        if let Some(end) = self.all_is_read_to()
+            && self.ledger.next_offset().is_none_or(|next| next < end)
+        {
+            self.note_gap();
+            self.ledger.read_up_to(end);
+        }
+    }
+
+    /// The offset up to which everything was taken, as reported by the poll thread.
+    pub(super) fn all_is_read_to(&mut self) -> Option<i64> {
+        let known = *self.known.borrow_and_update();
+        if let Some(trouble) = known.trouble
+            && !self.is_stopped
+        {
+            self.stop(Some(trouble.offset()), &trouble.to_string());
+        }
+        // Checked after `read_to`: records below it are queued or taken.
+        let is_queue_empty = self.partition.records.is_empty();
+        let all_is_taken = is_queue_empty && !self.schema_wait.is_waiting() && !self.is_stopped;
+        known.read_to.filter(|_| all_is_taken)
+    }
+
+    fn wait_for_schema(&mut self, record: Record, id: SchemaId) {
+        if let Err(record) = self.schema_wait.hold_back(record, id) {
+            self.partition.meter.dequeued(record.bytes());
+            self.stop(
+                Some(record.offset),
+                "a record needs a schema, and this worker has no registry; set [schema_registry]",
+            );
+        }
+    }
+
+    pub(super) fn take_schema(&mut self, id: SchemaId, looked: Looked) {
+        self.schemas.learn(id, looked);
+        if let Some(record) = self.schema_wait.take() {
+            self.decode(record);
+        }
+    }
+
+    pub(super) fn decode_again(&mut self, id: &DocId, record: &Record) -> Result<Write, String> {
+        let offset = record.offset;
+        match self.partition.context.decoder.decode(self.raw(record), &mut self.schemas) {
+            Ok(write) if write.id == *id => Ok(write),
+            Ok(_) => Err(format!("offset {offset} now holds another document")),
+            Err(Undecoded::Bad(bad)) => Err(format!("offset {offset} can no longer be decoded: {bad}")),
+            Err(Undecoded::Lacks(_)) => Err(format!("the schema of offset {offset} is no longer available")),
+        }
+    }
+}
