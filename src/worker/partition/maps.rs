@@ -59,3 +59,24 @@ impl MapsInForce {
         self.known.read_again().await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::maps::Floor;
+    use crate::testkit::testing::{TokioClock, rules};
+
+    #[test]
+    fn nothing_below_the_floor_of_the_record_in_force_is_allowed() {
+        let map = rules().map;
+        let known = MapsReader::fixed(map.clone(), Arc::new(TokioClock::new()));
+        let mut maps = MapsInForce::new(known, 3, Epoch::default());
+        assert!(maps.allow(Some(0)) && maps.are_known() && maps.are_current() && maps.newer().is_none());
+        let record = MapsRecord::unwritten(map, Epoch::default());
+        let floor = Floor::from([(2, 99), (3, 10)]);
+        maps.act_by(Arc::new(MapsRecord { generation: 1, floor, ..record }));
+        assert_eq!([None, Some(10), Some(9)].map(|owed| maps.allow(owed)), [true, true, false]);
+        assert!(!maps.are_current(), "the known record is of another generation");
+        assert_eq!(maps.newer().map(|record| record.generation), Some(0));
+    }
+}
