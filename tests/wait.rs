@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 /// For what takes seconds on an idle machine, and half a minute on a busy one.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(300);
+pub const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Asks until there is an answer.
 pub fn wait_for<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {

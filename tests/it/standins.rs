@@ -158,7 +158,7 @@ impl Worker {
     }
 
     /// A process that runs until stopped.
-    pub(crate) fn start_command(
+    pub fn start_command(
         arguments: &[&str],
         folder: &Path,
         config: &Path,
