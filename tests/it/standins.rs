@@ -158,12 +158,7 @@ impl Worker {
     }
 
     /// A process that runs until stopped.
-    pub fn start_command(
-        arguments: &[&str],
-        folder: &Path,
-        config: &Path,
-        env: &[(&str, &str)],
-    ) -> Self {
+    pub fn start_command(arguments: &[&str], folder: &Path, config: &Path, env: &[(&str, &str)]) -> Self {
         let log = folder.join("log");
         let child = Command::new(GEOFOLD)
             .args(arguments)

@@ -20,7 +20,7 @@ use super::LettersError;
 use crate::io::kafka::{client_config, set_leader_epoch};
 use crate::ops::records::{Dated, TopicReader};
 use crate::support::config::Config;
-use crate::worker::dead_letter::{DeadLetterSink, DeadLetters, Letter, Origin};
+use crate::worker::dead_letter::{DeadLetter, DeadLetterSink, DeadLetters, Origin};
 
 /// `geofold-error-reason` of a letter about a skipped record.
 pub const REASON: &str = "skipped_by_operator";
@@ -70,7 +70,7 @@ impl Skip<'_> {
         let record = found.record;
         let id =
             record.key.as_ref().map_or_else(String::new, |key| String::from_utf8_lossy(key).into_owned());
-        let letter = Letter {
+        let letter = DeadLetter {
             key: record.key,
             value: record.value,
             headers: record.headers.unwrap_or_default(),
