@@ -21,6 +21,7 @@
 //! | [`cli`] | the command line |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+#![warn(unreachable_pub)] // Not in tests: their binaries share modules.
 
 pub mod base;
 pub mod cli;

@@ -13,7 +13,7 @@ use crate::ops::check::{self, CheckTarget};
 /// Webhooks get only OPTIONS; database permissions are tested in a transaction that is rolled back. Exit code 0: a
 /// worker could start (perhaps with warnings); 1: errors, or a server does not answer; 2: invalid configuration.
 #[derive(Debug, Args)]
-pub struct CheckArgs {
+pub(super) struct CheckArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Print the findings as JSON.
@@ -21,7 +21,7 @@ pub struct CheckArgs {
     json: bool,
 }
 
-pub async fn check(args: CheckArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn check(args: CheckArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let target = CheckTarget::new(&config, &*connect::map(&config)?).map_err(Failure::usage)?;
     let elastic = connect::elasticsearch(&config)?;

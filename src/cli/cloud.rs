@@ -27,7 +27,7 @@ const MAX_ANSWER: usize = 256 << 20;
 /// Reads the configured database, or asks a collector (--url) without a configuration. Exit code 1: no answer, or
 /// nothing is counted yet.
 #[derive(Debug, Args)]
-pub struct CloudArgs {
+pub(super) struct CloudArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Collector to ask instead of the database, for example http://127.0.0.1:9465.
@@ -47,7 +47,7 @@ pub struct CloudArgs {
     json: bool,
 }
 
-pub async fn cloud(args: CloudArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn cloud(args: CloudArgs) -> Result<ExitCode, Failure> {
     let answer = match &args.url {
         Some(url) => ask_collector(url, &args).await?,
         None => read_database(&args).await?,

@@ -34,7 +34,7 @@ const MAX_SILENCE: Duration = Duration::from_secs(120);
 /// An invalid increment, or increments deleted before they were merged, end it with exit code 1 and instructions, since
 /// counts need every increment.
 #[derive(Debug, Args)]
-pub struct CollectArgs {
+pub(super) struct CollectArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Skip the record at this position of the topic of increments if it is not an increment; repeatable.
@@ -50,7 +50,7 @@ fn place(text: &str) -> anyhow::Result<(i32, i64)> {
     Ok((partition.parse()?, offset.parse()?))
 }
 
-pub async fn collect(args: CollectArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn collect(args: CollectArgs) -> Result<ExitCode, Failure> {
     let metrics = CollectorMetrics::new().context("registering metrics")?;
     let (supervisor, mut lost) = Supervisor::new();
     let config = reload::begin(args.config, Some(metrics.reload.clone()), &supervisor).await?;

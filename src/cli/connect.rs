@@ -18,12 +18,12 @@ use crate::io::maps::{MapsRecord, MapsStore};
 use crate::support::config::{Config, Credentials, DeadLetterPolicy, KeyForm};
 
 /// A client for the configured Elasticsearch. It does not connect yet.
-pub fn elasticsearch(config: &Config) -> Result<HttpElastic, Failure> {
+pub(super) fn elasticsearch(config: &Config) -> Result<HttpElastic, Failure> {
     elasticsearch_as(config, config.elasticsearch.credentials())
 }
 
 /// The same with other credentials than the configured ones.
-pub fn elasticsearch_as(
+pub(super) fn elasticsearch_as(
     config: &Config,
     credentials: Option<Credentials<'_>>,
 ) -> Result<HttpElastic, Failure> {
@@ -70,7 +70,7 @@ pub fn elasticsearch_as(
 
 /// Refuses `what` unless keys are plain ids. `what` writes records with plain ids as keys; with other key forms they would land
 /// in other partitions than the document's own, owned by other workers.
-pub fn plain_keys(config: &Config, what: &str) -> Result<(), Failure> {
+pub(super) fn plain_keys(config: &Config, what: &str) -> Result<(), Failure> {
     if config.kafka.key == KeyForm::Text {
         return Ok(());
     }
@@ -92,7 +92,7 @@ pub fn warn_of_stops(config: &Config, what: &str) {
 }
 
 /// The map, the location path and the `on_missing` policy.
-pub fn rules(config: &Config) -> Result<Rules, Failure> {
+pub(super) fn rules(config: &Config) -> Result<Rules, Failure> {
     let location = LocationPath::new(&config.documents.location)
         .context("documents.location in the configuration")
         .map_err(Failure::usage)?;
@@ -107,7 +107,7 @@ pub fn rules(config: &Config) -> Result<Rules, Failure> {
 }
 
 /// The configured map.
-pub fn map(config: &Config) -> Result<Arc<GeoshardMap>, Failure> {
+pub(super) fn map(config: &Config) -> Result<Arc<GeoshardMap>, Failure> {
     let map = GeoshardMap::load(&config.geoshards.map)
         .context("geoshards.map in the configuration")
         .map_err(Failure::usage)?;
@@ -116,12 +116,12 @@ pub fn map(config: &Config) -> Result<Arc<GeoshardMap>, Failure> {
 
 /// The maps by which documents may be placed: those on record (two during a map change), or the configured one if there is no
 /// record.
-pub async fn live_maps(config: &Config, elastic: &dyn Elastic) -> Result<LiveMaps, Failure> {
+pub(super) async fn live_maps(config: &Config, elastic: &dyn Elastic) -> Result<LiveMaps, Failure> {
     Ok(maps_record(config, elastic).await?.live())
 }
 
 /// The record of the maps; of the configured one if there is none.
-pub async fn maps_record(config: &Config, elastic: &dyn Elastic) -> Result<MapsRecord, Failure> {
+pub(super) async fn maps_record(config: &Config, elastic: &dyn Elastic) -> Result<MapsRecord, Failure> {
     let stored = MapsStore::new(elastic, &config.kafka.topic, config.elasticsearch.request_timeout)
         .read()
         .await
@@ -133,7 +133,7 @@ pub async fn maps_record(config: &Config, elastic: &dyn Elastic) -> Result<MapsR
 }
 
 /// The indices that must exist, and their settings.
-pub fn wanted_indices(config: &Config) -> Result<Vec<WantedIndex>, Failure> {
+pub(super) fn wanted_indices(config: &Config) -> Result<Vec<WantedIndex>, Failure> {
     let template = match &config.geoshards.index_template {
         None => Template::default(),
         Some(path) => Template::load(path).map_err(Failure::usage)?,
@@ -149,6 +149,6 @@ pub fn wanted_indices(config: &Config) -> Result<Vec<WantedIndex>, Failure> {
 }
 
 /// The machine's boot-time clock.
-pub fn clock() -> Arc<dyn Clock> {
+pub(super) fn clock() -> Arc<dyn Clock> {
     Arc::new(BootClock)
 }

@@ -14,7 +14,7 @@ use crate::testkit::demo::{self, DemoOptions};
 /// document is compared with its expected state. Exit code 0: the index is right; 1: it is not, or the demo could not
 /// run.
 #[derive(Debug, Args)]
-pub struct DemoArgs {
+pub(super) struct DemoArgs {
     /// Number of people, one document each.
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     docs: u32,
@@ -39,7 +39,7 @@ pub struct DemoArgs {
     sabotage: Option<String>,
 }
 
-pub async fn demo(args: DemoArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn demo(args: DemoArgs) -> Result<ExitCode, Failure> {
     let worker_arguments = worker_arguments(&args);
     let DemoArgs { docs, rate, seconds, seed, calm, port, .. } = args;
     let stop = signals::stop_on_signal_or_hang_up()?;

@@ -36,7 +36,7 @@ const LINGER: Duration = Duration::from_millis(200);
 /// records see them. It joins no group and commits no offset. It cannot predict refusals by Elasticsearch, answers of
 /// the source of truth (not asked), or folding. Exit code 1: a record would become a dead letter or stop its partition.
 #[derive(Debug, Args)]
-pub struct DryRunArgs {
+pub(super) struct DryRunArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Start: `committed` (the next records of a worker), `earliest`, or a time like 2026-11-21T08:00:00Z.
@@ -64,7 +64,7 @@ fn parse_from(text: &str) -> Result<reader::From, String> {
         .map_err(|_| "the time is out of range".to_owned())
 }
 
-pub async fn dry_run(args: DryRunArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn dry_run(args: DryRunArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let stop = signals::stop_on_signal_or_hang_up()?;
     let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);

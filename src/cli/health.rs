@@ -17,7 +17,7 @@ const MAX_SHOWN: usize = 4096;
 /// Asks admin.listen. Exit code 0: alive; 1: hangs or does not answer. Use the worker's configuration file and
 /// environment.
 #[derive(Debug, Args)]
-pub struct HealthArgs {
+pub(super) struct HealthArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Ask a collector at collector.listen.
@@ -34,7 +34,7 @@ pub struct HealthArgs {
     timeout: Duration,
 }
 
-pub async fn health(args: HealthArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn health(args: HealthArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let listen = match (args.collector, args.router) {
         (true, _) => config.collector.listen,

@@ -4,7 +4,7 @@ use super::Failure;
 use crate::support::config::{Config, LogFormat};
 use crate::support::telemetry::logging::{self, Logging};
 
-pub fn start(config: &Config) -> Result<Logging, Failure> {
+pub(super) fn start(config: &Config) -> Result<Logging, Failure> {
     let format = match config.log.format {
         LogFormat::Text => logging::LogFormat::Text,
         LogFormat::Json => logging::LogFormat::Json,

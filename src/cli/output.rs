@@ -10,12 +10,12 @@ use serde::Serialize;
 use super::Failure;
 
 /// Prints `value` and a line break.
-pub fn line(value: impl Display) -> Result<(), Failure> {
+pub(super) fn line(value: impl Display) -> Result<(), Failure> {
     text(format_args!("{value}\n"))
 }
 
 /// Prints `value` as it is.
-pub fn text(value: impl Display) -> Result<(), Failure> {
+pub(super) fn text(value: impl Display) -> Result<(), Failure> {
     match write!(stdout().lock(), "{value}") {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => Ok(result.context("writing to standard output")?),
@@ -23,12 +23,12 @@ pub fn text(value: impl Display) -> Result<(), Failure> {
 }
 
 /// Prints `value` as JSON.
-pub fn json(value: &impl Serialize) -> Result<(), Failure> {
+pub(super) fn json(value: &impl Serialize) -> Result<(), Failure> {
     line(serde_json::to_string_pretty(value).context("writing JSON")?)
 }
 
 /// Prints a command's result as text or JSON.
-pub fn text_or_json(value: &(impl Serialize + Display), json: bool) -> Result<ExitCode, Failure> {
+pub(super) fn text_or_json(value: &(impl Serialize + Display), json: bool) -> Result<ExitCode, Failure> {
     if json {
         self::json(value)?;
     } else {

@@ -29,7 +29,7 @@ use crate::worker::limits::{Limits, LimitsReader};
 use crate::worker::refeed::Source;
 
 /// Publishes the configuration in force.
-pub struct InForce {
+pub(super) struct InForce {
     config: watch::Sender<Arc<Config>>,
     limits: watch::Sender<Limits>,
     source: Option<watch::Sender<Source>>,
@@ -38,7 +38,7 @@ pub struct InForce {
 
 /// Receivers of the configuration in force.
 #[derive(Clone)]
-pub struct Readers {
+pub(super) struct Readers {
     /// The whole configuration.
     pub config: watch::Receiver<Arc<Config>>,
     /// The worker's limits.
@@ -51,7 +51,7 @@ pub struct Readers {
 
 impl InForce {
     /// The configuration at startup.
-    pub fn new(config: &Config) -> anyhow::Result<(Self, Readers)> {
+    pub(super) fn new(config: &Config) -> anyhow::Result<(Self, Readers)> {
         let source = config.source.kind.map(|_| Source::open(config)).transpose()?.map(watch::channel);
         let (source, source_reader) = source.unzip();
         let (limits, limits_reader) = watch::channel(Limits::of(config));
@@ -81,7 +81,7 @@ impl InForce {
 }
 
 /// Follows changes of the configuration.
-pub struct Follower {
+pub(super) struct Follower {
     /// The path of the file.
     pub args: ConfigArgs,
     /// The configuration in force.
@@ -97,7 +97,7 @@ pub struct Follower {
 }
 
 /// The parts of a reload that only workers have.
-pub struct OfWorker {
+pub(super) struct OfWorker {
     /// Publishes the new configuration.
     pub in_force: InForce,
     /// The maps that may be configured.
@@ -107,7 +107,7 @@ pub struct OfWorker {
 }
 
 /// Starts a long-running command: reads the configuration, sets up logging, and follows changes.
-pub async fn begin(
+pub(super) async fn begin(
     args: ConfigArgs,
     metrics: Option<ReloadMetrics>,
     supervisor: &Supervisor,
@@ -133,7 +133,7 @@ struct Usable {
 
 impl Follower {
     /// Follows changes until the process ends.
-    pub fn start(self, hang_ups: Signal, supervisor: &Supervisor) {
+    pub(super) fn start(self, hang_ups: Signal, supervisor: &Supervisor) {
         // Runs until the process ends.
         supervisor.spawn("configuration reload", CancellationToken::new(), self.follow(hang_ups));
     }
@@ -259,7 +259,7 @@ async fn next_look(every: Option<Duration>) {
 }
 
 /// A hash of the file's content; `None` if it cannot be read.
-pub async fn digest(path: &Path) -> Option<u64> {
+pub(super) async fn digest(path: &Path) -> Option<u64> {
     let content = tokio::fs::read(path).await.ok()?;
     let mut hasher = DefaultHasher::new();
     content.hash(&mut hasher);
@@ -268,7 +268,7 @@ pub async fn digest(path: &Path) -> Option<u64> {
 
 /// State of a polled file.
 #[derive(Debug)]
-pub struct Watched {
+pub(super) struct Watched {
     /// The content last read, whether accepted or refused.
     used: Option<u64>,
     /// The content at the last poll.
@@ -277,7 +277,7 @@ pub struct Watched {
 
 impl Watched {
     /// A file that was read with this content.
-    pub fn new(used: Option<u64>) -> Self {
+    pub(super) fn new(used: Option<u64>) -> Self {
         Self { used, seen: used }
     }
 

@@ -53,7 +53,7 @@ const MAPS: &str = "maps";
 /// SIGTERM or SIGINT: requests under way are answered, further ones refused with 503, and it exits with 0. SIGHUP: the
 /// configuration is read again, as it is when the file changes, with reload.interval; log.filter is followed.
 #[derive(Debug, Args)]
-pub struct RouteArgs {
+pub(super) struct RouteArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Address to listen on, in place of route.listen.
@@ -61,7 +61,7 @@ pub struct RouteArgs {
     listen: Option<SocketAddr>,
 }
 
-pub async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
     let metrics = RouteMetrics::new().context("registering metrics")?;
     let (supervisor, mut lost) = Supervisor::new();
     let config = reload::begin(args.config, Some(metrics.reload.clone()), &supervisor).await?;
@@ -161,7 +161,11 @@ pub async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
 }
 
 /// What answers searches, by this configuration.
-pub fn service(config: &Config, maps: MapsReader, metrics: Arc<RouteMetrics>) -> Result<Service, Failure> {
+pub(super) fn service(
+    config: &Config,
+    maps: MapsReader,
+    metrics: Arc<RouteMetrics>,
+) -> Result<Service, Failure> {
     let passes_credentials = config.route.credentials == RouteCredentials::Pass;
     let elastic = match passes_credentials {
         true => connect::elasticsearch_as(config, None)?,

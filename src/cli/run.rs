@@ -39,7 +39,7 @@ const MAX_POLL_SILENCE: Duration = Duration::from_secs(30);
 /// once, other changes are logged and need a restart. The map is changed by `geofold shards migrate`; another map in
 /// the file is refused.
 #[derive(Debug, Args)]
-pub struct RunArgs {
+pub(super) struct RunArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// End, as by kill -9, when this process does; it must be the parent. For `geofold demo`.
@@ -51,7 +51,7 @@ pub struct RunArgs {
     sabotage: Option<crate::base::sabotage::Sabotage>,
 }
 
-pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     if let Some(parent) = args.with_parent {
         end_with(parent)?;
     }

@@ -22,7 +22,7 @@ use crate::support::telemetry::route::RouteMetrics;
 /// Asks only the geoshards of the circle's cover. A document found twice during a move is printed once, in its newer
 /// version. Exit code 1: Elasticsearch did not answer, or not for all indices.
 #[derive(Debug, Args)]
-pub struct SearchArgs {
+pub(super) struct SearchArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Circle; the radius with a unit, for example 48.85,2.35,25mi (default: metres).
@@ -66,7 +66,7 @@ struct Found {
     geoshards: usize,
 }
 
-pub async fn search(args: SearchArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn search(args: SearchArgs) -> Result<ExitCode, Failure> {
     let Shape::Circle { centre, radius } = args.circle else {
         return Err(Failure::usage(anyhow!("only a circle can be searched")));
     };

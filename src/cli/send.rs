@@ -20,7 +20,7 @@ use crate::support::config::Partitioner;
 /// or `ID<TAB>OP<TAB>JSON` with OP index, delete, patch, touch or refeed; without JSON it is a delete. Keys are
 /// partitioned by kafka.partitioner. Exit code 1: a record was not delivered.
 #[derive(Debug, Args)]
-pub struct SendArgs {
+pub(super) struct SendArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// File to read; standard input if `-` or missing.
@@ -66,7 +66,7 @@ impl From<OpArg> for Op {
 /// How long to wait for acknowledgements after the last line.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub async fn send(args: SendArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn send(args: SendArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     if args.topic.is_none() {
         connect::plain_keys(&config, "geofold send")?;

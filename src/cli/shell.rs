@@ -14,26 +14,26 @@ use super::Failure;
 ///
 /// For bash: geofold completions bash > /usr/share/bash-completion/completions/geofold
 #[derive(Debug, Args)]
-pub struct CompletionsArgs {
+pub(super) struct CompletionsArgs {
     /// The shell.
     shell: Shell,
 }
 
 /// Print the manual page of geofold, or write those of all subcommands.
 #[derive(Debug, Args)]
-pub struct ManArgs {
+pub(super) struct ManArgs {
     /// Write geofold.1, geofold-run.1 and so on into this existing folder.
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
 }
 
-pub fn completions(mut command: Command, args: &CompletionsArgs) -> Result<ExitCode, Failure> {
+pub(super) fn completions(mut command: Command, args: &CompletionsArgs) -> Result<ExitCode, Failure> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut command, "geofold", &mut text);
     print(&text)
 }
 
-pub fn man(command: Command, args: &ManArgs) -> Result<ExitCode, Failure> {
+pub(super) fn man(command: Command, args: &ManArgs) -> Result<ExitCode, Failure> {
     // The default would put the version in brackets into the title of every page.
     let command = command.version(env!("CARGO_PKG_VERSION"));
     if let Some(folder) = &args.out {

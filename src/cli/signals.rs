@@ -10,13 +10,13 @@ use super::Failure;
 const EXIT_AT_ONCE: i32 = 130;
 
 /// A token that the first SIGTERM or SIGINT cancels; the second ends the process.
-pub fn stop_on_signal() -> Result<CancellationToken, Failure> {
+pub(super) fn stop_on_signal() -> Result<CancellationToken, Failure> {
     stop_on_signal_or(None)
 }
 
 /// As [`stop_on_signal`], for commands that end by themselves: SIGHUP (terminal closed) also cancels the token, unless it is
 /// ignored, as under `nohup`.
-pub fn stop_on_signal_or_hang_up() -> Result<CancellationToken, Failure> {
+pub(super) fn stop_on_signal_or_hang_up() -> Result<CancellationToken, Failure> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     stop_on_signal_or(if ignores_hang_ups(&status) { None } else { Some(hang_ups()?) })
 }
@@ -49,7 +49,7 @@ fn stop_on_signal_or(mut hang_ups: Option<Signal>) -> Result<CancellationToken, 
 }
 
 /// The stream of SIGHUPs, each a request to reload. SIGHUP no longer ends the process.
-pub fn hang_ups() -> Result<Signal, Failure> {
+pub(super) fn hang_ups() -> Result<Signal, Failure> {
     Ok(signal(SignalKind::hangup()).context("listening for SIGHUP")?)
 }
 

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use crate::io::kafka::codecs;
 
 /// The version, the commit if known, and the version and codecs of librdkafka.
-pub fn version() -> &'static str {
+pub(super) fn version() -> &'static str {
     static VERSION: LazyLock<String> = LazyLock::new(|| {
         let commit = option_env!("GEOFOLD_BUILT_FROM").map(|commit| format!("commit {commit}, "));
         let (_, librdkafka) = rdkafka::util::get_rdkafka_version();

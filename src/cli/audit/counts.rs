@@ -20,7 +20,7 @@ use crate::support::config::database_url::DatabaseUrl;
 const PRINTED: usize = 100;
 
 /// Recounts all documents and compares with the counts in the database; corrects them if `repairs`.
-pub async fn run(
+pub(super) async fn run(
     config: &Config,
     elastic: &dyn Elastic,
     repairs: bool,

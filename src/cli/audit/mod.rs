@@ -26,7 +26,7 @@ use crate::ops::audit::{
 use crate::support::config::{ByteSize, Config};
 
 /// Refreshing and scanning whole indices is not the hot path.
-pub const LONG: Duration = Duration::from_secs(60);
+pub(super) const LONG: Duration = Duration::from_secs(60);
 
 /// Compare every placement with every copy while writes continue, and report defects.
 ///
@@ -35,7 +35,7 @@ pub const LONG: Duration = Duration::from_secs(60);
 /// compares documents with the source of truth. Exit code 0: no defects, or all repaired; 1: defects remain, or the
 /// audit did not complete.
 #[derive(Debug, Args)]
-pub struct AuditArgs {
+pub(super) struct AuditArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Repair what needs no guessing, mostly by touches in the topic, which workers execute. Audit again when the lag
@@ -102,7 +102,7 @@ impl AuditArgs {
 /// Findings printed on standard output.
 const PRINTED: u64 = 100;
 
-pub async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let stop = signals::stop_on_signal_or_hang_up()?;
     let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);

@@ -22,7 +22,7 @@ use crate::support::config::Config;
 /// share the work; each sends records to the topic, which workers process in order with all other writes. A killed run
 /// loses nothing: the others send its chunk again (docs/campaigns.md).
 #[derive(Debug, Args)]
-pub struct CampaignArgs {
+pub(super) struct CampaignArgs {
     #[command(subcommand)]
     command: CampaignCommand,
 }
@@ -81,7 +81,7 @@ fn rate(text: &str) -> anyhow::Result<Rate> {
     }
 }
 
-pub async fn campaign(args: CampaignArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn campaign(args: CampaignArgs) -> Result<ExitCode, Failure> {
     match args.command {
         CampaignCommand::Create(args) => create::create(*args).await,
         CampaignCommand::Run(args) => run::run(args).await,

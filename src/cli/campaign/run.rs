@@ -41,7 +41,7 @@ const MEMORY: usize = 64 << 20;
 /// expires, another run sends the chunk again. Exit code 0: done without failures; 1: ids failed (see `campaign
 /// status`, `campaign retry`), cancelled, or this run was stopped; 2: no such campaign.
 #[derive(Debug, Args)]
-pub struct RunArgs {
+pub(super) struct RunArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// The campaign's number.
@@ -55,12 +55,12 @@ pub struct RunArgs {
 /// over, none is added. The last five finished are kept. SIGTERM or SIGINT: ends like `campaign run`, with exit code 0.
 /// SIGHUP (or a change of the file with reload.interval): log.filter is reloaded; added campaigns wait for a restart.
 #[derive(Debug, Args)]
-pub struct WatchArgs {
+pub(super) struct WatchArgs {
     #[command(flatten)]
     config: ConfigArgs,
 }
 
-pub async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let is_terminal = stderr().is_terminal();
     let (supervisor, mut lost) = Supervisor::new();
     let (config, stop) = match is_terminal {
@@ -192,7 +192,7 @@ fn in_short(status: &Status) -> String {
     text
 }
 
-pub async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
     let (supervisor, mut lost) = Supervisor::new();
     let config = reload::begin(args.config, None, &supervisor).await?;
     let stop = signals::stop_on_signal()?;

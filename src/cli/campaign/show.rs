@@ -14,7 +14,7 @@ use crate::ops::campaign::store::{Failed, Status};
 
 /// Show progress, rate, estimated end and failures. Without ID: all unfinished campaigns.
 #[derive(Debug, Args)]
-pub struct StatusArgs {
+pub(super) struct StatusArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// The campaign's number.
@@ -29,7 +29,7 @@ pub struct StatusArgs {
 
 /// List all campaigns.
 #[derive(Debug, Args)]
-pub struct ListArgs {
+pub(super) struct ListArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Print JSON.
@@ -37,7 +37,7 @@ pub struct ListArgs {
     json: bool,
 }
 
-pub async fn status(args: StatusArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn status(args: StatusArgs) -> Result<ExitCode, Failure> {
     let store = open(&args.config.load()?).await?;
     let statuses = match args.id {
         Some(id) => vec![store.status(id).await.map_err(refused)?],
@@ -79,7 +79,7 @@ pub async fn status(args: StatusArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
     let store = open(&args.config.load()?).await?;
     let statuses = store.list().await?;
     store.close().await;

@@ -11,7 +11,7 @@ use crate::geoshard::{LiveMaps, describe};
 /// List the geoshards that a search in a circle, box or polygon must query: together they contain every hit. During a
 /// change of the map, those of both maps.
 #[derive(Debug, Args)]
-pub struct CoverArgs {
+pub(super) struct CoverArgs {
     #[command(flatten)]
     config: ConfigArgs,
     #[command(flatten)]
@@ -38,7 +38,7 @@ struct ShapeArgs {
     polygon: Option<Shape>,
 }
 
-pub async fn cover(args: CoverArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn cover(args: CoverArgs) -> Result<ExitCode, Failure> {
     let ShapeArgs { circle, bounding_box, polygon } = args.shape;
     // clap has seen to it that there is exactly one.
     let shape = circle.or(bounding_box).or(polygon);

@@ -12,7 +12,7 @@ use crate::geoshard::diff::Comparison;
 
 /// Show which parts of the globe, and with --points which load, change geoshard between two maps.
 #[derive(Debug, Args)]
-pub struct DiffArgs {
+pub(super) struct DiffArgs {
     /// The map before.
     old: PathBuf,
     /// The map after.
@@ -27,7 +27,7 @@ pub struct DiffArgs {
     json: bool,
 }
 
-pub fn diff(args: &DiffArgs) -> Result<ExitCode, Failure> {
+pub(super) fn diff(args: &DiffArgs) -> Result<ExitCode, Failure> {
     let load = |path: &Path| GeoshardMap::load(path).map_err(Failure::usage);
     let (old, new) = (load(&args.old)?, load(&args.new)?);
     let mut comparison = Comparison::new(&old, &new);

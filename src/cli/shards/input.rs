@@ -16,7 +16,7 @@ use crate::support::config::Config;
 
 /// How rows of points are read.
 #[derive(Debug, Clone, Args)]
-pub struct RowArgs {
+pub(super) struct RowArgs {
     /// Format of the file; detected by its first character if not given.
     #[arg(long, value_enum)]
     format: Option<FormatArg>,
@@ -36,7 +36,7 @@ pub struct RowArgs {
 
 impl RowArgs {
     /// With this default load expression.
-    pub fn with_default_weight(mut self, weight: &str) -> Result<Self, Failure> {
+    pub(super) fn with_default_weight(mut self, weight: &str) -> Result<Self, Failure> {
         if self.weight == Weight::default() {
             self.weight = weight.parse().map_err(Failure::usage)?;
         }
@@ -52,7 +52,7 @@ enum FormatArg {
 
 impl RowArgs {
     /// What is read from each row.
-    pub fn columns(&self) -> Result<Columns, Failure> {
+    pub(super) fn columns(&self) -> Result<Columns, Failure> {
         let place = match (&self.location, &self.lat, &self.lon) {
             (Some(path), ..) => Place::Path(LocationPath::new(path).map_err(Failure::usage)?),
             (None, Some(lat), Some(lon)) => Place::Pair { lat: lat.clone(), lon: lon.clone() },
@@ -62,7 +62,7 @@ impl RowArgs {
     }
 
     /// Reads the points of a file; `-` is standard input.
-    pub fn read<E: std::error::Error + Send + Sync + 'static>(
+    pub(super) fn read<E: std::error::Error + Send + Sync + 'static>(
         &self,
         path: &Path,
         mut each: impl FnMut(GeoPoint, f64) -> Result<(), E>,
@@ -83,7 +83,7 @@ impl RowArgs {
     }
 
     /// Reads the points of the documents of `indices`; reports on standard error how many had none.
-    pub async fn scan<E: std::error::Error + Send + Sync + 'static>(
+    pub(super) async fn scan<E: std::error::Error + Send + Sync + 'static>(
         &self,
         config: &Config,
         indices: &[String],
@@ -114,7 +114,7 @@ impl RowArgs {
     }
 
     /// Reads a file of tracks: rows with an id, in the order of time.
-    pub fn read_tracks<E: std::error::Error + Send + Sync + 'static>(
+    pub(super) fn read_tracks<E: std::error::Error + Send + Sync + 'static>(
         &self,
         path: &Path,
         id: &str,

@@ -11,7 +11,7 @@ use crate::geoshard::describe;
 
 /// Show the geoshard of a point.
 #[derive(Debug, Args)]
-pub struct LocateArgs {
+pub(super) struct LocateArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Latitude in degrees, -90 to 90.
@@ -25,7 +25,7 @@ pub struct LocateArgs {
     json: bool,
 }
 
-pub fn locate(args: LocateArgs) -> Result<ExitCode, Failure> {
+pub(super) fn locate(args: LocateArgs) -> Result<ExitCode, Failure> {
     let point = GeoPoint::new(args.lat, args.lon).map_err(Failure::usage)?;
     let config = args.config.load()?;
     output::text_or_json(

@@ -22,7 +22,7 @@ use crate::ops::migrate::{Migration, Progress};
 /// confirmed, moves every document, and ends with the new map alone. It may be interrupted or killed; repeat the
 /// command to continue. Workers need no restart; afterwards set geoshards.map of all of them. Exit code 0: completed.
 #[derive(Debug, Args)]
-pub struct MigrateArgs {
+pub(super) struct MigrateArgs {
     #[command(flatten)]
     config: ConfigArgs,
     #[command(flatten)]
@@ -57,7 +57,7 @@ struct What {
     retire: bool,
 }
 
-pub async fn migrate(args: MigrateArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn migrate(args: MigrateArgs) -> Result<ExitCode, Failure> {
     #[cfg(feature = "sabotage")]
     args.sabotage.into_iter().for_each(crate::base::sabotage::choose);
     let config = args.config.load()?;

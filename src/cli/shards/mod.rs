@@ -21,7 +21,7 @@ use super::{ConfigArgs, Failure, connect, output};
 
 /// Geoshards: plan a map, split and merge geoshards, compare maps, create indices, change the map while workers run, locate a point, cover a circle.
 #[derive(Debug, Args)]
-pub struct ShardsArgs {
+pub(super) struct ShardsArgs {
     #[command(subcommand)]
     command: ShardsCommand,
 }
@@ -42,7 +42,7 @@ enum ShardsCommand {
     Cover(cover::CoverArgs),
 }
 
-pub async fn shards(args: ShardsArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn shards(args: ShardsArgs) -> Result<ExitCode, Failure> {
     match args.command {
         ShardsCommand::Plan(args) => plan::plan(&args).await,
         ShardsCommand::Split(args) => split::split(&args).await,

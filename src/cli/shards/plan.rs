@@ -28,7 +28,7 @@ use crate::support::config::Config;
 /// comparison, and how many geoshards circles touch (docs/geoshards.md).
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct PlanArgs {
+pub(super) struct PlanArgs {
     /// Points: CSV with a header, or one JSON object per line; `-` is standard input.
     #[arg(required_unless_present_any = ["from_index", "from_load"], conflicts_with_all = ["from_index", "from_load"])]
     points: Option<PathBuf>,
@@ -94,7 +94,7 @@ pub struct PlanArgs {
 /// Output of the map.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Map")]
-pub struct MapArgs {
+pub(super) struct MapArgs {
     /// Write the map to this file, which must not exist.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -209,7 +209,7 @@ enum ByArg {
     Sd,
 }
 
-pub async fn plan(args: &PlanArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn plan(args: &PlanArgs) -> Result<ExitCode, Failure> {
     let after = match &args.after {
         None => None,
         Some(path) => Some(GeoshardMap::load(path).context("--after").map_err(Failure::usage)?),
@@ -323,7 +323,7 @@ fn crossings(args: &PlanArgs, map: &GeoshardMap) -> Result<Option<Crossings>, Fa
 
 impl MapArgs {
     /// Refuses a file that is there, before anything is read.
-    pub fn check(&self) -> Result<(), Failure> {
+    pub(super) fn check(&self) -> Result<(), Failure> {
         match self.out.as_ref().filter(|out| out.exists() && !self.force) {
             Some(out) => Err(Failure::usage(exists(out))),
             None => Ok(()),
@@ -331,7 +331,7 @@ impl MapArgs {
     }
 
     /// Writes the map, if it is to be written.
-    pub fn write(&self, map: &GeoshardMap) -> Result<(), Failure> {
+    pub(super) fn write(&self, map: &GeoshardMap) -> Result<(), Failure> {
         self.out.as_ref().map_or(Ok(()), |out| write(map, out, self.force))
     }
 }

@@ -14,7 +14,7 @@ use crate::geoshard::{GeoshardMap, describe, geojson, outline, picture};
 
 /// Show a map as a table, JSON, GeoJSON or picture, with --points including loads.
 #[derive(Debug, Args)]
-pub struct ShowArgs {
+pub(super) struct ShowArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Show this map, without reading the configuration.
@@ -44,7 +44,7 @@ enum Form {
     Svg,
 }
 
-pub fn show(args: &ShowArgs) -> Result<ExitCode, Failure> {
+pub(super) fn show(args: &ShowArgs) -> Result<ExitCode, Failure> {
     let (map, prefix) = match &args.map {
         Some(path) => {
             let map = GeoshardMap::load(path).context("--map").map_err(Failure::usage)?;

@@ -30,7 +30,7 @@ Examples:
 /// documents move. All other geoshards stay as they are.
 #[derive(Debug, Args)]
 #[command(after_help = SPLIT_EXAMPLES)]
-pub struct SplitArgs {
+pub(super) struct SplitArgs {
     /// The geoshard's id.
     shard: String,
     #[command(flatten)]
@@ -51,7 +51,7 @@ pub struct SplitArgs {
 /// first. All other geoshards stay as they are.
 #[derive(Debug, Args)]
 #[command(after_help = MERGE_EXAMPLES)]
-pub struct MergeArgs {
+pub(super) struct MergeArgs {
     /// The id of one geoshard.
     a: String,
     /// The id of the other.
@@ -122,7 +122,7 @@ impl ChangeArgs {
     }
 }
 
-pub async fn split(args: &SplitArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn split(args: &SplitArgs) -> Result<ExitCode, Failure> {
     let old = args.change.before()?;
     let Some(loads) = args.load.read(&old).await? else {
         return Err(Failure::usage(anyhow::anyhow!(
@@ -133,7 +133,7 @@ pub async fn split(args: &SplitArgs) -> Result<ExitCode, Failure> {
     args.change.finish(change::split(&loads, &old, &args.change.map.name, cells, &args.shard))
 }
 
-pub async fn merge(args: &MergeArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn merge(args: &MergeArgs) -> Result<ExitCode, Failure> {
     let old = args.change.before()?;
     let loads = args.load.read(&old).await?;
     args.change.finish(change::merge(loads.as_ref(), &old, &args.change.map.name, &args.a, &args.b))

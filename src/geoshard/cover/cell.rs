@@ -40,7 +40,7 @@ pub(super) struct Bounds {
 
 impl Cell {
     /// The six faces, in curve order.
-    pub fn faces() -> impl Iterator<Item = Self> {
+    pub(super) fn faces() -> impl Iterator<Item = Self> {
         (0..6_u8).map(|face| Self {
             id: (u64::from(face) << 61) + (1 << 60),
             face: usize::from(face),
@@ -53,7 +53,7 @@ impl Cell {
     }
 
     /// The four quarters, in curve order. Not for a leaf cell.
-    pub fn children(&self) -> [Self; 4] {
+    pub(super) fn children(&self) -> [Self; 4] {
         let half = self.size / 2.0;
         let [u, v] = [self.u, self.v];
         let [u_mid, v_mid] = self.st.map(|at| st_to_uv(at + half));
@@ -81,18 +81,18 @@ impl Cell {
     }
 
     /// 0 for a face, 30 for a leaf.
-    pub fn level(&self) -> u32 {
+    pub(super) fn level(&self) -> u32 {
         30 - self.id.trailing_zeros() / 2
     }
 
     /// The ids of its first and last leaf cell.
-    pub fn leaves(&self) -> (u64, u64) {
+    pub(super) fn leaves(&self) -> (u64, u64) {
         let reach = (self.id & self.id.wrapping_neg()) - 1;
         (self.id - reach, self.id + reach)
     }
 
     /// The smallest enclosing latitudes and longitudes, accurate far below 1e-9 degrees; larger near the poles.
-    pub fn bounds(&self) -> Bounds {
+    pub(super) fn bounds(&self) -> Bounds {
         let [u, v] = [self.u, self.v];
         let minus = |[from, to]: [f64; 2]| [-to, -from];
         // Four faces are perpendicular to the equator: one coordinate is the tangent of the longitude from the face's

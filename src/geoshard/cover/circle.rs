@@ -26,7 +26,7 @@ pub(super) struct Circle {
 
 impl Circle {
     /// `None` for the whole globe.
-    pub fn new(centre: GeoPoint, radius: Distance) -> Option<Self> {
+    pub(super) fn new(centre: GeoPoint, radius: Distance) -> Option<Self> {
         if radius.metres() >= WHOLE_GLOBE_METRES {
             return None;
         }

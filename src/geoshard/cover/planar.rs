@@ -27,13 +27,13 @@ type Side = [(f64, f64); 2];
 
 impl Planar {
     /// Over the antimeridian where `left` is greater than `right`.
-    pub fn from_box(top: f64, left: f64, bottom: f64, right: f64) -> Self {
+    pub(super) fn from_box(top: f64, left: f64, bottom: f64, right: f64) -> Self {
         let right = if left > right { right + 360.0 } else { right };
         Self::from_polygon(&[(bottom, left), (bottom, right), (top, right), (top, left)])
     }
 
     /// The ring of these vertices (latitude, longitude); the last is joined to the first.
-    pub fn from_polygon(vertices: &[(f64, f64)]) -> Self {
+    pub(super) fn from_polygon(vertices: &[(f64, f64)]) -> Self {
         let next = vertices.iter().cycle().skip(1);
         let sides: Vec<Side> = vertices.iter().zip(next).map(|(&from, &to)| [from, to]).collect();
         let fold = |pick: fn(f64, f64) -> f64, of: fn(&(f64, f64)) -> f64, start| {

@@ -77,7 +77,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub fn new(assignment: String, assigned_at: Instant, deadline: Duration, generation: u64) -> Self {
+    pub(super) fn new(assignment: String, assigned_at: Instant, deadline: Duration, generation: u64) -> Self {
         Self {
             assignment,
             assigned_at,
@@ -91,7 +91,7 @@ impl Slot {
     }
 
     /// When the next read or write is due.
-    pub fn due_at(&self) -> Instant {
+    pub(super) fn due_at(&self) -> Instant {
         match self.standing.confirmed_at {
             Some(at) if self.stamp.is_some() && self.standing.generation == self.generation => {
                 at + self.deadline / 3
@@ -101,12 +101,12 @@ impl Slot {
     }
 
     /// Whether the claim has to be read before it can be written.
-    pub fn is_to_be_read(&self) -> bool {
+    pub(super) fn is_to_be_read(&self) -> bool {
         self.stamp.is_none()
     }
 
     /// Records the result of a read; then call [`Slot::write`].
-    pub fn found(&mut self, found: Option<Found>, now: Instant) {
+    pub(super) fn found(&mut self, found: Option<Found>, now: Instant) {
         let silent_for = |slot: &Self, stamp: SeqNo| match slot.other {
             Some((seen, since)) if seen == stamp => now.since(since),
             _ => Duration::ZERO,
@@ -138,7 +138,7 @@ impl Slot {
     }
 
     /// The claim to write and its write condition; `None` while another owner holds it.
-    pub fn write(&self, owner: &str, now: Instant) -> Option<(WriteCondition, Claim)> {
+    pub(super) fn write(&self, owner: &str, now: Instant) -> Option<(WriteCondition, Claim)> {
         let guard = match (self.stamp, self.taking_from, self.other) {
             (Some(stamp), _, _) => WriteCondition::Unchanged(stamp),
             (None, Some(_), Some((stamp, _))) => WriteCondition::Unchanged(stamp),
@@ -163,7 +163,7 @@ impl Slot {
 
     /// The claim to leave behind by an owner that has nothing under way and sends nothing more; `None` if it is not known to be
     /// this assignment's.
-    pub fn end(&self, owner: &str, now: Instant) -> Option<(WriteCondition, Claim)> {
+    pub(super) fn end(&self, owner: &str, now: Instant) -> Option<(WriteCondition, Claim)> {
         let taken = self.standing.taken.filter(|_| self.standing.lost_to.is_none())?;
         self.stamp?;
         let (guard, claim) = self.write(owner, now)?;
@@ -174,7 +174,7 @@ impl Slot {
     }
 
     /// Records a successful write with this generation, sent at `asked`.
-    pub fn written(&mut self, generation: u64, stamp: Option<SeqNo>, asked: Instant, now: Instant) {
+    pub(super) fn written(&mut self, generation: u64, stamp: Option<SeqNo>, asked: Instant, now: Instant) {
         // Without the state that it left it has to be read again.
         self.stamp = stamp;
         self.other = None;
@@ -189,7 +189,7 @@ impl Slot {
     }
 
     /// It is not known whether the claim was written, or it was not: it is to be read again.
-    pub fn not_written(&mut self) {
+    pub(super) fn not_written(&mut self) {
         self.stamp = None;
     }
 }

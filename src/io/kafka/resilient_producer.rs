@@ -81,7 +81,7 @@ impl ResilientProducer {
     ///
     /// # Errors
     /// If librdkafka refuses the settings.
-    pub fn new(settings: ClientConfig, purpose: &'static str) -> KafkaResult<Self> {
+    pub(crate) fn new(settings: ClientConfig, purpose: &'static str) -> KafkaResult<Self> {
         Self::replacing_after(REPLACE_INTERVAL, settings, purpose)
     }
 
@@ -102,7 +102,7 @@ impl ResilientProducer {
     ///
     /// # Errors
     /// If it was not acknowledged.
-    pub async fn send(&self, message: &Message<'_>) -> Result<(), Undelivered> {
+    pub(crate) async fn send(&self, message: &Message<'_>) -> Result<(), Undelivered> {
         match self.batched.send(message).await {
             Err(Failed { undelivered, by_broker: true }) if undelivered.verdict != Verdict::Retry => {
                 self.alone.send(message).await.map_err(|failed| failed.undelivered)

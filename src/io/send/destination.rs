@@ -32,7 +32,7 @@ pub(crate) enum Destination {
 
 impl Destination {
     /// The partition, if it is chosen here.
-    pub fn partition(self) -> Option<i32> {
+    pub(crate) fn partition(self) -> Option<i32> {
         if let Self::Partition(partition) = self { Some(partition) } else { None }
     }
 
@@ -72,13 +72,13 @@ pub(crate) struct Destinations {
 
 impl Destinations {
     /// By the placements in `elastic`.
-    pub fn new(config: &Config, elastic: Arc<dyn Elastic>) -> Self {
+    pub(crate) fn new(config: &Config, elastic: Arc<dyn Elastic>) -> Self {
         let (epoch, partitioner) = (config.positions.epoch, config.kafka.partitioner);
         Self { elastic, epoch, partitioner, timeout: config.elasticsearch.request_timeout }
     }
 
     /// One for each id, in order.
-    pub async fn of(&self, ids: &[DocId]) -> Result<Vec<Destination>, Unreadable> {
+    pub(crate) async fn of(&self, ids: &[DocId]) -> Result<Vec<Destination>, Unreadable> {
         let gets: Vec<Get> = ids.iter().map(|id| Get { index: Index::Placements, id: id.clone() }).collect();
         let mut placed = Vec::with_capacity(ids.len());
         let mut size = SliceSize::new(PAGE, USUAL_BYTES);

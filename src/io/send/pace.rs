@@ -17,12 +17,12 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub fn new(rate: NonZeroU32) -> Self {
+    pub(super) fn new(rate: NonZeroU32) -> Self {
         Self { gap: Duration::from_secs(1) / rate.get(), due: Duration::ZERO }
     }
 
     /// Sleeps until the next record is due. `now` is the time since the run's start.
-    pub fn wait(&mut self, now: Duration) {
+    pub(super) fn wait(&mut self, now: Duration) {
         let wait = self.next(now);
         if wait >= SHORTEST_SLEEP {
             sleep(wait);

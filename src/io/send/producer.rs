@@ -94,7 +94,7 @@ pub(crate) struct TopicProducer {
 }
 
 impl TopicProducer {
-    pub fn connect(properties: &BTreeMap<String, String>, topic: &str) -> Result<Self, SendError> {
+    pub(crate) fn connect(properties: &BTreeMap<String, String>, topic: &str) -> Result<Self, SendError> {
         let producer =
             ThreadedProducer::from_config_and_context(&settings(properties), Deliveries::default())
                 .map_err(SendError::Client)?;
@@ -104,7 +104,7 @@ impl TopicProducer {
 
     /// Hands the record to the client, for `partition` if one is given, else where its key belongs; waits while its queue is full. `false`: `stop` came first, the record was not
     /// taken. A record that the client refuses counts as refused.
-    pub fn produce(
+    pub(crate) fn produce(
         &self,
         record: &SendRecord<'_>,
         partition: Option<i32>,
@@ -138,27 +138,27 @@ impl TopicProducer {
     }
 
     /// Waits until everything is delivered or refused, or for `timeout`. Remaining records are discarded with the producer.
-    pub fn flush(&self, timeout: Duration) {
+    pub(crate) fn flush(&self, timeout: Duration) {
         if let Err(error) = self.producer.flush(timeout) {
             tracing::warn!(%error, open = self.producer.in_flight_count(), "not everything was acknowledged in time");
         }
     }
 
     /// The client's fatal error, if any: it delivers nothing more.
-    pub fn fatal_error(&self) -> Option<String> {
+    pub(crate) fn fatal_error(&self) -> Option<String> {
         self.producer.client().fatal_error().map(|(code, reason)| format!("{reason} ({code})"))
     }
 
-    pub fn delivered(&self) -> u64 {
+    pub(crate) fn delivered(&self) -> u64 {
         self.deliveries().delivered.load(Ordering::Relaxed)
     }
 
-    pub fn refused(&self) -> u64 {
+    pub(crate) fn refused(&self) -> u64 {
         self.deliveries().refused.load(Ordering::Relaxed)
     }
 
     /// The first refusals, in the order in which they came.
-    pub fn refusals(&self) -> Vec<DeliveryFailure> {
+    pub(crate) fn refusals(&self) -> Vec<DeliveryFailure> {
         self.deliveries().refusals.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -15,7 +15,7 @@ const HEAD: usize = 4;
 const BUFFER: usize = 64 * 1024;
 
 /// Takes records in any order.
-pub struct Sorter {
+pub(crate) struct Sorter {
     folder: PathBuf,
     /// Maximum bytes of `arena` and `starts`.
     budget: usize,
@@ -28,7 +28,7 @@ pub struct Sorter {
 
 impl Sorter {
     /// `budget`: bytes of memory, at least some hundred kilobytes; `folder`: where temporary files go.
-    pub fn new(folder: &Path, budget: usize) -> Self {
+    pub(crate) fn new(folder: &Path, budget: usize) -> Self {
         let budget = budget.clamp(4 * BUFFER, 1 << 31);
         // Allocate the full capacity: growing would take up to three times as much. Untouched pages take no memory.
         let arena = Vec::with_capacity(budget);
@@ -36,7 +36,7 @@ impl Sorter {
     }
 
     /// Adds one record. Fails if a temporary file cannot be written, or if key or value have 64 KiB or more.
-    pub fn push(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+    pub(crate) fn push(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
         let too_long = |_| io::Error::new(io::ErrorKind::InvalidInput, "a record to be sorted is too long");
         let key_length = u16::try_from(key.len()).map_err(too_long)?;
         let value_length = u16::try_from(value.len()).map_err(too_long)?;
@@ -54,7 +54,7 @@ impl Sorter {
     }
 
     /// Ends taking: the records come back by their keys' bytes.
-    pub fn merge(mut self) -> io::Result<Merged> {
+    pub(crate) fn merge(mut self) -> io::Result<Merged> {
         let mut runs: Vec<Box<dyn Read + Send>> = Vec::new();
         if self.runs.is_empty() {
             let mut sorted = Vec::with_capacity(self.arena.len());
@@ -113,7 +113,7 @@ fn record_at(arena: &[u8], start: u32) -> &[u8] {
 }
 
 /// A key, and the values of all records that have it.
-pub type Group = (Vec<u8>, Vec<Vec<u8>>);
+pub(crate) type Group = (Vec<u8>, Vec<Vec<u8>>);
 
 /// Records by key.
 pub struct Merged {

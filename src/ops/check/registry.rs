@@ -11,7 +11,7 @@ const READ: [&str; 3] = ["AVRO", "JSON", "PROTOBUF"];
 
 /// Whether the registry answers; nothing if none is used. That it does not keeps no worker from starting: only the partitions
 /// whose records need a schema wait.
-pub async fn look_at_registry(config: &Config) -> Option<Finding> {
+pub(super) async fn look_at_registry(config: &Config) -> Option<Finding> {
     if !config.reads_registry() {
         return None;
     }

@@ -11,7 +11,7 @@ const ABOUT: &str = "source of truth";
 
 /// Whether the source answers; nothing if there is none. That it does not keeps no worker from starting: only what needs
 /// it waits.
-pub async fn look_at_source(config: &Config) -> Option<Finding> {
+pub(super) async fn look_at_source(config: &Config) -> Option<Finding> {
     config.source.kind?;
     let source = match Source::open(config) {
         Ok(source) => source,

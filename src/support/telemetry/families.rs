@@ -144,7 +144,7 @@ pub(crate) struct Register {
 
 impl Register {
     /// Registers metrics of every geofold process: its version, and Linux's process metrics.
-    pub fn about_the_process(&mut self) -> Result<()> {
+    pub(crate) fn about_the_process(&mut self) -> Result<()> {
         self.gauge_vec("geofold_build_info", "Always 1, labelled with the running version.", &["version"])?
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
             .set(1);
@@ -154,46 +154,46 @@ impl Register {
         Ok(())
     }
 
-    pub fn counter(&mut self, name: &str, help: &str) -> Result<IntCounter> {
+    pub(crate) fn counter(&mut self, name: &str, help: &str) -> Result<IntCounter> {
         self.add(MetricType::Counter, IntCounter::new(name, help)?)
     }
 
-    pub fn counter_vec(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec> {
+    pub(crate) fn counter_vec(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec> {
         self.add(MetricType::Counter, IntCounterVec::new(Opts::new(name, help), labels)?)
     }
 
-    pub fn counters<L: Label>(&mut self, name: &str, help: &str, label: &str) -> Result<Counters<L>> {
+    pub(crate) fn counters<L: Label>(&mut self, name: &str, help: &str, label: &str) -> Result<Counters<L>> {
         let counters = self.counter_vec(name, help, &[label])?;
         Ok(Counters::new(|value: L| counters.with_label_values(&[value.as_str()])))
     }
 
-    pub fn gauges<L: Label>(&mut self, name: &str, help: &str, label: &str) -> Result<Gauges<L>> {
+    pub(crate) fn gauges<L: Label>(&mut self, name: &str, help: &str, label: &str) -> Result<Gauges<L>> {
         let gauges = self.gauge_vec(name, help, &[label])?;
         Ok(Gauges(Children::new(|value: L| gauges.with_label_values(&[value.as_str()]))))
     }
 
-    pub fn gauge(&mut self, name: &str, help: &str) -> Result<IntGauge> {
+    pub(crate) fn gauge(&mut self, name: &str, help: &str) -> Result<IntGauge> {
         self.add(MetricType::Gauge, IntGauge::new(name, help)?)
     }
 
-    pub fn float_gauge(&mut self, name: &str, help: &str) -> Result<prometheus::Gauge> {
+    pub(crate) fn float_gauge(&mut self, name: &str, help: &str) -> Result<prometheus::Gauge> {
         self.add(MetricType::Gauge, prometheus::Gauge::new(name, help)?)
     }
 
-    pub fn gauge_vec(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec> {
+    pub(crate) fn gauge_vec(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec> {
         self.add(MetricType::Gauge, IntGaugeVec::new(Opts::new(name, help), labels)?)
     }
 
-    pub fn float_gauge_vec(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec> {
+    pub(crate) fn float_gauge_vec(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec> {
         self.add(MetricType::Gauge, GaugeVec::new(Opts::new(name, help), labels)?)
     }
 
-    pub fn histogram(&mut self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram> {
+    pub(crate) fn histogram(&mut self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram> {
         let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
         self.add(MetricType::Histogram, Histogram::with_opts(opts)?)
     }
 
-    pub fn histograms<L: Label>(
+    pub(crate) fn histograms<L: Label>(
         &mut self,
         name: &str,
         help: &str,
@@ -204,7 +204,7 @@ impl Register {
         Ok(Histograms(Children::new(|value: L| histograms.with_label_values(&[value.as_str()]))))
     }
 
-    pub fn histogram_vec(
+    pub(crate) fn histogram_vec(
         &mut self,
         name: &str,
         help: &str,

@@ -22,7 +22,7 @@ const NAMED: usize = 10;
 
 /// Defects of the index, in documents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Findings {
+pub(super) struct Findings {
     /// Compared.
     pub documents: u64,
     /// Their only copy is in another geoshard than their location's.
@@ -51,7 +51,7 @@ pub struct Findings {
 
 impl Findings {
     /// Whether everything is as it should be.
-    pub fn is_clean(&self) -> bool {
+    pub(super) fn is_clean(&self) -> bool {
         let Self {
             misplaced, missing, doubled, stale, surplus, misfiled, broken, missed, wrong_letters, ..
         } = self;
@@ -59,7 +59,7 @@ impl Findings {
     }
 
     /// Takes in what an onlooker saw meanwhile.
-    pub fn add_broken<'a>(&mut self, broken: impl Iterator<Item = (&'a str, &'a str)>) {
+    pub(super) fn add_broken<'a>(&mut self, broken: impl Iterator<Item = (&'a str, &'a str)>) {
         for (name, what) in broken {
             self.broken += 1;
             self.name(name, &format!("at some moment: {what}"));
@@ -67,7 +67,7 @@ impl Findings {
     }
 
     /// Takes in whom searches have missed meanwhile.
-    pub fn add_missed<'a>(&mut self, missed: impl Iterator<Item = (&'a str, u64)>) {
+    pub(super) fn add_missed<'a>(&mut self, missed: impl Iterator<Item = (&'a str, u64)>) {
         for (name, times) in missed {
             self.missed += 1;
             self.name(name, &format!("was not found by {times} of the searches, though it was there"));
@@ -164,7 +164,7 @@ async fn ask(elastic: &dyn Elastic, path: String, body: Value) -> Result<Value, 
 ///
 /// # Errors
 /// If the index cannot be read.
-pub async fn audit(
+pub(super) async fn audit(
     elastic: &dyn Elastic,
     prefix: &str,
     map: &GeoshardMap,

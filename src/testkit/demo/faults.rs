@@ -6,7 +6,7 @@ use crate::testkit::embedded::elasticsearch::FaultPlan;
 
 /// How Elasticsearch does for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
+pub(super) enum Trouble {
     /// Requests are carried out, but a fifth of the answers never arrives.
     LostReplies,
     /// Every request takes longer.
@@ -21,7 +21,7 @@ pub enum Trouble {
 
 impl Trouble {
     /// For the live view.
-    pub fn describe(self) -> &'static str {
+    pub(super) fn describe(self) -> &'static str {
         match self {
             Self::LostReplies => "answers of elasticsearch are lost",
             Self::Slow => "elasticsearch is slow",
@@ -32,7 +32,7 @@ impl Trouble {
     }
 
     /// For the stand-in.
-    pub fn plan(self) -> FaultPlan {
+    pub(super) fn plan(self) -> FaultPlan {
         let plan = FaultPlan::default();
         match self {
             Self::LostReplies => FaultPlan { lost_replies: 0.2, ..plan },
@@ -47,7 +47,7 @@ impl Trouble {
 
 /// A fault of a worker, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Blow {
+pub(super) enum Blow {
     /// SIGKILL, and a new one a moment later.
     Kill(usize),
     /// SIGSTOP for longer than the session timeout, then SIGCONT: the worker continues as a zombie, unaware that its partitions
@@ -69,13 +69,13 @@ const TROUBLES: [(u64, u64, Trouble); 6] = [
 const BLOWS: [(u64, Blow); 3] = [(12, Blow::Freeze(0)), (53, Blow::Kill(1)), (86, Blow::Kill(0))];
 
 /// The trouble there is when `done` of `all` events were sent.
-pub fn trouble_at(done: u64, all: u64) -> Option<Trouble> {
+pub(super) fn trouble_at(done: u64, all: u64) -> Option<Trouble> {
     let percent = (done * 100).checked_div(all)?;
     TROUBLES.into_iter().find(|(from, to, _)| (*from..*to).contains(&percent)).map(|(_, _, trouble)| trouble)
 }
 
 /// The blows that are due when `done` of `all` events were sent and `dealt` blows came before.
-pub fn next_blow(done: u64, all: u64, dealt: usize) -> Option<Blow> {
+pub(super) fn next_blow(done: u64, all: u64, dealt: usize) -> Option<Blow> {
     let percent = (done * 100).checked_div(all)?;
     BLOWS.get(dealt).filter(|(at, _)| *at <= percent).map(|(_, blow)| *blow)
 }

@@ -18,7 +18,7 @@ const AT_ONCE: usize = 50;
 
 /// See the top of this file.
 #[derive(Debug)]
-pub struct Observer {
+pub(super) struct Observer {
     shards: Vec<ShardId>,
     /// The geoshards', in the same order; then that of the placements.
     indices: Vec<String>,
@@ -31,7 +31,7 @@ pub struct Observer {
 
 impl Observer {
     /// Looks at the indices of this prefix.
-    pub fn new(prefix: &str, shards: &[ShardId]) -> Self {
+    pub(super) fn new(prefix: &str, shards: &[ShardId]) -> Self {
         let geoshards = shards.iter().cloned().map(Index::Geoshard);
         let indices = geoshards.chain([Index::Placements]).map(|index| index.name(prefix)).collect();
         let (seen, broken) = (BTreeMap::new(), BTreeMap::new());
@@ -39,7 +39,7 @@ impl Observer {
     }
 
     /// Checks the next few of `people`. None of them ever leaves, so one seen before must still be found.
-    pub fn look(&mut self, store: &Store, people: impl Iterator<Item = String>) {
+    pub(super) fn look(&mut self, store: &Store, people: impl Iterator<Item = String>) {
         let people: Vec<String> = people.collect();
         let from = self.next.checked_rem(people.len()).unwrap_or_default();
         let now: Vec<String> =
@@ -69,12 +69,12 @@ impl Observer {
     }
 
     /// Number of checks.
-    pub fn looks(&self) -> u64 {
+    pub(super) fn looks(&self) -> u64 {
         self.looks
     }
 
     /// For whom something was broken at some moment, and what.
-    pub fn broken(&self) -> impl Iterator<Item = (&str, &str)> {
+    pub(super) fn broken(&self) -> impl Iterator<Item = (&str, &str)> {
         self.broken.iter().map(|(name, what)| (name.as_str(), what.as_str()))
     }
 }

@@ -20,7 +20,7 @@ const MOODS: [&str; 6] = ["curious", "glad", "tired", "hungry", "in love", "lost
 
 /// Expected state of a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct State {
+pub(super) struct State {
     /// Latitude, in hundred-thousandths of a degree.
     pub lat: i64,
     /// Longitude, in hundred-thousandths of a degree.
@@ -33,12 +33,12 @@ pub struct State {
 
 impl State {
     /// The mood's word.
-    pub fn mood(&self) -> &'static str {
+    pub(super) fn mood(&self) -> &'static str {
         MOODS[self.mood % MOODS.len()]
     }
 
     /// As a point; every one of the simulation is on the globe.
-    pub fn point(&self) -> Option<GeoPoint> {
+    pub(super) fn point(&self) -> Option<GeoPoint> {
         // A float holds every number of hundred-thousandths exactly enough: the document's text reads the same.
         let degrees = |parts: i64| degrees(parts).parse().ok();
         GeoPoint::new(degrees(self.lat)?, degrees(self.lon)?).ok()
@@ -68,7 +68,7 @@ fn degrees(parts: i64) -> String {
 
 /// One record to produce.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
+pub(super) struct Event {
     /// The document's id.
     pub key: String,
     /// The value; `None` deletes.
@@ -86,7 +86,7 @@ struct Person {
 
 /// See the top of this file.
 #[derive(Debug)]
-pub struct People {
+pub(super) struct People {
     random: Random,
     people: Vec<Person>,
     /// People in the order in which they wake up; the rest of them are asleep.
@@ -99,7 +99,7 @@ pub struct People {
 
 impl People {
     /// `count` people who have not appeared yet.
-    pub fn new(count: u32, seed: u64) -> Self {
+    pub(super) fn new(count: u32, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let inhabitants: u64 = CITIES.iter().map(|city| u64::from(city.3)).sum();
         let people = (0..count)
@@ -122,7 +122,7 @@ impl People {
     }
 
     /// The next record.
-    pub fn next_event(&mut self) -> Event {
+    pub(super) fn next_event(&mut self) -> Event {
         self.events += 1;
         if let Some(event) = self.pending.pop() {
             return event;
@@ -158,39 +158,39 @@ impl People {
     }
 
     /// How many events there were.
-    pub fn events(&self) -> u64 {
+    pub(super) fn events(&self) -> u64 {
         self.events
     }
 
     /// Whether a ping-pong is unfinished: the model is ahead of the records sent.
-    pub fn is_midway(&self) -> bool {
+    pub(super) fn is_midway(&self) -> bool {
         !self.pending.is_empty()
     }
 
     /// How many of them were poison.
-    pub fn poison_sent(&self) -> u64 {
+    pub(super) fn poison_sent(&self) -> u64 {
         self.poison
     }
 
     /// The keys of the poison that was sent.
-    pub fn poison_keys(&self) -> impl Iterator<Item = String> {
+    pub(super) fn poison_keys(&self) -> impl Iterator<Item = String> {
         (1..=self.poison).map(poison_key)
     }
 
     /// Everyone's name and expected state; `None` for a deleted or missing person.
-    pub fn truth(&self) -> impl Iterator<Item = (String, Option<State>)> {
+    pub(super) fn truth(&self) -> impl Iterator<Item = (String, Option<State>)> {
         self.people.iter().enumerate().map(|(who, person)| (name(who), person.state))
     }
 
     /// Celebrities and fliers that never leave: once in the index, they stay.
-    pub fn faithful(&self) -> impl Iterator<Item = String> {
+    pub(super) fn faithful(&self) -> impl Iterator<Item = String> {
         let in_sight =
             self.people.iter().enumerate().take_while(|(who, _)| (*who as u64) < CELEBRITIES + FLIERS);
         in_sight.filter(|(_, person)| !person.has_left).map(|(who, _)| name(who))
     }
 
     /// One number for the whole truth (FNV-1a, 64 bits): the same events give the same.
-    pub fn digest(&self) -> u64 {
+    pub(super) fn digest(&self) -> u64 {
         let lines = self.truth().map(|(name, state)| {
             let line = state.map_or_else(|| format!("{name} left"), |state| state.document(&name));
             line + "\n"

@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_millis(900);
 
 /// See the top of this file.
 #[derive(Debug)]
-pub struct Searcher {
+pub(super) struct Searcher {
     indices: Vec<String>,
     /// Who was found by an earlier search.
     known: HashSet<String>,
@@ -31,7 +31,7 @@ pub struct Searcher {
 
 impl Searcher {
     /// Searches the geoshards of this prefix.
-    pub fn new(prefix: &str, shards: &[ShardId]) -> Self {
+    pub(super) fn new(prefix: &str, shards: &[ShardId]) -> Self {
         let indices = shards.iter().map(|shard| Index::Geoshard(shard.clone()).name(prefix)).collect();
         Self {
             indices,
@@ -46,7 +46,7 @@ impl Searcher {
     }
 
     /// Queries the geoshards that are due; `faithful` names those who never leave.
-    pub fn go_on(&mut self, store: &Store, now: Instant, faithful: impl Iterator<Item = String>) {
+    pub(super) fn go_on(&mut self, store: &Store, now: Instant, faithful: impl Iterator<Item = String>) {
         let began = *self.began.get_or_insert(now);
         let count = u32::try_from(self.indices.len()).unwrap_or(u32::MAX).max(1);
         let mut due_at = began;
@@ -76,12 +76,12 @@ impl Searcher {
     }
 
     /// How many searches there were.
-    pub fn searches(&self) -> u64 {
+    pub(super) fn searches(&self) -> u64 {
         self.searches
     }
 
     /// Who was missed, and how often.
-    pub fn missed(&self) -> impl Iterator<Item = (&str, u64)> {
+    pub(super) fn missed(&self) -> impl Iterator<Item = (&str, u64)> {
         self.missed.iter().map(|(name, times)| (name.as_str(), *times))
     }
 }

@@ -14,12 +14,12 @@ use crate::io::indices::{self, Layout, Template};
 use crate::testkit::embedded::broker::EmbeddedBroker;
 use crate::testkit::embedded::elasticsearch::Standin;
 
-pub const PREFIX: &str = "demo";
-pub const MAP: &str = include_str!("../../../config/map-55.json");
+pub(super) const PREFIX: &str = "demo";
+pub(super) const MAP: &str = include_str!("../../../config/map-55.json");
 /// The group gives a worker up that is silent for this long.
 const SESSION: Duration = Duration::from_secs(2);
 
-pub fn connect(standin: &Standin) -> Result<HttpElastic> {
+pub(super) fn connect(standin: &Standin) -> Result<HttpElastic> {
     let options = HttpOptions {
         urls: vec![standin.url().parse().context("the stand-in's address")?],
         auth: Auth::None,
@@ -30,7 +30,7 @@ pub fn connect(standin: &Standin) -> Result<HttpElastic> {
     HttpElastic::connect(&options, Arc::new(BootClock)).context("connecting to the stand-in")
 }
 
-pub async fn create_indices(elastic: &HttpElastic, map: &GeoshardMap) -> Result<()> {
+pub(super) async fn create_indices(elastic: &HttpElastic, map: &GeoshardMap) -> Result<()> {
     let layout = Layout {
         prefix: PREFIX,
         shards: map.shards(),
@@ -49,7 +49,7 @@ pub async fn create_indices(elastic: &HttpElastic, map: &GeoshardMap) -> Result<
     Ok(())
 }
 
-pub fn write_config(folder: &Path, broker: &EmbeddedBroker, standin: &Standin) -> Result<PathBuf> {
+pub(super) fn write_config(folder: &Path, broker: &EmbeddedBroker, standin: &Standin) -> Result<PathBuf> {
     let (brokers, url) = (broker.address(), standin.url());
     let config = format!(
         r#"[kafka]

@@ -38,7 +38,7 @@ const START_PATIENCE: Duration = Duration::from_secs(30);
 const DRAIN_PATIENCE: Duration = Duration::from_secs(90);
 
 /// See the top of this file.
-pub struct Stage {
+pub(super) struct Stage {
     options: DemoOptions,
     people: People,
     topic: Topic,
@@ -66,7 +66,7 @@ pub struct Stage {
 
 impl Stage {
     /// Starts everything; both workers are ready then.
-    pub async fn set(options: DemoOptions) -> Result<Self> {
+    pub(super) async fn set(options: DemoOptions) -> Result<Self> {
         let ports = match options.port {
             0 => [0, 0],
             port => [
@@ -121,7 +121,7 @@ impl Stage {
     }
 
     /// The day, until everything is written and committed. Gives the counters of all workers.
-    pub async fn play(&mut self) -> Result<Counters> {
+    pub(super) async fn play(&mut self) -> Result<Counters> {
         let wake_ups = u64::from(self.options.docs);
         let day = u64::from(self.options.rate) * u64::from(self.options.seconds);
         let all = wake_ups + day;
@@ -179,7 +179,7 @@ impl Stage {
     }
 
     /// Compares everything with the truth.
-    pub async fn judge(mut self, counters: Counters, began: Instant) -> Result<Verdict> {
+    pub(super) async fn judge(mut self, counters: Counters, began: Instant) -> Result<Verdict> {
         self.view.end();
         let mut findings = audit::audit(&self.elastic, PREFIX, &self.map, self.people.truth())
             .await

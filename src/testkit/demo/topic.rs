@@ -13,9 +13,9 @@ use super::people::Event;
 use crate::core::decode::OP_HEADER;
 use crate::testkit::embedded::broker::EmbeddedBroker;
 
-pub const DOCUMENTS: &str = "documents";
-pub const DEAD_LETTERS: &str = "documents-dead-letters";
-pub const GROUP: &str = "demo";
+pub(super) const DOCUMENTS: &str = "documents";
+pub(super) const DEAD_LETTERS: &str = "documents-dead-letters";
+pub(super) const GROUP: &str = "demo";
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_LAG: u64 = 100_000;
 
 /// See the top of this file.
-pub struct Topic {
+pub(super) struct Topic {
     producer: ThreadedProducer<DefaultProducerContext>,
     consumer: BaseConsumer,
     dead_letters: BaseConsumer,
@@ -35,7 +35,7 @@ pub struct Topic {
 
 impl Topic {
     /// Makes both topics.
-    pub fn create(broker: &EmbeddedBroker, partitions: i32) -> KafkaResult<Self> {
+    pub(super) fn create(broker: &EmbeddedBroker, partitions: i32) -> KafkaResult<Self> {
         broker.create_topic(DOCUMENTS, partitions)?;
         broker.create_topic(DEAD_LETTERS, 1)?;
         let mut client = ClientConfig::new();
@@ -47,12 +47,12 @@ impl Topic {
     }
 
     /// Whether the broker can keep more, as far as is known since the last [`Topic::update_lag`].
-    pub fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.produced - self.committed < MAX_LAG
     }
 
     /// Produces one event, waiting while the producer's queue is full.
-    pub fn produce(&mut self, event: &Event) -> KafkaResult<()> {
+    pub(super) fn produce(&mut self, event: &Event) -> KafkaResult<()> {
         let mut record: BaseRecord<'_, str, str> = BaseRecord::to(DOCUMENTS).key(&event.key);
         record.payload = event.value.as_deref();
         if event.is_patch {
@@ -71,7 +71,7 @@ impl Topic {
     }
 
     /// Records that are produced and not committed yet.
-    pub fn update_lag(&mut self) -> KafkaResult<u64> {
+    pub(super) fn update_lag(&mut self) -> KafkaResult<u64> {
         let mut asked = TopicPartitionList::new();
         for partition in 0..self.partitions {
             asked.add_partition(DOCUMENTS, partition);
@@ -89,7 +89,7 @@ impl Topic {
     }
 
     /// Whether everything produced is committed.
-    pub fn is_committed(&mut self) -> KafkaResult<bool> {
+    pub(super) fn is_committed(&mut self) -> KafkaResult<bool> {
         self.producer.flush(TIMEOUT)?;
         Ok(self.update_lag()? == 0)
     }

@@ -24,7 +24,7 @@ pub struct Verdict {
 /// Resident memory at its highest (`VmHWM`), in bytes. Workers that came one after the other in the same place count as
 /// one, by the larger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Memory {
+pub(super) struct Memory {
     /// The demo itself: simulation, broker, Elasticsearch stand-in with all documents.
     pub own: u64,
     /// Its workers.

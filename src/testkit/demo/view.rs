@@ -15,7 +15,7 @@ const BUSIEST: usize = 5;
 
 /// How things are.
 #[derive(Debug)]
-pub struct Moment {
+pub(super) struct Moment {
     /// Events sent.
     pub sent: u64,
     /// Events that the whole demo sends.
@@ -33,7 +33,7 @@ pub struct Moment {
 }
 
 /// See the top of this file.
-pub struct View {
+pub(super) struct View {
     lines: Option<Lines>,
     last: Option<Last>,
     last_line: Option<Instant>,
@@ -54,13 +54,13 @@ struct Lines {
 
 impl View {
     /// Nothing is shown yet.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let lines = std::io::stderr().is_terminal().then(Lines::new).flatten();
         Self { lines, last: None, last_line: None }
     }
 
     /// Shows how things are now.
-    pub fn show(&mut self, moment: &Moment) {
+    pub(super) fn show(&mut self, moment: &Moment) {
         let now = Instant::now();
         if self.lines.is_none() && self.last_line.is_some_and(|last| now.duration_since(last) < LINE_EVERY) {
             return;
@@ -133,7 +133,7 @@ impl View {
     }
 
     /// Takes the changing lines away.
-    pub fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         if let Some(lines) = self.lines.take() {
             // A closed terminal needs no clearing.
             let _ = lines.all.clear();

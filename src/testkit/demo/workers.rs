@@ -15,7 +15,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A `geofold run` that is killed when this is dropped, and that ends if this process does.
 #[derive(Debug)]
-pub struct WorkerProcess {
+pub(super) struct WorkerProcess {
     child: Child,
     port: u16,
     log: PathBuf,
@@ -27,7 +27,7 @@ pub struct WorkerProcess {
 
 /// Sums of a worker's metrics over all label values.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Counters {
+pub(super) struct Counters {
     /// Records read.
     pub records: u64,
     /// Records that went into a fold with a newer one.
@@ -44,7 +44,7 @@ pub struct Counters {
 
 impl Counters {
     /// Both together; of the age, the higher.
-    pub fn plus(self, other: Self) -> Self {
+    pub(super) fn plus(self, other: Self) -> Self {
         Self {
             records: self.records + other.records,
             folded: self.folded + other.folded,
@@ -83,7 +83,7 @@ impl Counters {
 }
 
 /// Peak resident memory of a process in bytes (Linux: `VmHWM` of /proc/PID/status); 0 if unknown.
-pub fn peak_memory(pid: u32) -> u64 {
+pub(super) fn peak_memory(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let kibibytes = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
     kibibytes.and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or_default() << 10
@@ -93,13 +93,13 @@ pub fn peak_memory(pid: u32) -> u64 {
 ///
 /// # Errors
 /// If it is taken.
-pub fn free_port(wanted: u16) -> io::Result<u16> {
+pub(super) fn free_port(wanted: u16) -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, wanted))?.local_addr()?.port())
 }
 
 impl WorkerProcess {
     /// Starts this very program as a worker, with a log file beside its configuration.
-    pub fn start(config: &Path, name: &str, port: u16, arguments: &[String]) -> io::Result<Self> {
+    pub(super) fn start(config: &Path, name: &str, port: u16, arguments: &[String]) -> io::Result<Self> {
         let log = config.with_file_name(format!("{name}.log"));
         let file = File::options().create(true).append(true).open(&log)?;
         let child = Command::new(std::env::current_exe()?)
@@ -117,17 +117,17 @@ impl WorkerProcess {
     }
 
     /// Address of its status page.
-    pub fn page(&self) -> String {
+    pub(super) fn page(&self) -> String {
         format!("http://127.0.0.1:{}/", self.port)
     }
 
     /// Whether the worker is ready and owns partitions.
-    pub async fn is_ready(&mut self) -> bool {
+    pub(super) async fn is_ready(&mut self) -> bool {
         self.get("readyz").await.is_some() && self.counters().await.assigned > 0
     }
 
     /// Its counters now; as they were last if it does not answer.
-    pub async fn counters(&mut self) -> Counters {
+    pub(super) async fn counters(&mut self) -> Counters {
         if !self.is_frozen
             && let Some(text) = self.get("metrics").await
         {
@@ -137,23 +137,23 @@ impl WorkerProcess {
     }
 
     /// Counters at the last poll.
-    pub fn last_counters(&self) -> Counters {
+    pub(super) fn last_counters(&self) -> Counters {
         self.last
     }
 
     /// Its highest resident memory so far, in bytes.
-    pub fn peak_memory(&self) -> u64 {
+    pub(super) fn peak_memory(&self) -> u64 {
         peak_memory(self.child.id())
     }
 
     /// SIGSTOP.
-    pub fn freeze(&mut self) -> io::Result<()> {
+    pub(super) fn freeze(&mut self) -> io::Result<()> {
         self.is_frozen = true;
         self.signal(Signal::STOP)
     }
 
     /// SIGCONT.
-    pub fn thaw(&mut self) -> io::Result<()> {
+    pub(super) fn thaw(&mut self) -> io::Result<()> {
         self.is_frozen = false;
         self.signal(Signal::CONT)
     }
@@ -166,13 +166,13 @@ impl WorkerProcess {
     }
 
     /// SIGKILL.
-    pub fn kill(&mut self) -> io::Result<()> {
+    pub(super) fn kill(&mut self) -> io::Result<()> {
         self.child.kill()?;
         self.child.wait().map(drop)
     }
 
     /// SIGTERM: drains and leaves. Returns whether it exited with success.
-    pub async fn stop(mut self) -> io::Result<bool> {
+    pub(super) async fn stop(mut self) -> io::Result<bool> {
         self.signal(Signal::TERM)?;
         loop {
             if let Some(status) = self.child.try_wait()? {
@@ -183,12 +183,12 @@ impl WorkerProcess {
     }
 
     /// Whether it runs.
-    pub fn is_running(&mut self) -> bool {
+    pub(super) fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
     /// The last lines of its log.
-    pub fn log_tail(&self) -> String {
+    pub(super) fn log_tail(&self) -> String {
         const LINES: usize = 15;
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();

@@ -90,7 +90,7 @@ fn action(
 ///
 /// # Errors
 /// If that file is unusable, or the HTTP client cannot be set up.
-pub fn webhook(job: &DistributionJob, url: &ServerUrl) -> Result<Webhook, WorkerError> {
+pub(crate) fn webhook(job: &DistributionJob, url: &ServerUrl) -> Result<Webhook, WorkerError> {
     let header = |(name, value): (&String, &config::Secret)| {
         let mut value = HeaderValue::try_from(value.expose()).ok()?;
         value.set_sensitive(true);

@@ -169,7 +169,7 @@ struct Held {
 }
 
 impl Keyring {
-    pub fn new(source: Source) -> Result<Self, String> {
+    pub(super) fn new(source: Source) -> Result<Self, String> {
         let mut builder =
             reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(TIMEOUT);
         if !matches!(source, Source::WebIdentity { .. }) {
@@ -181,7 +181,7 @@ impl Keyring {
     }
 
     /// Keys that are good at `now`.
-    pub async fn keys(&self, now: SystemTime) -> Result<Credentials, String> {
+    pub(super) async fn keys(&self, now: SystemTime) -> Result<Credentials, String> {
         if let Source::Given(keys) = &self.source {
             return Ok(keys.clone());
         }

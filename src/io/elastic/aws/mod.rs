@@ -36,7 +36,7 @@ pub(super) struct Outgoing<'a> {
 }
 
 impl Signer {
-    pub fn new(region: String, service: &'static str, source: Source) -> Result<Self, String> {
+    pub(super) fn new(region: String, service: &'static str, source: Source) -> Result<Self, String> {
         Ok(Self { region, service, keyring: Keyring::new(source)? })
     }
 
@@ -44,7 +44,7 @@ impl Signer {
     ///
     /// # Errors
     /// If there are no credentials, in words for people.
-    pub async fn sign(
+    pub(super) async fn sign(
         &self,
         request: &Outgoing<'_>,
         headers: &mut HeaderMap,

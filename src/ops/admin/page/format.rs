@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 /// Text from anywhere, made harmless for HTML, in an element or a quoted attribute.
-pub struct Text<T>(pub T);
+pub(super) struct Text<T>(pub T);
 
 impl<T: fmt::Display> fmt::Display for Text<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -30,10 +30,10 @@ impl Write for Escaping<'_, '_> {
 }
 
 /// Text of an unknown value.
-pub const UNKNOWN: &str = "unknown";
+pub(super) const UNKNOWN: &str = "unknown";
 
 /// `1 234 567`, with narrow no-break spaces.
-pub fn number(number: impl fmt::Display) -> String {
+pub(super) fn number(number: impl fmt::Display) -> String {
     let digits = number.to_string();
     let (sign, digits) = digits.strip_prefix('-').map_or(("", digits.as_str()), |digits| ("-", digits));
     let mut text = sign.to_owned();
@@ -47,12 +47,12 @@ pub fn number(number: impl fmt::Display) -> String {
 }
 
 /// `1.2 k`, `3.4 M`: three digits or so, for places where more would not be read.
-pub fn short(number: u64) -> String {
+pub(super) fn short(number: u64) -> String {
     scaled(number as f64, 1000.0, &["", "\u{a0}k", "\u{a0}M", "\u{a0}G", "\u{a0}T"])
 }
 
 /// `12.3 MiB`.
-pub fn bytes(bytes: i64) -> String {
+pub(super) fn bytes(bytes: i64) -> String {
     scaled(bytes as f64, 1024.0, &["\u{a0}B", "\u{a0}KiB", "\u{a0}MiB", "\u{a0}GiB", "\u{a0}TiB"])
 }
 
@@ -72,12 +72,12 @@ fn digits(number: f64) -> String {
 }
 
 /// A rate, per second.
-pub fn rate(rate: f64) -> String {
+pub(super) fn rate(rate: f64) -> String {
     if rate < 1000.0 { digits(rate) } else { number(format!("{rate:.0}")) }
 }
 
 /// `0 s`, `4.2 s`, `12 min`, `3 h 12 min`, `5 d 2 h`.
-pub fn seconds(seconds: f64) -> String {
+pub(super) fn seconds(seconds: f64) -> String {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
     let whole = seconds as u64;
     match whole {
@@ -89,7 +89,7 @@ pub fn seconds(seconds: f64) -> String {
 }
 
 /// A time that a request took.
-pub fn millis(seconds: f64) -> String {
+pub(super) fn millis(seconds: f64) -> String {
     if seconds < 1.0 {
         format!("{}\u{a0}ms", digits(seconds * 1000.0))
     } else {
@@ -98,7 +98,7 @@ pub fn millis(seconds: f64) -> String {
 }
 
 /// The formatted value, or [`UNKNOWN`].
-pub fn known<T>(value: Option<T>, format: impl FnOnce(T) -> String) -> String {
+pub(super) fn known<T>(value: Option<T>, format: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| UNKNOWN.to_owned(), format)
 }
 

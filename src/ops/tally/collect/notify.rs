@@ -20,7 +20,7 @@ const KEY: &str = "version";
 
 /// Notification of a version.
 #[derive(Debug, Serialize)]
-pub struct Notice<'a> {
+pub(super) struct Notice<'a> {
     /// Its number.
     pub version: i64,
     /// When it was made.

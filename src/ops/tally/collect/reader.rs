@@ -135,7 +135,7 @@ impl ConsumerContext for Context {
 
 /// How much is read for one merge.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub(super) struct Limits {
     /// Maximum increments.
     pub increments: usize,
     /// Maximum bytes; at least one record.
@@ -154,7 +154,7 @@ pub struct Allowances {
 }
 
 /// Reads one topic of increments. Its methods block.
-pub struct Reader {
+pub(super) struct Reader {
     /// `None` only while it is dropped.
     consumer: Option<BaseConsumer<Context>>,
     topic: String,
@@ -168,7 +168,7 @@ impl Reader {
     ///
     /// # Errors
     /// If librdkafka refuses the settings.
-    pub fn new(config: &Config, allowances: Allowances) -> Result<Self, ReadError> {
+    pub(super) fn new(config: &Config, allowances: Allowances) -> Result<Self, ReadError> {
         let settings = config.consumer_properties().into_iter();
         let mut client: ClientConfig =
             settings.filter(|(key, _)| !MEMBERSHIP.contains(&key.as_str())).collect();
@@ -182,7 +182,7 @@ impl Reader {
     }
 
     /// The current topic.
-    pub fn topic(&self) -> Result<KnownTopic, ReadError> {
+    pub(super) fn topic(&self) -> Result<KnownTopic, ReadError> {
         let topic = self.topic.clone();
         let Some(consumer) = &self.consumer else { return Err(self.brokers("the consumer is closed")) };
         match topic_facts(consumer.client(), &topic, TIMEOUT) {
@@ -196,7 +196,7 @@ impl Reader {
     ///
     /// # Errors
     /// If increments between there and the first one that the topic still has are lost, or the topic is another one.
-    pub fn begin_at(
+    pub(super) fn begin_at(
         &mut self,
         start: &Start,
         topic: &KnownTopic,
@@ -246,7 +246,7 @@ impl Reader {
     }
 
     /// Stops reading, for as long as another collector merges.
-    pub fn rest(&mut self) {
+    pub(super) fn rest(&mut self) {
         self.next.clear();
         if let Some(consumer) = &self.consumer
             && let Err(error) = consumer.unassign()
@@ -259,7 +259,7 @@ impl Reader {
     ///
     /// # Errors
     /// If a record cannot be merged, or is gone. What was read before it is lost with the error, and read again.
-    pub fn gather(&mut self, limits: Limits, stop: &CancellationToken) -> Result<Batch, ReadError> {
+    pub(super) fn gather(&mut self, limits: Limits, stop: &CancellationToken) -> Result<Batch, ReadError> {
         let until = Instant::now() + limits.time;
         let mut batch = Batch::default();
         while batch.increments.len() < limits.increments && batch.bytes < limits.bytes {
@@ -317,7 +317,7 @@ impl Reader {
     }
 
     /// Commits the merged offsets, to show progress in Kafka's tools.
-    pub fn show_progress(&self, offsets: impl Iterator<Item = (Partition, i64)>) {
+    pub(super) fn show_progress(&self, offsets: impl Iterator<Item = (Partition, i64)>) {
         let mut list = TopicPartitionList::new();
         for (partition, next) in offsets {
             // Fails for offsets below 0 only.
@@ -332,7 +332,7 @@ impl Reader {
     }
 
     /// Unread records as far as the consumer knows; updated every few seconds.
-    pub fn lag(&self) -> i64 {
+    pub(super) fn lag(&self) -> i64 {
         let Some(consumer) = &self.consumer else { return 0 };
         let ends = consumer.context().ends.lock().unwrap_or_else(PoisonError::into_inner);
         let behind =
