@@ -14,7 +14,7 @@ use crate::support::config::{Config, Finding};
 
 /// Write a first configuration.
 #[derive(Debug, Args)]
-pub struct ConfigCommandArgs {
+pub(super) struct ConfigCommandArgs {
     #[command(subcommand)]
     command: Command,
 }
@@ -52,7 +52,7 @@ struct InitArgs {
     dead_letter_topic: Option<String>,
 }
 
-pub fn config(args: ConfigCommandArgs) -> Result<ExitCode, Failure> {
+pub(super) fn config(args: ConfigCommandArgs) -> Result<ExitCode, Failure> {
     let Command::Init(args) = args.command;
     let text = text(&args);
     check(&text, &args.file)?;

@@ -82,7 +82,7 @@ pub(super) fn plain_keys(config: &Config, what: &str) -> Result<(), Failure> {
 }
 
 /// Warns that `what` stops its partition, if records that cannot be applied do.
-pub fn warn_of_stops(config: &Config, what: &str) {
+pub(super) fn warn_of_stops(config: &Config, what: &str) {
     if config.dead_letter.policy == DeadLetterPolicy::Stop {
         eprintln!(
             "warning: dead_letter.policy is \"stop\": {what} stops its partition, and with it all later writes there; set \

@@ -24,7 +24,7 @@ use crate::support::config::Config;
 /// A letter is named PARTITION/OFFSET of the dead-letter topic (dead_letter.topic, or --dead-letter-topic). docs/dead-letters.md explains
 /// reasons and headers.
 #[derive(Debug, Args)]
-pub struct DeadLettersArgs {
+pub(super) struct DeadLettersArgs {
     #[command(subcommand)]
     command: Command,
 }
@@ -175,7 +175,7 @@ struct SkipArgs {
     json: bool,
 }
 
-pub async fn dead_letters(args: DeadLettersArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn dead_letters(args: DeadLettersArgs) -> Result<ExitCode, Failure> {
     let stop = signals::stop_on_signal_or_hang_up()?;
     match args.command {
         Command::List(args) => list(args, stop).await,

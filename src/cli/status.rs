@@ -16,7 +16,7 @@ use crate::ops::group::Question;
 /// admin.listen on this machine and, unless that is a loopback address, on the hosts of the group's members. Exit code 0: nothing needs a
 /// person; 1: something does, and the last lines say what, or the brokers do not answer.
 #[derive(Debug, Args)]
-pub struct StatusArgs {
+pub(super) struct StatusArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Workers' admin servers, as HOST:PORT or URL.
@@ -36,7 +36,7 @@ pub struct StatusArgs {
 /// Clears a terminal.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
-pub async fn status(args: StatusArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn status(args: StatusArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let stop = signals::stop_on_signal_or_hang_up()?;
     let pause = args.sample.unwrap_or(config.commit.interval + Duration::from_secs(1));

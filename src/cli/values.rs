@@ -3,19 +3,19 @@
 use std::num::NonZeroU32;
 
 /// A rate per second.
-pub fn rate(text: &str) -> Result<NonZeroU32, String> {
+pub(super) fn rate(text: &str) -> Result<NonZeroU32, String> {
     text.parse()
         .map_err(|_| format!("write a whole number from 1 to {}; for no limit leave it out", u32::MAX))
 }
 
 /// Degrees of latitude or longitude.
-pub fn degrees(text: &str) -> Result<f64, String> {
+pub(super) fn degrees(text: &str) -> Result<f64, String> {
     text.parse()
         .map_err(|_| "write degrees as a number: latitude, then longitude, like 52.52 13.40".to_owned())
 }
 
 /// The number of a campaign.
-pub fn campaign(text: &str) -> Result<i64, String> {
+pub(super) fn campaign(text: &str) -> Result<i64, String> {
     text.parse().map_err(|_| "write the campaign's number; geofold campaign list shows them".to_owned())
 }
 

@@ -23,7 +23,7 @@ use crate::ops::records::Bound;
 /// the index. It changes nothing and joins no group. Exit code 0: the document is right; 1: it moves, waits or is wrong, or a server
 /// does not answer.
 #[derive(Debug, Args)]
-pub struct WhereArgs {
+pub(super) struct WhereArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// The document's id.
@@ -46,7 +46,7 @@ pub struct WhereArgs {
     json: bool,
 }
 
-pub async fn where_is(args: WhereArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn where_is(args: WhereArgs) -> Result<ExitCode, Failure> {
     let id = DocId::from_key(Some(args.id.as_bytes())).map_err(Failure::usage)?;
     let config = args.config.load()?;
     let stop = signals::stop_on_signal_or_hang_up()?;

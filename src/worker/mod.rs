@@ -28,7 +28,6 @@ pub mod consumer;
 mod kept;
 pub mod ledger;
 pub mod limits;
-#[allow(unreachable_pub)] // Two items of claim.rs; remove with them.
 pub mod partition;
 pub mod record;
 pub mod reread;

@@ -45,7 +45,7 @@ Examples:
 /// routers count (docs/balance.md).
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct AutopilotArgs {
+pub(super) struct AutopilotArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Change the map.
@@ -94,7 +94,7 @@ struct Switch {
 /// What is measured, and how.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
-pub struct MeasureArgs {
+pub(super) struct MeasureArgs {
     /// How much the share of documents counts.
     #[arg(long, value_name = "WEIGHT", default_value_t = 1.0)]
     documents: f64,
@@ -161,7 +161,7 @@ struct LimitArgs {
 
 impl MeasureArgs {
     /// As options; refuses weights that are none.
-    pub fn options(&self) -> Result<Measure, Failure> {
+    pub(super) fn options(&self) -> Result<Measure, Failure> {
         let weights = [self.documents, self.writes, self.queries];
         if weights.iter().any(|weight| !weight.is_finite() || *weight < 0.0)
             || weights.iter().sum::<f64>() <= 0.0
@@ -206,7 +206,7 @@ impl LimitArgs {
     }
 }
 
-pub async fn autopilot(args: AutopilotArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn autopilot(args: AutopilotArgs) -> Result<ExitCode, Failure> {
     let options = Options {
         apply: args.apply,
         once: args.once,

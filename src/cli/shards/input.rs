@@ -71,7 +71,7 @@ impl RowArgs {
     }
 
     /// Reads the points of a text.
-    pub fn read_text<E: std::error::Error + Send + Sync + 'static>(
+    pub(super) fn read_text<E: std::error::Error + Send + Sync + 'static>(
         &self,
         text: &str,
         mut each: impl FnMut(GeoPoint, f64) -> Result<(), E>,

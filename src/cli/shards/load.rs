@@ -14,7 +14,7 @@ use crate::geoshard::load::{CellRates, Counts};
 ///
 /// Rates are those of the last day or two; the trend is the last hour or two over that.
 #[derive(Debug, Args)]
-pub struct LoadArgs {
+pub(super) struct LoadArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// How many places.
@@ -46,7 +46,7 @@ struct Hot {
     trend: f64,
 }
 
-pub async fn load(args: LoadArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn load(args: LoadArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let elastic = connect::elasticsearch(&config)?;
     let record = load_record(&config, &elastic).await?;

@@ -26,7 +26,7 @@ Examples:
 /// quiet hours of another. The proposal is printed as settings of indices, to be sent with PUT.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct NodesArgs {
+pub(super) struct NodesArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// How many nodes there are; they are called node-1, node-2 ….
@@ -64,7 +64,7 @@ struct IndexSettings {
     settings: serde_json::Value,
 }
 
-pub async fn nodes(args: NodesArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn nodes(args: NodesArgs) -> Result<ExitCode, Failure> {
     if !args.write_cost.is_finite() || args.write_cost < 0.0 {
         return Err(Failure::usage(anyhow!("--write-cost is a weight: give a number from 0 on")));
     }

@@ -195,7 +195,7 @@ Examples:
   geofold shards plan people.csv --capacity --writes-per-second 5000 --searches-per-second 800";
 
 /// `5%` as 0.05.
-pub fn percent(text: &str) -> Result<f64, String> {
+pub(super) fn percent(text: &str) -> Result<f64, String> {
     let share = text.strip_suffix('%').and_then(|number| number.trim_end().parse::<f64>().ok());
     match share.map(|percent| percent / 100.0) {
         Some(share) if (0.0..=1.0).contains(&share) => Ok(share),
@@ -270,7 +270,7 @@ pub(super) async fn plan(args: &PlanArgs) -> Result<ExitCode, Failure> {
 }
 
 /// What workers and routers counted.
-pub async fn load_record(config: &Config, elastic: &dyn Elastic) -> Result<LoadRecord, Failure> {
+pub(super) async fn load_record(config: &Config, elastic: &dyn Elastic) -> Result<LoadRecord, Failure> {
     let store = LoadStore::new(elastic, &config.kafka.topic, config.elasticsearch.request_timeout);
     match store.read().await.context("reading the load from the meta index")? {
         Some((record, _)) => Ok(record),

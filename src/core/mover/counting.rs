@@ -7,7 +7,7 @@ use super::{MoverState, Rules};
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
 use crate::base::sabotage::{self, Sabotage};
-pub use crate::core::counting::facets::FacetRules;
+pub(super) use crate::core::counting::facets::FacetRules;
 use crate::core::counting::facets::Facets;
 pub use crate::core::counting::increment::Change;
 use crate::core::counting::steps::Steps;

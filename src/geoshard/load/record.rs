@@ -280,14 +280,19 @@ mod cells_by_token {
 
     use super::*;
 
-    pub fn serialize<S: Serializer>(cells: &BTreeMap<u64, CellCounts>, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        cells: &BTreeMap<u64, CellCounts>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         to.collect_map(cells.iter().map(|(&cell, CellCounts { day, hour })| {
             let numbers = [day, hour].map(|of| [of.writes, of.bytes, of.queries, of.seconds]);
             (CellID(cell).to_token(), numbers.concat().into_iter().map(rounded).collect::<Vec<_>>())
         }))
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u64, CellCounts>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<BTreeMap<u64, CellCounts>, D::Error> {
         let of = |numbers: &[f64]| Counts {
             writes: numbers[0],
             bytes: numbers[1],
@@ -315,7 +320,10 @@ mod profile_by_token {
 
     use super::*;
 
-    pub fn serialize<S: Serializer>(profiles: &BTreeMap<u64, Profile>, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        profiles: &BTreeMap<u64, Profile>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         let all = |numbers: &[f64]| numbers.iter().copied().map(rounded).collect::<Vec<_>>();
         to.collect_map(profiles.iter().map(|(&cell, Profile { writes, queries })| {
             let profile = Profile { writes: all(writes), queries: all(queries) };
@@ -323,7 +331,9 @@ mod profile_by_token {
         }))
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u64, Profile>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<BTreeMap<u64, Profile>, D::Error> {
         let read = BTreeMap::<String, Profile>::deserialize(from)?;
         read.into_iter()
             .map(|(token, profile)| Ok((cells_by_token::cell_of::<D::Error>(&token)?, profile)))

@@ -13,7 +13,7 @@ use super::letter::{LetterSeen, Place};
 
 /// What is known of the writes of a key in its source partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct KeyWrites {
+pub(super) struct KeyWrites {
     /// The last record that is not a touch, without those that are letters of this run.
     pub last: Option<i64>,
     /// The newest position in the index, as an offset of this epoch, without those that are letters of this run.
@@ -24,7 +24,7 @@ pub struct KeyWrites {
 
 /// What is known of a source partition after it was read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PartitionRead {
+pub(super) struct PartitionRead {
     /// Its first offset.
     pub begin: i64,
     /// Where it ended.
@@ -65,7 +65,7 @@ pub enum Decision {
 
 /// What the decision about a letter depends on beside its key and partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rules<'a> {
+pub(super) struct Rules<'a> {
     /// The configured topic.
     pub topic: &'a str,
     /// Letters made before that are older than deletes are remembered.
@@ -75,10 +75,10 @@ pub struct Rules<'a> {
 }
 
 /// The key of a letter's document in its partition.
-pub type PartitionKey = (i32, Bytes);
+pub(super) type PartitionKey = (i32, Bytes);
 
 /// A decision for each letter; they are in the order of their records.
-pub fn plan(
+pub(super) fn plan(
     letters: &[LetterSeen],
     writes: &HashMap<PartitionKey, KeyWrites>,
     reads: &HashMap<i32, PartitionRead>,
@@ -116,7 +116,7 @@ struct Later {
 }
 
 /// The partition and key of a letter's record.
-pub fn partition_key(letter: &LetterSeen) -> Option<PartitionKey> {
+pub(super) fn partition_key(letter: &LetterSeen) -> Option<PartitionKey> {
     Some((letter.origin.as_ref()?.partition, letter.key.clone()?))
 }
 

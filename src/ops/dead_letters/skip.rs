@@ -23,7 +23,7 @@ use crate::support::config::Config;
 use crate::worker::dead_letter::{DeadLetter, DeadLetterSink, DeadLetters, Origin};
 
 /// `geofold-error-reason` of a letter about a skipped record.
-pub const REASON: &str = "skipped_by_operator";
+pub(super) const REASON: &str = "skipped_by_operator";
 /// `geofold-error-stage` of such a letter.
 const STAGE: &str = "operator";
 /// How long the dead-letter topic may take to acknowledge.

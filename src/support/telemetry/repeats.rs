@@ -13,7 +13,7 @@ pub(super) struct Repeats(Mutex<BTreeMap<&'static str, (Instant, u64)>>);
 
 impl Repeats {
     /// Whether to log `key` now, with the number of lines left out since the last one. Keys are from a closed set.
-    pub fn log(&self, key: &'static str, now: Instant) -> Option<u64> {
+    pub(super) fn log(&self, key: &'static str, now: Instant) -> Option<u64> {
         let mut keys = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match keys.get_mut(key) {
             Some((logged, left_out)) if now.saturating_duration_since(*logged) < INTERVAL => {

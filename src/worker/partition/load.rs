@@ -17,12 +17,12 @@ pub(super) struct PartitionLoad {
 
 impl PartitionLoad {
     /// Counts by cells of `level`, and hands over to `to`.
-    pub fn new(level: u8, to: LoadSender) -> Self {
+    pub(super) fn new(level: u8, to: LoadSender) -> Self {
         Self { counter: LoadCounter::new(level), to, ticks: 0 }
     }
 
     /// Counts what a batch wrote.
-    pub fn count(&mut self, settled: &[Settled]) {
+    pub(super) fn count(&mut self, settled: &[Settled]) {
         let written = |settled: &&Settled| matches!(settled.outcome, Outcome::Done(Done::Indexed { .. }));
         for Settled { entry, touched, .. } in settled.iter().filter(written) {
             match (&entry.fold.content, &touched.target) {
@@ -38,7 +38,7 @@ impl PartitionLoad {
     }
 
     /// Now and then hands over what was counted.
-    pub fn tick(&mut self) {
+    pub(super) fn tick(&mut self) {
         self.ticks += 1;
         if self.ticks >= TICKS {
             self.ticks = 0;
