@@ -261,6 +261,16 @@ fn too_many_searches_are_refused_with_the_time_to_come_back() {
         assert_eq!(second.json::<Value>().unwrap()["error"]["type"], "es_rejected_execution_exception");
         assert_eq!(first.join().unwrap(), 200);
     });
+    // And where Elasticsearch pushes back, its own time.
+    let retry_after = Some(Duration::from_secs(7));
+    router.world.faults().set(FaultPlan { busy: 1.0, retry_after, ..FaultPlan::default() });
+    let pushed_back = router.search(&near_berlin("30km"));
+    assert_eq!(
+        (pushed_back.status().as_u16(), &pushed_back.headers()["retry-after"]),
+        (429, &"7".parse().unwrap())
+    );
+    assert_eq!(router.metric("geofold_route_requests_total{kind=\"search\",outcome=\"busy\"}"), 2.0);
+    router.world.faults().clear();
     router.process.stop();
 }
 

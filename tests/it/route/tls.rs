@@ -1,6 +1,7 @@
 //! Clients that speak TLS.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use reqwest::blocking::{Client, ClientBuilder};
@@ -8,7 +9,7 @@ use reqwest::{Certificate, Identity};
 
 use super::front::TLS_FILES;
 use super::{Router, ids, near_berlin};
-use crate::standins::{Standins, wait_for};
+use crate::standins::{GEOFOLD, Standins, wait_for};
 
 /// Another authority than that of [`TLS_FILES`]: its certificate, that of a router, and that of a client.
 const OTHER_FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/route/tls");
@@ -49,6 +50,13 @@ fn a_renewed_certificate_is_followed_once_its_key_is_there() {
     let router = start("", trusting(TLS_FILES).build().unwrap());
     let answer = router.search(&near_berlin("30km"));
     assert_eq!(ids(&answer.json().unwrap()), ["berlin", "spandau"]);
+    let health = Command::new(GEOFOLD)
+        .args(["health", "--router", "--config"])
+        .arg(router.world.folder.path().join("route.toml"))
+        .env("GEOFOLD_ROUTE__LISTEN", router.url.strip_prefix("https://").unwrap())
+        .output()
+        .unwrap();
+    assert!(health.status.success(), "{}", String::from_utf8_lossy(&health.stderr));
     let plain = Client::new().get(router.url.replace("https://", "http://")).send();
     assert!(plain.is_err(), "{plain:?}");
     // A client for each request makes a connection for each.
