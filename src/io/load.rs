@@ -21,7 +21,7 @@ use crate::io::elastic::{Elastic, SeqNo};
 /// Attempts to add before waiting for the next interval: as many processes as these may add at once.
 const ATTEMPTS: u32 = 5;
 /// Counts on their way from partition tasks to the keeper.
-const QUEUE: usize = 256;
+const QUEUE: usize = 64;
 /// How long a process that stops waits for its last counts to be added.
 const LAST_REQUEST: Duration = Duration::from_secs(2);
 

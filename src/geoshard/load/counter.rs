@@ -13,8 +13,11 @@ use crate::base::geo::GeoPoint;
 use crate::base::ids::ShardId;
 use crate::geoshard::cell;
 
-/// Cells of one counter. Where there are more, the further ones are counted for the large cell that they lie in.
-pub const MAX_CELLS: usize = 20_000;
+/// Cells of one counter, of which a worker has one for each partition: some 200 KiB. Where there are more, the further ones are
+/// counted for the large cell that they lie in.
+pub const MAX_CELLS: usize = 4_000;
+/// The same for what is added up of several counters.
+pub const MAX_DELTA_CELLS: usize = 20_000;
 
 /// What happened in a place.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -117,7 +120,7 @@ impl LoadDelta {
     /// Adds what another counter counted. Bounded like a counter.
     pub fn add(&mut self, other: Self) {
         for (mut cell, counts) in other.cells {
-            if self.cells.len() >= MAX_CELLS && !self.cells.contains_key(&cell) {
+            if self.cells.len() >= MAX_DELTA_CELLS && !self.cells.contains_key(&cell) {
                 cell = coarse(CellID(cell)).0;
             }
             self.cells.entry(cell).or_default().add(counts);
@@ -168,9 +171,17 @@ mod tests {
         let large = 6 << (2 * PROFILE_LEVEL);
         assert!(taken.cells.len() <= MAX_CELLS + large, "{}", taken.cells.len());
         assert!(taken.cells.len() > MAX_CELLS);
-        let mut sum = taken.clone();
-        sum.add(taken);
-        assert!(sum.cells.len() <= MAX_CELLS + 2 * large, "{}", sum.cells.len());
-        assert_eq!(sum.cells.values().map(|counts| counts.writes).sum::<f64>(), 4.0 * MAX_CELLS as f64);
+        assert_eq!(taken.cells.values().map(|counts| counts.writes).sum::<f64>(), 2.0 * MAX_CELLS as f64);
+
+        let mut sum = taken;
+        let mut cell = CellID::from_face(2).child_begin_at_level(9);
+        for _ in 0..MAX_DELTA_CELLS {
+            let one = Counts { writes: 1.0, ..Counts::default() };
+            sum.add(LoadDelta { cells: [(cell.0, one)].into_iter().collect(), ..LoadDelta::default() });
+            cell = cell.next();
+        }
+        assert!(sum.cells.len() <= MAX_DELTA_CELLS + 2 * large, "{}", sum.cells.len());
+        let all = (2 * MAX_CELLS + MAX_DELTA_CELLS) as f64;
+        assert_eq!(sum.cells.values().map(|counts| counts.writes).sum::<f64>(), all);
     }
 }
