@@ -25,6 +25,8 @@ const HOUR: u64 = 3600;
 const WEEK: u64 = 168;
 /// A Monday, 00:00 UTC.
 const MONDAY: u64 = 2_922 * WEEK + 4 * 24;
+/// Hours from one decision to the next.
+const DECIDES_EVERY: u64 = 2;
 /// S2 level of the places.
 const PLACES: u64 = 8;
 /// S2 level that load is counted by.
@@ -254,19 +256,20 @@ impl Scenario {
         let (mut hours, mut days) = (Vec::new(), vec![Day::default(); 7]);
         let mut moves: Vec<(u64, f64)> = Vec::new();
         let mut stays: HashMap<usize, Vec<Stay>> = HashMap::new();
-        let mut returned = 0.0;
+        let (mut returned, mut expected) = (0.0, 1.0);
         let mut recent: VecDeque<Vec<Counts>> = VecDeque::new();
         let mut day = vec![Counts::default(); places.len()];
         for hour in 0..2 * WEEK {
             let now = (MONDAY + hour) * HOUR;
-            if hour >= WEEK {
+            if hour >= WEEK && hour % DECIDES_EVERY == 0 {
                 let documents = self.documents(&places, &map, hour);
-                let expected = record.expected(now, 24, Over::Mean);
-                let forecast = score(&documents, &expected, Weights::default(), &map);
+                let forecast = record.expected(now, 24, Over::Mean);
+                let forecast = score(&documents, &forecast, Weights::default(), &map);
                 let forecast = forecast.unwrap_or_else(|_| documents.clone());
                 let view = View { map: &map, documents: &documents, now: &forecast, forecast: &forecast };
                 let decision = decide(&history, view, &self.limits, now);
                 history.is_correcting = decision.is_correcting;
+                expected = decision.forecast;
                 if let Step::Change(proposal) = decision.step {
                     let new = proposal.change.map;
                     let all = documents.total().load;
@@ -280,12 +283,10 @@ impl Scenario {
                     returned += self.returns(&places, &mut stays, (&map, &new), hour) / all;
                     map = new;
                 }
+            }
+            if hour >= WEEK {
                 let over_mean = |map: &GeoshardMap| self.over_mean(&places, &day, map, hour);
-                hours.push(Hour {
-                    unchanged: over_mean(&start),
-                    autopilot: over_mean(&map),
-                    expected: decision.forecast,
-                });
+                hours.push(Hour { unchanged: over_mean(&start), autopilot: over_mean(&map), expected });
             }
             let mut delta = LoadDelta::default();
             let counts: Vec<Counts> = places.iter().map(|place| self.counts(place, visitors, hour)).collect();
