@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use geofold::geoshard::GeoshardMap;
 use geofold::testkit::embedded::broker::EmbeddedBroker;
 use geofold::testkit::embedded::elasticsearch::{Standin, StandinOptions};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::migrate::scenario::{Process, Scenario, text};
+use crate::migrate::scenario::{
+    AUTOPILOT_LIMITS, Scenario, autopilot, autopilot_killed_in_each_stage, autopilot_once, autopilot_status,
+    text,
+};
 use crate::wait::wait_for;
 
 /// A broker, a search server, and what is changed on them.
@@ -32,74 +34,9 @@ impl World {
     }
 }
 
-/// By documents alone, which are the same in every run but for those on their way.
-const BY_DOCUMENTS: [&str; 4] = ["--writes", "0", "--queries", "0"];
-const LIMITS: [&str; 8] =
-    ["--max-moved", "20%", "--cool-down", "0s", "--start-above", "1.2", "--stop-below", "1.1"];
-const LEASE: [&str; 5] = ["--apply", "--interval", "1s", "--lease", "2s"];
-
-fn autopilot(scenario: &Scenario, name: &str, more: &[&str]) -> Process {
-    let arguments = [&["shards", "autopilot"], &BY_DOCUMENTS[..], &LEASE, more].concat();
-    scenario.start(name, &arguments)
-}
-
-fn once(scenario: &Scenario, more: &[&str]) -> std::process::Output {
-    scenario.geofold(&[&["shards", "autopilot", "--once"], &BY_DOCUMENTS[..], more].concat())
-}
-
-fn status(scenario: &Scenario) -> String {
-    text(&scenario.geofold(&["shards", "autopilot", "--status"]))
-}
-
 #[test]
 fn an_autopilot_that_is_killed_in_each_stage_goes_on_and_nothing_is_lost() {
-    let mut world = World::new();
-    let scenario = &world.scenario;
-    let _worker = scenario.worker("worker", &[]);
-    let writer = scenario.writer();
-    scenario.wait_until_loaded();
-
-    let dry = once(scenario, &LIMITS);
-    assert!(dry.status.success() && text(&dry).contains("change to map 2, max/mean"), "{}", text(&dry));
-    assert_eq!((scenario.record(), scenario.meta("autopilot%2Ft")), (None, None), "a dry run writes nothing");
-
-    let first = autopilot(scenario, "autopilot-1", &LIMITS);
-    scenario.wait_for_stage("announced");
-    assert!(status(scenario).contains("a change is under way"), "{}", status(scenario));
-    first.kill();
-    let dry = once(scenario, &LIMITS);
-    assert!(text(&dry).contains("a change of the autopilot was interrupted"), "{}", text(&dry));
-
-    let second = autopilot(scenario, "autopilot-2", &LIMITS);
-    scenario.wait_for_stage("moving");
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(second.log().contains("going on with the change to map 2-"), "{}", second.log());
-    second.kill();
-
-    let third = autopilot(scenario, "autopilot-3", &LIMITS);
-    wait_for("one map", || scenario.record().filter(|record| record["state"] == "one"));
-    let stopped = scenario.geofold(&["shards", "autopilot", "--stop"]);
-    assert!(text(&stopped).contains("the autopilot is stopped"), "{}", text(&stopped));
-    wait_for("the stop to be seen", || third.log().contains("stopped by process").then_some(()));
-    third.signal("TERM");
-    third.ends_well();
-
-    let said = status(scenario);
-    for part in
-        ["nobody holds the lease", "stopped by process", "no change is under way", "documents moved within"]
-    {
-        assert!(said.contains(part), "{said}");
-    }
-    let record = scenario.record().unwrap();
-    let map = GeoshardMap::from_json(&record["map"].to_string()).unwrap();
-    assert!(map.version() >= 2);
-    let truth = writer.stop();
-    scenario.drain();
-    world.scenario.new = map;
-    world.scenario.audit(&world.scenario.new, &truth);
-    // The configuration's file still holds the first map.
-    let checked = world.scenario.geofold(&["check"]);
-    assert!(text(&checked).contains("an earlier one") && checked.status.success(), "{}", text(&checked));
+    autopilot_killed_in_each_stage(&mut World::new().scenario);
 }
 
 #[test]
@@ -118,25 +55,25 @@ fn one_autopilot_at_a_time_and_a_plan_that_never_began_is_forgotten() {
         "history": {"moved": [{"at": now, "documents": 50.0}]},
     });
     scenario.put_meta("autopilot/t", &planned);
-    assert!(status(scenario).contains("did not begin"), "{}", status(scenario));
-    let ended = once(scenario, still);
+    assert!(autopilot_status(scenario).contains("did not begin"), "{}", autopilot_status(scenario));
+    let ended = autopilot_once(scenario, still);
     assert!(ended.status.success() && text(&ended).contains("even enough"), "{}", text(&ended));
-    let said = status(scenario);
+    let said = autopilot_status(scenario);
     assert!(said.contains("no change is under way") && said.contains("\n0 documents moved"), "{said}");
 
     let holder = autopilot(scenario, "holder", &["--start-above", "100"]);
     wait_for("a decision", || holder.log().contains("nothing to do").then_some(()));
-    let refused = once(scenario, still);
+    let refused = autopilot_once(scenario, still);
     assert!(text(&refused).contains("another autopilot holds the lease"), "{}", text(&refused));
     assert_eq!(refused.status.code(), Some(1));
     holder.kill();
-    let taken = once(scenario, still);
+    let taken = autopilot_once(scenario, still);
     assert!(taken.status.success() && text(&taken).contains("waiting for the lease of"), "{}", text(&taken));
 
     let command = scenario.migrate("migrate");
     scenario.wait_for_stage("announced");
     command.kill();
-    let waits = once(scenario, &[&LIMITS[..], &["--apply"]].concat());
+    let waits = autopilot_once(scenario, &[&AUTOPILOT_LIMITS[..], &["--apply"]].concat());
     assert!(text(&waits).contains("another change of the map is under way"), "{}", text(&waits));
     assert_eq!(scenario.record().unwrap()["stage"], "announced");
     writer.stop();

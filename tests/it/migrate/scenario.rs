@@ -624,3 +624,79 @@ pub fn from_55_to_70_with_a_worker_killed(scenario: &Scenario) {
     let checked = scenario.geofold(&["check"]);
     assert_eq!(checked.status.code(), Some(0), "{}", text(&checked));
 }
+
+/// By documents alone, which are the same in every run but for those on their way.
+const BY_DOCUMENTS: [&str; 4] = ["--writes", "0", "--queries", "0"];
+/// Of the autopilot of these tests.
+pub const AUTOPILOT_LIMITS: [&str; 8] =
+    ["--max-moved", "20%", "--cool-down", "0s", "--start-above", "1.2", "--stop-below", "1.1"];
+const LEASE: [&str; 5] = ["--apply", "--interval", "1s", "--lease", "2s"];
+
+/// The autopilot, as a process that applies.
+pub fn autopilot(scenario: &Scenario, name: &str, more: &[&str]) -> Process {
+    let arguments = [&["shards", "autopilot"], &BY_DOCUMENTS[..], &LEASE, more].concat();
+    scenario.start(name, &arguments)
+}
+
+/// One decision.
+pub fn autopilot_once(scenario: &Scenario, more: &[&str]) -> Output {
+    scenario.geofold(&[&["shards", "autopilot", "--once"], &BY_DOCUMENTS[..], more].concat())
+}
+
+/// `shards autopilot --status`.
+pub fn autopilot_status(scenario: &Scenario) -> String {
+    text(&scenario.geofold(&["shards", "autopilot", "--status"]))
+}
+
+/// The command is killed in each stage of the change that it makes; then it is stopped.
+pub fn autopilot_killed_in_each_stage(scenario: &mut Scenario) {
+    let _worker = scenario.worker("worker", &[]);
+    let writer = scenario.writer();
+    scenario.wait_until_loaded();
+
+    let dry = autopilot_once(scenario, &AUTOPILOT_LIMITS);
+    assert!(dry.status.success() && text(&dry).contains("change to map 2, max/mean"), "{}", text(&dry));
+    assert_eq!(
+        (scenario.record(), scenario.meta(&format!("autopilot%2F{}", scenario.name))),
+        (None, None),
+        "a dry run writes nothing"
+    );
+
+    let first = autopilot(scenario, "autopilot-1", &AUTOPILOT_LIMITS);
+    scenario.wait_for_stage("announced");
+    assert!(autopilot_status(scenario).contains("a change is under way"), "{}", autopilot_status(scenario));
+    first.kill();
+    let dry = autopilot_once(scenario, &AUTOPILOT_LIMITS);
+    assert!(text(&dry).contains("a change of the autopilot was interrupted"), "{}", text(&dry));
+
+    let second = autopilot(scenario, "autopilot-2", &AUTOPILOT_LIMITS);
+    scenario.wait_for_stage("moving");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(second.log().contains("going on with the change to map 2-"), "{}", second.log());
+    second.kill();
+
+    let third = autopilot(scenario, "autopilot-3", &AUTOPILOT_LIMITS);
+    wait_for("one map", || scenario.record().filter(|record| record["state"] == "one"));
+    let stopped = scenario.geofold(&["shards", "autopilot", "--stop"]);
+    assert!(text(&stopped).contains("the autopilot is stopped"), "{}", text(&stopped));
+    wait_for("the stop to be seen", || third.log().contains("stopped by process").then_some(()));
+    third.signal("TERM");
+    third.ends_well();
+
+    let said = autopilot_status(scenario);
+    for part in
+        ["nobody holds the lease", "stopped by process", "no change is under way", "documents moved within"]
+    {
+        assert!(said.contains(part), "{said}");
+    }
+    let record = scenario.record().unwrap();
+    let map = GeoshardMap::from_json(&record["map"].to_string()).unwrap();
+    assert!(map.version() >= 2);
+    let truth = writer.stop();
+    scenario.drain();
+    scenario.new = map;
+    scenario.audit(&scenario.new, &truth);
+    // The configuration's file still holds the first map.
+    let checked = scenario.geofold(&["check"]);
+    assert!(text(&checked).contains("an earlier one") && checked.status.success(), "{}", text(&checked));
+}
