@@ -28,7 +28,7 @@ pub enum Content {
     },
     /// Place it again under the current map.
     Touch,
-    /// The source of truth's document, requested after [`Fold::whole_at`].
+    /// The source of truth's document, requested after [`super::Fold::whole_at`].
     Refeed,
 }
 
