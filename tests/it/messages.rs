@@ -77,7 +77,11 @@ fn wrong_configurations_are_answered_with_key_value_and_remedy() {
             "[admin]\nlisten = \"localhost:9464\"\n",
             &["admin.listen", "localhost:9464", "127.0.0.1:9464"],
         ),
-        (KAFKA, "[campaigns]\nchunk = 0\n", &["campaigns.chunk", "0 is not allowed", "must be 1 to"]),
+        (
+            KAFKA,
+            "[campaigns]\nchunk_size = 0\n",
+            &["campaigns.chunk_size", "0 is not allowed", "must be 1 to"],
+        ),
         (&format!("{KAFKA}\n{topic}"), "", &[":4:", "duplicate key"]),
         (
             &format!("{KAFKA}\n[kafka.properties]\n\"no.such.setting\" = 1"),
@@ -99,11 +103,11 @@ fn wrong_configurations_are_answered_with_key_value_and_remedy() {
     }
     let config = written(folder.path(), "c.toml", KAFKA, "");
     let mut with_variable = command(&["check", "--config", &config]);
-    with_variable.env("GEOFOLD_CAMPAIGNS__CHUNK", "many");
+    with_variable.env("GEOFOLD_CAMPAIGNS__CHUNK_SIZE", "many");
     refuses(
         &Said::of(&with_variable.output().unwrap()),
         2,
-        &["GEOFOLD_CAMPAIGNS__CHUNK", "many", "whole number"],
+        &["GEOFOLD_CAMPAIGNS__CHUNK_SIZE", "many", "whole number"],
     );
     let mut with_variable = command(&["check", "--config", &config]);
     with_variable.env("GEOFOLD_KAFKA__TOPIC", OsStr::from_bytes(b"t\xff"));

@@ -92,6 +92,10 @@ fn runners_killed_at_random_send_every_id_and_repeat_only_what_was_at_work() {
     config.push(("campaigns", "lease_duration = \"3s\"".to_owned()));
     config.push(("campaigns", format!("chunk_size = {CHUNK}")));
     config.push(("retry", "max_backoff = \"1s\"".to_owned()));
+    // No worker runs that would ask it; a refeed without one is refused.
+    for line in ["kind = \"http\"", "url = \"http://127.0.0.1:9/{id}\"", "probe_id = \"a\""] {
+        config.push(("source", line.to_owned()));
+    }
     let world = World::new(WorldOptions { config, ..WorldOptions::default() });
     let mut random = Random::new(seed("runners_killed_at_random_send_every_id"));
     let list = world.dir().join("ids");

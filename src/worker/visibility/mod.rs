@@ -29,7 +29,7 @@ use crate::support::telemetry::Metrics;
 /// one per two processors.
 const MAX_RUNNING: usize = 8;
 
-/// How long a moved document waits for others to share its refresh: as long as Elasticsearch by default waits between its own. Refreshes
+/// How long the geoshard that a document moved to waits for others to share its refresh: as long as Elasticsearch by default waits between its own. Refreshes
 /// are what moves cost most beside the writes; a longer delay leaves more old copies, and holds commits back.
 const COALESCING_DELAY: Duration = Duration::from_secs(1);
 

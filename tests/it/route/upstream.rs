@@ -197,7 +197,7 @@ fn when_a_client_leaves_its_request_to_elasticsearch_is_dropped() {
 fn while_it_is_not_known_which_map_is_live_there_is_no_answer() {
     let world = Standins::start();
     let front = Front::start(&world.elasticsearch());
-    let more = "[batch]\ndeadline = \"3s\"\n[shutdown]\nrevoke = \"1s\"\n";
+    let more = "[batch]\ntimeout = \"3s\"\n[shutdown]\nrevoke_timeout = \"1s\"\n";
     let router = Router::behind(world, &[&front], "request_timeout = \"2s\"", more, &[]);
     assert_eq!(router.search(&near_berlin("30km")).status(), 200);
     // Searches would be answered; only the maps are not.
