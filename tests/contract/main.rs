@@ -22,6 +22,8 @@ mod versions;
 #[path = "../wait.rs"]
 mod wait;
 
+use std::ffi::OsString;
+use std::fs::File;
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 
@@ -57,18 +59,31 @@ fn main() -> ExitCode {
         broker::consume_until_killed(&arguments[1..]);
     }
 
-    // Servers of dev/stack may be stopped by tests of another program.
-    let folder = std::env::var_os("GEOFOLD_STACK_DIR");
-    let _shared = folder.map(|folder| stack_lock::share(folder.as_ref()));
     let wanted: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(*part));
     let asked = std::thread::scope(|scope| {
         let brokers = scope.spawn(|| broker::run(is_wanted));
+        let stack = share_stack();
         let search_servers = tokio::runtime::Runtime::new().unwrap().block_on(ask_search_servers(is_wanted));
+        drop(stack);
         [search_servers, brokers.join().unwrap()]
     });
     asked.iter().for_each(|(summary, _)| println!("{summary}"));
     if asked.iter().all(|(_, is_ok)| *is_ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The servers of dev/stack, if it is they that are asked, shared with tests of other programs.
+fn share_stack() -> Option<File> {
+    stack_dir().map(|dir| stack_lock::share(dir.as_ref()))
+}
+
+/// The same, without any other test.
+fn have_stack_alone() -> Option<File> {
+    stack_dir().map(|dir| stack_lock::have_alone(dir.as_ref()))
+}
+
+fn stack_dir() -> Option<OsString> {
+    std::env::var_os("GEOFOLD_STACK_DIR")
 }
 
 /// Says how it went, and whether all went well.

@@ -152,9 +152,13 @@ pub fn run(is_wanted: impl Fn(&str) -> bool) -> (String, bool) {
         Err(_) => println!("real Kafka: skipped, GEOFOLD_TEST_KAFKA is not set"),
     }
     let ask = |(target, address): &(&str, Option<String>)| {
-        // No other test uses the broker while it is stopped.
-        run_all(&cases, SIDE_BY_SIDE, target, address.as_deref())
-            + run_all(&outages, 1, target, address.as_deref())
+        let is_shared = address.is_some();
+        let stack = is_shared.then(crate::share_stack);
+        let ok = run_all(&cases, SIDE_BY_SIDE, target, address.as_deref());
+        drop(stack);
+        // No test of this or another program uses the broker while it is stopped.
+        let _alone = (is_shared && !outages.is_empty()).then(crate::have_stack_alone);
+        ok + run_all(&outages, 1, target, address.as_deref())
     };
     let passed: Vec<usize> = std::thread::scope(|scope| {
         let asked: Vec<_> = targets.iter().map(|target| scope.spawn(|| ask(target))).collect();
