@@ -8,7 +8,7 @@ use rdkafka::message::{Headers, Message};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::{Broker, Sent, TIMEOUT};
+use super::{Broker, Sent, TIMEOUT, wait_for};
 use crate::broker_cases;
 
 broker_cases![
@@ -98,7 +98,9 @@ fn a_key_goes_where_the_java_clients_put_it(broker: &Broker) {
 fn a_topic_is_described_and_a_missing_one_is_missing(broker: &Broker) {
     let topic = broker.create_topic(3);
     let client: BaseConsumer = broker.client().create().unwrap();
-    assert_eq!(topic_facts(client.client(), &topic, Duration::from_secs(20)).unwrap().partitions, 3);
+    // The broker may learn of a topic after the controller has acknowledged it.
+    let facts = wait_for("the topic", || topic_facts(client.client(), &topic, Duration::from_secs(20)).ok());
+    assert_eq!(facts.partitions, 3);
     let missing = topic_facts(client.client(), &broker.name("missing"), Duration::from_secs(20));
     assert!(matches!(missing, Err(TopicFactsError::Missing)), "{missing:?}");
 }
