@@ -38,10 +38,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A broker with a topic, what was produced to it, and a search server.
 struct World {
-    broker: MockCluster<'static, DefaultProducerContext>,
+    // Clients before their broker, in the order in which fields are dropped: a consumer that is closed without one may wait for ever.
     producer: BaseProducer,
     /// Reads the group's offsets without being a member.
     group: BaseConsumer,
+    broker: MockCluster<'static, DefaultProducerContext>,
     elastic: Arc<MemoryElastic>,
     /// The partition count that workers saw at their start.
     partitions: i32,
@@ -67,7 +68,8 @@ impl World {
         let mut client = ClientConfig::new();
         client.set("bootstrap.servers", broker.bootstrap_servers());
         let producer: BaseProducer = client.create().unwrap();
-        let group = client.set("group.id", Config::default().kafka.group_id).create().unwrap();
+        client.set("group.id", Config::default().kafka.group_id).set("enable.auto.commit", "false");
+        let group = client.create().unwrap();
         let elastic = MemoryElastic::for_map(&six_faces());
         Self {
             broker,
