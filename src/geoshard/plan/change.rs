@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use super::budget::{self, Best, Row, Stretch};
 use super::cells::{self, CellLoads, WalkedCell};
-use super::{Balance, MAX_LEVEL, MAX_SHARDS, names, roundest_cut};
+use super::{Balance, MAX_LEVEL, PlanError, check_cells, check_counts, names, roundest_cut};
 use crate::base::ids::ShardId;
 use crate::geoshard::diff::Comparison;
 use crate::geoshard::load::amount;
@@ -152,27 +152,9 @@ pub enum ChangeError {
     /// Not a share.
     #[error("cannot move at most {0} of the load: give a share from 0 to 1")]
     Share(f64),
-    /// Bounds that hold no number, or too large ones.
-    #[error(
-        "cannot try {min} to {max} geoshards: give at least 1, at most {MAX_SHARDS}, and the lower number first"
-    )]
-    Counts {
-        /// The lowest.
-        min: usize,
-        /// The highest.
-        max: usize,
-    },
-    /// Levels that hold no cell.
-    #[error("cells cannot have level {level} with {finest} as the finest: levels go from 0 to {MAX_LEVEL}")]
-    Level {
-        /// Of the cells to cut between.
-        level: u8,
-        /// Of the cells that points were summed by.
-        finest: u8,
-    },
-    /// Not a part.
-    #[error("a cell cannot be split above {0} of a geoshard's load: give a number above 0")]
-    SplitAbove(f64),
+    /// Counts, levels or split of no plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// Nothing to plan by.
     #[error("there is no load to plan by: no points, or all of them with load 0")]
     NoLoad,
@@ -255,9 +237,7 @@ pub fn within_budget(
     let before = old.shards().len();
     let counts = counts.unwrap_or(before..=before);
     let (min, max) = (*counts.start(), *counts.end());
-    if min == 0 || min > max || max > MAX_SHARDS {
-        return Err(ChangeError::Counts { min, max });
-    }
+    check_counts(min, max)?;
     check(loads, options)?;
     let ranges = merged(old);
     if ranges.len() > before {
@@ -425,12 +405,7 @@ pub fn merge(
 }
 
 fn check(loads: &CellLoads, CellOptions { level, split_above }: CellOptions) -> Result<(), ChangeError> {
-    if level > loads.level() || loads.level() > MAX_LEVEL {
-        return Err(ChangeError::Level { level, finest: loads.level() });
-    }
-    if split_above.is_nan() || split_above <= 0.0 {
-        return Err(ChangeError::SplitAbove(split_above));
-    }
+    check_cells(loads, level, split_above)?;
     if loads.total().load <= 0.0 {
         return Err(ChangeError::NoLoad);
     }

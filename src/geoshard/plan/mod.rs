@@ -167,20 +167,30 @@ impl Balance {
     }
 }
 
+fn check_counts(min: usize, max: usize) -> Result<(), PlanError> {
+    match min == 0 || min > max || max > MAX_SHARDS {
+        true => Err(PlanError::Counts { min, max }),
+        false => Ok(()),
+    }
+}
+
+fn check_cells(loads: &CellLoads, level: u8, split_above: f64) -> Result<(), PlanError> {
+    if level > loads.level() || loads.level() > MAX_LEVEL {
+        return Err(PlanError::Level { level, finest: loads.level() });
+    }
+    if split_above.is_nan() || split_above <= 0.0 {
+        return Err(PlanError::SplitAbove(split_above));
+    }
+    Ok(())
+}
+
 impl Plan {
     /// Tries every count and keeps the most even plan; of equally even ones, that with the fewest geoshards.
     pub fn make(loads: &CellLoads, options: &PlanOptions) -> Result<Self, PlanError> {
         let &PlanOptions { level, split_above, by, .. } = options;
         let (min, max) = (*options.counts.start(), *options.counts.end());
-        if min == 0 || min > max || max > MAX_SHARDS {
-            return Err(PlanError::Counts { min, max });
-        }
-        if level > loads.level() || loads.level() > MAX_LEVEL {
-            return Err(PlanError::Level { level, finest: loads.level() });
-        }
-        if split_above.is_nan() || split_above <= 0.0 {
-            return Err(PlanError::SplitAbove(split_above));
-        }
+        check_counts(min, max)?;
+        check_cells(loads, level, split_above)?;
         let total = loads.total();
         if total.points == 0 {
             return Err(PlanError::NoPoints);
