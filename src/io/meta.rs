@@ -12,6 +12,7 @@ use crate::base::ids::DocId;
 use crate::base::position::{Epoch, Position};
 use crate::io::elastic::rounds::{BulkOutcome, GetOutcome, Halt, RequestDeadline, RequestSender};
 use crate::io::elastic::{BulkOp, Get, Index, WriteCondition};
+use crate::io::stored::key;
 
 /// The topic as it was when its positions were first written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -253,11 +254,6 @@ fn write_op(id: DocId, version: Position, record: &impl Serialize) -> BulkOp {
     // Serializing plain strings and numbers into a Vec cannot fail.
     let source = serde_json::to_vec(record).unwrap_or_default().into();
     BulkOp::Index { index: Index::Meta, id, guard: WriteCondition::ExternalOrEqual(version), source }
-}
-
-fn key(text: String) -> DocId {
-    #[expect(clippy::expect_used, reason = "topic names have 249 bytes at most, by Kafka's own rule")]
-    DocId::from_key(Some(text.as_bytes())).expect("a topic name fits an id")
 }
 
 #[cfg(test)]

@@ -164,6 +164,21 @@ impl Drop for Measured<'_> {
     }
 }
 
+/// Notes how a request ended, and answers it.
+fn respond(
+    result: Result<Found, Failure>,
+    mut measured: Measured<'_>,
+    trace: RequestTrace,
+    content_type: HeaderValue,
+) -> Response {
+    measured.ended(result.as_ref().err());
+    trace.ended(result.as_ref().map_or_else(Failure::status, |_| 200));
+    match result {
+        Ok(answer) => found(answer, content_type),
+        Err(failure) => failed(&failure, content_type),
+    }
+}
+
 impl RouteState {
     /// Reads a request that is to be answered. The index has to be the prefix.
     async fn take(&self, index: Option<&str>, request: Request) -> Result<Asked, Failure> {
@@ -223,7 +238,7 @@ impl RouteState {
 
     async fn search(&self, index: Option<&str>, request: Request) -> Response {
         let _under_way = self.under_way.token();
-        let mut measured = Measured::new(self, Operation::Search);
+        let measured = Measured::new(self, Operation::Search);
         let trace = self.traces.request("route search", request.headers());
         let kind = content_type(request.headers());
         let result = async {
@@ -232,18 +247,12 @@ impl RouteState {
                 SearchRequest::new(parse_body(&asked.body)?, &asked.parameters, &self.service.location)?;
             self.service.search(&search, asked.caller(&trace)).await
         };
-        let result = result.await;
-        measured.ended(result.as_ref().err());
-        trace.ended(result.as_ref().map_or_else(Failure::status, |_| 200));
-        match result {
-            Ok(answer) => found(answer, kind),
-            Err(failure) => failed(&failure, kind),
-        }
+        respond(result.await, measured, trace, kind)
     }
 
     async fn count(&self, index: &str, request: Request) -> Response {
         let _under_way = self.under_way.token();
-        let mut measured = Measured::new(self, Operation::Count);
+        let measured = Measured::new(self, Operation::Count);
         let trace = self.traces.request("route count", request.headers());
         let kind = content_type(request.headers());
         let result = async {
@@ -252,13 +261,7 @@ impl RouteState {
                 CountRequest::new(parse_body(&asked.body)?, &asked.parameters, &self.service.location)?;
             self.service.count(&count, asked.caller(&trace)).await
         };
-        let result = result.await;
-        measured.ended(result.as_ref().err());
-        trace.ended(result.as_ref().map_or_else(Failure::status, |_| 200));
-        match result {
-            Ok(answer) => found(answer, kind),
-            Err(failure) => failed(&failure, kind),
-        }
+        respond(result.await, measured, trace, kind)
     }
 
     async fn msearch(&self, index: Option<&str>, request: Request) -> Response {

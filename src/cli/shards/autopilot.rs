@@ -8,8 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
 use clap::{Args, ValueEnum};
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +27,8 @@ use crate::ops::check::{self, CheckTarget};
 use crate::ops::migrate::Progress;
 use crate::support::supervisor::Supervisor;
 use crate::support::telemetry::autopilot::AutopilotMetrics;
+use crate::support::telemetry::health::Health;
+use crate::support::telemetry::probes::probe_routes;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,7 +62,7 @@ pub(super) struct AutopilotArgs {
     /// A process that is silent for so long is taken for dead.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     lease: Duration,
-    /// Address for /metrics and /healthz; none if not given.
+    /// Address for /metrics, /healthz and /readyz; none if not given.
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
     /// Print a JSON object per decision.
@@ -325,14 +325,11 @@ async fn serve(
     stop: CancellationToken,
     supervisor: &Supervisor,
 ) -> Result<(), Failure> {
-    let rendered = move || {
-        let metrics = metrics.clone();
-        async move { render(&metrics) }
-    };
-    let routes = axum::Router::new()
-        .route("/metrics", axum::routing::get(rendered))
-        .route("/healthz", axum::routing::get(|| async { "ok\n" }))
-        .fallback(|| async { (StatusCode::NOT_FOUND, "no such path; there are /metrics and /healthz\n") });
+    // It is alive and ready as long as its process answers: a turn that fails is counted, and the next one tries again.
+    let ready = prometheus::IntGauge::new("ready", "not exported").context("a gauge")?;
+    let health = Health::with_gauge(connect::clock(), ready, Duration::MAX);
+    health.ready(Health::STARTUP);
+    let routes = probe_routes(health, "the autopilot has made no progress", move || metrics.render());
     let options = ServerOptions {
         name: "autopilot",
         max_connections: 64,
@@ -341,17 +338,6 @@ async fn serve(
     };
     admin::serve_with(options, listen, routes, stop, supervisor).await?;
     Ok(())
-}
-
-fn render(metrics: &AutopilotMetrics) -> Response {
-    const TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-    match metrics.render() {
-        Ok(text) => ([(header::CONTENT_TYPE, TYPE)], text).into_response(),
-        Err(error) => {
-            (StatusCode::INTERNAL_SERVER_ERROR, format!("metrics could not be rendered: {error}\n"))
-                .into_response()
-        }
-    }
 }
 
 /// This process, for people: host and number.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::base::ids::DocId;
+use crate::io::stored::key;
 
 /// Ownership of a partition, and the generation of the maps by which the owner acts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +52,5 @@ impl Claim {
 
 /// `_id` of a partition's claim. No topic's name has a slash in it.
 pub fn claim_key(topic: &str, partition: i32) -> DocId {
-    let text = format!("maps/{topic}/{partition}");
-    #[expect(clippy::expect_used, reason = "topic names have 249 bytes at most, by Kafka's own rule")]
-    DocId::from_key(Some(text.as_bytes())).expect("a topic name fits an id")
+    key(format!("maps/{topic}/{partition}"))
 }

@@ -5,13 +5,14 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use thiserror::Error;
 
 use super::record::MapsRecord;
 use crate::base::ids::DocId;
 use crate::io::claims::{Claim, claim_key};
-use crate::io::elastic::{BulkOp, CallError, Elastic, Get, GetAnswer, Index, SeqNo, WriteCondition};
+use crate::io::elastic::{CallError, Elastic, Get, GetAnswer, Index, SeqNo};
+use crate::io::stored::{RecordError, StoredRecord, key};
 
 /// The stored record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,8 +73,10 @@ impl<'a> MapsStore<'a> {
 
     /// Writes the record if it is unchanged since it was read (`None`: if it does not exist).
     pub async fn write(&self, record: &MapsRecord, over: Option<SeqNo>) -> Result<(), StoreError> {
-        let guard = over.map_or(WriteCondition::Absent, WriteCondition::Unchanged);
-        self.put(record_key(self.topic), guard, record).await
+        // Serializing strings, numbers and maps into a Vec cannot fail.
+        let source = serde_json::to_vec(record).unwrap_or_default().into();
+        let id = record_key(self.topic);
+        Ok(StoredRecord::new(self.elastic, &id, self.timeout).write(source, over).await?)
     }
 
     /// The claims of partitions `0..partitions`, each with the generation by which its owner acts.
@@ -106,37 +109,22 @@ impl<'a> MapsStore<'a> {
         };
         keys.iter().zip(answers).map(read).collect()
     }
-
-    async fn put(&self, id: DocId, guard: WriteCondition, value: &impl Serialize) -> Result<(), StoreError> {
-        let op = write_op(id.clone(), guard, value);
-        let answers = self.elastic.bulk(&[op], self.timeout).await?;
-        match answers.first() {
-            Some(answer) if answer.status < 300 => Ok(()),
-            Some(answer) if answer.status == 409 => Err(StoreError::Conflict),
-            Some(answer) => {
-                let reason =
-                    answer.error.as_ref().map_or_else(|| answer.status.to_string(), ToString::to_string);
-                Err(StoreError::Item { id: id.to_string(), reason })
-            }
-            None => Err(CallError::Undecodable("an empty answer to a bulk".to_owned()).into()),
-        }
-    }
 }
 
-fn write_op(id: DocId, guard: WriteCondition, value: &impl Serialize) -> BulkOp {
-    // Serializing strings, numbers and maps into a Vec cannot fail.
-    let source = serde_json::to_vec(value).unwrap_or_default().into();
-    BulkOp::Index { index: Index::Meta, id, guard, source }
+impl From<RecordError> for StoreError {
+    fn from(error: RecordError) -> Self {
+        match error {
+            RecordError::Call { error, .. } => Self::Call(error),
+            RecordError::Refused { id, reason } => Self::Item { id, reason },
+            RecordError::Unreadable { id, error } => Self::Unreadable { id, error },
+            RecordError::Conflict { .. } => Self::Conflict,
+        }
+    }
 }
 
 /// `_id` of the record of `topic`.
 pub fn record_key(topic: &str) -> DocId {
     key(format!("maps/{topic}"))
-}
-
-fn key(text: String) -> DocId {
-    #[expect(clippy::expect_used, reason = "topic names have 249 bytes at most, by Kafka's own rule")]
-    DocId::from_key(Some(text.as_bytes())).expect("a topic name fits an id")
 }
 
 #[cfg(test)]
