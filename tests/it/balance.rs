@@ -1,47 +1,28 @@
 //! `geofold shards autopilot`, `shards nodes` and `shards plan --from-load` on the stand-ins, as child processes.
 
-use std::time::Duration;
-
-use geofold::testkit::embedded::broker::EmbeddedBroker;
-use geofold::testkit::embedded::elasticsearch::{Standin, StandinOptions};
 use serde_json::{Value, json};
-use tokio::runtime::Runtime;
 
+use crate::migrate::World;
 use crate::migrate::scenario::{
-    AUTOPILOT_LIMITS, Scenario, autopilot, autopilot_killed_in_each_stage, autopilot_once, autopilot_status,
-    text,
+    AUTOPILOT_LIMITS, autopilot, autopilot_killed_in_each_stage, autopilot_once, autopilot_status, text,
 };
 use crate::wait::wait_for;
 
-/// A broker, a search server, and what is changed on them.
-struct World {
-    scenario: Scenario,
-    _broker: EmbeddedBroker,
-    _standin: Standin,
-    _runtime: Runtime,
-}
-
-impl World {
-    fn new() -> Self {
-        let runtime = Runtime::new().unwrap();
-        let standin = runtime.block_on(Standin::start(StandinOptions::default())).unwrap();
-        let broker = EmbeddedBroker::start().unwrap();
-        broker.set_initial_rebalance_delay(Duration::ZERO);
-        broker.create_topic("t", 4).unwrap();
-        let scenario = Scenario::new(broker.address(), &standin.url(), "t", 3);
-        scenario.configure("[load]\ninterval = \"5s\"\n");
-        Self { scenario, _broker: broker, _standin: standin, _runtime: runtime }
-    }
+/// Workers count their load every few seconds.
+fn world() -> World {
+    let world = World::new();
+    world.scenario.configure("[load]\ninterval = \"5s\"\n");
+    world
 }
 
 #[test]
 fn an_autopilot_that_is_killed_in_each_stage_goes_on_and_nothing_is_lost() {
-    autopilot_killed_in_each_stage(&mut World::new().scenario);
+    autopilot_killed_in_each_stage(&mut world().scenario);
 }
 
 #[test]
 fn one_autopilot_at_a_time_and_a_plan_that_never_began_is_forgotten() {
-    let world = World::new();
+    let world = world();
     let scenario = &world.scenario;
     let _worker = scenario.worker("worker", &[]);
     let writer = scenario.writer();
@@ -81,7 +62,7 @@ fn one_autopilot_at_a_time_and_a_plan_that_never_began_is_forgotten() {
 
 #[test]
 fn what_workers_write_is_counted_and_planned_by() {
-    let world = World::new();
+    let world = world();
     let scenario = &world.scenario;
     let plan = ["shards", "plan", "--min", "3", "--max", "3", "--json", "--from-load"];
     let none = scenario.geofold(&plan);

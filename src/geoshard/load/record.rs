@@ -6,7 +6,7 @@
 //!   time zone or less), of which there are 384. An hour of a week overwrites that of two weeks before. Hours in which nobody
 //!   counted are not taken for quiet ones: each hour says when it was counted.
 //!
-//! What decays does so from the time of the last change on ([`LoadRecord::add`]), not with the time of whoever reads.
+//! What decays does so from the time of the last change on ([`LoadRecord::add`]), not with the time of reading.
 
 use std::collections::BTreeMap;
 

@@ -204,7 +204,7 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Changes the document, whoever changes it meanwhile. `change` gives `None` to leave it as it is.
+    /// Changes the document; tries again if another process has changed it meanwhile. `change` gives `None` to leave it as it is.
     pub async fn update<T>(
         &self,
         mut change: impl FnMut(&mut AutopilotRecord) -> Option<T>,

@@ -13,15 +13,15 @@ use crate::wait::wait_for;
 use scenario::{Scenario, from_55_to_70_with_a_worker_killed, text};
 
 /// A broker, a search server, and what is changed on them.
-struct World {
-    scenario: Scenario,
+pub(crate) struct World {
+    pub(crate) scenario: Scenario,
     _broker: EmbeddedBroker,
     _standin: Standin,
     _runtime: Runtime,
 }
 
 impl World {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let runtime = Runtime::new().unwrap();
         let standin = runtime.block_on(Standin::start(StandinOptions::default())).unwrap();
         let broker = EmbeddedBroker::start().unwrap();
