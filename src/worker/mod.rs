@@ -162,7 +162,7 @@ pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), Work
         supervisor,
     } = surroundings;
     rules.tally = rules.tally.map(|tally| tally.counting_left_out(metrics.tally.values_left_out.clone()));
-    let retry = RetryPolicy { initial: config.retry.initial_backoff, max: config.retry.max_backoff };
+    let retry = config.retry.policy();
     // Receivers cloned from here on see later updates as changed.
     let now = *limits.borrow_and_update();
     metrics.held_bytes_limit.set(crate::support::telemetry::metrics::level(now.memory.total));

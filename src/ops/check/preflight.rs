@@ -6,7 +6,6 @@
 
 use thiserror::Error;
 
-use crate::base::retry::RetryPolicy;
 use crate::io::elastic::Elastic;
 use crate::io::meta::TopicFacts;
 use crate::ops::check::{self, CheckTarget, Finding, Level};
@@ -32,7 +31,7 @@ pub async fn pass(
     retry: &Retry,
     health: &Health,
 ) -> Result<TopicFacts, Refused> {
-    let mut delays = RetryPolicy { initial: retry.initial_backoff, max: retry.max_backoff }.delays();
+    let mut delays = retry.policy().delays();
     loop {
         let report = check::check(target, elastic).await;
         let of_level = |level: Level| -> Vec<Finding> {

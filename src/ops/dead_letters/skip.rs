@@ -86,11 +86,7 @@ impl Skip<'_> {
         };
         let doing = "make a kafka producer";
         let settings = client_config(&self.config.producer_properties());
-        let retry = crate::base::retry::RetryPolicy {
-            initial: self.config.retry.initial_backoff,
-            max: self.config.retry.max_backoff,
-        };
-        let letters = DeadLetters::new(settings, self.letters_topic, retry)
+        let letters = DeadLetters::new(settings, self.letters_topic, self.config.retry.policy())
             .map_err(|error| LettersError::Kafka { doing, error })?;
         if tokio::time::timeout(DELIVERY, letters.deliver(vec![letter])).await.is_err() {
             return Err(LettersError::Refused(format!(

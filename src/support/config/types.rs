@@ -24,6 +24,7 @@ use super::secret::Secret;
 use super::server_url::ServerUrl;
 use super::source::Source;
 use crate::base::position::Epoch;
+use crate::base::retry::RetryPolicy;
 pub use crate::core::decode::Envelope;
 pub use crate::core::mover::OnMissing;
 
@@ -503,6 +504,13 @@ pub struct Retry {
     /// Elasticsearch answers 401 or 403 for so long, and the worker stops.
     #[serde(with = "humantime_serde")]
     pub unauthorized_timeout: Duration,
+}
+
+impl Retry {
+    /// The pauses between attempts.
+    pub fn policy(&self) -> RetryPolicy {
+        RetryPolicy { initial: self.initial_backoff, max: self.max_backoff }
+    }
 }
 
 impl Default for Retry {

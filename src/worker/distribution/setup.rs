@@ -9,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::base::clock::Clock;
 use crate::base::fnv::fnv1a;
-use crate::base::retry::RetryPolicy;
 use crate::io::kafka::client_config;
 use crate::support::config::{self, Config, DistributionJob, JobKind, ServerUrl};
 use crate::support::supervisor::Supervisor;
@@ -63,7 +62,7 @@ pub(crate) fn build(
         topic: config.kafka.topic.as_str().into(),
         last_runs: Arc::new(last_runs),
         dead_letters,
-        retry: RetryPolicy { initial: config.retry.initial_backoff, max: config.retry.max_backoff },
+        retry: config.retry.policy(),
         clock: clock.clone(),
     };
     Ok(Some(Distributor::new(jobs, around)))

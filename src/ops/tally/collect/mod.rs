@@ -41,7 +41,6 @@ pub use self::notify::Notifier;
 pub use self::reader::{Allowances, ReadError};
 use self::reader::{Limits, Reader};
 use self::store::{KnownTopic, Leader, Merge, Merged, Start, Store, Version};
-use crate::base::retry::RetryPolicy;
 use crate::io::database::DatabaseError;
 use crate::support::config::Config;
 use crate::support::telemetry::collector::{CollectorMetrics, Edges};
@@ -127,7 +126,7 @@ impl Collector {
     pub async fn run(mut self, config: &Config) -> Result<(), CollectError> {
         let me = name();
         tracing::info!(name = me, database = self.store.name(), "collector begins");
-        let retry = RetryPolicy { initial: config.retry.initial_backoff, max: config.retry.max_backoff };
+        let retry = config.retry.policy();
         let mut delays = retry.delays();
         let mut reader = Some(Reader::new(config, self.allowances.clone())?);
         let mut prepared = false;
