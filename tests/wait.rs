@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-/// For what takes seconds on an idle machine, and half a minute on a busy one.
-pub const TIMEOUT: Duration = Duration::from_secs(300);
+/// For what takes seconds on an idle machine, and a minute on one with ten times too much to do.
+pub const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Asks until there is an answer.
 pub fn wait_for<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {

@@ -1,14 +1,11 @@
 //! `geofold audit --adopt`: an index that existed before geofold becomes one of its own, and no later write of the topic
 //! loses against what was there.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use crate::audit::audit;
-use crate::support::{CITIES, Event, Truth, World, WorldOptions};
+use crate::support::{CITIES, Event, TIMEOUT, Truth, World, WorldOptions};
 
-const TIMEOUT: Duration = Duration::from_secs(300);
 const DOCUMENTS: usize = 300;
 
 fn document(n: usize) -> Value {

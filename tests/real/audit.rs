@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{CITIES, Event, Random, StopOnDrop, Truth, World, WorldOptions, seed, wait_at_most};
+use crate::support::{
+    CITIES, Event, Random, StopOnDrop, TIMEOUT, Truth, World, WorldOptions, seed, wait_at_most,
+};
 
-const TIMEOUT: Duration = Duration::from_secs(300);
 /// Documents with each kind of defect.
 const EACH: usize = 100;
 

@@ -4,9 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::support::{CITIES, Event, Faults, Proxy, Truth, World, WorldOptions, wait_at_most};
+use crate::support::{CITIES, Event, Faults, Proxy, TIMEOUT, Truth, World, WorldOptions, wait_at_most};
 
-const TIMEOUT: Duration = Duration::from_secs(300);
 const MIB: f64 = 1_048_576.0;
 
 /// As good as dead: every connection breaks before anything was passed on.

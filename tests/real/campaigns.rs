@@ -10,9 +10,8 @@ use rdkafka::message::Headers;
 use serde_json::{Value, json};
 
 use crate::support::postgres::OwnDatabase;
-use crate::support::{CITIES, Event, Random, World, WorldOptions, seed, text, wait_at_most};
+use crate::support::{CITIES, Event, Random, TIMEOUT, World, WorldOptions, seed, text, wait_at_most};
 
-const TIMEOUT: Duration = Duration::from_secs(300);
 const CHUNK: u64 = 100;
 
 /// A database that no other test uses, as lines of the configuration: of PostgreSQL, if the stack has one, with the password in a

@@ -19,9 +19,8 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::support::postgres::OwnDatabase;
-use crate::support::{Random, Stack, seed, wait_at_most};
+use crate::support::{Random, Stack, TIMEOUT, seed, wait_at_most};
 
-const TIMEOUT: Duration = Duration::from_secs(300);
 const PARTITIONS: i32 = 3;
 
 /// A topic of increments and a database of PostgreSQL that no other test uses.

@@ -1,15 +1,13 @@
 //! A topic whose producers compress, each in another way, is read as one.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use serde_json::json;
 
-use crate::support::{CITIES, Event, Truth, World, WorldOptions};
+use crate::support::{CITIES, Event, TIMEOUT, Truth, World, WorldOptions};
 
-const TIMEOUT: Duration = Duration::from_secs(300);
 /// By Kafka's numbers, which stand in a batch's attributes.
 const CODECS: [&str; 5] = ["none", "gzip", "snappy", "lz4", "zstd"];
 /// Of each codec.

@@ -1,10 +1,7 @@
 //! Promise 6, honest: every record is counted once, by how it ended.
 
-use std::time::Duration;
+use crate::support::{Random, Raw, TIMEOUT, Truth, World, WorldOptions, random_events, seed};
 
-use crate::support::{Random, Raw, Truth, World, WorldOptions, random_events, seed};
-
-const TIMEOUT: Duration = Duration::from_secs(300);
 const OUTCOMES: [&str; 8] = [
     "indexed",
     "deleted",

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
 
 use geofold::base::geo::GeoPoint;
 use geofold::base::ids::ShardId;
@@ -15,7 +14,7 @@ use s2::cellid::CellID;
 use serde_json::{Value, json};
 
 use crate::reference::{away, below, centre, circle, haversine, one_of, point, power, sign, stored, turned};
-use crate::support::{Random, World, WorldOptions, seed, text};
+use crate::support::{Random, TIMEOUT, World, WorldOptions, seed, text};
 
 /// Documents gather around places where projections go wrong, at all distances from centimetres to a thousand kilometres.
 pub fn places(random: &mut Random) -> Vec<GeoPoint> {
@@ -164,7 +163,7 @@ fn send_all(world: &World, folder: &Path, places: &[GeoPoint]) {
     assert!(sent.status.success(), "{}", text(&sent));
     let worker = world.worker();
     worker.wait_until_ready();
-    world.wait_until_committed(Duration::from_secs(60));
+    world.wait_until_committed(TIMEOUT);
     worker.stop();
     world.stack.ask("POST", &format!("/{}-s*/_refresh", world.name), None);
 }

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Random, Truth, World, WorldOptions, random_events, seed};
-
-const TIMEOUT: Duration = Duration::from_secs(300);
+use crate::support::{Random, TIMEOUT, Truth, World, WorldOptions, random_events, seed};
 
 #[test]
 fn two_workers_of_which_one_is_killed_twice_leave_each_document_once_in_its_place() {

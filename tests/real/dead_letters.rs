@@ -2,13 +2,10 @@
 //! its partition; it is never passed over.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde_json::json;
 
-use crate::support::{CITIES, Event, Random, Raw, Truth, World, WorldOptions, wait_at_most};
-
-const TIMEOUT: Duration = Duration::from_secs(300);
+use crate::support::{CITIES, Event, Random, Raw, TIMEOUT, Truth, World, WorldOptions, wait_at_most};
 
 fn good(id: &str, n: u64) -> Event {
     let (lat, lon) = CITIES[(n % 12) as usize];

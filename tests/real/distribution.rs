@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU16, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use geofold::base::geo::GeoPoint;
 use geofold::geoshard::GeoshardMap;
@@ -16,9 +16,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
-use crate::support::{CITIES, Event, World, WorldOptions, text, wait_at_most};
-
-const TIMEOUT: Duration = Duration::from_secs(300);
+use crate::support::{CITIES, Event, TIMEOUT, World, WorldOptions, text, wait_at_most};
 
 /// A webhook's endpoint, which ends with the test's process.
 struct Endpoint {

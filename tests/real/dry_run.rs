@@ -1,13 +1,11 @@
 //! `geofold dry-run`: it foretells what a worker then does, disturbs no worker, commits nothing and writes nothing.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{CITIES, Event, Random, Truth, World, WorldOptions, seed};
+use crate::support::{CITIES, Event, Random, TIMEOUT, Truth, World, WorldOptions, seed};
 
-const TIMEOUT: Duration = Duration::from_secs(300);
 const DOCUMENTS: usize = 60;
 
 fn document(place: usize, n: usize) -> Value {

@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::support::{CITIES, Event, Proxy, Random, Raw, Truth, Worker, World, WorldOptions, wait_at_most};
+use crate::support::{
+    CITIES, Event, Proxy, Random, Raw, TIMEOUT, Truth, Worker, World, WorldOptions, wait_at_most,
+};
 
-const TIMEOUT: Duration = Duration::from_secs(300);
 const MIB: f64 = 1_048_576.0;
 
 fn size(name: &str, default: usize) -> usize {

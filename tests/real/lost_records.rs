@@ -6,9 +6,8 @@ use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
 use serde_json::json;
 
-use crate::support::{CITIES, Event, Truth, World, WorldOptions, wait_at_most};
+use crate::support::{CITIES, Event, TIMEOUT, Truth, World, WorldOptions, wait_at_most};
 
-const TIMEOUT: Duration = Duration::from_secs(300);
 const ACCEPT: (&str, &str) = ("GEOFOLD_KAFKA__LOST_RECORDS", "accept");
 const METRIC: &str = "geofold_lost_records_total";
 

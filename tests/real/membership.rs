@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Random, Truth, World, WorldOptions, random_events, seed};
-
-const TIMEOUT: Duration = Duration::from_secs(300);
+use crate::support::{Random, TIMEOUT, Truth, World, WorldOptions, random_events, seed};
 
 fn come_and_go(test: &str, protocol: &[&str]) {
     let seed = seed(test);

@@ -7,10 +7,8 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::support::{
-    CITIES, Event, Faults, Proxy, Random, Truth, World, WorldOptions, ask_for, random_events, seed,
+    CITIES, Event, Faults, Proxy, Random, TIMEOUT, Truth, World, WorldOptions, ask_for, random_events, seed,
 };
-
-const TIMEOUT: Duration = Duration::from_secs(300);
 
 #[test]
 fn after_many_moves_every_placement_names_the_one_geoshard_with_the_copy_and_no_leftovers() {

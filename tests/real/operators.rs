@@ -1,13 +1,9 @@
 //! `geofold status` and `geofold dead-letters skip` on a real broker: it describes its groups, and refuses an offset from outside while a
 //! group has members. `tests/it/operators.rs` has the rest on the stand-ins.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
-use crate::support::{CITIES, Event, Raw, World, WorldOptions, text, wait_at_most};
-
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::support::{CITIES, Event, Raw, TIMEOUT, World, WorldOptions, text, wait_at_most};
 
 fn stops_and_is_skipped(protocol: &str) {
     let world = World::new(WorldOptions {
@@ -29,7 +25,7 @@ fn stops_and_is_skipped(protocol: &str) {
     let document = Raw { partition: Some(1), ..document };
     let worker = world.worker();
     world.produce(&[document.clone(), raw("bad", "{"), document]);
-    wait_at_most("a stopped partition", PATIENCE, || {
+    wait_at_most("a stopped partition", TIMEOUT, || {
         worker.not_ready_because().contains("bad record").then_some(())
     });
     let status = || -> Value {
@@ -37,7 +33,7 @@ fn stops_and_is_skipped(protocol: &str) {
         assert_eq!(output.status.code(), Some(1), "{}", text(&output));
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(&output)))
     };
-    let seen = wait_at_most("the committed offset", PATIENCE, || {
+    let seen = wait_at_most("the committed offset", TIMEOUT, || {
         Some(status()).filter(|seen| seen["partitions"][1]["committed"] == 1)
     });
     if protocol == "classic" {
@@ -64,7 +60,7 @@ fn stops_and_is_skipped(protocol: &str) {
     assert_eq!(world.committed()[&1], 2);
     assert_eq!(world.dead_letters()[0].headers["geofold-error-reason"], "skipped_by_operator");
     let worker = world.worker();
-    world.wait_until_committed(PATIENCE);
+    world.wait_until_committed(TIMEOUT);
     let located = world.geofold(&["where", "a"]);
     assert!(located.status.success() && text(&located).contains("in place"), "{}", text(&located));
     worker.stop();

@@ -1,14 +1,11 @@
 //! Promise 2, order: what a worker still does after its partitions went to another owner changes nothing.
 
-use std::time::Duration;
-
 use serde_json::json;
 
 use crate::support::{
-    CITIES, Event, Faults, Proxy, Random, Truth, World, WorldOptions, random_events, seed, wait_at_most,
+    CITIES, Event, Faults, Proxy, Random, TIMEOUT, Truth, World, WorldOptions, random_events, seed,
+    wait_at_most,
 };
-
-const TIMEOUT: Duration = Duration::from_secs(300);
 
 fn short_session() -> Vec<(&'static str, String)> {
     vec![

@@ -1,10 +1,8 @@
 //! Kafka, Elasticsearch and the network between fail in the middle of the work: it takes longer, and nothing else.
 
-use std::time::Duration;
-
-use crate::support::{Faults, Proxy, Random, Truth, World, WorldOptions, random_events, seed, wait_at_most};
-
-const TIMEOUT: Duration = Duration::from_secs(300);
+use crate::support::{
+    Faults, Proxy, Random, TIMEOUT, Truth, World, WorldOptions, random_events, seed, wait_at_most,
+};
 
 fn impatient() -> WorldOptions {
     WorldOptions {

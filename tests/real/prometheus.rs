@@ -9,9 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{CITIES, Event, Raw, Worker, World, WorldOptions, wait_at_most};
-
-const TIMEOUT: Duration = Duration::from_secs(300);
+use crate::support::{CITIES, Event, Raw, TIMEOUT, Worker, World, WorldOptions, wait_at_most};
 
 /// What is only there while something is wrong, or with parts of the configuration that this world has not.
 const MAY_BE_EMPTY: [&str; 8] = [

@@ -10,9 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::support::{Random, Raw, Truth, World, WorldOptions, seed, wait_at_most};
-
-const TIMEOUT: Duration = Duration::from_secs(300);
+use crate::support::{Random, Raw, TIMEOUT, Truth, World, WorldOptions, seed, wait_at_most};
 
 fn quick_to_take_over() -> Vec<(&'static str, String)> {
     vec![

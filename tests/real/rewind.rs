@@ -1,12 +1,8 @@
 //! A group that was rewound is refused, since old records would lose to what they made; with the epoch raised it replays.
 
-use std::time::Duration;
-
 use serde_json::json;
 
-use crate::support::{CITIES, Event, Truth, World, WorldOptions, wait_at_most};
-
-const TIMEOUT: Duration = Duration::from_secs(300);
+use crate::support::{CITIES, Event, TIMEOUT, Truth, World, WorldOptions, wait_at_most};
 
 #[test]
 fn a_rewound_group_is_refused_until_the_epoch_is_raised() {

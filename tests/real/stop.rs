@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Faults, Proxy, Random, Truth, World, WorldOptions, random_events, seed, wait_at_most};
-
-const TIMEOUT: Duration = Duration::from_secs(300);
+use crate::support::{
+    Faults, Proxy, Random, TIMEOUT, Truth, World, WorldOptions, random_events, seed, wait_at_most,
+};
 
 #[test]
 fn sigterm_writes_and_commits_everything_that_was_read() {

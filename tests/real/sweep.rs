@@ -1,12 +1,8 @@
 //! `geofold audit --sweep`, and the audit that a worker runs by itself.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
-use crate::support::{CITIES, Event, Truth, Worker, World, WorldOptions, wait_at_most};
-
-const TIMEOUT: Duration = Duration::from_secs(300);
+use crate::support::{CITIES, Event, TIMEOUT, Truth, Worker, World, WorldOptions, wait_at_most};
 
 fn write(n: usize, round: usize) -> Event {
     let (lat, lon) = CITIES[(n + round) % CITIES.len()];

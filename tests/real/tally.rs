@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Random, Worker, World, WorldOptions, ask_for, random_events, seed, text};
-
-const TIMEOUT: Duration = Duration::from_secs(300);
+use crate::support::{Random, TIMEOUT, Worker, World, WorldOptions, ask_for, random_events, seed, text};
 
 /// The binary under test.
 const GEOFOLD: &str = env!("CARGO_BIN_EXE_geofold");

@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::support::{CITIES, Event, Truth, Worker, World, WorldOptions, wait_at_most};
-
-/// The topic is looked at every 30 s.
-const TIMEOUT: Duration = Duration::from_secs(300);
+use crate::support::{CITIES, Event, TIMEOUT, Truth, Worker, World, WorldOptions, wait_at_most};
 
 fn events(documents: std::ops::Range<usize>) -> Vec<Event> {
     let event = |n: usize| {

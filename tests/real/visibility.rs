@@ -13,9 +13,10 @@ use geofold::geoshard::GeoshardMap;
 use serde_json::{Value, json};
 
 use crate::support::world::Feed;
-use crate::support::{CITIES, Event, Random, Truth, Worker, World, WorldOptions, seed, text, wait_at_most};
+use crate::support::{
+    CITIES, Event, Random, TIMEOUT, Truth, Worker, World, WorldOptions, seed, text, wait_at_most,
+};
 
-const TIMEOUT: Duration = Duration::from_secs(300);
 /// A test may take so long.
 const LONGEST: Duration = Duration::from_secs(1_200);
 /// Documents that go from city to city, and how long each stays.

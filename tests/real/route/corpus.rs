@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::router::Target;
 use crate::cover::{map_through, places};
 use crate::reference::below;
-use crate::support::{Event, Random, World, WorldOptions, wait_at_most};
+use crate::support::{Event, Random, TIMEOUT, World, WorldOptions, wait_at_most};
 
 pub const TAGS: [&str; 12] = [
     "art", "books", "chess", "climbing", "cooking", "dogs", "films", "hiking", "jazz", "running", "tea",
@@ -148,7 +148,6 @@ fn id(n: usize) -> String {
 }
 
 fn move_through_a_worker(random: &mut Random, world: &World, documents: &[Value], places: &[GeoPoint]) {
-    let patience = Duration::from_secs(120);
     let elsewhere: Vec<Event> = documents
         .iter()
         .enumerate()
@@ -164,11 +163,11 @@ fn move_through_a_worker(random: &mut Random, world: &World, documents: &[Value]
     world.send(&elsewhere.into_iter().chain(deleted).collect::<Vec<_>>());
     let worker = world.worker();
     worker.wait_until_ready();
-    world.wait_until_committed(patience);
+    world.wait_until_committed(TIMEOUT);
     let here = |(n, document): (usize, &Value)| Event::Index { id: id(n), document: document.clone() };
     let gone = (0..200).map(|n| Event::Delete { id: format!("x{n}") });
     world.send(&documents.iter().enumerate().map(here).chain(gone).collect::<Vec<_>>());
-    world.wait_until_committed(patience);
+    world.wait_until_committed(TIMEOUT);
     worker.stop();
     purge(world);
 }
@@ -177,7 +176,7 @@ fn move_through_a_worker(random: &mut Random, world: &World, documents: &[Value]
 /// its next look at what replicas may still need, every 30 s.
 fn purge(world: &World) {
     let all = |path: &str| world.stack.ask("POST", &format!("/{}-s*/{path}", world.name), None);
-    wait_at_most("deleted documents to be purged", Duration::from_secs(120), || {
+    wait_at_most("deleted documents to be purged", TIMEOUT, || {
         all("_flush?force=true");
         all("_forcemerge?max_num_segments=1");
         all("_refresh");

@@ -18,10 +18,11 @@ use super::router::{Target, routed};
 use super::wanted_queries;
 use crate::reference::{away, power};
 use crate::support::world::Feed;
-use crate::support::{CITIES, Event, Random, StopOnDrop, Truth, World, WorldOptions, seed, wait_at_most};
+use crate::support::{
+    CITIES, Event, Random, StopOnDrop, TIMEOUT, Truth, World, WorldOptions, seed, wait_at_most,
+};
 use crate::visibility::{DEADLINE, GRACE, change_map, map_of};
 
-const TIMEOUT: Duration = Duration::from_secs(300);
 /// A test may take so long.
 const LONGEST: Duration = Duration::from_secs(3_600);
 /// Documents that stay where they are.

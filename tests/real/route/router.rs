@@ -10,7 +10,7 @@ use std::time::Duration;
 use reqwest::blocking::Client;
 use serde_json::{Value, json};
 
-use crate::support::{World, wait_at_most};
+use crate::support::{TIMEOUT, World, wait_at_most};
 
 /// Searches on a busy machine may take long; a hang is a failure.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -136,7 +136,7 @@ impl Router {
 
     pub fn wait_until_ready(&self) {
         let http = Client::builder().timeout(Duration::from_secs(10)).build().unwrap();
-        wait_at_most("a ready router", Duration::from_secs(120), || {
+        wait_at_most("a ready router", TIMEOUT, || {
             if let Some(status) = self.child.lock().unwrap().try_wait().unwrap() {
                 panic!("the router ended: {status}\n{}", self.log());
             }

@@ -13,9 +13,8 @@ use super::equality::is_an_error;
 use super::judge;
 use super::queries::Queries;
 use super::router::{Router, Target};
-use crate::support::{Event, Random, StopOnDrop, World, seed, wait_at_most};
+use crate::support::{Event, Random, StopOnDrop, TIMEOUT, World, seed, wait_at_most};
 
-const TIMEOUT: Duration = Duration::from_secs(300);
 /// Different queries; what each has to find is known before the trouble begins.
 const QUERIES: usize = 60;
 

@@ -10,7 +10,7 @@ pub mod world;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use crate::wait::{ask_for, wait_at_most};
+pub use crate::wait::{TIMEOUT, ask_for, wait_at_most};
 pub use geofold::base::random::{Random, seed_of_test};
 pub use proxy::{Faults, Proxy};
 pub use stack::Stack;

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
 
 use serde_json::Value;
 
+use super::TIMEOUT;
 use crate::stack_lock;
 
 /// Tests that stop a service have it alone; all others share it. This lock is for the tests of this program, and fair; that of the
@@ -54,7 +54,7 @@ impl Stack {
             kafka: from_env("GEOFOLD_TEST_KAFKA"),
             elasticsearch: from_env("GEOFOLD_TEST_ELASTICSEARCH"),
             dir,
-            http: reqwest::blocking::Client::builder().timeout(Duration::from_secs(30)).build().unwrap(),
+            http: reqwest::blocking::Client::builder().timeout(TIMEOUT).build().unwrap(),
             usage,
         }
     }

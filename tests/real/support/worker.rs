@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use crate::support::wait_at_most;
+use crate::wait::{TIMEOUT, wait_at_most};
 
 /// The binary under test.
 pub const GEOFOLD: &str = env!("CARGO_BIN_EXE_geofold");
@@ -70,7 +70,7 @@ impl Worker {
 
     /// Waits until it has drained and left, having been told to; gives everything it has printed.
     pub fn log_once_ended(mut self) -> String {
-        let status = self.wait("a drained worker", Duration::from_secs(60));
+        let status = self.wait("a drained worker", TIMEOUT);
         let log = self.log();
         assert!(status.success(), "{status}\n{log}");
         log
@@ -112,14 +112,12 @@ impl Worker {
 
     /// Waits until `/readyz` says ready.
     pub fn wait_until_ready(&self) {
-        wait_at_most("a ready worker", Duration::from_secs(60), || {
-            self.get("/readyz").filter(|(status, _)| *status == 200)
-        });
+        wait_at_most("a ready worker", TIMEOUT, || self.get("/readyz").filter(|(status, _)| *status == 200));
     }
 
     /// Waits until it owns this many partitions.
     pub fn wait_until_assigned(&self, partitions: i32) {
-        wait_at_most("assigned partitions", Duration::from_secs(60), || {
+        wait_at_most("assigned partitions", TIMEOUT, || {
             (self.metric("geofold_assigned_partitions", "") == f64::from(partitions)).then_some(())
         });
     }

@@ -14,7 +14,7 @@ use rdkafka::admin::{
 };
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
-use rdkafka::error::KafkaResult;
+use rdkafka::error::{KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Header, Headers, Message, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 use super::truth::{Event, Truth};
 use super::worker::GEOFOLD;
-use super::{Proxy, Stack, Worker, ask_for};
+use super::{Proxy, Stack, TIMEOUT, Worker, ask_for};
 
 /// How a world differs from the usual one.
 pub struct WorldOptions {
@@ -73,14 +73,20 @@ impl Feed {
             let headers = raw.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
                 headers.insert(Header { key, value: Some(value) })
             });
-            self.producer.send(record.headers(headers)).map_err(|(error, _)| error).unwrap();
+            let mut record = record.headers(headers);
+            // A slow broker leaves the client's queue full.
+            while let Err((error, refused)) = self.producer.send(record) {
+                assert_eq!(error.rdkafka_error_code(), Some(RDKafkaErrorCode::QueueFull), "{error}");
+                self.producer.poll(Duration::from_millis(100));
+                record = refused;
+            }
         }
         self.producer.poll(Duration::ZERO);
     }
 
     /// Waits until all of them are acknowledged, or given up.
     pub fn flush(&self) {
-        self.producer.flush(Duration::from_secs(300)).unwrap();
+        self.producer.flush(TIMEOUT).unwrap();
     }
 
     /// Takes in acknowledgements, for so long.
@@ -127,7 +133,7 @@ impl World {
         let world = Self::on(stack, options);
         // Some tests have a short timeout for their worker's requests; a busy server takes longer for an index. Those that
         // are there already are left as they are.
-        let created = ask_for(Duration::from_secs(300), || {
+        let created = ask_for(TIMEOUT, || {
             let output = world.geofold(&["shards", "create"]);
             let is_late = !output.status.success() && text(&output).contains("did not answer within");
             (!is_late).then_some(output)
@@ -304,7 +310,7 @@ impl World {
         const AT_ONCE: i32 = 2_000;
         let admin: AdminClient<DefaultClientContext> = self.client().create().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let patience = Some(Duration::from_secs(120));
+        let patience = Some(TIMEOUT);
         let options = AdminOptions::new().operation_timeout(patience).request_timeout(patience);
         let new = NewTopic::new(topic, partitions.min(AT_ONCE), TopicReplication::Fixed(1));
         let results = runtime.block_on(admin.create_topics([&new], &options)).unwrap();
@@ -317,7 +323,7 @@ impl World {
             results.into_iter().for_each(|result| drop(result.unwrap()));
         }
         // The controller has it; the broker hears of it a little later.
-        let known = ask_for(Duration::from_secs(120), || {
+        let known = ask_for(TIMEOUT, || {
             let metadata = admin.inner().fetch_metadata(Some(topic), Duration::from_secs(20)).ok()?;
             let found = metadata.topics().first()?;
             let led = found.partitions().iter().filter(|partition| partition.leader() >= 0).count();
@@ -341,7 +347,7 @@ impl World {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let results = runtime.block_on(admin.delete_topics(&[&self.name], &AdminOptions::new())).unwrap();
         results.into_iter().for_each(|result| drop(result.unwrap()));
-        let is_gone = ask_for(Duration::from_secs(60), || {
+        let is_gone = ask_for(TIMEOUT, || {
             let metadata = admin.inner().fetch_metadata(None, Duration::from_secs(20)).ok()?;
             metadata.topics().iter().all(|topic| topic.name() != self.name).then_some(())
         });
@@ -393,7 +399,7 @@ impl World {
     pub fn offsets(&self) -> Vec<(i64, i64)> {
         let mut last = None;
         // A broker that has just started is not every group's coordinator yet.
-        let asked = ask_for(Duration::from_secs(60), || {
+        let asked = ask_for(TIMEOUT, || {
             self.try_offsets(Duration::from_secs(20)).map_err(|error| last = Some(error)).ok()
         });
         asked.unwrap_or_else(|| panic!("no offsets from the broker: {last:?}"))
