@@ -51,7 +51,7 @@ impl Decision<'_> {
 }
 
 /// Whether a fold that cannot be carried out may be tried record by record: no decision about its last record is recorded, so that the
-/// records beyond the recorded one may be cut into folds in any way (protocol, "A fold that is refused ...").
+/// records beyond the recorded one may be cut into folds in any way (protocol, "A fold refused before its placement is written").
 pub(in crate::core::mover) fn may_be_separated(
     state: &MoverState,
     entry: &Entry,

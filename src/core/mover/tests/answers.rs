@@ -1,4 +1,4 @@
-//! The protocol's table "What an answer means", at every round: what follows each answer, and that nothing else does.
+//! The protocol's list "What an answer means", at every round: what follows each answer, and that nothing else does.
 
 use super::store::{Answer, Call, Store, refusal};
 use super::*;
