@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which geoshards a circle, a box or a polygon touches: the rule of cover.md, to be read and to be translated.
+"""Which geoshards a circle, a box or a polygon touches: the rule that cover.md outlines, to be read and to be translated.
 
     cover.py MAP --circle LAT,LON,METRES
     cover.py MAP --box TOP,LEFT,BOTTOM,RIGHT

@@ -2,7 +2,7 @@
 //!
 //! The promise is that no hit is outside: for every document that Elasticsearch finds within the shape, its geoshard is in the
 //! cover. The cover is also minimal up to the margin: a geoshard is in it only if one of its cells comes
-//! within the margin of the shape. `docs/cover.md` states the rule for other languages, and `tests/vectors/cover.json` has
+//! within the margin of the shape. `docs/cover.md` and `docs/cover.py` state the rule for other languages, `tests/vectors/cover.json` has
 //! test cases.
 //!
 //! | file | what it holds |
