@@ -32,36 +32,22 @@ impl AuditMetrics {
                 "geofold_audit_start_timestamp_seconds",
                 "Start of this worker's last audit, Unix time; 0 if none.",
             )?,
-            audits: r.counters(
-                "geofold_audits_total",
-                "Audits by this worker, by result.",
-                "result",
-            )?,
-            swept: r.counter(
-                "geofold_audit_swept_total",
-                "Placements of deleted documents removed after placements.deleted_retention.",
-            )?,
+            audits: r.counters("geofold_audits_total", "Audits by this worker, by result.", "result")?,
+            swept: r
+                .counter("geofold_audit_swept_total", "Placements of deleted documents removed by audits.")?,
             ended: r.gauge(
                 "geofold_audit_end_timestamp_seconds",
                 "End of this worker's last complete audit, Unix time; 0 if none.",
             )?,
-            seconds: r.float_gauge(
-                "geofold_audit_seconds",
-                "Duration of the last complete audit.",
-            )?,
-            documents: r.gauge(
-                "geofold_audit_documents",
-                "Documents read by the last complete audit.",
-            )?,
+            seconds: r.float_gauge("geofold_audit_seconds", "Duration of the last complete audit.")?,
+            documents: r.gauge("geofold_audit_documents", "Documents read by the last complete audit.")?,
             defects: r.gauge_vec(
                 "geofold_audit_defects",
                 "Documents per defect in the last complete audit.",
                 &["defect"],
             )?,
-            unsettled: r.gauge(
-                "geofold_audit_unsettled",
-                "Documents the last complete audit could not judge: written between all looks, or not committed.",
-            )?,
+            unsettled: r
+                .gauge("geofold_audit_unsettled", "Documents the last complete audit could not judge.")?,
         };
         for defect in Defect::ALL {
             metrics.defects.with_label_values(&[defect.name()]).set(0);

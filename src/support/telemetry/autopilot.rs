@@ -46,7 +46,7 @@ impl AutopilotMetrics {
     pub fn new() -> Result<Arc<Self>> {
         let mut to = Register::default();
         let decisions =
-            to.counters("geofold_autopilot_decisions_total", "Decisions, by what they came to.", "outcome")?;
+            to.counters("geofold_autopilot_decisions_total", "Decisions, by outcome.", "outcome")?;
         let last_decision = to.gauge(
             "geofold_autopilot_last_decision_timestamp_seconds",
             "Last decision, Unix time; 0 if none.",
@@ -57,12 +57,10 @@ impl AutopilotMetrics {
         )?;
         let expected = to.float_gauge(
             "geofold_autopilot_expected_max_over_mean",
-            "Largest load of a geoshard over the mean, as expected over the horizon.",
+            "Expected largest load of a geoshard over the mean.",
         )?;
-        let moved_today = to.float_gauge(
-            "geofold_autopilot_moved_documents",
-            "Documents that its changes moved within 24 hours.",
-        )?;
+        let moved_today =
+            to.float_gauge("geofold_autopilot_moved_documents", "Documents moved within 24 hours.")?;
         let left_today = to.float_gauge(
             "geofold_autopilot_budget_documents",
             "Documents that may still be moved within 24 hours.",
@@ -70,7 +68,7 @@ impl AutopilotMetrics {
         let changes_begun =
             to.counter("geofold_autopilot_changes_begun_total", "Changes of the map begun.")?;
         let changes_ended =
-            to.counter("geofold_autopilot_changes_ended_total", "Changes of the map brought to their end.")?;
+            to.counter("geofold_autopilot_changes_ended_total", "Changes of the map completed.")?;
         to.about_the_process()?;
         let Register { registry, catalogue } = to;
         Ok(Arc::new(Self {

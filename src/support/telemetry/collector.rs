@@ -77,10 +77,8 @@ impl CollectorMetrics {
         )?;
         let merge_seconds =
             to.histogram("geofold_collector_merge_seconds", "Duration of a merge.", &TIME_BUCKETS)?;
-        let negative = to.gauge(
-            "geofold_collector_negative_counts",
-            "Negative counts among those changed by the last merge; above 0, recount.",
-        )?;
+        let negative =
+            to.gauge("geofold_collector_negative_counts", "Negative counts found by the last merge.")?;
         let lag = to.gauge("geofold_collector_lag_records", "Increments in the topic not yet read.")?;
         let version = to.gauge("geofold_collector_version", "Latest known version of the counts.")?;
         let leading = to.gauge("geofold_collector_leading", "1 while this collector merges.")?;
@@ -89,7 +87,7 @@ impl CollectorMetrics {
             "geofold_collector_notices_failed_total",
             "Versions not announced on the notify topic.",
         )?;
-        let ready = to.gauge("geofold_ready", "1 if this collector is ready.")?;
+        let ready = to.gauge("geofold_ready", "1 if /readyz answers 200.")?;
         let reload = ReloadMetrics::new(&mut to)?;
         to.about_the_process()?;
         let Register { registry, catalogue } = to;

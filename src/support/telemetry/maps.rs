@@ -18,17 +18,14 @@ pub struct MapsMetrics {
 impl MapsMetrics {
     pub(super) fn new(r: &mut Register) -> Result<Self> {
         Ok(Self {
-            live: r.gauge(
-                "geofold_live_maps",
-                "Maps that are live, as far as this process knows: 2 while the map is changed.",
-            )?,
+            live: r.gauge("geofold_live_maps", "Known live maps: 2 while the map changes.")?,
             generation: r.gauge(
                 "geofold_maps_generation",
-                "Generation of the record of the maps that this process knows; 0 where the map was never changed.",
+                "Known generation of the map; 0 if it was never changed.",
             )?,
             age_seconds: r.float_gauge(
                 "geofold_maps_age_seconds",
-                "Age of what this process knows of the record of the maps; nothing is sent above batch.timeout.",
+                "Age of the known record of the maps; above batch.timeout nothing is sent.",
             )?,
         })
     }

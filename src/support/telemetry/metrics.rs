@@ -280,10 +280,8 @@ impl Metrics {
             owned: Mutex::default(),
             by_partition,
             assigned_partitions: r.gauge("geofold_assigned_partitions", "Partitions this worker owns.")?,
-            stopped_partitions: r.gauge(
-                "geofold_stopped_partitions",
-                "Owned partitions stopped at a record; the log has the reason.",
-            )?,
+            stopped_partitions: r
+                .gauge("geofold_stopped_partitions", "Owned partitions stopped at a record.")?,
             elasticsearch_requests: r.counter_vec(
                 "geofold_elasticsearch_requests_total",
                 "Requests sent to Elasticsearch, every attempt.",
@@ -307,7 +305,7 @@ impl Metrics {
             )?,
             lost_records: r.counter(
                 "geofold_lost_records_total",
-                "Upper bound of records deleted from the topic before they were read, per detection.",
+                "Records deleted from the topic before they were read, at most.",
             )?,
             moves: r.counter("geofold_moves_total", "Documents that changed geoshard.")?,
             parked: r.counter(
@@ -316,7 +314,7 @@ impl Metrics {
             )?,
             recorded_decisions_finished: r.counter(
                 "geofold_placements_recovered_total",
-                "Decisions of an earlier owner finished without their record, no longer in the topic.",
+                "Decisions of an earlier owner finished after their record was deleted.",
             )?,
             placement_cache_lookups: r.counters(
                 "geofold_placement_cache_lookups_total",
@@ -325,7 +323,7 @@ impl Metrics {
             )?,
             set_backs: r.counter(
                 "geofold_placement_rollbacks_total",
-                "Placements rolled back to the last good copy after a permanent refusal.",
+                "Placements rolled back to the last good copy after a refusal.",
             )?,
             elasticsearch_request_seconds: r.histograms(
                 "geofold_elasticsearch_request_seconds",
@@ -345,13 +343,10 @@ impl Metrics {
             )?,
             elasticsearch_nodes: r.gauges(
                 "geofold_elasticsearch_nodes",
-                "Nodes of elasticsearch.urls; those down are skipped while others are up.",
+                "Nodes of elasticsearch.urls, by state.",
                 "state",
             )?,
-            refusing_indices: r.gauge(
-                "geofold_refusing_indices",
-                "Indices that refuse every document; their documents are retried.",
-            )?,
+            refusing_indices: r.gauge("geofold_refusing_indices", "Indices that refuse every document.")?,
             elasticsearch_permits: r
                 .gauge("geofold_elasticsearch_permits", "Permits for concurrent Elasticsearch requests.")?,
             elasticsearch_permits_in_use: r.gauge(
@@ -368,10 +363,7 @@ impl Metrics {
                 &TIME_BUCKETS,
             )?,
             batch_documents: r.histogram("geofold_batch_documents", "Documents per batch.", &SIZE_BUCKETS)?,
-            batches_failed: r.counter(
-                "geofold_batches_failed_total",
-                "Batches ended by their deadline; their entries join a later batch.",
-            )?,
+            batches_failed: r.counter("geofold_batches_failed_total", "Batches ended by their deadline.")?,
             held_bytes: r
                 .gauge("geofold_buffered_bytes", "Bytes of records and folds waiting to be written.")?,
             held_bytes_limit: r
@@ -390,7 +382,7 @@ impl Metrics {
                 "Memcached calls without a usable answer.",
             )?,
             maps: MapsMetrics::new(&mut r)?,
-            ready: r.gauge("geofold_ready", "1 if this worker is ready.")?,
+            ready: r.gauge("geofold_ready", "1 if /readyz answers 200.")?,
             schemas: SchemaMetrics::new(&mut r)?,
             visibility: VisibilityMetrics::new(&mut r)?,
             refeed: RefeedMetrics::new(&mut r)?,
@@ -505,7 +497,7 @@ impl DistributionFamilies {
         Ok(Self {
             requested: r.counter_vec(
                 "geofold_distribution_requested_total",
-                "Distributions requested, one per geoshard changed by a batch.",
+                "Distributions requested, one per batch and geoshard.",
                 LABEL,
             )?,
             runs: r.counter_vec(
@@ -520,7 +512,7 @@ impl DistributionFamilies {
             )?,
             given_up: r.counter_vec(
                 "geofold_distribution_abandoned_total",
-                "Distributions abandoned; with a gate they are in the dead-letter topic.",
+                "Distributions abandoned after a lasting failure.",
                 LABEL,
             )?,
             pending: r.gauge_vec(
@@ -530,7 +522,7 @@ impl DistributionFamilies {
             )?,
             seconds: r.histogram_vec(
                 "geofold_distribution_seconds",
-                "Time from the oldest update of a run to the end of that run.",
+                "Time from a run's oldest update to its end.",
                 LABEL,
                 &TIME_BUCKETS,
             )?,
@@ -561,11 +553,7 @@ impl PartitionFamilies {
                 "Entries waiting for their document's next record.",
                 PARTITION,
             )?,
-            sweeps: r.gauge_vec(
-                "geofold_sweeps",
-                "Moves whose old copies wait to be deleted, usually until searches find the new ones.",
-                PARTITION,
-            )?,
+            sweeps: r.gauge_vec("geofold_sweeps", "Moves whose old copies wait to be deleted.", PARTITION)?,
             dirty_ids: r.gauge_vec(
                 "geofold_dirty_documents",
                 "Documents with writes not yet in Elasticsearch.",
@@ -578,7 +566,7 @@ impl PartitionFamilies {
             )?,
             oldest_dirty_seconds: r.float_gauge_vec(
                 "geofold_oldest_dirty_seconds",
-                "Time since the oldest pending write was read; 0 if none.",
+                "Age of the oldest pending write; 0 if none.",
                 PARTITION,
             )?,
             watermark_lag_records: r.gauge_vec(

@@ -52,13 +52,11 @@ impl RefeedMetrics {
             )?,
             requests_in_flight: r
                 .gauge("geofold_refeed_requests_in_flight", "Requests to the source of truth in flight.")?,
-            held_bytes: r.gauge(
-                "geofold_refeed_held_bytes",
-                "Bytes of fetched documents not yet written; part of held bytes.",
-            )?,
+            held_bytes: r
+                .gauge("geofold_refeed_held_bytes", "Held bytes of fetched documents not yet written.")?,
             breaker_open: r.gauge(
                 "geofold_refeed_breaker_open",
-                "1 while requests to the failing source of truth are suspended.",
+                "1 while requests to a failing source are suspended.",
             )?,
             request_seconds: r.histogram(
                 "geofold_refeed_request_seconds",

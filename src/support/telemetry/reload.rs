@@ -34,7 +34,7 @@ impl ReloadMetrics {
         )?;
         let at = r.gauge_vec(
             "geofold_config_reload_timestamp_seconds",
-            "Last reload of the configuration with this outcome, Unix time; 0 if none.",
+            "Last reload with this outcome, Unix time; 0 if none.",
             &["outcome"],
         )?;
         let [followed_at, refused_at] =

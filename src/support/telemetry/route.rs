@@ -117,7 +117,7 @@ impl RouteMetrics {
         let mut to = Register::default();
         let requests = to.counter_vec(
             "geofold_route_requests_total",
-            "Searches and counts of clients, by what was asked and how it ended.",
+            "Searches and counts of clients, by kind and outcome.",
             &["kind", "outcome"],
         )?;
         for kind in Operation::ALL {
@@ -127,48 +127,45 @@ impl RouteMetrics {
         }
         let seconds = to.histograms(
             "geofold_route_request_seconds",
-            "Time from a client's request to its answer, waiting for a place included.",
+            "Duration of a client's request, waiting included.",
             "kind",
             &TIME_BUCKETS,
         )?;
         let geoshards = to.histogram(
             "geofold_route_geoshards_asked",
-            "Geoshards that one search or count asked.",
+            "Geoshards asked by a search or count.",
             &SHARD_BUCKETS,
         )?;
         let upstream = to.counters(
             "geofold_route_upstream_requests_total",
-            "Requests to Elasticsearch, by whether it answered.",
+            "Requests to Elasticsearch, by outcome.",
             "outcome",
         )?;
         let retried = to.counters(
             "geofold_route_retried_total",
-            "Requests to Elasticsearch that were repeated, by the reason: a node did not answer, the map changed, older copies \
-             took places among the hits.",
+            "Repeated requests: a node failed, the map changed, or older copies took places among the hits.",
             "kind",
         )?;
         let hedges = to.counters(
             "geofold_route_hedges_total",
-            "Requests to Elasticsearch without an answer for route.hedge_after: sent to another node, too; of these, answered \
-             by it first; not sent, since one of twenty was already.",
+            "Requests unanswered for route.hedge_after: sent to a second node, won by it, or over the budget of one in twenty.",
             "outcome",
         )?;
         let early_stops = to.counter(
             "geofold_route_early_stops_total",
-            "Searches for the nearest documents that left out geoshards which could not hold a nearer one.",
+            "Nearest-first searches that left out geoshards without a nearer document.",
         )?;
         let duplicates = to.counter(
             "geofold_route_duplicates_total",
-            "Older copies of moving documents that were left out of answers.",
+            "Older copies of moving documents left out of answers.",
         )?;
         let beyond_grace = to.counter(
             "geofold_route_beyond_grace_total",
-            "Answers that took longer than moves.search_grace, and may lack a document that moved meanwhile.",
+            "Answers slower than moves.search_grace, which may lack moving documents.",
         )?;
-        let in_flight =
-            to.gauge("geofold_route_in_flight", "Searches and counts that Elasticsearch works on.")?;
-        let queued = to.gauge("geofold_route_queued", "Searches and counts that wait for a place.")?;
-        let ready = to.gauge("geofold_ready", "1 if /readyz says ready.")?;
+        let in_flight = to.gauge("geofold_route_in_flight", "Searches and counts in progress.")?;
+        let queued = to.gauge("geofold_route_queued", "Searches and counts waiting to start.")?;
+        let ready = to.gauge("geofold_ready", "1 if /readyz answers 200.")?;
         let maps = MapsMetrics::new(&mut to)?;
         let reload = ReloadMetrics::new(&mut to)?;
         to.about_the_process()?;

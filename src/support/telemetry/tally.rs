@@ -50,7 +50,7 @@ impl TallyMetrics {
             edges_sent: r.counter("geofold_tally_edges_sent_total", "Edges in acknowledged increments.")?,
             values_left_out: r.counter(
                 "geofold_tally_values_left_out_total",
-                "Values not counted: too long, too many in one document, or not storable.",
+                "Values not counted: too long, too many, or not storable.",
             )?,
             gaps: r.counter(
                 "geofold_tally_gaps_total",
@@ -63,7 +63,7 @@ impl TallyMetrics {
             )?,
             edge_bytes: r.gauge_vec(
                 "geofold_tally_edge_bytes",
-                "Bytes of unacknowledged edges; part of held bytes.",
+                "Held bytes of unacknowledged edges.",
                 PARTITION,
             )?,
             oldest_edge_seconds: r.float_gauge_vec(

@@ -29,7 +29,7 @@ impl VisibilityMetrics {
             seconds: r.histogram("geofold_refresh_seconds", "Duration of a refresh.", &TIME_BUCKETS)?,
             waiting_seconds: r.float_gauge(
                 "geofold_refresh_waiting_seconds",
-                "Age of the oldest pending refresh request; 0 if none. Far above the refresh interval: Elasticsearch cannot keep up.",
+                "Age of the oldest pending refresh request; 0 if none.",
             )?,
         })
     }
