@@ -9,14 +9,14 @@ use geofold::support::config::follow::{FOLLOWED_BY_ALL, FOLLOWED_BY_WORKERS};
 
 const HEAD: &str = "# Configuration
 
-Every key with its default or an example. [config/geofold.toml](../config/geofold.toml) describes each of them; this list is generated from it
-(`GEOFOLD_UPDATE=1 cargo test --test it configuration`). Keys marked *reloads* change [without a restart](operations.md#reload) in workers, those
-marked *reloads everywhere* in all running processes (workers, collectors, `campaign run` and `campaign watch`). The environment variable of
-`kafka.brokers` is `GEOFOLD_KAFKA__BROKERS`, and so on.
+Every key with its default, or with an example. [config/geofold.toml](../config/geofold.toml) describes each; this list is generated from it
+(`GEOFOLD_UPDATE=1 cargo test --test it configuration`). Workers [reload](operations.md#reload) keys marked *reloads*; workers, collectors,
+`campaign run` and `campaign watch` reload those marked *reloads everywhere*. The environment variable of `kafka.brokers` is `GEOFOLD_KAFKA__BROKERS`,
+and so on.
 ";
 
-const BY_WORKERS: &str = " · *reloads*";
-const BY_ALL: &str = " · *reloads everywhere*";
+const BY_WORKERS: &str = " *reloads*";
+const BY_ALL: &str = " *reloads everywhere*";
 
 fn at(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -38,7 +38,7 @@ fn reference(file: &str) -> String {
             write!(text, "\n## [{section}]\n\n").unwrap();
         } else if let Some((name, value, has_default)) = key(line) {
             let path = format!("{section}.{name}");
-            let what = if has_default { ":" } else { ", for example" };
+            let what = if has_default { ":" } else { ", e.g." };
             let followed = match path.as_str() {
                 key if FOLLOWED_BY_WORKERS.contains(&key) => BY_WORKERS,
                 key if FOLLOWED_BY_ALL.contains(&key) => BY_ALL,
@@ -46,7 +46,7 @@ fn reference(file: &str) -> String {
             };
             writeln!(text, "- `{path}`{what} `{value}`{followed}").unwrap();
         } else if let Some(example) = free(line) {
-            writeln!(text, "- any name, for example `{example}`").unwrap();
+            writeln!(text, "- any name, e.g. `{example}`").unwrap();
         } else {
             assert!(line.is_empty() || line.starts_with('#'), "neither comment nor key: {line}");
         }
@@ -96,6 +96,6 @@ fn keys_become_lines_and_comments_do_not() {
     let (_, rest) = text.split_once("## [a]\n").unwrap();
     assert_eq!(
         rest,
-        "\n- `a.key`: `5`\n- `a.other`, for example `\"x\"`\n\n## [a.more]\n\n- any name, for example `\"some.name\" = 1`\n"
+        "\n- `a.key`: `5`\n- `a.other`, e.g. `\"x\"`\n\n## [a.more]\n\n- any name, e.g. `\"some.name\" = 1`\n"
     );
 }
