@@ -176,7 +176,7 @@ fn decide(
     let is_old = letter.time_ms.is_none_or(|time| time < rules.remembered_since_ms);
     if lost_records && is_old {
         return Decision::NotKnown {
-            why: "it is older than placements.keep_deleted and the topic lacks records since: a delete may be forgotten; --force sends it",
+            why: "it is older than placements.deleted_retention and the topic lacks records since: a delete may be forgotten; --force sends it",
         };
     }
     Decision::Send
