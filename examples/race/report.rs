@@ -231,30 +231,32 @@ impl Report {
         if !self.has_peer {
             text += "- The peer did not take part: no Go to build it with\n";
         }
-        text += "\n| workload | racer | events/s, median | lowest to highest | geofold in ratio to it | its CPU s per million | Elasticsearch's | Kafka's | reads per event | writes |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|\n";
+        text += "\n| workload | racer | events/s, median (lowest–highest) | geofold's ratio to it | CPU s per million: its, Elasticsearch's, Kafka's | reads, writes per event |\n|---|---|---:|---:|---:|---:|\n";
+        let mut above = None;
         for ((workload, racer), laps) in &self.laps {
             let speeds = || laps.iter().map(|lap| lap.speed);
             let (lowest, highest) = (speeds().fold(f64::INFINITY, f64::min), speeds().fold(0.0, f64::max));
             let cpu = |who: usize| median(laps.iter().map(|lap| lap.cpu[who]));
-            let operations = |of: fn(&Lap) -> Option<f64>| -> String {
+            let operations = |of: fn(&Lap) -> Option<f64>| {
                 let counted: Vec<f64> = laps.iter().filter_map(of).collect();
-                if counted.is_empty() { String::new() } else { format!("{:.2}", median(counted.into_iter())) }
+                (!counted.is_empty()).then(|| format!("{:.2}", median(counted.into_iter())))
             };
+            let operations: Vec<String> =
+                [operations(Lap::gets), operations(Lap::writes)].into_iter().flatten().collect();
             let ratio = match self.ratio(*workload, *racer) {
                 Some(ratio) if *racer != Racer::Geofold => format!("{ratio:.2}"),
                 _ => String::new(),
             };
             let _ = writeln!(
                 text,
-                "| {} | {} | {:.0} | {lowest:.0} to {highest:.0} | {ratio} | {:.1} | {:.0} | {:.1} | {} | {} |",
-                workload.name(),
+                "| {} | {} | {:.0} ({lowest:.0}–{highest:.0}) | {ratio} | {:.1}, {:.0}, {:.1} | {} |",
+                if above.replace(*workload) == Some(*workload) { "" } else { workload.name() },
                 racer.name(),
                 median(speeds()),
                 cpu(0),
                 cpu(1),
                 cpu(2),
-                operations(Lap::gets),
-                operations(Lap::writes),
+                operations.join(", "),
             );
         }
         text.push_str(&self.latency_table());
@@ -325,18 +327,20 @@ impl Report {
             ("memory with a backlog, MiB", 128.0, self.backlog.map(|(_, peak)| peak), false),
             ("found, 99 %, ms", 1_000.0, self.latency.last().map(|latency| latency.p99), false),
         ];
-        let mut text = String::from("\n| target | wanted | measured | |\n|---|---:|---:|---|\n");
+        let mut text =
+            String::from("\n| target (bold: not reached) | wanted | measured |\n|---|---:|---:|\n");
         for (what, wanted, measured, more_is_better) in targets {
             let sign = if more_is_better { "≥" } else { "≤" };
             let digits = if wanted > 100.0 { 0 } else { 2 };
-            let (shown, verdict) = match measured {
-                None => ("not measured".to_owned(), ""),
+            let shown = match measured {
+                None => "not measured".to_owned(),
                 Some(measured) => {
                     let is_reached = if more_is_better { measured >= wanted } else { measured <= wanted };
-                    (format!("{measured:.digits$}"), if is_reached { "reached" } else { "**not reached**" })
+                    let bold = if is_reached { "" } else { "**" };
+                    format!("{bold}{measured:.digits$}{bold}")
                 }
             };
-            let _ = writeln!(text, "| {what} | {sign} {wanted:.digits$} | {shown} | {verdict} |");
+            let _ = writeln!(text, "| {what} | {sign} {wanted:.digits$} | {shown} |");
         }
         text
     }

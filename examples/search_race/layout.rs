@@ -91,8 +91,8 @@ impl Layout {
                 let body = json!({"settings": settings, "mappings": mappings()});
                 http.put(format!("{elasticsearch}/{prefix}")).json(&body).send()?.error_for_status()?;
                 let name = match primaries {
-                    1 => "one index, 1 primary".to_owned(),
-                    _ => format!("one index, {primaries} primaries"),
+                    1 => "1 primary".to_owned(),
+                    _ => format!("{primaries} primaries"),
                 };
                 Self::new(options, name, prefix, http, folder)
             }
