@@ -1,14 +1,16 @@
-//! Basic types: ids, positions, points, time, delays, circuit breaker, requests to Elasticsearch.
+//! Basic types: ids, positions, points, time, delays, circuit breaker, requests to Elasticsearch, figures and progress for people.
 //!
 //! No I/O, and no imports from other modules of the crate.
 
 pub(crate) mod causes;
 pub mod circuit_breaker;
 pub mod clock;
+pub(crate) mod figures;
 pub(crate) mod fnv;
 pub mod geo;
 pub mod ids;
 pub mod position;
+pub mod progress;
 #[doc(hidden)]
 pub mod random;
 pub mod requests;

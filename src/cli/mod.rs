@@ -16,6 +16,7 @@ mod dry_run;
 mod health;
 mod logging;
 mod output;
+mod progress;
 mod reload;
 mod route;
 mod run;

@@ -163,11 +163,11 @@ async fn missing_indices_are_created_as_geofold_needs_them(server: &Server) {
     let template =
         Template::from_json(r#"{"settings":{"number_of_replicas":0,"refresh_interval":"5s"}}"#).unwrap();
     let wanted = indices::wanted(&layout(server, &shards), &template).unwrap();
-    let report = indices::create_missing(&elastic, &server.prefix, &wanted, LIMIT).await.unwrap();
+    let report = indices::create_missing(&elastic, &server.prefix, &wanted, LIMIT, &|_| ()).await.unwrap();
     let names = ["s1", "s2", "placements", "meta"].map(|index| server.name(index));
     assert_eq!((report.created.as_slice(), report.existing.len()), (names.as_slice(), 0));
     assert_eq!(report.differences, []);
-    let again = indices::create_missing(&elastic, &server.prefix, &wanted, LIMIT).await.unwrap();
+    let again = indices::create_missing(&elastic, &server.prefix, &wanted, LIMIT, &|_| ()).await.unwrap();
     assert_eq!((again.created.len(), again.existing.as_slice()), (0, names.as_slice()));
     assert_eq!(again.differences, []);
 }
@@ -218,7 +218,7 @@ async fn check_finds_nothing_wrong_where_nothing_is(server: &Server) {
         {"from":"0000000000000000","shard":"eu"},{"from":"6000000000000001","shard":"us"}]}"#;
     let mut target = CheckTarget::new(&config, &GeoshardMap::from_json(map).unwrap()).unwrap();
     target.timeout = std::time::Duration::from_secs(2);
-    indices::create_missing(&elastic, &server.prefix, &target.indices, LIMIT).await.unwrap();
+    indices::create_missing(&elastic, &server.prefix, &target.indices, LIMIT, &|_| ()).await.unwrap();
     let report = check(&target, &elastic).await;
     let about = |name: &str| {
         let found = report.findings.iter().find(|finding| finding.about.contains(name));

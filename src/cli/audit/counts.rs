@@ -6,10 +6,12 @@ use anyhow::{Context, anyhow};
 use serde_json::json;
 
 use super::LONG;
+use crate::base::progress::Progress;
+use crate::cli::progress::Meter;
 use crate::cli::{Failure, output};
 use crate::core::counting::facets::FacetRules;
 use crate::io::database::Database;
-use crate::io::elastic::{Elastic, Index};
+use crate::io::elastic::{Elastic, Index, scan};
 use crate::io::indices;
 use crate::ops::tally::collect::store::Store;
 use crate::ops::tally::recount::{Counts, Difference, differences, recount};
@@ -79,14 +81,13 @@ async fn compare(
         elastic.refresh(&chunk, timeout).await.context("refreshing the indices")?;
     }
     let fields: Vec<String> = config.tally.facets.values().cloned().collect();
-    let mut said = 0;
-    let seen = |documents: u64| {
-        if documents / 1_000_000 > said {
-            said = documents / 1_000_000;
-            eprintln!("{said} million documents counted");
-        }
-    };
+    let meter = Meter::new();
+    let names: Vec<String> = shards.iter().map(|shard| Index::Geoshard(shard.clone()).name(prefix)).collect();
+    // Only for the time left.
+    let of = scan::count(elastic, &names, None, timeout).await.ok();
+    let seen = |done| meter.tell(Progress::Done { what: "documents counted", done, of });
     let found = recount(elastic, prefix, &shards, rules, &fields, timeout, seen).await?;
+    meter.end();
     if repairs {
         return Ok(store.correct(&found).await?);
     }

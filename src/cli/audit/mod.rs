@@ -15,13 +15,16 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use serde_json::json;
 
+use super::progress::Meter;
 use super::{ConfigArgs, Failure, connect, output, signals, values};
+use crate::base::figures::count;
+use crate::base::progress::Progress;
 use crate::core::decode::LocationPath;
 use crate::io::elastic::Elastic;
 use crate::ops::audit::sweep::{self, Sweep};
 use crate::ops::audit::touches::TopicTouches;
 use crate::ops::audit::{
-    Audit, AuditError, Defect, Finding, Options, RepairOutcome, RepairTarget, Repairer, Report, Totals,
+    Audit, AuditError, Defect, Finding, Options, RepairOutcome, RepairTarget, Repairer, Report,
 };
 use crate::support::config::{ByteSize, Config};
 
@@ -236,7 +239,8 @@ async fn run(
     let mut printed = 0;
     let mut repairs = Repairs::default();
     // Progress goes to standard error, results to standard output.
-    let say = |line: &str| eprintln!("{line}");
+    let meter = Meter::new();
+    let tell = |progress: Progress<'_>| meter.tell(progress);
     let found = async |findings: Vec<Finding>| {
         let outcomes = match mender {
             None => vec![None; findings.len()],
@@ -268,16 +272,17 @@ async fn run(
             if !args.json && printed < PRINTED {
                 let note = if note.is_empty() { String::new() } else { format!("  [{note}]") };
                 // A closed standard output does not stop the repair.
-                drop(output::line(format_args!("{finding}{note}")));
+                meter.print(|| drop(output::line(format_args!("{finding}{note}"))));
             }
             printed += 1;
         }
         Ok(())
     };
     let report = match args.sample {
-        None => audit.run(&say, found).await?,
-        Some(size) => audit.run_sample(usize::from(size), a_seed(), &say, found).await?,
+        None => audit.run(&tell, found).await?,
+        Some(size) => audit.run_sample(usize::from(size), a_seed(), &tell, found).await?,
     };
+    meter.end();
     if let Some(mut out) = out {
         out.flush().context("writing the findings")?;
     }
@@ -296,13 +301,13 @@ fn print(args: &AuditArgs, report: &Report, repairs: Option<&Repairs>, found: u6
         return output::json(&json);
     }
     if found > PRINTED {
-        output::line(format_args!("and {} more; --out FILE writes all of them", found - PRINTED))?;
+        output::line(format_args!("and {} more; --out FILE writes all of them", count(found - PRINTED)))?;
     }
     if let Some(Repairs { mended, changed_meanwhile: 0, left_alone: 0, .. }) = repairs
         && args.adopt
         && report.unsettled == 0
     {
-        let Totals { documents, copies, .. } = report.totals;
+        let [documents, copies, mended] = [report.totals.documents, report.totals.copies, *mended].map(count);
         return output::line(format_args!(
             "{documents} documents in {copies} copies: all {mended} that had no placement are adopted; workers may start"
         ));
@@ -313,8 +318,9 @@ fn print(args: &AuditArgs, report: &Report, repairs: Option<&Repairs>, found: u6
             "positions.epoch = {epoch} would allow adopting them (docs/audit.md, \"Adopt an index\")"
         ))?;
     }
-    if let Some(Repairs { mended, changed_meanwhile, left_alone, .. }) = repairs.filter(|_| report.wrong > 0)
-    {
+    if let Some(repairs) = repairs.filter(|_| report.wrong > 0) {
+        let [mended, changed_meanwhile, left_alone] =
+            [repairs.mended, repairs.changed_meanwhile, repairs.left_alone].map(count);
         output::line(format_args!(
             "{mended} repaired, {changed_meanwhile} changed concurrently, {left_alone} not repaired; run the audit again \
              once the workers have no lag"

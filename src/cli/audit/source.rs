@@ -10,6 +10,7 @@ use anyhow::{Context, anyhow};
 use super::{AuditArgs, LONG, PRINTED, a_seed};
 use crate::base::ids::DocId;
 use crate::base::retry::RetryPolicy;
+use crate::cli::progress::Meter;
 use crate::cli::{Failure, output};
 use crate::io::elastic::Elastic;
 use crate::ops::audit::AuditError;
@@ -49,6 +50,8 @@ pub(super) async fn run(
     };
     let mut out = args.out_file()?;
     let mut printed = 0;
+    // Progress goes to standard error, results to standard output.
+    let meter = Meter::new();
     let found = |differs: &Differs| {
         if let Some(out) = &mut out {
             let line = serde_json::to_string(differs).unwrap_or_default();
@@ -56,13 +59,13 @@ pub(super) async fn run(
         }
         if !args.json && printed < PRINTED {
             // A closed standard output does not stop the repair.
-            drop(output::line(differs));
+            meter.print(|| drop(output::line(differs)));
         }
         printed += 1;
         Ok(())
     };
-    // Progress goes to standard error, results to standard output.
-    let report = comparing.run(which, &|line| eprintln!("{line}"), found).await?;
+    let report = comparing.run(which, &|progress| meter.tell(progress), found).await?;
+    meter.end();
     if let Some(mut out) = out {
         out.flush().context("writing the findings")?;
     }

@@ -13,6 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::plan::percent;
 use super::{ConfigArgs, Failure, connect, output};
+use crate::base::progress::Progress;
+use crate::cli::progress::Meter;
 use crate::cli::{logging, signals};
 use crate::geoshard::balance::Weights;
 use crate::geoshard::balance::decide::{Limits, QuietHours};
@@ -24,7 +26,7 @@ use crate::ops::autopilot::measure::Measure;
 use crate::ops::autopilot::record::UnderWay;
 use crate::ops::autopilot::{Autopilot, Options, Report};
 use crate::ops::check::{self, CheckTarget};
-use crate::ops::migrate::Progress;
+use crate::ops::migrate::Listener;
 use crate::support::supervisor::Supervisor;
 use crate::support::telemetry::autopilot::AutopilotMetrics;
 use crate::support::telemetry::health::Health;
@@ -238,7 +240,8 @@ pub(super) async fn autopilot(args: AutopilotArgs) -> Result<ExitCode, Failure> 
         serve(listen, metrics.clone(), server_stop.clone(), &supervisor).await?;
     }
     // A reader that went away is no reason to stop half-way.
-    let tell: Progress = Arc::new(|line| drop(output::line(line)));
+    let meter = Meter::with(|line| drop(output::line(line)));
+    let tell: Listener = Arc::new(move |progress: Progress<'_>| meter.tell(progress));
     let autopilot = Autopilot {
         name: name(),
         process: RandomState::new().hash_one(std::process::id()),

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::{ConfigArgs, Failure, connect, output};
+use crate::cli::progress::Meter;
 use crate::io::indices;
 
 /// Create missing indices: one per geoshard and two internal ones. Existing indices are never changed; differences from
@@ -19,8 +20,11 @@ pub(super) async fn create(args: CreateArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let (elastic, wanted) = (connect::elasticsearch(&config)?, connect::wanted_indices(&config)?);
     let prefix = &config.elasticsearch.prefix;
+    let meter = Meter::new();
+    let timeout = config.elasticsearch.request_timeout;
     let report =
-        indices::create_missing(&elastic, prefix, &wanted, config.elasticsearch.request_timeout).await?;
+        indices::create_missing(&elastic, prefix, &wanted, timeout, &|progress| meter.tell(progress)).await?;
+    meter.end();
     output::line(format_args!(
         "{} indices created, {} were there",
         report.created.len(),

@@ -9,12 +9,14 @@ use anyhow::Context;
 use clap::Args;
 
 use super::{ConfigArgs, Failure, connect, output};
+use crate::base::progress::Progress;
+use crate::cli::progress::Meter;
 use crate::cli::{signals, values};
 use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
 use crate::io::elastic::Elastic;
 use crate::ops::check::{self, CheckTarget};
-use crate::ops::migrate::{Migration, Progress};
+use crate::ops::migrate::{Listener, Migration};
 
 /// Change the map while workers run and writes go on.
 ///
@@ -70,7 +72,9 @@ pub(super) async fn migrate(args: MigrateArgs) -> Result<ExitCode, Failure> {
     let target = CheckTarget::new(&config, &configured).map_err(Failure::usage)?;
     let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);
     // A closed pipe must not interrupt the change.
-    let progress: Progress = Arc::new(|line| drop(output::line(line)));
+    let meter = Arc::new(Meter::with(|line| drop(output::line(line))));
+    let told = meter.clone();
+    let listener: Listener = Arc::new(move |progress: Progress<'_>| told.tell(progress));
     let work = async {
         if new.is_some() || args.what.abort {
             connect::warn_of_stops(&config, "a document that its new geoshard refuses");
@@ -88,7 +92,7 @@ pub(super) async fn migrate(args: MigrateArgs) -> Result<ExitCode, Failure> {
         }
         let (clock, rate) = (connect::clock(), args.touch_rate);
         let migration =
-            Migration::connect(&config, elastic, clock, configured, location, rate, progress).await?;
+            Migration::connect(&config, elastic, clock, configured, location, rate, listener).await?;
         let migration = migration.scanning_all(args.scan_all);
         if args.what.status {
             output::line(migration.status().await?)?;
@@ -96,10 +100,12 @@ pub(super) async fn migrate(args: MigrateArgs) -> Result<ExitCode, Failure> {
             migration.abort().await?;
         } else if args.what.retire {
             let names = migration.retire().await?;
+            meter.end();
             output::line(format_args!("{} indices deleted", names.len()))?;
         } else if let Some(new) = new {
             let wanted = target.wanted(new.shards()).map_err(Failure::usage)?;
             migration.forward(Arc::new(new), &wanted).await?;
+            meter.end();
             output::line(
                 "change completed; put the new map into geoshards.map of every worker, then run --retire",
             )?;

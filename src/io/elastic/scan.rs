@@ -284,11 +284,31 @@ fn whole(answer: &Value, names: &str) -> Result<(), ScanError> {
     Ok(())
 }
 
+/// How many documents of these indices match `query`, all without one.
+pub async fn count(
+    elastic: &dyn Elastic,
+    indices: &[String],
+    query: Option<&Value>,
+    timeout: Duration,
+) -> Result<u64, ScanError> {
+    let mut sum = 0;
+    for chunk in indices.chunks(INDICES_AT_ONCE) {
+        let names = chunk.join(",");
+        let body = query.map(|query| json!({"query": query}));
+        let call = AdminCall { method: Method::Post, path: format!("/{names}/_count"), body };
+        let answer = ask(elastic, &names, call, timeout).await?;
+        whole(&answer, &names)?;
+        let undecodable = || ScanError::Undecodable { names, what: "the number of documents" };
+        sum += answer["count"].as_u64().ok_or_else(undecodable)?;
+    }
+    Ok(sum)
+}
+
 /// Documents of one [`draw`], at most: the window of a search.
 pub const MOST_DRAWN: usize = 10_000;
 
 /// Maximum indices per request: their names must fit a request line.
-const DRAWN_AT_ONCE: usize = 20;
+const INDICES_AT_ONCE: usize = 20;
 
 /// Documents drawn at random.
 #[derive(Debug, Clone, PartialEq)]
@@ -311,7 +331,7 @@ pub async fn draw(
     let size = size.min(MOST_DRAWN);
     let mut of = 0;
     let mut drawn: Vec<(f64, DocId)> = Vec::new();
-    for chunk in indices.chunks(DRAWN_AT_ONCE) {
+    for chunk in indices.chunks(INDICES_AT_ONCE) {
         let names = chunk.join(",");
         let body = json!({
             "size": size,

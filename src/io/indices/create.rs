@@ -1,5 +1,6 @@
 //! Finds indices, and creates missing ones.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
@@ -7,6 +8,7 @@ use thiserror::Error;
 
 use super::{Difference, FoundIndices, WantedIndex, differences};
 use crate::base::ids::ShardId;
+use crate::base::progress::{Progress, Tell};
 use crate::io::elastic::decode::reason;
 use crate::io::elastic::{AdminCall, CallError, Elastic, Method};
 
@@ -85,6 +87,7 @@ pub async fn create_missing(
     prefix: &str,
     wanted: &[WantedIndex],
     timeout: Duration,
+    tell: Tell<'_>,
 ) -> Result<CreateReport, IndicesError> {
     let before = find(elastic, prefix, timeout).await?;
     let (existing, missing): (Vec<_>, Vec<_>) = wanted.iter().partition(|index| before.knows(&index.name));
@@ -92,8 +95,15 @@ pub async fn create_missing(
         existing: existing.iter().map(|index| index.name.clone()).collect(),
         ..Default::default()
     };
+    let (done, of) = (AtomicU64::new(0), missing.len() as u64);
+    let tell_all = |done| tell(Progress::Done { what: "indices created", done, of: Some(of) });
+    tell_all(0);
     let made: Vec<bool> = stream::iter(&missing)
-        .map(|index| create(elastic, index, timeout))
+        .map(async |index| {
+            let made = create(elastic, index, timeout).await?;
+            tell_all(done.fetch_add(1, Ordering::Relaxed) + 1);
+            Ok(made)
+        })
         .buffered(SIDE_BY_SIDE)
         .try_collect()
         .await?;
@@ -166,12 +176,16 @@ mod tests {
     #[tokio::test]
     async fn create_is_idempotent() {
         let (wanted, server) = (wanted_indices(), server(&[], &[]));
-        let first = create_missing(&server, "p", &wanted, SOON).await.unwrap();
+        let told = Mutex::new(Vec::new());
+        let tell = |progress: Progress<'_>| told.lock().unwrap().push(progress.line(Duration::ZERO));
+        let first = create_missing(&server, "p", &wanted, SOON, &tell).await.unwrap();
         assert_eq!(first.created.len(), 11);
+        let expected: Vec<_> = (0..=11).map(|done| format!("{done} of 11 indices created")).collect();
+        assert_eq!(*told.lock().unwrap(), expected);
         assert_eq!((first.existing.len(), first.differences), (0, vec![]));
 
         server.calls.lock().unwrap().clear();
-        let second = create_missing(&server, "p", &wanted, SOON).await.unwrap();
+        let second = create_missing(&server, "p", &wanted, SOON, &|_| ()).await.unwrap();
         assert_eq!((second.created.len(), second.existing.len()), (0, 11));
         assert_eq!(server.calls.lock().unwrap().len(), 1, "one request sees all of them");
     }
@@ -179,7 +193,7 @@ mod tests {
     #[tokio::test]
     async fn existing_indices_are_reported_and_kept() {
         let server = server(&[("p-s3", json!({"settings": {}, "mappings": {}}))], &["p-s5"]);
-        let report = create_missing(&server, "p", &wanted_indices(), SOON).await.unwrap();
+        let report = create_missing(&server, "p", &wanted_indices(), SOON, &|_| ()).await.unwrap();
         assert_eq!(report.existing, ["p-s3", "p-s5"]);
         assert_eq!(report.created.len(), 9);
         assert!(!server.calls.lock().unwrap().iter().any(|call| call.starts_with("PUT /p-s3")));
@@ -199,11 +213,11 @@ mod tests {
             wanted(&layout, &Template::from_json(&template).unwrap()).unwrap()
         };
         let server = server(&[], &[]);
-        let first = create_missing(&server, "p", &wanted_by(1), SOON).await.unwrap();
+        let first = create_missing(&server, "p", &wanted_by(1), SOON, &|_| ()).await.unwrap();
         assert_eq!(first.differences, [], "what was just made is as wanted");
         server.calls.lock().unwrap().clear();
 
-        let second = create_missing(&server, "p", &wanted_by(2), SOON).await.unwrap();
+        let second = create_missing(&server, "p", &wanted_by(2), SOON, &|_| ()).await.unwrap();
         let problem = Problem::NotAsTemplate {
             what: "index.number_of_replicas".to_owned(),
             wanted: "2".to_owned(),
@@ -223,7 +237,7 @@ mod tests {
             if line.starts_with("GET") { (200, json!({})) } else { (400, error.clone()) }
         };
         let server = Scripted { admin: Box::new(answer), ..Default::default() };
-        let refused = create_missing(&server, "p", &wanted_indices(), SOON).await.unwrap_err();
+        let refused = create_missing(&server, "p", &wanted_indices(), SOON, &|_| ()).await.unwrap_err();
         assert_eq!(
             refused.to_string(),
             "cannot create the index p-s0: elasticsearch answered 400: failed to parse mapping: analyzer [x] not found"

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::stream::{StreamExt, TryStreamExt};
@@ -16,10 +17,11 @@ use super::sort::Sorter;
 use super::{Audit, AuditError, Totals};
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::{Epoch, Position};
+use crate::base::progress::{Progress, Tell};
 use crate::core::defect::{self, Copy, Fit, Observation, Placed};
 use crate::core::placement::Placement;
 use crate::io::elastic::Index;
-use crate::io::elastic::scan::{RawHit, Scan, ScanError, ScanOptions};
+use crate::io::elastic::scan::{RawHit, Scan, ScanError, ScanOptions, count};
 
 /// Documents per page; a response is a few megabytes at most, since only locations are requested.
 const PAGE: usize = 5_000;
@@ -138,9 +140,18 @@ impl Audit<'_> {
     /// Scans everything; passes on suspects as the merge finds them.
     pub(super) async fn gather(
         &self,
+        tell: Tell<'_>,
         mut suspects: impl AsyncFnMut(Vec<Suspect>) -> Result<(), AuditError>,
     ) -> Result<Totals, AuditError> {
         let (shards, indices) = self.refreshed().await?;
+        let names: Vec<String> = indices.iter().map(|index| index.name(self.prefix)).collect();
+        // Only for the time left.
+        let of = count(self.elastic, &names, None, self.options.timeout).await.ok();
+        let all_read = AtomicU64::new(0);
+        let read = |hits: usize| {
+            let done = all_read.fetch_add(hits as u64, Ordering::Relaxed) + hits as u64;
+            tell(Progress::Done { what: "placements and copies read", done, of });
+        };
         let (pages, mut waiting) = mpsc::channel::<SeenPage>(PAGES_WAITING);
         let mut sightings = Sightings::new(&self.options.folder, self.options.memory);
         let sorting = tokio::task::spawn_blocking(move || -> io::Result<Sightings> {
@@ -150,7 +161,7 @@ impl Audit<'_> {
             Ok(sightings)
         });
         let scans = futures::stream::iter(indices.into_iter().zip(0..))
-            .map(|(index, number)| self.scan(number, index, pages.clone()))
+            .map(|(index, number)| self.scan(number, index, pages.clone(), &read))
             .buffer_unordered(self.options.scans)
             .try_collect::<Vec<()>>()
             .await;
@@ -189,7 +200,13 @@ impl Audit<'_> {
         AuditError::Temporary { folder: self.options.folder.clone(), error }
     }
 
-    async fn scan(&self, number: u32, index: Index, pages: mpsc::Sender<SeenPage>) -> Result<(), AuditError> {
+    async fn scan(
+        &self,
+        number: u32,
+        index: Index,
+        pages: mpsc::Sender<SeenPage>,
+        read: &(dyn Fn(usize) + Sync),
+    ) -> Result<(), AuditError> {
         let fields = match index {
             Index::Geoshard(_) => vec![self.location.as_str().to_owned()],
             _ => ["pos", "shard", "leftovers", "deleted", "refused"].map(str::to_owned).to_vec(),
@@ -203,6 +220,7 @@ impl Audit<'_> {
             if !scan.next_page(each).await? {
                 break;
             }
+            read(page.len());
             let pause = self.pause(page.len());
             if pages.send(page).await.is_err() {
                 break;

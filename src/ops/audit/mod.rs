@@ -44,8 +44,10 @@ use serde::{Serialize, Serializer};
 use thiserror::Error;
 use tokio::sync::watch;
 
+use crate::base::figures::count;
 use crate::base::ids::DocId;
 use crate::base::position::Epoch;
+use crate::base::progress::{Progress, Tell};
 use crate::core::decode::LocationPath;
 use crate::geoshard::LiveMaps;
 use crate::io::elastic::scan::ScanError;
@@ -158,25 +160,26 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Totals { documents, copies, placements } = self.totals;
+        let [documents, copies, placements] = [documents, copies, placements].map(count);
         write!(f, "{documents} documents in {copies} copies, {placements} placements: ")?;
         match (self.wrong, self.unsettled) {
             (0, 0) if self.sample.is_some() => f.write_str("none of them is wrong")?,
             (0, 0) => f.write_str("nothing is wrong")?,
             (0, _) => f.write_str("nothing is known to be wrong, but not everything could be judged")?,
-            (wrong, _) => write!(f, "{wrong} documents are wrong")?,
+            (wrong, _) => write!(f, "{} documents are wrong", count(wrong))?,
         }
-        for (defect, count) in &self.defects {
-            write!(f, "\n  {count:>8}  {defect}")?;
+        for (defect, documents) in &self.defects {
+            write!(f, "\n  {:>10}  {defect}", count(*documents))?;
         }
         if self.unsettled > 0 {
             write!(
                 f,
-                "\n  {:>8}  in motion or not committed at every look: run the audit again",
-                self.unsettled
+                "\n  {:>10}  in motion or not committed at every look: run the audit again",
+                count(self.unsettled)
             )?;
         }
         if let Some(swept) = self.swept {
-            write!(f, "\n{swept} placements of deleted documents were removed")?;
+            write!(f, "\n{} placements of deleted documents were removed", count(swept))?;
         }
         if let Some(sample) = &self.sample {
             write!(f, "\n{sample}")?;
@@ -235,18 +238,29 @@ pub enum AuditError {
     Out(String),
 }
 
+/// Waits, and says how long it still takes.
+async fn wait(time: Duration, for_what: &str, tell: Tell<'_>) {
+    let mut left = time;
+    while !left.is_zero() {
+        tell(Progress::Wait { for_what, left });
+        let step = left.min(Duration::from_secs(1));
+        tokio::time::sleep(step).await;
+        left -= step;
+    }
+}
+
 impl Audit<'_> {
-    /// Reads everything; passes confirmed findings to `found`, some hundred at a time. `say` reports progress.
+    /// Reads everything; passes confirmed findings to `found`, some hundred at a time. `tell` receives progress.
     pub async fn run(
         &self,
-        say: &(dyn Fn(&str) + Sync),
+        tell: Tell<'_>,
         found: impl AsyncFnMut(Vec<Finding>) -> Result<(), AuditError>,
     ) -> Result<Report, AuditError> {
         let mut spool = self.spool()?;
-        say("reading all placements and all geoshards");
+        tell(Progress::Happened("reading all placements and all geoshards"));
         let mut swept = self.options.sweep_below.map(|_| 0);
         let totals = self
-            .gather(async |suspects| {
+            .gather(tell, async |suspects| {
                 let (graves, suspects): (Vec<_>, Vec<_>) = suspects.into_iter().partition(|one| one.is_grave);
                 if let (Some(below), Some(swept)) = (self.options.sweep_below, &mut swept) {
                     *swept += self.sweep(&graves, below).await?;
@@ -254,7 +268,7 @@ impl Audit<'_> {
                 self.look_first(&suspects, &mut spool).await.map(drop)
             })
             .await?;
-        self.look_again(Report { totals, swept, ..Report::default() }, spool, say, found).await
+        self.look_again(Report { totals, swept, ..Report::default() }, spool, tell, found).await
     }
 
     fn spool(&self) -> Result<CandidateFile, AuditError> {
@@ -281,7 +295,7 @@ impl Audit<'_> {
         &self,
         mut report: Report,
         mut spool: CandidateFile,
-        say: &(dyn Fn(&str) + Sync),
+        tell: Tell<'_>,
         mut found: impl AsyncFnMut(Vec<Finding>) -> Result<(), AuditError>,
     ) -> Result<Report, AuditError> {
         for _ in 1..MOST_LOOKS {
@@ -289,15 +303,21 @@ impl Audit<'_> {
                 break;
             }
             let settle = self.options.settle;
-            say(&format!("{} documents look wrong; looking again in {settle:?}", spool.len()));
-            tokio::time::sleep(settle).await;
-            let mut next = self.spool()?;
+            let all = spool.len();
+            tell(Progress::Happened(&format!(
+                "{} documents look wrong; looking again in {settle:?}",
+                count(all)
+            )));
+            wait(settle, "the next look at them", tell).await;
+            let (mut next, mut looked_at) = (self.spool()?, 0);
             for chunk in spool.read().map_err(|error| self.no_room(error))? {
                 let chunk = chunk.map_err(|error| self.no_room(error))?;
                 let committed = self.committed(chunk.iter().filter_map(|looked| looked.partition)).await?;
                 let (suspects, before): (Vec<_>, Vec<_>) =
                     chunk.into_iter().map(|looked| (looked.suspect, looked.fingerprint)).unzip();
                 let sights = self.look(&suspects).await?;
+                looked_at += suspects.len() as u64;
+                tell(Progress::Done { what: "documents looked at again", done: looked_at, of: Some(all) });
                 let mut sure = Vec::new();
                 for ((suspect, before), sight) in suspects.into_iter().zip(before).zip(sights) {
                     let mut defects = judge(&sight, self.epoch);
@@ -331,7 +351,20 @@ impl Audit<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_is_counted_down_and_takes_no_longer() {
+        let said = Mutex::new(Vec::new());
+        let began = tokio::time::Instant::now();
+        let tell = |progress: Progress<'_>| said.lock().unwrap().push(progress.line(Duration::ZERO));
+        wait(Duration::from_millis(2_400), "tea", &tell).await;
+        assert_eq!(began.elapsed(), Duration::from_millis(2_400));
+        let left = ["2 s", "1 s", "0 s"].map(|left| format!("waiting for tea: {left} left"));
+        assert_eq!(*said.lock().unwrap(), left);
+    }
 
     #[test]
     fn report_says_that_nothing_is_wrong_only_if_all_was_judged() {

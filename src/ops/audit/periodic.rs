@@ -20,6 +20,7 @@ use super::touches::TopicTouches;
 use super::{Audit, AuditError, Finding, Options, RepairOutcome, RepairTarget, Repairer, Report};
 use crate::base::ids::DocId;
 use crate::base::position::Position;
+use crate::base::progress::Progress;
 use crate::core::decode::LocationPath;
 use crate::io::elastic::{BulkOp, Elastic, Get, GetAnswer, Index, WriteCondition};
 use crate::io::maps::MapsReader;
@@ -197,7 +198,12 @@ impl Periodic {
             }
             Ok(())
         };
-        audit.run(&|said| tracing::info!("{said}"), found).await
+        let tell = |progress: Progress<'_>| match progress {
+            Progress::Happened(line) => tracing::info!("{line}"),
+            // At its leisure, for hours.
+            Progress::Done { .. } | Progress::Wait { .. } => {}
+        };
+        audit.run(&tell, found).await
     }
 
     fn key(&self) -> Result<DocId, AuditError> {

@@ -11,7 +11,9 @@ use serde::Serialize;
 
 use super::gather::Suspect;
 use super::{Audit, AuditError, Finding, Placed, Report};
+use crate::base::figures::count;
 use crate::base::ids::DocId;
+use crate::base::progress::{Progress, Tell};
 use crate::io::elastic::Index;
 use crate::io::elastic::scan::{Drawn, draw};
 
@@ -57,14 +59,15 @@ impl fmt::Display for Sampled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { copies, placements } = self;
         for (n, (what, looked)) in [("copies", copies), ("placements", placements)].into_iter().enumerate() {
-            let Looked { of, looked_at, wrong, at_most } = looked;
+            let Looked { at_most, .. } = looked;
+            let [of, looked_at, wrong] = [looked.of, looked.looked_at, looked.wrong].map(count);
             let line = if n == 0 { "" } else { "\n" };
             let percent = at_most * 100.0;
             write!(
                 f,
                 "{line}of {of} {what}, the documents of {looked_at} were drawn, {wrong} of them wrong: "
             )?;
-            if looked_at >= of {
+            if looked.looked_at >= looked.of {
                 write!(f, "that is all of them")?;
             } else {
                 write!(
@@ -84,7 +87,7 @@ impl Audit<'_> {
         &self,
         size: usize,
         seed: u32,
-        say: &(dyn Fn(&str) + Sync),
+        tell: Tell<'_>,
         mut found: impl AsyncFnMut(Vec<Finding>) -> Result<(), AuditError>,
     ) -> Result<Report, AuditError> {
         let (shards, indices) = self.refreshed().await?;
@@ -99,14 +102,16 @@ impl Audit<'_> {
         let among_copies: BTreeSet<DocId> = copies.ids.iter().cloned().collect();
         let among_placements: BTreeSet<DocId> = placements.ids.iter().cloned().collect();
         let all: Vec<DocId> = among_copies.union(&among_placements).cloned().collect();
-        say(&format!(
+        let number = all.len() as u64;
+        tell(Progress::Happened(&format!(
             "looking at {} documents, drawn at random, in each of {} geoshards",
-            all.len(),
+            count(number),
             shards.len()
-        ));
+        )));
 
         let mut spool = self.spool()?;
         let mut report = Report::default();
+        let mut done = 0;
         for chunk in all.chunks(AT_ONCE) {
             let suspect = |id: &DocId| Suspect { id: id.clone(), seen_in: shards.clone(), is_grave: false };
             let suspects: Vec<Suspect> = chunk.iter().map(suspect).collect();
@@ -115,13 +120,15 @@ impl Audit<'_> {
                 report.totals.documents += u64::from(!sight.copies.is_empty());
                 report.totals.placements += u64::from(sight.placed != Placed::Nowhere);
             }
+            done += chunk.len() as u64;
+            tell(Progress::Done { what: "documents looked at", done, of: Some(number) });
         }
         let mut wrong = BTreeSet::new();
         let seen = async |findings: Vec<Finding>| {
             wrong.extend(findings.iter().map(|finding| finding.id.clone()));
             found(findings).await
         };
-        let mut report = self.look_again(report, spool, say, seen).await?;
+        let mut report = self.look_again(report, spool, tell, seen).await?;
         report.sample = Some(Sampled {
             copies: Looked::new(&copies, &among_copies, &wrong),
             placements: Looked::new(&placements, &among_placements, &wrong),

@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use self::measure::{Measure, MeasureError, Measured};
 use self::record::{AutopilotRecord, Holder, Last, Planned, Stopped, Store, UnderWay, Watched};
 use crate::base::clock::Clock;
+use crate::base::progress::Progress;
 use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
 use crate::geoshard::balance::decide::{Decision, Limits, Step, decide};
@@ -33,7 +34,7 @@ use crate::io::load::unix_seconds;
 use crate::io::maps::{MapsRecord, MapsState, MapsStore, StoreError};
 use crate::io::stored::RecordError;
 use crate::ops::check::CheckTarget;
-use crate::ops::migrate::{MigrateError, Migration, Progress};
+use crate::ops::migrate::{Listener, MigrateError, Migration};
 use crate::support::config::Config;
 use crate::support::telemetry::autopilot::{AutopilotMetrics, Decided};
 
@@ -82,7 +83,7 @@ pub struct Autopilot {
     /// Metrics.
     pub metrics: Arc<AutopilotMetrics>,
     /// Where it is told what happens.
-    pub tell: Progress,
+    pub tell: Listener,
 }
 
 /// Why it ends.
@@ -489,6 +490,6 @@ impl Autopilot {
     }
 
     fn say(&self, line: &str) {
-        (self.tell)(line);
+        (self.tell)(Progress::Happened(line));
     }
 }

@@ -26,7 +26,9 @@ pub use error::MigrateError;
 pub use status::Status;
 
 use crate::base::clock::{Clock, Instant};
+use crate::base::figures;
 use crate::base::ids::ShardId;
+use crate::base::progress::Progress;
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
@@ -41,7 +43,7 @@ use crate::support::config::Config;
 
 /// Interval of checks of a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// Interval of progress lines about an unmet condition.
+/// Interval of lines about an unmet condition.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 /// Beyond two batch deadlines: for the last request of the last batch to arrive.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -51,8 +53,8 @@ const RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// Minimum request timeout: refreshes and scans of whole indices take long.
 const MIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Receives progress, a line at a time.
-pub type Progress = Arc<dyn Fn(&str) + Send + Sync>;
+/// Receives progress.
+pub type Listener = Arc<dyn Fn(Progress<'_>) + Send + Sync>;
 
 /// A change of the map.
 pub struct Migration {
@@ -67,7 +69,7 @@ pub struct Migration {
     touch_rate: NonZeroU32,
     /// Reads every document, not only those in places that change their geoshard.
     scans_all: bool,
-    progress: Progress,
+    listener: Listener,
 }
 
 /// Which map is to remain.
@@ -94,7 +96,7 @@ impl Migration {
         configured: Arc<GeoshardMap>,
         location: LocationPath,
         touch_rate: NonZeroU32,
-        progress: Progress,
+        listener: Listener,
     ) -> Result<Self, MigrateError> {
         let topic = Topic::connect(config, elastic.clone()).await?;
         let config = config.clone();
@@ -107,7 +109,7 @@ impl Migration {
             configured,
             touch_rate,
             scans_all: false,
-            progress,
+            listener,
         })
     }
 
@@ -127,7 +129,8 @@ impl Migration {
             self.refresh(&old).await?;
             let timeout = self.timeout();
             let prefix = &self.config.elasticsearch.prefix;
-            let report = indices::create_missing(&*self.elastic, prefix, wanted, timeout).await?;
+            let tell = |progress: Progress<'_>| self.tell(progress);
+            let report = indices::create_missing(&*self.elastic, prefix, wanted, timeout, &tell).await?;
             if let Some(wrong) = report.differences.iter().find(|difference| !difference.problem.is_warning())
             {
                 let doing = format!("use the index {}", wrong.index);
@@ -236,7 +239,8 @@ impl Migration {
     /// Waits until every partition's owner has confirmed this generation, and until batches of earlier ones have ended.
     async fn all_acting_by(&self, seen: &Seen) -> Result<(), MigrateError> {
         let generation = seen.stored.record.generation;
-        let mut waiting = Waiting::default();
+        let mut waiting = Waiting::since(self.clock.now());
+        let what = format!("partitions have confirmed generation {generation}");
         let claims = loop {
             let claims = match self.store().claims(self.topic.partitions()).await {
                 Ok(claims) => claims,
@@ -258,6 +262,8 @@ impl Migration {
             if behind.is_empty() {
                 break claims;
             }
+            let all = claims.len() as u64;
+            self.tell(Progress::Done { what: &what, done: all - behind.len() as u64, of: Some(all) });
             waiting.report(self, || format!("not confirmed yet: {}", some_of(&behind)));
             self.pause(seen).await?;
         };
@@ -265,23 +271,36 @@ impl Migration {
         let deadline = deadlines.fold(self.config.batch.timeout, Duration::max);
         let grace = deadline * 2 + MARGIN;
         self.say(format!(
-            "every partition has confirmed generation {generation}; waiting {grace:?} from its start for earlier batches to end"
+            "every partition has confirmed generation {generation}; earlier batches end within {} from its start",
+            figures::time(grace)
         ));
-        while self.clock.now().since(seen.since) <= grace {
+        loop {
+            let passed = self.clock.now().since(seen.since);
+            if passed > grace {
+                return Ok(());
+            }
+            self.tell(Progress::Wait { for_what: "earlier batches to end", left: grace - passed });
             self.pause(seen).await?;
         }
-        Ok(())
     }
 
     /// Waits until everything that is in the topic now is committed. Returns the ends of the partitions.
     async fn all_committed(&self, seen: &Seen) -> Result<Floor, MigrateError> {
         let ends = self.topic.ends().await?;
-        let mut waiting = Waiting::default();
+        let mut waiting = Waiting::since(self.clock.now());
+        let mut most = 0;
         loop {
             let behind = self.topic.behind(&ends).await?;
             if behind.is_empty() {
                 return Ok(ends);
             }
+            let lag = |(partition, done): (&i32, &i64)| {
+                ends.get(partition).map_or(0, |end| end.saturating_sub((*done).max(0)))
+            };
+            let lag = u64::try_from(behind.iter().map(lag).sum::<i64>()).unwrap_or_default();
+            most = lag.max(most);
+            let what = "records committed that were in the topic";
+            self.tell(Progress::Done { what, done: most - lag, of: Some(most) });
             let each = |(partition, done): (&i32, &i64)| {
                 format!("partition {partition} (at {done} of {})", ends.get(partition).copied().unwrap_or(0))
             };
@@ -372,24 +391,31 @@ impl Migration {
     }
 
     fn say(&self, line: impl AsRef<str>) {
-        (self.progress)(line.as_ref());
+        self.tell(Progress::Happened(line.as_ref()));
+    }
+
+    fn tell(&self, progress: Progress<'_>) {
+        (self.listener)(progress);
     }
 }
 
-/// Reports an unmet condition at once and then at intervals.
-#[derive(Default)]
+/// Reports what a condition lacks at intervals. On a healthy system it is met before the first one ends.
 struct Waiting {
-    last: Option<Instant>,
+    last: Instant,
 }
 
 impl Waiting {
+    fn since(now: Instant) -> Self {
+        Self { last: now }
+    }
+
     fn is_due(&self, migration: &Migration) -> bool {
-        self.last.is_none_or(|last| migration.clock.now().since(last) >= PROGRESS_INTERVAL)
+        migration.clock.now().since(self.last) >= PROGRESS_INTERVAL
     }
 
     fn report(&mut self, migration: &Migration, line: impl FnOnce() -> String) {
         if self.is_due(migration) {
-            self.last = Some(migration.clock.now());
+            self.last = migration.clock.now();
             migration.say(line());
         }
     }

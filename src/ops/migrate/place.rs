@@ -13,14 +13,15 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{MigrateError, Migration, PROGRESS_INTERVAL, Seen};
-use crate::base::clock::Instant;
+use super::{MigrateError, Migration, Seen};
+use crate::base::figures;
 use crate::base::ids::{DocId, ShardId};
+use crate::base::progress::Progress;
 use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
 use crate::geoshard::cover::boxes::boxes;
 use crate::geoshard::diff::{ChangedRange, changed_ranges};
-use crate::io::elastic::scan::{Hit, Scan, ScanError, ScanOptions};
+use crate::io::elastic::scan::{Hit, Scan, ScanError, ScanOptions, count};
 use crate::io::elastic::slices::{SliceSize, mget_in_slices};
 use crate::io::elastic::{Elastic, Get, GetAnswer, Index, ItemError};
 use crate::io::send::Op;
@@ -40,7 +41,6 @@ struct Round {
     misplaced: u64,
     unplaceable: u64,
     example: Option<DocId>,
-    reported: Option<Instant>,
 }
 
 impl Migration {
@@ -52,8 +52,8 @@ impl Migration {
             let round = self.look_at_everything(seen, map).await?;
             self.say(format!(
                 "scan {number}: {} documents read, {} misplaced by {}",
-                round.read,
-                round.misplaced,
+                figures::count(round.read),
+                figures::count(round.misplaced),
                 map.fingerprint()
             ));
             if round.unplaceable > 0 {
@@ -82,14 +82,14 @@ impl Migration {
         let mut round = Round::default();
         let mut size = SliceSize::new(PAGE, self.config.documents.max_bytes.as_usize());
         let changed = record.other().map(|other| changed_ranges(other, map)).unwrap_or_default();
-        for shard in &shards {
-            let query = match self.scans_all {
-                true => None,
-                false => match misplaced_in(shard, &changed, self.location.as_str()) {
-                    Some(query) => Some(query),
-                    None => continue,
-                },
-            };
+        let query = |shard: &ShardId| match self.scans_all {
+            true => Some(None),
+            false => misplaced_in(shard, &changed, self.location.as_str()).map(Some),
+        };
+        let scans: Vec<(&ShardId, Option<Value>)> =
+            shards.iter().filter_map(|shard| Some((shard, query(shard)?))).collect();
+        let of = self.count(&scans).await;
+        for (shard, query) in scans {
             let (mut scan, mut page) = self.open(shard, query).await?;
             while !page.is_empty() {
                 round.read += page.len() as u64;
@@ -100,12 +100,7 @@ impl Migration {
                 round.misplaced += misplaced.len() as u64;
                 round.example = round.example.or_else(|| misplaced.first().cloned());
                 self.touch(misplaced).await?;
-                let now = self.clock.now();
-                if round.reported.is_some_and(|last| now.since(last) >= PROGRESS_INTERVAL) {
-                    self.say(format!("{} documents read, {} touched", round.read, round.misplaced));
-                    round.reported = Some(now);
-                }
-                round.reported = round.reported.or(Some(now));
+                self.tell(Progress::Done { what: "documents read", done: round.read, of });
                 // Stop if the change was aborted.
                 self.is_unchanged(seen).await?;
                 page = scan.next().await?;
@@ -113,6 +108,16 @@ impl Migration {
             scan.close().await;
         }
         Ok(round)
+    }
+
+    /// How many documents these scans will read, if it can be told.
+    async fn count(&self, scans: &[(&ShardId, Option<Value>)]) -> Option<u64> {
+        let mut sum = 0;
+        for (shard, query) in scans {
+            let name = Index::Geoshard((*shard).clone()).name(&self.config.elasticsearch.prefix);
+            sum += count(&*self.elastic, &[name], query.as_ref(), self.timeout()).await.ok()?;
+        }
+        Some(sum)
     }
 
     /// A scan of one index, and its first page.

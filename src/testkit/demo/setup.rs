@@ -38,7 +38,7 @@ pub(super) async fn create_indices(elastic: &HttpElastic, map: &GeoshardMap) -> 
         gc_deletes: Duration::from_secs(600),
     };
     let wanted = indices::wanted(&layout, &Template::default()).context("laying out the demo's indices")?;
-    let report = indices::create_missing(elastic, PREFIX, &wanted, Duration::from_secs(20))
+    let report = indices::create_missing(elastic, PREFIX, &wanted, Duration::from_secs(20), &|_| ())
         .await
         .context("creating the demo's indices")?;
     ensure!(

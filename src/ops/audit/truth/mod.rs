@@ -15,11 +15,13 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::sweep::Log;
-use super::{AuditError, MOST_LOOKS, Touches};
+use super::{AuditError, MOST_LOOKS, Touches, wait};
+use crate::base::figures::count;
 use crate::base::ids::DocId;
+use crate::base::progress::{Progress, Tell};
 use crate::base::retry::RetryPolicy;
 use crate::core::placement::Placement;
-use crate::io::elastic::scan::{Scan, ScanOptions, draw};
+use crate::io::elastic::scan::{self, Scan, ScanOptions, draw};
 use crate::io::elastic::slices::{SliceSize, mget_in_slices};
 use crate::io::elastic::{Elastic, Get, GetAnswer, Index};
 use crate::worker::refeed::{Answer, Source};
@@ -188,21 +190,23 @@ pub struct Comparing<'a> {
 type Looked = (Difference, u64);
 
 impl Comparing<'_> {
-    /// Compares; gives each difference to `found` once it is sure. `say` reports progress.
+    /// Compares; gives each difference to `found` once it is sure. `tell` receives progress.
     ///
     /// # Errors
     /// If the search server, the topic or the source give no answer.
     pub async fn run(
         &self,
         which: Which,
-        say: &(dyn Fn(&str) + Sync),
+        tell: Tell<'_>,
         mut found: impl FnMut(&Differs) -> Result<(), AuditError>,
     ) -> Result<Compared, AuditError> {
         let mut report = Compared::default();
-        let mut suspects = self.first_look(which, &mut report).await?;
+        let mut suspects = self.first_look(which, &mut report, tell).await?;
         if !suspects.is_empty() {
-            say(&format!("{} documents look different; waiting for what is in the topic", suspects.len()));
-            self.until_done(say).await?;
+            let number = count(suspects.len() as u64);
+            let line = format!("{number} documents look different; waiting for what is in the topic");
+            tell(Progress::Happened(&line));
+            self.until_done(tell).await?;
             // What they looked like before that says nothing about what is left now.
             suspects = self.look_at_all(suspects.into_iter().map(|(id, _)| id).collect()).await?;
         }
@@ -210,8 +214,10 @@ impl Comparing<'_> {
             if suspects.is_empty() {
                 break;
             }
-            say(&format!("{} documents differ; looking again in {:?}", suspects.len(), self.settle));
-            tokio::time::sleep(self.settle).await;
+            let number = count(suspects.len() as u64);
+            let line = format!("{number} documents differ; looking again in {:?}", self.settle);
+            tell(Progress::Happened(&line));
+            wait(self.settle, "the next look at them", tell).await;
             let before: BTreeMap<DocId, Looked> = suspects.into_iter().collect();
             let now = self.look_at_all(before.keys().cloned().collect()).await?;
             let (sure, moving): (Vec<_>, Vec<_>) =
@@ -252,6 +258,7 @@ impl Comparing<'_> {
         &self,
         which: Which,
         report: &mut Compared,
+        tell: Tell<'_>,
     ) -> Result<Vec<(DocId, Looked)>, AuditError> {
         let placements = [Index::Placements.name(self.prefix)];
         match which {
@@ -273,8 +280,11 @@ impl Comparing<'_> {
                     fields: vec!["shard".to_owned()],
                     query: None,
                 };
+                // Only for the time left.
+                let of = scan::count(self.elastic, &placements, None, self.timeout).await.ok();
                 let mut scan = Scan::open(self.elastic, &placements, options).await?;
-                let suspects = self.scan(&mut scan, report).await;
+                let compared = |done| tell(Progress::Done { what: "documents compared", done, of });
+                let suspects = self.scan(&mut scan, report, &compared).await;
                 scan.close().await;
                 suspects
             }
@@ -285,6 +295,7 @@ impl Comparing<'_> {
         &self,
         scan: &mut Scan<'_>,
         report: &mut Compared,
+        compared: &(dyn Fn(u64) + Sync),
     ) -> Result<Vec<(DocId, Looked)>, AuditError> {
         let mut suspects = Vec::new();
         loop {
@@ -294,6 +305,7 @@ impl Comparing<'_> {
             }
             report.documents += page.len() as u64;
             suspects.extend(self.look_at_all(page.into_iter().map(|hit| hit.id).collect()).await?);
+            compared(report.documents);
             if suspects.len() > MOST_SUSPECTS {
                 suspects.truncate(MOST_SUSPECTS);
                 report.too_many = true;
@@ -309,7 +321,7 @@ impl Comparing<'_> {
     }
 
     /// Waits until all is committed that is in the topic now.
-    async fn until_done(&self, say: &(dyn Fn(&str) + Sync)) -> Result<(), AuditError> {
+    async fn until_done(&self, tell: Tell<'_>) -> Result<(), AuditError> {
         let ends = self.log.ends().await?;
         let mut waited = 0_u64;
         loop {
@@ -318,10 +330,10 @@ impl Comparing<'_> {
                 return Ok(());
             }
             if waited.is_multiple_of(30) {
-                say(&format!(
+                tell(Progress::Happened(&format!(
                     "{} partitions have not committed what was in the topic; what differs may be in there (are workers running?)",
                     behind.len()
-                ));
+                )));
             }
             waited += 1;
             tokio::time::sleep(Duration::from_secs(1)).await;
