@@ -65,8 +65,16 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let Logging { recent, filter } = logging::start(&config)?;
     let stop = signals::stop_on_signal()?;
     let traces = Traces::from_env(&config.kafka.topic, &config.kafka.group_id).map_err(Failure::usage)?;
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "geofold starts");
-    tracing::info!("configuration:\n{}", config.to_redacted_toml());
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        pid = std::process::id(),
+        configuration = %args.config.config.display(),
+        topic = config.kafka.topic,
+        group = config.kafka.group_id,
+        prefix = config.elasticsearch.prefix,
+        "geofold starts"
+    );
+    tracing::debug!("configuration:\n{}", config.to_redacted_toml());
 
     let clock = connect::clock();
     let metrics = Metrics::new().context("registering metrics")?;
@@ -116,6 +124,7 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         recent,
     });
     let live = maps.clone();
+    let logged = status.clone();
     let cover =
         CoverSource { maps: Arc::new(move || live.live()), prefix: config.elasticsearch.prefix.clone() };
     let admin_stop = CancellationToken::new();
@@ -125,6 +134,8 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let prefix = config.elasticsearch.prefix.clone();
     let counting = counts.keep_counting(elastic.clone(), prefix, admin_stop.clone());
     supervisor.spawn("document counts", admin_stop.clone(), counting);
+    let each_minute = logged.log_each_minute(admin_stop.clone());
+    supervisor.spawn("a line a minute", admin_stop.clone(), each_minute);
 
     let stop_requested = stop.clone();
     let work = async {

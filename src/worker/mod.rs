@@ -312,7 +312,7 @@ pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), Work
             ended = &mut polling => break ended,
             () = stop.cancelled(), if !signals.drain.load(Ordering::Relaxed) => {
                 tracing::info!("draining: writing what is dirty, then leaving the group; a second signal exits at once");
-                health.not_ready("shutdown", "the worker is draining");
+                health.not_ready(Health::SHUTDOWN, "the worker is draining");
                 signals.drain.store(true, Ordering::Relaxed);
             }
             Some(halt) = halted.recv(), if reason_to_halt.is_none() => {

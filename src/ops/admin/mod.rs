@@ -5,6 +5,7 @@
 //! | `mod.rs` | the routes |
 //! | `status.rs` | [`Status`](status::Status): what the worker does now, as one value |
 //! | `page/` | the same as an HTML page with a map |
+//! | `minute.rs` | the same as a line in the log, once a minute |
 //! | `cover.rs` | which geoshards a search has to ask |
 //! | `document_counts.rs` | how many documents each geoshard holds |
 //! | `server.rs` | the listener: limits on connections, header time and connection age; graceful shutdown |
@@ -14,6 +15,7 @@
 
 mod cover;
 pub mod document_counts;
+mod minute;
 pub mod page;
 mod server;
 pub mod status;

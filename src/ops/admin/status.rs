@@ -167,7 +167,7 @@ impl StatusSource {
         }
     }
 
-    fn partitions(&self) -> Vec<Partition> {
+    pub(super) fn partitions(&self) -> Vec<Partition> {
         let statuses: HashMap<i32, PartitionStatus> =
             self.partition_status.borrow().iter().map(|status| (status.partition, *status)).collect();
         let partition = |reading: crate::support::telemetry::reading::PartitionReading| {
@@ -194,7 +194,7 @@ impl StatusSource {
         self.metrics.read_partitions().into_iter().map(partition).collect()
     }
 
-    fn counters(&self) -> Counters {
+    pub(super) fn counters(&self) -> Counters {
         let outcomes = self.metrics.read_outcomes();
         let count = |wanted: Outcome| {
             outcomes.iter().find(|(name, _)| *name == wanted.as_str()).map_or(0, |(_, count)| *count)

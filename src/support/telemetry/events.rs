@@ -509,11 +509,13 @@ impl IndexRefuses<'_> {
     }
 }
 
-/// The worker became ready, or stopped being so, or has other reasons.
+/// The worker became ready, or stopped being so, or has other reasons. A worker that was told to stop is no warning.
 #[derive(Debug)]
 pub struct ReadinessChanged<'a> {
     /// Parts that are not ready, with reasons; ready if empty.
     pub missing: &'a std::collections::BTreeMap<String, String>,
+    /// It was told to stop.
+    pub is_stopping: bool,
 }
 
 impl ReadinessChanged<'_> {
@@ -523,6 +525,8 @@ impl ReadinessChanged<'_> {
         gauge.set(i64::from(ready));
         if ready {
             info!("ready");
+        } else if self.is_stopping {
+            info!(missing = ?self.missing, "not ready");
         } else {
             warn!(missing = ?self.missing, "not ready");
         }
@@ -530,7 +534,8 @@ impl ReadinessChanged<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::collections::BTreeMap;
     use std::io;
     use std::sync::{Arc, Mutex};
 
@@ -551,7 +556,8 @@ mod tests {
         }
     }
 
-    fn lines_of(level: Level, emit: impl FnOnce()) -> String {
+    /// What is logged at this level and above.
+    pub(crate) fn lines_of(level: Level, emit: impl FnOnce()) -> String {
         let lines = Lines::default();
         let writer = lines.clone();
         let subscriber = tracing_subscriber::fmt()
@@ -627,6 +633,20 @@ mod tests {
         assert_eq!(shown(&(0..10_000).rev().collect::<Vec<_>>()), "[0-9999]");
         let every_other: Vec<i32> = (0..10_000).step_by(2).collect();
         assert!(shown(&every_other).ends_with(", 76, 78, and 4960 more]"), "{}", shown(&every_other));
+    }
+
+    #[test]
+    fn a_worker_that_is_not_ready_warns_unless_it_was_told_to_stop() {
+        let gauge = prometheus::IntGauge::new("ready", "ready").unwrap();
+        let warnings = |parts: &[&str], is_stopping| {
+            let missing: BTreeMap<_, _> =
+                parts.iter().map(|part| ((*part).to_owned(), "why".to_owned())).collect();
+            let emit = || ReadinessChanged { missing: &missing, is_stopping }.emit(&gauge);
+            lines_of(Level::WARN, emit).lines().count()
+        };
+        assert_eq!(warnings(&["elasticsearch"], false), 1);
+        assert_eq!(warnings(&["elasticsearch", "shutdown"], true), 0);
+        assert_eq!(warnings(&[], false), 0);
     }
 
     #[test]

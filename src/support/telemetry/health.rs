@@ -43,6 +43,8 @@ const NEVER: u64 = u64::MAX;
 impl Health {
     /// The part that is not ready at first; the worker calls [`Health::ready`] with it after startup.
     pub const STARTUP: &str = "startup";
+    /// The part that is not ready once the process was told to stop.
+    pub const SHUTDOWN: &str = "shutdown";
 
     /// Alive, and not ready because of [`Health::STARTUP`].
     pub fn new(clock: Arc<dyn Clock>, metrics: Arc<Metrics>, max_silence: Duration) -> Arc<Self> {
@@ -96,7 +98,8 @@ impl Health {
     fn change(&self, change: impl FnOnce(&mut BTreeMap<String, String>) -> bool) {
         let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         if change(&mut missing) {
-            ReadinessChanged { missing: &missing }.emit(&self.ready);
+            let is_stopping = missing.contains_key(Self::SHUTDOWN);
+            ReadinessChanged { missing: &missing, is_stopping }.emit(&self.ready);
         }
     }
 
