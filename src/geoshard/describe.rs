@@ -7,10 +7,12 @@ use serde::Serialize;
 
 use super::LiveMaps;
 use super::cell::{self, share_of_globe, tiles};
+use super::cities::largest_cities;
 use super::cover::{Shape, cover_live};
 use super::load::CellLoad;
 use super::load::amount;
 use super::map::GeoshardMap;
+use crate::base::figures::count;
 use crate::base::geo::GeoPoint;
 use crate::base::ids::ShardId;
 use crate::base::requests::Index;
@@ -35,6 +37,9 @@ pub struct ShardDescription {
     pub shard: ShardId,
     /// The name of its index.
     pub index: String,
+    /// Its largest city, if it has one of the list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub around: Option<&'static str>,
     /// Number of ranges.
     pub ranges: usize,
     /// Part of the globe's surface, 0 to 1.
@@ -68,6 +73,9 @@ pub struct Located {
     pub cell: String,
     /// The geoshard.
     pub shard: ShardId,
+    /// The geoshard's largest city, if it has one of the list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub around: Option<&'static str>,
     /// The name of its index.
     pub index: String,
     /// The version of the map used.
@@ -90,9 +98,11 @@ pub fn show(map: &GeoshardMap, prefix: &str) -> MapDescription {
     let mut shards: Vec<_> = map
         .shards()
         .iter()
-        .map(|shard| ShardDescription {
+        .zip(largest_cities(map))
+        .map(|(shard, around)| ShardDescription {
             shard: shard.clone(),
             index: Index::Geoshard(shard.clone()).name(prefix),
+            around,
             ranges: 0,
             share_of_globe: 0.0,
             first_cell: String::new(),
@@ -132,6 +142,7 @@ pub fn locate(map: &GeoshardMap, prefix: &str, point: GeoPoint) -> Located {
         lon: point.lon(),
         cell: CellID(cell::leaf(point)).to_token(),
         index: Index::Geoshard(shard.clone()).name(prefix),
+        around: largest_cities(map)[map.locate_index(point)],
         shard,
         map_version: map.version(),
     }
@@ -155,14 +166,17 @@ impl fmt::Display for MapDescription {
         let wide = ids.chain(["shard".len()]).max().unwrap_or_default();
         let has_load = shards.iter().any(|shard| shard.load.is_some());
         let columns = if has_load { "          load  of mean     points" } else { "" };
-        writeln!(f, "{:wide$}  ranges  % of globe{columns}  first cell", "shard")?;
-        for ShardDescription { shard, ranges, share_of_globe, first_cell, load, .. } in shards {
+        writeln!(f, "{:wide$}  ranges  % of globe{columns}  first cell        around", "shard")?;
+        for ShardDescription { shard, around, ranges, share_of_globe, first_cell, load, .. } in shards {
             let percent = share_of_globe * 100.0;
             write!(f, "{:wide$}  {ranges:>6}  {percent:>10.4}", shard.as_str())?;
             if let Some(ShardLoad { load, over_mean, points }) = load {
-                write!(f, "  {:>12}  {over_mean:>7.3}  {points:>9}", amount(*load))?;
+                write!(f, "  {:>12}  {over_mean:>7.3}  {:>9}", amount(*load), count(*points))?;
             }
-            writeln!(f, "  {first_cell}")?;
+            match around {
+                Some(city) => writeln!(f, "  {first_cell:<16}  {city}")?,
+                None => writeln!(f, "  {first_cell}")?,
+            }
         }
         Ok(())
     }
@@ -170,11 +184,12 @@ impl fmt::Display for MapDescription {
 
 impl fmt::Display for Located {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { lat, lon, cell, shard, index, map_version } = self;
-        writeln!(
-            f,
-            "{lat},{lon} (S2 cell {cell}) is in geoshard {shard}, index {index}, by map version {map_version}"
-        )
+        let Self { lat, lon, cell, shard, around, index, map_version } = self;
+        write!(f, "{lat},{lon} (S2 cell {cell}) is in geoshard {shard}")?;
+        if let Some(city) = around {
+            write!(f, ", around {city}")?;
+        }
+        writeln!(f, ", index {index}, by map version {map_version}")
     }
 }
 
@@ -212,9 +227,9 @@ mod tests {
         assert_eq!(
             show(&map(), "places").to_string(),
             "map \"poles\", version 2: 2 geoshards in 3 ranges\n\
-             shard  ranges  % of globe  first cell\n\
-             north       1     16.6667  5\n\
-             rest        2     83.3333  1\n"
+             shard  ranges  % of globe  first cell        around\n\
+             north       1     16.6667  5                 Moscow\n\
+             rest        2     83.3333  1                 Tokyo\n"
         );
     }
 
@@ -225,9 +240,9 @@ mod tests {
         assert_eq!(
             shown.to_string(),
             "map \"poles\", version 2: 2 geoshards in 3 ranges\n\
-             shard  ranges  % of globe          load  of mean     points  first cell\n\
-             north       1     16.6667            30    1.500          3  5\n\
-             rest        2     83.3333            10    0.500          2  1\n"
+             shard  ranges  % of globe          load  of mean     points  first cell        around\n\
+             north       1     16.6667            30    1.500          3  5                 Moscow\n\
+             rest        2     83.3333            10    0.500          2  1                 Tokyo\n"
         );
         let json = serde_json::to_value(&shown).unwrap();
         assert_eq!((&json["shards"][0]["over_mean"], &json["shards"][1]["points"]), (&1.5.into(), &2.into()));
@@ -247,7 +262,7 @@ mod tests {
         let located = locate(&map(), "places", GeoPoint::new(0.0, 0.0).unwrap());
         assert_eq!(
             located.to_string(),
-            "0,0 (S2 cell 1000000000000001) is in geoshard rest, index places-rest, by map version 2\n"
+            "0,0 (S2 cell 1000000000000001) is in geoshard rest, around Tokyo, index places-rest, by map version 2\n"
         );
         assert_eq!(locate(&map(), "places", GeoPoint::new(90.0, 0.0).unwrap()).shard.as_str(), "north");
     }

@@ -10,6 +10,7 @@ use super::cell::{share_of_globe, tiles};
 use super::load::CellLoad;
 use super::load::amount;
 use super::map::GeoshardMap;
+use crate::base::figures::count;
 use crate::base::geo::GeoPoint;
 use crate::base::ids::ShardId;
 
@@ -181,12 +182,12 @@ impl fmt::Display for MapDiff {
         writeln!(f, "{:.4} % of the globe moves, in {} cells", moved.share_of_globe * 100.0, moved.cells)?;
         if let (Some(load), Some(total)) = (moved.load, total) {
             let share = if total.load > 0.0 { load.load / total.load * 100.0 } else { 0.0 };
-            let (load, points) = (amount(load.load), load.points);
+            let (load, points) = (amount(load.load), count(load.points));
             writeln!(
                 f,
                 "{share:.2} % of the load moves: {load} of {}, {points} of {} points",
                 amount(total.load),
-                total.points
+                count(total.points)
             )?;
         }
         let ids = flows.iter().flat_map(|flow| [&flow.from, &flow.to]);
@@ -197,7 +198,7 @@ impl fmt::Display for MapDiff {
             let percent = moved.share_of_globe * 100.0;
             write!(f, "{:wide$}  {:wide$}  {:>6}  {percent:>10.4}", from.as_str(), to.as_str(), moved.cells)?;
             if let Some(load) = moved.load {
-                write!(f, "  {:>12}  {:>9}", amount(load.load), load.points)?;
+                write!(f, "  {:>12}  {:>9}", amount(load.load), count(load.points))?;
             }
             writeln!(f)?;
         }

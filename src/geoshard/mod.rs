@@ -4,10 +4,11 @@
 //! each to a geoshard, [`live`] holds the maps in force, [`mod@cover`] finds the geoshards that a circle, a box or a polygon
 //! touches, [`describe`] prints a map, [`mod@diff`] compares two.
 //! [`plan`] makes a map from load, [`tracks`] counts the writes that cross its borders. [`outline`] finds the polygons that
-//! [`geojson`] and [`picture`] draw. [`mod@load`] is what workers and routers count by cell, and [`balance`] decides by it what to change.
+//! [`geojson`] and [`picture`] draw. [`cities`] has names for them. [`mod@load`] is what workers and routers count by cell, and [`balance`] decides by it what to change.
 
 pub mod balance;
 pub mod cell;
+pub mod cities;
 pub mod cover;
 pub mod describe;
 pub mod diff;

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use geofold::base::geo::GeoPoint;
 use geofold::base::random::Random;
 use geofold::geoshard::GeoshardMap;
-use geofold::testkit::demo::cities::{CITIES, City};
+use geofold::geoshard::cities::{CITIES, City};
 use geofold::testkit::embedded::elasticsearch::{Standin, StandinOptions};
 use serde_json::Value;
 
@@ -62,7 +62,9 @@ fn a_file_of_points_becomes_a_map_and_its_report_is_what_the_points_say() {
         "--json",
     ];
     let output = plan(folder, &arguments);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("wrote map.json: version 1, "), "{said}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
 
     let map = GeoshardMap::load(&folder.join("map.json")).unwrap();
@@ -113,6 +115,9 @@ fn a_plan_after_a_map_has_the_next_version_and_keeps_ids_where_the_load_is() {
     let text =
         made(&["people.csv", "--min", "24", "--max", "24", "--after", "old.json", "--out", "new.json"]);
     assert!(text.contains("version 5: 24 geoshards"), "{text}");
+    assert!(text.contains("Tokyo") && !text.contains("<- kept"), "{text}");
+    let counts = made(&["people.csv", "--min", "20", "--max", "24", "--counts"]);
+    assert_eq!(counts.matches("<- kept").count(), 1, "{counts}");
 
     let (old, new) = (folder.join("old.json"), folder.join("new.json"));
     let (old, new) = (GeoshardMap::load(&old).unwrap(), GeoshardMap::load(&new).unwrap());

@@ -14,7 +14,7 @@ use crate::geoshard::GeoshardMap;
 use crate::geoshard::balance::capacity::{Assumptions, Capacity, Demand};
 use crate::geoshard::load::{CellRates, Counts, LoadRecord};
 use crate::geoshard::plan::{
-    By, CellLoads, CellOptions, Change, Naming, Plan, PlanOptions, PlanReport, change,
+    By, CellLoads, CellOptions, Change, Naming, Plan, PlanOptions, PlanReport, TriedCounts, change,
 };
 use crate::geoshard::tracks::{Crossings, Follower};
 use crate::io::elastic::Elastic;
@@ -24,8 +24,8 @@ use crate::support::config::Config;
 /// Plan a map of geoshards with about equal load.
 ///
 /// Points are summed by S2 cell, and the cells are cut along the Hilbert curve with the least sum of squared loads.
-/// Every count from --min to --max is tried, and the most even one is kept. The report shows evenness, a greedy cut for
-/// comparison, and how many geoshards circles touch (docs/geoshards.md).
+/// Every count from --min to --max is tried, and the most even one is kept (--counts shows all, with a greedy cut for
+/// comparison). The report shows evenness and how many geoshards circles touch (docs/geoshards.md).
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct PlanArgs {
@@ -74,6 +74,9 @@ pub(super) struct PlanArgs {
     /// Print JSON.
     #[arg(long, help_heading = "Report")]
     json: bool,
+    /// Also show all counts that were tried.
+    #[arg(long, conflicts_with = "max_moved", help_heading = "Report")]
+    counts: bool,
     #[command(flatten)]
     capacity: CapacityArgs,
     #[command(flatten)]
@@ -258,14 +261,23 @@ pub(super) async fn plan(args: &PlanArgs) -> Result<ExitCode, Failure> {
     };
     let map = plan.map(version, &args.map.name, &naming).context("making the map").map_err(Failure::usage)?;
     let crossings = crossings(args, &map)?;
-    args.map.write(&map)?;
     let report = plan.report(&map, crossings);
-    let Some(capacity) = args.capacity.of(&report) else { return output::text_or_json(&report, args.json) };
-    if args.json {
-        output::json(&serde_json::json!({"plan": report, "capacity": capacity}))?;
-    } else {
-        output::line(format_args!("{report}\n{capacity}"))?;
+    match (args.capacity.of(&report), args.json) {
+        (None, true) => output::json(&report)?,
+        (Some(capacity), true) => {
+            output::json(&serde_json::json!({"plan": report, "capacity": capacity}))?;
+        }
+        (capacity, false) => {
+            output::text(&report)?;
+            if args.counts {
+                output::text(format_args!("\n{}", TriedCounts(&report)))?;
+            }
+            if let Some(capacity) = capacity {
+                output::line(format_args!("\n{capacity}"))?;
+            }
+        }
     }
+    args.map.write(&map)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -310,8 +322,9 @@ fn within_budget(
     let change = change::within_budget(loads, old, &args.map.name, cells, Some(counts), max_moved);
     let Change { map, mut report } = change.context("planning within the budget").map_err(Failure::usage)?;
     report.crossings = crossings(args, &map)?;
+    let code = output::text_or_json(&report, args.json)?;
     args.map.write(&map)?;
-    output::text_or_json(&report, args.json)
+    Ok(code)
 }
 
 fn crossings(args: &PlanArgs, map: &GeoshardMap) -> Result<Option<Crossings>, Failure> {
@@ -330,9 +343,13 @@ impl MapArgs {
         }
     }
 
-    /// Writes the map, if it is to be written.
+    /// Writes the map, if it is to be written, and says so on standard error.
     pub(super) fn write(&self, map: &GeoshardMap) -> Result<(), Failure> {
-        self.out.as_ref().map_or(Ok(()), |out| write(map, out, self.force))
+        let Some(out) = &self.out else { return Ok(()) };
+        write(map, out, self.force)?;
+        let (path, version) = (out.display(), map.version());
+        eprintln!("wrote {path}: version {version}, {} geoshards", map.shards().len());
+        Ok(())
     }
 }
 

@@ -17,6 +17,8 @@ pub use counter::{Counts, LoadCounter, LoadDelta};
 pub use forecast::{ExpectedCell, Over};
 pub use record::{CellRates, LoadRecord};
 
+use crate::base::figures::grouped;
+
 /// The load of a cell, or of several.
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize)]
 pub struct CellLoad {
@@ -28,5 +30,9 @@ pub struct CellLoad {
 
 /// Formats a load: whole numbers if large.
 pub(crate) fn amount(load: f64) -> String {
-    if load >= 100.0 || load.fract() == 0.0 { format!("{load:.0}") } else { format!("{load:.3}") }
+    if load >= 100.0 || (load.fract() == 0.0 && load >= 0.0) {
+        grouped(&format!("{load:.0}"))
+    } else {
+        format!("{load:.3}")
+    }
 }

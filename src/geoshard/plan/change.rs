@@ -13,6 +13,7 @@ use thiserror::Error;
 use super::budget::{self, Best, Row, Stretch};
 use super::cells::{self, CellLoads, WalkedCell};
 use super::{Balance, MAX_LEVEL, PlanError, check_cells, check_counts, names, roundest_cut};
+use crate::base::figures;
 use crate::base::ids::ShardId;
 use crate::geoshard::diff::Comparison;
 use crate::geoshard::load::amount;
@@ -556,7 +557,7 @@ impl fmt::Display for ChangeReport {
             write!(f, ", {count_before} before")?;
         }
         if *points > 0 {
-            write!(f, "; planned by {points} points with load {}", amount(self.load))?;
+            write!(f, "; planned by {} points with load {}", figures::count(*points), amount(self.load))?;
         }
         writeln!(f)?;
         if let (Some(before), Some(after)) = (self.before, self.after) {

@@ -30,7 +30,7 @@ pub use self::cells::{CellLoads, TooManyCells, WalkedCell};
 pub use self::change::{CellOptions, Change, ChangeError, ChangeReport};
 use self::cut::BestCuts;
 pub use self::names::Naming;
-pub use self::report::PlanReport;
+pub use self::report::{PlanReport, TriedCounts};
 use super::map::{GeoshardMap, MapError};
 
 /// Maximum number of geoshards: each is an index that the cluster has to carry.

@@ -6,9 +6,11 @@ use s2::latlng::LatLng;
 use serde::Serialize;
 
 use super::{By, Plan, Tried, WalkedCell};
+use crate::base::figures::{count, grouped};
 use crate::base::geo::{Distance, EARTH_RADIUS_METRES, GeoPoint};
 use crate::base::ids::ShardId;
 use crate::geoshard::cell::share_of_globe;
+use crate::geoshard::cities::largest_cities;
 use crate::geoshard::cover::{Shape, cover};
 use crate::geoshard::load::amount;
 use crate::geoshard::map::GeoshardMap;
@@ -56,6 +58,9 @@ pub struct PlanReport {
 pub struct PlannedShard {
     /// Its id.
     pub shard: ShardId,
+    /// Its largest city, if it has one of the list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub around: Option<&'static str>,
     /// Its load.
     pub load: f64,
     /// Its load over the mean.
@@ -88,6 +93,8 @@ impl Plan {
     pub fn report(&self, map: &GeoshardMap, crossings: Option<Crossings>) -> PlanReport {
         let load: f64 = self.finest.iter().map(|place| place.load).sum();
         let mean = load / self.count() as f64;
+        let cities = largest_cities(map);
+        let around = |shard: &ShardId| cities[map.shards().partition_point(|known| known < shard)];
         let ends = self.starts.iter().skip(1).copied().chain([self.cells.len()]);
         let shards = self.starts.iter().zip(ends).zip(map.ranges());
         let shards = shards.map(|((&start, end), (range, shard))| {
@@ -95,6 +102,7 @@ impl Plan {
             let load: f64 = cells.iter().map(|cell| cell.load).sum();
             PlannedShard {
                 shard: shard.clone(),
+                around: around(shard),
                 load,
                 over_mean: load / mean,
                 points: cells.iter().map(|cell| cell.points).sum(),
@@ -158,16 +166,27 @@ fn circles(map: &GeoshardMap, places: &[WalkedCell], radius_miles: u32) -> Circl
 }
 
 impl fmt::Display for PlanReport {
+    /// The answer first: the map, how even it is, its geoshards.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, version, points, cells, level, kept, .. } = self;
-        let load = amount(self.load);
+        let (points, load) = (count(*points), amount(self.load));
         writeln!(
             f,
             "map {name:?}, version {version}: {kept} geoshards, planned by {points} points with load {load}"
         )?;
+        if let Some(Tried { best, greedy, .. }) = self.tried.iter().find(|tried| tried.count == *kept) {
+            writeln!(
+                f,
+                "the fullest has {:.3} times the mean load; coefficient of variation {:.3} % (a greedy cut: {:.3} %)",
+                best.max_over_mean,
+                best.cv * 100.0,
+                greedy.cv * 100.0
+            )?;
+        }
         writeln!(
             f,
-            "cut between {cells} cells of level {level} to {}; of {} counts, the one with the least {}",
+            "cut between {} cells of level {level} to {}; of {} counts, the one with the least {}",
+            count(*cells as u64),
             self.smallest_level,
             self.tried.len(),
             match self.by {
@@ -176,10 +195,46 @@ impl fmt::Display for PlanReport {
             }
         )?;
 
-        writeln!(f, "\n           best cut                          greedy cut")?;
+        let ids = self.shards.iter().map(|shard| shard.shard.as_str().len());
+        let wide = ids.chain(["shard".len()]).max().unwrap_or_default();
+        writeln!(f, "\n{:wide$}          load  of mean     points   cells     area km²  around", "shard")?;
+        for PlannedShard { shard, around, load, over_mean, points, cells, area_km2 } in &self.shards {
+            let line = format!(
+                "{:wide$}  {:>12}  {over_mean:>7.3}  {:>9}  {:>6}  {:>11}  {}",
+                shard.as_str(),
+                amount(*load),
+                count(*points),
+                count(*cells as u64),
+                grouped(&format!("{area_km2:.0}")),
+                around.unwrap_or_default()
+            );
+            writeln!(f, "{}", line.trim_end())?;
+        }
+
+        let centres = count(u64::from(CENTRES));
+        writeln!(f, "\ngeoshards that a circle touches, {centres} circles of each radius where the load is")?;
+        writeln!(f, "radius       mean  p99  max  one only")?;
+        for CircleReport { radius_miles, mean, p99, max, share_of_one } in &self.circles {
+            let one = share_of_one * 100.0;
+            writeln!(f, "{radius_miles:>3} miles  {mean:>7.3}  {p99:>3}  {max:>3}  {one:>6.1} %")?;
+        }
+        if let Some(crossings) = &self.crossings {
+            writeln!(f, "\n{crossings}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The counts that were tried, as a table.
+#[derive(Debug, Clone, Copy)]
+pub struct TriedCounts<'a>(pub &'a PlanReport);
+
+impl fmt::Display for TriedCounts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "           best cut                          greedy cut")?;
         writeln!(f, "count            sd     cv %  max/mean            sd     cv %  max/mean")?;
-        for Tried { count, best, greedy } in &self.tried {
-            let mark = if count == kept { "  <- kept" } else { "" };
+        for Tried { count, best, greedy } in &self.0.tried {
+            let mark = if *count == self.0.kept { "  <- kept" } else { "" };
             writeln!(
                 f,
                 "{count:>5}  {:>12}  {:>7.3}  {:>8.3}  {:>12}  {:>7.3}  {:>8.3}{mark}",
@@ -190,28 +245,6 @@ impl fmt::Display for PlanReport {
                 greedy.cv * 100.0,
                 greedy.max_over_mean
             )?;
-        }
-
-        let ids = self.shards.iter().map(|shard| shard.shard.as_str().len());
-        let wide = ids.chain(["shard".len()]).max().unwrap_or_default();
-        writeln!(f, "\n{:wide$}          load  of mean     points   cells     area km²", "shard")?;
-        for PlannedShard { shard, load, over_mean, points, cells, area_km2 } in &self.shards {
-            writeln!(
-                f,
-                "{:wide$}  {:>12}  {over_mean:>7.3}  {points:>9}  {cells:>6}  {area_km2:>11.0}",
-                shard.as_str(),
-                amount(*load)
-            )?;
-        }
-
-        writeln!(f, "\ngeoshards that a circle touches, {CENTRES} circles of each radius where the load is")?;
-        writeln!(f, "radius       mean  p99  max  one only")?;
-        for CircleReport { radius_miles, mean, p99, max, share_of_one } in &self.circles {
-            let one = share_of_one * 100.0;
-            writeln!(f, "{radius_miles:>3} miles  {mean:>7.3}  {p99:>3}  {max:>3}  {one:>6.1} %")?;
-        }
-        if let Some(crossings) = &self.crossings {
-            writeln!(f, "\n{crossings}")?;
         }
         Ok(())
     }
@@ -262,12 +295,15 @@ mod tests {
     }
 
     #[test]
-    fn table_shows_every_count_and_every_geoshard() {
-        let text = report().to_string();
+    fn report_begins_with_the_answer_and_shows_every_geoshard_and_on_request_every_count() {
+        let report = report();
+        let text = report.to_string();
         assert!(
             text.starts_with("map \"four\", version 3: 4 geoshards, planned by 5 points with load 401\n")
         );
-        assert_eq!(text.matches("<- kept").count(), 1);
+        assert!(text.lines().nth(1).unwrap().starts_with("the fullest has 1.0"), "{text}");
+        let counts = TriedCounts(&report).to_string();
+        assert_eq!((counts.matches("<- kept").count(), counts.lines().count()), (1, 4), "{counts}");
         for shard in ["s00", "s01", "s02", "s03"] {
             assert_eq!(text.matches(shard).count(), 1, "{text}");
         }

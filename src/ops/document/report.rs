@@ -12,6 +12,7 @@ use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
 use crate::core::decode::Envelope;
 use crate::core::defect::{Fit, Observation, Placed};
+use crate::geoshard::cities::largest_cities;
 use crate::io::elastic::Index;
 use crate::ops::records::Dated;
 
@@ -43,6 +44,9 @@ pub struct Belongs {
     pub map: String,
     /// The geoshard.
     pub geoshard: ShardId,
+    /// Its largest city, if it has one of the list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub around: Option<&'static str>,
     /// Whether this map decides.
     pub decides: bool,
 }
@@ -199,7 +203,8 @@ impl Report {
             let one = |map: &std::sync::Arc<crate::geoshard::GeoshardMap>| {
                 let fingerprint = map.fingerprint();
                 let decides = fingerprint == deciding;
-                Belongs { map: fingerprint, geoshard: map.locate(at).clone(), decides }
+                let around = largest_cities(map)[map.locate_index(at)];
+                Belongs { map: fingerprint, geoshard: map.locate(at).clone(), around, decides }
             };
             live.iter().map(one).collect()
         });
@@ -246,9 +251,10 @@ impl fmt::Display for Report {
             None => writeln!(f, "  location   not known: no copy with a location")?,
             Some(Point { lat, lon }) => writeln!(f, "  location   {lat}, {lon}")?,
         }
-        for Belongs { map, geoshard, decides } in &self.belongs {
+        for Belongs { map, geoshard, around, decides } in &self.belongs {
             let role = if *decides || self.belongs.len() == 1 { "" } else { ", does not decide" };
-            writeln!(f, "  belongs    {geoshard} (map {map}{role})")?;
+            let around = around.map_or_else(String::new, |city| format!(", around {city}"));
+            writeln!(f, "  belongs    {geoshard}{around} (map {map}{role})")?;
         }
         writeln!(f, "  placement  {}", self.placement)?;
         if self.copies.is_empty() {

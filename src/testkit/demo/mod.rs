@@ -9,7 +9,7 @@
 //! | `mod.rs` | the demo from outside: options in, verdict out |
 //! | `stage.rs` | everything that takes part, and the course of the day |
 //! | `setup.rs` | what it stands on: indices, configuration |
-//! | `people.rs`, `cities.rs` | the simulation and its truth (pure) |
+//! | `people.rs` | the simulation and its truth (pure) |
 //! | `faults.rs` | what goes wrong when (pure) |
 //! | `topic.rs` | producing, what is committed, what ended among the dead letters |
 //! | `workers.rs` | the child processes |
@@ -20,7 +20,6 @@
 //! | `view.rs` | what a person sees meanwhile |
 
 mod audit;
-pub mod cities;
 mod faults;
 mod onlooker;
 mod people;

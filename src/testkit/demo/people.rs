@@ -5,10 +5,10 @@
 //! and come back; and now and then a record is poison. The same seed gives the same events, and so the same truth, on every machine: no clock, no floats that are
 //! not whole hundred-thousandths of a degree.
 
-use super::cities::{CITIES, City};
 use crate::base::fnv::fnv1a;
 use crate::base::geo::GeoPoint;
 use crate::base::random::Random;
+use crate::geoshard::cities::{CITIES, City};
 
 /// Coordinates are whole numbers of this part of a degree (about a metre).
 const PARTS: i64 = 100_000;

@@ -16,10 +16,10 @@ use crate::geoshard::balance::decide::{History, Limits, Step, View, decide, move
 use crate::geoshard::balance::nodes::{HourlyLoad, place};
 use crate::geoshard::balance::{Weights, by_shard, score};
 use crate::geoshard::cell;
+use crate::geoshard::cities::{CITIES, City};
 use crate::geoshard::load::{CellLoad, Counts, ExpectedCell, LoadDelta, LoadRecord, Over};
 use crate::geoshard::map::GeoshardMap;
 use crate::geoshard::plan::{By, CellLoads, CellOptions, Naming, Plan, PlanOptions};
-use crate::testkit::demo::cities::{CITIES, City};
 
 const HOUR: u64 = 3600;
 const WEEK: u64 = 168;

@@ -14,7 +14,7 @@ use geofold::base::geo::GeoPoint;
 use geofold::base::ids::ShardId;
 use geofold::base::random::Random;
 use geofold::geoshard::GeoshardMap;
-use geofold::testkit::demo::cities::CITIES;
+use geofold::geoshard::cities::CITIES;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};

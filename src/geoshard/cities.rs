@@ -1,4 +1,7 @@
-//! Cities where simulated people live: for the demo, and for the sample map.
+//! Large cities: names by which people know where a geoshard is, homes of simulated people, load of the sample map.
+
+use super::map::GeoshardMap;
+use crate::base::geo::GeoPoint;
 
 /// A place: its name, latitude and longitude in degrees, and the thousands of people who live in and around it.
 #[derive(Debug, Clone, Copy)]
@@ -113,3 +116,44 @@ pub const CITIES: &[City] = &[
     City("Auckland", -36.85, 174.76, 1700), City("Wellington", -41.29, 174.78, 420), City("Suva", -18.14, 178.44, 300),
     City("Port Moresby", -9.44, 147.18, 400), City("Nouméa", -22.27, 166.44, 180), City("Papeete", -17.54, -149.57, 130),
 ];
+
+/// The largest city in each geoshard, in the order of [`GeoshardMap::shards`]; `None` where the list has none.
+pub fn largest_cities(map: &GeoshardMap) -> Vec<Option<&'static str>> {
+    largest(map).into_iter().map(|city| city.map(|City(name, ..)| *name)).collect()
+}
+
+/// As [`largest_cities`], with where they are.
+pub(crate) fn largest(map: &GeoshardMap) -> Vec<Option<&'static City>> {
+    let mut largest: Vec<Option<&City>> = vec![None; map.shards().len()];
+    for city in CITIES {
+        let City(_, lat, lon, people) = city;
+        let Ok(point) = GeoPoint::new(*lat, *lon) else { continue };
+        let known = &mut largest[map.locate_index(point)];
+        if known.is_none_or(|City(.., most)| most < people) {
+            *known = Some(city);
+        }
+    }
+    largest
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_geoshard_is_named_after_its_largest_city() {
+        let map = GeoshardMap::load(Path::new("config/map-55.json")).unwrap();
+        let cities = largest_cities(&map);
+        let of = |lat, lon| cities[map.locate_index(GeoPoint::new(lat, lon).unwrap())];
+        assert_eq!(of(35.68, 139.69), Some("Tokyo"));
+        assert_eq!(of(6.6, 3.4), Some("Lagos"));
+        assert!(cities.iter().flatten().count() > 50, "{cities:?}");
+        // Every city that stands for a geoshard is in it, and every city is on the globe.
+        for (number, city) in largest(&map).into_iter().enumerate() {
+            let Some(City(name, lat, lon, _)) = city else { continue };
+            assert_eq!(map.locate_index(GeoPoint::new(*lat, *lon).unwrap()), number, "{name}");
+        }
+    }
+}
