@@ -33,6 +33,11 @@ fn a_map_is_shown_as_table_json_geojson_and_picture_without_a_configuration() {
     let svg = text(&["show", "--map", MAP, "--as", "svg"]);
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
     assert_eq!(svg.matches("<title>").count(), 56);
+    assert!(svg.contains("around Lagos: ") && table.contains("Lagos") && json.to_string().contains("Lagos"));
+
+    let html = text(&["show", "--map", MAP, "--as", "html"]);
+    assert!(html.starts_with("<!doctype html>") && html.ends_with("</html>\n"));
+    assert!(!html.contains("http"), "it needs no network");
 }
 
 #[test]

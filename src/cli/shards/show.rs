@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 use super::input::RowArgs;
 use super::{ConfigArgs, Failure, connect, output};
 use crate::geoshard::load::CellLoad;
+use crate::geoshard::picture::Density;
 use crate::geoshard::{GeoshardMap, describe, geojson, outline, picture};
 
 /// Show a map as a table, JSON, GeoJSON or picture, with --points including loads.
@@ -23,7 +24,8 @@ pub(super) struct ShowArgs {
     /// Prefix of index names, for --map.
     #[arg(long, value_name = "TEXT", default_value = "geofold", requires = "map")]
     prefix: String,
-    /// Output format. Browsers show SVG and can save it as PNG; QGIS and geojson.io read GeoJSON.
+    /// Output format. HTML is a map to zoom in, in one file; browsers show SVG and can save it as PNG; QGIS and geojson.io
+    /// read GeoJSON.
     #[arg(long = "as", value_enum, value_name = "FORM", default_value = "table")]
     form: Form,
     /// Print JSON; the same as --as json.
@@ -42,6 +44,7 @@ enum Form {
     Json,
     Geojson,
     Svg,
+    Html,
 }
 
 pub(super) fn show(args: &ShowArgs) -> Result<ExitCode, Failure> {
@@ -56,10 +59,13 @@ pub(super) fn show(args: &ShowArgs) -> Result<ExitCode, Failure> {
         }
     };
     let mut description = describe::show(&map, &prefix);
+    let mut density = None;
     if let Some(points) = &args.points {
+        let density = density.insert(Density::default());
         let mut loads = vec![CellLoad::default(); map.shards().len()];
         args.rows.read(points, |point, load| {
             loads[map.locate_index(point)].add(CellLoad { load, points: 1 });
+            density.add(point);
             Ok::<_, std::convert::Infallible>(())
         })?;
         description = description.with_loads(&loads);
@@ -70,7 +76,8 @@ pub(super) fn show(args: &ShowArgs) -> Result<ExitCode, Failure> {
         Form::Geojson => {
             output::text(geojson::feature_collection(&description, &outline::outlines(&map)))?;
         }
-        Form::Svg => output::text(picture::svg(&description, &outline::outlines(&map)))?,
+        Form::Svg => output::text(picture::svg(&map, &description, density.as_ref()))?,
+        Form::Html => output::text(picture::html(&map, &description, density.as_ref()))?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,77 +1,162 @@
-//! A map as an SVG picture, in equirectangular projection: geoshards over the outline of the land, load as colour.
+//! A map as a picture, in equirectangular projection: geoshards over the outline of the land, with names.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | the picture as SVG, and as an HTML page to zoom in |
+//! | `drawing.rs` | geoshards as short paths, for the status page; who borders on whom |
+//! | `colours.rs` | a hue for each geoshard, other than its neighbours'; darker with more load |
+//! | `labels.rs` | names, where there is room |
+//! | `density.rs` | where points are |
+//! | `page.html` | what the HTML page has around the picture |
+
+mod colours;
+mod density;
+mod drawing;
+mod labels;
 
 use std::fmt::Write;
 
+pub use density::Density;
+pub use drawing::MapDrawing;
+pub use labels::Label;
+
+use self::colours::{STEPS, fill, grey, hues};
+use self::drawing::Grid;
+use self::labels::{CITY_SIZE, labels};
+use super::cities::{City, largest};
 use super::describe::{MapDescription, ShardDescription};
-use super::outline::Polygon;
+use super::map::GeoshardMap;
+use super::outline::{Polygon, outlines};
+use crate::base::figures::count;
 
 /// The outline of the land as an SVG path, in tenths of a degree: see `README.md` beside it.
 pub const LAND: &str = include_str!("land.svg.txt");
 
-/// From light to dark.
-const COLOURS: [&str; 6] = ["#e3f1ec", "#b5ddd0", "#88c8b6", "#57ae9c", "#27867b", "#0b5653"];
-/// Loads over the mean at which the next colour begins.
-const STEPS: [f64; 5] = [0.5, 0.9, 1.1, 1.5, 2.0];
+const PAGE: &str = include_str!("page.html");
 /// Units of the picture per degree; those of the land are tenths.
 const SCALE: f64 = 10.0;
 
-/// The picture, 3600 units wide, to be shown at any size.
-pub fn svg(description: &MapDescription, outlines: &[Vec<Polygon>]) -> String {
-    let MapDescription { name, version, shards, .. } = description;
-    let has_load = shards.iter().any(|shard| shard.load.is_some());
-    let mut paths = String::new();
-    for (index, (shard, polygons)) in shards.iter().zip(outlines).enumerate() {
-        // Without load, neighbours along the curve get different colours.
-        let colour = shard.load.map_or(COLOURS[index % 4], |load| colour(load.over_mean));
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            paths,
-            "<path fill=\"{colour}\" d=\"{}\"><title>{}</title></path>",
-            path(polygons),
-            text(&label(shard))
-        );
-    }
-    let legend = if has_load { legend() } else { String::new() };
-    let height = if has_load { 1900 } else { 1800 };
+/// The picture, 3600 units wide, to be shown at any size. `density`: where points are, if they were given.
+pub fn svg(map: &GeoshardMap, description: &MapDescription, density: Option<&Density>) -> String {
+    let has_load = description.shards.iter().any(|shard| shard.load.is_some());
+    let (legend, height) = if has_load { (legend(), 1900) } else { (String::new(), 1800) };
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1800\" height=\"{}\" viewBox=\"0 0 3600 {height}\">\n\
-         <title>{}</title>\n\
-         <rect width=\"3600\" height=\"{height}\" fill=\"#fff\"/>\n\
-         <g fill-rule=\"evenodd\" stroke=\"#12302d\" stroke-width=\"2\" stroke-linejoin=\"round\">\n{paths}</g>\n\
-         <path fill=\"none\" stroke=\"#12302d\" stroke-opacity=\".55\" stroke-width=\"3\" d=\"{LAND}\"/>\n\
-         <path fill=\"#f4f7f6\" fill-opacity=\".55\" fill-rule=\"evenodd\" pointer-events=\"none\" d=\"M0 0h3600v1800h-3600z{LAND}\"/>\n\
-         {legend}</svg>\n",
+         <title>{}</title>\n<rect width=\"3600\" height=\"{height}\" fill=\"#fff\"/>\n{}{legend}</svg>\n",
         height / 2,
-        text(&format!("{name}, version {version}: {} geoshards", shards.len())),
+        text(&title(description)),
+        globe(map, description, density),
     )
 }
 
-fn colour(over_mean: f64) -> &'static str {
-    COLOURS[STEPS.iter().filter(|&&step| over_mean >= step).count()]
+/// The picture as a page to zoom in, in one file that needs no network.
+pub fn html(map: &GeoshardMap, description: &MapDescription, density: Option<&Density>) -> String {
+    let has_load = description.shards.iter().any(|shard| shard.load.is_some());
+    let legend = if has_load {
+        format!("<svg id=\"legend\" viewBox=\"0 1810 3600 90\">{}</svg>", legend())
+    } else {
+        String::new()
+    };
+    PAGE.replace("TITLE", &text(&title(description)))
+        .replace("LEGEND", &legend)
+        .replace("GLOBE", &globe(map, description, density))
+}
+
+fn title(description: &MapDescription) -> String {
+    let MapDescription { name, version, shards, .. } = description;
+    format!("{name}, version {version}: {} geoshards", count(shards.len() as u64))
+}
+
+/// The globe, without a frame: 3600 times 1800 units.
+fn globe(map: &GeoshardMap, description: &MapDescription, density: Option<&Density>) -> String {
+    let (grid, shards) = (Grid::new(map), &description.shards);
+    let hues = hues(&grid.neighbours(shards.len()));
+    let mut globe = "<g id=\"shards\" fill-rule=\"evenodd\" stroke=\"#12302d\" stroke-width=\"2\" \
+                     stroke-linejoin=\"round\">\n"
+        .to_owned();
+    for ((shard, polygons), hue) in shards.iter().zip(outlines(map)).zip(hues) {
+        let colour = fill(hue, shard.load.map(|load| load.over_mean));
+        // Writing to a string cannot fail; the same below.
+        let _ = writeln!(
+            globe,
+            "<path fill=\"{colour}\" d=\"{}\"><title>{}</title></path>",
+            path(&polygons),
+            text(&label(shard))
+        );
+    }
+    // The sea is the frame minus the land.
+    let _ = write!(
+        globe,
+        "</g>\n<g pointer-events=\"none\">\n\
+         <path fill=\"#f4f7f6\" fill-opacity=\".5\" fill-rule=\"evenodd\" d=\"M0 0h3600v1800h-3600z{LAND}\"/>\n\
+         <path fill=\"none\" stroke=\"#12302d\" stroke-opacity=\".55\" stroke-width=\"3\" d=\"{LAND}\"/>\n"
+    );
+    let levels = density.map(Density::paths).unwrap_or_default();
+    for (level, path) in levels.iter().enumerate().filter(|(_, path)| !path.is_empty()) {
+        let opacity = 0.25 + 0.2 * level as f64;
+        let _ = writeln!(globe, "<path fill=\"#12302d\" fill-opacity=\"{opacity:.2}\" d=\"{path}\"/>");
+    }
+    for City(_, lat, lon, _) in largest(map).into_iter().flatten() {
+        let _ = write!(globe, "<circle cx=\"{}\" cy=\"{}\" r=\"4\" fill=\"#12302d\"/>", x(*lon), y(*lat));
+    }
+    globe.push_str("\n</g>\n");
+    globe.push_str(&names(&labels(map, &grid.interiors(shards.len()))));
+    globe
+}
+
+/// Names of geoshards over cities; each knows its size, for a page that makes it smaller.
+fn names(labels: &[Label]) -> String {
+    let mut names = "<g id=\"names\" font-family=\"sans-serif\" text-anchor=\"middle\" fill=\"#0a1f1d\" \
+                     stroke=\"#fff\" stroke-opacity=\".85\" paint-order=\"stroke\" pointer-events=\"none\">\n"
+        .to_owned();
+    for Label { id, city, at, size, .. } in labels {
+        let size = size * SCALE;
+        let city = city.map_or_else(String::new, |city| {
+            format!("<tspan x=\"0\" dy=\"1.1em\" font-size=\"{CITY_SIZE}em\">{}</tspan>", text(city))
+        });
+        let baseline = if city.is_empty() { ".35em" } else { "-.1em" };
+        let _ = writeln!(
+            names,
+            "<g transform=\"translate({} {})\"><text data-size=\"{size:.1}\" font-size=\"{size:.1}\" \
+             stroke-width=\"{:.1}\"><tspan x=\"0\" dy=\"{baseline}\" font-weight=\"bold\">{}</tspan>{city}</text></g>",
+            x(at.0),
+            y(at.1),
+            size / 8.0,
+            text(id)
+        );
+    }
+    names.push_str("</g>\n");
+    names
 }
 
 fn label(shard: &ShardDescription) -> String {
-    let name = &shard.shard;
+    let around = shard.around.map_or_else(String::new, |city| format!(", around {city}"));
     match shard.load {
-        None => format!("{name}: {:.2} % of the globe", shard.share_of_globe * 100.0),
-        Some(load) => format!("{name}: {:.3} of the mean load, {} points", load.over_mean, load.points),
+        None => format!("{}{around}: {:.2} % of the globe", shard.shard, shard.share_of_globe * 100.0),
+        Some(load) => format!(
+            "{}{around}: {:.3} of the mean load, {} points",
+            shard.shard,
+            load.over_mean,
+            count(load.points)
+        ),
     }
 }
 
 fn legend() -> String {
     let mut legend = "<g font-family=\"sans-serif\" font-size=\"44\" fill=\"#12302d\">\n".to_owned();
     legend.push_str("<text x=\"40\" y=\"1868\">load of a geoshard over the mean</text>\n");
-    for (index, colour) in COLOURS.iter().enumerate() {
-        let x = 820 + index * 440;
-        let words = match index {
+    for shade in 0..=STEPS.len() {
+        let x = 820 + shade * 440;
+        let words = match shade {
             0 => format!("below {}", STEPS[0]),
-            _ if index == STEPS.len() => format!("{} and more", STEPS[index - 1]),
-            _ => format!("{} to {}", STEPS[index - 1], STEPS[index]),
+            _ if shade == STEPS.len() => format!("{} and more", STEPS[shade - 1]),
+            _ => format!("{} to {}", STEPS[shade - 1], STEPS[shade]),
         };
         let _ = writeln!(
             legend,
-            "<rect x=\"{x}\" y=\"1828\" width=\"60\" height=\"48\" fill=\"{colour}\" stroke=\"#12302d\"/>\
+            "<rect x=\"{x}\" y=\"1828\" width=\"60\" height=\"48\" fill=\"{}\" stroke=\"#12302d\"/>\
              <text x=\"{}\" y=\"1868\">{words}</text>",
+            grey(shade),
             x + 76
         );
     }
@@ -84,11 +169,19 @@ fn path(polygons: &[Polygon]) -> String {
     for ring in polygons.iter().flat_map(|polygon| std::iter::once(&polygon.shell).chain(&polygon.holes)) {
         for (index, &(lon, lat)) in ring.iter().enumerate() {
             let command = if index == 0 { 'M' } else { 'L' };
-            let _ = write!(path, "{command}{} {}", place(lon + 180.0), place(90.0 - lat));
+            let _ = write!(path, "{command}{} {}", x(lon), y(lat));
         }
         path.push('z');
     }
     path
+}
+
+fn x(lon: f64) -> String {
+    place(lon + 180.0)
+}
+
+fn y(lat: f64) -> String {
+    place(90.0 - lat)
 }
 
 fn place(degrees: f64) -> String {
@@ -106,11 +199,10 @@ fn text(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::geo::GeoPoint;
     use crate::base::ids::ShardId;
     use crate::geoshard::describe::show;
     use crate::geoshard::load::CellLoad;
-    use crate::geoshard::map::GeoshardMap;
-    use crate::geoshard::outline::outlines;
 
     fn map() -> GeoshardMap {
         let shard = |id| ShardId::new(id).unwrap();
@@ -118,19 +210,45 @@ mod tests {
     }
 
     #[test]
-    fn every_geoshard_is_drawn_in_the_colour_of_its_load() {
-        let loads = [CellLoad { load: 1.0, points: 3 }, CellLoad { load: 9.0, points: 4 }];
+    fn every_geoshard_is_drawn_in_the_shade_of_its_load_and_named() {
+        let loads = [CellLoad { load: 1.0, points: 3 }, CellLoad { load: 9.0, points: 4_000 }];
         let description = show(&map(), "p").with_loads(&loads);
-        let picture = svg(&description, &outlines(&map()));
-        assert!(picture.contains("a: 0.200 of the mean load, 3 points"));
-        let first = picture.lines().find(|line| line.contains("a: 0.200")).unwrap();
-        let second = picture.lines().find(|line| line.contains("b: 1.800")).unwrap();
-        assert!(first.contains(COLOURS[0]) && second.contains(COLOURS[4]), "{first}\n{second}");
+        let picture = svg(&map(), &description, None);
+        let (a, b) =
+            ("a, around Delhi: 0.200 of the mean load, 3 points", "1.800 of the mean load, 4,000 points");
+        let colour = |what: &str| {
+            let line =
+                picture.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("{picture}"));
+            line.split('"').nth(1).unwrap().to_owned()
+        };
+        let hues = hues(&Grid::new(&map()).neighbours(2));
+        assert_eq!((colour(a), colour(b)), (fill(hues[0], Some(0.2)), fill(hues[1], Some(1.8))));
         assert!(picture.contains(LAND) && picture.contains("2 and more"));
         assert!(picture.contains("<title>a &lt; b &amp; c, version 2: 2 geoshards</title>"));
+        assert!(picture.contains(">Delhi</tspan>"), "{picture}");
 
-        let plain = svg(&show(&map(), "p"), &outlines(&map()));
-        assert!(!plain.contains("2 and more") && plain.contains("a: 33.33 % of the globe"), "{plain}");
+        let plain = svg(&map(), &show(&map(), "p"), None);
+        assert!(!plain.contains("2 and more") && plain.contains("a, around Delhi: 33.33 % of the globe"));
+    }
+
+    #[test]
+    fn points_are_drawn_where_they_are() {
+        let mut density = Density::default();
+        density.add(GeoPoint::new(0.2, 0.2).unwrap());
+        let drawn = "M1800 895h5v5h-5z";
+        assert!(svg(&map(), &show(&map(), "p"), Some(&density)).contains(drawn));
+        assert!(!svg(&map(), &show(&map(), "p"), None).contains(drawn));
+    }
+
+    #[test]
+    fn a_page_is_one_file_with_the_same_globe() {
+        let description = show(&map(), "p");
+        let page = html(&map(), &description, None);
+        assert!(page.contains(&globe(&map(), &description, None)));
+        assert!(page.contains("<title>a &lt; b &amp; c, version 2: 2 geoshards</title>"));
+        for needs in ["http://", "https://", "src=", "@import", "url(", "TITLE", "LEGEND", "GLOBE"] {
+            assert!(!page.contains(needs), "{needs}");
+        }
     }
 
     #[test]

@@ -9,9 +9,10 @@ use std::time::SystemTime;
 use serde::Serialize;
 
 use super::document_counts::{Counted, DocumentCounts};
-use super::page::map::MapDrawing;
 use crate::base::clock::{Clock, Instant};
+use crate::geoshard::cities::largest_cities;
 use crate::geoshard::map::GeoshardMap;
+use crate::geoshard::picture::MapDrawing;
 use crate::support::telemetry::families::Label;
 use crate::support::telemetry::health::{Alive, Health};
 use crate::support::telemetry::partition_status::{PartitionStatus, PartitionStatusReader};
@@ -463,6 +464,8 @@ pub struct Fullest {
 pub struct Shard {
     /// Its id.
     pub shard: String,
+    /// Its largest city; empty if it has none of the list.
+    pub around: &'static str,
     /// Its documents; `None` where Elasticsearch has not told.
     pub documents: Option<u64>,
     /// Its colour, 0 to [`CLASSES`] - 1.
@@ -475,12 +478,12 @@ impl Documents {
         let (at, counts) = documents.unzip();
         let counts = counts.unwrap_or_default();
         let step = nice_step(counts.values().copied().max().unwrap_or_default());
-        let shard = |id: &crate::base::ids::ShardId| {
+        let shard = |(id, city): (&crate::base::ids::ShardId, Option<&'static str>)| {
             let documents = counts.get(id).copied();
             let class = documents.map(|documents| (documents / step).min(CLASSES - 1));
-            Shard { shard: id.to_string(), documents, class }
+            Shard { shard: id.to_string(), around: city.unwrap_or_default(), documents, class }
         };
-        let shards: Vec<Shard> = map.shards().iter().map(shard).collect();
+        let shards: Vec<Shard> = map.shards().iter().zip(largest_cities(map)).map(shard).collect();
         let known: Vec<u64> = shards.iter().filter_map(|shard| shard.documents).collect();
         let total: u64 = known.iter().sum();
         let mean = total as f64 / known.len().max(1) as f64;

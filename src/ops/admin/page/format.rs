@@ -32,14 +32,14 @@ impl Write for Escaping<'_, '_> {
 /// Text of an unknown value.
 pub(super) const UNKNOWN: &str = "unknown";
 
-/// `1 234 567`, with narrow no-break spaces.
+/// `1,234,567`.
 pub(super) fn number(number: impl fmt::Display) -> String {
     let digits = number.to_string();
     let (sign, digits) = digits.strip_prefix('-').map_or(("", digits.as_str()), |digits| ("-", digits));
     let mut text = sign.to_owned();
     for (index, digit) in digits.chars().enumerate() {
         if index > 0 && (digits.len() - index) % 3 == 0 {
-            text.push('\u{202f}');
+            text.push(',');
         }
         text.push(digit);
     }
@@ -114,11 +114,11 @@ mod tests {
 
     #[test]
     fn numbers_are_as_long_as_they_are_read() {
-        assert_eq!(number(1_234_567), "1\u{202f}234\u{202f}567");
+        assert_eq!(number(1_234_567), "1,234,567");
         assert_eq!(number(-123), "-123");
         assert_eq!([short(999), short(50_000), short(1_250_000)], ["999", "50\u{a0}k", "1.2\u{a0}M"]);
         assert_eq!([bytes(0), bytes(12_900_000)], ["0\u{a0}B", "12.3\u{a0}MiB"]);
-        assert_eq!([rate(0.04), rate(12.34), rate(1234.5)], ["0", "12.3", "1\u{202f}234"]);
+        assert_eq!([rate(0.04), rate(12.34), rate(1234.5)], ["0", "12.3", "1,234"]);
         assert_eq!([seconds(4.24), seconds(11_520.0)], ["4.2\u{a0}s", "3\u{a0}h 12\u{a0}min"]);
         assert_eq!([millis(0.0042), millis(1.5)], ["4.2\u{a0}ms", "1.5\u{a0}s"]);
         assert_eq!(known(None::<i64>, number), UNKNOWN);

@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `mod.rs` | the page's sections |
 //! | `format.rs` | numbers and text, escaped |
-//! | `map.rs` | the geoshards as SVG paths |
 //! | `page.css`, `page.js` | put into the page as they are |
 //!
 //! Every figure is in the page as it is sent. `page.js` fetches `/status.json` from time to time and puts new figures
@@ -12,15 +11,13 @@
 //! `data-rows` gets a row for each element, with a cell for each of its heads.
 
 mod format;
-pub mod map;
 
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
 use self::format::{Text, bytes, known, millis, number, rate, seconds, short};
-use self::map::MapDrawing;
 use super::status::{Count, Counters, Documents, Partition, Requests, Status};
-use crate::geoshard::picture::LAND;
+use crate::geoshard::picture::{LAND, Label, MapDrawing};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -158,8 +155,12 @@ fn map_section(status: &Status, drawing: &MapDrawing) -> String {
             )
         })
         .collect();
-    let rows = documents.shards.iter().map(|shard| vec![shard.shard.clone(), known(shard.documents, number)]);
-    let columns = [("Geoshard", "shard", "text"), ("Documents", "documents", "number")];
+    let rows = documents
+        .shards
+        .iter()
+        .map(|shard| vec![shard.shard.clone(), shard.around.to_owned(), known(shard.documents, number)]);
+    let columns =
+        [("Geoshard", "shard", "text"), ("Around", "around", "text"), ("Documents", "documents", "number")];
     format!(
         "<section aria-labelledby=\"globe\">\n<h2 id=\"globe\">Geoshards \
          <small>{name}, version {version}</small></h2>\n\
@@ -193,9 +194,28 @@ fn svg(documents: &Documents, drawing: &MapDrawing) -> String {
     for (shard, path) in documents.shards.iter().zip(&drawing.shards) {
         let class = shard.class.map_or_else(|| "none".to_owned(), |class| format!("q{class}"));
         let (name, count) = (Text(&shard.shard), known(shard.documents, number));
+        let around = match shard.around {
+            "" => String::new(),
+            city => format!(", around {}", Text(city)),
+        };
         let _ = writeln!(
             shards,
-            "<path class=\"{class}\" d=\"{path}\"><title>{name}: {count} documents</title></path>"
+            "<path class=\"{class}\" d=\"{path}\"><title>{name}{around}: {count} documents</title></path>"
+        );
+    }
+    // The map's unit is a quarter of a degree.
+    let mut names = String::new();
+    for Label { id, city, at, size, .. } in &drawing.labels {
+        let city = city.map_or_else(String::new, |city| {
+            format!("<tspan x=\"0\" dy=\"1.1em\" class=\"city\">{}</tspan>", Text(city))
+        });
+        let _ = writeln!(
+            names,
+            "<text transform=\"translate({:.1} {:.1})\" font-size=\"{:.1}\"><tspan x=\"0\">{}</tspan>{city}</text>",
+            (at.0 + 180.0) * 4.0,
+            (90.0 - at.1) * 4.0,
+            size * 4.0,
+            Text(id)
         );
     }
     // The sea is the frame minus the land. The land's unit is a tenth of a degree, the map's a quarter.
@@ -206,7 +226,7 @@ fn svg(documents: &Documents, drawing: &MapDrawing) -> String {
          documents it holds; the table below has the numbers.</desc>\n\
          <g class=\"shards\">\n{shards}</g>\n\
          <path class=\"sea\" transform=\"scale(.4)\" fill-rule=\"evenodd\" d=\"M0 0h3600v1800h-3600z{LAND}\"/>\n\
-         <path class=\"borders\" d=\"{borders}\"/>\n</svg>\n",
+         <path class=\"borders\" d=\"{borders}\"/>\n<g class=\"names\" aria-hidden=\"true\">\n{names}</g>\n</svg>\n",
         borders = drawing.borders,
     )
 }
@@ -368,6 +388,7 @@ pub(super) mod tests {
     use super::super::status::{StatusParts, StatusSource, Worker};
     use super::*;
     use crate::base::ids::ShardId;
+    use crate::geoshard::cities::largest_cities;
     use crate::geoshard::map::GeoshardMap;
     use crate::support::telemetry::health::Health;
     use crate::support::telemetry::health::tests::HandClock;
@@ -426,29 +447,40 @@ pub(super) mod tests {
         }]);
         let counts = [("s00", 12_345), ("s54", 54_321)].map(|(id, count)| (ShardId::new(id).unwrap(), count));
         parts.counts.take(Ok(BTreeMap::from(counts)));
-        let page = page(parts).replace(['\u{202f}', '\u{a0}'], " ");
+        let map = GeoshardMap::load(Path::new("config/map-55.json")).unwrap();
+        let cities = largest_cities(&map);
+        let city = |id: &str| cities[map.shards().partition_point(|known| known.as_str() < id)];
+        let title = |id: &str, documents: &str| {
+            let around = city(id).map_or_else(String::new, |city| format!(", around {city}"));
+            format!("<title>{id}{around}: {documents} documents</title>")
+        };
+        let page = page(parts).replace('\u{a0}', " ");
 
         for part in [
             "<td class=\"id\">3</td><td class=\"state\" data-state=\"paused\">paused</td>\
-             <td class=\"number\">8 500</td><td class=\"seconds\">4.2 s</td><td class=\"number\">12 000</td><td class=\"number\">11 000</td>\
+             <td class=\"number\">8,500</td><td class=\"seconds\">4.2 s</td><td class=\"number\">12,000</td><td class=\"number\">11,000</td>\
              <td class=\"number\">266</td><td class=\"number\">20</td><td class=\"bytes\">2.9 MiB</td>\
              <td class=\"number\">7</td>",
             "<td class=\"id\">4</td><td class=\"state\" data-state=\"starting\">starting</td>\
              <td class=\"number\">unknown</td>",
-            "data-v=\"counters.records\" data-f=\"number\">1 500</span>",
-            "<td class=\"word\">indexed</td><td class=\"number\">1 234</td>",
+            "data-v=\"counters.records\" data-f=\"number\">1,500</span>",
+            "<td class=\"word\">indexed</td><td class=\"number\">1,234</td>",
             "<td class=\"text\">429</td><td class=\"number\">17</td>",
             "<td class=\"text\">bulk</td><td class=\"number\">1</td><td class=\"number\">0</td>",
             "data-f=\"bytes\">512 MiB</span>",
-            "55 geoshards, 66 666 documents · fullest s54, 1.6 times the mean · counted 0 s ago",
+            "55 geoshards, 66,666 documents · fullest s54, 1.6 times the mean · counted 0 s ago",
             "<path class=\"q5\" d=\"M",
-            "<title>s54: 54 321 documents</title>",
-            "<title>s01: unknown documents</title>",
-            "<td class=\"text\">s00</td><td class=\"number\">12 345</td>",
+            title("s54", "54,321").as_str(),
+            title("s01", "unknown").as_str(),
+            &format!(
+                "<td class=\"text\">s00</td><td class=\"text\">{}</td><td class=\"number\">12,345</td>",
+                city("s00").unwrap_or_default()
+            ),
         ] {
             assert!(page.contains(part), "{part}\n{}", page.replace(LAND, ""));
         }
         assert_eq!(page.matches("</title></path>").count(), 55);
+        assert!(page.contains(">Lagos</tspan></text>"), "names on the map");
     }
 
     #[test]

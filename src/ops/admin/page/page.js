@@ -6,7 +6,7 @@
 
   // The same rules as in format.rs.
   const digits = (n) => (n < 100 ? n.toFixed(1) : n.toFixed(0)).replace(/\.0$/, "");
-  const number = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, "\u202f");
+  const number = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ",");
   const scaled = (n, step, units) => {
     let unit = 0;
     while (n >= step && unit + 1 < units.length) { n /= step; unit += 1; }
@@ -138,7 +138,8 @@
     const paths = document.querySelectorAll(".shards path");
     shards.forEach((shard, i) => {
       paths[i].setAttribute("class", shard.class === null ? "none" : `q${shard.class}`);
-      put(paths[i].querySelector("title"), `${shard.shard}: ${show(shard.documents, "number")} documents`);
+      const name = shard.around === "" ? shard.shard : `${shard.shard}, around ${shard.around}`;
+      put(paths[i].querySelector("title"), `${name}: ${show(shard.documents, "number")} documents`);
     });
     let summary = `${shards.length} geoshards, `;
     if (total === null) {

@@ -8,14 +8,16 @@
 //! depend on who asks: so neighbours share their border to the point, without gaps. Coordinates are quarters of a
 //! degree: `x = (longitude + 180) * 4`, `y = (90 - latitude) * 4`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write;
 
+use s2::cellid::CellID;
+use s2::latlng::LatLng;
+
+use super::labels::{Label, labels};
 use crate::base::geo::GeoPoint;
 use crate::geoshard::cell::tiles;
 use crate::geoshard::map::GeoshardMap;
-use s2::cellid::CellID;
-use s2::latlng::LatLng;
 
 /// Grid cells around the globe, and from pole to pole.
 const COLUMNS: i32 = 720;
@@ -31,12 +33,14 @@ const STEPS: [Point; 4] = [(1, 0), (0, 1), (-1, 0), (0, -1)];
 type Point = (i32, i32);
 
 /// A drawn map. The same map gives the same drawing.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct MapDrawing {
     /// The path of each geoshard, in the order of [`GeoshardMap::shards`].
     pub shards: Vec<String>,
     /// All borders between geoshards, each once.
     pub borders: String,
+    /// Names of geoshards, where they fit.
+    pub labels: Vec<Label>,
 }
 
 impl MapDrawing {
@@ -58,15 +62,15 @@ impl MapDrawing {
         }
         let mut all = String::new();
         borders.iter().for_each(|border| write_line(&mut all, border, false));
-        Self { shards, borders: all }
+        Self { shards, borders: all, labels: labels(map, &grid.interiors(map.shards().len())) }
     }
 }
 
 /// Which geoshard each grid cell belongs to, by the location of its middle.
-struct Grid(Vec<usize>);
+pub(super) struct Grid(Vec<usize>);
 
 impl Grid {
-    fn new(map: &GeoshardMap) -> Self {
+    pub(super) fn new(map: &GeoshardMap) -> Self {
         let middle = |index: i32| (f64::from(index) + 0.5) / 2.0;
         let owner = |x: i32, y: i32| {
             GeoPoint::new(90.0 - middle(y), middle(x) - 180.0).map_or(0, |point| map.locate_index(point))
@@ -90,6 +94,46 @@ impl Grid {
     fn owner(&self, (x, y): Point) -> Option<usize> {
         let inside = (0..COLUMNS).contains(&x) && (0..ROWS).contains(&y);
         inside.then(|| usize::try_from(y * COLUMNS + x).ok().map(|index| self.0[index])).flatten()
+    }
+
+    /// For each of `count` geoshards those that it borders on, the antimeridian included.
+    pub(super) fn neighbours(&self, count: usize) -> Vec<BTreeSet<usize>> {
+        let mut neighbours = vec![BTreeSet::new(); count];
+        for (x, y) in (0..ROWS).flat_map(|y| (0..COLUMNS).map(move |x| (x, y))) {
+            for other in [((x + 1) % COLUMNS, y), (x, y + 1)] {
+                if let (Some(one), Some(other)) = (self.owner((x, y)), self.owner(other))
+                    && one != other
+                {
+                    neighbours[one].insert(other);
+                    neighbours[other].insert(one);
+                }
+            }
+        }
+        neighbours
+    }
+
+    /// For each of `count` geoshards a place far from its borders: longitude and latitude in degrees.
+    pub(super) fn interiors(&self, count: usize) -> Vec<(f64, f64)> {
+        let around = |(x, y): Point| [(x + 1, y), (x - 1, y), (x, y + 1), (x, y - 1)];
+        let index = |(x, y): Point| usize::try_from(y * COLUMNS + x).unwrap_or_default();
+        // From the borders inwards, ring by ring; the last cell that is reached of a geoshard is its innermost.
+        let mut is_reached = vec![false; self.0.len()];
+        let is_border = |at: &Point| around(*at).iter().any(|near| self.owner(*near) != self.owner(*at));
+        let all = (0..ROWS).flat_map(|y| (0..COLUMNS).map(move |x| (x, y)));
+        let mut queue: VecDeque<Point> = all.filter(is_border).collect();
+        queue.iter().for_each(|at| is_reached[index(*at)] = true);
+        let mut innermost = vec![(0.0, 0.0); count];
+        while let Some(at) = queue.pop_front() {
+            if let Some(owner) = self.owner(at) {
+                innermost[owner] = (f64::from(at.0) / 2.0 - 179.75, 89.75 - f64::from(at.1) / 2.0);
+            }
+            for near in around(at) {
+                if self.owner(near).is_some() && !std::mem::replace(&mut is_reached[index(near)], true) {
+                    queue.push_back(near);
+                }
+            }
+        }
+        innermost
     }
 
     /// Owners to the right and to the left of the step from corner `at` in `direction`.
@@ -313,6 +357,26 @@ mod tests {
         let drawing = MapDrawing::new(&map(&[(0, "all")]));
         assert_eq!(drawing.shards, ["M0 0l1440 0 0 720-1440 0z"]);
         assert_eq!(drawing.borders, "");
+    }
+
+    #[test]
+    fn neighbours_know_each_other_and_an_interior_is_inside() {
+        let map = sample();
+        let (grid, count) = (Grid::new(&map), map.shards().len());
+        let neighbours = grid.neighbours(count);
+        for (one, others) in neighbours.iter().enumerate() {
+            assert!(!others.is_empty() && !others.contains(&one));
+            assert!(others.iter().all(|other| neighbours[*other].contains(&one)), "{one}");
+        }
+        for (owner, (lon, lat)) in grid.interiors(count).into_iter().enumerate() {
+            assert_eq!(map.locate_index(GeoPoint::new(lat, lon).unwrap()), owner);
+        }
+    }
+
+    #[test]
+    fn the_interior_of_the_whole_globe_is_on_the_equator() {
+        let (_, lat) = Grid::new(&map(&[(0, "all")])).interiors(1)[0];
+        assert!(lat.abs() < 1.0, "{lat}");
     }
 
     #[test]
