@@ -5,6 +5,7 @@
 pub(crate) mod causes;
 pub mod circuit_breaker;
 pub mod clock;
+pub mod colours;
 pub(crate) mod figures;
 pub(crate) mod fnv;
 pub mod geo;

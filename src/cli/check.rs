@@ -35,8 +35,9 @@ pub(super) async fn check(args: CheckArgs) -> Result<ExitCode, Failure> {
     if args.json {
         output::json(&findings)?;
     } else {
+        let colours = output::colours();
         for finding in &findings {
-            output::line(finding)?;
+            output::line(finding.text(colours))?;
         }
     }
     Ok(ExitCode::from(check::exit_code(&findings)))

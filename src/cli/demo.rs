@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::{Failure, output, signals};
-use crate::testkit::demo::{self, DemoOptions};
+use crate::testkit::demo::{self, DemoOptions, Verdict};
 
 /// Run everything on an embedded broker and a fake Elasticsearch; no server needed.
 ///
@@ -30,6 +30,9 @@ pub(super) struct DemoArgs {
     /// No faults.
     #[arg(long)]
     calm: bool,
+    /// Keep the workers and their status pages up after the verdict, until Ctrl-C.
+    #[arg(long)]
+    hold: bool,
     /// Port of the first worker's status page; the second worker uses the next one [default: any that are free]
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     port: u16,
@@ -41,11 +44,18 @@ pub(super) struct DemoArgs {
 
 pub(super) async fn demo(args: DemoArgs) -> Result<ExitCode, Failure> {
     let worker_arguments = worker_arguments(&args);
-    let DemoArgs { docs, rate, seconds, seed, calm, port, .. } = args;
+    let DemoArgs { docs, rate, seconds, seed, calm, hold, port, .. } = args;
     let stop = signals::stop_on_signal_or_hang_up()?;
-    let options = DemoOptions { docs, rate, seconds, seed, calm, port, worker_arguments };
-    let verdict = demo::run(options, stop).await?;
-    output::line(&verdict)?;
+    let options = DemoOptions { docs, rate, seconds, seed, calm, hold, port, worker_arguments };
+    let colours = output::colours();
+    let show = |verdict: &Verdict, pages: &[String]| {
+        // A reader that went away is not told.
+        drop(output::text(verdict.text(colours)));
+        if hold {
+            drop(output::line(format_args!("\nstatus pages, until Ctrl-C: {}", pages.join("  "))));
+        }
+    };
+    let verdict = demo::run(options, stop, show).await?;
     Ok(if verdict.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

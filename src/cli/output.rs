@@ -1,13 +1,19 @@
 //! Standard output, for results. A reader that goes away early (`| head`) is no error.
 
 use std::fmt::Display;
-use std::io::{ErrorKind, Write, stdout};
+use std::io::{ErrorKind, IsTerminal, Write, stdout};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use serde::Serialize;
 
 use super::Failure;
+use crate::base::colours::Colours;
+
+/// Colours for standard output.
+pub(super) fn colours() -> Colours {
+    Colours::of(stdout().is_terminal(), |name| std::env::var_os(name))
+}
 
 /// Prints `value` and a line break.
 pub(super) fn line(value: impl Display) -> Result<(), Failure> {

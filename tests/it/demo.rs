@@ -27,11 +27,16 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// A number as it is printed.
+fn parse(text: &str) -> f64 {
+    text.replace(',', "").parse().unwrap_or_else(|_| panic!("{text:?} is no number"))
+}
+
 /// The number in the line of the verdict that begins like this.
-fn number(verdict: &str, what: &str) -> u64 {
+fn number(verdict: &str, what: &str) -> f64 {
     let line = verdict.lines().find_map(|line| line.trim_start().strip_prefix(what));
     let line = line.unwrap_or_else(|| panic!("no {what:?} in\n{verdict}"));
-    line.split_whitespace().next().unwrap().parse().unwrap()
+    parse(line.split_whitespace().next().unwrap())
 }
 
 fn truth(verdict: &str) -> &str {
@@ -65,9 +70,13 @@ fn send(child: &Child, signal: Signal) {
 /// A demo in the middle of its day, and its workers.
 fn in_mid_run() -> (Child, Vec<u32>) {
     let mut demo = start(&["--docs", "500", "--rate", "200", "--seconds", "600", "--calm"]);
-    // The first line of the view comes when both workers are at work.
-    let mut first = [0];
-    std::io::Read::read_exact(demo.stderr.as_mut().unwrap(), &mut first).unwrap();
+    // The second line of the view comes when both workers are at work. Byte for byte: the rest is for whoever reads on.
+    let mut byte = [0];
+    let mut lines = 0;
+    while lines < 2 {
+        std::io::Read::read_exact(demo.stderr.as_mut().unwrap(), &mut byte).unwrap();
+        lines += usize::from(byte == *b"\n");
+    }
     let workers = children(demo.id());
     assert_eq!(workers.len(), 2);
     (demo, workers)
@@ -96,28 +105,56 @@ fn a_bad_day_ends_with_the_right_index_and_the_same_seed_with_the_same_truth() {
             "ever broken",
             "search misses",
         ] {
-            assert_eq!(number(&verdict, nothing), 0, "{verdict}");
+            assert_eq!(number(&verdict, nothing), 0.0, "{verdict}");
         }
-        assert!(number(&verdict, "events") >= 8000, "{verdict}");
-        assert!((1500..=2000).contains(&number(&verdict, "documents")), "{verdict}");
-        assert!(number(&verdict, "moves") > 0, "{verdict}");
-        let searches = verdict.split("by any of ").nth(1).unwrap().split_whitespace().next().unwrap();
-        assert!(searches.parse::<u64>().unwrap() > 5, "{verdict}");
-        let poison = verdict.split("poison records sent").next().unwrap().rsplit_once("of ").unwrap().1;
-        assert!(number(&verdict, "dead-lettered") > 0);
-        assert_eq!(number(&verdict, "dead-lettered").to_string(), poison.trim(), "{verdict}");
-        assert!((20..512).contains(&number(&verdict, "memory")), "{verdict}");
+        assert!(number(&verdict, "events") >= 8000.0, "{verdict}");
+        assert!((1500.0..=2000.0).contains(&number(&verdict, "documents")), "{verdict}");
+        let left = parse(verdict.split(" people had left").next().unwrap().rsplit(' ').next().unwrap());
+        assert_eq!(number(&verdict, "people"), number(&verdict, "documents") + left, "{verdict}");
+        assert!(number(&verdict, "moves") > 0.0, "{verdict}");
+        let searches = verdict.split(" searches").next().unwrap().rsplit(' ').next().unwrap();
+        assert!(parse(searches) > 5.0, "{verdict}");
+        let poison = verdict.split(" bad records sent").next().unwrap().rsplit(' ').next().unwrap();
+        assert!(number(&verdict, "dead-lettered") > 0.0);
+        assert_eq!(number(&verdict, "dead-lettered"), parse(poison), "{verdict}");
+        assert!((20.0..512.0).contains(&number(&verdict, "memory")), "{verdict}");
         // Not a terminal: plain lines, and no escape sequences.
         let seen = text(&output.stderr);
         assert!(seen.contains("going wrong: ") && seen.contains("busiest: "), "{seen}");
-        assert!(!seen.contains('\u{1b}'), "{seen}");
+        assert!(!seen.contains('\u{1b}') && !verdict.contains('\u{1b}'), "{seen}{verdict}");
+        assert!(seen.starts_with("2,000 people move between 55 indices"), "{seen}");
         verdict
     });
     let [bad, calm, other] = &verdicts;
-    assert_eq!((number(bad, "faults survived"), number(calm, "faults survived")), (9, 0));
-    assert!(number(bad, "retries") > 0, "{bad}");
+    assert_eq!((number(bad, "faults survived"), number(calm, "faults survived")), (9.0, 0.0));
+    for fault in ["elasticsearch is down", "worker 1 is frozen", "worker 2 is killed with -9"] {
+        assert!(bad.contains(fault) && !calm.contains(fault), "{bad}{calm}");
+    }
+    assert!(number(bad, "retries") > 0.0, "{bad}");
     assert_eq!(truth(bad), truth(calm), "the same people, whatever went wrong");
     assert_ne!(truth(calm), truth(other));
+}
+
+#[test]
+fn pages_are_held_after_the_verdict_until_a_signal() {
+    let mut demo = start(&["--docs", "500", "--rate", "200", "--seconds", "2", "--calm", "--hold"]);
+    let mut said = String::new();
+    let mut lines = std::io::BufReader::new(demo.stdout.take().unwrap());
+    while !said.contains("status pages, until Ctrl-C") {
+        assert!(std::io::BufRead::read_line(&mut lines, &mut said).unwrap() > 0, "{said}");
+    }
+    assert!(said.starts_with("verdict: the index is right\n"), "{said}");
+    let workers = children(demo.id());
+    assert_eq!(workers.len(), 2);
+    let pages: Vec<&str> = said.lines().last().unwrap().split("  ").collect();
+    let pages = pages.iter().map(|page| page.rsplit(' ').next().unwrap());
+    for page in pages {
+        let page = reqwest::blocking::get(page).unwrap().text().unwrap();
+        assert!(page.contains("geofold"), "{page}");
+    }
+    send(&demo, Signal::INT);
+    assert_eq!(finish(demo).status.code(), Some(0));
+    assert!(workers.iter().all(|pid| !is_alive(*pid)), "{workers:?}");
 }
 
 #[test]
@@ -174,7 +211,7 @@ fn a_normal_build_knows_no_sabotage() {
 
 /// A terminal of 80 columns, as far as the view needs one. Nothing scrolls out of it.
 #[derive(Default)]
-struct Screen {
+pub struct Screen {
     rows: Vec<Vec<char>>,
     row: usize,
     column: usize,
@@ -221,6 +258,32 @@ impl Screen {
         }
     }
 
+    /// Draws what a program has printed; `look` after each character.
+    pub fn draw(&mut self, raw: &str, mut look: impl FnMut(&Self)) {
+        let mut characters = raw.chars();
+        while let Some(character) = characters.next() {
+            match character {
+                '\r' => self.column = 0,
+                '\n' => self.row += 1,
+                '\u{1b}' => {
+                    let sequence: String =
+                        characters.by_ref().skip(1).take_while(|c| !c.is_ascii_alphabetic()).collect();
+                    // `take_while` takes the letter too; look it up where it stood.
+                    let at = raw.len() - characters.as_str().len() - 1;
+                    self.control(sequence.trim_start_matches('?'), raw[at..].chars().next().unwrap());
+                }
+                character => self.put(character),
+            }
+            look(self);
+        }
+    }
+
+    /// All rows.
+    pub fn text(&self) -> String {
+        let rows = self.rows.iter().map(|row| row.iter().collect::<String>().trim_end().to_owned() + "\n");
+        rows.collect()
+    }
+
     /// How many rows hold this.
     fn rows_with(&self, part: &str) -> usize {
         self.rows.iter().filter(|row| row.iter().collect::<String>().contains(part)).count()
@@ -233,40 +296,40 @@ fn on_a_terminal_of_80_columns_a_few_lines_change_and_are_gone_in_the_end() {
         "stty cols 80 rows 24 && {} demo --docs 1000 --rate 1000 --seconds 4",
         env!("CARGO_BIN_EXE_geofold")
     );
-    let terminal = Command::new("script").args(["-qec", &demo, "/dev/null"]).stdin(Stdio::null()).output();
+    let terminal = Command::new("script")
+        .args(["-qec", &demo, "/dev/null"])
+        .env("TERM", "xterm")
+        .env_remove("NO_COLOR")
+        .stdin(Stdio::null())
+        .output();
     let Ok(output) = terminal else {
         return eprintln!("skipped: no script(1) here, which makes a terminal");
     };
     let raw = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{raw}");
 
-    let lines =
-        ["moves/s", "oldest dirty", "busiest geoshards  s", "going wrong        ", "status pages       http"];
+    let lines = [
+        "people move between 55 indices",
+        " moves",
+        " retries",
+        "busiest       s",
+        "going wrong   ",
+        "status pages  http",
+    ];
     let mut screen = Screen::default();
     let mut drawn = 0;
-    let mut characters = raw.chars();
-    while let Some(character) = characters.next() {
-        match character {
-            '\r' => screen.column = 0,
-            '\n' => screen.row += 1,
-            '\u{1b}' => {
-                let sequence: String =
-                    characters.by_ref().skip(1).take_while(|c| !c.is_ascii_alphabetic()).collect();
-                // `take_while` takes the letter too; look it up where it stood.
-                let at = raw.len() - characters.as_str().len() - 1;
-                screen.control(sequence.trim_start_matches('?'), raw[at..].chars().next().unwrap());
-            }
-            character => screen.put(character),
-        }
+    screen.draw(&raw, |screen| {
         for line in lines {
             assert!(screen.rows_with(line) <= 1, "{line:?} is there twice: it was not drawn over");
         }
         drawn += usize::from(lines.iter().all(|line| screen.rows_with(line) == 1));
-    }
+    });
     assert!(drawn > 100, "the lines were hardly ever there together");
-    assert!(lines[1..].iter().all(|line| screen.rows_with(line) == 0), "the view is left behind");
+    assert_eq!(screen.rows_with("░"), 0, "the bar is left behind");
+    assert!(lines[3..].iter().all(|line| screen.rows_with(line) == 0), "the view is left behind");
     assert_eq!(screen.rows_with("verdict: the index is right"), 1, "{raw}");
-    let url = raw.split("status pages       ").nth(1).unwrap().split_whitespace().nth(1).unwrap();
+    assert!(raw.contains("verdict: \u{1b}[32mthe index is right"), "in colour: {raw}");
+    let url = raw.split("status pages").nth(1).unwrap().split_whitespace().nth(1).unwrap();
     assert!(
         url.starts_with("http://127.0.0.1:") && url.ends_with('/'),
         "the second page is cut off: {url:?}"

@@ -40,6 +40,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::base::colours::Colours;
 use crate::base::ids::ShardId;
 use crate::base::position::Epoch;
 use crate::geoshard::GeoshardMap;
@@ -185,6 +186,17 @@ impl Finding {
         Self::new(Level::Error, about, message)
     }
 
+    /// Level, object and result on one line.
+    pub fn text(&self, colours: Colours) -> String {
+        let level = format!("{:<11}", self.level);
+        let level = match self.level {
+            Level::Ok => colours.good(level),
+            Level::Warning => colours.warning(level),
+            Level::Unreachable | Level::Error => colours.bad(level),
+        };
+        format!("{level}  {}: {}", colours.bold(&self.about), self.message)
+    }
+
     /// Whether nothing answered, so that asking again later may help.
     pub fn is_unreachable(&self) -> bool {
         self.level == Level::Unreachable
@@ -210,7 +222,7 @@ impl fmt::Display for Level {
 impl fmt::Display for Finding {
     /// Level, object and result on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:<11}  {}: {}", self.level, self.about, self.message)
+        f.write_str(&self.text(Colours::NONE))
     }
 }
 

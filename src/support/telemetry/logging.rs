@@ -12,6 +12,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, registry, reload};
 
 use super::recent::Recent;
+use crate::base::colours::Colours;
 
 /// The environment variable that wins over the configured filter.
 pub const FILTER_VARIABLE: &str = "RUST_LOG";
@@ -99,7 +100,10 @@ pub fn init(format: LogFormat, configured: &str) -> Result<Logging, LoggingError
     let is_from_env = from_env.as_deref().is_some_and(|filter| !filter.trim().is_empty());
     let (filter, handle) = reload::Layer::new(choose_filter(from_env.as_deref(), configured)?);
     let lines = match format {
-        LogFormat::Text => fmt::layer().with_writer(stderr).with_ansi(stderr().is_terminal()).boxed(),
+        LogFormat::Text => {
+            let colours = Colours::of(stderr().is_terminal(), |name| env::var_os(name));
+            fmt::layer().with_writer(stderr).with_ansi(colours.are_on()).boxed()
+        }
         LogFormat::Json => {
             fmt::layer().with_writer(stderr).json().flatten_event(true).with_current_span(false).boxed()
         }

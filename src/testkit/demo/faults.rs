@@ -55,6 +55,18 @@ pub(super) enum Blow {
     Freeze(usize),
 }
 
+impl Blow {
+    /// For the live view.
+    pub(super) fn describe(self) -> &'static str {
+        match self {
+            Self::Kill(0) => "worker 1 is killed with -9",
+            Self::Kill(_) => "worker 2 is killed with -9",
+            Self::Freeze(0) => "worker 1 is frozen",
+            Self::Freeze(_) => "worker 2 is frozen",
+        }
+    }
+}
+
 /// Parts of the day, in percent: from when until when. The first begins while people still wake up.
 const TROUBLES: [(u64, u64, Trouble); 6] = [
     (0, 4, Trouble::LostReplies),

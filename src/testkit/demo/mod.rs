@@ -11,6 +11,7 @@
 //! | `setup.rs` | what it stands on: indices, configuration |
 //! | `people.rs` | the simulation and its truth (pure) |
 //! | `faults.rs` | what goes wrong when (pure) |
+//! | `timeline.rs` | what went wrong when, and what came of it (pure) |
 //! | `topic.rs` | producing, what is committed, what ended among the dead letters |
 //! | `workers.rs` | the child processes |
 //! | `onlooker.rs` | reads a few documents all the time |
@@ -26,6 +27,7 @@ mod people;
 mod searcher;
 mod setup;
 mod stage;
+mod timeline;
 mod topic;
 mod verdict;
 mod view;
@@ -52,27 +54,44 @@ pub struct DemoOptions {
     pub seed: u64,
     /// No faults.
     pub calm: bool,
+    /// The workers go on after the verdict, until the demo is told to stop.
+    pub hold: bool,
     /// The first worker's admin port, the second worker's is one above; 0: any that are free.
     pub port: u16,
     /// More arguments for the workers.
     pub worker_arguments: Vec<String>,
 }
 
-/// Runs the demo to its verdict.
+/// Runs the demo to its verdict, and shows that, with the status pages of workers that go on.
 ///
 /// # Errors
 /// If a part of it cannot be started, a worker ends by itself, the workers do not finish the work in time, or `stop` is
-/// cancelled.
-pub async fn run(options: DemoOptions, stop: CancellationToken) -> Result<Verdict> {
+/// cancelled before the verdict.
+pub async fn run(
+    options: DemoOptions,
+    stop: CancellationToken,
+    show: impl FnOnce(&Verdict, &[String]),
+) -> Result<Verdict> {
     let began = Instant::now();
+    let hold = options.hold;
     let verdict = async {
         let mut stage = Stage::set(options).await?;
         let counters = stage.play().await?;
-        stage.judge(counters, began).await
+        if !hold {
+            stage.stop_workers().await?;
+        }
+        let verdict = stage.judge(counters, began).await?;
+        anyhow::Ok((stage, verdict))
     };
     // Dropping the stage stops its workers.
-    tokio::select! {
-        verdict = verdict => verdict,
+    let (mut stage, verdict) = tokio::select! {
+        verdict = verdict => verdict?,
         () = stop.cancelled() => bail!("interrupted; the workers were stopped, and nothing is left behind"),
+    };
+    show(&verdict, &stage.pages());
+    if hold {
+        stop.cancelled().await;
+        stage.stop_workers().await?;
     }
+    Ok(verdict)
 }

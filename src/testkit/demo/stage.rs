@@ -14,11 +14,14 @@ use super::onlooker::Observer;
 use super::people::People;
 use super::searcher::Searcher;
 use super::setup::{self, MAP, PREFIX};
+use super::timeline::Timeline;
 use super::topic::Topic;
 use super::verdict::{Memory, Verdict};
 use super::view::{Moment, View};
 use super::workers::{Counters, WorkerProcess, free_port, peak_memory};
+use crate::base::figures::count;
 use crate::geoshard::GeoshardMap;
+use crate::geoshard::cities::largest_cities;
 use crate::io::elastic::Index;
 use crate::io::elastic::http::HttpElastic;
 use crate::testkit::embedded::broker::EmbeddedBroker;
@@ -45,6 +48,8 @@ pub(super) struct Stage {
     standin: Standin,
     elastic: HttpElastic,
     map: GeoshardMap,
+    /// The largest in each geoshard.
+    cities: Vec<Option<&'static str>>,
     config: PathBuf,
     workers: [Option<WorkerProcess>; 2],
     ports: [u16; 2],
@@ -54,14 +59,25 @@ pub(super) struct Stage {
     past: Counters,
     memory: Memory,
     trouble: Option<Trouble>,
-    troubles: u64,
     blows: usize,
+    /// Of each worker that is killed or frozen now.
+    blow: [Option<Blow>; 2],
+    began: Instant,
+    lag: u64,
+    timeline: Timeline,
     onlooker: Observer,
     searcher: Searcher,
     view: View,
     // Dropped last: the others have their files in it.
     _folder: TempDir,
     _broker: EmbeddedBroker,
+}
+
+/// What is to be seen.
+fn title(options: &DemoOptions, indices: usize) -> String {
+    let people = count(u64::from(options.docs));
+    let failing = if options.calm { "" } else { " while servers fail" };
+    format!("{people} people move between {indices} indices{failing}; nothing may be lost")
 }
 
 impl Stage {
@@ -91,6 +107,7 @@ impl Stage {
         setup::create_indices(&elastic, &map).await?;
         let folder = TempDir::with_prefix("geofold-demo-").context("making a folder for the demo")?;
         let config = setup::write_config(folder.path(), &broker, &standin)?;
+        let title = title(&options, map.shards().len());
         let mut stage = Self {
             people: People::new(options.docs, options.seed),
             options,
@@ -99,6 +116,7 @@ impl Stage {
             elastic,
             onlooker: Observer::new(PREFIX, map.shards()),
             searcher: Searcher::new(PREFIX, map.shards()),
+            cities: largest_cities(&map),
             map,
             config,
             workers: [None, None],
@@ -107,9 +125,12 @@ impl Stage {
             past: Counters::default(),
             memory: Memory::default(),
             trouble: None,
-            troubles: 0,
             blows: 0,
-            view: View::new(),
+            blow: [None, None],
+            began: Instant::now(),
+            lag: 0,
+            timeline: Timeline::default(),
+            view: View::new(title),
             _folder: folder,
             _broker: broker,
         };
@@ -129,6 +150,7 @@ impl Stage {
         step.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut next_look = Instant::now();
         let mut day_began = None;
+        self.began = Instant::now();
         while self.people.events() < all || self.people.is_midway() {
             step.tick().await;
             let sent = self.people.events();
@@ -169,18 +191,44 @@ impl Stage {
             }
         }
         self.look(all).await?;
-        let mut counters = self.past;
-        for worker in self.workers.iter_mut().filter_map(Option::take) {
-            counters = counters.plus(worker.last_counters());
-            let tail = worker.log_tail();
-            ensure!(worker.stop().await.context("stopping a worker")?, "a worker ended badly:\n{tail}");
+        // Old copies of moved documents go once searches find the new ones, or at the latest with an orderly stop.
+        while self.options.hold && self.counters().sweeps > 0 {
+            ensure!(
+                Instant::now() < deadline,
+                "old copies are still there after {DRAIN_PATIENCE:?}{}",
+                self.logs()
+            );
+            tokio::time::sleep(LOOK).await;
+            self.tend()?;
+            self.look(all).await?;
         }
+        let counters = self.counters();
+        self.view.end();
         Ok(counters)
     }
 
+    /// Of all workers, as they were last.
+    fn counters(&self) -> Counters {
+        let workers = self.workers.iter().flatten();
+        workers.fold(self.past, |sum, worker| sum.plus(worker.last_counters()))
+    }
+
+    /// Stops both workers; they have to end well.
+    pub(super) async fn stop_workers(&mut self) -> Result<()> {
+        for worker in self.workers.iter_mut().filter_map(Option::take) {
+            let tail = worker.log_tail();
+            ensure!(worker.stop().await.context("stopping a worker")?, "a worker ended badly:\n{tail}");
+        }
+        Ok(())
+    }
+
+    /// The status pages of the workers that run.
+    pub(super) fn pages(&self) -> Vec<String> {
+        self.workers.iter().flatten().map(WorkerProcess::page).collect()
+    }
+
     /// Compares everything with the truth.
-    pub(super) async fn judge(mut self, counters: Counters, began: Instant) -> Result<Verdict> {
-        self.view.end();
+    pub(super) async fn judge(&mut self, counters: Counters, began: Instant) -> Result<Verdict> {
         let mut findings = audit::audit(&self.elastic, PREFIX, &self.map, self.people.truth())
             .await
             .context("reading the index for the verdict")?;
@@ -191,10 +239,11 @@ impl Stage {
         self.memory.own = peak_memory(std::process::id());
         Ok(Verdict {
             findings,
+            people: u64::from(self.options.docs),
             truth: self.people.digest(),
             events: self.people.events(),
             poison: self.people.poison_sent(),
-            faults: self.troubles + self.blows as u64,
+            timeline: self.timeline.clone(),
             looks: self.onlooker.looks(),
             searches: self.searcher.searches(),
             counters,
@@ -224,8 +273,14 @@ impl Stage {
     /// Makes `trouble` the one that there is.
     fn set_trouble(&mut self, trouble: Option<Trouble>) {
         if trouble != self.trouble {
+            let now = self.began.elapsed();
+            if let Some(over) = self.trouble {
+                self.timeline.end(over.describe(), now);
+            }
+            if let Some(begins) = trouble {
+                self.timeline.begin(begins.describe(), now, self.lag);
+            }
             self.trouble = trouble;
-            self.troubles += u64::from(trouble.is_some());
             self.standin.faults().set(trouble.map(Trouble::plan).unwrap_or_default());
         }
     }
@@ -236,18 +291,33 @@ impl Stage {
             Blow::Kill(number) => {
                 let Some(mut worker) = self.workers[number].take() else { return Ok(()) };
                 self.note_memory(number, &worker);
-                let last = Counters { assigned: 0, oldest_dirty: 0.0, ..worker.counters().await };
+                let last = Counters { assigned: 0, sweeps: 0, oldest_dirty: 0.0, ..worker.counters().await };
                 self.past = self.past.plus(last);
                 worker.kill().context("killing a worker")?;
                 self.back_at[number] = Some(Instant::now() + AWAY);
+                self.begin_blow(number, blow);
             }
             Blow::Freeze(number) => {
                 let Some(worker) = &mut self.workers[number] else { return Ok(()) };
                 worker.freeze().context("stopping a worker with SIGSTOP")?;
                 self.back_at[number] = Some(Instant::now() + FROZEN);
+                self.begin_blow(number, blow);
             }
         }
         Ok(())
+    }
+
+    /// A worker that was frozen and is killed is frozen no longer.
+    fn begin_blow(&mut self, number: usize, blow: Blow) {
+        self.end_blow(number);
+        self.blow[number] = Some(blow);
+        self.timeline.begin(blow.describe(), self.began.elapsed(), self.lag);
+    }
+
+    fn end_blow(&mut self, number: usize) {
+        if let Some(blow) = self.blow[number].take() {
+            self.timeline.end(blow.describe(), self.began.elapsed());
+        }
     }
 
     /// Restarts workers that are due, and runs the searcher.
@@ -257,6 +327,7 @@ impl Stage {
                 continue;
             }
             self.back_at[number] = None;
+            self.end_blow(number);
             match &mut self.workers[number] {
                 Some(worker) => worker.thaw().context("waking a worker up with SIGCONT")?,
                 None => self.start_worker(number)?,
@@ -298,46 +369,38 @@ impl Stage {
     /// Shows how things are.
     async fn look(&mut self, events: u64) -> Result<()> {
         let mut counters = self.past;
-        let mut pages = Vec::new();
         for (number, place) in self.workers.iter_mut().enumerate() {
             let Some(worker) = place else { continue };
             ensure!(worker.is_running(), "a worker ended by itself:\n{}", worker.log_tail());
             counters = counters.plus(worker.counters().await);
             self.memory.workers[number] = self.memory.workers[number].max(worker.peak_memory());
-            pages.push(worker.page());
         }
-        let lag = self.topic.update_lag().context("asking for committed offsets")?;
+        self.lag = self.topic.update_lag().context("asking for committed offsets")?;
+        let now = self.began.elapsed();
+        self.timeline.lag(now, self.lag);
         let store = self.standin.store();
-        let changes = self.map.shards().iter().map(|shard| {
+        let changes = self.map.shards().iter().zip(&self.cities).map(|(shard, city)| {
             let index = Index::Geoshard(shard.clone()).name(PREFIX);
-            (shard.to_string(), store.changes(&index).unwrap_or_default())
+            let name = city.map_or_else(|| shard.to_string(), |city| format!("{shard} {city}"));
+            (name, store.changes(&index).unwrap_or_default())
         });
         self.view.show(&Moment {
             sent: self.people.events(),
             events,
-            lag,
+            lag: self.lag,
             counters,
             changes: changes.collect(),
             wrong: self.wrong(),
-            pages,
+            timeline: self.timeline.lines(now, self.view.colours()),
+            pages: self.pages(),
         });
         Ok(())
     }
 
     /// Current faults, for the view.
-    fn wrong(&self) -> Vec<String> {
-        let mut wrong: Vec<String> =
-            self.trouble.iter().map(|trouble| trouble.describe().to_owned()).collect();
-        for (number, worker) in self.workers.iter().enumerate() {
-            match worker {
-                None => wrong.push(format!("worker {} was killed with -9", number + 1)),
-                Some(_) if self.back_at[number].is_some() => {
-                    wrong.push(format!("worker {} is frozen", number + 1));
-                }
-                Some(_) => {}
-            }
-        }
-        wrong
+    fn wrong(&self) -> Vec<&'static str> {
+        let blows = self.blow.iter().flatten().map(|blow| blow.describe());
+        self.trouble.iter().map(|trouble| trouble.describe()).chain(blows).collect()
     }
 
     fn note_memory(&mut self, number: usize, worker: &WorkerProcess) {

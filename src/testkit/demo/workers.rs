@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -38,6 +39,8 @@ pub(super) struct Counters {
     pub retries: u64,
     /// Partitions assigned now.
     pub assigned: u64,
+    /// Old copies of moved documents that are still to be deleted.
+    pub sweeps: u64,
     /// The oldest dirty document's age, in seconds.
     pub oldest_dirty: f64,
 }
@@ -51,6 +54,7 @@ impl Counters {
             moves: self.moves + other.moves,
             retries: self.retries + other.retries,
             assigned: self.assigned + other.assigned,
+            sweeps: self.sweeps + other.sweeps,
             oldest_dirty: self.oldest_dirty.max(other.oldest_dirty),
         }
     }
@@ -77,6 +81,7 @@ impl Counters {
             moves: sum("geofold_moves_total"),
             retries: sum("geofold_elasticsearch_retries_total"),
             assigned: sum("geofold_assigned_partitions"),
+            sweeps: sum("geofold_sweeps"),
             oldest_dirty,
         }
     }
@@ -103,6 +108,8 @@ impl WorkerProcess {
         let log = config.with_file_name(format!("{name}.log"));
         let file = File::options().create(true).append(true).open(&log)?;
         let child = Command::new(std::env::current_exe()?)
+            // Ctrl-C on the terminal is for the demo, which tells its workers.
+            .process_group(0)
             .args(["run", "--with-parent", &std::process::id().to_string()])
             .args(arguments)
             .arg("--config")
@@ -228,9 +235,10 @@ mod tests {
             geofold_records_processed_total{outcome=\"indexed\",partition=\"1\"} 4\n\
             geofold_oldest_dirty_seconds{partition=\"0\"} 0.5\n\
             geofold_oldest_dirty_seconds{partition=\"1\"} 0.25\n\
+            geofold_sweeps{partition=\"0\"} 4\n\
             geofold_moves_total 2\n";
         let counters = Counters::from_text(text);
         assert_eq!((counters.records, counters.folded, counters.moves), (12, 3, 2));
-        assert_eq!(counters.oldest_dirty, 0.5);
+        assert_eq!((counters.sweeps, counters.oldest_dirty), (4, 0.5));
     }
 }
