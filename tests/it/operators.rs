@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use geofold::base::geo::GeoPoint;
+use geofold::geoshard::GeoshardMap;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
@@ -306,4 +308,59 @@ fn record_that_stops_a_partition_is_skipped_while_the_group_has_no_member() {
     assert!(refused.err.contains("Stop all workers"), "{refused:?}");
     assert_eq!((world.committed(), world.end(LETTERS)), (3, 1), "nothing was written");
     worker.stop();
+}
+
+#[test]
+fn repairs_and_campaigns_warn_where_a_bad_document_would_stop_its_partition() {
+    for has_letters in [true, false] {
+        let world = World::new(has_letters);
+        let database = format!("sqlite:{}", world.folder().join("campaigns.sqlite").display());
+        let text = std::fs::read_to_string(&world.config).unwrap();
+        std::fs::write(&world.config, format!("{text}[database]\nurl = {database:?}\n")).unwrap();
+        for (arguments, what) in [
+            (&["audit", "--repair"][..], "a document that cannot be placed"),
+            (&["audit", "--adopt"], "a document that cannot be placed"),
+            (
+                &["campaign", "create", "--action", "touch", "--all"],
+                "a document that cannot be fetched or written",
+            ),
+        ] {
+            let said = world.geofold(arguments);
+            assert_eq!(said.code, Some(0), "{said:?}");
+            let warning =
+                format!("warning: dead_letter.policy is \"stop\": {what} stops its partition, and with it");
+            assert_eq!(said.err.contains(&warning), !has_letters, "{arguments:?}: {said:?}");
+        }
+        let deletes = ["campaign", "create", "--action", "delete", "--all", "--yes"];
+        let said = world.geofold(&deletes);
+        assert!(!said.err.contains("dead_letter.policy"), "a delete is never refused: {said:?}");
+    }
+}
+
+#[test]
+fn adopting_an_index_says_that_workers_may_start() {
+    let world = World::new(true);
+    let map = GeoshardMap::load(Path::new(crate::standins::MAP)).unwrap();
+    let berlin = map.locate(GeoPoint::new(52.52, 13.4).unwrap()).as_str();
+    for id in ["ada", "bo"] {
+        world.stray_copy(berlin, id);
+    }
+    let adopted = world.geofold(&["audit", "--adopt", "--settle", "100ms"]);
+    assert_eq!(adopted.code, Some(0), "{adopted:?}");
+    let expected = "2 documents in 2 copies: all 2 that had no placement are adopted; workers may start\n";
+    assert!(adopted.out.ends_with(expected), "{adopted:?}");
+    let again = world.geofold(&["audit", "--settle", "100ms"]);
+    assert_eq!(again.out, "2 documents in 2 copies, 2 placements: nothing is wrong\n", "{again:?}");
+}
+
+#[test]
+fn a_worker_that_is_told_to_stop_warns_of_nothing_and_its_log_begins_with_one_line() {
+    let world = World::new(true);
+    let worker = world.worker();
+    world.produce("ada", BERLIN);
+    world.wait_until_committed(1);
+    let log = worker.stop();
+    let (first, rest) = log.split_once('\n').unwrap();
+    assert!(first.contains("geofold starts") && first.contains("topic=\"t\" group=\"geofold\""), "{first}");
+    assert!(!rest.contains("[kafka]") && !log.contains(" WARN "), "{log}");
 }
