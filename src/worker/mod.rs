@@ -259,7 +259,7 @@ pub async fn run(config: &Config, surroundings: Dependencies) -> Result<(), Work
         memory: memory.clone(),
         refeed,
         distributor: distributor.clone(),
-        reread: Some(Arc::new(KafkaReread::new(config))),
+        reread: Arc::new(KafkaReread::new(config)),
         dead_letters,
         counting: counting(config, retry, &metrics)?,
         load,

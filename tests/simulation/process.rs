@@ -324,7 +324,7 @@ impl Process {
             memory: memory.clone(),
             refeed: None,
             distributor: None,
-            reread: Some(Arc::new(Log { world: world.clone() })),
+            reread: Arc::new(Log { world: world.clone() }),
             dead_letters: Some(Arc::new(Letters { world: world.clone(), process: name })),
             load: None,
             retry,

@@ -41,9 +41,8 @@ pub(super) struct Batches {
 impl Batches {
     pub(super) fn new(context: Arc<WorkerContext>, partition: i32, cache: PlacementCache) -> Self {
         let state = MoverState::new(context.rules.clone(), cache);
-        let separates = context.reread.is_some();
         Self {
-            state: Some(MoverState { partition: Some(partition), separates, ..state }),
+            state: Some(MoverState { partition: Some(partition), separates: true, ..state }),
             in_flight: Fuse::terminated(),
             documents: 0,
             pace: Pace::new(context.retry),

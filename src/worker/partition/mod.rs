@@ -129,8 +129,8 @@ pub struct WorkerContext {
     pub refeed: Option<SourceFetcher>,
     /// Work that must follow a change of a geoshard, if configured.
     pub distributor: Option<Arc<Distributor>>,
-    /// Reads records of refused folds again; `None`: such a fold becomes one dead letter.
-    pub reread: Option<Arc<dyn Reread>>,
+    /// Reads records of refused folds again.
+    pub reread: Arc<dyn Reread>,
     /// The dead-letter topic; `None` stops a partition at its first bad record.
     pub dead_letters: Option<Arc<dyn DeadLetterSink>>,
     /// Publishes count increments; `None` if nothing is counted.

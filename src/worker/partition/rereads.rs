@@ -20,26 +20,24 @@ pub(super) type RecordsRead = (DocId, Result<Vec<Record>, String>);
 
 /// The reads in flight.
 pub(super) struct Rereads {
-    /// `None`: a refused fold is one dead letter, and the ledger never requests its records.
-    reader: Option<Arc<dyn Reread>>,
+    reader: Arc<dyn Reread>,
     partition: i32,
     in_flight: FuturesUnordered<BoxFuture<'static, RecordsRead>>,
 }
 
 impl Rereads {
-    pub(super) fn new(reader: Option<Arc<dyn Reread>>, partition: i32) -> Self {
+    pub(super) fn new(reader: Arc<dyn Reread>, partition: i32) -> Self {
         Self { reader, partition, in_flight: FuturesUnordered::new() }
     }
 
     /// Documents whose records may be requested now, if those of `tried` documents are being tried.
     pub(super) fn room(&self, tried: usize) -> usize {
-        if self.reader.is_none() { 0 } else { MAX_DOCUMENTS.saturating_sub(self.in_flight.len() + tried) }
+        MAX_DOCUMENTS.saturating_sub(self.in_flight.len() + tried)
     }
 
     /// Requests the records of a fold.
     pub(super) fn request(&mut self, ledger::Reread { id, offsets }: ledger::Reread) {
-        let Some(reader) = &self.reader else { return };
-        let records = reader.read(self.partition, offsets);
+        let records = self.reader.read(self.partition, offsets);
         self.in_flight.push(records.map(|records| (id, records)).boxed());
     }
 
@@ -69,7 +67,7 @@ mod tests {
 
     #[test]
     fn documents_tried_at_once_are_bounded() {
-        let mut rereads = Rereads::new(Some(Arc::new(Log)), 3);
+        let mut rereads = Rereads::new(Arc::new(Log), 3);
         assert!(rereads.read().now_or_never().is_none());
         assert_eq!((rereads.room(0), rereads.room(1), rereads.room(9)), (4, 3, 0));
         let id = DocId::from_key(Some(b"a")).unwrap();
@@ -79,6 +77,5 @@ mod tests {
         assert_eq!(read, id);
         assert_eq!(records.unwrap().iter().map(|record| record.offset).collect::<Vec<_>>(), [3, 5]);
         assert_eq!(rereads.room(0), 4);
-        assert_eq!(Rereads::new(None, 3).room(0), 0);
     }
 }

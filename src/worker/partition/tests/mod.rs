@@ -378,7 +378,7 @@ impl Rig {
             memory: memory.clone(),
             refeed,
             distributor: distributor(&letters, &clock, &metrics, action),
-            reread: Some(kept_records.clone()),
+            reread: kept_records.clone(),
             dead_letters: has_dead_letters.then(|| letters.clone() as Arc<dyn DeadLetterSink>),
             counting,
             load: None,
