@@ -51,6 +51,9 @@ use scenario::Scenario;
 /// Number of seeds, from 0 on, in every run of the test, unless GEOFOLD_SIMULATION_SEEDS is set.
 const FIXED: u64 = 1_000;
 
+/// Seeds by which defects were found.
+const FOUND: [u64; 1] = [16_096_030_266_344_301_375];
+
 /// Seeds that are run twice to check determinism.
 const REPEATED: u64 = 100;
 
@@ -158,9 +161,12 @@ fn fresh_seeds() -> impl Iterator<Item = u64> {
 /// Runs the selected checks in order.
 fn test(shared: &Shared, filters: &[String]) -> bool {
     type Check = fn(&Shared) -> bool;
-    let checks: [(&str, Check); 3] = [
+    let checks: [(&str, Check); 4] = [
         ("whatever_goes_wrong_the_index_is_what_the_records_say", |shared| {
             many(shared, Seeds::Range(0..fixed()))
+        }),
+        ("what_was_found_once_is_not_found_again", |shared| {
+            FOUND.iter().all(|seed| many(shared, Seeds::Range(*seed..seed + 1)))
         }),
         ("a_seed_is_one_history", repeatable),
         ("every_sabotage_is_found", sabotages_are_found),

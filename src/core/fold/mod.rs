@@ -103,11 +103,26 @@ impl Fold {
     /// depend on how a sequence of records is cut into folds.
     ///
     /// Patches over a whole document are merged at once, and its location is read again if they mention it. If it has
-    /// none, or none that Elasticsearch accepts, the later fold is [`Rejected`]: this one keeps its content and its
-    /// count of records, but its last position advances, since the records are consumed, and so do its targets, since a
-    /// zombie with other fold boundaries may have followed them.
+    /// none, or none that Elasticsearch accepts, the later fold is [`Rejected`], and this one is unchanged.
     pub fn absorb(&mut self, newer: Self, path: &LocationPath) -> Result<(), Box<Rejected>> {
         debug_assert!(self.last < newer.first, "{} is folded over {}", newer.first, self.last);
+        // Every record that mentions the location leaves a target.
+        let may_move = !newer.targets.is_empty();
+        if let Err(why) = self.content.absorb(&newer.content, may_move, path) {
+            return Err(Box::new(Rejected { fold: newer, why }));
+        }
+        self.pass(&newer);
+        self.located_at = self.located_at.max(newer.located_at);
+        self.records = self.records.saturating_add(newer.records);
+        let room = MAX_SEPARABLE.saturating_sub(self.later.len() + 1);
+        self.later.extend(std::iter::once(newer.first).chain(newer.later).take(room));
+        Ok(())
+    }
+
+    /// Leaves out a later fold, which is a dead letter: the content and the number of records stay, but the last
+    /// position advances, since the records are consumed, and so do the targets, since a zombie with other fold
+    /// boundaries may have followed them.
+    pub fn pass(&mut self, newer: &Self) {
         self.last = newer.last;
         self.touched_at = self.touched_at.max(newer.touched_at);
         self.whole_at = self.whole_at.max(newer.whole_at);
@@ -115,18 +130,6 @@ impl Fold {
         self.targets.sort_unstable();
         self.targets.dedup();
         self.steps.absorb(newer.steps.clone());
-        // Every record that mentions the location leaves a target.
-        let may_move = !newer.targets.is_empty();
-        match self.content.absorb(&newer.content, may_move, path) {
-            Ok(()) => {
-                self.located_at = self.located_at.max(newer.located_at);
-                self.records = self.records.saturating_add(newer.records);
-                let room = MAX_SEPARABLE.saturating_sub(self.later.len() + 1);
-                self.later.extend(std::iter::once(newer.first).chain(newer.later).take(room));
-                Ok(())
-            }
-            Err(why) => Err(Box::new(Rejected { fold: newer, why })),
-        }
     }
 
     /// The offsets of its records, oldest first, if there are at least two and at most [`MAX_SEPARABLE`].

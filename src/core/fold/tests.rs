@@ -129,6 +129,8 @@ fn patch_without_a_valid_location_is_rejected() {
         assert_eq!((rejected.stage(), rejected.reason()), ("fold", reason));
         assert_eq!((rejected.fold.last, rejected.fold.records), (position(1), 1));
         assert_eq!(whole.content, Content::Index { doc: doc.into(), at: GeoPoint::new(1.0, 2.0).unwrap() });
+        assert_eq!((whole.last, whole.located_at, whole.records), (position(0), Some(position(0)), 1));
+        whole.pass(&rejected.fold);
         assert_eq!((whole.last, whole.located_at, whole.records), (position(1), Some(position(0)), 1));
         assert!(whole.targets.contains(&Target::Unclear));
     }
@@ -248,10 +250,11 @@ proptest! {
             let mut expected = base.clone();
             for (offset, body) in bodies.iter().enumerate() {
                 let newer = one(body.clone(), offset);
-                let is_rejected = match &mut whole {
-                    Some(whole) => whole.absorb(newer, &path()).is_err(),
-                    None => { whole = Some(newer); false }
+                let rejected = match &mut whole {
+                    Some(whole) => whole.absorb(newer, &path()).map_err(|why| whole.pass(&why.fold)),
+                    None => { whole = Some(newer); Ok(()) }
                 };
+                let is_rejected = rejected.is_err();
                 let after = naive(expected.clone(), body);
                 let whole = whole.as_ref().unwrap();
                 if let Content::Index { doc, at } = &whole.content {

@@ -109,6 +109,11 @@ impl Ledger {
                 let mut merge =
                     Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
                 merge.merge(&id, &mut apart.dirty, newer);
+                if apart.dirty.unmerged.is_some() {
+                    let score = apart.score;
+                    self.separate(id, score, RetryState::default(), now);
+                    continue;
+                }
             }
             entries.push(Entry {
                 fold: apart.dirty.fold.clone(),

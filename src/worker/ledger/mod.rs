@@ -19,6 +19,7 @@ use std::sync::Arc;
 use self::apart::Apart;
 use self::pending_fetches::{HeldFetch, PendingFetches};
 pub use self::separate::Reread;
+use self::separate::untried;
 use self::sweeps::Sweeps;
 use self::withheld::Withheld;
 use super::budget::RECORD_OVERHEAD_BYTES;
@@ -28,7 +29,7 @@ use crate::base::ids::{DocId, ShardId};
 use crate::base::position::{Epoch, Position};
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::dirty_set::DirtySet;
-use crate::core::fold::Fold;
+use crate::core::fold::{Fold, Rejected};
 use crate::core::mover::{self, AffectedShards, Done, Entry, Outcome, Refusal, RetryState, Rules, Settled};
 use crate::core::write::Write;
 use crate::geoshard::GeoshardMap;
@@ -40,10 +41,34 @@ use crate::worker::refeed::FetchRequest;
 struct Dirty {
     /// Shared with the entry handed out, if any.
     fold: Arc<Fold>,
+    /// Later patches that `fold` rejects as one. Their records are read again before it is handed out.
+    unmerged: Option<Arc<Fold>>,
     /// When its first record was read.
     since: Instant,
     /// Memory cost in bytes.
     bytes: usize,
+}
+
+impl Dirty {
+    fn new(id: &DocId, fold: Arc<Fold>, since: Instant) -> Self {
+        let mut dirty = Self { fold, unmerged: None, since, bytes: 0 };
+        dirty.bytes = dirty.held_bytes(id);
+        dirty
+    }
+
+    fn held_bytes(&self, id: &DocId) -> usize {
+        held_bytes(id, &self.fold) + self.unmerged.as_ref().map_or(0, |patches| held_bytes(id, patches))
+    }
+
+    /// The fold that is taken apart if its records are read again.
+    fn newest(&self) -> &Fold {
+        self.unmerged.as_ref().unwrap_or(&self.fold)
+    }
+
+    /// Position of its last record.
+    fn last(&self) -> Position {
+        self.newest().last
+    }
 }
 
 /// An entry that waits for its document's next record (protocol, step 1).
@@ -189,9 +214,8 @@ impl Ledger {
     pub fn take(&mut self, write: Write, now: Instant) {
         let offset = write.position.offset();
         let (id, fold) = self.rules.fold(write);
-        let bytes = held_bytes(&id, &fold);
-        let dirty = Dirty { fold: Arc::new(fold), since: now, bytes };
-        self.bytes += bytes;
+        let dirty = Dirty::new(&id, Arc::new(fold), now);
+        self.bytes += dirty.bytes;
         let mut dirty = Some(dirty);
         if !self.fetching.is_empty() {
             dirty = dirty.and_then(|dirty| self.take_while_fetching(&id, dirty));
@@ -263,12 +287,22 @@ impl Ledger {
         let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
         let (carries, answers) = (&self.carries, &self.answers);
         let handed_out = self.dirty.reserve(n, false, |id, older, newer| merge.merge(id, older, newer));
-        entries.extend(handed_out.map(|entry| Entry {
-            id: entry.key.clone(),
-            fold: entry.value.fold.clone(),
-            carry: carries.get(entry.key).cloned().unwrap_or_default(),
-            fetched: answers.get(entry.key).map(|answer| Box::new(answer.fetched.clone())),
+        let mut unmerged = Vec::new();
+        entries.extend(handed_out.filter_map(|entry| {
+            if entry.value.unmerged.is_some() {
+                unmerged.push((entry.key.clone(), entry.score));
+                return None;
+            }
+            Some(Entry {
+                id: entry.key.clone(),
+                fold: entry.value.fold.clone(),
+                carry: carries.get(entry.key).cloned().unwrap_or_default(),
+                fetched: answers.get(entry.key).map(|answer| Box::new(answer.fetched.clone())),
+            })
         }));
+        for (id, score) in unmerged {
+            self.separate(id, score, RetryState::default(), now);
+        }
         if self.rejected.len() > rejected_before {
             self.take_back_rejecting(&mut entries, rejected_before);
         }
@@ -307,7 +341,7 @@ impl Ledger {
                         sum.set_back.push((id.clone(), fold.last));
                     }
                     if reason == mover::REFUSED_FOLD {
-                        self.separate(id, &fold, carry, now);
+                        self.separate(id, fold.first.offset(), carry, now);
                         continue;
                     }
                     let was_answered = reason != mover::UNANSWERED;
@@ -471,14 +505,14 @@ impl Ledger {
         let Some(parked) = self.parked.get_mut(&id) else { return self.add(id, offset, dirty) };
         let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
         merge.merge(&id, &mut parked.dirty, dirty);
-        if parked.dirty.fold.last >= parked.until {
+        if parked.dirty.last() >= parked.until {
             self.unpark(&id, RetryState::default());
         }
     }
 
     fn park(&mut self, id: DocId, until: Position) {
         let Some((score, dirty)) = self.withdraw(&id) else { return };
-        if dirty.fold.last >= until {
+        if dirty.last() >= until {
             return self.add(id, score, dirty);
         }
         self.parked_until.insert((until, id.clone()));
@@ -562,20 +596,48 @@ impl Merge<'_> {
         }
         *self.bytes -= older.bytes + newer.bytes;
         older.since = older.since.min(newer.since);
-        let fold = Arc::make_mut(&mut older.fold);
-        if let Err(rejected) = fold.absorb(Arc::unwrap_or_clone(newer.fold), &self.rules.location) {
-            let refusal = Refusal { reason: rejected.reason(), detail: rejected.to_string() };
-            let stage = rejected.stage();
-            self.rejected.push(Undeliverable {
-                id: id.clone(),
-                fold: rejected.fold,
-                refusal,
-                stage,
-                record: None,
-            });
-        }
-        older.bytes = held_bytes(id, &older.fold);
+        // Together they may be accepted.
+        let newest = match older.unmerged.take() {
+            Some(mut patches) => {
+                let absorbed = Arc::make_mut(&mut patches)
+                    .absorb(Arc::unwrap_or_clone(newer.fold), &self.rules.location);
+                debug_assert!(absorbed.is_ok(), "patches absorb everything: {absorbed:?}");
+                patches
+            }
+            None => newer.fold,
+        };
+        older.unmerged = match self.absorb(&mut older.fold, newest) {
+            Ok(()) => newer.unmerged,
+            Err(rejected) if rejected.fold.separable().is_some() => Some(Arc::new(rejected.fold)),
+            Err(rejected) => {
+                self.refuse(id, &mut older.fold, *rejected, None);
+                None
+            }
+        };
+        older.bytes = older.held_bytes(id);
         *self.bytes += older.bytes;
+    }
+
+    /// `older` is unchanged if it rejects `newer`.
+    fn absorb(&self, older: &mut Arc<Fold>, newer: Arc<Fold>) -> Result<(), Box<Rejected>> {
+        Arc::make_mut(older).absorb(Arc::unwrap_or_clone(newer), &self.rules.location)
+    }
+
+    /// What `older` rejects becomes a dead letter. `unread`: why its records could not be read again.
+    fn refuse(&mut self, id: &DocId, older: &mut Arc<Fold>, rejected: Rejected, unread: Option<&str>) {
+        Arc::make_mut(older).pass(&rejected.fold);
+        let (reason, stage, mut detail) = (rejected.reason(), rejected.stage(), rejected.to_string());
+        if let Some(why) = unread {
+            detail.push_str(&untried(&rejected.fold, why));
+        }
+        let refusal = Refusal { reason, detail };
+        self.rejected.push(Undeliverable {
+            id: id.clone(),
+            fold: rejected.fold,
+            refusal,
+            stage,
+            record: None,
+        });
     }
 }
 

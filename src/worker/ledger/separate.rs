@@ -1,11 +1,13 @@
-//! Folds of several records that cannot be written as one. Their records are read from the topic again, and applied one by one, so
-//! that the good ones are written and each bad one is a dead letter of its own, as it was in the topic. The placement does not know
-//! the last of them; those that it knows were decided as one fold and stay one, and the others may be cut into folds in any way.
+//! Folds of several records that cannot be written as one, or that the fold before them rejects as one. Their records are read from the
+//! topic again, and applied one by one, so that the good ones are written and each bad one is a dead letter of its own, as it was in the
+//! topic. The placement does not know the last of them; those that it knows were decided as one fold and stay one, and the others may be
+//! cut into folds in any way. (What was rejected may be known to it by now: then the entry before is parked, and they are folded in one by
+//! one.)
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Dirty, Ledger, Merge, Undeliverable, held_bytes};
+use super::{Dirty, Ledger, Merge, Undeliverable};
 use crate::base::clock::Instant;
 use crate::base::ids::DocId;
 use crate::core::fold::Fold;
@@ -13,7 +15,7 @@ use crate::core::mover::{Refusal, RetryState};
 use crate::core::write::Write;
 use crate::worker::record::Record;
 
-/// One record of a fold that was taken apart; or, first of all, those that were decided as one before.
+/// One record of a fold that was taken apart; or, first of all, the fold before it, or those that were decided as one before.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
     pub(super) dirty: Dirty,
@@ -21,7 +23,7 @@ pub(super) struct Part {
     record: Option<Arc<Record>>,
 }
 
-/// The records of a refused fold.
+/// The records of a fold that is taken apart.
 #[derive(Debug, Clone)]
 pub(super) struct Parts {
     /// Its records were read.
@@ -54,60 +56,83 @@ impl Ledger {
         parts.filter(|parts| parts.are_read).count()
     }
 
-    /// The fold of `id` was refused: it waits for its records. It is in no batch meanwhile.
-    pub(super) fn separate(&mut self, id: DocId, fold: &Fold, carry: RetryState, now: Instant) {
-        self.put_apart(id.clone(), fold.first.offset(), carry, true, now);
+    /// The fold of `id` was refused, or has rejected later patches: it waits for the records of the one or the other. It is in no batch
+    /// meanwhile.
+    pub(super) fn separate(&mut self, id: DocId, score: i64, carry: RetryState, now: Instant) {
+        self.carries.remove(&id);
+        self.put_apart(id.clone(), score, carry, true, now);
         let Some(apart) = self.apart.get_mut(&id) else { return };
-        apart.parts = Some(Parts { are_read: false, current: None, rest: VecDeque::new() });
+        let rest = apart.parts.take().map(|parts| parts.rest).unwrap_or_default();
+        apart.parts = Some(Parts { are_read: false, current: None, rest });
+        let offsets = apart.dirty.newest().separable().unwrap_or_default();
         self.not_due(&id);
-        self.rereads.push_back(Reread { id, offsets: fold.separable().unwrap_or_default() });
+        self.rereads.push_back(Reread { id, offsets });
     }
 
-    /// The records of a refused fold were read again, or why they could not be. Returns how many are gone from the
-    /// topic though later ones are not. If none can be read, the fold is undeliverable as one
-    /// ([`Ledger::take_rejected`]).
+    /// The records of a fold were read again, or why they could not be. Returns how many are gone from the topic though
+    /// later ones are not. If none can be read, the fold is undeliverable as one ([`Ledger::take_rejected`]).
     pub fn reread(&mut self, id: &DocId, records: Result<Vec<(Write, Record)>, String>, now: Instant) -> u32 {
-        let Some(apart) = self.apart.get_mut(id) else { return 0 };
-        let Some(parts @ Parts { are_read: false, .. }) = &mut apart.parts else { return 0 };
-        let records = match records {
+        let apart = self.apart.get_mut(id);
+        let Some(parts) = apart.and_then(|apart| apart.parts.as_mut()).filter(|parts| !parts.are_read) else {
+            return 0;
+        };
+        parts.are_read = true;
+        let gone = match records {
             Ok(records) if records.is_empty() => Err("they are gone from the topic".to_owned()),
-            records => records,
+            Ok(records) => Ok(self.try_one_by_one(id, records, now)),
+            Err(why) => Err(why),
         };
-        let records = match records {
-            Ok(records) => records,
-            Err(why) => {
-                let refusal = apart.carry.refusal.take().unwrap_or(Refusal {
-                    reason: "refused_by_elasticsearch",
-                    detail: "the fold was refused".to_owned(),
-                });
-                let fold = Arc::unwrap_or_clone(apart.dirty.fold.clone());
-                let detail = format!(
-                    "{}; this is a fold of {} records, which could not be tried one by one: {why}",
-                    refusal.detail, fold.records
-                );
-                apart.parts = None;
-                let refusal = Refusal { detail, ..refusal };
-                self.rejected.push(Undeliverable {
-                    id: id.clone(),
-                    fold,
-                    refusal,
-                    stage: "write",
-                    record: None,
-                });
-                self.commit_apart(id);
-                self.withhold_rejecting();
-                return 0;
+        if let Err(why) = &gone {
+            self.give_up(id, why);
+        }
+        self.withhold_rejecting();
+        gone.unwrap_or_default()
+    }
+
+    /// The records cannot be read: their fold is one dead letter.
+    fn give_up(&mut self, id: &DocId, why: &str) {
+        let Some(apart) = self.apart.get_mut(id) else { return };
+        if let Some(patches) = apart.dirty.unmerged.take() {
+            let dirty = &mut apart.dirty;
+            let mut merge =
+                Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
+            if let Err(rejected) = merge.absorb(&mut dirty.fold, patches) {
+                merge.refuse(id, &mut dirty.fold, *rejected, Some(why));
             }
-        };
-        let gone = apart.dirty.fold.records.saturating_sub(u32::try_from(records.len()).unwrap_or(u32::MAX));
+            self.bytes -= dirty.bytes;
+            dirty.bytes = dirty.held_bytes(id);
+            self.bytes += dirty.bytes;
+            apart.parts = None;
+            return self.make_due(id);
+        }
+        let mut refusal = apart.carry.refusal.take().unwrap_or(Refusal {
+            reason: "refused_by_elasticsearch",
+            detail: "the fold was refused".to_owned(),
+        });
+        let fold = Arc::unwrap_or_clone(apart.dirty.fold.clone());
+        refusal.detail.push_str(&untried(&fold, why));
+        self.rejected.push(Undeliverable { id: id.clone(), fold, refusal, stage: "write", record: None });
+        self.commit_apart(id);
+    }
+
+    /// Puts the records in the place of their fold.
+    fn try_one_by_one(&mut self, id: &DocId, records: Vec<(Write, Record)>, now: Instant) -> u32 {
+        let Some(apart) = self.apart.get_mut(id) else { return 0 };
+        let Some(parts) = &mut apart.parts else { return 0 };
+        let count = u32::try_from(records.len()).unwrap_or(u32::MAX);
+        let gone = apart.dirty.newest().records.saturating_sub(count);
         let (since, rules) = (apart.dirty.since, &self.rules);
         let decided_to = apart.carry.decided_to;
-        let mut rest: VecDeque<Part> = VecDeque::with_capacity(records.len());
+        let mut rest: VecDeque<Part> = VecDeque::with_capacity(records.len() + 1);
+        if apart.dirty.unmerged.is_some() {
+            let older = Dirty::new(id, apart.dirty.fold.clone(), since);
+            self.bytes += older.bytes;
+            rest.push_back(Part { dirty: older, record: None });
+        }
         for (write, record) in records {
             let (id, fold) = rules.fold(write);
             let is_decided = decided_to.is_some_and(|decided_to| fold.last <= decided_to);
-            let bytes = held_bytes(&id, &fold);
-            let mut dirty = Dirty { fold: Arc::new(fold), since, bytes };
+            let mut dirty = Dirty::new(&id, Arc::new(fold), since);
             match rest.back_mut().filter(|_| is_decided) {
                 Some(decided) => {
                     self.bytes += dirty.bytes;
@@ -122,12 +147,10 @@ impl Ledger {
                 }
             }
         }
+        rest.append(&mut parts.rest);
         parts.rest = rest;
-        parts.are_read = true;
-        apart.carry = RetryState::default();
         (apart.since, apart.due) = (now, now);
         self.next_part(id);
-        self.withhold_rejecting();
         gone
     }
 
@@ -149,4 +172,9 @@ impl Ledger {
     pub(super) fn single_record(&self, id: &DocId) -> Option<Arc<Record>> {
         self.apart.get(id)?.parts.as_ref()?.current.clone()
     }
+}
+
+/// Ends the detail of a dead letter about such a fold.
+pub(super) fn untried(fold: &Fold, why: &str) -> String {
+    format!("; this is a fold of {} records, which could not be tried one by one: {why}", fold.records)
 }

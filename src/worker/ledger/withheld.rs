@@ -49,7 +49,7 @@ impl Ledger {
         while let Some(rejected) = self.rejected.get(self.rejected_seen) {
             let (id, at) = (rejected.id.clone(), rejected.fold.first);
             self.rejected_seen += 1;
-            let is_behind = self.apart.get(&id).is_some_and(|apart| apart.dirty.fold.last < at);
+            let is_behind = self.apart.get(&id).is_some_and(|apart| apart.dirty.last() < at);
             if is_behind && !sabotage::is(Sabotage::LettersAreNotAwaited) {
                 self.withheld.entry(id).or_default().later_dead_letters += 1;
             } else {
@@ -169,9 +169,9 @@ impl Ledger {
 
     /// A dead letter about `id` was delivered, whose first record is at `offset`.
     pub(super) fn release_withheld(&mut self, id: &DocId, offset: i64) {
-        let apart = self.apart.get(id).map(|apart| apart.dirty.fold.last);
+        let apart = self.apart.get(id).map(|apart| apart.dirty.last());
         let Some(withheld) = self.withheld.get_mut(id) else { return };
-        let first = withheld.waiting.as_ref().map(|(_, dirty)| dirty.fold.last);
+        let first = withheld.waiting.as_ref().map(|(_, dirty)| dirty.last());
         let is_later = apart.or(first).is_some_and(|last| last.offset() < offset);
         let count = if is_later { &mut withheld.later_dead_letters } else { &mut withheld.dead_letters };
         *count = count.saturating_sub(1);

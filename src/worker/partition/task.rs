@@ -248,6 +248,7 @@ impl Task {
         let now = Now::of(&*context.clock);
         let entries = self.batches.hand_out(&mut self.ledger, &mut state, now);
         self.send_rejected();
+        self.request_rereads();
         let observer = self.traces.begin(&entries, context.rounds.observer.clone());
         self.batches.start(permit, state, entries, self.deadline(), observer);
     }

@@ -54,6 +54,12 @@ fn spoiling_patch(doc_id: &str, offset: i64) -> Write {
     Write { id: id(doc_id), position: position(offset), body }
 }
 
+/// Takes nothing away.
+fn patch(doc_id: &str, offset: i64) -> Write {
+    let body = Body::Patch { patch: r#"{"n":1}"#.into(), moves: PatchMove::Stays };
+    Write { id: id(doc_id), position: position(offset), body }
+}
+
 fn take(ledger: &mut Ledger, records: &[(&str, i64)]) {
     for &(id, offset) in records {
         ledger.take(delete(id, offset), at(1));

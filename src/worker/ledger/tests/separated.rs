@@ -75,3 +75,144 @@ fn a_fold_whose_records_are_gone_is_undeliverable_as_one() {
     ledger.delivered(1, Some(&id("a")));
     assert_eq!(ledger.watermark(), Some(4));
 }
+
+/// The records of `a` with these offsets, as they are read again; those of `bad` spoil.
+fn again(offsets: &[i64], bad: &[i64]) -> Vec<(Write, Record)> {
+    let write = |offset| if bad.contains(&offset) { spoiling_patch("a", offset) } else { patch("a", offset) };
+    offsets.iter().map(|offset| (write(*offset), record("a", *offset))).collect()
+}
+
+/// `a` was in a batch with these records, and patches 11, 12 and 13, of which 12 spoils, were folded meanwhile; it comes back.
+fn came_back(records: &[i64], outcome: &Outcome) -> Ledger {
+    let mut ledger = ledger();
+    records.iter().for_each(|offset| ledger.take(index("a", *offset), at(1)));
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    for (write, _) in again(&[11, 12, 13], &[12]) {
+        ledger.take(write, at(1));
+    }
+    settle(&mut ledger, batch, outcome);
+    ledger
+}
+
+/// The patches are to be read again, and nothing else happens meanwhile.
+fn waits_for_its_patches(ledger: &mut Ledger) {
+    assert!(ledger.hand_out(9, usize::MAX, LATER).is_empty());
+    assert!(ledger.take_rejected().is_empty());
+    assert_eq!(ledger.take_rereads(9), [Reread { id: id("a"), offsets: vec![11, 12, 13] }]);
+    assert!(ledger.hand_out(9, usize::MAX, LATER).is_empty());
+    assert_eq!((ledger.watermark(), ledger.documents(), ledger.has_work()), (Some(10), 1, true));
+}
+
+/// Hands out and settles until nothing is left; 12 is refused. Gives the first and last record of each.
+fn tried(ledger: &mut Ledger) -> Vec<(i64, i64)> {
+    let mut tried = Vec::new();
+    while let [entry] = &ledger.hand_out(9, usize::MAX, LATER)[..] {
+        let (first, last) = (entry.fold.first.offset(), entry.fold.last.offset());
+        assert_eq!(ledger.watermark(), Some(first));
+        tried.push((first, last));
+        let outcome = if first == 12 { refused() } else { DONE };
+        let letters = settle(ledger, vec![entry.clone()], &outcome).undeliverable;
+        for letter in letters {
+            assert_eq!(letter.record.as_ref().map(|record| record.offset), Some(12), "{letter:?}");
+            assert!(ledger.hand_out(9, usize::MAX, LATER).is_empty());
+            assert_eq!(ledger.watermark(), Some(12));
+            ledger.delivered(12, Some(&id("a")));
+        }
+    }
+    assert_eq!((ledger.bytes(), ledger.documents()), (0, 0));
+    tried
+}
+
+#[test]
+fn patches_that_the_fold_before_them_rejects_as_one_are_tried_one_by_one() {
+    for outcome in [unanswered(), unreadable()] {
+        let mut ledger = came_back(&[10], &outcome);
+        waits_for_its_patches(&mut ledger);
+        ledger.take(index("a", 14), at(1));
+        ledger.reread(&id("a"), Ok(again(&[11, 12, 13], &[12])), NOW);
+        assert_eq!(tried(&mut ledger), [(10, 10), (11, 11), (12, 12), (13, 13), (14, 14)], "{outcome:?}");
+        assert_eq!(ledger.watermark(), Some(15));
+    }
+}
+
+#[test]
+fn patches_folded_behind_a_dead_letter_are_tried_one_by_one() {
+    let mut ledger = ledger();
+    ledger.take(index("a", 8), at(1));
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    ledger.take(index("a", 9), at(1));
+    ledger.take(spoiling_patch("a", 10), at(1));
+    assert_eq!(ledger.take_rejected().len(), 1);
+    for (write, _) in again(&[11, 12, 13], &[12]) {
+        ledger.take(write, at(1));
+    }
+    settle(&mut ledger, batch, &DONE);
+    ledger.delivered(10, Some(&id("a")));
+    assert!(ledger.hand_out(9, usize::MAX, NOW).is_empty());
+    assert_eq!(ledger.take_rereads(9), [Reread { id: id("a"), offsets: vec![11, 12, 13] }]);
+    ledger.reread(&id("a"), Ok(again(&[11, 12, 13], &[12])), NOW);
+    assert_eq!(tried(&mut ledger), [(9, 10), (11, 11), (12, 12), (13, 13)]);
+}
+
+#[test]
+fn patches_of_a_parked_entry_are_folded_in_one_by_one() {
+    let parked = Outcome::Parked { until: position(13) };
+    let mut ledger = came_back(&[10], &parked);
+    waits_for_its_patches(&mut ledger);
+    ledger.reread(&id("a"), Ok(again(&[11, 12, 13], &[12])), NOW);
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    assert_eq!(batch[0].fold.last, position(10));
+    settle(&mut ledger, batch, &parked);
+    let [letter] = &ledger.take_rejected()[..] else { panic!("one letter") };
+    assert_eq!((letter.fold.first, letter.fold.last), (position(12), position(12)));
+    assert!(ledger.hand_out(9, usize::MAX, NOW).is_empty());
+    ledger.delivered(12, Some(&id("a")));
+    assert_eq!(tried(&mut ledger), [(10, 13)]);
+}
+
+#[test]
+fn what_makes_up_for_rejected_patches_is_folded_with_them() {
+    let mut ledger = came_back(&[10], &Outcome::Parked { until: position(15) });
+    assert_eq!((ledger.parked(), ledger.watermark()), (1, Some(10)));
+    ledger.take(index("a", 14), at(1));
+    ledger.take(index("a", 15), at(1));
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    assert_eq!(
+        (batch[0].fold.first, batch[0].fold.last, batch[0].fold.records),
+        (position(10), position(15), 6)
+    );
+    settle(&mut ledger, batch, &DONE);
+    assert!(ledger.take_rereads(9).is_empty());
+    assert_eq!((ledger.bytes(), ledger.watermark()), (0, Some(16)));
+}
+
+#[test]
+fn a_refused_fold_before_rejected_patches_is_taken_apart_and_they_stay_behind() {
+    let mut ledger = came_back(&[9, 10], &unanswered());
+    assert!(ledger.hand_out(9, usize::MAX, NOW).is_empty());
+    ledger.take_rereads(9);
+    ledger.reread(&id("a"), Ok(again(&[11, 12, 13], &[12])), NOW);
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    settle(&mut ledger, batch, &refused_fold());
+    assert_eq!(ledger.take_rereads(9), [Reread { id: id("a"), offsets: vec![9, 10] }]);
+    let records = [9, 10].map(|offset| (index("a", offset), record("a", offset)));
+    ledger.reread(&id("a"), Ok(records.into()), NOW);
+    assert_eq!(tried(&mut ledger), [(9, 9), (10, 10), (11, 11), (12, 12), (13, 13)]);
+}
+
+#[test]
+fn rejected_patches_whose_records_cannot_be_read_are_one_dead_letter() {
+    let mut ledger = came_back(&[10], &unanswered());
+    waits_for_its_patches(&mut ledger);
+    ledger.take(patch("a", 14), at(1));
+    ledger.reread(&id("a"), Err("test".to_owned()), NOW);
+    let [letter] = &ledger.take_rejected()[..] else { panic!("one letter") };
+    assert_eq!((letter.fold.records, letter.stage, letter.refusal.reason), (3, "fold", "bad_location"));
+    assert!(
+        letter.refusal.detail.ends_with("a fold of 3 records, which could not be tried one by one: test")
+    );
+    assert!(ledger.hand_out(9, usize::MAX, LATER).is_empty());
+    assert_eq!(ledger.watermark(), Some(10));
+    ledger.delivered(11, Some(&id("a")));
+    assert_eq!(tried(&mut ledger), [(10, 14)]);
+}

@@ -369,3 +369,21 @@ async fn what_is_rejected_when_a_document_goes_on_is_told_too() {
     assert_eq!(letters.iter().map(|letter| (letter.0, letter.1)).collect::<Vec<_>>(), [(1, 1), (2, 2)]);
     assert_eq!(rig.elastic.document("a"), Some(document(1, 1)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn patches_folded_behind_a_dead_letter_do_not_take_each_other_along() {
+    let mut rig = Rig::start();
+    rig.letters.open.send_replace(false);
+    rig.index(0, "a", 1, 1);
+    let spoiling = r#"{"location":{"lat":null}}"#;
+    for (offset, patch) in [(1, spoiling), (2, r#"{"p":2}"#), (3, spoiling), (4, r#"{"q":4}"#)] {
+        rig.send(offset, "a", Some(patch), Some("patch"));
+    }
+    rig.pass(Duration::from_secs(2)).await;
+    rig.letters.open.send_replace(true);
+    rig.until_watermark(5).await;
+    let letters = rig.letters();
+    assert_eq!(letters.iter().map(|letter| (letter.0, letter.1)).collect::<Vec<_>>(), [(1, 1), (3, 3)]);
+    assert_eq!(rig.elastic.document("a").as_deref(), Some(r#"{"location":[1,1],"n":1,"p":2,"q":4}"#));
+    assert_eq!(rig.meter.held(), 0);
+}
