@@ -152,7 +152,7 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
             metrics: metrics.clone(),
         });
         let told = stop.clone();
-        let surroundings = Dependencies {
+        let dependencies = Dependencies {
             elastic,
             rules,
             maps,
@@ -175,7 +175,7 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            ended = worker::run(&config, surroundings) => Ok(ended?),
+            ended = worker::run(&config, dependencies) => Ok(ended?),
             () = auditing => Ok(()),
         }
     };

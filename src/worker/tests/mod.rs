@@ -24,10 +24,10 @@ use crate::base::clock::BootClock;
 use crate::base::position::Epoch;
 use crate::core::counting::facets::FacetRules;
 use crate::core::counting::increment::Increment;
-use crate::support::config::{self, ByteSize, GroupProtocol};
+use crate::support::config::{self, ByteSize, DeadLetterPolicy, GroupProtocol};
 use crate::support::supervisor::LostTasks;
 use crate::testkit::testing::{MemoryElastic, Merger, recount, rules, six_faces};
-use crate::worker::reread::Reread;
+use crate::worker::reread::{KafkaReread, Reread};
 
 const TOPIC: &str = "documents";
 

@@ -1,0 +1,289 @@
+//! What the partition tasks of a worker share, made from its configuration, and the tasks that run beside them.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::dead_letter::{DeadLetterSink, DeadLetters};
+use super::distribution::setup::{Distributing, build as build_distributor};
+use super::increments::topic::KafkaIncrements;
+use super::limits::{Limits, follow_permits};
+use super::partition::{Counting, WorkerContext};
+use super::refeed::{self, SourceFetcher};
+use super::reread::KafkaReread;
+use super::topic_watch::{Brokers, TopicReader, TopicWatch};
+use super::visibility::Visibility;
+use super::{Dependencies, WorkerError};
+use crate::base::retry::RetryPolicy;
+use crate::core::decode::Decoder;
+use crate::core::mover::Rules;
+use crate::io::claims::{Claims, Keeper};
+use crate::io::elastic::rounds::{BulkCoalescer, Halt, RequestSender, ServerLimits, ServerState};
+use crate::io::kafka::client_config;
+use crate::io::load::{LoadKeeper, LoadSender};
+use crate::io::meta::Memory;
+use crate::io::registry::Registry;
+use crate::support::config::{Config, DeadLetterPolicy};
+use crate::support::telemetry::Metrics;
+use crate::support::telemetry::metrics::level;
+use crate::support::telemetry::requests::ServerEvents;
+
+/// The tasks beside the partition tasks. They end when this is dropped, if not before.
+pub(super) struct Background {
+    distributing: Option<Distributing>,
+    /// Cancelled once all partition tasks have ended.
+    all_have_ended: CancellationToken,
+    /// Keeps the claims; at its end it releases them.
+    claims: AbortOnDropHandle<()>,
+    /// Stores the load by place; at its end it stores the rest.
+    load: Option<AbortOnDropHandle<()>>,
+    _fetching: DropGuard,
+    _others: Vec<AbortOnDropHandle<()>>,
+}
+
+impl Background {
+    /// No partition is left: runs owed distributions one last time.
+    pub(super) async fn finish_distributions(&mut self) {
+        if let Some(distributing) = self.distributing.take() {
+            distributing.finish().await;
+        }
+    }
+
+    /// No partition is left: releases the claims, and stores the rest of the load.
+    pub(super) async fn finish(self) {
+        self.all_have_ended.cancel();
+        // The next owners wait out claims it could not release.
+        let _ = self.claims.await;
+        // A measurement: what is lost of it changes nothing.
+        if let Some(load) = self.load {
+            let _ = load.await;
+        }
+    }
+}
+
+/// What the partition tasks share, and the tasks beside them. `now`: the limits in force; `fatal` receives the errors that
+/// stop the worker.
+pub(super) fn start(
+    config: &Config,
+    given: &Dependencies,
+    now: Limits,
+    fatal: mpsc::UnboundedSender<Halt>,
+) -> Result<(Arc<WorkerContext>, Background), WorkerError> {
+    let Dependencies { maps, limits, topic, clock, metrics, traces, health, supervisor, .. } = given;
+    let mut rules = given.rules.clone();
+    rules.tally = rules.tally.map(|tally| tally.counting_left_out(metrics.tally.values_left_out.clone()));
+    let retry = config.retry.policy();
+    metrics.held_bytes_limit.set(level(now.memory.total));
+    metrics.elasticsearch_permits.set(level(now.max_in_flight));
+    let permits = Arc::new(Semaphore::new(now.max_in_flight));
+    let batch_permits = Arc::new(Semaphore::new(now.batch_permits()));
+    let rounds = request_sender(config, given, now, &permits);
+    let dead_letters = dead_letters(config, retry)?;
+    let visibility = Visibility::new(rounds.clone(), metrics.clone());
+    let mut others = Vec::from(start_refreshes(given, &visibility));
+    let distributor = build_distributor(config, &visibility, dead_letters.clone(), clock, metrics)?;
+    let distributing = distributor.clone().map(|distributor| Distributing::start(distributor, supervisor));
+    let decoder = decoder(config, &rules);
+    let registry = match config.reads_registry() {
+        true => Some(Registry::open(&config.schema_registry, Some(metrics.schemas.answers.clone()))?),
+        false => None,
+    };
+    let (refeed, fetching) = start_source_fetcher(given, &decoder, retry);
+    let all_have_ended = CancellationToken::new();
+    let (claims, keeping_claims) = start_claims(config, given, &all_have_ended);
+    let (topic_reader, watching) = start_topic_watch(config, given)?;
+    others.push(watching);
+    let (load, storing_load) = start_load(config, given, &all_have_ended).unzip();
+    // Ends when the publisher of limits is dropped.
+    let following = follow_permits(now, limits.clone(), permits, batch_permits.clone(), metrics.clone());
+    others.push(AbortOnDropHandle::new(supervisor.spawn_until_done("request permits", following)));
+    let context = WorkerContext {
+        topic: config.kafka.topic.as_str().into(),
+        epoch: config.positions.epoch,
+        partitions: topic.partitions,
+        partitioner: config.kafka.partitioner,
+        lost_records: config.kafka.lost_records,
+        topic_reader,
+        batching: now.batching,
+        limits: limits.clone(),
+        decoder,
+        registry,
+        rules,
+        maps: maps.clone(),
+        claims,
+        memory: Memory::new(rounds.clone(), &config.kafka.topic),
+        rounds,
+        batch_permits,
+        moves: config.moves,
+        visibility,
+        refeed,
+        distributor,
+        reread: Arc::new(KafkaReread::new(config)),
+        dead_letters,
+        counting: counting(config, retry, metrics)?,
+        load,
+        retry,
+        traces: traces.clone(),
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+        health: health.clone(),
+        fatal,
+    };
+    let background = Background {
+        distributing,
+        all_have_ended,
+        claims: keeping_claims,
+        load: storing_load,
+        _fetching: fetching,
+        _others: others,
+    };
+    Ok((Arc::new(context), background))
+}
+
+fn request_sender(
+    config: &Config,
+    given: &Dependencies,
+    now: Limits,
+    permits: &Arc<Semaphore>,
+) -> RequestSender {
+    let Dependencies { elastic, clock, metrics, health, .. } = given;
+    let limits = ServerLimits {
+        unauthorized: config.retry.unauthorized_timeout,
+        refusals: config.dead_letter.index_failure_threshold,
+    };
+    let events = ServerEvents { metrics: metrics.clone(), health: health.clone() };
+    RequestSender {
+        coalescer: Some(BulkCoalescer::new(elastic.clone(), permits.clone(), clock.clone())),
+        elastic: elastic.clone(),
+        permits: permits.clone(),
+        server: Arc::new(ServerState::new(limits, Arc::new(events))),
+        look: 0,
+        limits: now.requests,
+        retry: config.retry.policy(),
+        clock: clock.clone(),
+        observer: metrics.clone(),
+    }
+}
+
+fn dead_letters(config: &Config, retry: RetryPolicy) -> Result<Option<Arc<dyn DeadLetterSink>>, WorkerError> {
+    let (DeadLetterPolicy::Topic, Some(topic)) = (config.dead_letter.policy, &config.dead_letter.topic)
+    else {
+        return Ok(None);
+    };
+    let letters = DeadLetters::new(client_config(&config.producer_properties()), topic, retry)
+        .map_err(|error| WorkerError::Client { client: "producer for dead letters", error })?;
+    Ok(Some(Arc::new(letters)))
+}
+
+/// The refreshes of geoshards that documents moved into. They are never told to stop: they live as long as the worker.
+fn start_refreshes(given: &Dependencies, visibility: &Arc<Visibility>) -> [AbortOnDropHandle<()>; 2] {
+    let never = CancellationToken::new();
+    let refreshing = visibility.clone().run(never.clone());
+    let threads = visibility.clone().follow_threads();
+    [
+        AbortOnDropHandle::new(given.supervisor.spawn("refreshes", never.clone(), refreshing)),
+        AbortOnDropHandle::new(given.supervisor.spawn("threads for refreshes", never, threads)),
+    ]
+}
+
+fn decoder(config: &Config, rules: &Rules) -> Decoder {
+    let max_bytes = config.documents.max_bytes.as_usize();
+    Decoder::new(rules.location.clone(), config.positions.epoch, max_bytes)
+        .in_envelope(config.kafka.envelope)
+        .in_forms(config.kafka.format, config.kafka.key.clone())
+}
+
+/// Fetches from the source of truth, if there is one, until the guard is dropped.
+fn start_source_fetcher(
+    given: &Dependencies,
+    decoder: &Decoder,
+    retry: RetryPolicy,
+) -> (Option<SourceFetcher>, DropGuard) {
+    let stop = CancellationToken::new();
+    let fetcher = given.source.clone().map(|source| {
+        let around = refeed::Dependencies {
+            source,
+            decoder: decoder.clone(),
+            retry,
+            clock: given.clock.clone(),
+            metrics: given.metrics.clone(),
+            health: given.health.clone(),
+        };
+        SourceFetcher::start(around, stop.clone(), &given.supervisor)
+    });
+    (fetcher, stop.drop_guard())
+}
+
+fn start_claims(
+    config: &Config,
+    given: &Dependencies,
+    all_have_ended: &CancellationToken,
+) -> (Claims, AbortOnDropHandle<()>) {
+    let (keeper, claims) = Keeper::new(
+        given.elastic.clone(),
+        &config.kafka.topic,
+        owner(&config.kafka.client_id).into(),
+        config.batch.timeout,
+        given.clock.clone(),
+        RandomState::new().hash_one(std::process::id()),
+    );
+    let keeping = keeper.run(all_have_ended.clone());
+    let keeping = given.supervisor.spawn("claims", all_have_ended.clone(), keeping);
+    (claims, AbortOnDropHandle::new(keeping))
+}
+
+/// This worker's name for humans: client, host, process.
+fn owner(client_id: &str) -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{client_id} on {}, process {}", host.trim(), std::process::id())
+}
+
+/// Describes the topic while the worker runs. The task ends after it found a difference, which stops all partitions.
+fn start_topic_watch(
+    config: &Config,
+    given: &Dependencies,
+) -> Result<(TopicReader, AbortOnDropHandle<()>), WorkerError> {
+    let mut client = client_config(&config.consumer_properties());
+    client.set("allow.auto.create.topics", "false").set("statistics.interval.ms", "0");
+    let consumer = client.create().map_err(|error| WorkerError::Client { client: "consumer", error })?;
+    let brokers = Brokers::new(consumer, &config.kafka.topic);
+    let (watch, reader) = TopicWatch::new(given.topic.clone(), given.clock.clone());
+    let watching = given.supervisor.spawn_until_done("topic watch", watch.run(brokers));
+    Ok((reader, AbortOnDropHandle::new(watching)))
+}
+
+/// Counts written documents by place, if configured: the level of the cells, and where to send the counts.
+fn start_load(
+    config: &Config,
+    given: &Dependencies,
+    all_have_ended: &CancellationToken,
+) -> Option<((u8, LoadSender), AbortOnDropHandle<()>)> {
+    if !config.load.is_on() {
+        return None;
+    }
+    let (timeout, interval) = (config.elasticsearch.request_timeout, config.load.interval);
+    let (elastic, topic, maps) = (given.elastic.clone(), &config.kafka.topic, given.maps.clone());
+    let (keeper, counts) = LoadKeeper::new(elastic, topic, timeout, interval, maps);
+    let storing = keeper.run(all_have_ended.clone());
+    let storing = given.supervisor.spawn("load", all_have_ended.clone(), storing);
+    Some(((config.load.level, counts), AbortOnDropHandle::new(storing)))
+}
+
+fn counting(
+    config: &Config,
+    retry: RetryPolicy,
+    metrics: &Arc<Metrics>,
+) -> Result<Option<Arc<Counting>>, WorkerError> {
+    if !config.tally.is_on() {
+        return Ok(None);
+    }
+    let settings = client_config(&config.producer_properties());
+    let topic = KafkaIncrements::new(settings, &config.increments_topic(), retry, metrics.clone())
+        .map_err(|error| WorkerError::Client { client: "producer for increments", error })?;
+    // Commits wait for increments, so emit at least once per commit interval.
+    let interval = config.tally.emit_interval.min(config.commit.interval);
+    Ok(Some(Arc::new(Counting { topic: Arc::new(topic), names: Arc::default(), interval })))
+}
