@@ -1,7 +1,7 @@
 //! Records from the queue: their order, their keys, their schema, and what they decode to.
 
 use super::dead_letters::NoTopic;
-use super::reading::Order;
+use super::record_sequence::Order;
 use super::task::Task;
 use crate::base::ids::DocId;
 use crate::core::decode::{BadRecord, RawRecord, Undecoded};
@@ -30,7 +30,7 @@ impl Task {
 
     pub(super) fn take(&mut self, record: Record) {
         let (offset, digest) = (record.offset, record.digest());
-        let is_after_gap = match self.reading.order(offset, digest, self.ledger.next_offset()) {
+        let is_after_gap = match self.sequence.order(offset, digest, self.ledger.next_offset()) {
             Order::Repeated => {
                 tracing::debug!(partition = self.partition.number, offset, "read twice in a row");
                 return self.partition.meter.dequeued(record.bytes());
@@ -47,11 +47,11 @@ impl Task {
             }
             Order::Next { is_after_gap } => is_after_gap,
         };
-        if let Some(other) = self.reading.other_partitioner(record.key.as_deref()) {
+        if let Some(other) = self.sequence.other_partitioner(record.key.as_deref()) {
             self.partition.meter.dequeued(record.bytes());
             return self.stop(Some(offset), &other.to_string());
         }
-        self.reading.read(offset, digest);
+        self.sequence.read(offset, digest);
         if is_after_gap {
             self.note_gap();
         }
@@ -98,7 +98,7 @@ impl Task {
 
     /// Reports missing offsets, once per assignment.
     pub(super) fn note_gap(&mut self) {
-        if self.reading.note_gap() && self.increments.are_sent() {
+        if self.sequence.note_gap() && self.increments.are_sent() {
             GapWhileCounting { partition: self.partition.number }.emit(&self.partition.context.metrics);
         }
     }

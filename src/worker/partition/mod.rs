@@ -9,7 +9,7 @@
 //! | `task.rs` | the loop and the steps |
 //! | `start.rs` | where reading may start |
 //! | `intake.rs` | what a record leads to |
-//! | `reading.rs` | which records were read; gaps |
+//! | `record_sequence.rs` | whether records follow one another; gaps |
 //! | `key_check.rs` | whether its keys are where `kafka.partitioner` puts them |
 //! | `schema_wait.rs` | a record that lacks a schema |
 //! | `batches.rs` | the batch in flight |
@@ -42,7 +42,7 @@ mod maps;
 mod ownership;
 mod pace;
 mod published;
-mod reading;
+mod record_sequence;
 mod report;
 mod rereads;
 mod schema_wait;

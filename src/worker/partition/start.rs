@@ -98,7 +98,7 @@ impl Task {
                         }
                         // At least this is committed by now.
                         if let Some(position) = Position::new(remembered.epoch, remembered.offset) {
-                            self.reading.committed_at_least(position);
+                            self.sequence.committed_at_least(position);
                         }
                         return true;
                     }

@@ -19,7 +19,7 @@ use super::load::PartitionLoad;
 use super::maps::MapsInForce;
 use super::ownership::{ClaimChange, ClaimUpdate, Ownership};
 use super::pace::{Backlog, Now};
-use super::reading::Reading;
+use super::record_sequence::RecordSequence;
 use super::rereads::{RecordsRead, Rereads};
 use super::schema_wait::{RegistryAccess, SchemaWait};
 use super::source_fetches::SourceFetches;
@@ -51,7 +51,7 @@ pub(super) struct Task {
     pub partition: Partition,
     /// Everything that was read and is not done.
     pub ledger: Ledger,
-    pub reading: Reading,
+    pub sequence: RecordSequence,
     /// The schemas of its records.
     pub schemas: Schemas,
     pub schema_wait: SchemaWait,
@@ -111,7 +111,7 @@ impl Task {
                 Source { topic: context.topic.clone(), partition: number, epoch: context.epoch },
                 context.retry,
             ),
-            reading: Reading::new(
+            sequence: RecordSequence::new(
                 context.epoch,
                 KeyCheck::new(context.partitioner, number, context.partitions),
             ),
@@ -241,10 +241,10 @@ impl Task {
             crate::worker::kept::put(self.partition.number, state.cache.clone());
         }
         let context = self.partition.context.clone();
-        state.committed = self.reading.committed(self.partition.published.committed());
+        state.committed = self.sequence.committed(self.partition.published.committed());
         // Another worker may act on a record that compaction has removed before this owner read it.
         state.rules.announce_all = context.rules.announce_all
-            || (self.reading.saw_gap() && self.ownership.others_may_act(self.now()));
+            || (self.sequence.saw_gap() && self.ownership.others_may_act(self.now()));
         let now = Now::of(&*context.clock);
         let entries = self.batches.hand_out(&mut self.ledger, &mut state, now);
         self.send_rejected();

@@ -1,11 +1,11 @@
-//! Which records of the partition were read, and which may be missing. Pure.
+//! Whether the records of a partition follow one another: repeated or missing offsets, keys in the wrong partition. Pure.
 
 use super::key_check::KeyCheck;
 use crate::base::position::{Epoch, Position};
 use crate::io::kafka::partitioner::OtherPartitioner;
 
-/// What was read so far.
-pub(super) struct Reading {
+/// The records read so far.
+pub(super) struct RecordSequence {
     epoch: Epoch,
     keys: KeyCheck,
     /// Offset and digest of the last record read.
@@ -28,7 +28,7 @@ pub(super) enum Order {
     Next { is_after_gap: bool },
 }
 
-impl Reading {
+impl RecordSequence {
     pub(super) fn new(epoch: Epoch, keys: KeyCheck) -> Self {
         let committed_before = Position::from_version(0);
         Self { epoch, keys, last_read: None, saw_gap: false, committed_before }
@@ -82,32 +82,32 @@ mod tests {
     use super::*;
     use crate::support::config::Partitioner;
 
-    fn reading() -> Reading {
-        Reading::new(Epoch::default(), KeyCheck::new(Partitioner::Custom, 0, 1))
+    fn sequence() -> RecordSequence {
+        RecordSequence::new(Epoch::default(), KeyCheck::new(Partitioner::Custom, 0, 1))
     }
 
     #[test]
     fn only_the_last_record_may_come_twice() {
-        let mut reading = reading();
+        let mut sequence = sequence();
         let next = |is_after_gap| Order::Next { is_after_gap };
-        assert_eq!(reading.order(7, 1, None), next(false));
-        reading.read(7, 1);
-        assert_eq!(reading.order(7, 1, Some(8)), Order::Repeated);
-        assert_eq!(reading.order(7, 2, Some(8)), Order::Backwards { next: 8 }, "another record");
-        assert_eq!(reading.order(6, 1, Some(8)), Order::Backwards { next: 8 });
-        assert_eq!(reading.order(8, 1, Some(8)), next(false));
-        assert_eq!(reading.order(9, 1, Some(8)), next(true));
+        assert_eq!(sequence.order(7, 1, None), next(false));
+        sequence.read(7, 1);
+        assert_eq!(sequence.order(7, 1, Some(8)), Order::Repeated);
+        assert_eq!(sequence.order(7, 2, Some(8)), Order::Backwards { next: 8 }, "another record");
+        assert_eq!(sequence.order(6, 1, Some(8)), Order::Backwards { next: 8 });
+        assert_eq!(sequence.order(8, 1, Some(8)), next(false));
+        assert_eq!(sequence.order(9, 1, Some(8)), next(true));
     }
 
     #[test]
     fn committed_is_the_higher_of_both_and_a_gap_is_noted_once() {
-        let mut reading = reading();
+        let mut sequence = sequence();
         let at = |offset| Position::new(Epoch::default(), offset).unwrap();
-        assert_eq!(reading.committed(None), Position::from_version(0));
-        reading.committed_at_least(at(5));
-        assert_eq!([None, Some(3), Some(9)].map(|offset| reading.committed(offset)), [at(5), at(5), at(9)]);
-        assert!(!reading.saw_gap());
-        assert!(reading.note_gap());
-        assert!(!reading.note_gap() && reading.saw_gap());
+        assert_eq!(sequence.committed(None), Position::from_version(0));
+        sequence.committed_at_least(at(5));
+        assert_eq!([None, Some(3), Some(9)].map(|offset| sequence.committed(offset)), [at(5), at(5), at(9)]);
+        assert!(!sequence.saw_gap());
+        assert!(sequence.note_gap());
+        assert!(!sequence.note_gap() && sequence.saw_gap());
     }
 }
