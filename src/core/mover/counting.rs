@@ -3,8 +3,8 @@
 //! The mover asks it wherever it writes a placement, leaves one as it is, or is done with an entry. If nothing is
 //! counted, histories stay empty and every answer is the one without counting: the protocol can be read without it.
 
-use super::{MoverState, Rules};
-use crate::base::ids::{DocId, ShardId};
+use super::MoverState;
+use crate::base::ids::ShardId;
 use crate::base::position::Position;
 use crate::base::sabotage::{self, Sabotage};
 pub(super) use crate::core::counting::facets::FacetRules;
@@ -14,7 +14,6 @@ use crate::core::counting::steps::Steps;
 pub(super) use crate::core::counting::version::History;
 use crate::core::fold::{Base, Content, Fold, Target};
 use crate::core::placement::{Known, Placement};
-use crate::core::write::Write;
 
 /// What one document contributes to the counts: its facets. Nothing if nothing is counted.
 #[derive(Debug, Clone, Default)]
@@ -46,19 +45,8 @@ impl MoverState {
     }
 }
 
-impl Rules {
-    /// One record as a fold, with its target under the live maps and its effect on the counts.
-    pub fn fold(&self, write: Write) -> (DocId, Fold) {
-        let (id, mut fold) = Fold::from_write(write, |at| self.target(at));
-        if let Some(rules) = &self.tally {
-            fold.steps = steps(&fold, rules);
-        }
-        (id, fold)
-    }
-}
-
 /// The effect of a single record on its document's facets.
-fn steps(record: &Fold, rules: &FacetRules) -> Steps {
+pub(super) fn steps(record: &Fold, rules: &FacetRules) -> Steps {
     debug_assert_eq!(record.records, 1, "a fold is counted record by record");
     match (&record.content, record.targets.first()) {
         (Content::Index { doc, .. }, Some(Target::Shard(shard))) => Steps::All(rules.facets(doc, shard)),

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Refusal;
-use super::counting::FacetRules;
+use super::counting::{self, FacetRules};
 use crate::base::geo::GeoPoint;
-use crate::base::ids::ShardId;
+use crate::base::ids::{DocId, ShardId};
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::decode::LocationPath;
-use crate::core::fold::Target;
+use crate::core::fold::{Fold, Target};
+use crate::core::write::Write;
 use crate::geoshard::GeoshardMap;
 
 /// Policy for a patch of a missing document.
@@ -46,6 +47,15 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// One record as a fold, with its target under the live maps and its effect on the counts.
+    pub fn fold(&self, write: Write) -> (DocId, Fold) {
+        let (id, mut fold) = Fold::from_write(write, |at| self.target(at));
+        if let Some(tally) = &self.tally {
+            fold.steps = counting::steps(&fold, tally);
+        }
+        (id, fold)
+    }
+
     /// The geoshard of a point under the current map.
     pub(super) fn locate(&self, at: GeoPoint) -> ShardId {
         self.map.locate(at).clone()
