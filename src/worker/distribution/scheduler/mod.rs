@@ -56,7 +56,7 @@ pub struct Span {
 }
 
 impl Span {
-    fn absorb(&mut self, other: Self) {
+    fn add(&mut self, other: Self) {
         self.documents += other.documents;
         self.offsets = match (self.offsets, other.offsets) {
             (Some((a, b)), Some((c, d))) => Some((a.min(c), b.max(d))),
@@ -83,7 +83,7 @@ pub struct Group {
 }
 
 impl Group {
-    fn absorb(&mut self, later: Self) {
+    fn add(&mut self, later: Self) {
         self.since = self.since.min(later.since);
         self.requests += later.requests;
         self.first = self.first.min(later.first);
@@ -92,7 +92,7 @@ impl Group {
             *known = ticket.max(*known);
         }
         for (partition, span) in later.spans {
-            self.spans.entry(partition).or_default().absorb(span);
+            self.spans.entry(partition).or_default().add(span);
         }
         // A mark that holds for all: none, or the later counter. Marks of different generations are incomparable.
         self.mark = match (self.mark, later.mark) {
@@ -162,7 +162,7 @@ impl Slot {
     fn put_marked(&mut self, group: Group) {
         let is_full = self.marked.len() >= MAX_GROUPS;
         match self.marked.back_mut() {
-            Some(last) if is_full || (last.mark.is_some() && last.mark == group.mark) => last.absorb(group),
+            Some(last) if is_full || (last.mark.is_some() && last.mark == group.mark) => last.add(group),
             _ => self.marked.push_back(group),
         }
     }
@@ -173,7 +173,7 @@ impl Slot {
         let unmarked = self.unmarked.take();
         let mut all = self.marked.drain(..).chain(marking).chain(unmarked);
         let mut first = all.next()?;
-        all.for_each(|group| first.absorb(group));
+        all.for_each(|group| first.add(group));
         Some(first)
     }
 }
@@ -239,7 +239,7 @@ impl Scheduler {
                 };
                 let slot = self.slots.entry(Key { job, shard: shard.clone() }).or_insert_with(Slot::new);
                 match &mut slot.unmarked {
-                    Some(unmarked) => unmarked.absorb(group),
+                    Some(unmarked) => unmarked.add(group),
                     None => slot.unmarked = Some(group),
                 }
                 slot.after.extend(change.moved_to.iter().map(|target| (target.clone(), number)));
