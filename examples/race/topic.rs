@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use futures::executor::block_on;
+use geofold::base::headers::OP_HEADER;
 use geofold::base::position::{Epoch, Position};
-use geofold::core::decode::OP_HEADER;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::{ClientContext, DefaultClientContext};

@@ -1,4 +1,5 @@
-//! Basic types: ids, positions, points, time, delays, circuit breaker, requests to Elasticsearch, figures and progress for people.
+//! Basic types: ids, positions, points, names of record headers, time, delays, circuit breaker, requests to Elasticsearch, figures and
+//! progress for people.
 //!
 //! No I/O, and no imports from other modules of the crate.
 
@@ -9,6 +10,7 @@ pub mod colours;
 pub(crate) mod figures;
 pub(crate) mod fnv;
 pub mod geo;
+pub mod headers;
 pub mod ids;
 pub mod position;
 pub mod progress;

@@ -12,6 +12,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::message::{Header, Headers, OwnedHeaders};
 
 use crate::base::fnv::fnv1a;
+use crate::base::headers;
 use crate::base::ids::DocId;
 use crate::base::retry::RetryPolicy;
 use crate::core::fold::{Base, Content, Fold};
@@ -65,8 +66,7 @@ impl DeadLetter {
         let letter = |op: &'static str, value: Option<Bytes>| Self {
             key: Some(Bytes::copy_from_slice(id.as_str().as_bytes())),
             value,
-            headers: OwnedHeaders::new()
-                .insert(Header { key: crate::core::decode::OP_HEADER, value: Some(op) }),
+            headers: OwnedHeaders::new().insert(Header { key: headers::OP_HEADER, value: Some(op) }),
             reason: refusal.reason,
             stage,
             detail: refusal.detail.clone(),
@@ -122,14 +122,15 @@ impl DeadLetter {
                 headers = headers.insert(header);
             }
         } else {
-            headers =
-                headers.insert(Header { key: VALUE_LEFT_OUT_HEADER, value: Some(&bytes_of(&self.value)) });
+            headers = headers
+                .insert(Header { key: headers::VALUE_LEFT_OUT_HEADER, value: Some(&bytes_of(&self.value)) });
         }
         if !form.has_key {
-            headers = headers.insert(Header { key: KEY_LEFT_OUT_HEADER, value: Some(&bytes_of(&self.key)) });
+            headers = headers
+                .insert(Header { key: headers::KEY_LEFT_OUT_HEADER, value: Some(&bytes_of(&self.key)) });
         }
         if let Some(reason) = &form.reason {
-            headers = headers.insert(Header { key: LEFT_OUT_REASON_HEADER, value: Some(reason) });
+            headers = headers.insert(Header { key: headers::LEFT_OUT_REASON_HEADER, value: Some(reason) });
         }
         let detail = match form.has_value || form.has_key {
             true => &self.detail,
@@ -137,29 +138,20 @@ impl DeadLetter {
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let facts: [(&str, &str); 8] = [
-            ("geofold-error-reason", self.reason),
-            ("geofold-error-stage", self.stage),
-            ("geofold-error-detail", detail),
-            ("geofold-error-topic", &self.origin.topic),
-            ("geofold-error-partition", &self.origin.partition.to_string()),
-            ("geofold-error-offset", &self.origin.last_offset.to_string()),
-            ("geofold-error-first-offset", &self.origin.first_offset.to_string()),
-            ("geofold-error-time", &now.as_millis().to_string()),
+            (headers::REASON_HEADER, self.reason),
+            (headers::STAGE_HEADER, self.stage),
+            (headers::DETAIL_HEADER, detail),
+            (headers::TOPIC_HEADER, &self.origin.topic),
+            (headers::PARTITION_HEADER, &self.origin.partition.to_string()),
+            (headers::OFFSET_HEADER, &self.origin.last_offset.to_string()),
+            (headers::FIRST_OFFSET_HEADER, &self.origin.first_offset.to_string()),
+            (headers::TIME_HEADER, &now.as_millis().to_string()),
         ];
         facts
             .into_iter()
             .fold(headers, |headers, (key, value)| headers.insert(Header { key, value: Some(value) }))
     }
 }
-
-/// Header: the value and the record's own headers were omitted; holds the value's size in bytes.
-pub const VALUE_LEFT_OUT_HEADER: &str = "geofold-value-left-out";
-
-/// Header: the key is a hash; holds the key's size in bytes, 0 if the record has no key.
-pub const KEY_LEFT_OUT_HEADER: &str = "geofold-key-left-out";
-
-/// Header: why parts were omitted, i.e. the broker's or client's error for the previous form.
-pub const LEFT_OUT_REASON_HEADER: &str = "geofold-left-out-reason";
 
 /// Bytes of detail in the smallest form.
 const SHORT_DETAIL_BYTES: usize = 256;
@@ -364,9 +356,9 @@ mod tests {
                     offset: text("geofold-error-offset").unwrap(),
                     key: message.key().map(|key| String::from_utf8_lossy(key).into_owned()),
                     value_bytes: message.payload().map(<[u8]>::len),
-                    value_left_out: text(VALUE_LEFT_OUT_HEADER),
-                    key_left_out: text(KEY_LEFT_OUT_HEADER),
-                    left_out_reason: text(LEFT_OUT_REASON_HEADER),
+                    value_left_out: text(headers::VALUE_LEFT_OUT_HEADER),
+                    key_left_out: text(headers::KEY_LEFT_OUT_HEADER),
+                    left_out_reason: text(headers::LEFT_OUT_REASON_HEADER),
                     own: text("own"),
                 });
             }

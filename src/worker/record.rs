@@ -8,7 +8,8 @@ use rdkafka::Message;
 use rdkafka::message::{BorrowedMessage, Headers, OwnedHeaders};
 
 use super::budget::RECORD_OVERHEAD_BYTES;
-use crate::core::decode::{OP_HEADER, OP_TWICE};
+use crate::base::headers::OP_HEADER;
+use crate::core::decode::OP_TWICE;
 
 /// One Kafka record.
 #[derive(Debug, Clone)]

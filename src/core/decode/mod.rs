@@ -28,13 +28,11 @@ pub use self::object::BadObject;
 pub use self::point::BadForm;
 pub use self::source_form::{BadKeyForm, Envelope, Format, KeyForm};
 use crate::base::geo::GeoPoint;
+use crate::base::headers::OP_HEADER;
 use crate::base::ids::{BadDocId, DocId};
 use crate::base::position::{Epoch, Position};
 use crate::core::schemas::{Lacking, SchemaId, Schemas, Unreadable, is_framed};
 use crate::core::write::{Body, Write};
-
-/// Record header that names the operation.
-pub const OP_HEADER: &str = "geofold-op";
 
 /// Stands for the value of [`OP_HEADER`] where a record has several: which one counts would be a guess.
 pub const OP_TWICE: &[u8] = b"there twice";

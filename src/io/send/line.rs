@@ -21,9 +21,6 @@ use thiserror::Error;
 
 use crate::base::ids::{BadDocId, DocId};
 
-/// The header that names a record's operation.
-pub const OP_HEADER: &str = "geofold-op";
-
 /// The operation of a record, as in its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {

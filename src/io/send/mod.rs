@@ -27,7 +27,7 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-pub use line::{LineError, LineProblem, LineRules, OP_HEADER, Op, SendRecord, UnknownOp, parse_line};
+pub use line::{LineError, LineProblem, LineRules, Op, SendRecord, UnknownOp, parse_line};
 pub use producer::DeliveryFailure;
 
 pub use destination::Unreadable;
@@ -413,6 +413,7 @@ mod tests {
     use rdkafka::{Offset, TopicPartitionList};
 
     use super::*;
+    use crate::base::headers::OP_HEADER;
 
     const PARTITIONS: i32 = 7;
 

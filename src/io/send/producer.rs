@@ -17,7 +17,8 @@ use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, T
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-use super::{OP_HEADER, SendError, SendRecord};
+use super::{SendError, SendRecord};
+use crate::base::headers::OP_HEADER;
 
 /// Defaults that may be overridden: good throughput, and at most 64 MiB queued for a broker slower than the input.
 const DEFAULTS: [(&str, &str); 5] = [

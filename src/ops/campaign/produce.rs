@@ -13,9 +13,10 @@ use tokio::time::Instant;
 
 use super::Action;
 use super::store::Failed;
+use crate::base::headers::OP_HEADER;
 use crate::base::ids::DocId;
 use crate::base::retry::RetryPolicy;
-use crate::io::send::{Destination, Destinations, OP_HEADER, SendError, check_topic, settings};
+use crate::io::send::{Destination, Destinations, SendError, check_topic, settings};
 
 /// While librdkafka's queue is full.
 const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(10);

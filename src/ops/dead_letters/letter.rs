@@ -8,12 +8,16 @@ use rdkafka::message::{Header, Headers, OwnedHeaders};
 use serde::{Serialize, Serializer};
 use thiserror::Error;
 
+use crate::base::headers;
 use crate::ops::records::Dated;
-use crate::worker::dead_letter::{KEY_LEFT_OUT_HEADER, VALUE_LEFT_OUT_HEADER};
 
 /// Start of the names of headers that geofold adds to a dead letter.
-const OWN_HEADERS: [&str; 4] =
-    ["geofold-error-", VALUE_LEFT_OUT_HEADER, KEY_LEFT_OUT_HEADER, "geofold-left-out-reason"];
+const OWN_HEADERS: [&str; 4] = [
+    headers::ERROR_HEADERS,
+    headers::VALUE_LEFT_OUT_HEADER,
+    headers::KEY_LEFT_OUT_HEADER,
+    headers::LEFT_OUT_REASON_HEADER,
+];
 
 /// The place of a letter in the dead-letter topic, written `PARTITION/OFFSET`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -126,10 +130,10 @@ impl LetterSeen {
             Some(String::from_utf8_lossy(value).into_owned())
         };
         let number = |name: &str| text(name)?.parse::<i64>().ok();
-        let last_offset = number("geofold-error-offset");
-        let origin = text("geofold-error-topic").zip(number("geofold-error-partition")).zip(last_offset);
+        let last_offset = number(headers::OFFSET_HEADER);
+        let origin = text(headers::TOPIC_HEADER).zip(number(headers::PARTITION_HEADER)).zip(last_offset);
         let origin = origin.and_then(|((topic, partition), last_offset)| {
-            let first_offset = number("geofold-error-first-offset").unwrap_or(last_offset);
+            let first_offset = number(headers::FIRST_OFFSET_HEADER).unwrap_or(last_offset);
             Some(OriginSeen { topic, partition: i32::try_from(partition).ok()?, first_offset, last_offset })
         });
         let mut headers = OwnedHeaders::new();
@@ -138,15 +142,15 @@ impl LetterSeen {
         }
         Self {
             place: Place { partition, offset: record.offset },
-            time_ms: number("geofold-error-time").or(time_ms),
-            reason: text("geofold-error-reason").unwrap_or_default(),
-            stage: text("geofold-error-stage").unwrap_or_default(),
-            detail: text("geofold-error-detail").unwrap_or_default(),
+            time_ms: number(headers::TIME_HEADER).or(time_ms),
+            reason: text(headers::REASON_HEADER).unwrap_or_default(),
+            stage: text(headers::STAGE_HEADER).unwrap_or_default(),
+            detail: text(headers::DETAIL_HEADER).unwrap_or_default(),
             origin,
             key: record.key,
             value: record.value,
-            value_left_out: text(VALUE_LEFT_OUT_HEADER),
-            key_left_out: text(KEY_LEFT_OUT_HEADER),
+            value_left_out: text(headers::VALUE_LEFT_OUT_HEADER),
+            key_left_out: text(headers::KEY_LEFT_OUT_HEADER),
             headers,
         }
     }
@@ -175,7 +179,7 @@ impl LetterSeen {
 
     /// Whether its record sets the whole document: earlier writes of the document do not matter after it.
     pub fn is_whole(&self) -> bool {
-        let op = self.headers.iter().filter(|header| header.key == crate::core::decode::OP_HEADER).last();
+        let op = self.headers.iter().filter(|header| header.key == headers::OP_HEADER).last();
         match op.and_then(|header| header.value) {
             Some(op) => [&b"index"[..], b"delete", b"refeed"].contains(&op),
             None => true,
@@ -272,7 +276,11 @@ pub(super) mod tests {
             7,
             41,
             "a",
-            &[("geofold-left-out-reason", "x"), (VALUE_LEFT_OUT_HEADER, "9"), (KEY_LEFT_OUT_HEADER, "3")],
+            &[
+                ("geofold-left-out-reason", "x"),
+                (headers::VALUE_LEFT_OUT_HEADER, "9"),
+                (headers::KEY_LEFT_OUT_HEADER, "3"),
+            ],
         );
         assert_eq!(found.headers.count(), 0);
         assert_eq!((found.value_left_out.as_deref(), found.key_left_out.as_deref()), (Some("9"), Some("3")));

@@ -10,7 +10,7 @@ use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedPr
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use super::people::Event;
-use crate::core::decode::OP_HEADER;
+use crate::base::headers::OP_HEADER;
 use crate::testkit::embedded::broker::EmbeddedBroker;
 
 pub(super) const DOCUMENTS: &str = "documents";

@@ -11,7 +11,7 @@ async fn refused_fold_is_reread_and_only_the_bad_record_dead_lettered() {
     config.dead_letter.topic = Some("dead".to_owned());
     let produce = |id: &str, value: &str, op: &str| {
         let headers =
-            OwnedHeaders::new().insert(Header { key: crate::core::decode::OP_HEADER, value: Some(op) });
+            OwnedHeaders::new().insert(Header { key: crate::base::headers::OP_HEADER, value: Some(op) });
         let record = BaseRecord::to(TOPIC).key(id).payload(value).headers(headers).partition(0);
         world.producer.send(record).map_err(|(error, _)| error).unwrap();
         world.producer.flush(PATIENCE).unwrap();

@@ -28,12 +28,12 @@ use tokio::time::{Instant as TokioInstant, sleep_until};
 
 use super::task::GAUGE_INTERVAL;
 use super::*;
+use crate::base::headers::OP_HEADER;
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
 #[cfg(feature = "sabotage")]
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::counting::facets::FacetRules;
-use crate::core::decode::OP_HEADER;
 use crate::core::mover::OnMissing;
 use crate::geoshard::GeoshardMap;
 use crate::io::claims::Keeper;
