@@ -727,8 +727,8 @@ pub struct Reload {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For humans.
+    /// For humans; coloured on a terminal.
     Text,
-    /// One JSON object per line.
+    /// One JSON object per line, an event's fields at its top level.
     Json,
 }

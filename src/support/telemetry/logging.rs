@@ -13,19 +13,10 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, registry, reload};
 
 use super::recent::Recent;
 use crate::base::colours::Colours;
+use crate::support::config::LogFormat;
 
 /// The environment variable that wins over the configured filter.
 pub const FILTER_VARIABLE: &str = "RUST_LOG";
-
-/// The form of a log line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LogFormat {
-    /// For humans; coloured on a terminal.
-    #[default]
-    Text,
-    /// One JSON object per line, an event's fields at its top level.
-    Json,
-}
 
 /// Why logging could not be set up.
 #[derive(Debug, Error)]
