@@ -13,7 +13,7 @@ use std::io::{BufWriter, Write};
 
 use anyhow::{Result, bail};
 use geofold::base::random::Random;
-use geofold::testkit::demo::cities::{CITIES, City};
+use geofold::geoshard::cities::{CITIES, City};
 
 const PEOPLE: u64 = 1_000_000;
 const TRACKS: u64 = 10_000;

@@ -13,9 +13,9 @@ use anyhow::{Context, Result};
 use geofold::base::geo::GeoPoint;
 use geofold::base::ids::ShardId;
 use geofold::geoshard::cell;
+use geofold::geoshard::cities::{CITIES, City};
 use geofold::geoshard::map::GeoshardMap;
 use geofold::geoshard::plan::cut::BestCuts;
-use geofold::testkit::demo::cities::{CITIES, City};
 use s2::cellid::CellID;
 
 const SHARDS: usize = 55;

@@ -1,7 +1,10 @@
-//! Large cities: names by which people know where a geoshard is, homes of simulated people, load of the sample map.
+//! Large cities: names by which people know where a place or a geoshard is, homes of simulated people, load of the sample map.
 
 use super::map::GeoshardMap;
-use crate::base::geo::GeoPoint;
+use crate::base::geo::{EARTH_RADIUS_METRES, GeoPoint};
+
+/// A place nearer than this many kilometres to a city is called by its name: the middle of the S2 cell of level 7 that holds it is.
+const IN_CITY: f64 = 65.0;
 
 /// A place: its name, latitude and longitude in degrees, and the thousands of people who live in and around it.
 #[derive(Debug, Clone, Copy)]
@@ -136,6 +139,28 @@ pub(crate) fn largest(map: &GeoshardMap) -> Vec<Option<&'static City>> {
     largest
 }
 
+/// A place by the nearest city of these: `Paris`, or `140 km from Paris`.
+pub fn name(at: GeoPoint) -> String {
+    let distances = CITIES.iter().map(|city| (distance(at, city), city));
+    let Some((distance, City(city, ..))) = distances.min_by(|(a, _), (b, _)| a.total_cmp(b)) else {
+        return String::new();
+    };
+    if distance < IN_CITY {
+        (*city).to_owned()
+    } else {
+        format!("{:.0} km from {city}", (distance / 10.0).round() * 10.0)
+    }
+}
+
+/// Kilometres along the globe.
+fn distance(at: GeoPoint, City(_, lat, lon, _): &City) -> f64 {
+    let [one, other] = [at.lat(), *lat].map(f64::to_radians);
+    let across = (at.lon() - lon).to_radians();
+    let half = |angle: f64| (angle / 2.0).sin().powi(2);
+    2.0 * EARTH_RADIUS_METRES / 1000.0
+        * (half(one - other) + one.cos() * other.cos() * half(across)).sqrt().min(1.0).asin()
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -154,6 +179,19 @@ mod tests {
         for (number, city) in largest(&map).into_iter().enumerate() {
             let Some(City(name, lat, lon, _)) = city else { continue };
             assert_eq!(map.locate_index(GeoPoint::new(*lat, *lon).unwrap()), number, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_place_is_called_by_the_nearest_city() {
+        for (lat, lon, expected) in [
+            (48.7, 2.2, "Paris"),
+            (48.0, 2.35, "100 km from Paris"),
+            // Over the antimeridian.
+            (-18.1, -179.0, "270 km from Suva"),
+            (90.0, 0.0, "2870 km from Reykjavík"),
+        ] {
+            assert_eq!(name(GeoPoint::new(lat, lon).unwrap()), expected);
         }
     }
 }

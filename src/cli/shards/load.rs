@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::plan::load_record;
 use super::{ConfigArgs, Failure, connect, output};
-use crate::geoshard::load::{CellRates, Counts};
+use crate::geoshard::load::HotPlace;
 
 /// Show the places with the most load, by what workers and routers counted.
 ///
@@ -29,21 +29,7 @@ pub(super) struct LoadArgs {
 #[derive(Debug, Serialize)]
 struct Hottest {
     cells: usize,
-    hottest: Vec<Hot>,
-}
-
-/// One of them; rates are per second.
-#[derive(Debug, Serialize)]
-struct Hot {
-    cell: String,
-    lat: f64,
-    lon: f64,
-    shard: String,
-    writes: f64,
-    bytes: f64,
-    queries: f64,
-    seconds: f64,
-    trend: f64,
+    hottest: Vec<HotPlace>,
 }
 
 pub(super) async fn load(args: LoadArgs) -> Result<ExitCode, Failure> {
@@ -51,40 +37,19 @@ pub(super) async fn load(args: LoadArgs) -> Result<ExitCode, Failure> {
     let elastic = connect::elasticsearch(&config)?;
     let record = load_record(&config, &elastic).await?;
     let maps = connect::maps_record(&config, &elastic).await?;
-    let mut rates: Vec<CellRates> = record.rates().collect();
-    let weight = |counts: &Counts| counts.writes + counts.queries;
-    rates.sort_by(|one, other| weight(&other.day).total_cmp(&weight(&one.day)));
-    let hot = |rates: &CellRates| {
-        let middle = rates.middle()?;
-        let Counts { writes, bytes, queries, seconds } = rates.day;
-        let cell = rates.cell.to_token();
-        let shard = maps.deciding().locate(middle).to_string();
-        let trend = weight(&rates.now) / weight(&rates.day).max(f64::MIN_POSITIVE);
-        Some(Hot {
-            cell,
-            lat: middle.lat(),
-            lon: middle.lon(),
-            shard,
-            writes,
-            bytes,
-            queries,
-            seconds,
-            trend,
-        })
-    };
-    let hottest =
-        Hottest { cells: rates.len(), hottest: rates.iter().take(args.top).filter_map(hot).collect() };
+    let hottest = record.hottest(maps.deciding(), args.top);
+    let hottest = Hottest { cells: record.len(), hottest };
     output::text_or_json(&hottest, args.json)
 }
 
 impl fmt::Display for Hottest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} places; those with the most load:\n", self.cells)?;
-        write!(f, "cell          lat      lon  shard       writes/s      bytes/s  searches/s  trend")?;
-        for Hot { cell, lat, lon, shard, writes, bytes, queries, trend, .. } in &self.hottest {
+        write!(f, "cell          lat      lon  shard       writes/s      bytes/s  searches/s  trend  place")?;
+        for HotPlace { cell, place, lat, lon, shard, writes, bytes, queries, trend, .. } in &self.hottest {
             write!(
                 f,
-                "\n{cell:<8} {lat:>8.2} {lon:>8.2}  {shard:<8} {writes:>11.3} {bytes:>12.0} {queries:>11.3} {trend:>6.2}"
+                "\n{cell:<8} {lat:>8.2} {lon:>8.2}  {shard:<8} {writes:>11.3} {bytes:>12.0} {queries:>11.3} {trend:>6.2}  {place}"
             )?;
         }
         Ok(())

@@ -6,16 +6,19 @@
 //! | `counter.rs` | writes and searches by S2 cell since the last look; what the hot path updates |
 //! | `record.rs` | what is kept: rates by cell that decay, and the profile of two weeks by hour |
 //! | `forecast.rs` | the coming hours, from the profile |
+//! | `shown.rs` | the hottest places, the rates of geoshards, the last hours |
 //!
 //! Pure: time is passed in, as seconds since 1970, since the record outlives processes.
 
 pub mod counter;
 pub mod forecast;
 pub mod record;
+pub mod shown;
 
 pub use counter::{Counts, LoadCounter, LoadDelta};
 pub use forecast::{ExpectedCell, Over};
 pub use record::{CellRates, LoadRecord};
+pub use shown::{HotPlace, Hours};
 
 use crate::base::figures::grouped;
 
