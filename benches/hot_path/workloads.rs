@@ -23,10 +23,12 @@ use geofold::core::mover::{MoverState, OnMissing, Rules};
 use geofold::core::placement::{Known, Placement, PlacementCache};
 use geofold::core::schemas::Schemas;
 use geofold::geoshard::GeoshardMap;
+use geofold::geoshard::load::LoadCounter;
 use geofold::io::elastic::rounds::{Limits, RequestDeadline, RequestSender, Unobserved};
 use geofold::io::elastic::{BulkOp, Index, SeqNo, WriteCondition, decode, encode};
 use geofold::worker::increments::emitter::{Emitter, Names, Source};
 use geofold::worker::ledger::Ledger;
+use geofold::worker::partition::count_written;
 use geofold::worker::record::Record;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -276,6 +278,8 @@ struct Whole {
     now: Instant,
     /// There if anything is counted.
     emitter: Option<Emitter>,
+    /// Writes by place, of which the level is the default.
+    load: LoadCounter,
     batches: usize,
 }
 
@@ -314,7 +318,17 @@ impl Whole {
             RequestDeadline { deadline: now + Duration::from_secs(3_600), cancel: CancellationToken::new() };
         let ledger = Ledger::new(rules.clone(), epoch());
         let state = MoverState { committed: position(FIRST_OFFSET), ..MoverState::new(rules, cache) };
-        Self { decoder: decoder(), ledger, state: Some(state), rounds, lease, now, emitter, batches: 0 }
+        Self {
+            decoder: decoder(),
+            ledger,
+            state: Some(state),
+            rounds,
+            lease,
+            now,
+            emitter,
+            load: LoadCounter::new(7),
+            batches: 0,
+        }
     }
 
     fn take(&mut self, record: Record) {
@@ -331,6 +345,7 @@ impl Whole {
             emitter.put(finished.edges, self.now);
         }
         self.state = Some(finished.state);
+        count_written(&mut self.load, &finished.settled);
         let settlement = self.ledger.settle(finished.settled, self.now);
         assert!(settlement.again.is_empty(), "{settlement:?}");
         let watermark = black_box(self.ledger.watermark());

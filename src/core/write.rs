@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 
-use crate::base::geo::GeoPoint;
 use crate::base::ids::DocId;
 use crate::base::position::Position;
+use crate::geoshard::cell::Leaf;
 
 /// One decoded record.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,7 +25,7 @@ pub enum Body {
         /// A JSON object without raw line breaks; otherwise the record's own bytes.
         doc: Bytes,
         /// Its location.
-        at: GeoPoint,
+        at: Leaf,
     },
     /// The document is deleted.
     Delete,
@@ -48,7 +48,7 @@ pub enum PatchMove {
     /// It does not mention it.
     Stays,
     /// It sets a whole location, which holds for any base (or the merged document is refused).
-    To(GeoPoint),
+    To(Leaf),
     /// It changes part of it (`{"location":{"lat":5}}`): only the merged document decides.
     Unclear,
 }

@@ -23,6 +23,23 @@ pub fn leaf(point: GeoPoint) -> u64 {
     CellID::from(LatLng::from_degrees(point.lat(), point.lon())).0
 }
 
+/// The leaf cell of a point: all that placing and counting need of it, and expensive to find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Leaf(u64);
+
+impl Leaf {
+    /// Its id, as [`leaf`] gives it.
+    pub fn id(self) -> u64 {
+        self.0
+    }
+}
+
+impl From<GeoPoint> for Leaf {
+    fn from(point: GeoPoint) -> Self {
+        Self(leaf(point))
+    }
+}
+
 /// The middle of a cell; `None` if its id is none.
 pub fn middle(cell: CellID) -> Option<GeoPoint> {
     if !cell.is_valid() {

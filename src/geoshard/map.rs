@@ -28,9 +28,8 @@ use std::{fs, io};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::cell::{self, END_OF_GLOBE, FIRST_LEAF};
+use super::cell::{END_OF_GLOBE, FIRST_LEAF, Leaf};
 use crate::base::fnv::fnv1a;
-use crate::base::geo::GeoPoint;
 use crate::base::ids::ShardId;
 
 /// Maximum number of ranges: the table must stay in the CPU's cache, and more would be a mistake.
@@ -243,14 +242,14 @@ impl GeoshardMap {
         (&self.starts, &self.owners)
     }
 
-    /// The geoshard that `point` belongs to.
-    pub fn locate(&self, point: GeoPoint) -> &ShardId {
-        &self.shards[self.locate_index(point)]
+    /// The geoshard that a point belongs to.
+    pub fn locate(&self, at: impl Into<Leaf>) -> &ShardId {
+        &self.shards[self.locate_index(at)]
     }
 
-    /// The index in [`Self::shards`] of the geoshard that `point` belongs to.
-    pub fn locate_index(&self, point: GeoPoint) -> usize {
-        self.owner_of_leaf(cell::leaf(point))
+    /// The index in [`Self::shards`] of the geoshard that a point belongs to.
+    pub fn locate_index(&self, at: impl Into<Leaf>) -> usize {
+        self.owner_of_leaf(at.into().id())
     }
 
     /// The index in [`Self::shards`] of the geoshard that a leaf cell belongs to.
@@ -313,6 +312,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::base::geo::GeoPoint;
+    use crate::geoshard::cell;
 
     fn point(lat: f64, lon: f64) -> GeoPoint {
         GeoPoint::new(lat, lon).unwrap()

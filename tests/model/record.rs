@@ -91,12 +91,12 @@ impl Record {
         let location = |place: usize| json!({"lat": 1, "lon": LONGITUDES[place]});
         let whole = |place, n: Value| {
             let doc = json!({"location": location(place), "n": n}).to_string();
-            let at = path().locate(doc.as_bytes()).unwrap();
+            let at = path().locate(doc.as_bytes()).unwrap().into();
             Body::Index { doc: doc.into(), at }
         };
         let tagged = |place| {
             let doc = json!({"location": location(place), "n": offset, "tag": TAG}).to_string();
-            let at = path().locate(doc.as_bytes()).unwrap();
+            let at = path().locate(doc.as_bytes()).unwrap().into();
             Body::Index { doc: doc.into(), at }
         };
         let patch = |value: Value| {

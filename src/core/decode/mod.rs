@@ -316,7 +316,7 @@ impl Decoder {
 
     fn index(&self, value: Bytes) -> Result<Body, BadRecord> {
         let (doc, at) = self.document(value)?;
-        Ok(Body::Index { doc, at })
+        Ok(Body::Index { doc, at: at.into() })
     }
 
     fn patch(&self, value: Bytes) -> Result<Body, BadRecord> {
@@ -416,7 +416,7 @@ mod tests {
         let value = Bytes::from(r#" {"n":1.10,"location":{"lat":1,"lon":2}}	"#);
         let Body::Index { doc, at } = decode(Some(value.clone()), None).unwrap() else { panic!() };
         assert_eq!(doc.as_ptr(), value.as_ptr());
-        assert_eq!((doc, at), (value, GeoPoint::new(1.0, 2.0).unwrap()));
+        assert_eq!((doc, at), (value, GeoPoint::new(1.0, 2.0).unwrap().into()));
     }
 
     #[test]
@@ -433,7 +433,7 @@ mod tests {
         else {
             panic!()
         };
-        assert_eq!((&*doc, at), (&br#"{"location":"1,2"}"#[..], GeoPoint::new(1.0, 2.0).unwrap()));
+        assert_eq!((&*doc, at), (&br#"{"location":"1,2"}"#[..], GeoPoint::new(1.0, 2.0).unwrap().into()));
         assert_eq!(decode(Some(r#"{"op":"d","before":{"location":"1,2"}}"#), None), Ok(Body::Delete));
         assert_eq!(decode(None, None), Ok(Body::Delete), "the tombstone behind a delete");
         assert_eq!(decode(Some(r#"{"op":"c","after":{}}"#), None), Err("no_location"));
@@ -566,7 +566,7 @@ mod tests {
         let Body::Patch { moves, .. } = decode(Some(r#"{"location":[2,1]}"#), Some("patch")).unwrap() else {
             panic!()
         };
-        assert_eq!(moves, PatchMove::To(GeoPoint::new(1.0, 2.0).unwrap()));
+        assert_eq!(moves, PatchMove::To(GeoPoint::new(1.0, 2.0).unwrap().into()));
     }
 
     #[test]

@@ -79,10 +79,10 @@ fn plain_point(value: &str) -> Option<GeoPoint> {
 /// is refused.
 pub(super) fn parse_patch(value: &str) -> Result<PatchMove, BadForm> {
     if !value.starts_with('{') {
-        return parse(value).map(PatchMove::To);
+        return parse(value).map(|point| PatchMove::To(point.into()));
     }
     let assembled = Parts::of_patch(value)?.assembled()?;
-    Ok(assembled.map_or(PatchMove::Unclear, PatchMove::To))
+    Ok(assembled.map_or(PatchMove::Unclear, |point| PatchMove::To(point.into())))
 }
 
 /// The members of a location object, each checked by itself.
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn patch_moves_only_if_it_sets_a_whole_location() {
-        let to = |lat, lon| PatchMove::To(GeoPoint::new(lat, lon).unwrap());
+        let to = |lat, lon| PatchMove::To(GeoPoint::new(lat, lon).unwrap().into());
         for (value, moves) in [
             (r#""1,2""#, to(1.0, 2.0)),
             ("[2,1]", to(1.0, 2.0)),

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 
 use super::BadMerge;
-use crate::base::geo::GeoPoint;
 use crate::core::decode::{BadObject, LocationPath, merge_patch, on_one_line};
 use crate::core::write::Body;
+use crate::geoshard::cell::Leaf;
 
 /// The operation of a fold.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,7 +15,7 @@ pub enum Content {
         /// A JSON object without raw line breaks.
         doc: Bytes,
         /// Its location.
-        at: GeoPoint,
+        at: Leaf,
     },
     /// The document is deleted.
     Delete,
@@ -95,7 +95,7 @@ impl Content {
             Self::Index { doc, at } => {
                 let Some(merged) = apply_all(Some(doc), later)? else { return Ok(()) };
                 if may_move {
-                    *at = path.locate(&merged)?;
+                    *at = path.locate(&merged)?.into();
                 }
                 *doc = merged;
             }

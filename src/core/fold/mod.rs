@@ -18,12 +18,12 @@ use smallvec::SmallVec;
 
 pub use self::content::{Base, Content};
 pub use self::rejected::{BadMerge, Rejected};
-use crate::base::geo::GeoPoint;
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
 use crate::core::counting::steps::Steps;
 use crate::core::decode::LocationPath;
 use crate::core::write::{Body, PatchMove, Write};
+use crate::geoshard::cell::Leaf;
 
 /// The place to which one record of a fold points.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,7 +72,7 @@ pub const MAX_SEPARABLE: usize = 256;
 
 impl Fold {
     /// One record as a fold. `locate` tells where a point is under the live maps.
-    pub fn from_write<T: Into<Target>>(write: Write, locate: impl FnOnce(GeoPoint) -> T) -> (DocId, Self) {
+    pub fn from_write<T: Into<Target>>(write: Write, locate: impl FnOnce(Leaf) -> T) -> (DocId, Self) {
         let Write { id, position, body } = write;
         let target = match &body {
             Body::Index { at, .. } | Body::Patch { moves: PatchMove::To(at), .. } => Some(locate(*at).into()),

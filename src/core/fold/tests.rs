@@ -4,8 +4,10 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::base::geo::GeoPoint;
 use crate::base::position::Epoch;
 use crate::core::decode::merge_patch;
+use crate::geoshard::cell;
 
 fn position(offset: usize) -> Position {
     Position::new(Epoch::default(), offset.try_into().unwrap()).unwrap()
@@ -16,12 +18,13 @@ fn path() -> LocationPath {
 }
 
 /// One geoshard per hemisphere.
-fn shard(at: GeoPoint) -> ShardId {
-    ShardId::new(if at.lat() < 0.0 { "south" } else { "north" }).unwrap()
+fn shard(at: Leaf) -> ShardId {
+    let middle = cell::middle(s2::cellid::CellID(at.id())).unwrap();
+    ShardId::new(if middle.lat() < 0.0 { "south" } else { "north" }).unwrap()
 }
 
 fn index(doc: &str) -> Body {
-    Body::Index { doc: doc.to_owned().into(), at: path().locate(doc.as_bytes()).unwrap() }
+    Body::Index { doc: doc.to_owned().into(), at: path().locate(doc.as_bytes()).unwrap().into() }
 }
 
 fn patch(patch: &str) -> Body {
@@ -75,7 +78,7 @@ fn patch_over_a_document_is_merged_and_moves_it() {
         patch(r#"{"location":{"lat":-1},"m":2}"#),
     ]);
     let doc = r#"{"location":{"lat":-1,"lon":2},"n":1.10,"m":2}"#.into();
-    assert_eq!(fold.content, Content::Index { doc, at: GeoPoint::new(-1.0, 2.0).unwrap() });
+    assert_eq!(fold.content, Content::Index { doc, at: GeoPoint::new(-1.0, 2.0).unwrap().into() });
     assert_eq!(fold.targets.to_vec(), [target("north"), Target::Unclear]);
     assert_eq!((fold.first, fold.last, fold.records), (position(0), position(1), 2));
 }
@@ -128,7 +131,10 @@ fn patch_without_a_valid_location_is_rejected() {
         let rejected = whole.absorb(one(patch(bad), 1), &path()).unwrap_err();
         assert_eq!((rejected.stage(), rejected.reason()), ("fold", reason));
         assert_eq!((rejected.fold.last, rejected.fold.records), (position(1), 1));
-        assert_eq!(whole.content, Content::Index { doc: doc.into(), at: GeoPoint::new(1.0, 2.0).unwrap() });
+        assert_eq!(
+            whole.content,
+            Content::Index { doc: doc.into(), at: GeoPoint::new(1.0, 2.0).unwrap().into() }
+        );
         assert_eq!((whole.last, whole.located_at, whole.records), (position(0), Some(position(0)), 1));
         whole.pass(&rejected.fold);
         assert_eq!((whole.last, whole.located_at, whole.records), (position(1), Some(position(0)), 1));
@@ -143,7 +149,7 @@ fn patch_mixing_location_formats_is_rejected() {
     let clean = patch(r#"{"location":{"lat":-3,"lon":4,"type":null,"coordinates":null}}"#);
     whole.absorb(one(clean, 2), &path()).unwrap();
     let doc = r#"{"location":{"lat":-3,"lon":4}}"#.into();
-    assert_eq!(whole.content, Content::Index { doc, at: GeoPoint::new(-3.0, 4.0).unwrap() });
+    assert_eq!(whole.content, Content::Index { doc, at: GeoPoint::new(-3.0, 4.0).unwrap().into() });
 }
 
 #[test]
@@ -258,7 +264,7 @@ proptest! {
                 let after = naive(expected.clone(), body);
                 let whole = whole.as_ref().unwrap();
                 if let Content::Index { doc, at } = &whole.content {
-                    prop_assert_eq!(path().locate(doc).unwrap(), *at);
+                    prop_assert_eq!(Leaf::from(path().locate(doc).unwrap()), *at);
                     let no_location = path().locate(after.as_ref().unwrap().to_string().as_bytes()).is_err();
                     prop_assert_eq!(is_rejected, no_location);
                 }

@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use super::Refusal;
 use super::counting::{self, FacetRules};
-use crate::base::geo::GeoPoint;
 use crate::base::ids::{DocId, ShardId};
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::decode::LocationPath;
 use crate::core::fold::{Fold, Target};
 use crate::core::write::Write;
 use crate::geoshard::GeoshardMap;
+use crate::geoshard::cell::Leaf;
 
 /// Policy for a patch of a missing document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,12 +57,12 @@ impl Rules {
     }
 
     /// The geoshard of a point under the current map.
-    pub(super) fn locate(&self, at: GeoPoint) -> ShardId {
+    pub(super) fn locate(&self, at: Leaf) -> ShardId {
         self.map.locate(at).clone()
     }
 
     /// The geoshard that every live map gives a point to; `None` where they differ.
-    pub fn agreed(&self, at: GeoPoint) -> Option<ShardId> {
+    pub fn agreed(&self, at: Leaf) -> Option<ShardId> {
         let decided = self.map.locate(at);
         let is_agreed = self.other_map.as_ref().is_none_or(|other| other.locate(at) == decided)
             || sabotage::is(Sabotage::InPlaceWithTwoMaps);
@@ -71,19 +71,19 @@ impl Rules {
 
     /// Where a record points to that says this location. A place that live maps give to different geoshards is unclear: it
     /// depends on who decides.
-    pub fn target(&self, at: GeoPoint) -> Target {
+    pub fn target(&self, at: Leaf) -> Target {
         self.agreed(at).map_or(Target::Unclear, Target::Shard)
     }
 
     /// The geoshard that every live map gives a whole document to.
     pub(super) fn agreed_document(&self, document: &[u8]) -> Option<ShardId> {
-        self.location.locate(document).ok().and_then(|at| self.agreed(at))
+        self.location.locate(document).ok().and_then(|at| self.agreed(at.into()))
     }
 
     /// The geoshard of a whole document under the current map.
     pub(super) fn locate_document(&self, document: &[u8]) -> Result<ShardId, Refusal> {
         match self.location.locate(document) {
-            Ok(at) => Ok(self.locate(at)),
+            Ok(at) => Ok(self.locate(at.into())),
             Err(bad) => Err(Refusal { reason: "no_location_after_patch", detail: bad.to_string() }),
         }
     }

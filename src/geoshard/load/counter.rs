@@ -9,9 +9,8 @@ use std::time::Duration;
 use s2::cellid::CellID;
 
 use super::record::PROFILE_LEVEL;
-use crate::base::geo::GeoPoint;
 use crate::base::ids::ShardId;
-use crate::geoshard::cell;
+use crate::geoshard::cell::Leaf;
 
 /// Cells of one counter, of which a worker has one for each partition: some 200 KiB. Where there are more, the further ones are
 /// counted for the large cell that they lie in.
@@ -72,8 +71,8 @@ impl LoadCounter {
     }
 
     /// A document was written.
-    pub fn wrote(&mut self, at: GeoPoint, bytes: usize) {
-        self.add(at, Counts { writes: 1.0, bytes: bytes as f64, ..Counts::default() });
+    pub fn wrote(&mut self, at: impl Into<Leaf>, bytes: usize) {
+        self.add(at.into(), Counts { writes: 1.0, bytes: bytes as f64, ..Counts::default() });
     }
 
     /// A document was written of which only the geoshard is known.
@@ -86,12 +85,12 @@ impl LoadCounter {
     }
 
     /// A search about a place took so long.
-    pub fn searched(&mut self, at: GeoPoint, time: Duration) {
-        self.add(at, Counts { queries: 1.0, seconds: time.as_secs_f64(), ..Counts::default() });
+    pub fn searched(&mut self, at: impl Into<Leaf>, time: Duration) {
+        self.add(at.into(), Counts { queries: 1.0, seconds: time.as_secs_f64(), ..Counts::default() });
     }
 
-    fn add(&mut self, at: GeoPoint, one: Counts) {
-        let leaf = CellID(cell::leaf(at));
+    fn add(&mut self, at: Leaf, one: Counts) {
+        let leaf = CellID(at.id());
         let cells = &mut self.counted.cells;
         let mut cell = leaf.parent(u64::from(self.level)).0;
         if cells.len() >= MAX_CELLS && !cells.contains_key(&cell) {
@@ -139,6 +138,7 @@ pub(super) fn coarse(cell: CellID) -> CellID {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::geo::GeoPoint;
 
     fn point(lat: f64, lon: f64) -> GeoPoint {
         GeoPoint::new(lat, lon).unwrap()

@@ -23,18 +23,7 @@ impl PartitionLoad {
 
     /// Counts what a batch wrote.
     pub(super) fn count(&mut self, settled: &[Settled]) {
-        let written = |settled: &&Settled| matches!(settled.outcome, Outcome::Done(Done::Indexed { .. }));
-        for Settled { entry, touched, .. } in settled.iter().filter(written) {
-            match (&entry.fold.content, &touched.target) {
-                (Content::Index { doc, at }, _) => self.counter.wrote(*at, doc.len()),
-                // Of a touch the location is not known here, and it is a move of geofold's own.
-                (Content::Patch { patches, .. }, Some(shard)) => {
-                    self.counter.wrote_in(shard, patches.iter().map(bytes::Bytes::len).sum());
-                }
-                (Content::Refeed, Some(shard)) => self.counter.wrote_in(shard, 0),
-                _ => {}
-            }
-        }
+        count_written(&mut self.counter, settled);
     }
 
     /// Now and then hands over what was counted.
@@ -43,6 +32,22 @@ impl PartitionLoad {
         if self.ticks >= TICKS {
             self.ticks = 0;
             self.to.send(&mut self.counter);
+        }
+    }
+}
+
+/// Counts the documents that a batch wrote.
+pub fn count_written(counter: &mut LoadCounter, settled: &[Settled]) {
+    let written = |settled: &&Settled| matches!(settled.outcome, Outcome::Done(Done::Indexed { .. }));
+    for Settled { entry, touched, .. } in settled.iter().filter(written) {
+        match (&entry.fold.content, &touched.target) {
+            (Content::Index { doc, at }, _) => counter.wrote(*at, doc.len()),
+            // Of a touch the location is not known here, and it is a move of geofold's own.
+            (Content::Patch { patches, .. }, Some(shard)) => {
+                counter.wrote_in(shard, patches.iter().map(bytes::Bytes::len).sum());
+            }
+            (Content::Refeed, Some(shard)) => counter.wrote_in(shard, 0),
+            _ => {}
         }
     }
 }
@@ -97,7 +102,7 @@ mod tests {
     #[tokio::test]
     async fn written_documents_count_and_nothing_else_does() {
         let indexed = || Outcome::Done(Done::Indexed { moved: false });
-        let index = || Content::Index { doc: "{}".into(), at: GeoPoint::new(1.0, 2.0).unwrap() };
+        let index = || Content::Index { doc: "{}".into(), at: GeoPoint::new(1.0, 2.0).unwrap().into() };
         let patch = Content::Patch { over: Base::Stored, patches: vec!["{\"a\":1}".into()] };
         let again = Outcome::Again { reason: UNANSWERED, carry: RetryState::default() };
         let batch = [

@@ -60,6 +60,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use self::increments::Counting;
+pub use self::load::count_written;
 pub use self::published::{Known, Published};
 use self::task::Task;
 use super::budget::{CacheShare, Meter};

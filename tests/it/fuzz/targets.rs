@@ -18,6 +18,7 @@ use geofold::core::placement::Placement;
 use geofold::core::schemas::{Fetched, Kind, Schema, SchemaId, Schemas};
 use geofold::core::write::{Body, Write};
 use geofold::geoshard::GeoshardMap;
+use geofold::geoshard::cell::{self, Leaf};
 use geofold::io::elastic::decode as answers;
 use geofold::io::send::{LineRules, parse_line};
 use geofold::support::config::{Config, Envelope};
@@ -61,7 +62,7 @@ pub fn record(data: &[u8]) {
         return;
     };
     let write = decoded.unwrap_or_else(|bad| panic!("a plain document is refused: {bad}"));
-    assert!(matches!(write.body, Body::Index { at, .. } if at == plain), "{write:?}");
+    assert!(matches!(write.body, Body::Index { at, .. } if at == plain.into()), "{write:?}");
 }
 
 /// Base, first and second patch, a line each.
@@ -256,8 +257,9 @@ fn decode(op: Option<&[u8]>, value: &[u8], offset: i64) -> Result<Write, BadReco
     })
 }
 
-fn shard(at: GeoPoint) -> ShardId {
-    ShardId::new(if at.lat() < 0.0 { "south" } else { "north" }).expect("a plain name")
+fn shard(at: Leaf) -> ShardId {
+    let middle = cell::middle(s2::cellid::CellID(at.id())).expect("a cell");
+    ShardId::new(if middle.lat() < 0.0 { "south" } else { "north" }).expect("a plain name")
 }
 
 /// The location of a document of which no reader could doubt it: an object without a key twice, its location an object of

@@ -481,7 +481,7 @@ fn patches_without_a_result_still_finish_an_earlier_move() {
     let mut first = index(A, 1);
     first.body = Body::Index {
         doc: r#"{"location":"1,0"}"#.into(),
-        at: path().locate(br#"{"location":"1,0"}"#).unwrap(),
+        at: path().locate(br#"{"location":"1,0"}"#).unwrap().into(),
     };
     Owner::new().work_out(&mut store, entry([first]));
     let moves = patch(r#"{"location":"1,90"}"#, 2);

@@ -83,14 +83,14 @@ fn doc(place: f64, n: i64) -> String {
 
 fn index(place: f64, offset: i64) -> Write {
     let doc = doc(place, offset);
-    let at_place = path().locate(doc.as_bytes()).unwrap();
+    let at_place = path().locate(doc.as_bytes()).unwrap().into();
     write(offset, Body::Index { doc: doc.into(), at: at_place })
 }
 
 /// A document that every geoshard refuses.
 fn unacceptable(place: f64, offset: i64) -> Write {
     let doc = format!(r#"{{"location":{{"lat":1,"lon":{place}}},"n":"{}"}}"#, store::UNACCEPTABLE);
-    let at_place = path().locate(doc.as_bytes()).unwrap();
+    let at_place = path().locate(doc.as_bytes()).unwrap().into();
     write(offset, Body::Index { doc: doc.into(), at: at_place })
 }
 

@@ -23,7 +23,7 @@ fn fold<const N: usize>(writes: [Write; N]) -> Entry {
 
 fn tagged(place: f64, tag: &str, offset: i64) -> Write {
     let doc = format!(r#"{{"location":{{"lat":1,"lon":{place}}},"n":{offset},"tag":"{tag}"}}"#);
-    let at_place = path().locate(doc.as_bytes()).unwrap();
+    let at_place = path().locate(doc.as_bytes()).unwrap().into();
     write(offset, Body::Index { doc: doc.into(), at: at_place })
 }
 
@@ -174,7 +174,7 @@ fn copy_already_written_in_place_is_recorded_with_facets() {
 pub(super) fn refused_document_keeps_its_counts() {
     let bad = |tag: &str, offset| {
         let doc = format!(r#"{{"location":{{"lat":1,"lon":{A}}},"tag":"{tag}","n":"{UNACCEPTABLE}"}}"#);
-        let at_place = path().locate(doc.as_bytes()).unwrap();
+        let at_place = path().locate(doc.as_bytes()).unwrap().into();
         write(offset, Body::Index { doc: doc.into(), at: at_place })
     };
     // Written ahead, then in place: that position is recorded, too, so that no owner counts one below it afterwards.

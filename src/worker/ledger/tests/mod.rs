@@ -40,7 +40,7 @@ fn ledger() -> Ledger {
 
 fn index(doc_id: &str, offset: i64) -> Write {
     let doc = r#"{"location":"1,2"}"#;
-    let at = rules().location.locate(doc.as_bytes()).unwrap();
+    let at = rules().location.locate(doc.as_bytes()).unwrap().into();
     Write { id: id(doc_id), position: position(offset), body: Body::Index { doc: doc.into(), at } }
 }
 
