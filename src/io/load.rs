@@ -154,7 +154,44 @@ impl LoadSender {
 
 /// Seconds since 1970: the record outlives every process's boot-time clock.
 pub fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    #[cfg(feature = "sabotage")]
+    let now = hurried::now(now);
+    now.as_secs()
+}
+
+/// Test-only, and in no build that ships: a week of load in minutes (`tests/real/week.rs`).
+#[cfg(feature = "sabotage")]
+pub mod hurried {
+    use std::sync::LazyLock;
+    use std::time::Duration;
+
+    /// The variable with the clock of a process: `REAL,SHOWN,FACTOR`, the first two in seconds since 1970. At `REAL` it shows `SHOWN`,
+    /// and goes `FACTOR` times as fast.
+    pub const VARIABLE: &str = "GEOFOLD_HURRIED_CLOCK";
+
+    static CLOCK: LazyLock<Option<[f64; 3]>> = LazyLock::new(|| read(&std::env::var(VARIABLE).ok()?));
+
+    fn read(text: &str) -> Option<[f64; 3]> {
+        let numbers: Vec<f64> = text.split(',').filter_map(|number| number.parse().ok()).collect();
+        numbers.try_into().ok()
+    }
+
+    pub(super) fn now(real: Duration) -> Duration {
+        CLOCK.as_ref().map_or(real, |clock| at(clock, real))
+    }
+
+    fn at([from, shown, factor]: &[f64; 3], real: Duration) -> Duration {
+        Duration::from_secs_f64((shown + (real.as_secs_f64() - from) * factor).max(0.0))
+    }
+
+    #[test]
+    fn it_begins_where_it_is_told_and_goes_faster() {
+        let clock = read("1000.5,500000,1200").unwrap();
+        assert_eq!(at(&clock, Duration::from_millis(1_000_500)).as_secs(), 500_000);
+        assert_eq!(at(&clock, Duration::from_millis(1_003_500)).as_secs(), 503_600);
+        assert_eq!(read("1,2"), None);
+    }
 }
 
 #[cfg(test)]

@@ -55,3 +55,4 @@ mod tutorial;
 mod visibility;
 #[path = "../wait.rs"]
 mod wait;
+mod week;

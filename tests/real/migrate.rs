@@ -2,7 +2,7 @@
 
 #[path = "../it/migrate/scenario.rs"]
 #[expect(dead_code, reason = "the stand-ins have more to show with it")]
-mod scenario;
+pub mod scenario;
 
 use crate::support::{World, WorldOptions};
 use scenario::{Scenario, autopilot_killed_in_each_stage, from_55_to_70_with_a_worker_killed};

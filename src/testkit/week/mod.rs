@@ -11,8 +11,9 @@ use std::collections::{HashMap, VecDeque};
 use s2::cellid::CellID;
 
 use crate::base::geo::GeoPoint;
+use crate::base::ids::ShardId;
 use crate::base::random::Random;
-use crate::geoshard::balance::decide::{History, Limits, Step, View, decide, moved};
+use crate::geoshard::balance::decide::{History, Limits, Step, View, decide};
 use crate::geoshard::balance::nodes::{HourlyLoad, place};
 use crate::geoshard::balance::{Weights, by_shard, score};
 use crate::geoshard::cell;
@@ -22,9 +23,10 @@ use crate::geoshard::map::GeoshardMap;
 use crate::geoshard::plan::{By, CellLoads, CellOptions, Naming, Plan, PlanOptions};
 
 const HOUR: u64 = 3600;
-const WEEK: u64 = 168;
-/// A Monday, 00:00 UTC.
-const MONDAY: u64 = 2_922 * WEEK + 4 * 24;
+/// Hours of a week: what is shown begins after the first one.
+pub const WEEK: u64 = 168;
+/// A Monday, 00:00 UTC: hour 0, in hours since 1970.
+pub const MONDAY: u64 = 2_922 * WEEK + 4 * 24;
 /// Hours from one decision to the next.
 const DECIDES_EVERY: u64 = 2;
 /// S2 level of the places.
@@ -104,22 +106,31 @@ pub struct Week {
     /// Documents that came back within two days to a geoshard that they had left, as a part of all.
     pub returned: f64,
     /// Largest load of a node in an hour over the mean: placed along the curve, and with time zones mixed.
-    pub nodes: (f64, f64),
+    pub nodes: Option<(f64, f64)>,
 }
 
-struct Place {
-    cell: CellID,
-    point: GeoPoint,
+/// Where some people live.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Its cell.
+    pub cell: CellID,
+    /// Where its documents are.
+    pub point: GeoPoint,
+    /// How many live there at the beginning.
     people: f64,
     grows: bool,
     is_festive: bool,
 }
 
-/// Where a place was, and when it came to where it is.
-#[derive(Clone, Copy)]
-struct Stay {
-    left: u64,
-    from: usize,
+/// Which places went from where to where and when: what came back soon after was moved for nothing.
+#[derive(Debug, Default)]
+pub struct Moves {
+    /// By place: when it left which geoshard.
+    left: HashMap<usize, Vec<(u64, ShardId)>>,
+    /// Hour and part of all documents of each change.
+    changes: Vec<(u64, f64)>,
+    /// Documents that came back within two days, as a part of all.
+    pub returned: f64,
 }
 
 impl Default for Scenario {
@@ -160,7 +171,8 @@ fn busy(lon: f64, hour: u64) -> f64 {
 }
 
 impl Scenario {
-    fn places(&self) -> Vec<Place> {
+    /// Where people live, in the order of the curve.
+    pub fn places(&self) -> Vec<Place> {
         let mut random = Random::new(self.seed);
         let all: u64 = CITIES.iter().map(|City(.., thousands)| u64::from(*thousands)).sum();
         let mut places: HashMap<u64, Place> = HashMap::new();
@@ -189,19 +201,19 @@ impl Scenario {
     }
 
     /// The visitors of a place of the festival.
-    fn visitors(&self, places: &[Place]) -> f64 {
+    pub fn visitors(&self, places: &[Place]) -> f64 {
         let there = places.iter().filter(|place| place.is_festive).count();
         self.festival.visitors * self.people as f64 / there.max(1) as f64
     }
 
     /// The people of a place at an hour counted from the beginning.
-    fn people(&self, place: &Place, hour: u64) -> f64 {
+    pub fn people(&self, place: &Place, hour: u64) -> f64 {
         let days = hour.saturating_sub(WEEK) as f64 / 24.0;
         place.people * if place.grows { (1.0 + self.growing.1).powf(days) } else { 1.0 }
     }
 
     /// What happens at a place in an hour.
-    fn counts(&self, place: &Place, visitors: f64, hour: u64) -> Counts {
+    pub fn counts(&self, place: &Place, visitors: f64, hour: u64) -> Counts {
         let Festival { first, last, .. } = self.festival;
         let is_on = place.is_festive && (WEEK + first..=WEEK + last).contains(&hour);
         let people = self.people(place, hour) + if is_on { visitors } else { 0.0 };
@@ -232,7 +244,7 @@ impl Scenario {
     }
 
     /// Largest load over mean of what really was the load of a day, before `hour`.
-    fn over_mean(&self, places: &[Place], day: &[Counts], map: &GeoshardMap, hour: u64) -> f64 {
+    pub fn over_mean(&self, places: &[Place], day: &[Counts], map: &GeoshardMap, hour: u64) -> f64 {
         let people: Vec<f64> = places.iter().map(|place| self.people(place, hour)).collect();
         let sum = |of: fn(&Counts) -> f64| day.iter().map(of).sum::<f64>();
         let (all, writes, queries) =
@@ -254,9 +266,8 @@ impl Scenario {
         let mut record = LoadRecord::new(MONDAY * HOUR);
         let mut history = History::default();
         let (mut hours, mut days) = (Vec::new(), vec![Day::default(); 7]);
-        let mut moves: Vec<(u64, f64)> = Vec::new();
-        let mut stays: HashMap<usize, Vec<Stay>> = HashMap::new();
-        let (mut returned, mut expected) = (0.0, 1.0);
+        let mut moves = Moves::default();
+        let mut expected = 1.0;
         let mut recent: VecDeque<Vec<Counts>> = VecDeque::new();
         let mut day = vec![Counts::default(); places.len()];
         for hour in 0..2 * WEEK {
@@ -272,15 +283,12 @@ impl Scenario {
                 expected = decision.forecast;
                 if let Step::Change(proposal) = decision.step {
                     let new = proposal.change.map;
-                    let all = documents.total().load;
-                    let share = moved(&documents, &map, &new) / all;
                     history.begins(now, proposal.documents);
                     history.last_change = Some(now);
-                    moves.push((hour, share));
+                    let share = moves.note(self, &places, (&map, &new), hour);
                     let number = usize::try_from((hour - WEEK) / 24).unwrap_or_default();
                     days[number].changes += 1;
                     days[number].moved += share;
-                    returned += self.returns(&places, &mut stays, (&map, &new), hour) / all;
                     map = new;
                 }
             }
@@ -301,19 +309,15 @@ impl Scenario {
             }
             record.add(&delta, &map, now + HOUR / 2);
         }
-        let within_a_day = |(end, _): &(u64, f64)| -> f64 {
-            moves.iter().filter(|(hour, _)| hour <= end && hour + 24 > *end).map(|(_, share)| share).sum()
-        };
-        let most_moved = moves.iter().map(within_a_day).fold(0.0, f64::max);
-        Week { hours, days, most_moved, returned, nodes: self.nodes(&places, &map) }
+        let (most_moved, returned) = (moves.most_within_a_day(), moves.returned);
+        Week { hours, days, most_moved, returned, nodes: Some(self.nodes(&places, &map)) }
     }
 
     /// Of the load of the first day.
-    fn first_map(&self, places: &[Place]) -> GeoshardMap {
+    pub fn first_map(&self, places: &[Place]) -> GeoshardMap {
         #[expect(clippy::expect_used, reason = "one geoshard of the whole globe is a map")]
         let globe =
-            GeoshardMap::new(1, "globe", vec![(0, crate::base::ids::ShardId::new("s").expect("an id"))])
-                .expect("a map");
+            GeoshardMap::new(1, "globe", vec![(0, ShardId::new("s").expect("an id"))]).expect("a map");
         let day = |place| {
             let mut sum = Counts::default();
             (0..24).for_each(|hour| sum.add(self.counts(place, 0.0, hour)));
@@ -324,31 +328,6 @@ impl Scenario {
             PlanOptions { level: 7, split_above: 0.1, counts: self.shards..=self.shards, by: By::Cv };
         let plan = Plan::make(&load, &options).ok();
         plan.and_then(|plan| plan.map(1, "week", &Naming::Fresh).ok()).unwrap_or(globe)
-    }
-
-    /// Documents that come back to where they were less than two days ago.
-    fn returns(
-        &self,
-        places: &[Place],
-        stays: &mut HashMap<usize, Vec<Stay>>,
-        (old, new): (&GeoshardMap, &GeoshardMap),
-        hour: u64,
-    ) -> f64 {
-        let mut returned = 0.0;
-        for (n, place) in places.iter().enumerate() {
-            let (from, to) = (old.locate(place.point), new.locate(place.point));
-            if from == to {
-                continue;
-            }
-            // Geoshards are as many in both, with the same ids.
-            let number = |id| new.shards().iter().position(|shard| shard == id).unwrap_or(usize::MAX);
-            let stays = stays.entry(n).or_default();
-            if stays.iter().any(|stay| stay.from == number(to) && stay.left + 48 > hour) {
-                returned += self.people(place, hour);
-            }
-            stays.push(Stay { left: hour, from: number(from) });
-        }
-        returned
     }
 
     /// The peak of a node by hour, for the last day.
@@ -363,7 +342,7 @@ impl Scenario {
             by_shard(map, &load)
         });
         let hours: Vec<Vec<f64>> = hours.collect();
-        let of_shard = |(n, shard): (usize, &crate::base::ids::ShardId)| HourlyLoad {
+        let of_shard = |(n, shard): (usize, &ShardId)| HourlyLoad {
             shard: shard.clone(),
             copies: 1,
             hours: hours.iter().map(|hour| hour[n]).collect(),
@@ -371,5 +350,44 @@ impl Scenario {
         let loads: Vec<HourlyLoad> = map.shards().iter().enumerate().map(of_shard).collect();
         let placement = place(&loads, self.nodes);
         (placement.peak_in_order, placement.peak)
+    }
+}
+
+impl Moves {
+    /// Notes a change of the map; gives the part of all documents that it moves.
+    pub fn note(
+        &mut self,
+        scenario: &Scenario,
+        places: &[Place],
+        (old, new): (&GeoshardMap, &GeoshardMap),
+        hour: u64,
+    ) -> f64 {
+        let (mut moved, mut returned, mut all) = (0.0, 0.0, 0.0);
+        for (number, place) in places.iter().enumerate() {
+            let people = scenario.people(place, hour);
+            all += people;
+            let (from, to) = (old.locate(place.point), new.locate(place.point));
+            if from == to {
+                continue;
+            }
+            moved += people;
+            let left = self.left.entry(number).or_default();
+            if left.iter().any(|(at, shard)| shard == to && at + 48 > hour) {
+                returned += people;
+            }
+            left.push((hour, from.clone()));
+        }
+        self.changes.push((hour, moved / all));
+        self.returned += returned / all;
+        moved / all
+    }
+
+    /// The most that moved within any 24 hours, as a part of all documents.
+    pub fn most_within_a_day(&self) -> f64 {
+        let until = |(end, _): &(u64, f64)| -> f64 {
+            let day = self.changes.iter().filter(|(hour, _)| hour <= end && hour + 24 > *end);
+            day.map(|(_, share)| share).sum()
+        };
+        self.changes.iter().map(until).fold(0.0, f64::max)
     }
 }

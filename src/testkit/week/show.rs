@@ -111,10 +111,12 @@ impl fmt::Display for Week {
             self.most_moved * 100.0,
             self.returned * 100.0
         )?;
-        let (in_order, mixed) = self.nodes;
-        write!(
-            f,
-            "largest load of a node in an hour over the mean: {in_order:.3} along the curve, {mixed:.3} with time zones mixed"
-        )
+        match self.nodes {
+            None => Ok(()),
+            Some((in_order, mixed)) => write!(
+                f,
+                "largest load of a node in an hour over the mean: {in_order:.3} along the curve, {mixed:.3} with time zones mixed"
+            ),
+        }
     }
 }

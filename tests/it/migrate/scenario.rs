@@ -43,6 +43,8 @@ pub struct Scenario {
     http: reqwest::blocking::Client,
     /// librdkafka's name of the writer's partitioner.
     partitioner: &'static str,
+    /// Of the processes that it starts.
+    pub environment: Vec<(&'static str, String)>,
 }
 
 /// A child process; killed on drop.
@@ -114,12 +116,23 @@ impl Scenario {
     /// The topic `name` exists. Makes the indices of the sample map.
     /// `deadline`: a batch's, in seconds; the whole change takes some four times that, at least.
     pub fn new(kafka: &str, elasticsearch: &str, name: &str, deadline: u64) -> Self {
-        let dir = TempDir::new().unwrap();
-        let sample = include_str!("../../../config/map-55.json");
-        let old = GeoshardMap::from_json(sample).unwrap();
+        let old = GeoshardMap::from_json(include_str!("../../../config/map-55.json")).unwrap();
         let new = seventy(&old);
         assert_eq!((old.shards().len(), new.shards().len()), (55, 70));
-        std::fs::write(dir.path().join("old.json"), sample).unwrap();
+        Self::with_maps(kafka, elasticsearch, name, deadline, old, new)
+    }
+
+    /// The same with other maps.
+    pub fn with_maps(
+        kafka: &str,
+        elasticsearch: &str,
+        name: &str,
+        deadline: u64,
+        old: GeoshardMap,
+        new: GeoshardMap,
+    ) -> Self {
+        let dir = TempDir::new().unwrap();
+        std::fs::write(dir.path().join("old.json"), old.to_json()).unwrap();
         std::fs::write(dir.path().join("new.json"), new.to_json()).unwrap();
         let config = dir.path().join("geofold.toml");
         let timeout = deadline * 1000 - 500;
@@ -165,6 +178,7 @@ policy = "stop"
             new,
             http: reqwest::blocking::Client::builder().timeout(Duration::from_secs(30)).build().unwrap(),
             partitioner: "murmur2_random",
+            environment: Vec::new(),
         };
         // A busy server takes longer for an index than a request may; those that are there are left as they are.
         let created = wait_for("the indices", || {
@@ -255,6 +269,7 @@ policy = "stop"
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_geofold"));
         command.args(arguments).arg("--config").arg(&self.config).stdin(Stdio::null());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
 
