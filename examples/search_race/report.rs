@@ -21,6 +21,9 @@ pub struct Row {
     pub measured: Loop,
 }
 
+/// A figure of a measurement, if it has it.
+type Figure = fn(&Loop) -> Option<f64>;
+
 /// Layout, writes per second, and the best number of clients with its result.
 pub type Peak = (String, usize, Option<(usize, Loop)>);
 
@@ -110,7 +113,7 @@ impl Report {
 
     /// Rates, latencies and what they cost, with a column per layout.
     fn races(&self, text: &mut String) -> Result<()> {
-        let by_radius: [(&str, usize, usize, fn(&Loop) -> Option<f64>); 2] = [
+        let by_radius: [(&str, usize, usize, Figure); 2] = [
             ("Writes/s reached", self.writes, 0, |row| row.written),
             ("Geoshards asked", 0, 1, |row| row.asked),
         ];
