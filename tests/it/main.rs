@@ -40,6 +40,7 @@ mod standins;
 mod tools;
 #[cfg(feature = "otel")]
 mod traces;
+mod transcript;
 #[path = "../wait.rs"]
 mod wait;
 mod week;
