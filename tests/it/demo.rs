@@ -258,7 +258,7 @@ impl Screen {
         }
     }
 
-    /// Draws what a program has printed; `look` after each character.
+    /// Draws what a program has printed; `look` after each control sequence, since to look takes long.
     pub fn draw(&mut self, raw: &str, mut look: impl FnMut(&Self)) {
         let mut characters = raw.chars();
         while let Some(character) = characters.next() {
@@ -271,10 +271,10 @@ impl Screen {
                     // `take_while` takes the letter too; look it up where it stood.
                     let at = raw.len() - characters.as_str().len() - 1;
                     self.control(sequence.trim_start_matches('?'), raw[at..].chars().next().unwrap());
+                    look(self);
                 }
                 character => self.put(character),
             }
-            look(self);
         }
     }
 
