@@ -20,7 +20,7 @@ use geofold::core::decode::{Decoder, LocationPath, RawRecord};
 use geofold::core::dirty_set::DirtySet;
 use geofold::core::fold::Fold;
 use geofold::core::mover::{MoverState, OnMissing, Rules};
-use geofold::core::placement::{Known, Placement, PlacementCache};
+use geofold::core::placement::{KnownPlacement, Placement, PlacementCache};
 use geofold::core::schemas::Schemas;
 use geofold::geoshard::GeoshardMap;
 use geofold::geoshard::load::LoadCounter;
@@ -404,7 +404,7 @@ fn whole(count: usize, knows: Knows, tally: Option<FacetRules>) -> Run {
             let facets = tally.facets(record.value.as_ref().unwrap(), shard);
             placement.versions = History::default().with(position(1), position(1), facets);
         }
-        let known = Known::new(placement, SeqNo { seq_no: 1, primary_term: 1 });
+        let known = KnownPlacement::new(placement, SeqNo { seq_no: 1, primary_term: 1 });
         cache.put(&DocId::from_key(key).unwrap(), known);
     }
     let whole = Whole::new(cache, map, tally);

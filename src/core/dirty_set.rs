@@ -104,7 +104,7 @@ pub enum Added {
 
 /// A dirty key in one of the two sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry<'a, K, V> {
+pub struct DirtyEntry<'a, K, V> {
     /// The key.
     pub key: &'a K,
     /// The lowest score it was added with since it became dirty.
@@ -380,7 +380,7 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
     }
 
     /// What is pending under `key`.
-    pub fn get_pending<Q>(&self, key: &Q) -> Option<Entry<'_, K, V>>
+    pub fn get_pending<Q>(&self, key: &Q) -> Option<DirtyEntry<'_, K, V>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -389,7 +389,7 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
     }
 
     /// What is in flight under `key`.
-    pub fn get_in_flight<Q>(&self, key: &Q) -> Option<Entry<'_, K, V>>
+    pub fn get_in_flight<Q>(&self, key: &Q) -> Option<DirtyEntry<'_, K, V>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -407,14 +407,14 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
         Entries { order: self.in_flight.iter().take(usize::MAX), slots: &self.slots, held: Slot::in_flight }
     }
 
-    fn get<Q>(&self, key: &Q, held: fn(&Slot<V>) -> Option<&Held<V>>) -> Option<Entry<'_, K, V>>
+    fn get<Q>(&self, key: &Q, held: fn(&Slot<V>) -> Option<&Held<V>>) -> Option<DirtyEntry<'_, K, V>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let (key, &place) = self.places.get_key_value(key)?;
         let Held { score, value } = held(&self.slots[place])?;
-        Some(Entry { key, score: *score, value })
+        Some(DirtyEntry { key, score: *score, value })
     }
 }
 
@@ -452,12 +452,12 @@ pub struct Entries<'a, K, V> {
 }
 
 impl<'a, K, V> Iterator for Entries<'a, K, V> {
-    type Item = Entry<'a, K, V>;
+    type Item = DirtyEntry<'a, K, V>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let ((score, key), &place) = self.order.next()?;
         let Held { value, .. } = (self.held)(&self.slots[place])?;
-        Some(Entry { key, score: *score, value })
+        Some(DirtyEntry { key, score: *score, value })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -13,7 +13,7 @@ pub use crate::core::counting::increment::Change;
 use crate::core::counting::steps::Steps;
 pub(super) use crate::core::counting::version::History;
 use crate::core::fold::{Base, Content, Fold, Target};
-use crate::core::placement::{Known, Placement};
+use crate::core::placement::{KnownPlacement, Placement};
 
 /// What one document contributes to the counts: its facets. Nothing if nothing is counted.
 #[derive(Debug, Clone, Default)]
@@ -21,7 +21,7 @@ pub(super) struct Contribution(Option<Facets>);
 
 impl Contribution {
     /// What is recorded as the document's contribution.
-    pub(super) fn recorded(known: Option<&Known>) -> Self {
+    pub(super) fn recorded(known: Option<&KnownPlacement>) -> Self {
         Self(known.and_then(|known| known.placement.facets().cloned()))
     }
 }
@@ -121,7 +121,7 @@ impl<'a> Counting<'a> {
     pub(super) fn record(
         &self,
         placement: Placement,
-        known: Option<&Known>,
+        known: Option<&KnownPlacement>,
         after: Contribution,
     ) -> Placement {
         self.with_facets(placement, known, || after.0.unwrap_or_default())
@@ -129,7 +129,7 @@ impl<'a> Counting<'a> {
 
     /// The same for a placement that is set back: a write refused at its position changes no facets. So an owner with
     /// that record in an in-place fold records the same (docs/tally.md, "Refused documents").
-    pub(super) fn record_refusal(&self, placement: Placement, known: &Known) -> Placement {
+    pub(super) fn record_refusal(&self, placement: Placement, known: &KnownPlacement) -> Placement {
         let pos = placement.pos;
         let before = || known.placement.versions.below(pos).cloned().unwrap_or_default();
         self.with_facets(placement, Some(known), before)
@@ -139,7 +139,7 @@ impl<'a> Counting<'a> {
     fn with_facets(
         &self,
         placement: Placement,
-        known: Option<&Known>,
+        known: Option<&KnownPlacement>,
         facets: impl FnOnce() -> Facets,
     ) -> Placement {
         let before = known.map(|known| known.placement.versions.clone()).unwrap_or_default();

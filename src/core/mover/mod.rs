@@ -4,7 +4,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `mod.rs` | inputs and outputs: [`Entry`], [`Outcome`], [`MoverState`] |
-//! | `decide/` | steps 1 to 4 for one entry: from reads to a `decide::Plan` |
+//! | `decide/` | steps 1 to 4 for one entry: from reads to a `decide::EntryPlan` |
 //! | `rounds/` | a batch as a chain of types, one per round; each returns its operations and takes their answers |
 //! | `rules.rs` | the inputs of placement |
 //! | `counting.rs` | the hook of counting |
@@ -30,7 +30,7 @@ use crate::base::position::Position;
 use crate::base::requests::{ItemError, SeqNo};
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::fold::Fold;
-use crate::core::placement::{Known, Placement, PlacementCache};
+use crate::core::placement::{KnownPlacement, Placement, PlacementCache};
 
 pub use counting::Change;
 pub use rounds::{
@@ -48,7 +48,7 @@ pub struct Entry {
     /// State of earlier attempts at this entry.
     pub carry: RetryState,
     /// The source's answer, if it was asked.
-    pub fetched: Option<Box<Fetched>>,
+    pub fetched: Option<Box<FetchedDocument>>,
 }
 
 impl Entry {
@@ -67,7 +67,7 @@ impl Entry {
 
 /// An answer of the source of truth.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Fetched {
+pub struct FetchedDocument {
     /// It was requested after the record at this position was taken.
     pub after: Position,
     /// The answer.
@@ -237,7 +237,7 @@ pub struct AffectedShards {
 }
 
 impl AffectedShards {
-    fn by(known: &Known) -> Self {
+    fn by(known: &KnownPlacement) -> Self {
         Self { target: known.placement.shard.clone(), sources: known.unswept().to_vec() }
     }
 }
@@ -249,7 +249,7 @@ pub struct Sweep {
     /// The document.
     pub id: DocId,
     /// The placement that names the old copies.
-    pub known: Known,
+    pub known: KnownPlacement,
     /// The version of the deletes.
     pub at: Position,
     /// Positions of the entry's first and last record.
@@ -258,7 +258,7 @@ pub struct Sweep {
 
 impl Sweep {
     /// `None` if there is nothing to delete.
-    fn after(entry: &Entry, known: &Known, at: Position) -> Option<Self> {
+    fn after(entry: &Entry, known: &KnownPlacement, at: Position) -> Option<Self> {
         if known.unswept().is_empty() {
             return None;
         }

@@ -15,7 +15,7 @@ use hashbrown::HashTable;
 use slab::Slab;
 use smallvec::SmallVec;
 
-use super::{Floor, Known, Leftovers, Placement};
+use super::{KnownPlacement, Leftovers, Placement, PlacementFloor};
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
 use crate::base::requests::SeqNo;
@@ -78,10 +78,11 @@ impl Rare {
 }
 
 impl Entry {
-    fn known(&self) -> Known {
+    fn known(&self) -> KnownPlacement {
         let (pos, shard) = (self.pos, self.shard.clone());
         let placement = Placement::new(pos, shard, []).by_partition(self.partition);
-        let mut known = Known { at_least: self.at_least, ..Known::new(placement, self.stamp) };
+        let mut known =
+            KnownPlacement { at_least: self.at_least, ..KnownPlacement::new(placement, self.stamp) };
         if let Some(rare) = &self.rare {
             let Rare { leftovers, refused, fetched, versions, swept } = (**rare).clone();
             known.placement = Placement { leftovers, refused, fetched, versions, ..known.placement };
@@ -90,8 +91,8 @@ impl Entry {
         known
     }
 
-    fn set(&mut self, known: Known) {
-        let Known { placement, stamp, swept, at_least, .. } = known;
+    fn set(&mut self, known: KnownPlacement) {
+        let KnownPlacement { placement, stamp, swept, at_least, .. } = known;
         let Placement { pos, shard, leftovers, refused, fetched, partition, versions } = placement;
         let rare = Rare { leftovers, refused, fetched, versions, swept };
         (self.pos, self.stamp, self.shard, self.partition) = (pos, stamp, shard, partition);
@@ -140,7 +141,7 @@ impl PlacementCache {
     }
 
     /// The placement of `id`, if cached.
-    pub fn get(&mut self, id: &DocId) -> Option<Known> {
+    pub fn get(&mut self, id: &DocId) -> Option<KnownPlacement> {
         let number = self.find(id)?;
         if self.entries[number as usize].stamp == FORGOTTEN {
             return None;
@@ -151,7 +152,7 @@ impl PlacementCache {
     }
 
     /// Caches a placement just read or written, unless it is outdated.
-    pub fn put(&mut self, id: &DocId, mut known: Known) {
+    pub fn put(&mut self, id: &DocId, mut known: KnownPlacement) {
         if known.outdated {
             return;
         }
@@ -165,7 +166,7 @@ impl PlacementCache {
             self.remove(self.oldest);
         }
         let id = SmallVec::from_slice(id.as_str().as_bytes());
-        let Known { placement: Placement { pos, .. }, stamp, at_least, .. } = known;
+        let KnownPlacement { placement: Placement { pos, .. }, stamp, at_least, .. } = known;
         let (shard, partition, rare) = (None, None, None);
         let mut entry = Entry { id, pos, stamp, shard, partition, at_least, rare, newer: NONE, older: NONE };
         entry.set(known);
@@ -173,10 +174,10 @@ impl PlacementCache {
     }
 
     /// The known lower bounds for `id`, even after its placement was forgotten.
-    pub fn floor(&self, id: &DocId) -> Floor {
-        let Some(number) = self.find(id) else { return Floor::default() };
+    pub fn floor(&self, id: &DocId) -> PlacementFloor {
+        let Some(number) = self.find(id) else { return PlacementFloor::default() };
         let Entry { pos, at_least, .. } = self.entries[number as usize];
-        Floor { pos, version: at_least }
+        PlacementFloor { pos, version: at_least }
     }
 
     /// Records a document version just written or read, if its placement is or was cached.
@@ -299,7 +300,7 @@ mod tests {
         DocId::from_key(Some(format!("d{number}{long}").as_bytes())).unwrap()
     }
 
-    fn known(number: u64) -> Known {
+    fn known(number: u64) -> KnownPlacement {
         let pos = Position::from_version(number + 1);
         let shard = |name: u64| ShardId::new(&format!("s{name}")).unwrap();
         let mut placement = match number % 5 {
@@ -313,12 +314,12 @@ mod tests {
         }
         let stamp = SeqNo { seq_no: number, primary_term: number / 2 };
         let at_least = Position::from_version(number % 17);
-        Known { swept: number % 5 == 1, at_least, ..Known::new(placement, stamp) }
+        KnownPlacement { swept: number % 5 == 1, at_least, ..KnownPlacement::new(placement, stamp) }
     }
 
     /// A simple reference: most recently used first.
     #[derive(Default)]
-    struct Model(Vec<(DocId, Option<Known>, Floor)>);
+    struct Model(Vec<(DocId, Option<KnownPlacement>, PlacementFloor)>);
 
     impl Model {
         fn find(&self, id: &DocId) -> Option<usize> {
@@ -363,7 +364,7 @@ mod tests {
                         assert_eq!(cache.floor(&id), floor);
                         let found = at.filter(|&at| model.0[at].1.is_some()).map(|at| model.0.remove(at));
                         let known = found.as_ref().and_then(|(_, known, floor)| {
-                            Some(Known { at_least: floor.version, ..known.clone()? })
+                            Some(KnownPlacement { at_least: floor.version, ..known.clone()? })
                         });
                         assert_eq!(cache.get(&id), known);
                         model.0.splice(0..0, found);
@@ -373,7 +374,7 @@ mod tests {
                         cache.put(&id, known.clone());
                         let before = model.find(&id).map(|at| model.0.remove(at).2).unwrap_or_default();
                         let version = before.version.max(known.at_least);
-                        let floor = Floor { pos: known.placement.pos, version };
+                        let floor = PlacementFloor { pos: known.placement.pos, version };
                         model.0.insert(0, (id, Some(known), floor));
                     }
                 }

@@ -183,7 +183,7 @@ impl Placement {
 
 /// Lower bounds: positions never go back (INV-4), so anything below these is outdated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Floor {
+pub struct PlacementFloor {
     /// Of the document's placement.
     pub pos: Position,
     /// Of its newest copy.
@@ -192,7 +192,7 @@ pub struct Floor {
 
 /// A placement in the index, as known to its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownPlacement {
     /// The record.
     pub placement: Placement,
     /// Its state, for compare-and-set.
@@ -205,14 +205,14 @@ pub struct Known {
     pub outdated: bool,
 }
 
-impl Known {
+impl KnownPlacement {
     /// As just read or written.
     pub fn new(placement: Placement, stamp: SeqNo) -> Self {
         Self { placement, stamp, swept: false, at_least: Position::NONE, outdated: false }
     }
 
     /// Applies the owner's lower bounds.
-    pub fn above(self, floor: Floor) -> Self {
+    pub fn above(self, floor: PlacementFloor) -> Self {
         let outdated = self.placement.pos < floor.pos;
         Self { at_least: self.at_least.max(floor.version), outdated, ..self }
     }

@@ -2,7 +2,7 @@
 
 use super::{Dirty, Ledger, Merge};
 use crate::base::ids::DocId;
-use crate::core::mover::{Entry, Fetched, RetryState, SourceAnswer};
+use crate::core::mover::{Entry, FetchedDocument, RetryState, SourceAnswer};
 use crate::worker::refeed::{FetchRequest, Held, Waiter};
 
 /// An entry that waits for the source.
@@ -18,7 +18,7 @@ pub(super) struct PendingFetches {
 /// An answer, kept until its document is done.
 #[derive(Debug, Clone)]
 pub(super) struct HeldFetch {
-    pub(super) fetched: Fetched,
+    pub(super) fetched: FetchedDocument,
     bytes: usize,
     _held: Held,
 }
@@ -44,7 +44,7 @@ impl Ledger {
             SourceAnswer::Gone | SourceAnswer::Unusable(_) => 0,
         };
         self.bytes += bytes;
-        let fetched = Fetched { after: request.after, answer };
+        let fetched = FetchedDocument { after: request.after, answer };
         self.answers.insert(request.id.clone(), HeldFetch { fetched, bytes, _held: held });
         self.resume(&request.id);
     }

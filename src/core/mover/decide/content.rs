@@ -2,13 +2,13 @@
 
 use bytes::Bytes;
 
-use super::{Copy, Decision, again_outcome};
+use super::{Decision, NewestCopy, again_outcome};
 use crate::base::ids::ShardId;
 use crate::base::position::Position;
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::fold::{Base, Content, Fold};
 use crate::core::mover::{Done, OnMissing, Outcome, Refusal, RetryState, Rules, SourceAnswer};
-use crate::core::placement::Known;
+use crate::core::placement::KnownPlacement;
 
 /// A patch of a document that is not there: none of its fold is any better by itself.
 pub(super) const MISSING_DOCUMENT: &str = "missing_document";
@@ -18,7 +18,7 @@ pub(super) enum Wanted {
     /// Write this.
     Document(Bytes, Made),
     /// The copy found is at least as new, in the placement's own shard.
-    Written(Copy),
+    Written(NewestCopy),
     /// No document.
     Gone(Outcome),
     /// Cannot be decided now.
@@ -38,7 +38,7 @@ pub(super) enum Made {
 
 /// Whether the source may be asked and its answer used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum SourceUse {
     MayBeAsked,
     /// The decision at the entry's position stands: a document from elsewhere would contradict it.
     IsNotAsked,
@@ -59,10 +59,10 @@ impl Decision<'_> {
     /// The document's content after this entry.
     pub(super) fn wanted(
         &self,
-        known: Option<&Known>,
+        known: Option<&KnownPlacement>,
         placed_in: Option<&ShardId>,
-        copy: Option<Copy>,
-        source: Source,
+        copy: Option<NewestCopy>,
+        source: SourceUse,
     ) -> Result<Wanted, Refusal> {
         let fold = &self.entry.fold;
         match &fold.content {
@@ -147,7 +147,7 @@ impl Decision<'_> {
     }
 
     /// The result of patches or touches of a missing document (protocol, "on_missing").
-    fn made_of_nothing(&self, source: Source) -> Result<Wanted, Refusal> {
+    fn made_of_nothing(&self, source: SourceUse) -> Result<Wanted, Refusal> {
         match self.rules.on_missing {
             OnMissing::Refeed => self.refed(source),
             OnMissing::Create if self.entry.fold.content != Content::Touch => {
@@ -169,8 +169,8 @@ impl Decision<'_> {
     }
 
     /// The content of a refeed (protocol, "Refeed"): the source's document with later changes applied.
-    fn refed(&self, source: Source) -> Result<Wanted, Refusal> {
-        if source == Source::IsNotAsked {
+    fn refed(&self, source: SourceUse) -> Result<Wanted, Refusal> {
+        if source == SourceUse::IsNotAsked {
             return Ok(Wanted::Settle(Outcome::DeadLetter(Refusal {
                 reason: MISSING_DOCUMENT,
                 detail: "the document was fetched and placed at this position, and removed since by something else than \

@@ -3,14 +3,14 @@
 use bytes::Bytes;
 
 use super::content::refed_at;
-use super::{Decision, Plan, Relation, again_outcome, relate};
+use super::{Decision, EntryPlan, Relation, again_outcome, relate};
 use crate::base::ids::ShardId;
 use crate::base::position::Position;
 use crate::base::requests::Found;
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::fold::{Base, Content};
 use crate::core::mover::{Doubt, Entry, MoverState, NothingFound, OLDER_COPY, Outcome, RetryState, Rules};
-use crate::core::placement::{Known, Placement};
+use crate::core::placement::{KnownPlacement, Placement};
 
 /// Number of reads that must find no copy, with an unchanged placement, before the document counts as missing (step 4).
 /// A read is not atomic: it misses a copy that moves from a geoshard not yet read to one already read. Under one
@@ -22,7 +22,7 @@ const LOOKS: u8 = 6;
 pub(in crate::core::mover) fn copies_needed(
     state: &MoverState,
     entry: &Entry,
-    known: Option<&Known>,
+    known: Option<&KnownPlacement>,
 ) -> Vec<ShardId> {
     let Some(known) = known else { return Vec::new() };
     let rules = &state.rules;
@@ -56,7 +56,7 @@ fn is_decided_otherwise(rules: &Rules, entry: &Entry, placement: &Placement) -> 
 
 /// The newest copy among the geoshards read.
 #[derive(Debug, Clone)]
-pub(in crate::core::mover) struct Copy {
+pub(in crate::core::mover) struct NewestCopy {
     pub shard: ShardId,
     pub version: Position,
     pub source: Bytes,
@@ -64,7 +64,7 @@ pub(in crate::core::mover) struct Copy {
     pub is_recorded: bool,
 }
 
-impl Copy {
+impl NewestCopy {
     pub(in crate::core::mover) fn new(shard: ShardId, found: Found) -> Self {
         Self {
             shard,
@@ -85,8 +85,8 @@ impl Decision<'_> {
     /// Step 4: a base older than expected comes from a node that is cut off, or the newer one is lost. It is read again
     /// from another node; after that only a copy that Elasticsearch accepts again is the newest. `None`: the copy is
     /// trusted.
-    pub(super) fn doubt(&self, known: &Known, copy: &Copy) -> Option<Plan> {
-        let Known { placement, stamp, at_least, .. } = known;
+    pub(super) fn doubt(&self, known: &KnownPlacement, copy: &NewestCopy) -> Option<EntryPlan> {
+        let KnownPlacement { placement, stamp, at_least, .. } = known;
         // The owner that recorded `pos` finished its record before the document's next one, unless it was refused.
         let doubted = self.entry.carry.doubt.as_ref();
         let is_done = placement.pos < self.entry.fold.first && !placement.refused;
@@ -104,14 +104,14 @@ impl Decision<'_> {
         let carry = RetryState { doubt, ..self.entry.carry.clone() };
         // Older than a confirmed copy: certainly outdated.
         if before.is_none() || newest.is_some_and(|(_, version)| copy.version < *version) {
-            return Some(Plan::Settle(again_outcome(OLDER_COPY, carry)));
+            return Some(EntryPlan::Settle(again_outcome(OLDER_COPY, carry)));
         }
-        Some(Plan::Confirm { copy: copy.clone(), carry })
+        Some(EntryPlan::Confirm { copy: copy.clone(), carry })
     }
 
     /// No copy was found. The document is missing if that repeats [`LOOKS`] times while the placement is unchanged
     /// (step 4).
-    pub(super) fn is_surely_missing(&self, known: Option<&Known>) -> bool {
+    pub(super) fn is_surely_missing(&self, known: Option<&KnownPlacement>) -> bool {
         let looks = if sabotage::is(Sabotage::SecondLookIsBelieved) { 2 } else { LOOKS };
         let is_sure = match known {
             Some(known) if known.placement.shard.is_some() => self.looks_at(known).looks >= looks,
@@ -121,13 +121,13 @@ impl Decision<'_> {
     }
 
     /// This read, which found nothing, and those before it.
-    fn looks_at(&self, known: &Known) -> NothingFound {
+    fn looks_at(&self, known: &KnownPlacement) -> NothingFound {
         let before = self.entry.carry.nothing_found.filter(|before| before.at == known.stamp);
         NothingFound { at: known.stamp, looks: before.map_or(0, |before| before.looks).saturating_add(1) }
     }
 
     /// Back to step 1 with a fresh read of the placement.
-    pub(super) fn look_again(&self, known: Option<&Known>) -> Outcome {
+    pub(super) fn look_again(&self, known: Option<&KnownPlacement>) -> Outcome {
         let nothing_found = known.map(|known| self.looks_at(known));
         again_outcome("nothing_found", RetryState { nothing_found, ..self.entry.carry.clone() })
     }

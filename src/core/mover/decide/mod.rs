@@ -17,7 +17,7 @@ mod refused;
 
 use bytes::Bytes;
 
-pub(super) use self::copies::{Copy, copies_needed};
+pub(super) use self::copies::{NewestCopy, copies_needed};
 pub(super) use self::refused::{may_be_separated, separated};
 use super::counting::Counting;
 use super::{Done, Entry, MoverState, OLDER_COPY, Outcome, Refusal, RetryState, Rules};
@@ -25,7 +25,7 @@ use crate::base::ids::ShardId;
 use crate::base::position::Position;
 use crate::base::requests::WriteCondition;
 use crate::base::sabotage::{self, Sabotage};
-use crate::core::placement::{Known, Placement};
+use crate::core::placement::{KnownPlacement, Placement};
 
 /// How an entry relates to what is recorded of its document (protocol, step 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(super) enum Relation {
 }
 
 /// Compares the entry with the placement (protocol, step 1).
-pub(super) fn relate(partition: Option<i32>, entry: &Entry, known: Option<&Known>) -> Relation {
+pub(super) fn relate(partition: Option<i32>, entry: &Entry, known: Option<&KnownPlacement>) -> Relation {
     let Some(known) = known else { return Relation::Decide };
     let recorded = known.placement.pos;
     if let (Some(ours), Some(theirs)) = (partition, known.placement.partition_in(entry.fold.last.epoch()))
@@ -66,23 +66,23 @@ pub(super) fn relate(partition: Option<i32>, entry: &Entry, known: Option<&Known
 
 /// The plan for an entry.
 #[derive(Debug)]
-pub(super) enum Plan {
+pub(super) enum EntryPlan {
     /// Nothing more in this batch.
     Settle(Outcome),
     /// A dead letter that leaves the placement alone: it is another partition's.
     Reject(Refusal),
     /// The newest copy found is older than expected: rewrite it unchanged. Elasticsearch refuses that if a newer one
     /// exists.
-    Confirm { copy: Copy, carry: RetryState },
+    Confirm { copy: NewestCopy, carry: RetryState },
     /// One document write and nothing else.
-    InPlace { known: Known, task: Task },
+    InPlace { known: KnownPlacement, task: WriteTask },
     /// Write ahead, then carry out.
-    WriteAhead { guard: WriteCondition, placement: Placement, task: Task },
+    WriteAhead { guard: WriteCondition, placement: Placement, task: WriteTask },
     /// The decision is recorded: carry it out.
-    CarryOut { known: Known, task: Task },
+    CarryOut { known: KnownPlacement, task: WriteTask },
 }
 
-impl Plan {
+impl EntryPlan {
     /// Whether the copy found is distrusted.
     pub(super) fn is_doubt(&self) -> bool {
         matches!(self, Self::Confirm { .. } | Self::Settle(Outcome::Again { reason: OLDER_COPY, .. }))
@@ -91,7 +91,7 @@ impl Plan {
 
 /// The work left once the placement names the target.
 #[derive(Debug, Clone)]
-pub(super) struct Task {
+pub(super) struct WriteTask {
     /// The document to write into the placement's shard at the fold's position; `None` if there is nothing to write.
     pub write: Option<Bytes>,
     /// The version at which copies in leftovers are deleted.
@@ -115,12 +115,12 @@ pub(super) fn new_placement(
 pub(super) fn decide(
     state: &MoverState,
     entry: &Entry,
-    known: Option<Known>,
+    known: Option<KnownPlacement>,
     fresh: bool,
-    copy: Option<Copy>,
-) -> Plan {
+    copy: Option<NewestCopy>,
+) -> EntryPlan {
     let relation = relate(state.partition, entry, known.as_ref());
-    let recorded = known.as_ref().and_then(|known| Copy::recorded(&known.placement));
+    let recorded = known.as_ref().and_then(|known| NewestCopy::recorded(&known.placement));
     let copy = match (copy, recorded) {
         (Some(copy), Some(recorded)) if copy.version < recorded.version => Some(recorded),
         (copy, recorded) => copy.or(recorded),
@@ -133,10 +133,12 @@ pub(super) fn decide(
     }
     match (relation, known) {
         (Relation::Behind(_), _) if sabotage::is(Sabotage::StaleIsDone) => {
-            Plan::Settle(Outcome::Done(Done::AlreadyApplied))
+            EntryPlan::Settle(Outcome::Done(Done::AlreadyApplied))
         }
-        (Relation::Behind(until), _) => Plan::Settle(Outcome::Parked { until }),
-        (Relation::OtherPartition(theirs), _) => Plan::Reject(in_two_partitions(state.partition, theirs)),
+        (Relation::Behind(until), _) => EntryPlan::Settle(Outcome::Parked { until }),
+        (Relation::OtherPartition(theirs), _) => {
+            EntryPlan::Reject(in_two_partitions(state.partition, theirs))
+        }
         (Relation::Resume, Some(known)) => decision.resume(known, copy),
         (Relation::FinishRecorded, Some(known)) => decision.finish_recorded(known, copy),
         (_, known) => decision.decide_new(known, copy),

@@ -2,33 +2,33 @@
 
 use bytes::Bytes;
 
-use super::content::{MISSING_DOCUMENT, Made, Source, Wanted};
-use super::{Copy, Decision, Plan, Task, again_outcome, new_placement, separated};
+use super::content::{MISSING_DOCUMENT, Made, SourceUse, Wanted};
+use super::{Decision, EntryPlan, NewestCopy, WriteTask, again_outcome, new_placement, separated};
 use crate::base::ids::ShardId;
 use crate::base::requests::{SeqNo, WriteCondition};
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::fold::{Content, Target};
 use crate::core::mover::counting::Contribution;
 use crate::core::mover::{Done, HISTORY_FULL, Outcome, Refusal, RetryState};
-use crate::core::placement::{Known, Placement};
+use crate::core::placement::{KnownPlacement, Placement};
 
 impl Decision<'_> {
     /// Steps 2 and 3: no decision is recorded at this position.
-    pub(super) fn decide_new(&self, known: Option<Known>, copy: Option<Copy>) -> Plan {
+    pub(super) fn decide_new(&self, known: Option<KnownPlacement>, copy: Option<NewestCopy>) -> EntryPlan {
         let fold = &self.entry.fold;
         let placed_in = known.as_ref().and_then(|known| known.placement.shard.clone());
-        let wanted = self.wanted(known.as_ref(), placed_in.as_ref(), copy.clone(), Source::MayBeAsked);
+        let wanted = self.wanted(known.as_ref(), placed_in.as_ref(), copy.clone(), SourceUse::MayBeAsked);
         let wanted = match wanted {
             Ok(wanted) => wanted,
             Err(refusal) => return self.refuse(known, copy, refusal),
         };
         let mut fetched = None;
         let (target, write, then, counted) = match wanted {
-            Wanted::Settle(outcome) => return Plan::Settle(outcome),
+            Wanted::Settle(outcome) => return EntryPlan::Settle(outcome),
             Wanted::Gone(Outcome::DeadLetter(refusal))
                 if refusal.reason != MISSING_DOCUMENT && self.may_be_separated(known.as_ref()) =>
             {
-                return Plan::Settle(separated(refusal, known.as_ref()));
+                return EntryPlan::Settle(separated(refusal, known.as_ref()));
             }
             Wanted::Gone(outcome) => (None, None, outcome, Contribution::default()),
             // The owner that wrote it in place decided for this shard; deciding again might use another map.
@@ -41,7 +41,7 @@ impl Decision<'_> {
                         || sabotage::is(Sabotage::WrittenIsDone) && known.placement.leftovers.is_empty()
                 });
                 if is_done {
-                    return Plan::Settle(Outcome::Done(Done::AlreadyApplied));
+                    return EntryPlan::Settle(Outcome::Done(Done::AlreadyApplied));
                 }
                 let counted = Contribution::recorded(known.as_ref());
                 (Some(written.shard), None, Outcome::Done(Done::AlreadyApplied), counted)
@@ -57,14 +57,14 @@ impl Decision<'_> {
                 let then = Outcome::Done(Done::Indexed { moved });
                 let counted = self.counting.of_document(fold, &document, &target);
                 let base = copy.as_ref().map(|copy| copy.version);
-                let is_in_place = |known: &Known| {
+                let is_in_place = |known: &KnownPlacement| {
                     made == Made::Logged
                         && self.is_in_place(known, &target)
                         && self.counting.keeps_recorded(&known.placement, fold, &counted, base)
                 };
                 if let Some(known) = known.as_ref().filter(|known| is_in_place(known)) {
-                    let task = Task { write: Some(document), sweep_at: fold.last, then };
-                    return Plan::InPlace { known: known.clone(), task };
+                    let task = WriteTask { write: Some(document), sweep_at: fold.last, then };
+                    return EntryPlan::InPlace { known: known.clone(), task };
                 }
                 if known.is_none() && sabotage::is(Sabotage::NoWriteAhead) {
                     return self.unannounced(target, document, then);
@@ -74,7 +74,7 @@ impl Decision<'_> {
         };
         if known.as_ref().is_some_and(|known| self.counting.awaits_commit(&known.placement, fold)) {
             let carry = RetryState { awaits_commit: true, ..self.entry.carry.clone() };
-            return Plan::Settle(again_outcome(HISTORY_FULL, carry));
+            return EntryPlan::Settle(again_outcome(HISTORY_FULL, carry));
         }
         let (guard, may_hold) = match &known {
             None => (WriteCondition::Absent, Vec::new()),
@@ -84,15 +84,20 @@ impl Decision<'_> {
             }
         };
         let placement = new_placement(self.state, self.entry, target, may_hold).with_fetched(fetched);
-        Plan::WriteAhead {
+        EntryPlan::WriteAhead {
             guard,
             placement: self.counting.record(placement, known.as_ref(), counted),
-            task: Task { write, sweep_at: fold.last, then },
+            task: WriteTask { write, sweep_at: fold.last, then },
         }
     }
 
     /// Step 2: only records after the recorded position decide; the recording owner decided the older ones.
-    fn target(&self, known: Option<&Known>, document: &[u8], made: Made) -> Result<ShardId, Refusal> {
+    fn target(
+        &self,
+        known: Option<&KnownPlacement>,
+        document: &[u8],
+        made: Made,
+    ) -> Result<ShardId, Refusal> {
         let fold = &self.entry.fold;
         // The earlier decision was about another document.
         if made != Made::Fetched
@@ -113,7 +118,7 @@ impl Decision<'_> {
     }
 
     /// Step 3: the one case without write-ahead.
-    fn is_in_place(&self, known: &Known, target: &ShardId) -> bool {
+    fn is_in_place(&self, known: &KnownPlacement, target: &ShardId) -> bool {
         let placement = &known.placement;
         !self.rules.announce_all
             // Places of earlier records are not known by both maps.
@@ -138,10 +143,10 @@ impl Decision<'_> {
     }
 
     /// Writes a new document as if it had a placement already: [`Sabotage::NoWriteAhead`].
-    fn unannounced(&self, target: ShardId, document: Bytes, then: Outcome) -> Plan {
+    fn unannounced(&self, target: ShardId, document: Bytes, then: Outcome) -> EntryPlan {
         let position = self.entry.fold.last;
         let placement = Placement::new(position, Some(target), []);
-        let known = Known::new(placement, SeqNo { seq_no: 0, primary_term: 0 });
-        Plan::InPlace { known, task: Task { write: Some(document), sweep_at: position, then } }
+        let known = KnownPlacement::new(placement, SeqNo { seq_no: 0, primary_term: 0 });
+        EntryPlan::InPlace { known, task: WriteTask { write: Some(document), sweep_at: position, then } }
     }
 }

@@ -2,19 +2,19 @@
 
 use bytes::Bytes;
 
-use super::content::{Made, Source, Wanted};
-use super::{Copy, Decision, Plan, Task, new_placement};
+use super::content::{Made, SourceUse, Wanted};
+use super::{Decision, EntryPlan, NewestCopy, WriteTask, new_placement};
 use crate::base::ids::ShardId;
 use crate::base::requests::WriteCondition;
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::fold::{Content, Fold};
 use crate::core::mover::counting::Contribution;
 use crate::core::mover::{Done, Outcome, Refusal};
-use crate::core::placement::{Known, Placement};
+use crate::core::placement::{KnownPlacement, Placement};
 
 impl Decision<'_> {
     /// Step 1, equal position: carry out the recorded decision (the map may have changed since).
-    pub(super) fn resume(&self, known: Known, copy: Option<Copy>) -> Plan {
+    pub(super) fn resume(&self, known: KnownPlacement, copy: Option<NewestCopy>) -> EntryPlan {
         let sweep_at = self.entry.fold.last;
         if known.placement.refused {
             return self.resume_refused(known, copy);
@@ -24,24 +24,24 @@ impl Decision<'_> {
                 Content::Delete | Content::Refeed => Outcome::Done(Done::Deleted),
                 _ => self.missing_outcome(),
             };
-            return Plan::CarryOut { known, task: Task { write: None, sweep_at, then } };
+            return EntryPlan::CarryOut { known, task: WriteTask { write: None, sweep_at, then } };
         };
         // A touch that followed a delete and found nothing was placed with its fetched document; here both are one
         // fold.
         if self.entry.fold.content == Content::Delete {
             let write = copy.filter(|copy| copy.is_recorded).map(|copy| copy.source);
             let then = Outcome::Done(Done::AlreadyApplied);
-            return Plan::CarryOut { known, task: Task { write, sweep_at, then } };
+            return EntryPlan::CarryOut { known, task: WriteTask { write, sweep_at, then } };
         }
         let source = match sabotage::is(Sabotage::FetchedIsNotRecorded) {
-            true => Source::MayBeAsked,
-            false => Source::IsNotAsked,
+            true => SourceUse::MayBeAsked,
+            false => SourceUse::IsNotAsked,
         };
         match self.wanted(Some(&known), Some(&shard), copy.clone(), source) {
-            Ok(Wanted::Settle(outcome)) => Plan::Settle(outcome),
-            Ok(Wanted::Written(_)) => Plan::CarryOut {
+            Ok(Wanted::Settle(outcome)) => EntryPlan::Settle(outcome),
+            Ok(Wanted::Written(_)) => EntryPlan::CarryOut {
                 known,
-                task: Task { write: None, sweep_at, then: Outcome::Done(Done::AlreadyApplied) },
+                task: WriteTask { write: None, sweep_at, then: Outcome::Done(Done::AlreadyApplied) },
             },
             Ok(Wanted::Document(document, made)) => {
                 if let Some(target) = self.corrected_target(&known.placement, copy.as_ref(), &document, made)
@@ -50,16 +50,16 @@ impl Decision<'_> {
                 }
                 let moved = !known.placement.leftovers.is_empty();
                 let then = Outcome::Done(Done::Indexed { moved });
-                Plan::CarryOut { known, task: Task { write: Some(document), sweep_at, then } }
+                EntryPlan::CarryOut { known, task: WriteTask { write: Some(document), sweep_at, then } }
             }
             // Recorded with a shard, but there is no document: record that, then sweep.
             Ok(Wanted::Gone(then)) => {
                 let may_hold: Vec<ShardId> = known.placement.may_hold().cloned().collect();
                 let placement = new_placement(self.state, self.entry, None, may_hold);
-                Plan::WriteAhead {
+                EntryPlan::WriteAhead {
                     guard: WriteCondition::Unchanged(known.stamp),
                     placement: self.counting.record(placement, Some(&known), Contribution::default()),
-                    task: Task { write: None, sweep_at, then },
+                    task: WriteTask { write: None, sweep_at, then },
                 }
             }
             Err(refusal) => self.refuse(Some(known), copy, refusal),
@@ -72,7 +72,7 @@ impl Decision<'_> {
     fn corrected_target(
         &self,
         placement: &Placement,
-        copy: Option<&Copy>,
+        copy: Option<&NewestCopy>,
         document: &[u8],
         made: Made,
     ) -> Option<ShardId> {
@@ -94,23 +94,23 @@ impl Decision<'_> {
     }
 
     /// Records another geoshard at the entry's own position, and writes the document there.
-    fn correct(&self, known: Known, target: ShardId, document: Bytes) -> Plan {
+    fn correct(&self, known: KnownPlacement, target: ShardId, document: Bytes) -> EntryPlan {
         let position = self.entry.fold.last;
         let may_hold: Vec<ShardId> = known.placement.may_hold().cloned().collect();
         let counted = self.counting.of_document(&self.entry.fold, &document, &target);
         let placement = new_placement(self.state, self.entry, Some(target), may_hold);
         let then = Outcome::Done(Done::Indexed { moved: true });
-        Plan::WriteAhead {
+        EntryPlan::WriteAhead {
             guard: WriteCondition::Unchanged(known.stamp),
             placement: self.counting.record(placement, Some(&known), counted),
-            task: Task { write: Some(document), sweep_at: position, then },
+            task: WriteTask { write: Some(document), sweep_at: position, then },
         }
     }
 
     /// Step 1, equal position, permanently refused there: the last good copy stays, the others are deleted.
-    fn resume_refused(&self, known: Known, copy: Option<Copy>) -> Plan {
+    fn resume_refused(&self, known: KnownPlacement, copy: Option<NewestCopy>) -> EntryPlan {
         if copy.is_none() && !self.is_surely_missing(Some(&known)) {
-            return Plan::Settle(self.look_again(Some(&known)));
+            return EntryPlan::Settle(self.look_again(Some(&known)));
         }
         let refusal = self.entry.carry.refusal.clone().unwrap_or_else(|| Refusal {
             reason: "refused_by_elasticsearch",
@@ -119,7 +119,7 @@ impl Decision<'_> {
         });
         match copy {
             Some(copy) if Some(&copy.shard) == known.placement.shard.as_ref() => {
-                Plan::CarryOut { task: self.keep(copy, refusal), known }
+                EntryPlan::CarryOut { task: self.keep(copy, refusal), known }
             }
             copy => self.set_back(known, copy, refusal),
         }
@@ -127,11 +127,11 @@ impl Decision<'_> {
 
     /// Step 1, recorded by a later record that never came (compacted or lost): finishes its decision. The document is
     /// written at the fold's own position, so that the lost record's true content would still win.
-    pub(super) fn finish_recorded(&self, known: Known, copy: Option<Copy>) -> Plan {
+    pub(super) fn finish_recorded(&self, known: KnownPlacement, copy: Option<NewestCopy>) -> EntryPlan {
         let recorded = known.placement.pos;
-        let finish = |known, write: Option<Bytes>, then| Plan::CarryOut {
+        let finish = |known, write: Option<Bytes>, then| EntryPlan::CarryOut {
             known,
-            task: Task { write, sweep_at: recorded, then },
+            task: WriteTask { write, sweep_at: recorded, then },
         };
         let applied = Outcome::Done(Done::AlreadyApplied);
         let Some(shard) = known.placement.shard.clone() else { return finish(known, None, applied) };
@@ -143,7 +143,7 @@ impl Decision<'_> {
             let source = copy.source.clone();
             return finish(known, Some(source), Outcome::Done(Done::Indexed { moved: true }));
         }
-        match self.wanted(Some(&known), Some(&shard), copy, Source::IsNotAsked) {
+        match self.wanted(Some(&known), Some(&shard), copy, SourceUse::IsNotAsked) {
             Ok(Wanted::Document(document, _)) => {
                 finish(known, Some(document), Outcome::Done(Done::Indexed { moved: false }))
             }
@@ -151,10 +151,10 @@ impl Decision<'_> {
             Ok(Wanted::Gone(outcome)) => finish(known, None, outcome),
             Ok(Wanted::Settle(Outcome::Again { reason, mut carry })) => {
                 carry.finish_recorded = true;
-                Plan::Settle(Outcome::Again { reason, carry })
+                EntryPlan::Settle(Outcome::Again { reason, carry })
             }
-            Ok(Wanted::Settle(outcome)) => Plan::Settle(outcome),
-            Err(refusal) => Plan::Settle(Outcome::DeadLetter(refusal)),
+            Ok(Wanted::Settle(outcome)) => EntryPlan::Settle(outcome),
+            Err(refusal) => EntryPlan::Settle(Outcome::DeadLetter(refusal)),
         }
     }
 }

@@ -1,40 +1,50 @@
 //! An entry that yields no document, or whose document Elasticsearch refused.
 
-use super::{Copy, Decision, Plan, Task, again_outcome, new_placement};
+use super::{Decision, EntryPlan, NewestCopy, WriteTask, again_outcome, new_placement};
 use crate::base::ids::ShardId;
 use crate::base::position::Position;
 use crate::base::requests::WriteCondition;
 use crate::core::fold::Fold;
 use crate::core::mover::{Entry, MoverState, Outcome, REFUSED_FOLD, Refusal, RetryState};
-use crate::core::placement::Known;
+use crate::core::placement::KnownPlacement;
 
 impl Decision<'_> {
     /// The entry yields no document. If an earlier attempt recorded a target, another owner may be half-way.
-    pub(super) fn refuse(&self, known: Option<Known>, copy: Option<Copy>, refusal: Refusal) -> Plan {
+    pub(super) fn refuse(
+        &self,
+        known: Option<KnownPlacement>,
+        copy: Option<NewestCopy>,
+        refusal: Refusal,
+    ) -> EntryPlan {
         if self.may_be_separated(known.as_ref()) {
-            return Plan::Settle(separated(refusal, known.as_ref()));
+            return EntryPlan::Settle(separated(refusal, known.as_ref()));
         }
         match known {
             Some(known) if !known.unswept().is_empty() || self.counting.records_refusals() => {
                 self.set_back(known, copy, refusal)
             }
-            _ => Plan::Settle(Outcome::DeadLetter(refusal)),
+            _ => EntryPlan::Settle(Outcome::DeadLetter(refusal)),
         }
     }
 
-    pub(super) fn may_be_separated(&self, known: Option<&Known>) -> bool {
+    pub(super) fn may_be_separated(&self, known: Option<&KnownPlacement>) -> bool {
         may_be_separated(self.state, self.entry, known)
     }
 
     /// Records that the document stays where its last good copy is. Without one, nothing is changed or swept: a writer
     /// at a lower position may still write a copy into any named geoshard.
-    pub(super) fn set_back(&self, known: Known, copy: Option<Copy>, refusal: Refusal) -> Plan {
-        let Some(copy) = copy else { return Plan::Settle(Outcome::DeadLetter(refusal)) };
+    pub(super) fn set_back(
+        &self,
+        known: KnownPlacement,
+        copy: Option<NewestCopy>,
+        refusal: Refusal,
+    ) -> EntryPlan {
+        let Some(copy) = copy else { return EntryPlan::Settle(Outcome::DeadLetter(refusal)) };
         let may_hold: Vec<ShardId> = known.unswept().iter().chain(&known.placement.shard).cloned().collect();
         let placement = new_placement(self.state, self.entry, Some(copy.shard.clone()), may_hold)
             .after_refusal()
             .with_fetched(copy.is_recorded.then(|| copy.source.clone()));
-        Plan::WriteAhead {
+        EntryPlan::WriteAhead {
             guard: WriteCondition::Unchanged(known.stamp),
             placement: self.counting.record_refusal(placement, &known),
             task: self.keep(copy, refusal),
@@ -43,10 +53,10 @@ impl Decision<'_> {
 
     /// Raises the last good copy to the entry's position, unchanged: below it, a zombie that once moved the document
     /// elsewhere could delete it after the moved copy was swept.
-    pub(super) fn keep(&self, copy: Copy, refusal: Refusal) -> Task {
+    pub(super) fn keep(&self, copy: NewestCopy, refusal: Refusal) -> WriteTask {
         let position = self.entry.fold.last;
         let write = (copy.version < position || copy.is_recorded).then_some(copy.source);
-        Task { write, sweep_at: position, then: Outcome::DeadLetter(refusal) }
+        WriteTask { write, sweep_at: position, then: Outcome::DeadLetter(refusal) }
     }
 }
 
@@ -55,7 +65,7 @@ impl Decision<'_> {
 pub(in crate::core::mover) fn may_be_separated(
     state: &MoverState,
     entry: &Entry,
-    known: Option<&Known>,
+    known: Option<&KnownPlacement>,
 ) -> bool {
     let recorded = known.map_or(Position::NONE, |known| known.placement.pos);
     let Fold { first, last, .. } = *entry.fold;
@@ -64,7 +74,7 @@ pub(in crate::core::mover) fn may_be_separated(
 }
 
 /// The outcome of such a fold.
-pub(in crate::core::mover) fn separated(refusal: Refusal, known: Option<&Known>) -> Outcome {
+pub(in crate::core::mover) fn separated(refusal: Refusal, known: Option<&KnownPlacement>) -> Outcome {
     let decided_to = known.map(|known| known.placement.pos);
     again_outcome(REFUSED_FOLD, RetryState { refusal: Some(refusal), decided_to, ..RetryState::default() })
 }

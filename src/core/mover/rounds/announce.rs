@@ -5,11 +5,11 @@ use super::{BatchState, Placed, deletes, document};
 use crate::base::requests::{BulkOp, BulkOutcome, Index, WriteCondition};
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::mover::counting::History;
-use crate::core::mover::decide::{Copy, Task, may_be_separated, separated};
+use crate::core::mover::decide::{NewestCopy, WriteTask, may_be_separated, separated};
 use crate::core::mover::{
     AffectedShards, CONFIRMED_COPY, Clear, Done, Entry, Outcome, Refusal, RetryState, STALE_COPY, UNANSWERED,
 };
-use crate::core::placement::{Known, Placement};
+use crate::core::placement::{KnownPlacement, Placement};
 
 /// A placement about to be written.
 #[derive(Debug, Clone)]
@@ -17,7 +17,7 @@ pub(super) struct Ahead {
     pub(super) entry: Entry,
     pub(super) guard: WriteCondition,
     pub(super) placement: Placement,
-    pub(super) task: Task,
+    pub(super) task: WriteTask,
     /// The placement's history before this write.
     pub(super) before: History,
 }
@@ -35,7 +35,7 @@ impl Ahead {
         let Self { entry, placement, task, before, .. } = self;
         match answer {
             BulkOutcome::Done { stamp: Some(stamp) } => {
-                let known = Known::new(placement, stamp);
+                let known = KnownPlacement::new(placement, stamp);
                 batch.state.cache.put(&entry.id, known.clone());
                 return Some(Placed { entry, known, task });
             }
@@ -78,7 +78,7 @@ pub(super) struct Announced {
 #[derive(Debug, Clone)]
 pub(super) struct Confirming {
     pub(super) entry: Entry,
-    pub(super) copy: Copy,
+    pub(super) copy: NewestCopy,
 }
 
 impl Confirming {
@@ -168,7 +168,7 @@ impl Announce {
         for (clear, answer) in clears.into_iter().zip(answers.by_ref()) {
             match answer {
                 BulkOutcome::Done { stamp: Some(stamp) } => {
-                    batch.state.cache.put(&clear.id, Known::new(clear.placement, stamp));
+                    batch.state.cache.put(&clear.id, KnownPlacement::new(clear.placement, stamp));
                 }
                 // A clear may fail or never happen; but the cached placement may now be outdated.
                 _ => batch.state.cache.forget(&clear.id),

@@ -6,7 +6,7 @@ use crate::base::requests::{BulkOp, BulkOutcome, Index, WriteCondition};
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::mover::decide::again_outcome;
 use crate::core::mover::{AffectedShards, Clear, Entry, Refusal, RetryState, SET_BACK, Sweep, Swept};
-use crate::core::placement::{Known, Placement};
+use crate::core::placement::{KnownPlacement, Placement};
 
 /// A placement to be set back to the last good copy.
 #[derive(Debug, Clone)]
@@ -90,7 +90,7 @@ impl CleanUp {
             let SetBack { entry, refusal, placement, .. } = set_back;
             match answer {
                 BulkOutcome::Done { stamp: Some(stamp) } => {
-                    let known = Known::new(placement, stamp);
+                    let known = KnownPlacement::new(placement, stamp);
                     batch.state.cache.put(&entry.id, known);
                     let carry = RetryState { refusal: Some(refusal), ..RetryState::default() };
                     // The next attempt sweeps the other copies and returns the dead letter.
@@ -107,7 +107,7 @@ impl CleanUp {
 
 impl BatchState {
     /// The fetched document is in its geoshard; the placement need not carry it.
-    fn written(&mut self, id: DocId, mut known: Known) {
+    fn written(&mut self, id: DocId, mut known: KnownPlacement) {
         known.placement.fetched = None;
         self.clear_with_the_next_bulk(id, known.placement.clone(), known);
     }
@@ -115,10 +115,10 @@ impl BatchState {
     /// Step 7: the leftovers are gone; the next bulk clears them if nothing was recorded since. ⚠ A later placement
     /// names them too, and its own sweep must leave tombstones at its own position: it learns nothing of this one.
     fn swept(&mut self, sweep: &Sweep) {
-        let is_latest = |cached: &Known| cached.stamp == sweep.known.stamp;
+        let is_latest = |cached: &KnownPlacement| cached.stamp == sweep.known.stamp;
         let cached = self.state.cache.get(&sweep.id);
         if cached.as_ref().is_none_or(is_latest) {
-            let known = Known { swept: true, ..sweep.known.clone() };
+            let known = KnownPlacement { swept: true, ..sweep.known.clone() };
             if cached.is_some() {
                 self.state.cache.put(&sweep.id, known.clone());
             }
@@ -137,7 +137,7 @@ impl BatchState {
         }
     }
 
-    fn clear_with_the_next_bulk(&mut self, id: DocId, placement: Placement, known: Known) {
+    fn clear_with_the_next_bulk(&mut self, id: DocId, placement: Placement, known: KnownPlacement) {
         let stamp = known.stamp;
         self.state.cache.put(&id, known);
         self.state.clears.push(Clear { id, placement, stamp });

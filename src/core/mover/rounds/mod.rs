@@ -22,12 +22,12 @@ pub use self::clean_up::CleanUp;
 pub use self::read::{ReadDocuments, ReadPlacements, Unread};
 pub use self::write::{FindLastCopy, WriteDocuments};
 use super::counting::{Change, History};
-use super::decide::{Copy, Task, again_outcome};
+use super::decide::{NewestCopy, WriteTask, again_outcome};
 use super::{AffectedShards, Entry, MoverState, Outcome, RetryState, Settled, Sweep, Swept, UNANSWERED};
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
 use crate::base::requests::{BulkOp, GetOutcome, Index, WriteCondition};
-use crate::core::placement::{Known, Placement};
+use crate::core::placement::{KnownPlacement, Placement};
 
 /// State that a batch carries through its rounds.
 #[derive(Debug, Clone)]
@@ -72,8 +72,8 @@ impl BatchState {
 #[derive(Debug, Clone)]
 struct Placed {
     entry: Entry,
-    known: Known,
-    task: Task,
+    known: KnownPlacement,
+    task: WriteTask,
 }
 
 impl Placed {
@@ -87,7 +87,7 @@ impl Placed {
 }
 
 /// Writes the document into the placement's geoshard; `None` if there is nothing to write.
-fn document(id: &DocId, at: Position, placement: &Placement, task: &Task) -> Option<BulkOp> {
+fn document(id: &DocId, at: Position, placement: &Placement, task: &WriteTask) -> Option<BulkOp> {
     Some(BulkOp::Index {
         index: Index::Geoshard(placement.shard.clone()?),
         id: id.clone(),
@@ -106,15 +106,15 @@ fn deletes(id: &DocId, shards: &[ShardId], version: Position) -> impl Iterator<I
 }
 
 /// The newest copy found; `None` if a read was not answered.
-fn newest_copy(copies: impl Iterator<Item = (ShardId, GetOutcome)>) -> Option<Option<Copy>> {
-    let mut newest: Option<Copy> = None;
+fn newest_copy(copies: impl Iterator<Item = (ShardId, GetOutcome)>) -> Option<Option<NewestCopy>> {
+    let mut newest: Option<NewestCopy> = None;
     let mut all_answered = true;
     for (shard, answer) in copies {
         match answer {
             GetOutcome::Unanswered => all_answered = false,
             GetOutcome::Missing => {}
             GetOutcome::Found(found) => {
-                let copy = Copy::new(shard, found);
+                let copy = NewestCopy::new(shard, found);
                 if newest.as_ref().is_none_or(|best| best.version < copy.version) {
                     newest = Some(copy);
                 }

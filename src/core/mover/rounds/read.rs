@@ -7,15 +7,15 @@ use super::{BatchState, Finished, Placed, newest_copy};
 use crate::base::ids::{DocId, ShardId};
 use crate::base::requests::{Get, GetOutcome, Index};
 use crate::core::invariants::inv_6_one_entry_of_a_document;
-use crate::core::mover::decide::{Plan, copies_needed, decide};
+use crate::core::mover::decide::{EntryPlan, copies_needed, decide};
 use crate::core::mover::{AffectedShards, Entry, MoverState, Outcome, RetryState};
-use crate::core::placement::{Known, Placement};
+use crate::core::placement::{KnownPlacement, Placement};
 
 /// Number of the round's answers that belong to one entry.
 #[derive(Debug, Clone)]
 struct Reading {
     entry: Entry,
-    known: Option<Known>,
+    known: Option<KnownPlacement>,
     fresh: bool,
     shards: Vec<ShardId>,
 }
@@ -24,7 +24,7 @@ struct Reading {
 #[derive(Debug, Clone)]
 pub struct ReadPlacements {
     batch: BatchState,
-    known: Vec<(Entry, Known)>,
+    known: Vec<(Entry, KnownPlacement)>,
     unknown: Vec<Entry>,
 }
 
@@ -57,11 +57,14 @@ impl ReadPlacements {
     /// Takes one answer per get, in order.
     pub fn answered(mut self, answers: Vec<GetOutcome>) -> ReadDocuments {
         let mut readings: Vec<Reading> = Vec::with_capacity(self.known.len() + self.unknown.len());
-        let add =
-            |readings: &mut Vec<Reading>, state: &MoverState, entry: Entry, known: Option<Known>, fresh| {
-                let shards = copies_needed(state, &entry, known.as_ref());
-                readings.push(Reading { entry, known, fresh, shards });
-            };
+        let add = |readings: &mut Vec<Reading>,
+                   state: &MoverState,
+                   entry: Entry,
+                   known: Option<KnownPlacement>,
+                   fresh| {
+            let shards = copies_needed(state, &entry, known.as_ref());
+            readings.push(Reading { entry, known, fresh, shards });
+        };
         for (entry, known) in self.known {
             add(&mut readings, &self.batch.state, entry, Some(known), false);
         }
@@ -72,7 +75,7 @@ impl ReadPlacements {
                 GetOutcome::Found(found) => match Placement::from_json(&found.source) {
                     Ok(placement) => {
                         let floor = self.batch.state.cache.floor(&entry.id);
-                        let known = Known::new(placement, found.stamp).above(floor);
+                        let known = KnownPlacement::new(placement, found.stamp).above(floor);
                         self.batch.state.cache.put(&entry.id, known.clone());
                         add(&mut readings, &self.batch.state, entry, Some(known), true);
                     }
@@ -164,29 +167,29 @@ impl ReadDocuments {
                 batch.state.cache.saw(&entry.id, version);
             }
             match plan {
-                Plan::Settle(Outcome::Again { reason, carry }) => batch.start_over(entry, reason, carry),
-                Plan::Settle(outcome @ Outcome::Parked { .. }) => {
+                EntryPlan::Settle(Outcome::Again { reason, carry }) => batch.start_over(entry, reason, carry),
+                EntryPlan::Settle(outcome @ Outcome::Parked { .. }) => {
                     batch.settle(entry, outcome, AffectedShards::default());
                 }
-                Plan::Settle(Outcome::Fetch) => {
+                EntryPlan::Settle(Outcome::Fetch) => {
                     // A missing copy is believed only after a fresh read.
                     if entry.carry.nothing_found.is_some() {
                         batch.state.cache.forget(&entry.id);
                     }
                     batch.settle(entry, Outcome::Fetch, AffectedShards::default());
                 }
-                Plan::Settle(outcome) => batch.done(entry, outcome, &before, touched),
-                Plan::Reject(refusal) => {
+                EntryPlan::Settle(outcome) => batch.done(entry, outcome, &before, touched),
+                EntryPlan::Reject(refusal) => {
                     batch.settle(entry, Outcome::DeadLetter(refusal), AffectedShards::default());
                 }
-                Plan::Confirm { copy, carry } => {
+                EntryPlan::Confirm { copy, carry } => {
                     announced.confirming.push(Confirming { entry: Entry { carry, ..entry }, copy });
                 }
-                Plan::InPlace { known, task } => announced.in_place.push(Placed { entry, known, task }),
-                Plan::WriteAhead { guard, placement, task } => {
+                EntryPlan::InPlace { known, task } => announced.in_place.push(Placed { entry, known, task }),
+                EntryPlan::WriteAhead { guard, placement, task } => {
                     announced.ahead.push(Ahead { entry, guard, placement, task, before });
                 }
-                Plan::CarryOut { known, task } => announced.ready.push(Placed { entry, known, task }),
+                EntryPlan::CarryOut { known, task } => announced.ready.push(Placed { entry, known, task }),
             }
         }
         batch.state.copy_size = copy_size;

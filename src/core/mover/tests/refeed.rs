@@ -2,7 +2,7 @@
 
 use super::counterexamples::{at_rest, in_a, in_short_of};
 use super::*;
-use crate::core::mover::{Fetched, Refusal, SourceAnswer};
+use crate::core::mover::{FetchedDocument, Refusal, SourceAnswer};
 
 fn refeed(offset: i64) -> Write {
     write(offset, Body::Refeed)
@@ -10,7 +10,7 @@ fn refeed(offset: i64) -> Write {
 
 /// The entry with an answer requested after the record at `after` was taken.
 fn told(entry: Entry, after: i64, answer: SourceAnswer) -> Entry {
-    Entry { fetched: Some(Box::new(Fetched { after: at(after), answer })), ..entry }
+    Entry { fetched: Some(Box::new(FetchedDocument { after: at(after), answer })), ..entry }
 }
 
 fn says(place: f64, n: i64) -> SourceAnswer {

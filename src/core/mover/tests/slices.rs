@@ -1,7 +1,7 @@
 //! A batch with many large copies to read goes through its rounds in slices.
 
 use super::*;
-use crate::core::placement::Known;
+use crate::core::placement::KnownPlacement;
 use crate::io::elastic::rounds::{BulkOutcome, GetOutcome};
 use crate::io::elastic::{Found, SeqNo};
 
@@ -19,7 +19,7 @@ fn patch_of(name: &str) -> Entry {
 fn run(names: &[String], bound: usize) -> (Vec<usize>, Finished) {
     let mut cache = PlacementCache::new(NonZeroUsize::new(1000).unwrap());
     for name in names {
-        cache.put(&id(name), Known::new(Placement::new(at(1), Some(shard("a")), []), STAMP));
+        cache.put(&id(name), KnownPlacement::new(Placement::new(at(1), Some(shard("a")), []), STAMP));
     }
     let state = MoverState { max_copy_bytes: bound, ..MoverState::new(rules(), cache) };
     let entries = names.iter().map(|name| patch_of(name)).collect();
@@ -61,7 +61,7 @@ fn entry_without_copies_waits_for_no_slice() {
     let mut entries: Vec<Entry> = (0..3).map(|n| patch_of(&format!("d{n}"))).collect();
     let mut cache = PlacementCache::new(NonZeroUsize::new(10).unwrap());
     for entry in &entries {
-        cache.put(&entry.id, Known::new(Placement::new(at(1), Some(shard("a")), []), STAMP));
+        cache.put(&entry.id, KnownPlacement::new(Placement::new(at(1), Some(shard("a")), []), STAMP));
     }
     entries.push(entry([index(A, 9)]));
     let state = MoverState { max_copy_bytes: 1, ..MoverState::new(rules(), cache) };

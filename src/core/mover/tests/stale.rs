@@ -3,9 +3,9 @@
 use super::store::{Answer, Call, Store};
 use super::*;
 use crate::base::random::Random;
-use crate::core::mover::decide::{Copy, Plan, decide};
+use crate::core::mover::decide::{EntryPlan, NewestCopy, decide};
 use crate::core::mover::{Doubt, OLDER_COPY, UNANSWERED};
-use crate::core::placement::Known;
+use crate::core::placement::KnownPlacement;
 use crate::io::elastic::{Found, SeqNo};
 
 impl Owner {
@@ -135,14 +135,14 @@ fn judged(pos: i64, refused: bool, cached: i64, doubt: Option<Doubt>) -> &'stati
     if refused {
         placement = placement.after_refusal();
     }
-    let known = Known { at_least: at(cached), ..Known::new(placement, STAMP) };
+    let known = KnownPlacement { at_least: at(cached), ..KnownPlacement::new(placement, STAMP) };
     let mut entry = set(9);
     entry.carry = RetryState { doubt, ..RetryState::default() };
     let found = Found { version: at(5).version(), stamp: STAMP, source: doc(A, 5).into() };
-    match decide(&new_state(rules()), &entry, Some(known), true, Some(Copy::new(shard("a"), found))) {
-        Plan::Settle(Outcome::Again { reason: OLDER_COPY, .. }) => "look again",
-        Plan::Confirm { .. } => "confirm",
-        Plan::InPlace { .. } | Plan::WriteAhead { .. } => "use",
+    match decide(&new_state(rules()), &entry, Some(known), true, Some(NewestCopy::new(shard("a"), found))) {
+        EntryPlan::Settle(Outcome::Again { reason: OLDER_COPY, .. }) => "look again",
+        EntryPlan::Confirm { .. } => "confirm",
+        EntryPlan::InPlace { .. } | EntryPlan::WriteAhead { .. } => "use",
         other => panic!("{other:?}"),
     }
 }
@@ -181,10 +181,13 @@ fn when_a_base_is_trusted() {
         assert_eq!(judged(pos, refused, cached, doubt), expected, "{case}");
     }
     let resumed = set(9);
-    let known = || Known { at_least: at(4), ..Known::new(placed(9, Some("a"), &[]).unwrap(), STAMP) };
+    let known = || KnownPlacement {
+        at_least: at(4),
+        ..KnownPlacement::new(placed(9, Some("a"), &[]).unwrap(), STAMP)
+    };
     let found = |version| Found { version: at(version).version(), stamp: STAMP, source: doc(A, 5).into() };
     let is_doubt = |entry: &Entry, version| {
-        let copy = Some(Copy::new(shard("a"), found(version)));
+        let copy = Some(NewestCopy::new(shard("a"), found(version)));
         decide(&new_state(rules()), entry, Some(known()), true, copy).is_doubt()
     };
     assert!(!is_doubt(&resumed, 5), "the owner that wrote ahead may have died before the document");

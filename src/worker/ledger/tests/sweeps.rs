@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::core::mover::{Sweep, Swept};
-use crate::core::placement::{Known, Placement};
+use crate::core::placement::{KnownPlacement, Placement};
 use crate::io::elastic::SeqNo;
 
 fn shard(id: &str) -> ShardId {
@@ -12,7 +12,7 @@ fn shard(id: &str) -> ShardId {
 /// The sweep of an entry with records `first` to `last` that left `a` for `target`.
 fn sweep(first: i64, last: i64, target: Option<&str>) -> Sweep {
     let placement = Placement::new(position(last), target.map(shard), [shard("a")]);
-    let known = Known::new(placement, SeqNo { seq_no: 1, primary_term: 1 });
+    let known = KnownPlacement::new(placement, SeqNo { seq_no: 1, primary_term: 1 });
     Sweep { id: id("x"), known, at: position(last), records: (position(first), position(last)) }
 }
 
