@@ -12,7 +12,7 @@ use geofold::base::clock::Instant;
 use geofold::base::ids::ShardId;
 use geofold::base::position::{Epoch, Position};
 use geofold::core::counting::facets::{FacetLimits, FacetRules, Facets};
-use geofold::core::counting::increment::Change;
+use geofold::core::counting::increment::CountChange;
 use geofold::core::decode::LocationPath;
 use geofold::worker::increments::emitter::{Emitter, Names, Source};
 
@@ -59,7 +59,7 @@ fn an_increment_of_1000_edges(bencher: Bencher<'_, '_>) {
     let source = Source { topic: "documents".into(), partition: 0, epoch: Epoch::default() };
     bencher.bench_local(|| {
         let mut emitter = Emitter::new(source.clone(), names.clone(), Duration::from_secs(1), 0, start);
-        let edges = (0..1000).map(|n| Change {
+        let edges = (0..1000).map(|n| CountChange {
             pos: Position::new(Epoch::default(), i64::try_from(n).unwrap()).unwrap(),
             before: facets[n].clone(),
             after: facets[n + 1].clone(),

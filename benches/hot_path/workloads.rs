@@ -15,7 +15,7 @@ use geofold::base::position::{Epoch, Position};
 use geofold::base::random::Random;
 use geofold::base::retry::RetryPolicy;
 use geofold::core::counting::facets::{FacetLimits, FacetRules};
-use geofold::core::counting::version::History;
+use geofold::core::counting::version::FacetHistory;
 use geofold::core::decode::{Decoder, LocationPath, RawRecord};
 use geofold::core::dirty_set::DirtySet;
 use geofold::core::fold::Fold;
@@ -402,7 +402,7 @@ fn whole(count: usize, knows: Knows, tally: Option<FacetRules>) -> Run {
         let mut placement = Placement::new(position(1), Some(shard.clone()), []);
         if let Some(tally) = &tally {
             let facets = tally.facets(record.value.as_ref().unwrap(), shard);
-            placement.versions = History::default().with(position(1), position(1), facets);
+            placement.versions = FacetHistory::default().with(position(1), position(1), facets);
         }
         let known = KnownPlacement::new(placement, SeqNo { seq_no: 1, primary_term: 1 });
         cache.put(&DocId::from_key(key).unwrap(), known);

@@ -9,7 +9,7 @@ use std::collections::btree_map::Entry;
 use serde::{Serialize, Serializer};
 
 use super::facets::Facets;
-use super::increment::Change;
+use super::increment::CountChange;
 use crate::base::clock::Instant;
 use crate::base::position::Position;
 
@@ -44,7 +44,7 @@ impl Held {
 
 /// Edges for one increment.
 #[derive(Debug)]
-pub struct Part {
+pub struct IncrementPart {
     /// Every edge below this position is in this part or in an earlier one.
     pub to: Position,
     /// Number of edges.
@@ -81,8 +81,8 @@ impl<'a, I: Iterator<Item = (&'a str, i64)> + Clone> Serialize for Pairs<I> {
 impl Edges {
     /// Takes an edge, replacing the one at its position. Taking it again changes nothing, and neither does a sent one:
     /// by then the edge at a position is final.
-    pub fn put(&mut self, edge: Change, now: Instant) {
-        let Change { pos, before, after } = edge;
+    pub fn put(&mut self, edge: CountChange, now: Instant) {
+        let CountChange { pos, before, after } = edge;
         if self.sent_to.is_some_and(|sent_to| pos < sent_to) {
             return;
         }
@@ -108,8 +108,8 @@ impl Edges {
     }
 
     /// The first edges below `below` with at most `max_bytes` of JSON; at least one, if there is one.
-    pub fn part(&self, below: Position, max_bytes: usize) -> Part {
-        let mut part = Part { to: below, edges: 0, json: Vec::new() };
+    pub fn part(&self, below: Position, max_bytes: usize) -> IncrementPart {
+        let mut part = IncrementPart { to: below, edges: 0, json: Vec::new() };
         for (&pos, held) in self.by_position.range(..below) {
             let end = part.json.len();
             if end > 0 {
@@ -183,21 +183,21 @@ mod tests {
         Position::from_version(pos)
     }
 
-    fn edge(at: u64, value: &str) -> Change {
-        Change { pos: pos(at), before: Facets::default(), after: tagged(value) }
+    fn edge(at: u64, value: &str) -> CountChange {
+        CountChange { pos: pos(at), before: Facets::default(), after: tagged(value) }
     }
 
     fn tagged(value: &str) -> Facets {
         serde_json::from_value(serde_json::json!({ "t": [value] })).unwrap()
     }
 
-    fn read(part: &Part) -> Vec<Edge> {
+    fn read(part: &IncrementPart) -> Vec<Edge> {
         let edges: Vec<Edge> = serde_json::from_slice(&[b"[", part.json.as_slice(), b"]"].concat()).unwrap();
         assert_eq!(edges.len(), part.edges);
         edges
     }
 
-    fn positions(part: &Part) -> Vec<u64> {
+    fn positions(part: &IncrementPart) -> Vec<u64> {
         read(part).iter().map(|edge| edge.pos.version()).collect()
     }
 
@@ -208,7 +208,7 @@ mod tests {
             edges.put(edge(7, "a"), at(second));
         }
         edges.put(edge(8, "b"), at(1));
-        edges.put(Change { after: Facets::default(), ..edge(8, "b") }, at(1));
+        edges.put(CountChange { after: Facets::default(), ..edge(8, "b") }, at(1));
         assert_eq!((edges.len(), edges.oldest()), (1, Some(at(1))), "an edge that changes nothing is none");
         edges.sent(pos(8));
         edges.put(edge(7, "a"), at(2));
@@ -256,7 +256,7 @@ mod tests {
         let after = facets(r#"{"geoshard":["4"],"q":["\"é\n"],"t":["a","b","c","e"],"u":["","\""]}"#);
         let mut edges = Edges::default();
         edges.put(edge(5, "x"), at(1));
-        let change = Change { pos: pos(5), before, after };
+        let change = CountChange { pos: pos(5), before, after };
         for second in [2, 3] {
             edges.put(change.clone(), at(second));
         }

@@ -71,7 +71,7 @@ pub struct Edge {
 
 /// An edge before it is sent, as the facets it is computed from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct CountChange {
     /// The position of the record that changed them.
     pub pos: Position,
     /// The facets of the version before it.
@@ -80,7 +80,7 @@ pub struct Change {
     pub after: Facets,
 }
 
-impl Change {
+impl CountChange {
     /// Its wire form.
     pub fn delta(&self) -> Delta {
         self.after.delta_since(&self.before)

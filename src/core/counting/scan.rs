@@ -9,48 +9,48 @@ use memchr::memchr2;
 
 /// The position of the walk.
 #[derive(Debug, Clone)]
-pub(super) struct Scan<'a> {
+pub(super) struct JsonScan<'a> {
     text: &'a [u8],
     at: usize,
 }
 
 /// The start of a value; for a scalar all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Value<'a> {
-    /// Continue with [`Scan::member`].
+pub(super) enum ScannedValue<'a> {
+    /// Continue with [`JsonScan::member`].
     Object,
-    /// Continue with [`Scan::element`].
+    /// Continue with [`JsonScan::element`].
     Array,
     /// A string.
-    Text(Written<'a>),
+    Text(JsonString<'a>),
     /// A number, true, false or null.
     Bare(&'a [u8]),
 }
 
 /// A string without its quotes, escapes as written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Written<'a> {
+pub(super) struct JsonString<'a> {
     text: &'a [u8],
     has_escapes: bool,
 }
 
-impl<'a> Scan<'a> {
+impl<'a> JsonScan<'a> {
     pub(super) fn new(text: &'a [u8]) -> Self {
         Self { text, at: 0 }
     }
 
     /// Begins a value; passes a scalar.
-    pub(super) fn value(&mut self) -> Option<Value<'a>> {
+    pub(super) fn value(&mut self) -> Option<ScannedValue<'a>> {
         match self.next_token()? {
             b'{' => {
                 self.at += 1;
-                Some(Value::Object)
+                Some(ScannedValue::Object)
             }
             b'[' => {
                 self.at += 1;
-                Some(Value::Array)
+                Some(ScannedValue::Array)
             }
-            b'"' => self.string().map(Value::Text),
+            b'"' => self.string().map(ScannedValue::Text),
             _ => {
                 let rest = &self.text[self.at..];
                 let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace();
@@ -59,7 +59,7 @@ impl<'a> Scan<'a> {
                     return None;
                 }
                 self.at += length;
-                Some(Value::Bare(&rest[..length]))
+                Some(ScannedValue::Bare(&rest[..length]))
             }
         }
     }
@@ -67,8 +67,8 @@ impl<'a> Scan<'a> {
     /// Passes any value.
     pub(super) fn skip(&mut self) -> Option<()> {
         match self.value()? {
-            Value::Object | Value::Array => self.leave(),
-            Value::Text(_) | Value::Bare(_) => Some(()),
+            ScannedValue::Object | ScannedValue::Array => self.leave(),
+            ScannedValue::Text(_) | ScannedValue::Bare(_) => Some(()),
         }
     }
 
@@ -91,7 +91,7 @@ impl<'a> Scan<'a> {
     }
 
     /// The key of the object's next member, as written; its value is next. `None` at the object's end, which is passed.
-    pub(super) fn member(&mut self) -> Option<Written<'a>> {
+    pub(super) fn member(&mut self) -> Option<JsonString<'a>> {
         if !self.has_another(b'}')? {
             return None;
         }
@@ -128,7 +128,7 @@ impl<'a> Scan<'a> {
     }
 
     /// The string that begins here.
-    fn string(&mut self) -> Option<Written<'a>> {
+    fn string(&mut self) -> Option<JsonString<'a>> {
         if *self.text.get(self.at)? != b'"' {
             return None;
         }
@@ -139,7 +139,7 @@ impl<'a> Scan<'a> {
             end += memchr2(b'"', b'\\', rest)?;
             if self.text[end] == b'"' {
                 self.at = end + 1;
-                return Some(Written { text: self.text.get(begin..end)?, has_escapes });
+                return Some(JsonString { text: self.text.get(begin..end)?, has_escapes });
             }
             has_escapes = true;
             end += 2;
@@ -147,7 +147,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-impl<'a> Written<'a> {
+impl<'a> JsonString<'a> {
     /// With escapes resolved. `None` if it is not valid text, for example half a surrogate pair.
     pub(super) fn unescaped(self) -> Option<Cow<'a, str>> {
         if !self.has_escapes {

@@ -7,21 +7,21 @@ use serde::{Deserialize, Serialize, Serializer};
 use smallvec::SmallVec;
 
 use super::facets::Facets;
-use super::increment::Change;
+use super::increment::CountChange;
 use crate::base::position::Position;
 use crate::base::sabotage::{self, Sabotage};
 
 /// One entry of a placement's history: the document's facets since a position.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(from = "(Position, Facets)")]
-pub struct Version {
+pub struct FacetVersion {
     /// The position of the record that set them.
     pub pos: Position,
     /// The facets from there on; empty if there are none.
     pub facets: Facets,
 }
 
-impl From<(Position, Facets)> for Version {
+impl From<(Position, Facets)> for FacetVersion {
     fn from((pos, facets): (Position, Facets)) -> Self {
         Self { pos, facets }
     }
@@ -29,13 +29,13 @@ impl From<(Position, Facets)> for Version {
 
 /// A document's facets by position: ascending, the last one current. Empty and free if nothing is counted.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
-#[serde(try_from = "Vec<Version>")]
-pub struct History(SmallVec<[Version; 1]>);
+#[serde(try_from = "Vec<FacetVersion>")]
+pub struct FacetHistory(SmallVec<[FacetVersion; 1]>);
 
-impl TryFrom<Vec<Version>> for History {
+impl TryFrom<Vec<FacetVersion>> for FacetHistory {
     type Error = &'static str;
 
-    fn try_from(versions: Vec<Version>) -> Result<Self, Self::Error> {
+    fn try_from(versions: Vec<FacetVersion>) -> Result<Self, Self::Error> {
         if versions.is_sorted_by(|a, b| a.pos < b.pos) {
             Ok(Self(versions.into()))
         } else {
@@ -44,21 +44,21 @@ impl TryFrom<Vec<Version>> for History {
     }
 }
 
-impl Serialize for History {
+impl Serialize for FacetHistory {
     /// Pairs: `[[2,{"tag":["a"]}],[4,{"tag":["b"]}]]`.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.iter().map(|version| (version.pos, &version.facets)))
     }
 }
 
-impl History {
+impl FacetHistory {
     /// Whether nothing was counted yet.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Oldest first.
-    pub fn versions(&self) -> &[Version] {
+    pub fn versions(&self) -> &[FacetVersion] {
         &self.0
     }
 
@@ -91,7 +91,7 @@ impl History {
         let before = self.0.len() - self.0.iter().rev().take_while(|version| version.pos >= pos).count();
         let before = &self.0[..before];
         let obsolete = before.iter().take_while(|version| version.pos < committed).count().saturating_sub(1);
-        let mut kept: SmallVec<[Version; 1]> = before[obsolete..].iter().cloned().collect();
+        let mut kept: SmallVec<[FacetVersion; 1]> = before[obsolete..].iter().cloned().collect();
         if sabotage::is(Sabotage::HistoryIsCutToOne) {
             kept.clear();
         }
@@ -101,24 +101,24 @@ impl History {
         if sabotage::is(Sabotage::HistoryIsOneBase) {
             kept.truncate(1);
         }
-        kept.push(Version { pos, facets });
+        kept.push(FacetVersion { pos, facets });
         Self(kept)
     }
 
     /// The edges that may not be counted yet: one per version at or above `committed`, against the one before it. An
     /// edge without change is included: it replaces one sent before at its position.
-    pub fn edges(&self, committed: Position) -> impl Iterator<Item = Change> {
+    pub fn edges(&self, committed: Position) -> impl Iterator<Item = CountChange> {
         let new = self.0.len() - self.count_from(committed);
         (new..self.0.len()).map(move |n| {
             let before = n.checked_sub(1).map(|before| self.0[before].facets.clone());
-            let Version { pos, facets } = &self.0[n];
-            Change { pos: *pos, before: before.unwrap_or_default(), after: facets.clone() }
+            let FacetVersion { pos, facets } = &self.0[n];
+            CountChange { pos: *pos, before: before.unwrap_or_default(), after: facets.clone() }
         })
     }
 
     /// Approximate heap bytes.
     pub fn bytes(&self) -> usize {
-        let spilled = if self.0.spilled() { self.0.capacity() * size_of::<Version>() } else { 0 };
+        let spilled = if self.0.spilled() { self.0.capacity() * size_of::<FacetVersion>() } else { 0 };
         spilled + self.0.iter().map(|version| version.facets.bytes()).sum::<usize>()
     }
 }
@@ -132,14 +132,15 @@ mod tests {
         serde_json::from_value(serde_json::json!({ "tag": [tag] })).unwrap()
     }
 
-    fn history(versions: &[(i64, &str)]) -> History {
-        let versions = versions.iter().map(|(offset, tag)| Version { pos: at(*offset), facets: tagged(tag) });
-        History::try_from(versions.collect::<Vec<_>>()).unwrap()
+    fn history(versions: &[(i64, &str)]) -> FacetHistory {
+        let versions =
+            versions.iter().map(|(offset, tag)| FacetVersion { pos: at(*offset), facets: tagged(tag) });
+        FacetHistory::try_from(versions.collect::<Vec<_>>()).unwrap()
     }
 
     /// `4 tag red -1, 4 tag blue +1`.
-    fn in_short(edges: impl Iterator<Item = Change>) -> Vec<String> {
-        let changes = |edge: Change| {
+    fn in_short(edges: impl Iterator<Item = CountChange>) -> Vec<String> {
+        let changes = |edge: CountChange| {
             let offset = edge.pos.offset();
             let changes: Vec<String> =
                 edge.delta().iter().map(|(_, value, by)| format!("{value} {by:+}")).collect();
@@ -158,7 +159,7 @@ mod tests {
         assert_eq!(before.with(at(8), at(9), tagged("e")), history(&[(7, "d"), (9, "e")]));
         let none_dropped = before.with(at(0), at(9), tagged("e"));
         assert_eq!(none_dropped.versions().len(), 5);
-        assert_eq!(History::default().with(at(5), at(9), tagged("e")), history(&[(9, "e")]));
+        assert_eq!(FacetHistory::default().with(at(5), at(9), tagged("e")), history(&[(9, "e")]));
     }
 
     #[test]
@@ -182,7 +183,7 @@ mod tests {
         let history = history(&[(1, "a"), (3, "b")]);
         let json = serde_json::to_string(&history).unwrap();
         assert_eq!(json, r#"[[2,{"tag":["a"]}],[4,{"tag":["b"]}]]"#);
-        assert_eq!(serde_json::from_str::<History>(&json).unwrap(), history);
-        assert!(serde_json::from_str::<History>("[[2,{}],[2,{}]]").is_err());
+        assert_eq!(serde_json::from_str::<FacetHistory>(&json).unwrap(), history);
+        assert!(serde_json::from_str::<FacetHistory>("[[2,{}],[2,{}]]").is_err());
     }
 }

@@ -9,9 +9,9 @@ use crate::base::position::Position;
 use crate::base::sabotage::{self, Sabotage};
 pub(super) use crate::core::counting::facets::FacetRules;
 use crate::core::counting::facets::Facets;
-pub use crate::core::counting::increment::Change;
+pub use crate::core::counting::increment::CountChange;
 use crate::core::counting::steps::Steps;
-pub(super) use crate::core::counting::version::History;
+pub(super) use crate::core::counting::version::FacetHistory;
 use crate::core::fold::{Base, Content, Fold, Target};
 use crate::core::placement::{KnownPlacement, Placement};
 
@@ -152,7 +152,10 @@ impl<'a> Counting<'a> {
 
     /// The changes of a finished entry: versions of its document's history that may not be counted yet, including those
     /// of other owners, which may have died (docs/tally.md, "Edges").
-    pub(super) fn edges<'h>(&self, versions: &'h History) -> impl Iterator<Item = Change> + use<'h> {
+    pub(super) fn edges<'h>(
+        &self,
+        versions: &'h FacetHistory,
+    ) -> impl Iterator<Item = CountChange> + use<'h> {
         self.rules.map(|_| versions.edges(self.committed)).into_iter().flatten()
     }
 }

@@ -32,7 +32,7 @@ use crate::base::sabotage::{self, Sabotage};
 use crate::core::fold::Fold;
 use crate::core::placement::{KnownPlacement, Placement, PlacementCache};
 
-pub use counting::Change;
+pub use counting::CountChange;
 pub use rounds::{
     Announce, CleanUp, FindLastCopy, Finished, ReadDocuments, ReadPlacements, Unread, WriteDocuments,
 };

@@ -19,7 +19,7 @@ use super::{KnownPlacement, Leftovers, Placement, PlacementFloor};
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
 use crate::base::requests::SeqNo;
-use crate::core::counting::version::History;
+use crate::core::counting::version::FacetHistory;
 
 /// Ids up to this length, UUIDs included, need no allocation.
 const INLINE_ID_BYTES: usize = 40;
@@ -66,7 +66,7 @@ struct Rare {
     leftovers: Leftovers,
     refused: bool,
     fetched: Option<Bytes>,
-    versions: History,
+    versions: FacetHistory,
     swept: bool,
 }
 
@@ -310,7 +310,7 @@ mod tests {
             _ => Placement::new(pos, Some(shard(number % 3)), []).by_partition(Some(7)),
         };
         if number.is_multiple_of(11) {
-            placement = placement.with_history(History::default().with(pos, pos, Facets::default()));
+            placement = placement.with_history(FacetHistory::default().with(pos, pos, Facets::default()));
         }
         let stamp = SeqNo { seq_no: number, primary_term: number / 2 };
         let at_least = Position::from_version(number % 17);

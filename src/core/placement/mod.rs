@@ -15,7 +15,7 @@ use crate::base::ids::ShardId;
 use crate::base::position::{Epoch, Position};
 use crate::base::requests::SeqNo;
 use crate::core::counting::facets::Facets;
-use crate::core::counting::version::History;
+use crate::core::counting::version::FacetHistory;
 
 /// Geoshards that may still hold an old copy. Nearly always none or one.
 pub type Leftovers = SmallVec<[ShardId; 1]>;
@@ -39,7 +39,7 @@ pub struct Placement {
     /// The partition of the record at `pos`. `None` if no record decided (adopted, repaired), or an earlier build did.
     pub partition: Option<i32>,
     /// The document's facets, by positions up to `pos` (docs/tally.md). Empty if nothing is counted.
-    pub versions: History,
+    pub versions: FacetHistory,
 }
 
 /// The JSON form of a placement for reading.
@@ -62,7 +62,7 @@ struct Record {
     #[serde(default)]
     partition: Option<i32>,
     #[serde(default)]
-    versions: History,
+    versions: FacetHistory,
 }
 
 /// The JSON form for writing.
@@ -81,8 +81,8 @@ struct Written<'a> {
     fetched: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     partition: Option<i32>,
-    #[serde(skip_serializing_if = "History::is_empty")]
-    versions: &'a History,
+    #[serde(skip_serializing_if = "FacetHistory::is_empty")]
+    versions: &'a FacetHistory,
 }
 
 impl TryFrom<Record> for Placement {
@@ -131,7 +131,7 @@ impl Placement {
         leftovers.sort_unstable();
         leftovers.dedup();
         let (refused, fetched, partition) = (false, None, None);
-        Self { pos, shard, leftovers, refused, fetched, partition, versions: History::default() }
+        Self { pos, shard, leftovers, refused, fetched, partition, versions: FacetHistory::default() }
     }
 
     /// Sets the partition of its record.
@@ -145,7 +145,7 @@ impl Placement {
     }
 
     /// Sets the history.
-    pub fn with_history(self, versions: History) -> Self {
+    pub fn with_history(self, versions: FacetHistory) -> Self {
         Self { versions, ..self }
     }
 
@@ -237,7 +237,11 @@ mod tests {
             Placement { refused: true, ..Placement::new(pos, Some(shard("a")), [shard("b")]) },
             Placement::new(pos, Some(shard("a")), []).by_partition(Some(7)),
             Placement::new(pos, Some(shard("a")), []).with_fetched(Some(r#"{"n":1.10,"a":[]}"#.into())),
-            Placement::new(pos, None, []).with_history(History::default().with(pos, pos, Facets::default())),
+            Placement::new(pos, None, []).with_history(FacetHistory::default().with(
+                pos,
+                pos,
+                Facets::default(),
+            )),
         ] {
             assert_eq!(Placement::from_json(&placement.to_json()).unwrap(), placement);
         }
@@ -251,7 +255,7 @@ mod tests {
         let placement = Placement::new(Position::from_version(7), Some(shard("a")), []);
         assert_eq!(placement.to_json(), r#"{"pos":7,"shard":"a"}"#);
         let tagged: Facets = serde_json::from_str(r#"{"tags":["x","y"]}"#).unwrap();
-        let history = History::default().with(placement.pos, placement.pos, tagged);
+        let history = FacetHistory::default().with(placement.pos, placement.pos, tagged);
         let counted = placement.with_history(history);
         assert_eq!(counted.to_json(), r#"{"pos":7,"shard":"a","versions":[[7,{"tags":["x","y"]}]]}"#);
         assert_eq!(Placement::from_json(&counted.to_json()).unwrap(), counted);

@@ -8,7 +8,7 @@ use futures::future::{BoxFuture, Fuse, FusedFuture, FutureExt};
 use super::Mode;
 use crate::base::clock::Instant;
 use crate::base::retry::{Delays, RetryPolicy};
-use crate::core::counting::increment::Change;
+use crate::core::counting::increment::CountChange;
 use crate::support::telemetry::tally::PartitionTally;
 use crate::worker::increments::emitter::{Emitter, Names, Source};
 use crate::worker::increments::topic::{IncrementTopic, TooLarge};
@@ -76,7 +76,7 @@ impl Increments {
     }
 
     /// Takes the changes of finished entries, before the watermark passes them.
-    pub(super) fn put(&mut self, edges: Vec<Change>, now: Instant) {
+    pub(super) fn put(&mut self, edges: Vec<CountChange>, now: Instant) {
         if let Some(Counted { emitter: Some(emitter), .. }) = &mut self.counting {
             emitter.put(edges, now);
         }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smallvec::SmallVec;
 
 use super::increment::Delta;
-use super::scan::{Scan, Value, Written};
+use super::scan::{JsonScan, JsonString, ScannedValue};
 use crate::base::ids::ShardId;
 
 /// Name of the built-in facet: the document's geoshard.
@@ -232,8 +232,8 @@ impl FacetRules {
     pub fn facets(&self, document: &[u8], shard: &ShardId) -> Facets {
         let mut found = Found::new();
         if !self.paths.is_empty() {
-            let mut scan = Scan::new(document);
-            if scan.value() == Some(Value::Object) {
+            let mut scan = JsonScan::new(document);
+            if scan.value() == Some(ScannedValue::Object) {
                 // Stops at invalid JSON.
                 let _ = self.object(&mut scan, &self.ahead(), &mut found);
             }
@@ -255,8 +255,8 @@ impl FacetRules {
         if self.paths.is_empty() {
             return false;
         }
-        let mut scan = Scan::new(patch);
-        scan.value() != Some(Value::Object) || touches(&mut scan, &self.ahead()).unwrap_or(true)
+        let mut scan = JsonScan::new(patch);
+        scan.value() != Some(ScannedValue::Object) || touches(&mut scan, &self.ahead()).unwrap_or(true)
     }
 
     fn ahead(&self) -> Ahead<'_> {
@@ -264,20 +264,25 @@ impl FacetRules {
     }
 
     /// Passes an object that was begun; `None` if it does not end.
-    fn object<'d>(&self, scan: &mut Scan<'d>, ahead: &[(usize, &str)], found: &mut Found<'d>) -> Option<()> {
+    fn object<'d>(
+        &self,
+        scan: &mut JsonScan<'d>,
+        ahead: &[(usize, &str)],
+        found: &mut Found<'d>,
+    ) -> Option<()> {
         while let Some(key) = scan.member() {
             let Some(steps) = steps(key, ahead) else {
                 scan.skip()?;
                 continue;
             };
             match scan.value()? {
-                Value::Object if steps.further.is_empty() => scan.leave()?,
-                Value::Object => self.object(scan, &steps.further, found)?,
-                Value::Array if steps.here.is_empty() => scan.leave()?,
-                Value::Array => {
+                ScannedValue::Object if steps.further.is_empty() => scan.leave()?,
+                ScannedValue::Object => self.object(scan, &steps.further, found)?,
+                ScannedValue::Array if steps.here.is_empty() => scan.leave()?,
+                ScannedValue::Array => {
                     while scan.element() {
                         match scan.value()? {
-                            Value::Object | Value::Array => scan.leave()?,
+                            ScannedValue::Object | ScannedValue::Array => scan.leave()?,
                             scalar => self.add(scalar, &steps.here, found),
                         }
                     }
@@ -288,14 +293,14 @@ impl FacetRules {
         Some(())
     }
 
-    fn add<'d>(&self, scalar: Value<'d>, facets: &[usize], found: &mut Found<'d>) {
-        if facets.is_empty() || scalar == Value::Bare(b"null") {
+    fn add<'d>(&self, scalar: ScannedValue<'d>, facets: &[usize], found: &mut Found<'d>) {
+        if facets.is_empty() || scalar == ScannedValue::Bare(b"null") {
             return;
         }
         let text = match scalar {
-            Value::Text(written) => written.unescaped(),
-            Value::Bare(bare) => std::str::from_utf8(bare).ok().map(number),
-            Value::Object | Value::Array => return,
+            ScannedValue::Text(written) => written.unescaped(),
+            ScannedValue::Bare(bare) => std::str::from_utf8(bare).ok().map(number),
+            ScannedValue::Object | ScannedValue::Array => return,
         };
         let is_counted = |text: &Cow<'_, str>| {
             text.len() <= self.limits.max_value_bytes && memchr::memchr(0, text.as_bytes()).is_none()
@@ -340,7 +345,7 @@ struct Steps<'p> {
 }
 
 /// `None` if the member is on no path. A key with dots covers several levels, as in Elasticsearch.
-fn steps<'p>(key: Written<'_>, ahead: &[(usize, &'p str)]) -> Option<Steps<'p>> {
+fn steps<'p>(key: JsonString<'_>, ahead: &[(usize, &'p str)]) -> Option<Steps<'p>> {
     let key = key.bytes()?;
     let leads = |path: &str| {
         let rest = path.as_bytes().strip_prefix(&*key);
@@ -359,13 +364,13 @@ fn steps<'p>(key: Written<'_>, ahead: &[(usize, &'p str)]) -> Option<Steps<'p>> 
 }
 
 /// Whether a member of a patch's object is on a facet's path, or replaces a parent on it.
-fn touches(scan: &mut Scan<'_>, ahead: &[(usize, &str)]) -> Option<bool> {
+fn touches(scan: &mut JsonScan<'_>, ahead: &[(usize, &str)]) -> Option<bool> {
     while let Some(key) = scan.member() {
         match steps(key, ahead) {
             None => scan.skip()?,
             Some(steps) => {
                 let is_aside = steps.here.is_empty()
-                    && scan.value()? == Value::Object
+                    && scan.value()? == ScannedValue::Object
                     && !touches(scan, &steps.further)?;
                 if !is_aside {
                     return Some(true);

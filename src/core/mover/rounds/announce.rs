@@ -4,7 +4,7 @@ use super::write::WriteDocuments;
 use super::{BatchState, Placed, deletes, document};
 use crate::base::requests::{BulkOp, BulkOutcome, Index, WriteCondition};
 use crate::base::sabotage::{self, Sabotage};
-use crate::core::mover::counting::History;
+use crate::core::mover::counting::FacetHistory;
 use crate::core::mover::decide::{NewestCopy, WriteTask, may_be_separated, separated};
 use crate::core::mover::{
     AffectedShards, CONFIRMED_COPY, Clear, Done, Entry, Outcome, Refusal, RetryState, STALE_COPY, UNANSWERED,
@@ -19,7 +19,7 @@ pub(super) struct Ahead {
     pub(super) placement: Placement,
     pub(super) task: WriteTask,
     /// The placement's history before this write.
-    pub(super) before: History,
+    pub(super) before: FacetHistory,
 }
 
 impl Ahead {

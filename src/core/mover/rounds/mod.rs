@@ -21,7 +21,7 @@ pub use self::announce::Announce;
 pub use self::clean_up::CleanUp;
 pub use self::read::{ReadDocuments, ReadPlacements, Unread};
 pub use self::write::{FindLastCopy, WriteDocuments};
-use super::counting::{Change, History};
+use super::counting::{CountChange, FacetHistory};
 use super::decide::{NewestCopy, WriteTask, again_outcome};
 use super::{AffectedShards, Entry, MoverState, Outcome, RetryState, Settled, Sweep, Swept, UNANSWERED};
 use crate::base::ids::{DocId, ShardId};
@@ -34,7 +34,7 @@ use crate::core::placement::{KnownPlacement, Placement};
 struct BatchState {
     state: MoverState,
     settled: Vec<Settled>,
-    edges: Vec<Change>,
+    edges: Vec<CountChange>,
     sweeps: Vec<(Sweep, Swept)>,
 }
 
@@ -44,7 +44,7 @@ impl BatchState {
     }
 
     /// Finishes an entry, whose document's placement has this history.
-    fn done(&mut self, entry: Entry, outcome: Outcome, versions: &History, touched: AffectedShards) {
+    fn done(&mut self, entry: Entry, outcome: Outcome, versions: &FacetHistory, touched: AffectedShards) {
         self.edges.extend(self.state.counting().edges(versions));
         self.settle(entry, outcome, touched);
     }
@@ -134,7 +134,7 @@ pub struct Finished {
     /// Changes of the counts by entries that are done or dead-lettered: for the partition's map of edges, where each
     /// replaces the one at its position. Empty if nothing is counted. An edge without change still replaces another. An
     /// edge may be at or above the watermark; it joins an increment once it is below.
-    pub edges: Vec<Change>,
+    pub edges: Vec<CountChange>,
     /// Old copies still to delete, or deleted.
     pub sweeps: Vec<(Sweep, Swept)>,
 }

@@ -35,7 +35,7 @@ use super::{
 };
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::{Epoch, Position};
-use crate::core::counting::increment::Change;
+use crate::core::counting::increment::CountChange;
 use crate::core::decode::LocationPath;
 use crate::core::fold::Fold;
 use crate::core::placement::{Placement, PlacementCache};
@@ -209,7 +209,7 @@ struct Owner {
     state: Option<MoverState>,
     batch: Option<Batch>,
     /// Of all batches that are finished.
-    edges: Vec<Change>,
+    edges: Vec<CountChange>,
     /// Sweeps owed.
     sweeps: Vec<Sweep>,
 }

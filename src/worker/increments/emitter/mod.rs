@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::base::clock::Instant;
 use crate::base::position::{Epoch, Position};
 use crate::core::counting::edges::Edges;
-use crate::core::counting::increment::Change;
+use crate::core::counting::increment::CountChange;
 
 /// An increment is sent at once after this many bytes of new edges.
 pub const SEND_AT_BYTES: usize = 512 << 10;
@@ -119,7 +119,7 @@ impl Emitter {
     }
 
     /// Takes the edges of finished entries. Call before the watermark passes them.
-    pub fn put(&mut self, edges: impl IntoIterator<Item = Change>, now: Instant) {
+    pub fn put(&mut self, edges: impl IntoIterator<Item = CountChange>, now: Instant) {
         for edge in edges {
             self.edges.put(edge, now);
         }

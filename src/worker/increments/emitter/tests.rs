@@ -27,9 +27,9 @@ fn emitter(start: i64) -> Emitter {
     Emitter::new(source, Arc::new(Names::new()), INTERVAL, start, at(0))
 }
 
-fn edge(offset: i64, value: &str) -> Change {
+fn edge(offset: i64, value: &str) -> CountChange {
     let after = serde_json::from_value(serde_json::json!({ "t": [value] })).unwrap();
-    Change { pos: pos(offset), before: Facets::default(), after }
+    CountChange { pos: pos(offset), before: Facets::default(), after }
 }
 
 fn read(outgoing: &Outgoing) -> Increment {
@@ -135,7 +135,7 @@ fn single_oversized_edge_is_retried_and_holds_the_watermark() {
 #[test]
 fn edges_of_an_earlier_epoch_are_sent_but_cover_nothing() {
     let mut emitter = emitter(4);
-    let old = |offset| Change { pos: position(Epoch::new(2).unwrap(), offset), ..edge(0, "a") };
+    let old = |offset| CountChange { pos: position(Epoch::new(2).unwrap(), offset), ..edge(0, "a") };
     emitter.put([old(1_000), old(2_000), edge(5, "b")], at(0));
     emitter.increment_bytes = 1;
     let part = read(&emitter.next(6, at(1000)));
@@ -164,7 +164,7 @@ fn merged_counts_equal_a_recount_despite_crashes_and_duplicates() {
     for round in 0..200 {
         let end = 40_i64;
         // The edge of each position is the same for every owner; some change nothing.
-        let truth: BTreeMap<i64, Change> = (0..end)
+        let truth: BTreeMap<i64, CountChange> = (0..end)
             .filter(|offset| offset % 4 != 3)
             .map(|offset| (offset, edge(offset, &format!("{}", offset % 5))))
             .collect();
