@@ -25,7 +25,7 @@ pub enum Fit {
 
 /// An observed copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Copy {
+pub struct ObservedCopy {
     /// Its version.
     pub version: Position,
     /// Whether it belongs where it is.
@@ -34,7 +34,7 @@ pub struct Copy {
 
 /// An observed placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Placed {
+pub enum ObservedPlacement {
     /// There is none.
     Nowhere,
     /// The record is not a placement.
@@ -47,11 +47,11 @@ pub enum Placed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observation {
     /// Its placement.
-    pub placed: Placed,
+    pub placed: ObservedPlacement,
     /// The placement's state, if it was read realtime.
     pub stamp: Option<SeqNo>,
     /// Its copies.
-    pub copies: BTreeMap<ShardId, Copy>,
+    pub copies: BTreeMap<ShardId, ObservedCopy>,
 }
 
 impl Observation {
@@ -59,9 +59,9 @@ impl Observation {
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         match &self.placed {
-            Placed::Nowhere => 0.hash(&mut hasher),
-            Placed::Unreadable => 1.hash(&mut hasher),
-            Placed::At(placement) => placement.to_json().hash(&mut hasher),
+            ObservedPlacement::Nowhere => 0.hash(&mut hasher),
+            ObservedPlacement::Unreadable => 1.hash(&mut hasher),
+            ObservedPlacement::At(placement) => placement.to_json().hash(&mut hasher),
         }
         self.stamp.hash(&mut hasher);
         self.copies.hash(&mut hasher);
@@ -72,9 +72,9 @@ impl Observation {
 impl fmt::Display for Observation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.placed {
-            Placed::Nowhere => f.write_str("no placement")?,
-            Placed::Unreadable => f.write_str("an unreadable placement")?,
-            Placed::At(placement) => {
+            ObservedPlacement::Nowhere => f.write_str("no placement")?,
+            ObservedPlacement::Unreadable => f.write_str("an unreadable placement")?,
+            ObservedPlacement::At(placement) => {
                 match &placement.shard {
                     Some(shard) => write!(f, "placed in {shard} at {}", placement.pos)?,
                     None => write!(f, "deleted at {}", placement.pos)?,
@@ -174,12 +174,13 @@ impl fmt::Display for Defect {
 /// A document's defects, each kind once; none if it is as it should be at rest (protocol, INV-1 and INV-5).
 pub fn judge(sight: &Observation, epoch: Epoch) -> Vec<Defect> {
     let mut defects = match &sight.placed {
-        Placed::Unreadable => vec![Defect::UnreadablePlacement],
-        Placed::Nowhere if sight.copies.is_empty() => vec![],
-        Placed::Nowhere => vec![Defect::NoPlacement],
-        Placed::At(placement) => judge_placed(placement, &sight.copies),
+        ObservedPlacement::Unreadable => vec![Defect::UnreadablePlacement],
+        ObservedPlacement::Nowhere if sight.copies.is_empty() => vec![],
+        ObservedPlacement::Nowhere => vec![Defect::NoPlacement],
+        ObservedPlacement::At(placement) => judge_placed(placement, &sight.copies),
     };
-    let recorded = if let Placed::At(placement) = &sight.placed { Some(placement.pos) } else { None };
+    let recorded =
+        if let ObservedPlacement::At(placement) = &sight.placed { Some(placement.pos) } else { None };
     let versions = sight.copies.values().map(|copy| copy.version);
     if versions.chain(recorded).any(|position| position.epoch() > epoch) {
         defects.push(Defect::LaterEpoch);
@@ -189,7 +190,7 @@ pub fn judge(sight: &Observation, epoch: Epoch) -> Vec<Defect> {
     defects
 }
 
-fn judge_placed(placement: &Placement, copies: &BTreeMap<ShardId, Copy>) -> Vec<Defect> {
+fn judge_placed(placement: &Placement, copies: &BTreeMap<ShardId, ObservedCopy>) -> Vec<Defect> {
     let is_named = |shard: &ShardId| placement.may_hold().any(|named| named == shard);
     let (own, others): (Vec<_>, Vec<_>) =
         copies.iter().partition(|(shard, _)| placement.shard.as_ref() == Some(*shard));
@@ -230,16 +231,23 @@ fn judge_placed(placement: &Placement, copies: &BTreeMap<ShardId, Copy>) -> Vec<
 mod tests {
     use super::*;
     use crate::base::random::Random;
-    use crate::core::invariants::{View, inv_1_every_copy_is_named, inv_5_at_rest_there_is_one_copy};
+    use crate::core::invariants::{
+        DocumentState, inv_1_every_copy_is_named, inv_5_at_rest_there_is_one_copy,
+    };
     use crate::testkit::testing::{at, shard};
 
-    fn placed(offset: i64, place: Option<&str>, leftovers: &[&str]) -> Placed {
-        Placed::At(Placement::new(at(offset), place.map(shard), leftovers.iter().map(|id| shard(id))))
+    fn placed(offset: i64, place: Option<&str>, leftovers: &[&str]) -> ObservedPlacement {
+        ObservedPlacement::At(Placement::new(
+            at(offset),
+            place.map(shard),
+            leftovers.iter().map(|id| shard(id)),
+        ))
     }
 
-    fn judged(placed: Placed, copies: &[(&str, i64, Fit)]) -> Vec<Defect> {
-        let copies =
-            copies.iter().map(|(id, offset, fit)| (shard(id), Copy { version: at(*offset), fit: *fit }));
+    fn judged(placed: ObservedPlacement, copies: &[(&str, i64, Fit)]) -> Vec<Defect> {
+        let copies = copies
+            .iter()
+            .map(|(id, offset, fit)| (shard(id), ObservedCopy { version: at(*offset), fit: *fit }));
         judge(&Observation { placed, stamp: None, copies: copies.collect() }, Epoch::default())
     }
 
@@ -261,8 +269,8 @@ mod tests {
             );
         }
         for (placement, copies) in [
-            (Placed::Nowhere, vec![("a", 1, Here)]),
-            (Placed::Unreadable, vec![("a", 1, Here)]),
+            (ObservedPlacement::Nowhere, vec![("a", 1, Here)]),
+            (ObservedPlacement::Unreadable, vec![("a", 1, Here)]),
             (placed(5, Some("b"), &[]), vec![("b", 5, Here), ("c", 1, Here)]),
             (placed(5, Some("b"), &[]), vec![("b", 5, Elsewhere)]),
         ] {
@@ -276,13 +284,13 @@ mod tests {
     fn each_defect_has_its_name() {
         use Fit::{Elsewhere, Here, NoLocation};
         let refused = || {
-            let Placed::At(placement) = placed(5, Some("b"), &["a"]) else { unreachable!() };
-            Placed::At(placement.after_refusal())
+            let ObservedPlacement::At(placement) = placed(5, Some("b"), &["a"]) else { unreachable!() };
+            ObservedPlacement::At(placement.after_refusal())
         };
         for (placement, copies, expected) in [
-            (Placed::Nowhere, vec![], vec![]),
-            (Placed::Nowhere, vec![("a", 1, Here)], vec![Defect::NoPlacement]),
-            (Placed::Unreadable, vec![("a", 1, Here)], vec![Defect::UnreadablePlacement]),
+            (ObservedPlacement::Nowhere, vec![], vec![]),
+            (ObservedPlacement::Nowhere, vec![("a", 1, Here)], vec![Defect::NoPlacement]),
+            (ObservedPlacement::Unreadable, vec![("a", 1, Here)], vec![Defect::UnreadablePlacement]),
             (placed(5, Some("b"), &[]), vec![("b", 5, Here)], vec![]),
             (placed(5, Some("b"), &["a"]), vec![("b", 9, Here)], vec![]),
             (placed(5, Some("b"), &[]), vec![], vec![Defect::NoCopy]),
@@ -305,7 +313,7 @@ mod tests {
             assert_eq!(judged(placement, &copies), expected, "{said}");
         }
         let later = Position::new(Epoch::new(1).unwrap(), 0).unwrap();
-        let copies = BTreeMap::from([(shard("b"), Copy { version: later, fit: Here })]);
+        let copies = BTreeMap::from([(shard("b"), ObservedCopy { version: later, fit: Here })]);
         let sight = Observation { placed: placed(5, Some("b"), &[]), stamp: None, copies };
         assert_eq!(judge(&sight, Epoch::default()), [Defect::LaterEpoch]);
         assert!(judge(&sight, Epoch::new(1).unwrap()).is_empty());
@@ -320,14 +328,14 @@ mod tests {
             let leftovers: Vec<&str> = (0..random.below(3)).map(|_| pick(&mut random)).collect();
             let place = (random.below(3) > 0).then(|| pick(&mut random));
             let mut placement = placed(5, place, &leftovers);
-            if let (Placed::At(record), 0) = (&mut placement, random.below(4)) {
+            if let (ObservedPlacement::At(record), 0) = (&mut placement, random.below(4)) {
                 record.refused = true;
             }
-            let copies: BTreeMap<ShardId, Copy> = (0..random.below(3))
-                .map(|_| (shard(pick(&mut random)), Copy { version: at(6), fit: Fit::Here }))
+            let copies: BTreeMap<ShardId, ObservedCopy> = (0..random.below(3))
+                .map(|_| (shard(pick(&mut random)), ObservedCopy { version: at(6), fit: Fit::Here }))
                 .collect();
-            let Placed::At(record) = &placement else { unreachable!() };
-            let view = View {
+            let ObservedPlacement::At(record) = &placement else { unreachable!() };
+            let view = DocumentState {
                 placement: Some(record.clone()),
                 copies: copies.iter().map(|(shard, copy)| (shard.clone(), copy.version)).collect(),
             };

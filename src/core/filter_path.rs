@@ -4,9 +4,9 @@ use serde_json::{Map, Value};
 
 /// Dotted patterns: `*` stands for anything within a name, `**` for any names. Lists do not count as a level.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Filter(Vec<Vec<String>>);
+pub(crate) struct FilterPath(Vec<Vec<String>>);
 
-impl Filter {
+impl FilterPath {
     pub(crate) fn new<'a>(patterns: impl Iterator<Item = &'a str>) -> Self {
         Self(patterns.map(|pattern| pattern.split('.').map(str::to_owned).collect()).collect())
     }
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_filter_keeps_what_its_patterns_reach() {
-        let filter = Filter::new("errors,items.*.status,**.port".split(','));
+        let filter = FilterPath::new("errors,items.*.status,**.port".split(','));
         let value = json!({"errors": false, "took": 1, "items": [{"index": {"status": 201, "_id": "a"}}],
                            "nodes": {"x": {"http": {"port": 9200}, "name": "n"}}});
         let kept = json!({"errors": false, "items": [{"index": {"status": 201}}],
@@ -96,6 +96,6 @@ mod tests {
         assert_eq!(filter.apply(&value), kept);
         assert!(filter.wants(&["items", "delete", "status"]));
         assert!(!filter.wants(&["items", "delete", "_id"]));
-        assert_eq!(Filter::new(["no.such"].into_iter()).apply(&value), json!({}));
+        assert_eq!(FilterPath::new(["no.such"].into_iter()).apply(&value), json!({}));
     }
 }

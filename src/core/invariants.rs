@@ -1,6 +1,6 @@
 //! The protocol's invariants, each defined once as a function of one document's observable state.
 //!
-//! The observer (an in-memory store, an audit over searches) fills in a [`View`]; a violation is returned as a
+//! The observer (an in-memory store, an audit over searches) fills in a [`DocumentState`]; a violation is returned as a
 //! sentence. Nothing here knows how the state came about, which makes these functions independent judges.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use crate::core::placement::Placement;
 
 /// The stored state of one document.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct View {
+pub struct DocumentState {
     /// Its record in the placements index.
     pub placement: Option<Placement>,
     /// The geoshards that hold a copy, and the copy's version.
@@ -24,20 +24,20 @@ pub struct View {
 /// A violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{invariant} is broken: {what}")]
-pub struct Broken {
+pub struct BrokenInvariant {
     /// Its name in the protocol.
     pub invariant: &'static str,
     /// The violation.
     pub what: String,
 }
 
-fn hold(holds: bool, invariant: &'static str, what: impl FnOnce() -> String) -> Result<(), Broken> {
-    if holds { Ok(()) } else { Err(Broken { invariant, what: what() }) }
+fn hold(holds: bool, invariant: &'static str, what: impl FnOnce() -> String) -> Result<(), BrokenInvariant> {
+    if holds { Ok(()) } else { Err(BrokenInvariant { invariant, what: what() }) }
 }
 
 /// INV-1: every geoshard that holds a copy is named by the placement, as `shard` or among `leftovers`. Holds at every
 /// moment.
-pub fn inv_1_every_copy_is_named(view: &View) -> Result<(), Broken> {
+pub fn inv_1_every_copy_is_named(view: &DocumentState) -> Result<(), BrokenInvariant> {
     let named: BTreeSet<&ShardId> = view.placement.iter().flat_map(Placement::may_hold).collect();
     let unnamed: Vec<&ShardId> = view.copies.keys().filter(|shard| !named.contains(shard)).collect();
     hold(unnamed.is_empty(), "INV-1", || {
@@ -47,7 +47,10 @@ pub fn inv_1_every_copy_is_named(view: &View) -> Result<(), Broken> {
 
 /// INV-2: a document that `exists` has a copy. Holds at every moment between its first copy and the record that
 /// deletes it, moves included.
-pub fn inv_2_a_document_that_exists_has_a_copy(view: &View, exists: bool) -> Result<(), Broken> {
+pub fn inv_2_a_document_that_exists_has_a_copy(
+    view: &DocumentState,
+    exists: bool,
+) -> Result<(), BrokenInvariant> {
     hold(!exists || !view.copies.is_empty(), "INV-2", || format!("the document's last copy is gone: {view}"))
 }
 
@@ -55,7 +58,7 @@ pub fn inv_2_a_document_that_exists_has_a_copy(view: &View, exists: bool) -> Res
 pub fn inv_3_nothing_owed_is_committed(
     committed: i64,
     owed: impl IntoIterator<Item = i64>,
-) -> Result<(), Broken> {
+) -> Result<(), BrokenInvariant> {
     let oldest = owed.into_iter().min();
     hold(oldest.is_none_or(|oldest| committed <= oldest), "INV-3", || {
         format!("offset {committed} is committed, but offset {oldest:?} is not done")
@@ -65,7 +68,10 @@ pub fn inv_3_nothing_owed_is_committed(
 /// INV-3, second half: the effect of the document's records up to `last`, its last committed one, is visible: a copy at
 /// least that new, a placement that says deleted, or one of a later record, which covers it. Does not hold for
 /// dead-lettered or dropped records.
-pub fn inv_3_what_is_committed_can_be_seen(view: &View, last: Position) -> Result<(), Broken> {
+pub fn inv_3_what_is_committed_can_be_seen(
+    view: &DocumentState,
+    last: Position,
+) -> Result<(), BrokenInvariant> {
     let written = view.copies.values().any(|version| *version >= last);
     let recorded = view.placement.as_ref().is_some_and(|placement| {
         placement.pos > last || (placement.pos == last && placement.shard.is_none())
@@ -75,8 +81,8 @@ pub fn inv_3_what_is_committed_can_be_seen(view: &View, last: Position) -> Resul
 
 /// INV-4: over time, neither the placement's position nor any copy's version goes back, and a placement is never
 /// removed. (Elasticsearch's tombstones keep a removed copy from returning older.)
-pub fn inv_4_nothing_goes_back(before: &View, after: &View) -> Result<(), Broken> {
-    let position = |view: &View| view.placement.as_ref().map(|placement| placement.pos);
+pub fn inv_4_nothing_goes_back(before: &DocumentState, after: &DocumentState) -> Result<(), BrokenInvariant> {
+    let position = |view: &DocumentState| view.placement.as_ref().map(|placement| placement.pos);
     hold(position(before) <= position(after), "INV-4", || {
         format!("the placement went back: {before}, then {after}")
     })?;
@@ -91,7 +97,7 @@ pub fn inv_4_nothing_goes_back(before: &View, after: &View) -> Result<(), Broken
 
 /// INV-5: exactly one copy, in the placement's geoshard, or none if the document is deleted or never existed. A refused
 /// document may have none, or one that arrived late in a named geoshard. Holds with nothing in flight and nothing owed.
-pub fn inv_5_at_rest_there_is_one_copy(view: &View) -> Result<(), Broken> {
+pub fn inv_5_at_rest_there_is_one_copy(view: &DocumentState) -> Result<(), BrokenInvariant> {
     let belongs: BTreeSet<&ShardId> =
         view.placement.iter().filter_map(|placement| placement.shard.as_ref()).collect();
     let stored: BTreeSet<&ShardId> = view.copies.keys().collect();
@@ -102,7 +108,9 @@ pub fn inv_5_at_rest_there_is_one_copy(view: &View) -> Result<(), Broken> {
 }
 
 /// INV-6: at most one entry of a document is in work.
-pub fn inv_6_one_entry_of_a_document<'a>(in_work: impl IntoIterator<Item = &'a DocId>) -> Result<(), Broken> {
+pub fn inv_6_one_entry_of_a_document<'a>(
+    in_work: impl IntoIterator<Item = &'a DocId>,
+) -> Result<(), BrokenInvariant> {
     let mut seen = BTreeSet::new();
     let twice = in_work.into_iter().find(|id| !seen.insert(*id));
     hold(twice.is_none(), "INV-6", || "two entries of one document are in work".to_owned())
@@ -113,7 +121,7 @@ pub fn inv_6_one_entry_of_a_document<'a>(in_work: impl IntoIterator<Item = &'a D
 pub fn inv_7_counted_exactly_once<'a>(
     counts: &Delta,
     documents: impl IntoIterator<Item = &'a Facets>,
-) -> Result<(), Broken> {
+) -> Result<(), BrokenInvariant> {
     let nothing = Facets::default();
     let mut recount = Delta::default();
     for facets in documents {
@@ -124,7 +132,7 @@ pub fn inv_7_counted_exactly_once<'a>(
     })
 }
 
-impl fmt::Display for View {
+impl fmt::Display for DocumentState {
     /// `placement 0:5 in b, leftovers [a]; copies a at 0:1, b at 0:5`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.placement {
@@ -153,9 +161,9 @@ mod tests {
     use super::*;
     use crate::testkit::testing::{at, shard};
 
-    fn view(placement: Option<Placement>, copies: &[(&str, i64)]) -> View {
+    fn view(placement: Option<Placement>, copies: &[(&str, i64)]) -> DocumentState {
         let copies = copies.iter().map(|(id, offset)| (shard(id), at(*offset))).collect();
-        View { placement, copies }
+        DocumentState { placement, copies }
     }
 
     fn placed(offset: i64, place: Option<&str>, leftovers: &[&str]) -> Option<Placement> {
@@ -185,11 +193,11 @@ mod tests {
         assert!(inv_4_nothing_goes_back(&moving, &moved).is_ok());
         assert!(inv_4_nothing_goes_back(&moved, &view(placed(4, Some("b"), &["a"]), &[("b", 5)])).is_err());
         assert!(inv_4_nothing_goes_back(&moved, &view(placed(5, Some("b"), &["a"]), &[("b", 4)])).is_err());
-        assert!(inv_4_nothing_goes_back(&moved, &View::default()).is_err());
+        assert!(inv_4_nothing_goes_back(&moved, &DocumentState::default()).is_err());
 
         assert!(inv_5_at_rest_there_is_one_copy(&moved).is_ok());
         assert!(inv_5_at_rest_there_is_one_copy(&deleted).is_ok());
-        assert!(inv_5_at_rest_there_is_one_copy(&View::default()).is_ok());
+        assert!(inv_5_at_rest_there_is_one_copy(&DocumentState::default()).is_ok());
         let refused = placed(5, Some("b"), &[]).map(Placement::after_refusal);
         assert!(inv_5_at_rest_there_is_one_copy(&view(refused.clone(), &[])).is_ok());
         assert!(inv_5_at_rest_there_is_one_copy(&view(refused, &[("a", 1), ("b", 2)])).is_err());

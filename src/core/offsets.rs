@@ -10,7 +10,7 @@ use crate::base::position::Epoch;
 
 /// The verdict on a partition's offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum OffsetVerdict {
     /// The next offset exists, or is still to be written.
     There,
     /// Nothing was ever read: reading begins at the first record.
@@ -26,13 +26,13 @@ pub enum Verdict {
 /// `next` is the next offset to read: after the last one read, or the commit; `None` if there is neither. `remembered`
 /// is the commit of this epoch according to the meta index. It counts only without `next`: the group's offsets have
 /// expired.
-pub fn judge(next: Option<i64>, remembered: Option<i64>, low: i64, high: i64) -> Verdict {
+pub fn judge(next: Option<i64>, remembered: Option<i64>, low: i64, high: i64) -> OffsetVerdict {
     match (next, remembered) {
-        (Some(next), _) if next > high => Verdict::Truncated(Truncated { next, end: Some(high) }),
-        (Some(from), _) | (None, Some(from)) if from < low => Verdict::Lost(Lost { from, to: low }),
-        (Some(_), _) => Verdict::There,
+        (Some(next), _) if next > high => OffsetVerdict::Truncated(Truncated { next, end: Some(high) }),
+        (Some(from), _) | (None, Some(from)) if from < low => OffsetVerdict::Lost(Lost { from, to: low }),
+        (Some(_), _) => OffsetVerdict::There,
         // Below the remembered offset it is a rewind, which the first record shows ([`crate::io::meta`]).
-        (None, _) => Verdict::Begins,
+        (None, _) => OffsetVerdict::Begins,
     }
 }
 
@@ -69,7 +69,7 @@ pub struct Truncated {
 
 /// Why a partition cannot be read further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum Trouble {
+pub enum OffsetTrouble {
     /// Records are lost.
     #[error(transparent)]
     Lost(#[from] Lost),
@@ -90,7 +90,7 @@ fn truncated(Truncated { next, end }: &Truncated, epoch: Epoch) -> String {
     )
 }
 
-impl Trouble {
+impl OffsetTrouble {
     /// The unreadable offset.
     pub fn offset(&self) -> i64 {
         match self {
@@ -106,24 +106,24 @@ mod tests {
 
     #[test]
     fn committed_and_remembered_offsets_are_checked_against_the_log() {
-        let lost = |from, to| Verdict::Lost(Lost { from, to });
-        let truncated = |next, end| Verdict::Truncated(Truncated { next, end: Some(end) });
+        let lost = |from, to| OffsetVerdict::Lost(Lost { from, to });
+        let truncated = |next, end| OffsetVerdict::Truncated(Truncated { next, end: Some(end) });
         for (next, remembered, low, high, verdict) in [
             // With a commit or a read offset, only that counts.
-            (Some(100), None, 0, 200, Verdict::There),
-            (Some(100), Some(100), 100, 200, Verdict::There),
-            (Some(100), Some(90), 100, 100, Verdict::There),
+            (Some(100), None, 0, 200, OffsetVerdict::There),
+            (Some(100), Some(100), 100, 200, OffsetVerdict::There),
+            (Some(100), Some(90), 100, 100, OffsetVerdict::There),
             (Some(100), None, 101, 200, lost(100, 101)),
             (Some(100), Some(90), 150, 150, lost(100, 150)),
             (Some(100), None, 0, 99, truncated(100, 99)),
             (Some(100), Some(100), 0, 0, truncated(100, 0)),
-            (Some(0), None, 0, 0, Verdict::There),
+            (Some(0), None, 0, 0, OffsetVerdict::There),
             // Nothing is committed.
-            (None, None, 0, 0, Verdict::Begins),
-            (None, None, 70, 200, Verdict::Begins),
-            (None, Some(70), 70, 200, Verdict::Begins),
+            (None, None, 0, 0, OffsetVerdict::Begins),
+            (None, None, 70, 200, OffsetVerdict::Begins),
+            (None, Some(70), 70, 200, OffsetVerdict::Begins),
             (None, Some(69), 70, 200, lost(69, 70)),
-            (None, Some(100), 70, 90, Verdict::Begins),
+            (None, Some(100), 70, 90, OffsetVerdict::Begins),
         ] {
             assert_eq!(judge(next, remembered, low, high), verdict, "{next:?} {remembered:?} {low} {high}");
         }
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn each_error_names_a_remedy() {
         let epoch = Epoch::new(3).unwrap();
-        let lost = Trouble::from(Lost { from: 100, to: 150 });
+        let lost = OffsetTrouble::from(Lost { from: 100, to: 150 });
         for words in [
             "from offset 100 up to 149",
             "up to 50 writes",
@@ -143,7 +143,7 @@ mod tests {
             assert!(lost.to_string().contains(words), "{lost}");
         }
         for (end, words) in [(Some(90), "to 90 or below"), (None, "other records now")] {
-            let truncated = Trouble::Truncated(Truncated { next: 100, end }, epoch);
+            let truncated = OffsetTrouble::Truncated(Truncated { next: 100, end }, epoch);
             let text = truncated.to_string();
             assert!(text.contains(words) && text.contains("positions.epoch above 3"), "{text}");
             assert_eq!(truncated.offset(), 100);

@@ -28,7 +28,7 @@ use super::target::{Targets, by_distance};
 use super::upstream::{Caller, Outgoing, Upstream, bad_gateway};
 use crate::base::clock::Clock;
 use crate::base::ids::ShardId;
-use crate::core::filter_path::Filter;
+use crate::core::filter_path::FilterPath;
 use crate::geoshard::LiveMaps;
 use crate::geoshard::cover::Shape;
 use crate::io::maps::MapsReader;
@@ -436,5 +436,5 @@ fn unusable(error: serde_json::Error) -> Refusal {
 fn filtered(body: Bytes, patterns: Option<&str>) -> Result<Bytes, Failure> {
     let Some(patterns) = patterns else { return Ok(body) };
     let value = serde_json::from_slice(&body).map_err(unusable)?;
-    Ok(Filter::new(patterns.split(',')).apply(&value).to_string().into())
+    Ok(FilterPath::new(patterns.split(',')).apply(&value).to_string().into())
 }

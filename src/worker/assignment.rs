@@ -13,7 +13,7 @@ use super::budget::{Budget, CacheShare, Limits, Meter};
 use super::limits::{self, LimitsReader};
 use super::partition::{Mode, Partition, Published, WorkerContext, stopped_part};
 use super::record::Record;
-use crate::core::offsets::{Trouble, Truncated, Verdict, judge};
+use crate::core::offsets::{OffsetTrouble, OffsetVerdict, Truncated, judge};
 use crate::support::config::LostRecords;
 use crate::support::telemetry::events::RecordsLost;
 use crate::support::telemetry::metrics::{PartitionMetrics, level};
@@ -398,12 +398,12 @@ impl Assignment {
             owned.published.update(|known| known.first = Some(low));
         }
         match judge(owned.next, None, low.min(offset), i64::MAX) {
-            Verdict::Lost(lost) => self.found(number, lost.into()),
-            Verdict::There if owned.next.is_some_and(|next| offset < next) => {
+            OffsetVerdict::Lost(lost) => self.found(number, lost.into()),
+            OffsetVerdict::There if owned.next.is_some_and(|next| offset < next) => {
                 let what = Truncated { next: owned.next.unwrap_or(offset), end: Some(offset) };
-                self.found(number, Trouble::Truncated(what, self.context.epoch));
+                self.found(number, OffsetTrouble::Truncated(what, self.context.epoch));
             }
-            Verdict::There | Verdict::Begins | Verdict::Truncated(_) => {}
+            OffsetVerdict::There | OffsetVerdict::Begins | OffsetVerdict::Truncated(_) => {}
         }
         self.owned.get(&number).is_some_and(|owned| !owned.is_in_trouble)
     }
@@ -429,19 +429,19 @@ impl Assignment {
     /// Checks that the next offset exists.
     pub fn look(&mut self, number: i32, next: i64, low: i64, high: i64) {
         match judge(Some(next), None, low, high) {
-            Verdict::Lost(lost) => self.found(number, lost.into()),
-            Verdict::Truncated(truncated) => {
-                self.found(number, Trouble::Truncated(truncated, self.context.epoch));
+            OffsetVerdict::Lost(lost) => self.found(number, lost.into()),
+            OffsetVerdict::Truncated(truncated) => {
+                self.found(number, OffsetTrouble::Truncated(truncated, self.context.epoch));
             }
-            Verdict::There | Verdict::Begins => {}
+            OffsetVerdict::There | OffsetVerdict::Begins => {}
         }
     }
 
     /// The next offset of a partition cannot be read: stops it, unless that is accepted.
-    pub fn found(&mut self, number: i32, trouble: Trouble) {
+    pub fn found(&mut self, number: i32, trouble: OffsetTrouble) {
         let Some(owned) = self.owned.get_mut(&number) else { return };
         let mut accepted = false;
-        if let Trouble::Lost(lost) = trouble {
+        if let OffsetTrouble::Lost(lost) = trouble {
             accepted = self.context.lost_records == LostRecords::Accept;
             let topic = &self.context.topic;
             RecordsLost { topic, partition: number, lost, accepted }.emit(&self.context.metrics);
@@ -469,7 +469,7 @@ impl Assignment {
             }
         }
         for (number, what) in truncated {
-            self.found(number, Trouble::Truncated(what, epoch));
+            self.found(number, OffsetTrouble::Truncated(what, epoch));
         }
         must_begin_again
     }

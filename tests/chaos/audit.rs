@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use geofold::base::ids::ShardId;
 use geofold::base::position::{Epoch, Position};
-use geofold::core::invariants::{View, inv_1_every_copy_is_named, inv_5_at_rest_there_is_one_copy};
+use geofold::core::invariants::{DocumentState, inv_1_every_copy_is_named, inv_5_at_rest_there_is_one_copy};
 use geofold::core::placement::Placement;
 use serde_json::Value;
 
@@ -145,7 +145,7 @@ fn document(
         Ok(placement) => placement,
         Err(error) => return findings.add_of(id, format!("the placement of {id} cannot be read: {error}")),
     };
-    let view = View {
+    let view = DocumentState {
         placement,
         copies: copies.iter().map(|copy| (shard(copy), Position::from_version(copy.version))).collect(),
     };

@@ -7,7 +7,7 @@ use std::hash::Hash;
 use bytes::Bytes;
 use geofold::base::position::Position;
 use geofold::core::counting::facets::{FacetRules, Facets};
-use geofold::core::invariants::View;
+use geofold::core::invariants::DocumentState;
 use geofold::core::placement::Placement;
 use geofold::io::elastic::condition::Condition;
 use geofold::io::elastic::rounds::{BulkOutcome, GetOutcome};
@@ -325,11 +325,11 @@ impl Store {
     }
 
     /// The view for the invariants.
-    pub fn view(&self, names: &Names) -> View {
+    pub fn view(&self, names: &Names) -> DocumentState {
         let placement = (self.placement != 0).then(|| names.placement(self.placement).clone());
         let copies = self.copies.iter().enumerate().filter(|(_, slot)| slot.content != 0);
         let copies =
             copies.map(|(n, slot)| (shard(n), Position::from_version(slot.version.into()))).collect();
-        View { placement, copies }
+        DocumentState { placement, copies }
     }
 }

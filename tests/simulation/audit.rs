@@ -4,7 +4,7 @@
 use geofold::base::ids::DocId;
 use geofold::base::position::Position;
 use geofold::core::invariants::{
-    View, inv_1_every_copy_is_named, inv_2_a_document_that_exists_has_a_copy,
+    DocumentState, inv_1_every_copy_is_named, inv_2_a_document_that_exists_has_a_copy,
     inv_3_what_is_committed_can_be_seen, inv_4_nothing_goes_back, inv_5_at_rest_there_is_one_copy,
 };
 use geofold::core::mover::OnMissing;
@@ -16,7 +16,7 @@ use crate::tally;
 use crate::world::{Delivery, World, position};
 
 /// Checks one write that Elasticsearch executed.
-pub fn change(world: &World, id: &DocId, before: &View, after: &View) {
+pub fn change(world: &World, id: &DocId, before: &DocumentState, after: &DocumentState) {
     let document = id.as_str();
     world.hold(document, inv_1_every_copy_is_named(after));
     world.hold(document, inv_4_nothing_goes_back(before, after));
@@ -93,7 +93,7 @@ pub fn end(world: &World) {
 /// A placement was written for a record that was then dead-lettered in a fold with a later one: it stays without a copy
 /// (protocol, INV-5). Or the owner dropped the record, a patch of a document refused before, and a zombie that had
 /// folded both wrote it ahead.
-fn was_announced_and_given_up(world: &World, document: &str, view: &View) -> bool {
+fn was_announced_and_given_up(world: &World, document: &str, view: &DocumentState) -> bool {
     let Some(placement) = view.placement.as_ref().filter(|_| view.copies.is_empty()) else { return false };
     let scenario = &world.scenario;
     let may_be_dropped = scenario.kind == Kind::Refusing && scenario.on_missing == OnMissing::Drop;
@@ -106,7 +106,7 @@ fn was_announced_and_given_up(world: &World, document: &str, view: &View) -> boo
 }
 
 /// The one copy is in its geoshard, has the content of the records, and the version of the last.
-fn content(world: &World, document: &str, view: &View) {
+fn content(world: &World, document: &str, view: &DocumentState) {
     let scenario = &world.scenario;
     let expected = truth(scenario, document, i64::MAX);
     let copy = view.copies.iter().next();

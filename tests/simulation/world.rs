@@ -13,7 +13,7 @@ use geofold::base::position::{Epoch, Position};
 use geofold::base::random::Random;
 use geofold::base::sabotage::{self, Sabotage};
 use geofold::core::counting::increment::Increment;
-use geofold::core::invariants::{Broken, View};
+use geofold::core::invariants::{BrokenInvariant, DocumentState};
 use geofold::core::placement::Placement;
 use geofold::io::elastic::{BulkOp, Get, Index, WriteCondition};
 use geofold::io::maps::MapsRecord;
@@ -202,7 +202,7 @@ impl World {
     }
 
     /// As [`World::fail`], if an invariant does not hold.
-    pub fn hold(&self, document: &str, invariant: Result<(), Broken>) {
+    pub fn hold(&self, document: &str, invariant: Result<(), BrokenInvariant>) {
         if let Err(broken) = invariant {
             self.fail(broken.invariant, Some(document), &broken);
         }
@@ -262,7 +262,7 @@ impl World {
     pub fn write(&self, by: usize, op: &BulkOp) -> Result<Written, EsError> {
         let (index, id) = op.address();
         let is_judged = *index != Index::Meta;
-        let before = if is_judged { self.view(id) } else { View::default() };
+        let before = if is_judged { self.view(id) } else { DocumentState::default() };
         let written = self.carry_out(op);
         let (status, version) = match &written {
             Ok(written) => (written.status(), written.version),
@@ -323,14 +323,14 @@ impl World {
     }
 
     /// All that is stored of a document.
-    pub fn view(&self, id: &DocId) -> View {
+    pub fn view(&self, id: &DocId) -> DocumentState {
         let placement = self.stored(Index::Placements, id);
         let copies = GEOSHARDS.iter().filter_map(|shard| {
             let shard = ShardId::new(shard).ok()?;
             let doc = self.stored(Index::Geoshard(shard.clone()), id)?;
             Some((shard, Position::from_version(doc.version.unsigned_abs())))
         });
-        View {
+        DocumentState {
             placement: placement.and_then(|doc| Placement::from_json(&doc.source).ok()),
             copies: copies.collect(),
         }

@@ -18,7 +18,7 @@ const SHOWN_OP_CHARS: usize = 20;
 
 /// The operation of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum EventChange {
     /// The current row, byte for byte. A copy: a slice would keep the whole event in memory, with the former row and a
     /// schema, while memory accounting counts the row alone.
     Row(Bytes),
@@ -99,7 +99,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Event<'a> {
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// The change in the event `value`.
-pub(super) fn read(value: &[u8]) -> Result<Change, BadEvent> {
+pub(super) fn read(value: &[u8]) -> Result<EventChange, BadEvent> {
     let mut event: Event<'_> = serde_json::from_slice(value)?;
     if event.op.is_none()
         && let Some(payload) = event.payload
@@ -114,9 +114,9 @@ pub(super) fn read(value: &[u8]) -> Result<Change, BadEvent> {
                 .after
                 .filter(|row| row.get() != "null")
                 .ok_or_else(|| BadEvent::NoRow(op.into_owned()))?;
-            Ok(Change::Row(Bytes::copy_from_slice(row.get().as_bytes())))
+            Ok(EventChange::Row(Bytes::copy_from_slice(row.get().as_bytes())))
         }
-        "d" => Ok(Change::Deleted),
+        "d" => Ok(EventChange::Deleted),
         other => Err(BadEvent::Op(other.chars().take(SHOWN_OP_CHARS).collect())),
     }
 }
@@ -125,14 +125,14 @@ pub(super) fn read(value: &[u8]) -> Result<Change, BadEvent> {
 mod tests {
     use super::*;
 
-    fn change(event: &str) -> Result<Change, BadEvent> {
+    fn change(event: &str) -> Result<EventChange, BadEvent> {
         read(event.as_bytes())
     }
 
     #[test]
     fn row_stays_byte_for_byte() {
         let event = r#"{"before":null,"after":{"id":1, "n":1.10},"source":{"lsn":12},"op":"c","ts_ms":1}"#;
-        assert_eq!(change(event).unwrap(), Change::Row(Bytes::from_static(br#"{"id":1, "n":1.10}"#)));
+        assert_eq!(change(event).unwrap(), EventChange::Row(Bytes::from_static(br#"{"id":1, "n":1.10}"#)));
     }
 
     #[test]
@@ -141,16 +141,20 @@ mod tests {
             let plain = format!(r#"{{"op":"{op}","after":{{"a":1}}}}"#);
             let with_schema = format!(r#"{{"schema":{{"type":"struct"}},"payload":{plain}}}"#);
             for event in [plain, with_schema] {
-                assert_eq!(change(&event).unwrap(), Change::Row(Bytes::from_static(b"{\"a\":1}")), "{event}");
+                assert_eq!(
+                    change(&event).unwrap(),
+                    EventChange::Row(Bytes::from_static(b"{\"a\":1}")),
+                    "{event}"
+                );
             }
         }
         for event in [r#"{"op":"d","before":{"a":1},"after":null}"#, r#"{"payload":{"op":"d"}}"#] {
-            assert_eq!(change(event).unwrap(), Change::Deleted);
+            assert_eq!(change(event).unwrap(), EventChange::Deleted);
         }
         // A column of this name belongs to the row.
         assert_eq!(
             change(r#"{"after":{"payload":1,"op":"d"},"op":"u"}"#).unwrap(),
-            Change::Row(Bytes::from_static(br#"{"payload":1,"op":"d"}"#))
+            EventChange::Row(Bytes::from_static(br#"{"payload":1,"op":"d"}"#))
         );
     }
 

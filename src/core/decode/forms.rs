@@ -8,17 +8,17 @@ use thiserror::Error;
 
 use super::{BadRecord, KeyForm, Undecoded};
 use crate::base::ids::{BadDocId, DocId};
-use crate::core::schemas::{Lacking, Schemas, Unreadable, split};
+use crate::core::schemas::{Lacking, Schemas, UnreadablePayload, split};
 
 /// Maximum bytes of a key's JSON; an id has at most 512, and may be one field of several.
 const MAX_KEY_BYTES: usize = 64 << 10;
 
 /// Why a key yields no id in the configured form.
 #[derive(Debug, Error)]
-pub enum BadKey {
+pub enum BadRecordKey {
     /// Neither JSON nor a value of its schema.
     #[error("the key cannot be read: {0}")]
-    Unreadable(#[from] Unreadable),
+    Unreadable(#[from] UnreadablePayload),
     /// With `json:FIELD`: larger than any key needs.
     #[error("the key has {0} bytes, and {MAX_KEY_BYTES} are allowed")]
     TooLarge(usize),
@@ -36,13 +36,13 @@ pub enum BadKey {
     Id(#[from] BadDocId),
 }
 
-impl BadKey {
+impl BadRecordKey {
     /// Machine-readable reason code.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Unreadable(why @ (Unreadable::UnknownSchema(_) | Unreadable::BadSchema { .. })) => {
-                why.reason()
-            }
+            Self::Unreadable(
+                why @ (UnreadablePayload::UnknownSchema(_) | UnreadablePayload::BadSchema { .. }),
+            ) => why.reason(),
             _ => "bad_key",
         }
     }
@@ -54,14 +54,14 @@ pub(super) fn id_of_key(
     key: Option<&[u8]>,
     schemas: &mut Schemas,
 ) -> Result<DocId, Undecoded> {
-    let bad = |why: BadKey| Undecoded::Bad(BadRecord::FormOfKey(why));
+    let bad = |why: BadRecordKey| Undecoded::Bad(BadRecord::FormOfKey(why));
     let key = key.filter(|key| !key.is_empty());
     let id = match (form, key) {
         (KeyForm::Text, _) | (_, None) => {
             return DocId::from_key(key).map_err(|why| BadRecord::from(why).into());
         }
         (KeyForm::Json(_), Some(key)) if key.len() > MAX_KEY_BYTES => {
-            return Err(bad(BadKey::TooLarge(key.len())));
+            return Err(bad(BadRecordKey::TooLarge(key.len())));
         }
         (KeyForm::Json(field), Some(key)) => text_of(key, Some(field)),
         (KeyForm::Registry(field), Some(key)) => {
@@ -84,11 +84,11 @@ pub(super) fn json_of(value: &Bytes, max_bytes: usize, schemas: &mut Schemas) ->
 
 /// The text of a JSON value, or of a field of it; or of its `payload`, if a schema encloses it, as Kafka Connect writes
 /// with `schemas.enable`.
-fn text_of(json: &[u8], field: Option<&str>) -> Result<String, BadKey> {
-    let value: &RawValue = serde_json::from_slice(json).map_err(BadKey::NotAnObject)?;
-    let Some(field) = field else { return scalar(value).ok_or_else(|| BadKey::NoId(String::new())) };
-    let members = |value: &RawValue| -> Result<HashMap<String, Box<RawValue>>, BadKey> {
-        serde_json::from_str(value.get()).map_err(BadKey::NotAnObject)
+fn text_of(json: &[u8], field: Option<&str>) -> Result<String, BadRecordKey> {
+    let value: &RawValue = serde_json::from_slice(json).map_err(BadRecordKey::NotAnObject)?;
+    let Some(field) = field else { return scalar(value).ok_or_else(|| BadRecordKey::NoId(String::new())) };
+    let members = |value: &RawValue| -> Result<HashMap<String, Box<RawValue>>, BadRecordKey> {
+        serde_json::from_str(value.get()).map_err(BadRecordKey::NotAnObject)
     };
     let mut object = members(value)?;
     if !object.contains_key(field)
@@ -97,8 +97,8 @@ fn text_of(json: &[u8], field: Option<&str>) -> Result<String, BadKey> {
     {
         object = members(payload)?;
     }
-    let value = object.get(field).ok_or_else(|| BadKey::NoField(field.to_owned()))?;
-    scalar(value).ok_or_else(|| BadKey::NoId(format!("'s field \"{field}\"")))
+    let value = object.get(field).ok_or_else(|| BadRecordKey::NoField(field.to_owned()))?;
+    scalar(value).ok_or_else(|| BadRecordKey::NoId(format!("'s field \"{field}\"")))
 }
 
 /// A string, or the digits of a whole number.
@@ -116,7 +116,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::core::schemas::{Fetched, Kind, Schema, SchemaId};
+    use crate::core::schemas::{Kind, RegisteredSchema, Schema, SchemaId};
 
     fn id(form: &str, key: &[u8], schemas: &mut Schemas) -> Result<String, String> {
         match id_of_key(&form.parse().unwrap(), Some(key), schemas) {
@@ -166,7 +166,8 @@ mod tests {
         ];
         for (number, text) in (1..).zip(texts) {
             let id = SchemaId(number);
-            let fetched = Fetched { kind: Kind::Avro, text: text.to_owned(), references: Vec::new() };
+            let fetched =
+                RegisteredSchema { kind: Kind::Avro, text: text.to_owned(), references: Vec::new() };
             schemas.learn(id, Ok(Arc::new(Schema::compile(id, &fetched).unwrap())));
         }
         assert_eq!(id("registry", b"\0\0\0\0\x01\x06abc", &mut schemas), Ok("abc".to_owned()));
@@ -186,7 +187,7 @@ mod tests {
         let as_long_as_allowed = [&b"\0\0\0\0\x01\x80\x80\x08"[..], &[b'x'; MAX_KEY_BYTES]].concat();
         let error = id("registry", &as_long_as_allowed, &mut schemas).unwrap_err();
         assert!(error.contains("65536 bytes that are allowed"), "two quotes too many: {error}");
-        schemas.learn(SchemaId(4), Err(Unreadable::UnknownSchema(SchemaId(4))));
+        schemas.learn(SchemaId(4), Err(UnreadablePayload::UnknownSchema(SchemaId(4))));
         let error = id("registry:id", b"\0\0\0\0\x04\x0e", &mut schemas).unwrap_err();
         assert!(error.starts_with("unknown_schema: "), "{error}");
     }

@@ -69,9 +69,9 @@ impl LocationPath {
         let value = match plain::value_at(document, &self.0)? {
             Some(value) => value,
             None => match self.find(text(document)?)? {
-                Found::Value(raw) => raw.get(),
-                Found::Twice => return Err(BadLocation::Twice),
-                Found::Nothing | Found::Blocked => return Err(BadLocation::Missing),
+                FoundLocation::Value(raw) => raw.get(),
+                FoundLocation::Twice => return Err(BadLocation::Twice),
+                FoundLocation::Nothing | FoundLocation::Blocked => return Err(BadLocation::Missing),
             },
         };
         match value {
@@ -84,17 +84,17 @@ impl LocationPath {
     /// [`BadLocation::Null`] if it removes the location.
     pub fn patch_move(&self, patch: &[u8]) -> Result<PatchMove, BadLocation> {
         match self.find(text(patch)?)? {
-            Found::Nothing => Ok(PatchMove::Stays),
-            Found::Value(raw) if raw.get() == "null" => Err(BadLocation::Null),
-            Found::Value(raw) => Ok(point::parse_patch(raw.get())?),
-            Found::Blocked => Err(BadLocation::Null),
-            Found::Twice => Err(BadLocation::Twice),
+            FoundLocation::Nothing => Ok(PatchMove::Stays),
+            FoundLocation::Value(raw) if raw.get() == "null" => Err(BadLocation::Null),
+            FoundLocation::Value(raw) => Ok(point::parse_patch(raw.get())?),
+            FoundLocation::Blocked => Err(BadLocation::Null),
+            FoundLocation::Twice => Err(BadLocation::Twice),
         }
     }
 
     /// What serde_json finds at the path, in any document.
-    pub(super) fn find<'de>(&self, document: &'de str) -> Result<Found<'de>, serde_json::Error> {
-        let mut found = Found::Nothing;
+    pub(super) fn find<'de>(&self, document: &'de str) -> Result<FoundLocation<'de>, serde_json::Error> {
+        let mut found = FoundLocation::Nothing;
         let mut deserializer = serde_json::Deserializer::from_str(document);
         Descent { path: &self.0, found: &mut found }.deserialize(&mut deserializer)?;
         deserializer.end()?;
@@ -116,7 +116,7 @@ impl fmt::Display for LocationPath {
 }
 
 /// The value at the path.
-pub(super) enum Found<'de> {
+pub(super) enum FoundLocation<'de> {
     Nothing,
     Value(&'de RawValue),
     /// A parent along the path is null, a scalar or an array.
@@ -124,8 +124,8 @@ pub(super) enum Found<'de> {
     Twice,
 }
 
-impl<'de> Found<'de> {
-    fn add(&mut self, another: Found<'de>) {
+impl<'de> FoundLocation<'de> {
+    fn add(&mut self, another: FoundLocation<'de>) {
         *self = match self {
             Self::Nothing => another,
             _ => Self::Twice,
@@ -136,7 +136,7 @@ impl<'de> Found<'de> {
 /// Visits a value with the rest of the path below it.
 struct Descent<'p, 'f, 'de> {
     path: &'p str,
-    found: &'f mut Found<'de>,
+    found: &'f mut FoundLocation<'de>,
 }
 
 impl<'de> DeserializeSeed<'de> for Descent<'_, '_, 'de> {
@@ -160,7 +160,7 @@ impl<'de> Visitor<'de> for Descent<'_, '_, 'de> {
                 Step::Aside => {
                     map.next_value::<IgnoredAny>()?;
                 }
-                Step::There => self.found.add(Found::Value(map.next_value()?)),
+                Step::There => self.found.add(FoundLocation::Value(map.next_value()?)),
                 Step::Towards(path) => map.next_value_seed(Descent { path, found: self.found })?,
             }
         }
@@ -169,12 +169,12 @@ impl<'de> Visitor<'de> for Descent<'_, '_, 'de> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
         while seq.next_element::<IgnoredAny>()?.is_some() {}
-        self.found.add(Found::Blocked);
+        self.found.add(FoundLocation::Blocked);
         Ok(())
     }
 
     fn visit_unit<E: Error>(self) -> Result<(), E> {
-        self.found.add(Found::Blocked);
+        self.found.add(FoundLocation::Blocked);
         Ok(())
     }
 

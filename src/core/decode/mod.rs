@@ -21,17 +21,17 @@ use memchr::memchr2;
 use thiserror::Error;
 
 pub use self::debezium::BadEvent;
-use self::debezium::Change;
-pub use self::forms::BadKey;
+use self::debezium::EventChange;
+pub use self::forms::BadRecordKey;
 pub use self::location::{BadLocation, BadLocationPath, LocationPath};
 pub use self::object::BadObject;
 pub use self::point::BadForm;
-pub use self::source_form::{BadKeyForm, Envelope, Format, KeyForm};
+pub use self::source_form::{BadKeyForm, Envelope, KeyForm, RecordFormat};
 use crate::base::geo::GeoPoint;
 use crate::base::headers::OP_HEADER;
 use crate::base::ids::{BadDocId, DocId};
 use crate::base::position::{Epoch, Position};
-use crate::core::schemas::{Lacking, SchemaId, Schemas, Unreadable, is_framed};
+use crate::core::schemas::{Lacking, SchemaId, Schemas, UnreadablePayload, is_framed};
 use crate::core::write::{Body, Write};
 
 /// Stands for the value of [`OP_HEADER`] where a record has several: which one counts would be a guess.
@@ -65,7 +65,7 @@ pub struct Decoder {
     epoch: Epoch,
     max_bytes: usize,
     envelope: Envelope,
-    format: Format,
+    format: RecordFormat,
     key: KeyForm,
 }
 
@@ -106,10 +106,10 @@ pub enum BadRecord {
     Key(#[from] BadDocId),
     /// The key yields no id in the configured form.
     #[error(transparent)]
-    FormOfKey(BadKey),
+    FormOfKey(BadRecordKey),
     /// The value is not in the wire format of a schema registry.
     #[error("the value cannot be read: {0}")]
-    Unreadable(Unreadable),
+    Unreadable(UnreadablePayload),
     /// The header names no operation. Holds its value, truncated.
     #[error("the header {OP_HEADER} is {0:?}; expected index, delete, patch, touch or refeed")]
     Op(String),
@@ -197,7 +197,14 @@ impl BadObject {
 impl Decoder {
     /// For documents with a location at `path` and values of at most `max_bytes`.
     pub fn new(path: LocationPath, epoch: Epoch, max_bytes: usize) -> Self {
-        Self { path, epoch, max_bytes, envelope: Envelope::Plain, format: Format::Json, key: KeyForm::Text }
+        Self {
+            path,
+            epoch,
+            max_bytes,
+            envelope: Envelope::Plain,
+            format: RecordFormat::Json,
+            key: KeyForm::Text,
+        }
     }
 
     /// Also decodes values with their document in an envelope. Applies only to records without the header
@@ -208,7 +215,7 @@ impl Decoder {
 
     /// Also decodes keys and values in these formats. The value of a record with the header [`OP_HEADER`] may still be
     /// JSON.
-    pub fn in_forms(self, format: Format, key: KeyForm) -> Self {
+    pub fn in_forms(self, format: RecordFormat, key: KeyForm) -> Self {
         Self { format, key, ..self }
     }
 
@@ -229,8 +236,8 @@ impl Decoder {
             form => forms::id_of_key(form, key, schemas)?,
         };
         let value = match self.format {
-            Format::Json => value,
-            Format::Registry => self.json(value, op, schemas)?,
+            RecordFormat::Json => value,
+            RecordFormat::Registry => self.json(value, op, schemas)?,
         };
         Ok(Write { id, position, body: self.body(value, op)? })
     }
@@ -309,8 +316,8 @@ impl Decoder {
             return Err(BadRecord::TooLarge { bytes: event.len(), max_bytes });
         }
         match debezium::read(event).map_err(BadRecord::Event)? {
-            Change::Row(row) => Ok(Some(row)),
-            Change::Deleted => Ok(None),
+            EventChange::Row(row) => Ok(Some(row)),
+            EventChange::Deleted => Ok(None),
         }
     }
 
@@ -383,7 +390,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::core::schemas::{Fetched, Kind, Schema};
+    use crate::core::schemas::{Kind, RegisteredSchema, Schema};
     use crate::core::write::PatchMove;
 
     const NO_VALUE: Option<&'static str> = None;
@@ -454,12 +461,12 @@ mod tests {
             {"name":"location","type":"string"},{"name":"op","type":"string"},
             {"name":"after","type":["null",{"type":"record","name":"R","fields":[{"name":"location","type":"string"}]}]}]}"#;
         let id = SchemaId(1);
-        let fetched = Fetched { kind: Kind::Avro, text: EVENT.to_owned(), references: Vec::new() };
+        let fetched = RegisteredSchema { kind: Kind::Avro, text: EVENT.to_owned(), references: Vec::new() };
         let mut schemas = Schemas::new();
         schemas.learn(id, Ok(Arc::new(Schema::compile(id, &fetched).unwrap())));
         let decoder = Decoder::new(LocationPath::new("location").unwrap(), Epoch::default(), 100)
             .in_envelope(envelope)
-            .in_forms(Format::Registry, KeyForm::Text);
+            .in_forms(RecordFormat::Registry, KeyForm::Text);
         let (value, op) = (Some(Bytes::copy_from_slice(value)), op.map(str::as_bytes));
         let record = RawRecord { partition: 3, offset: 7, key: Some(b"id"), value, op };
         decoder.decode(record, &mut schemas).map(|write| write.body)
@@ -486,7 +493,7 @@ mod tests {
         assert!(matches!(by_registry(Envelope::Plain, plain, Some("index")), Ok(Body::Index { .. })));
         let refused = by_registry(Envelope::Plain, plain, None).unwrap_err();
         assert!(
-            matches!(refused, Undecoded::Bad(BadRecord::Unreadable(Unreadable::NoFrame(_)))),
+            matches!(refused, Undecoded::Bad(BadRecord::Unreadable(UnreadablePayload::NoFrame(_)))),
             "{refused}"
         );
     }

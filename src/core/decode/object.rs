@@ -22,17 +22,17 @@ const MAX_LOOKED_THROUGH: usize = 16;
 /// An object's members in order, without duplicates.
 #[derive(Debug, Default)]
 pub(super) struct Object<'a> {
-    pub(super) members: Members<'a>,
+    pub(super) members: ObjectMembers<'a>,
     /// Index of each key; only above [`MAX_LOOKED_THROUGH`] members.
     places: Option<AHashMap<Cow<'a, str>, usize>>,
 }
 
 /// A location has two.
-pub(super) type Members<'a> = SmallVec<[Member<'a>; 3]>;
+pub(super) type ObjectMembers<'a> = SmallVec<[ObjectMember<'a>; 3]>;
 
 /// One member of an object.
 #[derive(Debug)]
-pub(super) struct Member<'a> {
+pub(super) struct ObjectMember<'a> {
     /// The key with escapes resolved.
     pub(super) key: Cow<'a, str>,
     /// The key as written, with its quotes.
@@ -61,7 +61,7 @@ pub enum BadObject {
 impl<'a> Object<'a> {
     pub(super) fn parse(text: &'a str) -> Result<Self, BadObject> {
         let RawMembers(raw_members) = serde_json::from_str(text)?;
-        let mut object = Self { members: Members::with_capacity(raw_members.len()), places: None };
+        let mut object = Self { members: ObjectMembers::with_capacity(raw_members.len()), places: None };
         if raw_members.len() > MAX_LOOKED_THROUGH {
             object.places = Some(AHashMap::with_capacity(raw_members.len()));
         }
@@ -75,7 +75,7 @@ impl<'a> Object<'a> {
             if is_there {
                 return Err(BadObject::DuplicateKey(shown(&key)));
             }
-            object.members.push(Member { key, raw_key, value: value.get() });
+            object.members.push(ObjectMember { key, raw_key, value: value.get() });
         }
         Ok(object)
     }

@@ -261,7 +261,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
 
-    use super::super::location::{Found, LocationPath};
+    use super::super::location::{FoundLocation, LocationPath};
     use super::*;
 
     #[test]
@@ -402,7 +402,9 @@ mod tests {
             let found = LocationPath::new(path).unwrap().find(document);
             prop_assert!(found.is_ok(), "{document:?} is no JSON: {:?}", found.err());
             match found {
-                Ok(Found::Value(raw)) => prop_assert_eq!(raw.get(), value, "at {} of {:?}", path, document),
+                Ok(FoundLocation::Value(raw)) => {
+                    prop_assert_eq!(raw.get(), value, "at {} of {:?}", path, document)
+                }
                 _ => prop_assert!(false, "{value} is not what is at {path} of {document:?}"),
             }
         }

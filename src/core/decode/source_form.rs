@@ -19,7 +19,7 @@ pub enum Envelope {
 /// The encoding of a record's value without the header `geofold-op`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Format {
+pub enum RecordFormat {
     /// Plain JSON.
     Json,
     /// Avro, JSON Schema or Protobuf in Confluent's wire format, as registered.

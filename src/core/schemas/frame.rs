@@ -2,7 +2,7 @@
 //!
 //! <https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format>
 
-use super::{SchemaId, Unreadable};
+use super::{SchemaId, UnreadablePayload};
 
 /// The first byte. No JSON begins with it.
 const MAGIC: u8 = 0;
@@ -22,12 +22,12 @@ pub fn is_framed(value: &[u8]) -> bool {
 ///
 /// # Errors
 /// If this is not in the wire format.
-pub fn split(value: &[u8]) -> Result<(SchemaId, usize), Unreadable> {
+pub fn split(value: &[u8]) -> Result<(SchemaId, usize), UnreadablePayload> {
     match value {
         [MAGIC, a, b, c, d, ..] => Ok((SchemaId(u32::from_be_bytes([*a, *b, *c, *d])), HEAD)),
-        [] => Err(Unreadable::NoFrame("nothing".to_owned())),
-        [MAGIC, ..] => Err(Unreadable::NoFrame(format!("0, but ends after {} bytes", value.len()))),
-        other => Err(Unreadable::NoFrame(
+        [] => Err(UnreadablePayload::NoFrame("nothing".to_owned())),
+        [MAGIC, ..] => Err(UnreadablePayload::NoFrame(format!("0, but ends after {} bytes", value.len()))),
+        other => Err(UnreadablePayload::NoFrame(
             other
                 .iter()
                 .take(SHOWN)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Schema, SchemaId, Unreadable};
+use super::{Schema, SchemaId, UnreadablePayload};
 
 /// A topic rarely uses more at once: a few versions of two schemas.
 const RECENT: usize = 16;
@@ -12,7 +12,7 @@ const RECENT: usize = 16;
 pub struct Schemas {
     /// Most recently used first.
     recent: Vec<(SchemaId, Arc<Schema>)>,
-    refused: Option<(SchemaId, Unreadable)>,
+    refused: Option<(SchemaId, UnreadablePayload)>,
 }
 
 /// Why there is no schema.
@@ -21,7 +21,7 @@ pub enum Lacking {
     /// The registry must be asked; see [`Schemas::learn`].
     NotAsked(SchemaId),
     /// It was asked.
-    Refused(Unreadable),
+    Refused(UnreadablePayload),
 }
 
 impl Schemas {
@@ -47,7 +47,7 @@ impl Schemas {
     }
 
     /// Stores the registry's answer.
-    pub fn learn(&mut self, id: SchemaId, looked: Result<Arc<Schema>, Unreadable>) {
+    pub fn learn(&mut self, id: SchemaId, looked: Result<Arc<Schema>, UnreadablePayload>) {
         match looked {
             Ok(schema) => {
                 self.recent.truncate(RECENT - 1);
@@ -60,11 +60,11 @@ impl Schemas {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fetched, Kind};
+    use super::super::{Kind, RegisteredSchema};
     use super::*;
 
     fn schema(id: u32) -> (SchemaId, Arc<Schema>) {
-        let fetched = Fetched { kind: Kind::Json, text: "{}".into(), references: Vec::new() };
+        let fetched = RegisteredSchema { kind: Kind::Json, text: "{}".into(), references: Vec::new() };
         (SchemaId(id), Arc::new(Schema::compile(SchemaId(id), &fetched).unwrap()))
     }
 
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn missing_schema_is_reported_once_to_its_requester() {
         let mut schemas = Schemas::new();
-        let why = Unreadable::UnknownSchema(SchemaId(7));
+        let why = UnreadablePayload::UnknownSchema(SchemaId(7));
         schemas.learn(SchemaId(7), Err(why.clone()));
         assert_eq!(schemas.find(SchemaId(8)).unwrap_err(), Lacking::NotAsked(SchemaId(8)));
         assert_eq!(schemas.find(SchemaId(7)).unwrap_err(), Lacking::Refused(why));

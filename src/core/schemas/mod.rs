@@ -23,7 +23,7 @@ use thiserror::Error;
 
 pub use self::frame::{is_framed, split};
 pub use self::known::{Lacking, Schemas};
-pub use self::schema::{Fetched, Kind, Reference, Schema};
+pub use self::schema::{Kind, Reference, RegisteredSchema, Schema};
 
 /// A schema's id in the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,7 +37,7 @@ impl fmt::Display for SchemaId {
 
 /// Why bytes can never become JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Unreadable {
+pub enum UnreadablePayload {
     /// Not in the wire format.
     #[error(
         "it is not in the wire format of a schema registry, which is a byte 0, four bytes of a schema's id, and the payload; \
@@ -68,7 +68,7 @@ pub enum Unreadable {
     TooLarge(usize),
 }
 
-impl Unreadable {
+impl UnreadablePayload {
     /// Machine-readable reason code.
     pub fn reason(&self) -> &'static str {
         match self {

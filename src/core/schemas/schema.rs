@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::avro::Avro;
 use super::protobuf::Protobuf;
-use super::{SchemaId, Unreadable};
+use super::{SchemaId, UnreadablePayload};
 
 /// Characters of a library's message that are passed on.
 const SHOWN_CHARS: usize = 300;
@@ -25,7 +25,7 @@ pub enum Kind {
 
 /// A schema as registered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fetched {
+pub struct RegisteredSchema {
     /// Its language.
     pub kind: Kind,
     /// Its text.
@@ -60,7 +60,7 @@ enum Form {
 
 /// Why a payload cannot be converted.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum ConversionFailure {
     /// A mismatch.
     Payload(String),
     /// Larger than the limit.
@@ -71,8 +71,8 @@ impl Schema {
     /// Compiles a registered schema.
     ///
     /// # Errors
-    /// [`Unreadable::BadSchema`].
-    pub fn compile(id: SchemaId, fetched: &Fetched) -> Result<Self, Unreadable> {
+    /// [`UnreadablePayload::BadSchema`].
+    pub fn compile(id: SchemaId, fetched: &RegisteredSchema) -> Result<Self, UnreadablePayload> {
         let form = match fetched.kind {
             Kind::Json => Ok(Form::Json),
             Kind::Avro => Avro::compile(fetched).map(Form::Avro),
@@ -80,7 +80,7 @@ impl Schema {
         };
         match form {
             Ok(form) => Ok(Self { id, form }),
-            Err(why) => Err(Unreadable::BadSchema { id, why: shortened(&why).into() }),
+            Err(why) => Err(UnreadablePayload::BadSchema { id, why: shortened(&why).into() }),
         }
     }
 
@@ -88,8 +88,8 @@ impl Schema {
     /// already.
     ///
     /// # Errors
-    /// [`Unreadable::Payload`] and [`Unreadable::TooLarge`].
-    pub fn json(&self, framed: &Bytes, head: usize, max_bytes: usize) -> Result<Bytes, Unreadable> {
+    /// [`UnreadablePayload::Payload`] and [`UnreadablePayload::TooLarge`].
+    pub fn json(&self, framed: &Bytes, head: usize, max_bytes: usize) -> Result<Bytes, UnreadablePayload> {
         let payload = framed.get(head..).unwrap_or_default();
         let read = match &self.form {
             Form::Json => Ok(framed.slice(framed.len() - payload.len()..)),
@@ -97,21 +97,23 @@ impl Schema {
             Form::Protobuf(protobuf) => protobuf.json(payload, max_bytes),
         };
         match read {
-            Ok(json) if json.len() > max_bytes => Err(Unreadable::TooLarge(max_bytes)),
+            Ok(json) if json.len() > max_bytes => Err(UnreadablePayload::TooLarge(max_bytes)),
             Ok(json) => Ok(json),
-            Err(Failure::TooLarge) => Err(Unreadable::TooLarge(max_bytes)),
-            Err(Failure::Payload(why)) => Err(Unreadable::Payload { id: self.id, why: shortened(&why) }),
+            Err(ConversionFailure::TooLarge) => Err(UnreadablePayload::TooLarge(max_bytes)),
+            Err(ConversionFailure::Payload(why)) => {
+                Err(UnreadablePayload::Payload { id: self.id, why: shortened(&why) })
+            }
         }
     }
 }
 
 /// `value` as JSON of at most `max_bytes`: a short payload may be a long JSON, since names are in the schema.
-pub(super) fn written(value: &impl Serialize, max_bytes: usize) -> Result<Bytes, Failure> {
+pub(super) fn written(value: &impl Serialize, max_bytes: usize) -> Result<Bytes, ConversionFailure> {
     let mut out = Bounded { bytes: Vec::new(), max_bytes, is_full: false };
     match serde_json::to_writer(&mut out, value) {
         Ok(()) => Ok(out.bytes.into()),
-        Err(_) if out.is_full => Err(Failure::TooLarge),
-        Err(error) => Err(Failure::Payload(error.to_string())),
+        Err(_) if out.is_full => Err(ConversionFailure::TooLarge),
+        Err(error) => Err(ConversionFailure::Payload(error.to_string())),
     }
 }
 
@@ -147,12 +149,12 @@ mod tests {
 
     #[test]
     fn json_passes_without_copy_or_parsing() {
-        let fetched = Fetched { kind: Kind::Json, text: "{}".into(), references: Vec::new() };
+        let fetched = RegisteredSchema { kind: Kind::Json, text: "{}".into(), references: Vec::new() };
         let schema = Schema::compile(SchemaId(1), &fetched).unwrap();
         let framed = Bytes::from_static(b"\0\0\0\0\x01{ \"n\": 1.10 }");
         let json = schema.json(&framed, 5, 14).unwrap();
         assert_eq!((&*json, json.as_ptr()), (&b"{ \"n\": 1.10 }"[..], framed[5..].as_ptr()));
-        assert_eq!(schema.json(&framed, 5, 12), Err(Unreadable::TooLarge(12)));
+        assert_eq!(schema.json(&framed, 5, 12), Err(UnreadablePayload::TooLarge(12)));
         assert_eq!(schema.json(&framed.slice(..5), 5, 12).unwrap(), Bytes::new());
     }
 
@@ -160,6 +162,6 @@ mod tests {
     fn json_is_written_up_to_its_limit() {
         let long = vec!["x"; 1000];
         assert_eq!(written(&long, 4001).unwrap().len(), 4001);
-        assert!(matches!(written(&long, 4000), Err(Failure::TooLarge)));
+        assert!(matches!(written(&long, 4000), Err(ConversionFailure::TooLarge)));
     }
 }

@@ -18,7 +18,7 @@ use super::{Audit, AuditError, Totals};
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::{Epoch, Position};
 use crate::base::progress::{Progress, Tell};
-use crate::core::defect::{self, Copy, Fit, Observation, Placed};
+use crate::core::defect::{self, Fit, Observation, ObservedCopy, ObservedPlacement};
 use crate::core::placement::Placement;
 use crate::io::elastic::Index;
 use crate::io::elastic::scan::{RawHit, Scan, ScanError, ScanOptions, count};
@@ -82,9 +82,10 @@ impl Sightings {
             let sight = together(&values, shards);
             totals.copies += sight.copies.len() as u64;
             totals.documents += u64::from(!sight.copies.is_empty());
-            totals.placements += u64::from(sight.placed != Placed::Nowhere);
+            totals.placements += u64::from(sight.placed != ObservedPlacement::Nowhere);
             let is_well = defect::judge(&sight, epoch).is_empty();
-            let says_deleted = matches!(&sight.placed, Placed::At(placement) if placement.shard.is_none());
+            let says_deleted =
+                matches!(&sight.placed, ObservedPlacement::At(placement) if placement.shard.is_none());
             let is_grave = sweeps && is_well && says_deleted && sight.copies.is_empty();
             if is_well && !is_grave {
                 continue;
@@ -272,11 +273,12 @@ impl Audit<'_> {
 
 /// Rebuilds one document from the kept data of its placement and copies.
 fn together(values: &[Vec<u8>], shards: &[ShardId]) -> Observation {
-    let mut sight = Observation { placed: Placed::Nowhere, stamp: None, copies: BTreeMap::new() };
+    let mut sight = Observation { placed: ObservedPlacement::Nowhere, stamp: None, copies: BTreeMap::new() };
     for value in values {
         match value.split_first() {
             Some((&PLACEMENT, json)) => {
-                sight.placed = Placement::from_json(json).map_or(Placed::Unreadable, Placed::At);
+                sight.placed =
+                    Placement::from_json(json).map_or(ObservedPlacement::Unreadable, ObservedPlacement::At);
             }
             Some((&COPY, [fit, rest @ ..])) => {
                 let (Some((version, number)), fit) = (rest.split_first_chunk(), fit) else { continue };
@@ -284,10 +286,10 @@ fn together(values: &[Vec<u8>], shards: &[ShardId]) -> Observation {
                 let Some(shard) = number.and_then(|number| shards.get(number)) else { continue };
                 let fit = [Fit::Here, Fit::Elsewhere, Fit::NoLocation].into_iter().find(|f| *f as u8 == *fit);
                 let version = Position::from_version(u64::from_le_bytes(*version));
-                let copy = Copy { version, fit: fit.unwrap_or(Fit::NoLocation) };
+                let copy = ObservedCopy { version, fit: fit.unwrap_or(Fit::NoLocation) };
                 sight.copies.insert(shard.clone(), copy);
             }
-            _ => sight.placed = Placed::Unreadable,
+            _ => sight.placed = ObservedPlacement::Unreadable,
         }
     }
     sight

@@ -10,7 +10,7 @@ use super::gather::Suspect;
 use super::{Audit, AuditError, owed};
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
-use crate::core::defect::{Copy, Observation, Placed};
+use crate::core::defect::{Observation, ObservedCopy, ObservedPlacement};
 use crate::core::placement::Placement;
 use crate::io::elastic::slices::{SliceSize, mget_in_slices};
 use crate::io::elastic::{Get, GetAnswer, Index};
@@ -30,16 +30,17 @@ impl Audit<'_> {
         for answer in self.read(&placements).await? {
             sights.push(match answer {
                 GetAnswer::Found(found) => {
-                    let placed = Placement::from_json(&found.source).map_or(Placed::Unreadable, Placed::At);
+                    let placed = Placement::from_json(&found.source)
+                        .map_or(ObservedPlacement::Unreadable, ObservedPlacement::At);
                     Observation { placed, stamp: Some(found.stamp), copies: BTreeMap::new() }
                 }
-                _ => Observation { placed: Placed::Nowhere, stamp: None, copies: BTreeMap::new() },
+                _ => Observation { placed: ObservedPlacement::Nowhere, stamp: None, copies: BTreeMap::new() },
             });
         }
         let mut wanted: Vec<(usize, ShardId)> = Vec::new();
         for (number, (suspect, sight)) in suspects.iter().zip(&sights).enumerate() {
             let mut shards = suspect.seen_in.clone();
-            if let Placed::At(placement) = &sight.placed {
+            if let ObservedPlacement::At(placement) = &sight.placed {
                 shards.extend(placement.may_hold().cloned());
             }
             shards.sort_unstable();
@@ -56,7 +57,7 @@ impl Audit<'_> {
         for ((number, shard), answer) in wanted.into_iter().zip(self.read(&gets).await?) {
             if let GetAnswer::Found(found) = answer {
                 let fit = self.fit(&shard, &found.source);
-                let copy = Copy { version: Position::from_version(found.version), fit };
+                let copy = ObservedCopy { version: Position::from_version(found.version), fit };
                 sights[number].copies.insert(shard, copy);
             }
         }

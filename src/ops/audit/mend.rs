@@ -21,7 +21,7 @@ use futures::future::BoxFuture;
 use super::{AuditError, Finding};
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::{Epoch, Position};
-use crate::core::defect::{Copy, Defect, Fit, Observation, Placed};
+use crate::core::defect::{Defect, Fit, Observation, ObservedCopy, ObservedPlacement};
 use crate::core::placement::Placement;
 use crate::io::elastic::{BulkAnswer, BulkOp, Elastic, Index, WriteCondition};
 
@@ -159,26 +159,34 @@ fn repair(finding: &Finding, next: Position) -> Plan {
         return Plan::Refeed("write the document again, with a location");
     }
     match &sight.placed {
-        Placed::Unreadable => Plan::No("see \"A placement cannot be read\" in docs/runbooks.md"),
+        ObservedPlacement::Unreadable => Plan::No("see \"A placement cannot be read\" in docs/runbooks.md"),
         // A record below the placement's position would be parked for ever, or taken for done.
-        Placed::Nowhere if newest(sight).is_some_and(|(_, copy)| copy.version >= next) => Plan::No(
-            "a record still to come may be below its version: repair again when no partition has lag, or raise positions.epoch",
-        ),
-        Placed::Nowhere => place(&finding.id, sight, true),
-        Placed::At(placement) if placement.shard.is_none() => bury(&finding.id, placement, sight),
-        Placed::At(_) if has(Defect::NoCopy) => Plan::Refeed("write the document again: no copy is left"),
-        Placed::At(_) if has(Defect::Behind) => Plan::Refeed(
+        ObservedPlacement::Nowhere if newest(sight).is_some_and(|(_, copy)| copy.version >= next) => {
+            Plan::No(
+                "a record still to come may be below its version: repair again when no partition has lag, or raise positions.epoch",
+            )
+        }
+        ObservedPlacement::Nowhere => place(&finding.id, sight, true),
+        ObservedPlacement::At(placement) if placement.shard.is_none() => bury(&finding.id, placement, sight),
+        ObservedPlacement::At(_) if has(Defect::NoCopy) => {
+            Plan::Refeed("write the document again: no copy is left")
+        }
+        ObservedPlacement::At(_) if has(Defect::Behind) => Plan::Refeed(
             "its record is not done yet, or was lost: wait for the lag, or write the document again",
         ),
-        Placed::At(placement) if has(Defect::UnnamedCopy) => name_all(&finding.id, placement, sight),
-        Placed::At(_) => Plan::Do { ops: Vec::new(), touch: true },
+        ObservedPlacement::At(placement) if has(Defect::UnnamedCopy) => {
+            name_all(&finding.id, placement, sight)
+        }
+        ObservedPlacement::At(_) => Plan::Do { ops: Vec::new(), touch: true },
     }
 }
 
 fn adopt(finding: &Finding, epoch: Epoch, counts: bool) -> Plan {
     let sight = &finding.stored;
     match newest(sight) {
-        Some(_) if sight.placed != Placed::Nowhere => Plan::No("the document has a placement: use --repair"),
+        Some(_) if sight.placed != ObservedPlacement::Nowhere => {
+            Plan::No("the document has a placement: use --repair")
+        }
         None => Plan::No("there is nothing to adopt"),
         Some((_, copy)) if copy.version.epoch() >= epoch => {
             Plan::No("raise positions.epoch above its version's: a later record of it might lose")
@@ -190,7 +198,7 @@ fn adopt(finding: &Finding, epoch: Epoch, counts: bool) -> Plan {
     }
 }
 
-fn newest(sight: &Observation) -> Option<(&ShardId, &Copy)> {
+fn newest(sight: &Observation) -> Option<(&ShardId, &ObservedCopy)> {
     sight.copies.iter().max_by_key(|(_, copy)| copy.version)
 }
 
@@ -246,11 +254,17 @@ mod tests {
         copies: &[(&str, i64)],
         fit: Fit,
     ) -> Plan {
-        let placed = placed.map_or(Placed::Nowhere, |(pos, place, leftovers)| {
-            Placed::At(Placement::new(at(pos), place.map(shard), leftovers.iter().map(|id| shard(id))))
+        let placed = placed.map_or(ObservedPlacement::Nowhere, |(pos, place, leftovers)| {
+            ObservedPlacement::At(Placement::new(
+                at(pos),
+                place.map(shard),
+                leftovers.iter().map(|id| shard(id)),
+            ))
         });
-        let copies: BTreeMap<ShardId, Copy> =
-            copies.iter().map(|(id, version)| (shard(id), Copy { version: at(*version), fit })).collect();
+        let copies: BTreeMap<ShardId, ObservedCopy> = copies
+            .iter()
+            .map(|(id, version)| (shard(id), ObservedCopy { version: at(*version), fit }))
+            .collect();
         let stored = Observation { placed, stamp: Some(SeqNo { seq_no: 4, primary_term: 1 }), copies };
         let id = DocId::from_key(Some(b"d")).unwrap();
         let defects = judge(&stored, Epoch::default());

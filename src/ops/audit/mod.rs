@@ -36,7 +36,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use crate::core::defect::{Copy, Defect, Fit, Observation, Placed, judge};
+pub use crate::core::defect::{Defect, Fit, Observation, ObservedCopy, ObservedPlacement, judge};
 pub use gather::{SeenPage, Sightings, Suspect};
 pub use mend::{RepairOutcome, RepairTarget, Repairer, Touches};
 pub use sample::{Looked, Sampled, at_most};

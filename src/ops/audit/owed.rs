@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{Audit, AuditError};
 use crate::base::position::Position;
-use crate::core::defect::{Observation, Placed};
+use crate::core::defect::{Observation, ObservedPlacement};
 use crate::io::elastic::{Get, GetAnswer, Index};
 use crate::io::meta::Watermark;
 
@@ -41,7 +41,7 @@ impl Audit<'_> {
 /// Whether this placement's record may be uncommitted. ⚠ `committed` was read before the document: committed records were
 /// executed before.
 pub(super) fn is_owed(sight: &Observation, committed: &Committed) -> bool {
-    let Placed::At(placement) = &sight.placed else { return false };
+    let ObservedPlacement::At(placement) = &sight.placed else { return false };
     partition(sight).is_some_and(|partition| {
         committed.get(&partition).is_none_or(|committed| placement.pos >= *committed)
     })
@@ -49,7 +49,7 @@ pub(super) fn is_owed(sight: &Observation, committed: &Committed) -> bool {
 
 /// The partition of the record that the placement is of; `None` where no record decided.
 pub(super) fn partition(sight: &Observation) -> Option<i32> {
-    if let Placed::At(placement) = &sight.placed { placement.partition } else { None }
+    if let ObservedPlacement::At(placement) = &sight.placed { placement.partition } else { None }
 }
 
 #[cfg(test)]
@@ -62,7 +62,7 @@ mod tests {
     fn a_record_is_owed_until_the_offset_after_it_is_committed() {
         let sight = |partition| {
             let placement = Placement::new(at(5), Some(shard("b")), [shard("a")]).by_partition(partition);
-            Observation { placed: Placed::At(placement), stamp: None, copies: BTreeMap::new() }
+            Observation { placed: ObservedPlacement::At(placement), stamp: None, copies: BTreeMap::new() }
         };
         let committed = Committed::from([(0, at(5)), (1, at(6))]);
         assert!(is_owed(&sight(Some(0)), &committed), "5 is the next to be read");

@@ -10,7 +10,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::gather::Suspect;
-use super::{Audit, AuditError, Finding, Placed, Report};
+use super::{Audit, AuditError, Finding, ObservedPlacement, Report};
 use crate::base::figures::count;
 use crate::base::ids::DocId;
 use crate::base::progress::{Progress, Tell};
@@ -118,7 +118,7 @@ impl Audit<'_> {
             for sight in self.look_first(&suspects, &mut spool).await? {
                 report.totals.copies += sight.copies.len() as u64;
                 report.totals.documents += u64::from(!sight.copies.is_empty());
-                report.totals.placements += u64::from(sight.placed != Placed::Nowhere);
+                report.totals.placements += u64::from(sight.placed != ObservedPlacement::Nowhere);
             }
             done += chunk.len() as u64;
             tell(Progress::Done { what: "documents looked at", done, of: Some(number) });

@@ -15,7 +15,7 @@ use super::gather::Suspect;
 use super::{Audit, AuditError};
 use crate::base::ids::DocId;
 use crate::base::position::Epoch;
-use crate::core::defect::{Observation, Placed};
+use crate::core::defect::{Observation, ObservedPlacement};
 use crate::io::elastic::{AdminCall, BulkOp, Elastic, Get, GetAnswer, Index, Method, SeqNo, WriteCondition};
 use crate::io::maps::Floor;
 
@@ -206,7 +206,7 @@ pub(crate) fn unix_now() -> u64 {
 
 /// Whether only a deleted document's placement is left.
 fn is_grave(sight: &Observation, below: u64) -> Option<SeqNo> {
-    let Placed::At(placement) = &sight.placed else { return None };
+    let ObservedPlacement::At(placement) = &sight.placed else { return None };
     let is_over = placement.shard.is_none() && !placement.refused && sight.copies.is_empty();
     sight.stamp.filter(|stamp| is_over && stamp.seq_no < below)
 }
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
     use crate::base::ids::ShardId;
     use crate::base::position::Position;
-    use crate::core::defect::{Copy, Fit};
+    use crate::core::defect::{Fit, ObservedCopy};
     use crate::core::placement::Placement;
 
     const KEEP: Duration = Duration::from_secs(800);
@@ -288,11 +288,11 @@ mod tests {
         let shard = |id: &str| ShardId::new(id).unwrap();
         let pos = Position::new(Epoch::default(), 7).unwrap();
         let sight = |placement: Placement, copies: &[&str]| Observation {
-            placed: Placed::At(placement),
+            placed: ObservedPlacement::At(placement),
             stamp: Some(SeqNo { seq_no: 5, primary_term: 1 }),
             copies: copies
                 .iter()
-                .map(|id| (shard(id), Copy { version: pos, fit: Fit::Here }))
+                .map(|id| (shard(id), ObservedCopy { version: pos, fit: Fit::Here }))
                 .collect::<BTreeMap<_, _>>(),
         };
         let deleted = || Placement::new(pos, None, [shard("a")]);
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(is_grave(&sight(deleted(), &["a"]), 6), None, "a copy");
         assert_eq!(is_grave(&sight(deleted().after_refusal(), &[]), 6), None, "refused");
         assert_eq!(is_grave(&sight(Placement::new(pos, Some(shard("a")), []), &[]), 6), None, "alive");
-        let unreadable = Observation { placed: Placed::Unreadable, ..sight(deleted(), &[]) };
+        let unreadable = Observation { placed: ObservedPlacement::Unreadable, ..sight(deleted(), &[]) };
         assert_eq!(is_grave(&unreadable, 6), None);
     }
 }

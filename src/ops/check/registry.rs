@@ -43,7 +43,7 @@ pub(super) async fn look_at_registry(config: &Config) -> Option<Finding> {
 mod tests {
     use super::*;
     use crate::ops::check::Level;
-    use crate::support::config::Format;
+    use crate::support::config::RecordFormat;
     use crate::testkit::testing::TestRegistry;
 
     #[tokio::test]
@@ -51,7 +51,7 @@ mod tests {
         assert_eq!(look_at_registry(&Config::default()).await, None);
         let registry = TestRegistry::start().await;
         let mut config = Config::default();
-        config.kafka.format = Format::Registry;
+        config.kafka.format = RecordFormat::Registry;
         config.schema_registry = registry.settings();
         let finding = look_at_registry(&config).await.unwrap();
         assert_eq!(finding.level, Level::Ok, "{finding}");

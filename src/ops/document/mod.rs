@@ -27,7 +27,7 @@ use crate::base::geo::GeoPoint;
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
 use crate::core::decode::{KeyForm, LocationPath};
-use crate::core::defect::{Copy, Fit, Observation, Placed};
+use crate::core::defect::{Fit, Observation, ObservedCopy, ObservedPlacement};
 use crate::core::placement::Placement;
 use crate::io::elastic::slices::{SliceSize, mget_in_slices};
 use crate::io::elastic::{CallError, Elastic, Get, GetAnswer, Index};
@@ -144,14 +144,15 @@ impl Lookup<'_> {
         let of = |index| Get { index, id: id.clone() };
         let (placed, stamp) = match self.get(&[of(Index::Placements)]).await?.pop() {
             Some(GetAnswer::Found(found)) => (
-                Placement::from_json(&found.source).map_or(Placed::Unreadable, Placed::At),
+                Placement::from_json(&found.source)
+                    .map_or(ObservedPlacement::Unreadable, ObservedPlacement::At),
                 Some(found.stamp),
             ),
-            _ => (Placed::Nowhere, None),
+            _ => (ObservedPlacement::Nowhere, None),
         };
         let mut shards: BTreeSet<ShardId> =
             self.maps.live().iter().flat_map(|map| map.shards().iter().cloned()).collect();
-        if let Placed::At(placement) = &placed {
+        if let ObservedPlacement::At(placement) = &placed {
             shards.extend(placement.may_hold().cloned());
         }
         let shards: Vec<ShardId> = shards.into_iter().collect();
@@ -170,7 +171,7 @@ impl Lookup<'_> {
                 newest = Some((found.version, location));
             }
             let version = Position::from_version(found.version);
-            copies.insert(shard, Copy { version, fit });
+            copies.insert(shard, ObservedCopy { version, fit });
         }
         let location = newest.and_then(|(_, location)| location);
         Ok(Seen { stored: Observation { placed, stamp, copies }, location })
@@ -196,7 +197,7 @@ impl Lookup<'_> {
     /// The partition that the placement names, if any.
     fn named(&self, stored: &Observation) -> Option<i32> {
         match &stored.placed {
-            Placed::At(placement) => placement.partition_in(self.config.positions.epoch),
+            ObservedPlacement::At(placement) => placement.partition_in(self.config.positions.epoch),
             _ => None,
         }
     }

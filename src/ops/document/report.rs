@@ -11,7 +11,7 @@ use crate::base::geo::GeoPoint;
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
 use crate::core::decode::Envelope;
-use crate::core::defect::{Fit, Observation, Placed};
+use crate::core::defect::{Fit, Observation, ObservedPlacement};
 use crate::geoshard::cities::largest_cities;
 use crate::io::elastic::Index;
 use crate::ops::records::Dated;
@@ -209,9 +209,9 @@ impl Report {
             live.iter().map(one).collect()
         });
         let placement = match stored.placed {
-            Placed::Nowhere => PlacementSeen::None,
-            Placed::Unreadable => PlacementSeen::Unreadable,
-            Placed::At(placement) => PlacementSeen::Placed {
+            ObservedPlacement::Nowhere => PlacementSeen::None,
+            ObservedPlacement::Unreadable => PlacementSeen::Unreadable,
+            ObservedPlacement::At(placement) => PlacementSeen::Placed {
                 version: placement.pos.into(),
                 leftovers: placement.leftovers.to_vec(),
                 refused: placement.refused,
@@ -219,7 +219,7 @@ impl Report {
                 geoshard: placement.shard,
             },
         };
-        let copy = |(shard, copy): (ShardId, crate::core::defect::Copy)| CopySeen {
+        let copy = |(shard, copy): (ShardId, crate::core::defect::ObservedCopy)| CopySeen {
             index: Index::Geoshard(shard.clone()).name(&lookup.config.elasticsearch.prefix),
             geoshard: shard,
             version: copy.version.into(),

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::LastRecord;
 use crate::base::position::{Epoch, Position};
-use crate::core::defect::{Defect, Observation, Placed, judge};
+use crate::core::defect::{Defect, Observation, ObservedPlacement, judge};
 
 /// What is known of the partition of the document's records.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -129,7 +129,7 @@ pub fn verdict(stored: &Observation, last: Option<&LastRecord>, progress: Progre
     let is_owed = is_owed(stored, progress.committed, epoch);
     if is_owed && !defects.is_empty() && defects.iter().all(|defect| defect.ends_with_its_record()) {
         return match (&stored.placed, defects.as_slice()) {
-            (Placed::At(placement), [Defect::OldCopy]) => {
+            (ObservedPlacement::At(placement), [Defect::OldCopy]) => {
                 let old = placement.leftovers.iter().filter(|shard| stored.copies.contains_key(*shard));
                 Verdict::WaitsForVisibility { old: old.map(ToString::to_string).collect() }
             }
@@ -143,28 +143,29 @@ pub fn verdict(stored: &Observation, last: Option<&LastRecord>, progress: Progre
         return Verdict::Wrong { defects };
     }
     match &stored.placed {
-        Placed::At(placement) if placement.refused => Verdict::Refused,
-        Placed::At(placement) => match &placement.shard {
+        ObservedPlacement::At(placement) if placement.refused => Verdict::Refused,
+        ObservedPlacement::At(placement) => match &placement.shard {
             Some(shard) => Verdict::InPlace { geoshard: shard.to_string() },
             None => Verdict::Deleted,
         },
-        Placed::Nowhere | Placed::Unreadable => Verdict::Absent,
+        ObservedPlacement::Nowhere | ObservedPlacement::Unreadable => Verdict::Absent,
     }
 }
 
 /// The highest position that the index has of the document.
 pub(super) fn newest(stored: &Observation) -> Option<Position> {
-    let placed = if let Placed::At(placement) = &stored.placed { Some(placement.pos) } else { None };
+    let placed =
+        if let ObservedPlacement::At(placement) = &stored.placed { Some(placement.pos) } else { None };
     stored.copies.values().map(|copy| copy.version).chain(placed).max()
 }
 
 fn nothing() -> Observation {
-    Observation { placed: Placed::Nowhere, stamp: None, copies: std::collections::BTreeMap::new() }
+    Observation { placed: ObservedPlacement::Nowhere, stamp: None, copies: std::collections::BTreeMap::new() }
 }
 
 /// Whether the placement's record may be uncommitted, as an audit judges it.
 fn is_owed(stored: &Observation, committed: Option<i64>, epoch: Epoch) -> bool {
-    let Placed::At(placement) = &stored.placed else { return false };
+    let ObservedPlacement::At(placement) = &stored.placed else { return false };
     // No record decided an adopted or repaired placement.
     placement.partition.is_some()
         && committed.is_none_or(|committed| {
@@ -176,17 +177,18 @@ fn is_owed(stored: &Observation, committed: Option<i64>, epoch: Epoch) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::defect::{Copy, Fit};
+    use crate::core::defect::{Fit, ObservedCopy};
     use crate::core::placement::Placement;
     use crate::testkit::testing::{at, shard};
 
     fn stored(placed: Option<(i64, Option<&str>, &[&str])>, copies: &[(&str, i64, Fit)]) -> Observation {
-        let placed = placed.map_or(Placed::Nowhere, |(offset, place, old)| {
+        let placed = placed.map_or(ObservedPlacement::Nowhere, |(offset, place, old)| {
             let old = old.iter().map(|id| shard(id));
-            Placed::At(Placement::new(at(offset), place.map(shard), old).by_partition(Some(0)))
+            ObservedPlacement::At(Placement::new(at(offset), place.map(shard), old).by_partition(Some(0)))
         });
-        let copies =
-            copies.iter().map(|(id, offset, fit)| (shard(id), Copy { version: at(*offset), fit: *fit }));
+        let copies = copies
+            .iter()
+            .map(|(id, offset, fit)| (shard(id), ObservedCopy { version: at(*offset), fit: *fit }));
         Observation { placed, stamp: None, copies: copies.collect() }
     }
 
@@ -243,8 +245,8 @@ mod tests {
     #[test]
     fn refused_document_is_not_wrong() {
         let mut refused = stored(Some((5, Some("a"), &[])), &[("a", 1, Fit::Here)]);
-        let Placed::At(placement) = refused.placed else { unreachable!() };
-        refused.placed = Placed::At(placement.after_refusal());
+        let ObservedPlacement::At(placement) = refused.placed else { unreachable!() };
+        refused.placed = ObservedPlacement::At(placement.after_refusal());
         let progress = Progress { committed: Some(6), end: None };
         assert_eq!(verdict(&refused, None, progress, Epoch::default()), Verdict::Refused);
     }

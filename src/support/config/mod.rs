@@ -64,7 +64,7 @@ pub use load::{BadKey, ConfigError, Place};
 pub use load_section::Load;
 pub use moves::{Moves, Visibility};
 pub use properties::Properties;
-pub use registry::{Format, KeyForm, SchemaRegistry};
+pub use registry::{KeyForm, RecordFormat, SchemaRegistry};
 pub use route::{Route, RouteCredentials, WithoutLocation};
 pub use secret::Secret;
 pub use server_url::ServerUrl;

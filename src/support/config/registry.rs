@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::secret::Secret;
 use super::server_url::ServerUrl;
-pub use crate::core::decode::{BadKeyForm, Format, KeyForm};
+pub use crate::core::decode::{BadKeyForm, KeyForm, RecordFormat};
 
 /// `[schema_registry]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -18,7 +18,7 @@ use super::counts::{Collector, Database, Tally};
 use super::load_section::Load;
 use super::moves::Moves;
 use super::properties::Properties;
-use super::registry::{Format, KeyForm, SchemaRegistry};
+use super::registry::{KeyForm, RecordFormat, SchemaRegistry};
 use super::route::Route;
 use super::secret::Secret;
 use super::server_url::ServerUrl;
@@ -95,7 +95,7 @@ pub struct Kafka {
     /// The topic of document writes, keyed by document id. Required in the file.
     pub topic: String,
     /// How a record's value is written.
-    pub format: Format,
+    pub format: RecordFormat,
     /// How a record's key holds the document's id.
     pub key: KeyForm,
     /// Form of a record's value.
@@ -143,7 +143,7 @@ impl Default for Kafka {
         Self {
             brokers: vec!["127.0.0.1:9092".to_owned()],
             topic: "documents".to_owned(),
-            format: Format::Json,
+            format: RecordFormat::Json,
             key: KeyForm::Text,
             envelope: Envelope::Plain,
             partitioner: Partitioner::Murmur2,

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use crate::base::ids::ShardId;
 use crate::base::position::Position;
 use crate::core::invariants::{
-    Broken, View, inv_1_every_copy_is_named, inv_2_a_document_that_exists_has_a_copy, inv_4_nothing_goes_back,
+    BrokenInvariant, DocumentState, inv_1_every_copy_is_named, inv_2_a_document_that_exists_has_a_copy,
+    inv_4_nothing_goes_back,
 };
 use crate::core::placement::Placement;
 use crate::io::elastic::Index;
@@ -23,7 +24,7 @@ pub(super) struct Observer {
     /// The geoshards', in the same order; then that of the placements.
     indices: Vec<String>,
     /// How each was seen last, if he was there.
-    seen: BTreeMap<String, View>,
+    seen: BTreeMap<String, DocumentState>,
     broken: BTreeMap<String, String>,
     looks: u64,
     next: usize,
@@ -48,7 +49,7 @@ impl Observer {
         self.looks += now.len() as u64;
         let found = store.snapshot(&self.indices, &now);
         for (name, places) in now.into_iter().zip(found) {
-            let mut view = View::default();
+            let mut view = DocumentState::default();
             for (number, doc) in places {
                 match self.shards.get(number) {
                     Some(shard) => {
@@ -79,7 +80,7 @@ impl Observer {
     }
 }
 
-fn judge(before: Option<&View>, now: &View) -> Result<(), Broken> {
+fn judge(before: Option<&DocumentState>, now: &DocumentState) -> Result<(), BrokenInvariant> {
     inv_1_every_copy_is_named(now)?;
     inv_2_a_document_that_exists_has_a_copy(now, before.is_some())?;
     before.map_or(Ok(()), |before| inv_4_nothing_goes_back(before, now))

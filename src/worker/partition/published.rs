@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use tokio::sync::watch;
 
-use crate::core::offsets::Trouble;
+use crate::core::offsets::OffsetTrouble;
 
 /// Offset information from the poll thread, beyond the records.
 #[derive(Debug, Clone, Copy, Default)]
@@ -15,7 +15,7 @@ pub struct Known {
     /// The partition's first offset, if nothing is committed.
     pub first: Option<i64>,
     /// Why reading cannot continue.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<OffsetTrouble>,
 }
 
 /// State shared by a partition task and the poll thread.

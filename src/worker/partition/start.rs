@@ -3,7 +3,7 @@
 use super::Mode;
 use super::task::Task;
 use crate::base::position::Position;
-use crate::core::offsets::{Verdict, judge};
+use crate::core::offsets::{OffsetVerdict, judge};
 use crate::io::meta::{EpochNeeded, MemoryError, Watermark};
 use crate::support::config::LostRecords;
 use crate::support::telemetry::events::RecordsLost;
@@ -127,7 +127,9 @@ impl Task {
         let Some(first) = self.known.borrow().first.filter(|_| remembered.epoch == context.epoch) else {
             return false;
         };
-        let Verdict::Lost(lost) = judge(None, Some(remembered.offset), first, i64::MAX) else { return false };
+        let OffsetVerdict::Lost(lost) = judge(None, Some(remembered.offset), first, i64::MAX) else {
+            return false;
+        };
         let accepted = context.lost_records == LostRecords::Accept;
         RecordsLost { topic: &context.topic, partition: self.partition.number, lost, accepted }
             .emit(&context.metrics);

@@ -15,7 +15,7 @@ use geofold::base::position::Epoch;
 use geofold::core::decode::{BadRecord, Decoder, LocationPath, RawRecord, Undecoded, merge_patch};
 use geofold::core::fold::Fold;
 use geofold::core::placement::Placement;
-use geofold::core::schemas::{Fetched, Kind, Schema, SchemaId, Schemas};
+use geofold::core::schemas::{Kind, RegisteredSchema, Schema, SchemaId, Schemas};
 use geofold::core::write::{Body, Write};
 use geofold::geoshard::GeoshardMap;
 use geofold::geoshard::cell::{self, Leaf};
@@ -214,7 +214,7 @@ const SCHEMAS: [(Kind, &str); 2] = [
 /// These schemas, ready to read by.
 static READY: LazyLock<Vec<Arc<Schema>>> = LazyLock::new(|| {
     let compile = |(id, (kind, text)): (u32, &(Kind, &str))| {
-        let fetched = Fetched { kind: *kind, text: (*text).to_owned(), references: Vec::new() };
+        let fetched = RegisteredSchema { kind: *kind, text: (*text).to_owned(), references: Vec::new() };
         Arc::new(Schema::compile(SchemaId(id), &fetched).expect("a schema"))
     };
     (0..).zip(&SCHEMAS).map(compile).collect()
@@ -234,7 +234,8 @@ pub fn framed(data: &[u8]) {
 pub fn schema(data: &[u8]) {
     let Some((kind, text)) = data.split_first() else { return };
     let kind = if kind % 2 == 0 { Kind::Avro } else { Kind::Protobuf };
-    let fetched = Fetched { kind, text: String::from_utf8_lossy(text).into_owned(), references: Vec::new() };
+    let fetched =
+        RegisteredSchema { kind, text: String::from_utf8_lossy(text).into_owned(), references: Vec::new() };
     let Ok(schema) = Schema::compile(SchemaId(1), &fetched) else { return };
     let _ = schema.json(&Bytes::copy_from_slice(data), 0, MAX_BYTES);
 }

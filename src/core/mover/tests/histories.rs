@@ -523,7 +523,7 @@ impl<'a> World<'a> {
     }
 }
 
-fn hold(invariant: Result<(), Broken>) {
+fn hold(invariant: Result<(), BrokenInvariant>) {
     if let Err(broken) = invariant {
         panic!("{broken}");
     }

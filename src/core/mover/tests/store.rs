@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
 use crate::base::sabotage::{self, Sabotage};
-use crate::core::invariants::View;
+use crate::core::invariants::DocumentState;
 use crate::core::placement::Placement;
 use crate::io::elastic::condition::Condition;
 use crate::io::elastic::rounds::{BulkOutcome, GetOutcome};
@@ -128,8 +128,8 @@ impl Store {
     }
 
     /// The stored state of a document.
-    pub(super) fn view(&self, id: &DocId) -> View {
-        let mut view = View::default();
+    pub(super) fn view(&self, id: &DocId) -> DocumentState {
+        let mut view = DocumentState::default();
         for ((index, of), Slot { version, source, .. }) in &self.slots {
             let (true, Some(source)) = (of == id, source) else { continue };
             match index {

@@ -32,7 +32,7 @@ use serde::ser::{Error as _, SerializeMap};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::schema::{Failure, Fetched, written};
+use super::schema::{ConversionFailure, RegisteredSchema, written};
 
 /// Limit on one length in a datum; several times the largest document.
 const MAX_CLAIM: usize = 256 << 20;
@@ -62,7 +62,7 @@ const DAY: i64 = 86_400;
 pub(super) struct Avro(Schema);
 
 impl Avro {
-    pub(super) fn compile(fetched: &Fetched) -> Result<Self, String> {
+    pub(super) fn compile(fetched: &RegisteredSchema) -> Result<Self, String> {
         apache_avro::util::max_allocation_bytes(MAX_CLAIM);
         let references = fetched.references.iter().map(|reference| &reference.text);
         let (schema, references) =
@@ -73,8 +73,8 @@ impl Avro {
         flat.without_references(&schema, None, 0).map(Self)
     }
 
-    pub(super) fn json(&self, payload: &[u8], max_bytes: usize) -> Result<Bytes, Failure> {
-        let failed = |error: apache_avro::Error| Failure::Payload(error.to_string());
+    pub(super) fn json(&self, payload: &[u8], max_bytes: usize) -> Result<Bytes, ConversionFailure> {
+        let failed = |error: apache_avro::Error| ConversionFailure::Payload(error.to_string());
         // Nothing needs resolving; by default the library would walk the schema for each record.
         let nothing = ResolvedSchema::new_with_schemata(Vec::new()).map_err(failed)?;
         let reader =
@@ -82,11 +82,14 @@ impl Avro {
         let mut rest = Rest { bytes: payload, ran_out: false };
         let value = reader.read_value(&mut rest);
         if rest.ran_out {
-            return Err(Failure::Payload("it ends too early".to_owned()));
+            return Err(ConversionFailure::Payload("it ends too early".to_owned()));
         }
         let value = value.map_err(failed)?;
         if !rest.bytes.is_empty() {
-            return Err(Failure::Payload(format!("{} bytes are left over at its end", rest.bytes.len())));
+            return Err(ConversionFailure::Payload(format!(
+                "{} bytes are left over at its end",
+                rest.bytes.len()
+            )));
         }
         written(&Json { value: &value, schema: &self.0 }, max_bytes)
     }

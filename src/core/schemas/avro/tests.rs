@@ -8,9 +8,13 @@ use proptest::prelude::*;
 use super::super::schema::{Kind, Reference};
 use super::*;
 
-fn fetched(text: &str, references: &[(&str, &str)]) -> Fetched {
+fn fetched(text: &str, references: &[(&str, &str)]) -> RegisteredSchema {
     let reference = |(name, text): &(&str, &str)| Reference { name: (*name).into(), text: (*text).into() };
-    Fetched { kind: Kind::Avro, text: text.into(), references: references.iter().map(reference).collect() }
+    RegisteredSchema {
+        kind: Kind::Avro,
+        text: text.into(),
+        references: references.iter().map(reference).collect(),
+    }
 }
 
 fn compiled(text: &str) -> Avro {
@@ -49,8 +53,8 @@ fn logical(base: &str, kind: &str) -> String {
 
 fn failure(avro: &Avro, payload: &[u8]) -> String {
     match avro.json(payload, 10_000).unwrap_err() {
-        Failure::Payload(why) => why,
-        Failure::TooLarge => "too large".to_owned(),
+        ConversionFailure::Payload(why) => why,
+        ConversionFailure::TooLarge => "too large".to_owned(),
     }
 }
 

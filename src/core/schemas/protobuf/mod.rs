@@ -11,7 +11,7 @@ use prost_reflect::{DynamicMessage, FileDescriptor, MessageDescriptor, Serialize
 use protox::file::{File, FileResolver, GoogleFileResolver};
 use serde::{Serialize, Serializer};
 
-use super::schema::{Failure, Fetched, written};
+use super::schema::{ConversionFailure, RegisteredSchema, written};
 
 /// File name of the schema itself.
 const MAIN: &str = "geofold-schema-of-the-record.proto";
@@ -46,7 +46,7 @@ const BUILT_IN: [(&str, &str); 2] = [
 pub(super) struct Protobuf(FileDescriptor);
 
 impl Protobuf {
-    pub(super) fn compile(fetched: &Fetched) -> Result<Self, String> {
+    pub(super) fn compile(fetched: &RegisteredSchema) -> Result<Self, String> {
         let built_in = BUILT_IN.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
         let references =
             fetched.references.iter().map(|reference| (reference.name.clone(), reference.text.clone()));
@@ -58,11 +58,11 @@ impl Protobuf {
         file.map(Self).ok_or_else(|| "it has no messages".to_owned())
     }
 
-    pub(super) fn json(&self, payload: &[u8], max_bytes: usize) -> Result<Bytes, Failure> {
+    pub(super) fn json(&self, payload: &[u8], max_bytes: usize) -> Result<Bytes, ConversionFailure> {
         let mut rest = payload;
-        let message = self.message(&mut rest).map_err(|why| Failure::Payload(why.to_owned()))?;
-        let message =
-            DynamicMessage::decode(message, rest).map_err(|error| Failure::Payload(error.to_string()))?;
+        let message = self.message(&mut rest).map_err(|why| ConversionFailure::Payload(why.to_owned()))?;
+        let message = DynamicMessage::decode(message, rest)
+            .map_err(|error| ConversionFailure::Payload(error.to_string()))?;
         written(&Json(message), max_bytes)
     }
 

@@ -27,9 +27,9 @@ const PLACE: &str = r#"syntax = "proto3";
         uint64 big = 10 [(confluent.field_meta).doc = "a number"];
     }"#;
 
-fn fetched(text: &str, references: &[(&str, &str)]) -> Fetched {
+fn fetched(text: &str, references: &[(&str, &str)]) -> RegisteredSchema {
     let reference = |(name, text): &(&str, &str)| Reference { name: (*name).into(), text: (*text).into() };
-    Fetched {
+    RegisteredSchema {
         kind: Kind::Protobuf,
         text: text.into(),
         references: references.iter().map(reference).collect(),
@@ -40,11 +40,11 @@ fn compiled(text: &str) -> Protobuf {
     Protobuf::compile(&fetched(text, &[])).unwrap()
 }
 
-fn text(json: Result<Bytes, Failure>) -> Result<String, String> {
+fn text(json: Result<Bytes, ConversionFailure>) -> Result<String, String> {
     match json {
         Ok(json) => Ok(String::from_utf8(json.to_vec()).unwrap()),
-        Err(Failure::Payload(why)) => Err(why),
-        Err(Failure::TooLarge) => Err("too large".to_owned()),
+        Err(ConversionFailure::Payload(why)) => Err(why),
+        Err(ConversionFailure::TooLarge) => Err("too large".to_owned()),
     }
 }
 

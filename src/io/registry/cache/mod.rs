@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::Trouble;
 use super::client::{Client, OpenError};
-use crate::core::schemas::{Schema, SchemaId, Unreadable};
+use crate::core::schemas::{Schema, SchemaId, UnreadablePayload};
 use crate::support::config::SchemaRegistry;
 use crate::support::telemetry::families::Counters;
 use crate::support::telemetry::schemas::SchemaAnswer;
@@ -23,7 +23,7 @@ const BELIEVED: Duration = Duration::from_secs(10);
 const SECOND_LOOK: Duration = Duration::from_millis(500);
 
 /// A cached schema, or why it is unusable.
-pub type Looked = Result<Arc<Schema>, Unreadable>;
+pub type Looked = Result<Arc<Schema>, UnreadablePayload>;
 
 type Answer = Result<Looked, Trouble>;
 
@@ -103,7 +103,7 @@ impl Registry {
 
 async fn ask(inner: Arc<Inner>, id: SchemaId) -> Answer {
     let mut answer = fetch(&inner.client, id).await;
-    if matches!(answer, Ok(Err(Unreadable::UnknownSchema(_)))) {
+    if matches!(answer, Ok(Err(UnreadablePayload::UnknownSchema(_)))) {
         tokio::time::sleep(SECOND_LOOK).await;
         answer = fetch(&inner.client, id).await;
     }
@@ -111,7 +111,7 @@ async fn ask(inner: Arc<Inner>, id: SchemaId) -> Answer {
         answers
             .of(match &answer {
                 Ok(Ok(_)) => SchemaAnswer::Found,
-                Ok(Err(Unreadable::UnknownSchema(_))) => SchemaAnswer::Unknown,
+                Ok(Err(UnreadablePayload::UnknownSchema(_))) => SchemaAnswer::Unknown,
                 Ok(Err(_)) => SchemaAnswer::Unusable,
                 Err(_) => SchemaAnswer::Failed,
             })

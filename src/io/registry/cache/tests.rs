@@ -40,7 +40,7 @@ async fn failure_is_retried_and_unknown_id_only_after_a_while() {
     assert!(registry.schema(SchemaId(1)).await.is_err());
     assert_eq!(server.asked().len(), 2);
     server.be_well();
-    let unknown = || Ok(Err(Unreadable::UnknownSchema(SchemaId(1))));
+    let unknown = || Ok(Err(UnreadablePayload::UnknownSchema(SchemaId(1))));
     assert_eq!(registry.schema(SchemaId(1)).await.map(|looked| looked.map(|_| ())), unknown());
     assert_eq!(server.asked().len(), 4, "it was asked twice");
     server.put_avro(1, LONG);

@@ -15,7 +15,7 @@ use url::Url;
 
 use super::Trouble;
 use crate::base::causes::with_causes;
-use crate::core::schemas::{Fetched, Kind, Reference, SchemaId, Unreadable};
+use crate::core::schemas::{Kind, Reference, RegisteredSchema, SchemaId, UnreadablePayload};
 use crate::support::config::{SchemaRegistry, Secret};
 
 /// Bytes of one answer.
@@ -105,11 +105,14 @@ impl Client {
     /// The schema with all that it refers to.
     ///
     /// # Errors
-    /// [`Trouble`] if nothing was learnt; within, [`Unreadable`] if the registry has no such schema, or one of no use.
-    pub(super) async fn schema(&self, id: SchemaId) -> Result<Result<Fetched, Unreadable>, Trouble> {
+    /// [`Trouble`] if nothing was learnt; within, [`UnreadablePayload`] if the registry has no such schema, or one of no use.
+    pub(super) async fn schema(
+        &self,
+        id: SchemaId,
+    ) -> Result<Result<RegisteredSchema, UnreadablePayload>, Trouble> {
         let bytes = match self.get(&["schemas", "ids", &id.to_string()], false).await? {
             Answer::Found(bytes) => bytes,
-            Answer::None => return Ok(Err(Unreadable::UnknownSchema(id))),
+            Answer::None => return Ok(Err(UnreadablePayload::UnknownSchema(id))),
         };
         let sent: Sent = self.understood(&bytes)?;
         let kind = match sent.kind.as_deref() {
@@ -118,14 +121,14 @@ impl Client {
             Some("PROTOBUF") => Kind::Protobuf,
             Some(other) => {
                 let why = format!("its type is {other:?}, and AVRO, JSON and PROTOBUF are read").into();
-                return Ok(Err(Unreadable::BadSchema { id, why }));
+                return Ok(Err(UnreadablePayload::BadSchema { id, why }));
             }
         };
         // Values are not validated against a JSON Schema, so its references are not needed.
         let wanted = if kind == Kind::Json { Vec::new() } else { sent.references.unwrap_or_default() };
         match self.references(wanted).await? {
-            Ok(references) => Ok(Ok(Fetched { kind, text: sent.schema, references })),
-            Err(why) => Ok(Err(Unreadable::BadSchema { id, why: why.into() })),
+            Ok(references) => Ok(Ok(RegisteredSchema { kind, text: sent.schema, references })),
+            Err(why) => Ok(Err(UnreadablePayload::BadSchema { id, why: why.into() })),
         }
     }
 

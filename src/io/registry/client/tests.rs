@@ -11,7 +11,10 @@ use super::*;
 use crate::support::config::{Secret, ServerUrl};
 use crate::testkit::testing::TestRegistry;
 
-async fn asked(settings: &SchemaRegistry, id: u32) -> Result<Result<Fetched, Unreadable>, Trouble> {
+async fn asked(
+    settings: &SchemaRegistry,
+    id: u32,
+) -> Result<Result<RegisteredSchema, UnreadablePayload>, Trouble> {
     Client::new(settings).unwrap().schema(SchemaId(id)).await
 }
 
@@ -30,7 +33,7 @@ async fn schema_is_fetched_with_references_in_dependency_order() {
     let named = |name: &str, text: &str| Reference { name: name.to_owned(), text: text.to_owned() };
     assert_eq!(
         fetched,
-        Fetched {
+        RegisteredSchema {
             kind: Kind::Protobuf,
             text: "main".to_owned(),
             references: vec![named("c", "C"), named("b", "B"), named("a", "A")],
@@ -66,7 +69,7 @@ async fn a_schema_refers_to_a_hundred_others_and_to_no_more() {
 #[tokio::test]
 async fn only_a_registry_can_say_that_it_has_no_such_schema() {
     let server = TestRegistry::start().await;
-    assert_eq!(asked(&server.settings(), 7).await, Ok(Err(Unreadable::UnknownSchema(SchemaId(7)))));
+    assert_eq!(asked(&server.settings(), 7).await, Ok(Err(UnreadablePayload::UnknownSchema(SchemaId(7)))));
     for (status, words) in [
         (404, "check the path"),
         (401, "schema_registry.username"),

@@ -2,7 +2,7 @@
 
 use super::Findings;
 use super::http::Credentials;
-use crate::support::config::registry::{Format, KeyForm, SchemaRegistry};
+use crate::support::config::registry::{KeyForm, RecordFormat, SchemaRegistry};
 use crate::support::config::types::Config;
 
 /// A record may need two at once, for key and value, and so may its neighbours.
@@ -75,7 +75,7 @@ fn check_credentials(findings: &mut Findings, registry: &SchemaRegistry) {
 impl Config {
     /// Whether keys or values are read by the schema registry.
     pub fn reads_registry(&self) -> bool {
-        self.kafka.format == Format::Registry || matches!(self.kafka.key, KeyForm::Registry(_))
+        self.kafka.format == RecordFormat::Registry || matches!(self.kafka.key, KeyForm::Registry(_))
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
     }
 
     fn registry(config: &mut Config) {
-        config.kafka.format = Format::Registry;
+        config.kafka.format = RecordFormat::Registry;
         config.schema_registry.urls = vec!["https://registry:8081".parse().unwrap()];
     }
 
@@ -110,7 +110,7 @@ mod tests {
         type Change = fn(&mut Config);
         let cases: [(Change, &str, &str); 11] = [
             (|c| c.schema_registry.urls.clear(), "schema_registry.urls", "required"),
-            (|c| c.kafka.format = Format::Json, "schema_registry.urls", "nothing is read"),
+            (|c| c.kafka.format = RecordFormat::Json, "schema_registry.urls", "nothing is read"),
             (|c| c.schema_registry.cached_schemas = 9, "schema_registry.cached_schemas", "10"),
             (
                 |c| c.schema_registry.request_timeout = Duration::ZERO,

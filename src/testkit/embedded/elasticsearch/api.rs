@@ -14,7 +14,7 @@ use super::index::{Doc, Index};
 use super::search::Searched;
 use super::store::{Store, read, write};
 use super::{mapping, search};
-use crate::core::filter_path::Filter;
+use crate::core::filter_path::FilterPath;
 
 /// The version reported: the one whose responses it imitates.
 const VERSION: &str = "8.19.21";
@@ -48,8 +48,8 @@ impl Request {
         serde_json::from_slice(&self.body).map_err(malformed)
     }
 
-    fn filter(&self) -> Option<Filter> {
-        self.query.get("filter_path").map(|patterns| Filter::new(patterns.split(',')))
+    fn filter(&self) -> Option<FilterPath> {
+        self.query.get("filter_path").map(|patterns| FilterPath::new(patterns.split(',')))
     }
 }
 

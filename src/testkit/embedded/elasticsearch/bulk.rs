@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::error::EsError;
 use super::index::{Condition, Written};
 use super::store::{Content, Store};
-use crate::core::filter_path::Filter;
+use crate::core::filter_path::FilterPath;
 use crate::io::elastic::SeqNo;
 
 /// The longest `_id`, in bytes.
@@ -59,7 +59,7 @@ pub(super) struct Options<'a> {
     /// From the path; for operations that name none.
     pub(super) default_index: Option<&'a str>,
     /// Members of the response to return; all if `None`.
-    pub(super) filter: Option<&'a Filter>,
+    pub(super) filter: Option<&'a FilterPath>,
     /// Whether searches are to see the writes at once.
     pub(super) refresh: bool,
     /// Whether the next operation is to be refused, as a server that has too much to do refuses it.
@@ -236,7 +236,7 @@ struct Outcome<'b> {
 }
 
 /// Writes the answer by hand: it is as long as the request has operations.
-fn render(outcomes: &[Outcome<'_>], filter: Option<&Filter>) -> Vec<u8> {
+fn render(outcomes: &[Outcome<'_>], filter: Option<&FilterPath>) -> Vec<u8> {
     let wants = |path: &[&str]| filter.is_none_or(|filter| filter.wants(path));
     let mut out = Vec::with_capacity(64 + outcomes.len() * if filter.is_some() { 40 } else { 180 });
     let mut whole = Members::begin(&mut out);

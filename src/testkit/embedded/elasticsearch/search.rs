@@ -19,7 +19,7 @@ use super::pit::Snapshot;
 use super::store::{Shared, read};
 use crate::base::geo::Distance;
 use crate::base::random::Random;
-use crate::core::filter_path::Filter;
+use crate::core::filter_path::FilterPath;
 
 /// `index.max_result_window`.
 const MAX_WINDOW: usize = 10_000;
@@ -91,7 +91,7 @@ struct Request {
 enum Source {
     All,
     Nothing,
-    Part(Filter),
+    Part(FilterPath),
 }
 
 struct Hit {
@@ -615,7 +615,7 @@ impl Source {
             Value::Bool(true) => Ok(Self::All),
             Value::Bool(false) => Ok(Self::Nothing),
             other => strings(other.get("includes").unwrap_or(other))
-                .map(|names| Self::Part(Filter::new(names.iter().map(String::as_str))))
+                .map(|names| Self::Part(FilterPath::new(names.iter().map(String::as_str))))
                 .ok_or_else(|| parsing("the stand-in takes a boolean or a list of fields as [_source]")),
         }
     }

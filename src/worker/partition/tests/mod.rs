@@ -41,7 +41,7 @@ use crate::io::elastic::rounds::{self, RequestDeadline};
 use crate::io::kafka::{TopicFactsError, TopicFactsFound};
 use crate::io::maps::{Floor, MapsRecord, MapsStore, Watcher};
 use crate::io::meta::TopicFacts;
-use crate::support::config::{Format, KeyForm, LostRecords, Visibility as Promise};
+use crate::support::config::{KeyForm, LostRecords, RecordFormat, Visibility as Promise};
 use crate::support::telemetry::metrics::level;
 use crate::testkit::testing::{MemoryElastic, TokioClock, rules};
 use crate::worker::budget::{Budget, Limits};
@@ -322,7 +322,7 @@ impl Rig {
         let letters = Arc::new(KeptLetters { letters: Mutex::default(), open: watch::Sender::new(true) });
         let kept_records = Arc::new(KeptRecords::default());
         let epoch = Epoch::new(1).unwrap();
-        let format = if registry.is_some() { Format::Registry } else { Format::Json };
+        let format = if registry.is_some() { RecordFormat::Registry } else { RecordFormat::Json };
         let (watcher, maps) = if follows {
             let configured = MapsRecord::unwritten(rules.map.clone(), epoch);
             let (watcher, maps) = Watcher::new(
