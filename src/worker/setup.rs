@@ -11,7 +11,7 @@ use super::dead_letter::{DeadLetterSink, DeadLetters};
 use super::distribution::setup::{Distributing, build as build_distributor};
 use super::increments::topic::KafkaIncrements;
 use super::limits::{Limits, follow_permits};
-use super::partition::{Counting, WorkerContext};
+use super::partition::{IncrementsContext, WorkerContext};
 use super::refeed::{self, SourceFetcher};
 use super::reread::KafkaReread;
 use super::topic_watch::{Brokers, TopicReader, TopicWatch};
@@ -276,7 +276,7 @@ fn counting(
     config: &Config,
     retry: RetryPolicy,
     metrics: &Arc<Metrics>,
-) -> Result<Option<Arc<Counting>>, WorkerError> {
+) -> Result<Option<Arc<IncrementsContext>>, WorkerError> {
     if !config.tally.is_on() {
         return Ok(None);
     }
@@ -285,5 +285,5 @@ fn counting(
         .map_err(|error| WorkerError::Client { client: "producer for increments", error })?;
     // Commits wait for increments, so emit at least once per commit interval.
     let interval = config.tally.emit_interval.min(config.commit.interval);
-    Ok(Some(Arc::new(Counting { topic: Arc::new(topic), names: Arc::default(), interval })))
+    Ok(Some(Arc::new(IncrementsContext { topic: Arc::new(topic), names: Arc::default(), interval })))
 }

@@ -12,7 +12,7 @@ use geofold::core::counting::facets::{FacetLimits, FacetRules, Facets};
 use geofold::core::counting::increment::{Delta, Increment};
 use geofold::worker::increments::emitter::{Names, Outgoing};
 use geofold::worker::increments::topic::{IncrementTopic, TooLarge};
-use geofold::worker::partition::Counting;
+use geofold::worker::partition::IncrementsContext;
 use tokio::time::sleep;
 
 use crate::scenario::document_id;
@@ -28,9 +28,9 @@ pub fn rules() -> FacetRules {
 }
 
 /// The counting dependencies of a process.
-pub fn counting(world: &Arc<World>, process: usize) -> Arc<Counting> {
+pub fn counting(world: &Arc<World>, process: usize) -> Arc<IncrementsContext> {
     let topic = Arc::new(Increments { world: world.clone(), process });
-    Arc::new(Counting { topic, names: Arc::new(Names::new()), interval: INTERVAL })
+    Arc::new(IncrementsContext { topic, names: Arc::new(Names::new()), interval: INTERVAL })
 }
 
 /// The topic as seen by one process.

@@ -8,7 +8,7 @@ use futures::future::{BoxFuture, Fuse, FusedFuture, FutureExt};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant as RuntimeInstant;
 
-use super::pace::{Backlog, Now, Pace};
+use super::pace::{Backlog, BatchPace, Now};
 use super::{Mode, WorkerContext};
 use crate::base::position::Position;
 use crate::core::mover::{Entry, Finished, Lookups, MoverState};
@@ -31,7 +31,7 @@ pub(super) struct Batches {
     in_flight: Fuse<BoxFuture<'static, BatchResult>>,
     /// Documents of the last batch.
     documents: u32,
-    pace: Pace,
+    pace: BatchPace,
     limits: LimitsReader,
     /// The limits of the last batch's end, or later ones.
     batching: Batching,
@@ -45,7 +45,7 @@ impl Batches {
             state: Some(MoverState { partition: Some(partition), separates: true, ..state }),
             in_flight: Fuse::terminated(),
             documents: 0,
-            pace: Pace::new(context.retry),
+            pace: BatchPace::new(context.retry),
             limits: context.limits.clone(),
             batching: context.batching,
             requests: context.rounds.limits,

@@ -13,7 +13,7 @@ use crate::worker::ledger::Undeliverable;
 use crate::worker::record::Record;
 
 /// The dead letters in flight.
-pub(super) struct DeadLetters {
+pub(super) struct DeadLettersInFlight {
     /// `None`: no dead-letter topic is configured.
     sink: Option<Arc<dyn DeadLetterSink>>,
     topic: Arc<str>,
@@ -42,7 +42,7 @@ pub(super) struct NoTopic {
     pub reason: String,
 }
 
-impl DeadLetters {
+impl DeadLettersInFlight {
     pub(super) fn new(sink: Option<Arc<dyn DeadLetterSink>>, topic: Arc<str>, partition: i32) -> Self {
         Self { sink, topic, partition, in_flight: FuturesUnordered::new(), bytes: 0 }
     }
@@ -188,9 +188,9 @@ mod tests {
         Undeliverable { id, fold, refusal, stage: "write", record: record.map(Arc::new) }
     }
 
-    fn letters(is_open: bool) -> (DeadLetters, Arc<Kept>) {
+    fn letters(is_open: bool) -> (DeadLettersInFlight, Arc<Kept>) {
         let kept = Arc::new(Kept { letters: Mutex::default(), is_open: watch::Sender::new(is_open) });
-        (DeadLetters::new(Some(kept.clone()), "topic".into(), 3), kept)
+        (DeadLettersInFlight::new(Some(kept.clone()), "topic".into(), 3), kept)
     }
 
     #[test]
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn without_a_topic_a_refusal_names_its_offset() {
-        let mut letters = DeadLetters::new(None, "topic".into(), 3);
+        let mut letters = DeadLettersInFlight::new(None, "topic".into(), 3);
         let no_topic = letters.send_record(record(5), &BadRecord::NotAnObject).unwrap_err();
         assert_eq!(no_topic.offset, 5);
         assert!(no_topic.reason.starts_with("bad record, and no dead-letter topic configured"));

@@ -15,7 +15,7 @@ use crate::worker::increments::topic::{IncrementTopic, TooLarge};
 use crate::worker::ledger::Ledger;
 
 /// Shared dependencies of the partition tasks of a counting worker.
-pub struct Counting {
+pub struct IncrementsContext {
     /// The increments topic.
     pub topic: Arc<dyn IncrementTopic>,
     /// Names of the counted facets.
@@ -35,7 +35,7 @@ pub(super) struct Increments {
 }
 
 struct Counted {
-    counting: Arc<Counting>,
+    counting: Arc<IncrementsContext>,
     source: Source,
     /// Present once the partition's first offset is known.
     emitter: Option<Emitter>,
@@ -47,7 +47,7 @@ struct Counted {
 impl Increments {
     /// `counting`: what is counted, if anything, and the metrics of this partition.
     pub(super) fn new(
-        counting: Option<(Arc<Counting>, PartitionTally)>,
+        counting: Option<(Arc<IncrementsContext>, PartitionTally)>,
         source: Source,
         retry: RetryPolicy,
     ) -> Self {
@@ -70,7 +70,7 @@ impl Increments {
     /// Starts counting at this offset.
     pub(super) fn start_at(&mut self, offset: i64, now: Instant) {
         if let Some(Counted { counting, source, emitter, .. }) = &mut self.counting {
-            let Counting { names, interval, .. } = &**counting;
+            let IncrementsContext { names, interval, .. } = &**counting;
             *emitter = Some(Emitter::new(source.clone(), names.clone(), *interval, offset, now));
         }
     }
@@ -191,7 +191,7 @@ mod tests {
     fn increments(answers: Option<Vec<Result<(), TooLarge>>>) -> Increments {
         let counting = answers.map(|answers| {
             let topic = Arc::new(Answers(Mutex::new(answers)));
-            let counting = Counting { topic, names: Arc::default(), interval: INTERVAL };
+            let counting = IncrementsContext { topic, names: Arc::default(), interval: INTERVAL };
             (Arc::new(counting), Metrics::new().unwrap().tally.partition(0))
         });
         let source = Source { topic: "topic".into(), partition: 0, epoch: Epoch::default() };

@@ -2,7 +2,7 @@
 
 use super::dead_letters::NoTopic;
 use super::record_sequence::Order;
-use super::task::Task;
+use super::task::PartitionTask;
 use crate::base::ids::DocId;
 use crate::core::decode::{BadRecord, RawRecord, Undecoded};
 use crate::core::schemas::SchemaId;
@@ -14,7 +14,7 @@ use crate::worker::record::Record;
 /// Records taken from the queue in one go before the batch in flight is polled again.
 const RECORDS_AT_ONCE: usize = 512;
 
-impl Task {
+impl PartitionTask {
     pub(super) fn take_many(&mut self, record: Record) {
         self.take(record);
         for _ in 1..RECORDS_AT_ONCE {

@@ -59,10 +59,10 @@ use futures::future::FutureExt;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use self::increments::Counting;
+pub use self::increments::IncrementsContext;
 pub use self::load::count_written;
-pub use self::published::{Known, Published};
-use self::task::Task;
+pub use self::published::{KnownOffsets, Published};
+use self::task::PartitionTask;
 use super::budget::{CacheShare, Meter};
 use super::limits::{Batching, LimitsReader};
 use super::record::Record;
@@ -135,7 +135,7 @@ pub struct WorkerContext {
     /// The dead-letter topic; `None` stops a partition at its first bad record.
     pub dead_letters: Option<Arc<dyn DeadLetterSink>>,
     /// Publishes count increments; `None` if nothing is counted.
-    pub counting: Option<Arc<Counting>>,
+    pub counting: Option<Arc<IncrementsContext>>,
     /// Where written documents are counted by place, and the level of the cells; `None` if they are not.
     pub load: Option<(u8, LoadSender)>,
     /// Pause between attempts that made no progress.
@@ -195,7 +195,7 @@ impl Partition {
     pub async fn run(self) {
         let cancel = self.cancel.clone();
         let (number, context, published) = (self.number, self.context.clone(), self.published.clone());
-        let Ok(mut task) = catch_unwind(AssertUnwindSafe(|| Task::new(self))) else {
+        let Ok(mut task) = catch_unwind(AssertUnwindSafe(|| PartitionTask::new(self))) else {
             report::stopped(&context, number, None, report::DEFECT);
             return published.set_drained();
         };

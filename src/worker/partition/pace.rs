@@ -86,7 +86,7 @@ impl Backlog {
 
 /// The pauses between the batches of a partition.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct BatchPace {
     retry: RetryPolicy,
     delays: Delays,
     /// Earliest start of the next batch after one without progress.
@@ -95,7 +95,7 @@ pub(super) struct Pace {
     again_at: Option<RuntimeInstant>,
 }
 
-impl Pace {
+impl BatchPace {
     pub(super) fn new(retry: RetryPolicy) -> Self {
         Self { retry, delays: retry.delays(), not_before: None, again_at: None }
     }
@@ -168,12 +168,12 @@ mod tests {
         Instant::from_start(Duration::from_secs(second))
     }
 
-    fn pace() -> Pace {
-        Pace::new(RetryPolicy { initial: SECOND, max: SECOND })
+    fn pace() -> BatchPace {
+        BatchPace::new(RetryPolicy { initial: SECOND, max: SECOND })
     }
 
     /// In how many seconds a batch starts.
-    fn due_in(pace: &Pace, backlog: &Backlog, mode: Mode, now: Now) -> Option<u64> {
+    fn due_in(pace: &BatchPace, backlog: &Backlog, mode: Mode, now: Now) -> Option<u64> {
         let due = pace.due_at(backlog, mode, &BATCHING, now)?;
         Some(due.saturating_duration_since(now.runtime).as_secs())
     }

@@ -9,7 +9,7 @@ use crate::core::offsets::OffsetTrouble;
 
 /// Offset information from the poll thread, beyond the records.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Known {
+pub struct KnownOffsets {
     /// Every offset below was handed over or is not a record (transaction marker, compacted).
     pub read_to: Option<i64>,
     /// The partition's first offset, if nothing is committed.
@@ -21,7 +21,7 @@ pub struct Known {
 /// State shared by a partition task and the poll thread.
 #[derive(Debug)]
 pub struct Published {
-    known: watch::Sender<Known>,
+    known: watch::Sender<KnownOffsets>,
     watermark: AtomicI64,
     committed: AtomicI64,
     drained: AtomicBool,
@@ -67,13 +67,13 @@ impl Published {
         (offset != Self::NONE).then_some(offset)
     }
 
-    /// Updates the offset information. Set [`Known::read_to`] only after all records below it are queued.
-    pub fn update(&self, change: impl FnOnce(&mut Known)) {
+    /// Updates the offset information. Set [`KnownOffsets::read_to`] only after all records below it are queued.
+    pub fn update(&self, change: impl FnOnce(&mut KnownOffsets)) {
         self.known.send_modify(change);
     }
 
     /// Follows the offset information.
-    pub(super) fn follow(&self) -> watch::Receiver<Known> {
+    pub(super) fn follow(&self) -> watch::Receiver<KnownOffsets> {
         self.known.subscribe()
     }
 

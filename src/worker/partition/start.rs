@@ -1,7 +1,7 @@
 //! Where a partition starts reading, and the checks on its offsets.
 
 use super::Mode;
-use super::task::Task;
+use super::task::PartitionTask;
 use crate::base::position::Position;
 use crate::core::offsets::{OffsetVerdict, judge};
 use crate::io::meta::{EpochNeeded, MemoryError, Watermark};
@@ -27,7 +27,7 @@ impl First {
     }
 }
 
-impl Task {
+impl PartitionTask {
     /// Waits for the first record, so that an idle partition never reads the meta index. Follows map changes meanwhile,
     /// since a change waits for every partition. Takes no record before the maps are known: its targets would come from
     /// the configured map, which may be outdated.

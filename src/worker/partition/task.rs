@@ -1,5 +1,5 @@
 //! What a partition's task does, and in what order. Its components keep their own state and futures, and decide; only
-//! [`Task`] lets one act on another. `start.rs` is its part before the first record, `intake.rs` its part for each record.
+//! [`PartitionTask`] lets one act on another. `start.rs` is its part before the first record, `intake.rs` its part for each record.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::time::{Instant as RuntimeInstant, MissedTickBehavior, sleep_until};
 use super::batch_permit::BatchPermit;
 use super::batches::{BatchResult, Batches};
 use super::cache_validity::CacheValidity;
-use super::dead_letters::{DeadLetters, Delivered, NoTopic};
+use super::dead_letters::{DeadLettersInFlight, Delivered, NoTopic};
 use super::distributions::Distributions;
 use super::increments::{Increments, Sent};
 use super::key_check::KeyCheck;
@@ -24,7 +24,7 @@ use super::rereads::{RecordsRead, Rereads};
 use super::schema_wait::{RegistryAccess, SchemaWait};
 use super::source_fetches::SourceFetches;
 use super::start::First;
-use super::{Known, Mode, Partition, report, stopped_part};
+use super::{KnownOffsets, Mode, Partition, report, stopped_part};
 use crate::base::clock::Instant;
 use crate::base::ids::ShardId;
 #[cfg(feature = "sabotage")]
@@ -47,7 +47,7 @@ use crate::worker::visibility::{Seen, Subscription};
 /// Interval between gauge updates.
 pub(super) const GAUGE_INTERVAL: Duration = Duration::from_millis(500);
 
-pub(super) struct Task {
+pub(super) struct PartitionTask {
     pub partition: Partition,
     /// Everything that was read and is not done.
     pub ledger: Ledger,
@@ -61,7 +61,7 @@ pub(super) struct Task {
     batches: Batches,
     /// Nothing is handed out before this is granted.
     batch_permit: BatchPermit,
-    pub dead_letters: DeadLetters,
+    pub dead_letters: DeadLettersInFlight,
     source_fetches: SourceFetches,
     rereads: Rereads,
     /// What searches must find before old copies are deleted.
@@ -71,7 +71,7 @@ pub(super) struct Task {
     /// What it has written, by place; `None` if that is not counted.
     load: Option<PartitionLoad>,
     /// Offset information from the poll thread.
-    pub known: watch::Receiver<Known>,
+    pub known: watch::Receiver<KnownOffsets>,
     /// Whether the topic was created again or repartitioned.
     pub topic: TopicReader,
     /// Reads no further; what was read is still written.
@@ -82,7 +82,7 @@ pub(super) struct Task {
     pub metrics: PartitionMetrics,
 }
 
-impl Task {
+impl PartitionTask {
     pub(super) fn new(partition: Partition) -> Self {
         let context = partition.context.clone();
         let number = partition.number;
@@ -101,7 +101,11 @@ impl Task {
             ownership: Ownership::new(claim, now, context.batching.deadline),
             cache_validity: CacheValidity::new(now),
             known: partition.published.follow(),
-            dead_letters: DeadLetters::new(context.dead_letters.clone(), context.topic.clone(), number),
+            dead_letters: DeadLettersInFlight::new(
+                context.dead_letters.clone(),
+                context.topic.clone(),
+                number,
+            ),
             rereads: Rereads::new(context.reread.clone(), number),
             schemas: Schemas::new(),
             schema_wait: SchemaWait::new(RegistryAccess::of(&context, number)),

@@ -55,7 +55,7 @@ fn facets() -> FacetRules {
 fn counting(max_bytes: usize) -> (Rig, Arc<KeptIncrements>) {
     let kept =
         Arc::new(KeptIncrements { increments: Mutex::default(), open: watch::Sender::new(true), max_bytes });
-    let counting = Counting { topic: kept.clone(), names: Arc::default(), interval: INTERVAL };
+    let counting = IncrementsContext { topic: kept.clone(), names: Arc::default(), interval: INTERVAL };
     (Rig::build(batching(), true, false, Some((facets(), Arc::new(counting))), None), kept)
 }
 

@@ -269,7 +269,7 @@ impl Rig {
         batching: Batching,
         has_dead_letters: bool,
         follows: bool,
-        counts: Option<(FacetRules, Arc<Counting>)>,
+        counts: Option<(FacetRules, Arc<IncrementsContext>)>,
         action: Option<Arc<dyn Action>>,
     ) -> Self {
         Self::build_with(
@@ -287,7 +287,7 @@ impl Rig {
         batching: Batching,
         has_dead_letters: bool,
         follows: bool,
-        counts: Option<(FacetRules, Arc<Counting>)>,
+        counts: Option<(FacetRules, Arc<IncrementsContext>)>,
         action: Option<Arc<dyn Action>>,
         (on_missing, refeed, registry): (OnMissing, Option<SourceFetcher>, Option<Registry>),
         (elastic, moves): (Option<Arc<MemoryElastic>>, Moves),
