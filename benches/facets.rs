@@ -14,7 +14,7 @@ use geofold::base::position::{Epoch, Position};
 use geofold::core::counting::facets::{FacetLimits, FacetRules, Facets};
 use geofold::core::counting::increment::CountChange;
 use geofold::core::decode::LocationPath;
-use geofold::worker::increments::emitter::{Emitter, Names, Source};
+use geofold::worker::increments::emitter::{Emitter, IncrementSource, Names};
 
 fn main() {
     divan::main();
@@ -56,7 +56,7 @@ fn an_increment_of_1000_edges(bencher: Bencher<'_, '_>) {
     let (rules, shard) = (rules(), ShardId::new("eu").unwrap());
     let facets: Vec<Facets> = (0..1001).map(|n| rules.facets(&document(n, 200), &shard)).collect();
     let (start, names) = (Instant::from_start(Duration::ZERO), Arc::new(Names::new()));
-    let source = Source { topic: "documents".into(), partition: 0, epoch: Epoch::default() };
+    let source = IncrementSource { topic: "documents".into(), partition: 0, epoch: Epoch::default() };
     bencher.bench_local(|| {
         let mut emitter = Emitter::new(source.clone(), names.clone(), Duration::from_secs(1), 0, start);
         let edges = (0..1000).map(|n| CountChange {

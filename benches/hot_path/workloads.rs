@@ -26,7 +26,7 @@ use geofold::geoshard::GeoshardMap;
 use geofold::geoshard::load::LoadCounter;
 use geofold::io::elastic::rounds::{Limits, RequestDeadline, RequestSender, Unobserved};
 use geofold::io::elastic::{BulkOp, Index, SeqNo, WriteCondition, decode, encode};
-use geofold::worker::increments::emitter::{Emitter, Names, Source};
+use geofold::worker::increments::emitter::{Emitter, IncrementSource, Names};
 use geofold::worker::ledger::Ledger;
 use geofold::worker::partition::count_written;
 use geofold::worker::record::Record;
@@ -296,7 +296,7 @@ impl Whole {
         let clock = Arc::new(StandingClock);
         let now = clock.now();
         let emitter = rules.tally.is_some().then(|| {
-            let source = Source { topic: "documents".into(), partition: 0, epoch: epoch() };
+            let source = IncrementSource { topic: "documents".into(), partition: 0, epoch: epoch() };
             Emitter::new(source, Arc::new(Names::new()), Duration::from_secs(1), FIRST_OFFSET, now)
         });
         let rounds = RequestSender {

@@ -25,13 +25,13 @@ use crate::support::config::{Config, Finding};
 use crate::support::supervisor::Supervisor;
 use crate::support::telemetry::logging::{FilterSwitch, Logging};
 use crate::support::telemetry::reload::{ReloadMetrics, Reloaded};
-use crate::worker::limits::{Limits, LimitsReader};
+use crate::worker::limits::{LimitsReader, WorkerLimits};
 use crate::worker::refeed::Source;
 
 /// Publishes the configuration in force.
 pub(super) struct InForce {
     config: watch::Sender<Arc<Config>>,
-    limits: watch::Sender<Limits>,
+    limits: watch::Sender<WorkerLimits>,
     source: Option<watch::Sender<Source>>,
     audit_rate: watch::Sender<NonZeroU32>,
 }
@@ -54,7 +54,7 @@ impl InForce {
     pub(super) fn new(config: &Config) -> anyhow::Result<(Self, Readers)> {
         let source = config.source.kind.map(|_| Source::open(config)).transpose()?.map(watch::channel);
         let (source, source_reader) = source.unzip();
-        let (limits, limits_reader) = watch::channel(Limits::of(config));
+        let (limits, limits_reader) = watch::channel(WorkerLimits::of(config));
         let (audit_rate, audit_rate_reader) = watch::channel(config.audit.rate);
         let (config, config_reader) = watch::channel(Arc::new(config.clone()));
         let readers = Readers {
@@ -69,7 +69,7 @@ impl InForce {
     /// Publishes a new configuration. A source is replaced only if there is one.
     fn publish(&self, config: Arc<Config>, source: Option<Source>) {
         self.limits.send_if_modified(|limits| {
-            let next = Limits::of(&config);
+            let next = WorkerLimits::of(&config);
             std::mem::replace(limits, next) != next
         });
         self.audit_rate.send_replace(config.audit.rate);
@@ -315,7 +315,7 @@ mod tests {
         config.batch.max_documents = 7;
         in_force.publish(Arc::new(config.clone()), Some(Source::open(&config).unwrap()));
         assert_eq!(*readers.audit_rate.borrow(), NonZeroU32::MIN);
-        assert_eq!(*readers.limits.borrow(), Limits::of(&config));
+        assert_eq!(*readers.limits.borrow(), WorkerLimits::of(&config));
         assert_eq!(**readers.config.borrow(), config);
         assert!(source.has_changed().unwrap());
         // Unchanged limits and source are not published again.

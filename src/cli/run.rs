@@ -25,7 +25,7 @@ use crate::support::telemetry::Metrics;
 use crate::support::telemetry::health::Health;
 use crate::support::telemetry::logging::Logging;
 use crate::support::telemetry::traces::Traces;
-use crate::worker::{self, Dependencies};
+use crate::worker::{self, WorkerDependencies};
 
 /// `/healthz` fails if the poll thread has not polled for this long plus `shutdown.revoke_timeout`, for which it may wait while a
 /// revoked partition finishes its batch.
@@ -152,7 +152,7 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
             metrics: metrics.clone(),
         });
         let told = stop.clone();
-        let dependencies = Dependencies {
+        let dependencies = WorkerDependencies {
             elastic,
             rules,
             maps,

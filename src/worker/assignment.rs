@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::budget::{Budget, CacheShare, Limits, Meter};
+use super::budget::{CacheShare, MemoryBudget, MemoryLimits, Meter};
 use super::limits::{self, LimitsReader};
 use super::partition::{Mode, Partition, Published, WorkerContext, stopped_part};
 use super::record::Record;
@@ -19,7 +19,7 @@ use crate::support::telemetry::events::RecordsLost;
 use crate::support::telemetry::metrics::{PartitionMetrics, level};
 use crate::support::telemetry::partition_status::PartitionStatus;
 
-/// Capacity in records of the queue to a partition task. [`Limits`] in bytes apply first: pausing discards what
+/// Capacity in records of the queue to a partition task. [`MemoryLimits`] in bytes apply first: pausing discards what
 /// librdkafka has fetched for a partition, and resuming takes up to a second.
 const QUEUE_RECORDS: usize = 1 << 20;
 
@@ -112,7 +112,7 @@ impl AssignedPartition {
         !self.records.is_closed() && *self.mode.borrow() == Mode::Run
     }
 
-    fn may_read(&self, limits: Limits) -> bool {
+    fn may_read(&self, limits: MemoryLimits) -> bool {
         self.overflow.is_empty() && self.is_at_work() && self.meter.may_read(limits, self.suspended.is_some())
     }
 }
@@ -121,8 +121,8 @@ impl AssignedPartition {
 pub struct Assignment {
     context: Arc<WorkerContext>,
     runtime: tokio::runtime::Handle,
-    budget: Arc<Budget>,
-    limits: Limits,
+    budget: Arc<MemoryBudget>,
+    limits: MemoryLimits,
     followed: LimitsReader,
     pub(super) cache_share: Arc<CacheShare>,
     owned: HashMap<i32, AssignedPartition, ahash::RandomState>,
@@ -136,7 +136,7 @@ pub struct Assignment {
 
 /// Partitions to stop reading or to read again.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Flow {
+pub struct FlowControl {
     /// Hold back.
     pub hold_back: Vec<i32>,
     /// Release from being held back.
@@ -152,8 +152,8 @@ impl Assignment {
     pub fn new(
         context: Arc<WorkerContext>,
         runtime: tokio::runtime::Handle,
-        budget: Arc<Budget>,
-        limits: Limits,
+        budget: Arc<MemoryBudget>,
+        limits: MemoryLimits,
         cached_placements: usize,
     ) -> Self {
         let followed = context.limits.clone();
@@ -283,12 +283,12 @@ impl Assignment {
     }
 
     /// Hands out queued records; returns which partitions to stop reading, or to read again.
-    pub fn flow(&mut self) -> Flow {
+    pub fn flow(&mut self) -> FlowControl {
         if let Some(newer) = limits::newer(&mut self.followed) {
             self.limits = newer.memory;
             self.context.metrics.held_bytes_limit.set(level(newer.memory.total));
         }
-        let mut flow = Flow::default();
+        let mut flow = FlowControl::default();
         let held_at_most = if self.limits.per_partition < HELD_FROM_BYTES { 0 } else { HELD_AT_MOST };
         let mut held = self.owned.values().filter(|owned| owned.suspended == Some(ReadState::Held)).count();
         let threshold = self.limits.flush_threshold(self.owned.len());

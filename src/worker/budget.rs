@@ -15,14 +15,14 @@ pub const RECORD_OVERHEAD_BYTES: usize = 600;
 
 /// Limits on held bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct MemoryLimits {
     /// For all partitions of the worker together.
     pub total: usize,
     /// For one partition.
     pub per_partition: usize,
 }
 
-impl Limits {
+impl MemoryLimits {
     /// At the memory limit a partition flushes once it holds half its fair share: then either some partition qualifies,
     /// or half of all memory is already in flight. With a lower threshold, partitions with little to write would take
     /// batch permits from those with much.
@@ -59,11 +59,11 @@ impl CacheShare {
 
 /// Bytes held by all partitions.
 #[derive(Debug, Default)]
-pub struct Budget {
+pub struct MemoryBudget {
     held: AtomicUsize,
 }
 
-impl Budget {
+impl MemoryBudget {
     /// A budget with nothing held.
     pub fn new() -> Arc<Self> {
         Arc::default()
@@ -75,10 +75,10 @@ impl Budget {
     }
 }
 
-/// One partition's bytes, counted here and in the worker's [`Budget`]. Dropping it returns the rest.
+/// One partition's bytes, counted here and in the worker's [`MemoryBudget`]. Dropping it returns the rest.
 #[derive(Debug)]
 pub struct Meter {
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
     queued: AtomicUsize,
     folded: AtomicUsize,
     waits: AtomicBool,
@@ -89,7 +89,7 @@ pub struct Meter {
 
 impl Meter {
     /// Creates a meter that counts into `budget`.
-    pub fn new(budget: Arc<Budget>) -> Self {
+    pub fn new(budget: Arc<MemoryBudget>) -> Self {
         Self {
             budget,
             queued: AtomicUsize::new(0),
@@ -158,7 +158,7 @@ impl Meter {
     }
 
     /// Whether the partition may be read. A paused one resumes only well below its limits, to avoid flapping.
-    pub fn may_read(&self, limits: Limits, is_paused: bool) -> bool {
+    pub fn may_read(&self, limits: MemoryLimits, is_paused: bool) -> bool {
         if self.needs_records.load(Relaxed) {
             return true;
         }
@@ -180,11 +180,11 @@ impl Drop for Meter {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { total: 1000, per_partition: 600 };
+    const LIMITS: MemoryLimits = MemoryLimits { total: 1000, per_partition: 600 };
 
     #[test]
     fn partition_pauses_at_its_limit_and_resumes_well_below() {
-        let meter = Meter::new(Budget::new());
+        let meter = Meter::new(MemoryBudget::new());
         meter.enqueued(599);
         assert!(meter.may_read(LIMITS, false));
         meter.enqueued(1);
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn partitions_together_stop_at_the_total() {
-        let budget = Budget::new();
+        let budget = MemoryBudget::new();
         let (a, b) = (Meter::new(budget.clone()), Meter::new(budget.clone()));
         a.set_folded(590);
         b.set_folded(410);
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn partition_with_only_parked_entries_is_always_read() {
-        let meter = Meter::new(Budget::new());
+        let meter = Meter::new(MemoryBudget::new());
         meter.set_folded(5000);
         meter.set_waits(true);
         assert!(!meter.may_read(LIMITS, false));

@@ -59,7 +59,7 @@ pub struct Signals {
 
 /// Intervals and timeouts of the poll thread.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
+pub struct PollPace {
     /// Interval between commits.
     pub commit_interval: Duration,
     /// Grace for a revoked partition to finish its batch.
@@ -73,7 +73,7 @@ pub struct Context {
     topic: String,
     // Locked by the poll thread alone; callbacks only get a shared reference.
     assignment: Mutex<Assignment>,
-    pace: Pace,
+    pace: PollPace,
     metrics: Arc<Metrics>,
     stuck: Mutex<Stuck>,
     /// Partitions whose log is not yet compared with the committed offset.
@@ -101,7 +101,7 @@ struct Stuck {
 
 impl Context {
     /// For `topic`.
-    pub fn new(topic: &str, assignment: Assignment, pace: Pace, metrics: Arc<Metrics>) -> Self {
+    pub fn new(topic: &str, assignment: Assignment, pace: PollPace, metrics: Arc<Metrics>) -> Self {
         Self {
             topic: topic.to_owned(),
             assignment: Mutex::new(assignment),

@@ -193,19 +193,19 @@ pub trait DeadLetterSink: Send + Sync {
 }
 
 /// Delivers to the dead-letter topic.
-pub struct DeadLetters {
+pub struct DeadLetterProducer {
     producer: ResilientProducer,
     topic: Arc<str>,
     retry: RetryPolicy,
 }
 
-impl std::fmt::Debug for DeadLetters {
+impl std::fmt::Debug for DeadLetterProducer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DeadLetters").field("topic", &self.topic).finish_non_exhaustive()
     }
 }
 
-impl DeadLetters {
+impl DeadLetterProducer {
     /// Produces to `topic` with these settings.
     ///
     /// # Errors
@@ -256,7 +256,7 @@ impl DeadLetters {
     }
 }
 
-impl DeadLetterSink for DeadLetters {
+impl DeadLetterSink for DeadLetterProducer {
     fn deliver(&self, letters: Vec<DeadLetter>) -> BoxFuture<'_, ()> {
         async move {
             for letter in letters {
@@ -331,7 +331,7 @@ mod tests {
             let retry = RetryPolicy { initial: Duration::from_millis(10), max: Duration::from_millis(10) };
             let mut settings = self.client.clone();
             settings.set("message.max.bytes", max_bytes.to_string()).set("enable.idempotence", "true");
-            let dead_letters = DeadLetters::new(settings, "dead", retry).unwrap();
+            let dead_letters = DeadLetterProducer::new(settings, "dead", retry).unwrap();
             let delivery = dead_letters.deliver(letters);
             tokio::time::timeout(TIMEOUT, delivery).await.expect("one letter holds up the others");
             self.read(count)

@@ -35,7 +35,7 @@ pub struct Batching {
 
 /// How much a worker does at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct WorkerLimits {
     /// Batching limits.
     pub batching: Batching,
     /// Limits of one request of a batch.
@@ -43,13 +43,13 @@ pub struct Limits {
     /// Concurrent requests.
     pub max_in_flight: usize,
     /// Limits on held bytes.
-    pub memory: budget::Limits,
+    pub memory: budget::MemoryLimits,
 }
 
 /// Receives the limits in force. Cheap to clone; a clone has seen what the original has.
-pub type LimitsReader = watch::Receiver<Limits>;
+pub type LimitsReader = watch::Receiver<WorkerLimits>;
 
-impl Limits {
+impl WorkerLimits {
     /// As configured.
     pub fn of(config: &Config) -> Self {
         let Config { batch, elasticsearch, memory, .. } = config;
@@ -67,7 +67,7 @@ impl Limits {
                 request_timeout: elasticsearch.request_timeout,
             },
             max_in_flight: elasticsearch.max_in_flight,
-            memory: budget::Limits {
+            memory: budget::MemoryLimits {
                 total: memory.total.as_usize(),
                 per_partition: memory.per_partition.as_usize(),
             },
@@ -81,14 +81,14 @@ impl Limits {
 }
 
 /// Limits published since the last call, if any. Takes no lock if there are none.
-pub fn newer(reader: &mut LimitsReader) -> Option<Limits> {
+pub fn newer(reader: &mut LimitsReader) -> Option<WorkerLimits> {
     reader.has_changed().is_ok_and(|changed| changed).then(|| *reader.borrow_and_update())
 }
 
 /// Adjusts the request and batch permits to the limits until the publisher is dropped. The permits were created for
 /// `now`, the limits the reader has seen.
 pub async fn follow_permits(
-    now: Limits,
+    now: WorkerLimits,
     mut limits: LimitsReader,
     permits: Arc<Semaphore>,
     batch_permits: Arc<Semaphore>,
@@ -151,10 +151,10 @@ mod tests {
     use crate::support::config::ByteSize;
 
     /// A configuration with one change.
-    fn with(change: fn(&mut Config)) -> Limits {
+    fn with(change: fn(&mut Config)) -> WorkerLimits {
         let mut config = Config::default();
         change(&mut config);
-        Limits::of(&config)
+        WorkerLimits::of(&config)
     }
 
     #[test]
@@ -170,7 +170,7 @@ mod tests {
             |c| c.memory.total = ByteSize::mib(7),
             |c| c.memory.per_partition = ByteSize::mib(7),
         ];
-        let all: Vec<Limits> = changes.into_iter().map(with).chain([with(|_| ())]).collect();
+        let all: Vec<WorkerLimits> = changes.into_iter().map(with).chain([with(|_| ())]).collect();
         for (n, one) in all.iter().enumerate() {
             assert!(!all[..n].contains(one), "{n}");
         }
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn published_limits_are_seen_once_by_each_reader() {
-        let (sender, mut one) = watch::channel(Limits::of(&Config::default()));
+        let (sender, mut one) = watch::channel(WorkerLimits::of(&Config::default()));
         let mut other = one.clone();
         assert_eq!(newer(&mut one), None);
         let less = with(|c| c.batch.max_documents = 7);
@@ -190,7 +190,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn excess_permits_are_removed_once_free() {
-        let in_flight = |max_in_flight| Limits { max_in_flight, ..Limits::of(&Config::default()) };
+        let in_flight =
+            |max_in_flight| WorkerLimits { max_in_flight, ..WorkerLimits::of(&Config::default()) };
         let (sender, reader) = watch::channel(in_flight(4));
         let (permits, batch_permits) = (Arc::new(Semaphore::new(4)), Arc::new(Semaphore::new(8)));
         let metrics = Metrics::new().unwrap();

@@ -54,9 +54,9 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use self::assignment::Assignment;
-use self::budget::Budget;
-use self::consumer::{ConsumerLost, Context, Pace, Signals, poll_until_told};
-use self::limits::{Limits, LimitsReader};
+use self::budget::MemoryBudget;
+use self::consumer::{ConsumerLost, Context, PollPace, Signals, poll_until_told};
+use self::limits::{LimitsReader, WorkerLimits};
 use self::partition::WorkerContext;
 use self::refeed::Source;
 use crate::base::clock::Clock;
@@ -75,7 +75,7 @@ use crate::support::telemetry::partition_status::PartitionStatusSender;
 use crate::support::telemetry::traces::Traces;
 
 /// What a worker needs besides its configuration.
-pub struct Dependencies {
+pub struct WorkerDependencies {
     /// The search server.
     pub elastic: Arc<dyn Elastic>,
     /// Placement rules.
@@ -141,12 +141,12 @@ pub enum WorkerError {
 ///
 /// # Errors
 /// See [`WorkerError`]. In every case no offset moves past unfinished work.
-pub async fn run(config: &Config, mut dependencies: Dependencies) -> Result<(), WorkerError> {
+pub async fn run(config: &Config, mut dependencies: WorkerDependencies) -> Result<(), WorkerError> {
     // Receivers cloned from here on see later updates as changed.
     let now = *dependencies.limits.borrow_and_update();
     let (fatal, halts) = mpsc::unbounded_channel();
     let (context, mut background) = setup::start(config, &dependencies, now, fatal)?;
-    let Dependencies { clock, metrics, health, partition_status, stop, supervisor, .. } = dependencies;
+    let WorkerDependencies { clock, metrics, health, partition_status, stop, supervisor, .. } = dependencies;
     let (commits, committed) = mpsc::unbounded_channel();
     let remembering = remember_commits(context.memory.clone(), config.clone(), clock, committed);
     let consumer = join_group(config, context, now, metrics)?;
@@ -171,18 +171,18 @@ pub async fn run(config: &Config, mut dependencies: Dependencies) -> Result<(), 
 fn join_group(
     config: &Config,
     context: Arc<WorkerContext>,
-    now: Limits,
+    now: WorkerLimits,
     metrics: Arc<Metrics>,
 ) -> Result<BaseConsumer<Context>, WorkerError> {
     let failed = |error| WorkerError::Client { client: "consumer", error };
-    let pace = Pace {
+    let pace = PollPace {
         commit_interval: config.commit.interval,
         revoke: config.shutdown.revoke_timeout,
         drain: config.shutdown.drain_timeout,
     };
     let runtime = tokio::runtime::Handle::current();
     let cached_placements = config.memory.cached_placements;
-    let assignment = Assignment::new(context, runtime, Budget::new(), now.memory, cached_placements);
+    let assignment = Assignment::new(context, runtime, MemoryBudget::new(), now.memory, cached_placements);
     let callbacks = Context::new(&config.kafka.topic, assignment, pace, metrics);
     let consumer: BaseConsumer<Context> =
         client_config(&config.consumer_properties()).create_with_context(callbacks).map_err(failed)?;

@@ -28,7 +28,7 @@ const MAX_BYTES: usize = 8 << 20;
 const NEAR: i64 = 1_000;
 
 /// Where records can be read once more.
-pub trait Reread: Send + Sync {
+pub trait RecordReader: Send + Sync {
     /// The records at these offsets, ascending, without those gone from the topic; or why they cannot be read. Dropping
     /// the future abandons the read.
     fn read(&self, partition: i32, offsets: Vec<i64>) -> BoxFuture<'static, Result<Vec<Record>, String>>;
@@ -53,7 +53,7 @@ impl KafkaReread {
     }
 }
 
-impl Reread for KafkaReread {
+impl RecordReader for KafkaReread {
     fn read(&self, partition: i32, offsets: Vec<i64>) -> BoxFuture<'static, Result<Vec<Record>, String>> {
         let (topic, client, turn) = (self.topic.clone(), self.client.clone(), self.turn.clone());
         async move {

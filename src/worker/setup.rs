@@ -7,16 +7,16 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::dead_letter::{DeadLetterSink, DeadLetters};
+use super::dead_letter::{DeadLetterProducer, DeadLetterSink};
 use super::distribution::setup::{Distributing, build as build_distributor};
 use super::increments::topic::KafkaIncrements;
-use super::limits::{Limits, follow_permits};
+use super::limits::{WorkerLimits, follow_permits};
 use super::partition::{IncrementsContext, WorkerContext};
 use super::refeed::{self, SourceFetcher};
 use super::reread::KafkaReread;
-use super::topic_watch::{Brokers, TopicReader, TopicWatch};
+use super::topic_watch::{Brokers, TopicView, TopicWatch};
 use super::visibility::Visibility;
-use super::{Dependencies, WorkerError};
+use super::{WorkerDependencies, WorkerError};
 use crate::base::retry::RetryPolicy;
 use crate::core::decode::Decoder;
 use crate::core::mover::Rules;
@@ -68,11 +68,11 @@ impl Background {
 /// stop the worker.
 pub(super) fn start(
     config: &Config,
-    given: &Dependencies,
-    now: Limits,
+    given: &WorkerDependencies,
+    now: WorkerLimits,
     fatal: mpsc::UnboundedSender<Halt>,
 ) -> Result<(Arc<WorkerContext>, Background), WorkerError> {
-    let Dependencies { maps, limits, topic, clock, metrics, traces, health, supervisor, .. } = given;
+    let WorkerDependencies { maps, limits, topic, clock, metrics, traces, health, supervisor, .. } = given;
     let mut rules = given.rules.clone();
     rules.tally = rules.tally.map(|tally| tally.counting_left_out(metrics.tally.values_left_out.clone()));
     let retry = config.retry.policy();
@@ -145,11 +145,11 @@ pub(super) fn start(
 
 fn request_sender(
     config: &Config,
-    given: &Dependencies,
-    now: Limits,
+    given: &WorkerDependencies,
+    now: WorkerLimits,
     permits: &Arc<Semaphore>,
 ) -> RequestSender {
-    let Dependencies { elastic, clock, metrics, health, .. } = given;
+    let WorkerDependencies { elastic, clock, metrics, health, .. } = given;
     let limits = ServerLimits {
         unauthorized: config.retry.unauthorized_timeout,
         refusals: config.dead_letter.index_failure_threshold,
@@ -173,13 +173,13 @@ fn dead_letters(config: &Config, retry: RetryPolicy) -> Result<Option<Arc<dyn De
     else {
         return Ok(None);
     };
-    let letters = DeadLetters::new(client_config(&config.producer_properties()), topic, retry)
+    let letters = DeadLetterProducer::new(client_config(&config.producer_properties()), topic, retry)
         .map_err(|error| WorkerError::Client { client: "producer for dead letters", error })?;
     Ok(Some(Arc::new(letters)))
 }
 
 /// The refreshes of geoshards that documents moved into. They are never told to stop: they live as long as the worker.
-fn start_refreshes(given: &Dependencies, visibility: &Arc<Visibility>) -> [AbortOnDropHandle<()>; 2] {
+fn start_refreshes(given: &WorkerDependencies, visibility: &Arc<Visibility>) -> [AbortOnDropHandle<()>; 2] {
     let never = CancellationToken::new();
     let refreshing = visibility.clone().run(never.clone());
     let threads = visibility.clone().follow_threads();
@@ -198,7 +198,7 @@ fn decoder(config: &Config, rules: &Rules) -> Decoder {
 
 /// Fetches from the source of truth, if there is one, until the guard is dropped.
 fn start_source_fetcher(
-    given: &Dependencies,
+    given: &WorkerDependencies,
     decoder: &Decoder,
     retry: RetryPolicy,
 ) -> (Option<SourceFetcher>, DropGuard) {
@@ -219,7 +219,7 @@ fn start_source_fetcher(
 
 fn start_claims(
     config: &Config,
-    given: &Dependencies,
+    given: &WorkerDependencies,
     all_have_ended: &CancellationToken,
 ) -> (Claims, AbortOnDropHandle<()>) {
     let (keeper, claims) = Keeper::new(
@@ -244,8 +244,8 @@ fn owner(client_id: &str) -> String {
 /// Describes the topic while the worker runs. The task ends after it found a difference, which stops all partitions.
 fn start_topic_watch(
     config: &Config,
-    given: &Dependencies,
-) -> Result<(TopicReader, AbortOnDropHandle<()>), WorkerError> {
+    given: &WorkerDependencies,
+) -> Result<(TopicView, AbortOnDropHandle<()>), WorkerError> {
     let mut client = client_config(&config.consumer_properties());
     client.set("allow.auto.create.topics", "false").set("statistics.interval.ms", "0");
     let consumer = client.create().map_err(|error| WorkerError::Client { client: "consumer", error })?;
@@ -258,7 +258,7 @@ fn start_topic_watch(
 /// Counts written documents by place, if configured: the level of the cells, and where to send the counts.
 fn start_load(
     config: &Config,
-    given: &Dependencies,
+    given: &WorkerDependencies,
     all_have_ended: &CancellationToken,
 ) -> Option<((u8, LoadSender), AbortOnDropHandle<()>)> {
     if !config.load.is_on() {

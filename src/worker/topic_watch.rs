@@ -94,7 +94,7 @@ pub struct TopicWatch {
 
 /// A partition task's view of the topic. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct TopicReader {
+pub struct TopicView {
     /// `None`: the topic is never checked and assumed unchanged.
     seen: Option<watch::Receiver<Seen>>,
     asked: Arc<Notify>,
@@ -102,10 +102,10 @@ pub struct TopicReader {
 
 impl TopicWatch {
     /// For the topic found at the worker's start.
-    pub fn new(started_with: TopicFacts, clock: Arc<dyn Clock>) -> (Self, TopicReader) {
+    pub fn new(started_with: TopicFacts, clock: Arc<dyn Clock>) -> (Self, TopicView) {
         let (sender, seen) = watch::channel(Seen::default());
         let asked = Arc::new(Notify::new());
-        let reader = TopicReader { seen: Some(seen), asked: asked.clone() };
+        let reader = TopicView { seen: Some(seen), asked: asked.clone() };
         (Self { started_with, asked, clock, seen: sender }, reader)
     }
 
@@ -119,7 +119,7 @@ impl TopicWatch {
         }
     }
 
-    /// Waits for the next [`TopicReader::look_again`].
+    /// Waits for the next [`TopicView::look_again`].
     pub(crate) async fn asked_again(&self) {
         self.asked.notified().await;
     }
@@ -148,7 +148,7 @@ impl TopicWatch {
     }
 }
 
-impl TopicReader {
+impl TopicView {
     /// For a topic that is never checked.
     pub fn fixed() -> Self {
         Self { seen: None, asked: Arc::default() }
@@ -278,7 +278,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn unchecked_topic_has_no_difference() {
-        let mut reader = TopicReader::fixed();
+        let mut reader = TopicView::fixed();
         assert!(reader.has_looked_since(TokioClock::new().now()));
         assert_eq!(reader.difference(), None);
         assert!(reader.looked().now_or_never().is_none());

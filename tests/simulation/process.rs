@@ -27,14 +27,14 @@ use geofold::support::config::{LostRecords, Partitioner};
 use geofold::support::telemetry::Metrics;
 use geofold::support::telemetry::health::Health;
 use geofold::support::telemetry::traces::Traces;
-use geofold::worker::budget::{self, Budget, CacheShare, Meter};
+use geofold::worker::budget::{self, CacheShare, MemoryBudget, Meter};
 use geofold::worker::dead_letter::{DeadLetter, DeadLetterSink};
-use geofold::worker::limits::Limits;
+use geofold::worker::limits::WorkerLimits;
 use geofold::worker::limits::{BATCHES_PER_REQUEST, Batching};
 use geofold::worker::partition::{Mode, Partition, Published, WorkerContext};
 use geofold::worker::record::Record;
-use geofold::worker::reread::Reread;
-use geofold::worker::topic_watch::TopicReader;
+use geofold::worker::reread::RecordReader;
+use geofold::worker::topic_watch::TopicView;
 use geofold::worker::visibility::Visibility;
 use rdkafka::message::{Header, OwnedHeaders};
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -162,7 +162,7 @@ struct Log {
     world: Arc<World>,
 }
 
-impl Reread for Log {
+impl RecordReader for Log {
     fn read(&self, _: i32, offsets: Vec<i64>) -> BoxFuture<'static, Result<Vec<Record>, String>> {
         let scenario = self.world.scenario.clone();
         let way = self.world.state().one_to(scenario.setup.latency);
@@ -211,7 +211,7 @@ pub struct Process {
     fatal: mpsc::UnboundedReceiver<Halt>,
     memory: Memory,
     task: JoinHandle<()>,
-    limits: budget::Limits,
+    limits: budget::MemoryLimits,
     is_paused: bool,
 }
 
@@ -296,9 +296,9 @@ impl Process {
             max_dirty_age: Duration::from_millis(max_dirty_age),
             deadline: Duration::from_millis(DEADLINE),
         };
-        let memory_limits = budget::Limits { total: usize::MAX, per_partition: held };
+        let memory_limits = budget::MemoryLimits { total: usize::MAX, per_partition: held };
         let limits =
-            Limits { batching, requests: rounds.limits, max_in_flight: permits, memory: memory_limits };
+            WorkerLimits { batching, requests: rounds.limits, max_in_flight: permits, memory: memory_limits };
         let visibility = Visibility::new(rounds.clone(), metrics.clone());
         let refreshing = visibility.clone().run(cancel.clone());
         tokio::spawn(Stoppable { freezer: freezer.clone(), work: refreshing.boxed() });
@@ -309,7 +309,7 @@ impl Process {
             partitions: i32::MAX,
             partitioner: Partitioner::Custom,
             lost_records: LostRecords::Stop,
-            topic_reader: TopicReader::fixed(),
+            topic_reader: TopicView::fixed(),
             batching,
             // They never change here.
             limits: watch::channel(limits).1,
@@ -337,7 +337,7 @@ impl Process {
         };
         let (records, records_receiver) = mpsc::channel(QUEUE_RECORDS);
         let (mode, mode_receiver) = watch::channel(Mode::Run);
-        let meter = Arc::new(Meter::new(Budget::new()));
+        let meter = Arc::new(Meter::new(MemoryBudget::new()));
         let published = Published::new();
         let partition = Partition {
             number,

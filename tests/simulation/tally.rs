@@ -10,7 +10,7 @@ use geofold::base::ids::{DocId, ShardId};
 use geofold::base::position::Position;
 use geofold::core::counting::facets::{FacetLimits, FacetRules, Facets};
 use geofold::core::counting::increment::{Delta, Increment};
-use geofold::worker::increments::emitter::{Names, Outgoing};
+use geofold::worker::increments::emitter::{Names, OutgoingIncrement};
 use geofold::worker::increments::topic::{IncrementTopic, TooLarge};
 use geofold::worker::partition::IncrementsContext;
 use tokio::time::sleep;
@@ -41,7 +41,7 @@ struct Increments {
 
 impl IncrementTopic for Increments {
     /// Increments in flight arrive even if the sender dies; perhaps twice.
-    fn send<'a>(&'a self, _: i32, outgoing: &'a Outgoing) -> BoxFuture<'a, Result<(), TooLarge>> {
+    fn send<'a>(&'a self, _: i32, outgoing: &'a OutgoingIncrement) -> BoxFuture<'a, Result<(), TooLarge>> {
         let (there, again, back) = {
             let mut state = self.world.state();
             let (latency, twice) = (self.world.scenario.setup.latency, state.trouble.twice);

@@ -20,7 +20,7 @@ use super::LettersError;
 use crate::io::kafka::{client_config, set_leader_epoch};
 use crate::ops::records::{Dated, TopicReader};
 use crate::support::config::Config;
-use crate::worker::dead_letter::{DeadLetter, DeadLetterSink, DeadLetters, Origin};
+use crate::worker::dead_letter::{DeadLetter, DeadLetterProducer, DeadLetterSink, Origin};
 
 /// `geofold-error-reason` of a letter about a skipped record.
 pub(super) const REASON: &str = "skipped_by_operator";
@@ -86,7 +86,7 @@ impl Skip<'_> {
         };
         let doing = "make a kafka producer";
         let settings = client_config(&self.config.producer_properties());
-        let letters = DeadLetters::new(settings, self.letters_topic, self.config.retry.policy())
+        let letters = DeadLetterProducer::new(settings, self.letters_topic, self.config.retry.policy())
             .map_err(|error| LettersError::Kafka { doing, error })?;
         if tokio::time::timeout(DELIVERY, letters.deliver(vec![letter])).await.is_err() {
             return Err(LettersError::Refused(format!(

@@ -6,7 +6,7 @@ use futures::future::{BoxFuture, FutureExt};
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 
-use super::emitter::Outgoing;
+use super::emitter::OutgoingIncrement;
 use crate::base::retry::RetryPolicy;
 use crate::io::kafka::resilient_producer::{Message, ResilientProducer, Undelivered, Verdict};
 use crate::support::telemetry::Metrics;
@@ -19,7 +19,11 @@ pub trait IncrementTopic: Send + Sync {
     ///
     /// # Errors
     /// If it is too large for the topic or the producer.
-    fn send<'a>(&'a self, partition: i32, increment: &'a Outgoing) -> BoxFuture<'a, Result<(), TooLarge>>;
+    fn send<'a>(
+        &'a self,
+        partition: i32,
+        increment: &'a OutgoingIncrement,
+    ) -> BoxFuture<'a, Result<(), TooLarge>>;
 }
 
 /// An increment is larger than the topic or the producer takes.
@@ -50,7 +54,11 @@ impl KafkaIncrements {
         Ok(Self { topic: topic.into(), producer, retry, metrics })
     }
 
-    async fn send_until_acknowledged(&self, partition: i32, increment: &Outgoing) -> Result<(), TooLarge> {
+    async fn send_until_acknowledged(
+        &self,
+        partition: i32,
+        increment: &OutgoingIncrement,
+    ) -> Result<(), TooLarge> {
         let mut delays = self.retry.delays();
         let message = Message {
             topic: &self.topic,
@@ -75,7 +83,11 @@ impl KafkaIncrements {
 }
 
 impl IncrementTopic for KafkaIncrements {
-    fn send<'a>(&'a self, partition: i32, increment: &'a Outgoing) -> BoxFuture<'a, Result<(), TooLarge>> {
+    fn send<'a>(
+        &'a self,
+        partition: i32,
+        increment: &'a OutgoingIncrement,
+    ) -> BoxFuture<'a, Result<(), TooLarge>> {
         self.send_until_acknowledged(partition, increment).boxed()
     }
 }
@@ -104,8 +116,8 @@ mod tests {
         KafkaIncrements::new(settings, "increments", retry, metrics.clone()).unwrap()
     }
 
-    fn outgoing(bytes: usize) -> Outgoing {
-        Outgoing { key: "documents/3".into(), value: Bytes::from(vec![b'x'; bytes]), edges: 2 }
+    fn outgoing(bytes: usize) -> OutgoingIncrement {
+        OutgoingIncrement { key: "documents/3".into(), value: Bytes::from(vec![b'x'; bytes]), edges: 2 }
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ use crate::base::clock::Instant;
 use crate::base::retry::{Delays, RetryPolicy};
 use crate::core::counting::increment::CountChange;
 use crate::support::telemetry::tally::PartitionTally;
-use crate::worker::increments::emitter::{Emitter, Names, Source};
+use crate::worker::increments::emitter::{Emitter, IncrementSource, Names};
 use crate::worker::increments::topic::{IncrementTopic, TooLarge};
 use crate::worker::ledger::Ledger;
 
@@ -36,7 +36,7 @@ pub(super) struct Increments {
 
 struct Counted {
     counting: Arc<IncrementsContext>,
-    source: Source,
+    source: IncrementSource,
     /// Present once the partition's first offset is known.
     emitter: Option<Emitter>,
     retry: RetryPolicy,
@@ -48,7 +48,7 @@ impl Increments {
     /// `counting`: what is counted, if anything, and the metrics of this partition.
     pub(super) fn new(
         counting: Option<(Arc<IncrementsContext>, PartitionTally)>,
-        source: Source,
+        source: IncrementSource,
         retry: RetryPolicy,
     ) -> Self {
         let counting = counting.map(|(counting, metrics)| Counted {
@@ -173,13 +173,13 @@ mod tests {
     use crate::core::write::{Body, Write};
     use crate::support::telemetry::metrics::Metrics;
     use crate::testkit::testing::{at, id, rules};
-    use crate::worker::increments::emitter::Outgoing;
+    use crate::worker::increments::emitter::OutgoingIncrement;
 
     /// Gives each increment the next of these answers.
     struct Answers(Mutex<Vec<Result<(), TooLarge>>>);
 
     impl IncrementTopic for Answers {
-        fn send<'a>(&'a self, _: i32, _: &'a Outgoing) -> BoxFuture<'a, Result<(), TooLarge>> {
+        fn send<'a>(&'a self, _: i32, _: &'a OutgoingIncrement) -> BoxFuture<'a, Result<(), TooLarge>> {
             let answer = self.0.lock().unwrap().remove(0);
             async move { answer }.boxed()
         }
@@ -194,7 +194,7 @@ mod tests {
             let counting = IncrementsContext { topic, names: Arc::default(), interval: INTERVAL };
             (Arc::new(counting), Metrics::new().unwrap().tally.partition(0))
         });
-        let source = Source { topic: "topic".into(), partition: 0, epoch: Epoch::default() };
+        let source = IncrementSource { topic: "topic".into(), partition: 0, epoch: Epoch::default() };
         let retry = RetryPolicy { initial: Duration::from_secs(1), max: Duration::from_secs(1) };
         let mut increments = Increments::new(counting, source, retry);
         increments.start_at(5, NOW);

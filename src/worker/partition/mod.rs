@@ -66,8 +66,8 @@ use self::task::PartitionTask;
 use super::budget::{CacheShare, Meter};
 use super::limits::{Batching, LimitsReader};
 use super::record::Record;
-use super::reread::Reread;
-use super::topic_watch::TopicReader;
+use super::reread::RecordReader;
+use super::topic_watch::TopicView;
 use crate::base::clock::Clock;
 use crate::base::position::Epoch;
 use crate::base::retry::RetryPolicy;
@@ -101,7 +101,7 @@ pub struct WorkerContext {
     /// Policy for records deleted from the topic before they were read.
     pub lost_records: LostRecords,
     /// Reports whether the topic was re-created or repartitioned.
-    pub topic_reader: TopicReader,
+    pub topic_reader: TopicView,
     /// Batching limits at startup. Only `deadline` stays fixed; the rest may be reloaded.
     pub batching: Batching,
     /// The limits in force.
@@ -131,7 +131,7 @@ pub struct WorkerContext {
     /// Work that must follow a change of a geoshard, if configured.
     pub distributor: Option<Arc<Distributor>>,
     /// Reads records of refused folds again.
-    pub reread: Arc<dyn Reread>,
+    pub reread: Arc<dyn RecordReader>,
     /// The dead-letter topic; `None` stops a partition at its first bad record.
     pub dead_letters: Option<Arc<dyn DeadLetterSink>>,
     /// Publishes count increments; `None` if nothing is counted.

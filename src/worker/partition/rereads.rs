@@ -9,7 +9,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use crate::base::ids::DocId;
 use crate::worker::ledger;
 use crate::worker::record::Record;
-use crate::worker::reread::Reread;
+use crate::worker::reread::RecordReader;
 
 /// Documents of a partition that are tried record by record at once. The others wait: their records may be many times
 /// what their folds hold, and while Elasticsearch does not answer none of them is done.
@@ -20,13 +20,13 @@ pub(super) type RecordsRead = (DocId, Result<Vec<Record>, String>);
 
 /// The reads in flight.
 pub(super) struct Rereads {
-    reader: Arc<dyn Reread>,
+    reader: Arc<dyn RecordReader>,
     partition: i32,
     in_flight: FuturesUnordered<BoxFuture<'static, RecordsRead>>,
 }
 
 impl Rereads {
-    pub(super) fn new(reader: Arc<dyn Reread>, partition: i32) -> Self {
+    pub(super) fn new(reader: Arc<dyn RecordReader>, partition: i32) -> Self {
         Self { reader, partition, in_flight: FuturesUnordered::new() }
     }
 
@@ -57,7 +57,7 @@ mod tests {
     /// Gives a record for each offset.
     struct Log;
 
-    impl Reread for Log {
+    impl RecordReader for Log {
         fn read(&self, _: i32, offsets: Vec<i64>) -> BoxFuture<'static, Result<Vec<Record>, String>> {
             let record = |offset| Record { offset, key: None, value: None, headers: None };
             let records = offsets.into_iter().map(record).collect();

@@ -38,10 +38,10 @@ use crate::support::telemetry::events::{DeadLettered, PartitionGoesOn};
 use crate::support::telemetry::metrics::{Outcome, PartitionMetrics};
 use crate::support::telemetry::traces::PartitionTraces;
 use crate::worker::distribution::scheduler::Change;
-use crate::worker::increments::emitter::Source;
+use crate::worker::increments::emitter::IncrementSource;
 use crate::worker::ledger::{Ledger, Undeliverable};
 use crate::worker::refeed::FetchResponse;
-use crate::worker::topic_watch::TopicReader;
+use crate::worker::topic_watch::TopicView;
 use crate::worker::visibility::{Seen, Subscription};
 
 /// Interval between gauge updates.
@@ -73,7 +73,7 @@ pub(super) struct PartitionTask {
     /// Offset information from the poll thread.
     pub known: watch::Receiver<KnownOffsets>,
     /// Whether the topic was created again or repartitioned.
-    pub topic: TopicReader,
+    pub topic: TopicView,
     /// Reads no further; what was read is still written.
     pub is_stopped: bool,
     /// Positions of dirty entries may be meaningless: nothing is sent or published.
@@ -112,7 +112,7 @@ impl PartitionTask {
             source_fetches: SourceFetches::new(context.refeed.clone()),
             increments: Increments::new(
                 context.counting.clone().map(|counting| (counting, context.metrics.tally.partition(number))),
-                Source { topic: context.topic.clone(), partition: number, epoch: context.epoch },
+                IncrementSource { topic: context.topic.clone(), partition: number, epoch: context.epoch },
                 context.retry,
             ),
             sequence: RecordSequence::new(

@@ -39,7 +39,7 @@ async fn raised_memory_limit_resumes_reading() {
 
     config.memory.total = ByteSize::mib(16);
     config.memory.per_partition = config.memory.total;
-    worker.limits.send(Limits::of(&config)).unwrap();
+    worker.limits.send(WorkerLimits::of(&config)).unwrap();
     until("it reads on, with nothing written", || worker.metrics.held_bytes.get() > 256 * 1024).await;
     world.elastic.set_faults(|faults| faults.down = false);
     world.until_done().await;

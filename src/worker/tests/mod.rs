@@ -18,7 +18,7 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::task::JoinHandle;
 
-use super::limits::Limits;
+use super::limits::WorkerLimits;
 use super::*;
 use crate::base::clock::BootClock;
 use crate::base::position::Epoch;
@@ -27,7 +27,7 @@ use crate::core::counting::increment::Increment;
 use crate::support::config::{self, ByteSize, DeadLetterPolicy, GroupProtocol};
 use crate::support::supervisor::LostTasks;
 use crate::testkit::testing::{MemoryElastic, Merger, recount, rules, six_faces};
-use crate::worker::reread::{KafkaReread, Reread};
+use crate::worker::reread::{KafkaReread, RecordReader};
 
 const TOPIC: &str = "documents";
 
@@ -56,7 +56,7 @@ struct Running {
     task: JoinHandle<Result<(), WorkerError>>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
-    limits: watch::Sender<Limits>,
+    limits: watch::Sender<WorkerLimits>,
     supervisor: Supervisor,
     lost: LostTasks,
 }
@@ -126,9 +126,9 @@ impl World {
         let metrics = Metrics::new().unwrap();
         let health = Health::new(clock.clone(), metrics.clone(), PATIENCE);
         let stop = CancellationToken::new();
-        let (limits, followed) = watch::channel(Limits::of(config));
+        let (limits, followed) = watch::channel(WorkerLimits::of(config));
         let (supervisor, lost) = Supervisor::new();
-        let surroundings = Dependencies {
+        let surroundings = WorkerDependencies {
             elastic: self.elastic.clone(),
             rules: Rules { tally: FacetRules::configured(&config.tally), ..rules() },
             maps: MapsReader::fixed(six_faces(), clock.clone()),

@@ -49,7 +49,7 @@ impl Default for Names {
 
 /// A record for the topic of increments.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outgoing {
+pub struct OutgoingIncrement {
     /// Its key, which keeps the increments of one partition in order.
     pub key: String,
     /// An [`Increment`](crate::core::counting::increment::Increment) as JSON.
@@ -69,7 +69,7 @@ struct Head<'a> {
 
 /// The origin of increments.
 #[derive(Debug, Clone)]
-pub struct Source {
+pub struct IncrementSource {
     /// The topic of documents.
     pub topic: Arc<str>,
     /// Its partition.
@@ -81,7 +81,7 @@ pub struct Source {
 /// See the module documentation. One per assignment.
 #[derive(Debug)]
 pub struct Emitter {
-    source: Source,
+    source: IncrementSource,
     names: Arc<Names>,
     interval: Duration,
     edges: Edges,
@@ -102,7 +102,13 @@ pub struct Emitter {
 
 impl Emitter {
     /// For an assignment that starts at offset `start` and sends every `interval`.
-    pub fn new(source: Source, names: Arc<Names>, interval: Duration, start: i64, now: Instant) -> Self {
+    pub fn new(
+        source: IncrementSource,
+        names: Arc<Names>,
+        interval: Duration,
+        start: i64,
+        now: Instant,
+    ) -> Self {
         Self {
             acknowledged: position(source.epoch, start),
             source,
@@ -143,14 +149,14 @@ impl Emitter {
 
     /// Makes an increment of everything below offset `done`, or of its first part. It is in flight until
     /// [`Emitter::acknowledged`] or [`Emitter::too_large`].
-    pub fn next(&mut self, done: i64, now: Instant) -> Outgoing {
+    pub fn next(&mut self, done: i64, now: Instant) -> OutgoingIncrement {
         let below = position(self.source.epoch, done);
         let part = self.edges.part(below, self.increment_bytes);
         self.last = now;
         self.bytes_then = self.edges.bytes();
         self.was_cut = part.to < below;
         self.under_way = Some(part.to);
-        let Source { topic, partition, .. } = &self.source;
+        let IncrementSource { topic, partition, .. } = &self.source;
         let head = Head { id: self.names.next(), topic, partition: *partition, to: part.to };
         // Serializing plain strings and numbers into a Vec cannot fail.
         let mut value = serde_json::to_vec(&head).unwrap_or_default();
@@ -158,7 +164,7 @@ impl Emitter {
         value.extend_from_slice(b",\"edges\":[");
         value.extend_from_slice(&part.json);
         value.extend_from_slice(b"]}");
-        Outgoing { key: format!("{topic}/{partition}"), value: value.into(), edges: part.edges }
+        OutgoingIncrement { key: format!("{topic}/{partition}"), value: value.into(), edges: part.edges }
     }
 
     /// The increment in flight is acknowledged.

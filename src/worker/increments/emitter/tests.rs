@@ -23,7 +23,7 @@ fn epoch() -> Epoch {
 }
 
 fn emitter(start: i64) -> Emitter {
-    let source = Source { topic: "documents".into(), partition: 5, epoch: epoch() };
+    let source = IncrementSource { topic: "documents".into(), partition: 5, epoch: epoch() };
     Emitter::new(source, Arc::new(Names::new()), INTERVAL, start, at(0))
 }
 
@@ -32,7 +32,7 @@ fn edge(offset: i64, value: &str) -> CountChange {
     CountChange { pos: pos(offset), before: Facets::default(), after }
 }
 
-fn read(outgoing: &Outgoing) -> Increment {
+fn read(outgoing: &OutgoingIncrement) -> Increment {
     let increment = Increment::from_json(&outgoing.value).unwrap();
     assert_eq!(increment.key(), outgoing.key);
     assert_eq!(increment.edges.len(), outgoing.edges);

@@ -175,7 +175,7 @@ async fn assigned_partitions_share_the_placement_cache() {
     const TOTAL: usize = 200;
     let rig = Rig::start();
     let handle = tokio::runtime::Handle::current();
-    let mut assignment = Assignment::new(rig.context.clone(), handle, Budget::new(), WIDE, TOTAL);
+    let mut assignment = Assignment::new(rig.context.clone(), handle, MemoryBudget::new(), WIDE, TOTAL);
     let share = assignment.cache_share.clone();
     for number in 1..=100 {
         let _ = assignment.assign(&[(number, None)]);

@@ -5,7 +5,7 @@ use crate::core::counting::facets::FacetLimits;
 use crate::core::counting::increment::{Delta, Increment};
 use crate::core::placement::Placement;
 use crate::testkit::testing::{Merger, recount};
-use crate::worker::increments::emitter::Outgoing;
+use crate::worker::increments::emitter::OutgoingIncrement;
 use crate::worker::increments::topic::{IncrementTopic, TooLarge};
 
 /// Keeps increments up to a size; acknowledges them only while open.
@@ -16,7 +16,7 @@ struct KeptIncrements {
 }
 
 impl IncrementTopic for KeptIncrements {
-    fn send<'a>(&'a self, _: i32, increment: &'a Outgoing) -> BoxFuture<'a, Result<(), TooLarge>> {
+    fn send<'a>(&'a self, _: i32, increment: &'a OutgoingIncrement) -> BoxFuture<'a, Result<(), TooLarge>> {
         async move {
             if increment.value.len() > self.max_bytes {
                 return Err(TooLarge);
@@ -135,7 +135,7 @@ async fn no_offset_passes_before_its_increment_is_acknowledged() {
 async fn silent_increments_topic_stops_reading_at_the_memory_limit() {
     let (mut rig, kept) = counting(usize::MAX);
     kept.open.send_replace(false);
-    let limits = Limits { total: usize::MAX, per_partition: 20_000 };
+    let limits = MemoryLimits { total: usize::MAX, per_partition: 20_000 };
     let mut offset = 0;
     while rig.meter.may_read(limits, false) {
         assert!(offset < 1_000, "{} bytes are held, and it goes on", rig.meter.held());

@@ -44,7 +44,7 @@ use crate::io::meta::TopicFacts;
 use crate::support::config::{KeyForm, LostRecords, RecordFormat, Visibility as Promise};
 use crate::support::telemetry::metrics::level;
 use crate::testkit::testing::{MemoryElastic, TokioClock, rules};
-use crate::worker::budget::{Budget, Limits};
+use crate::worker::budget::{MemoryBudget, MemoryLimits};
 use crate::worker::dead_letter::{DeadLetter, Origin};
 use crate::worker::distribution::action::{Action, Failure};
 use crate::worker::distribution::last_runs::LastRuns;
@@ -56,7 +56,7 @@ use crate::worker::topic_watch::{Describe, TopicWatch};
 const REALTIME: Moves = Moves { visibility: Promise::Realtime, search_grace: Duration::from_secs(1) };
 
 /// Limits that no test reaches by accident.
-const WIDE: Limits = Limits { total: usize::MAX, per_partition: usize::MAX };
+const WIDE: MemoryLimits = MemoryLimits { total: usize::MAX, per_partition: usize::MAX };
 
 /// Keeps dead letters; acknowledges them only while open.
 struct KeptLetters {
@@ -85,7 +85,7 @@ struct KeptRecords {
     reads: AtomicI64,
 }
 
-impl Reread for KeptRecords {
+impl RecordReader for KeptRecords {
     fn read(&self, _: i32, offsets: Vec<i64>) -> BoxFuture<'static, Result<Vec<Record>, String>> {
         self.reads.fetch_add(1, Ordering::SeqCst);
         let records = self.records.lock().unwrap();
@@ -107,7 +107,7 @@ struct Rig {
     health: Arc<Health>,
     letters: Arc<KeptLetters>,
     memory: Memory,
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
     meter: Arc<Meter>,
     published: Arc<Published>,
     records: mpsc::Sender<Record>,
@@ -121,7 +121,7 @@ struct Rig {
     /// Permits for batches.
     batch_permits: Arc<Semaphore>,
     /// Publishes limits.
-    limits: watch::Sender<limits::Limits>,
+    limits: watch::Sender<limits::WorkerLimits>,
     kept_records: Arc<KeptRecords>,
     cache_share: Arc<CacheShare>,
     context: Arc<WorkerContext>,
@@ -347,12 +347,12 @@ impl Rig {
         let topic = TopicFacts { epoch, topic_id: Some("a".to_owned()), partitions: 4, map: None };
         let (topic_watch, topic_reader) = TopicWatch::new(topic, clock.clone());
         let partitions = if follows { 4 } else { i32::MAX };
-        let topic_reader = if follows { topic_reader } else { TopicReader::fixed() };
-        let (limits, followed) = watch::channel(limits::Limits {
+        let topic_reader = if follows { topic_reader } else { TopicView::fixed() };
+        let (limits, followed) = watch::channel(limits::WorkerLimits {
             batching,
             requests: rounds.limits,
             max_in_flight: 4,
-            memory: Limits { total: usize::MAX, per_partition: usize::MAX },
+            memory: MemoryLimits { total: usize::MAX, per_partition: usize::MAX },
         });
         let (fatal_sender, fatal) = mpsc::unbounded_channel();
         let visibility = Visibility::new(rounds.clone(), metrics.clone());
@@ -391,7 +391,7 @@ impl Rig {
         });
         let (records, records_receiver) = mpsc::channel(4096);
         let (mode, mode_receiver) = watch::channel(Mode::Run);
-        let budget = Budget::new();
+        let budget = MemoryBudget::new();
         let meter = Arc::new(Meter::new(budget.clone()));
         let (published, cache_share) = (Published::new(), CacheShare::new(1000));
         let cancel = CancellationToken::new();
