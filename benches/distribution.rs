@@ -8,16 +8,16 @@ use std::time::Duration;
 use divan::{Bencher, black_box};
 use geofold::base::clock::Instant;
 use geofold::base::ids::ShardId;
-use geofold::worker::distribution::run_after::{Mark, Record};
-use geofold::worker::distribution::scheduler::{Change, Scheduler};
+use geofold::worker::distribution::run_after::{Mark, RunRecord};
+use geofold::worker::distribution::scheduler::{Scheduler, ShardChange};
 
 fn main() {
     divan::main();
 }
 
-fn changes(shards: usize) -> BTreeMap<ShardId, Change> {
+fn changes(shards: usize) -> BTreeMap<ShardId, ShardChange> {
     let shard = |n| ShardId::new(&format!("s{n:03}")).unwrap();
-    let change = Change { documents: 3, offsets: Some((1, 9)), ..Change::default() };
+    let change = ShardChange { documents: 3, offsets: Some((1, 9)), ..ShardChange::default() };
     (0..shards).map(|n| (shard(n), change.clone())).collect()
 }
 
@@ -36,7 +36,7 @@ fn round(bencher: Bencher<'_, '_>, shards: usize) {
     let changes = changes(shards);
     let mut scheduler = Scheduler::new(vec![Duration::ZERO]);
     let now = Instant::from_start(Duration::from_secs(1));
-    let record = Record { generation: 1, counter: 7, succeeded: 7 };
+    let record = RunRecord { generation: 1, counter: 7, succeeded: 7 };
     bencher.bench_local(|| {
         scheduler.request(&[0], &changes, 0, Some(9), Some((1, 1)), now);
         for key in scheduler.to_mark(usize::MAX) {

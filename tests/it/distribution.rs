@@ -19,11 +19,13 @@ use geofold::base::random::Random;
 use geofold::base::retry::RetryPolicy;
 use geofold::support::telemetry::Metrics;
 use geofold::worker::dead_letter::{DeadLetter, DeadLetterSink};
-use geofold::worker::distribution::action::{Action, Failure};
+use geofold::worker::distribution::action::{JobAction, RunFailure};
 use geofold::worker::distribution::last_runs::LastRuns;
 use geofold::worker::distribution::memcached::Memcached;
-use geofold::worker::distribution::scheduler::{Change, Key};
-use geofold::worker::distribution::{Dependencies, Distributor, Job, Released, Subscription};
+use geofold::worker::distribution::scheduler::{JobKey, ShardChange};
+use geofold::worker::distribution::{
+    DistributionSubscription, Distributor, DistributorDependencies, Job, Released,
+};
 use tokio_util::sync::CancellationToken;
 
 /// tokio's clock.
@@ -43,7 +45,7 @@ struct Noted {
     worker: usize,
     takes: Duration,
     /// Each run takes the first of them, while there is one.
-    failures: Mutex<Vec<Failure>>,
+    failures: Mutex<Vec<RunFailure>>,
 }
 
 #[derive(Debug, Clone)]
@@ -56,13 +58,13 @@ struct Run {
     succeeded: bool,
 }
 
-impl Action for Noted {
+impl JobAction for Noted {
     fn run<'a>(
         &'a self,
         shard: &'a ShardId,
         notice: &'a Bytes,
         _: Duration,
-    ) -> BoxFuture<'a, Result<(), Failure>> {
+    ) -> BoxFuture<'a, Result<(), RunFailure>> {
         async move {
             let began = self.start.elapsed();
             tokio::time::sleep(self.takes).await;
@@ -104,7 +106,7 @@ struct Options {
     interval: Duration,
     takes: Duration,
     gate: bool,
-    failures: Vec<Failure>,
+    failures: Vec<RunFailure>,
     give_up_after: Option<Duration>,
     /// Each has connections of its own to this memcached; otherwise all of them share one memory.
     memcached: Option<String>,
@@ -162,7 +164,7 @@ impl World {
                 store_key: store_key.clone(),
                 metrics: metrics.distribution("notify"),
             };
-            let around = Dependencies {
+            let around = DistributorDependencies {
                 topic: "documents".into(),
                 last_runs: store(),
                 dead_letters: Some(letters.clone()),
@@ -203,11 +205,11 @@ fn shard(n: usize) -> ShardId {
     ShardId::new(&format!("s{n:02}")).unwrap()
 }
 
-fn change(offset: i64) -> Change {
-    Change { documents: 1, offsets: Some((offset, offset)), moved_to: BTreeSet::new() }
+fn change(offset: i64) -> ShardChange {
+    ShardChange { documents: 1, offsets: Some((offset, offset)), moved_to: BTreeSet::new() }
 }
 
-fn request(subscription: &mut Subscription, shard: ShardId, offset: i64) -> (u64, Vec<Key>) {
+fn request(subscription: &mut DistributionSubscription, shard: ShardId, offset: i64) -> (u64, Vec<JobKey>) {
     subscription.request(&BTreeMap::from([(shard, change(offset))]), Some(offset + 1))
 }
 
@@ -279,7 +281,7 @@ async fn busy(workers: usize, seconds: u64, memcached: Option<String>) -> Seen {
     let mut random = Random::new(7);
     let mut updates: Vec<(Duration, ShardId)> = Vec::new();
     // Batches of each partition, 200 ms after their first record, as batch.linger has it.
-    let mut waiting: Vec<BTreeMap<ShardId, Change>> = vec![BTreeMap::new(); PARTITIONS];
+    let mut waiting: Vec<BTreeMap<ShardId, ShardChange>> = vec![BTreeMap::new(); PARTITIONS];
     let mut batch_at = [None; PARTITIONS];
     for ms in 0..seconds * 1000 {
         until(&world, ms).await;
@@ -346,11 +348,11 @@ async fn four_workers_that_share_a_real_memcached_run_hardly_more_than_one_perfe
 
 #[tokio::test(start_paused = true)]
 async fn waiters_learn_of_success_of_a_run_that_began_later() {
-    let failures = vec![Failure { reason: "503".to_owned(), for_good: false }; 3];
+    let failures = vec![RunFailure { reason: "503".to_owned(), for_good: false }; 3];
     let world = World::new(Options { failures, ..Options::default() });
     let mut subscription = world.distributors[0].subscribe(4);
     let (ticket, keys) = request(&mut subscription, shard(1), 7);
-    let key = Key { job: 0, shard: shard(1) };
+    let key = JobKey { job: 0, shard: shard(1) };
     assert_eq!(keys, std::slice::from_ref(&key));
     let released = subscription.released().await;
     assert_eq!(released, Released { key, ticket });
@@ -370,8 +372,8 @@ async fn waiters_learn_of_success_of_a_run_that_began_later() {
 
 #[tokio::test(start_paused = true)]
 async fn permanent_or_lasting_failure_becomes_a_dead_letter_and_releases_offsets() {
-    let refused = Failure { reason: "410 Gone".to_owned(), for_good: true };
-    let down = Failure { reason: "503".to_owned(), for_good: false };
+    let refused = RunFailure { reason: "410 Gone".to_owned(), for_good: true };
+    let down = RunFailure { reason: "503".to_owned(), for_good: false };
     for (failure, reason, limit) in
         [(refused, "distribution_refused", 3600), (down, "distribution_failed", 10)]
     {

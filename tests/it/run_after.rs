@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
-use geofold::worker::distribution::run_after::{Mark, Record, Token};
+use geofold::worker::distribution::run_after::{Mark, RunRecord, Token};
 
 /// A rule that is not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ enum Step {
     /// Has read the record to start a run.
     Starting {
         at: u8,
-        read: Option<(Record, Cas)>,
+        read: Option<(RunRecord, Cas)>,
     },
     /// The run's work is under way since this time.
     Running {
@@ -63,7 +63,7 @@ enum Step {
     /// Has read the record to record it.
     Writing {
         token: Token,
-        read: (Record, Cas),
+        read: (RunRecord, Cas),
     },
 }
 
@@ -75,7 +75,7 @@ struct World {
     workers: [Step; 3],
     updates_left: [u8; 3],
     /// What memcached holds, with its number.
-    value: Option<(Record, u8)>,
+    value: Option<(RunRecord, u8)>,
     /// The number that the next write gets.
     next_cas: u8,
     /// How often memcached was started.
@@ -178,7 +178,7 @@ impl Explorer {
                 // No answer: run without a token.
                 self.go(world, |next| next.begin(number, at, None));
                 let generation = if self.weakened == Weakened::NoGeneration { 0 } else { world.generations };
-                let found = read.map_or(Record::new(u64::from(generation)), |(record, _)| record);
+                let found = read.map_or(RunRecord::new(u64::from(generation)), |(record, _)| record);
                 let Some((mut record, token)) = found.start() else { return };
                 if self.weakened == Weakened::RecordedAtStart {
                     record.succeeded = token.number;
@@ -224,7 +224,7 @@ impl Explorer {
                 };
                 let written = match record.succeed(token) {
                     None if self.weakened == Weakened::RecordedInAnyGeneration => {
-                        Some(Record { succeeded: token.number, ..record })
+                        Some(RunRecord { succeeded: token.number, ..record })
                     }
                     written => written,
                 };
@@ -240,7 +240,7 @@ impl Explorer {
 
     /// Redundant, or a run.
     fn decide(&mut self, world: &World, number: usize, at: u8, mark: Option<Mark>) {
-        let enough = |record: Record, mark: Mark| match self.weakened {
+        let enough = |record: RunRecord, mark: Mark| match self.weakened {
             Weakened::AtLeast => {
                 record.generation == mark.generation
                     && record.succeeded >= mark.counter
@@ -293,7 +293,7 @@ impl World {
         }
     }
 
-    fn write(&mut self, record: Record) {
+    fn write(&mut self, record: RunRecord) {
         self.value = Some((record, self.next_cas));
         self.next_cas += 1;
     }

@@ -12,7 +12,7 @@ use reqwest::{Certificate, Method, StatusCode};
 use serde::Serialize;
 use url::Url;
 
-use super::scheduler::{Group, Span};
+use super::scheduler::{Span, UpdateGroup};
 use crate::base::causes::with_causes;
 use crate::base::ids::ShardId;
 use crate::io::elastic::CallError;
@@ -21,33 +21,33 @@ use crate::worker::visibility::Visibility;
 
 /// Why a run failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct RunFailure {
     /// The cause.
     pub reason: String,
     /// Retrying is useless.
     pub for_good: bool,
 }
 
-impl Failure {
+impl RunFailure {
     fn passing(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), for_good: false }
     }
 }
 
 /// A kind of run.
-pub trait Action: Send + Sync {
+pub trait JobAction: Send + Sync {
     /// One attempt, within `timeout`.
     fn run<'a>(
         &'a self,
         shard: &'a ShardId,
         notice: &'a Bytes,
         timeout: Duration,
-    ) -> BoxFuture<'a, Result<(), Failure>>;
+    ) -> BoxFuture<'a, Result<(), RunFailure>>;
 }
 
 /// The JSON body of a webhook or record.
 #[derive(Debug, Serialize)]
-pub(super) struct Notice<'a> {
+pub(super) struct RunNotice<'a> {
     job: &'a str,
     shard: &'a ShardId,
     topic: &'a str,
@@ -64,9 +64,9 @@ struct PartitionNotice {
     watermark: Option<i64>,
 }
 
-impl<'a> Notice<'a> {
+impl<'a> RunNotice<'a> {
     /// For one run.
-    pub(super) fn new(job: &'a str, shard: &'a ShardId, topic: &'a str, group: &Group) -> Self {
+    pub(super) fn new(job: &'a str, shard: &'a ShardId, topic: &'a str, group: &UpdateGroup) -> Self {
         let partition = |(&partition, span): (&i32, &Span)| PartitionNotice {
             partition,
             documents: span.documents,
@@ -88,19 +88,19 @@ impl<'a> Notice<'a> {
 /// Makes writes to a geoshard visible to searches, sharing the refresh with all other waiters.
 pub struct Refresh(pub Arc<Visibility>);
 
-impl Action for Refresh {
+impl JobAction for Refresh {
     fn run<'a>(
         &'a self,
         shard: &'a ShardId,
         _: &'a Bytes,
         timeout: Duration,
-    ) -> BoxFuture<'a, Result<(), Failure>> {
+    ) -> BoxFuture<'a, Result<(), RunFailure>> {
         async move {
             match tokio::time::timeout(timeout, self.0.refreshed(shard)).await {
                 // A geoshard of an earlier map: there is nothing to search.
                 Ok(Ok(()) | Err(CallError::Status { status: 404, .. })) => Ok(()),
-                Err(_) => Err(Failure::passing(format!("no answer within {timeout:?}"))),
-                Ok(Err(error)) => Err(Failure::passing(format!(
+                Err(_) => Err(RunFailure::passing(format!("no answer within {timeout:?}"))),
+                Ok(Err(error)) => Err(RunFailure::passing(format!(
                     "{error} (a refresh needs the index privilege maintenance)"
                 ))),
             }
@@ -141,13 +141,13 @@ impl Webhook {
     }
 }
 
-impl Action for Webhook {
+impl JobAction for Webhook {
     fn run<'a>(
         &'a self,
         _: &'a ShardId,
         notice: &'a Bytes,
         timeout: Duration,
-    ) -> BoxFuture<'a, Result<(), Failure>> {
+    ) -> BoxFuture<'a, Result<(), RunFailure>> {
         async move {
             let request = self
                 .http
@@ -157,15 +157,17 @@ impl Action for Webhook {
                 .header(CONTENT_TYPE, "application/json")
                 .body(notice.clone());
             // Without the URL, which may contain a key.
-            let answer =
-                request.send().await.map_err(|error| Failure::passing(with_causes(&error.without_url())))?;
+            let answer = request
+                .send()
+                .await
+                .map_err(|error| RunFailure::passing(with_causes(&error.without_url())))?;
             judge(answer.status())
         }
         .boxed()
     }
 }
 
-fn judge(status: StatusCode) -> Result<(), Failure> {
+fn judge(status: StatusCode) -> Result<(), RunFailure> {
     if status.is_success() {
         return Ok(());
     }
@@ -175,16 +177,16 @@ fn judge(status: StatusCode) -> Result<(), Failure> {
             status,
             StatusCode::NOT_FOUND | StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS
         );
-    Err(Failure { reason: format!("the endpoint answered {status}"), for_good: !passes })
+    Err(RunFailure { reason: format!("the endpoint answered {status}"), for_good: !passes })
 }
 
 /// Writes the notice to a topic, keyed by the geoshard.
-pub struct Topic {
+pub struct TopicAction {
     producer: ResilientProducer,
     topic: String,
 }
 
-impl Topic {
+impl TopicAction {
     /// Produces to `topic` with these settings.
     ///
     /// # Errors
@@ -195,13 +197,13 @@ impl Topic {
     }
 }
 
-impl Action for Topic {
+impl JobAction for TopicAction {
     fn run<'a>(
         &'a self,
         shard: &'a ShardId,
         notice: &'a Bytes,
         timeout: Duration,
-    ) -> BoxFuture<'a, Result<(), Failure>> {
+    ) -> BoxFuture<'a, Result<(), RunFailure>> {
         async move {
             let message = Message {
                 topic: &self.topic,
@@ -211,8 +213,10 @@ impl Action for Topic {
             };
             match tokio::time::timeout(timeout, self.producer.send(&message)).await {
                 Ok(Ok(())) => Ok(()),
-                Ok(Err(undelivered)) => Err(Failure::passing(undelivered.to_string())),
-                Err(_) => Err(Failure::passing(format!("kafka did not acknowledge it within {timeout:?}"))),
+                Ok(Err(undelivered)) => Err(RunFailure::passing(undelivered.to_string())),
+                Err(_) => {
+                    Err(RunFailure::passing(format!("kafka did not acknowledge it within {timeout:?}")))
+                }
             }
         }
         .boxed()

@@ -10,10 +10,10 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use rdkafka::message::{Header, OwnedHeaders};
 use tokio_util::sync::CancellationToken;
 
-use super::action::{Failure, Notice};
-use super::last_runs::Decision;
+use super::action::{RunFailure, RunNotice};
+use super::last_runs::RunDecision;
 use super::run_after::Mark;
-use super::scheduler::{Group, Key, Settled};
+use super::scheduler::{JobKey, SettledUpdates, UpdateGroup};
 use super::{Distributor, Job, Released};
 use crate::base::clock::Instant;
 use crate::base::retry::Delays;
@@ -30,13 +30,13 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const GAUGE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Marks being read.
-type Marking = Fuse<BoxFuture<'static, Vec<(Key, Option<Mark>)>>>;
+type Marking = Fuse<BoxFuture<'static, Vec<(JobKey, Option<Mark>)>>>;
 
 /// Keys in progress with their backoff. Resolves when the key is free again.
-type Running = FuturesUnordered<BoxFuture<'static, (Key, Option<Delays>)>>;
+type Running = FuturesUnordered<BoxFuture<'static, (JobKey, Option<Delays>)>>;
 
 /// Failed keys with their backoff.
-type Failing = std::collections::HashMap<Key, Delays, ahash::RandomState>;
+type Failing = std::collections::HashMap<JobKey, Delays, ahash::RandomState>;
 
 /// The subject of a key's run, besides the scheduler's state.
 struct Work {
@@ -87,14 +87,14 @@ impl Distributor {
         }
     }
 
-    async fn mark(self: Arc<Self>, keys: Vec<Key>) -> Vec<(Key, Option<Mark>)> {
+    async fn mark(self: Arc<Self>, keys: Vec<JobKey>) -> Vec<(JobKey, Option<Mark>)> {
         let names: Vec<String> = keys.iter().map(|key| self.store_key(key)).collect();
         let marks = self.around.last_runs.marks(&names).await;
         keys.into_iter().zip(marks).collect()
     }
 
     /// Handles a due key: runs, or finds that another worker did. Returns its backoff if it must be retried.
-    async fn attend(self: Arc<Self>, key: Key, delays: Option<Delays>) -> (Key, Option<Delays>) {
+    async fn attend(self: Arc<Self>, key: JobKey, delays: Option<Delays>) -> (JobKey, Option<Delays>) {
         let Some(job) = self.jobs.get(key.job) else { return (key, None) };
         let name = self.store_key(&key);
         let now = self.around.clock.now();
@@ -106,16 +106,16 @@ impl Distributor {
             self.notify(&key, job, &settled);
         }
         match begun.decision {
-            Decision::NothingDue => {
+            RunDecision::NothingDue => {
                 self.state().scheduler.put_off(&key, None, self.around.clock.now());
                 return (key, None);
             }
-            Decision::UnderWay => {
+            RunDecision::UnderWay => {
                 let now = self.around.clock.now();
                 self.state().scheduler.put_off(&key, Some(now + LOOK_AGAIN), now);
                 return (key, delays);
             }
-            Decision::Run => {}
+            RunDecision::Run => {}
         }
         let Some(work) = self.begin_run(&key, job) else {
             self.state().scheduler.put_off(&key, None, self.around.clock.now());
@@ -140,24 +140,24 @@ impl Distributor {
     }
 
     /// Takes everything owed by now: the run begins after it.
-    fn begin_run(&self, key: &Key, job: &Job) -> Option<Work> {
+    fn begin_run(&self, key: &JobKey, job: &Job) -> Option<Work> {
         let mut state = self.state();
         let group = state.scheduler.begin_run(key)?;
-        let notice = Notice::new(&job.name, &key.shard, &self.around.topic, group).to_json();
+        let notice = RunNotice::new(&job.name, &key.shard, &self.around.topic, group).to_json();
         Some(Work { notice, since: group.since, origin: origin(&self.around.topic, group) })
     }
 
     async fn after_failure(
         &self,
-        key: &Key,
+        key: &JobKey,
         job: &Job,
         work: Work,
-        failure: Failure,
+        failure: RunFailure,
         delays: Option<Delays>,
     ) -> Option<Delays> {
         let age = self.around.clock.now().since(work.since);
         let is_over = job.give_up_after.is_some_and(|limit| failure.for_good || age >= limit);
-        let Failure { reason, .. } = &failure;
+        let RunFailure { reason, .. } = &failure;
         let (name, shard) = (&job.name, &key.shard);
         match (&self.around.dead_letters, job.gate) {
             (Some(dead_letters), true) if is_over => {
@@ -182,14 +182,14 @@ impl Distributor {
     }
 
     /// Reports what a run of any worker settled.
-    fn notify(&self, key: &Key, job: &Job, settled: &Settled) {
+    fn notify(&self, key: &JobKey, job: &Job, settled: &SettledUpdates) {
         if let Some(since) = settled.since {
             job.metrics.seconds.observe(self.around.clock.now().since(since).as_secs_f64());
         }
         self.release(key, settled);
     }
 
-    fn release(&self, key: &Key, settled: &Settled) {
+    fn release(&self, key: &JobKey, settled: &SettledUpdates) {
         let state = self.state();
         for (waiter, ticket) in &settled.waiters {
             if let Some(partition) = state.waiters.get(waiter) {
@@ -206,13 +206,13 @@ impl Distributor {
         }
     }
 
-    fn store_key(&self, key: &Key) -> String {
+    fn store_key(&self, key: &JobKey) -> String {
         let prefix = self.jobs.get(key.job).map_or("", |job| &job.store_key);
         format!("{prefix}{}", key.shard)
     }
 }
 
-fn origin(topic: &Arc<str>, group: &Group) -> Origin {
+fn origin(topic: &Arc<str>, group: &UpdateGroup) -> Origin {
     // With several partitions, the value lists them all.
     let first = group.spans.iter().next();
     let offsets = first.and_then(|(_, span)| span.offsets);
@@ -224,7 +224,7 @@ fn origin(topic: &Arc<str>, group: &Group) -> Origin {
     }
 }
 
-fn letter(key: &Key, job: &Job, work: Work, failure: Failure) -> DeadLetter {
+fn letter(key: &JobKey, job: &Job, work: Work, failure: RunFailure) -> DeadLetter {
     let identity = format!("{}:{}", job.name, key.shard);
     let header = Header { key: "geofold-distribution", value: Some(&identity) };
     DeadLetter {

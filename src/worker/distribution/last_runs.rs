@@ -8,7 +8,7 @@ use std::time::Duration;
 use prometheus::IntCounter;
 
 use super::memcached::{Memcached, MemcachedError};
-use super::run_after::{Mark, Record, Token, new_generation};
+use super::run_after::{Mark, RunRecord, Token, new_generation};
 use crate::base::circuit_breaker::CircuitBreaker;
 use crate::base::clock::Clock;
 
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// The decision about a due run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decision {
+pub enum RunDecision {
     /// A run that started after all of it has succeeded, or the rest is not due yet.
     NothingDue,
     /// A run started after the oldest of it and has not finished yet.
@@ -33,9 +33,9 @@ pub enum Decision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begun {
     /// The decision.
-    pub decision: Decision,
+    pub decision: RunDecision,
     /// The record read; `None` if unknown.
-    pub record: Option<Record>,
+    pub record: Option<RunRecord>,
     /// The token of a run that begins now; `None`: its success cannot be shared.
     pub token: Option<Token>,
 }
@@ -48,7 +48,7 @@ pub struct LastRuns {
 
 #[derive(Debug)]
 enum Store {
-    Memory(Mutex<HashMap<String, Record, ahash::RandomState>>),
+    Memory(Mutex<HashMap<String, RunRecord, ahash::RandomState>>),
     Memcached {
         memcached: Memcached,
         breaker: Mutex<CircuitBreaker>,
@@ -80,29 +80,29 @@ impl LastRuns {
                 self.ask(memcached.read(keys)).await.unwrap_or_else(|| vec![None; keys.len()])
             }
         };
-        records.into_iter().map(|record| record.as_ref().map(Record::mark)).collect()
+        records.into_iter().map(|record| record.as_ref().map(RunRecord::mark)).collect()
     }
 
     /// Decides on a run by the current record, and takes a token if it begins: atomically.
     pub async fn begin(
         &self,
         key: &str,
-        mut decide: impl FnMut(Option<&Record>) -> Decision + Send,
+        mut decide: impl FnMut(Option<&RunRecord>) -> RunDecision + Send,
     ) -> Begun {
-        let mut begun = Begun { decision: Decision::Run, record: None, token: None };
-        let change = |found: Option<Record>| {
+        let mut begun = Begun { decision: RunDecision::Run, record: None, token: None };
+        let change = |found: Option<RunRecord>| {
             let decision = decide(found.as_ref());
             begun = Begun { decision, record: found, token: None };
-            if decision != Decision::Run {
+            if decision != RunDecision::Run {
                 return None;
             }
-            let (record, token) = found.unwrap_or_else(|| Record::new(new_generation())).start()?;
+            let (record, token) = found.unwrap_or_else(|| RunRecord::new(new_generation())).start()?;
             begun.token = Some(token);
             Some(record)
         };
         if !self.update(key, change).await {
             // The value read may be right, but in doubt a run is made.
-            return Begun { decision: Decision::Run, record: None, token: None };
+            return Begun { decision: RunDecision::Run, record: None, token: None };
         }
         begun
     }
@@ -116,7 +116,7 @@ impl LastRuns {
     async fn update(
         &self,
         key: &str,
-        mut change: impl FnMut(Option<Record>) -> Option<Record> + Send,
+        mut change: impl FnMut(Option<RunRecord>) -> Option<RunRecord> + Send,
     ) -> bool {
         match &self.store {
             Store::Memory(records) => {
@@ -175,18 +175,18 @@ mod tests {
         let runs = LastRuns::in_memory();
         let key = ["k".to_owned()];
         assert_eq!(runs.marks(&key).await, [None], "no run yet");
-        let begun = runs.begin("k", |_| Decision::Run).await;
+        let begun = runs.begin("k", |_| RunDecision::Run).await;
         let during = runs.marks(&key).await[0].unwrap();
         runs.succeeded("k", begun.token.unwrap()).await;
         let covers = |mark: Mark| {
-            move |record: Option<&Record>| match record {
-                Some(record) if record.covers(mark) => Decision::NothingDue,
-                _ => Decision::Run,
+            move |record: Option<&RunRecord>| match record {
+                Some(record) if record.covers(mark) => RunDecision::NothingDue,
+                _ => RunDecision::Run,
             }
         };
         let before = Mark { counter: 0, ..during };
-        assert_eq!(runs.begin("k", covers(before)).await.decision, Decision::NothingDue);
-        assert_eq!(runs.begin("k", covers(during)).await.decision, Decision::Run);
+        assert_eq!(runs.begin("k", covers(before)).await.decision, RunDecision::NothingDue);
+        assert_eq!(runs.begin("k", covers(during)).await.decision, RunDecision::Run);
     }
 
     #[tokio::test]
@@ -198,8 +198,8 @@ mod tests {
         let runs = LastRuns::in_memcached(memcached, Arc::new(BootClock), failures.clone());
         for _ in 0..10 {
             assert_eq!(runs.marks(&["k".to_owned()]).await, [None]);
-            let begun = runs.begin("k", |_| Decision::Run).await;
-            assert_eq!(begun, Begun { decision: Decision::Run, record: None, token: None });
+            let begun = runs.begin("k", |_| RunDecision::Run).await;
+            assert_eq!(begun, Begun { decision: RunDecision::Run, record: None, token: None });
         }
         assert_eq!(failures.get(), u64::from(FAILURES), "and then it is paused");
     }

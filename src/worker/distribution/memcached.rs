@@ -16,7 +16,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::run_after::Record;
+use super::run_after::RunRecord;
 
 /// memcached's limit on a key.
 pub const MAX_KEY_BYTES: usize = 250;
@@ -79,7 +79,7 @@ impl Memcached {
     ///
     /// # Errors
     /// See [`MemcachedError`].
-    pub async fn read(&self, keys: &[String]) -> Result<Vec<Option<Record>>, MemcachedError> {
+    pub async fn read(&self, keys: &[String]) -> Result<Vec<Option<RunRecord>>, MemcachedError> {
         let reading = async {
             let mut connection = self.connection().await?;
             let mut records = Vec::with_capacity(keys.len());
@@ -102,7 +102,7 @@ impl Memcached {
     pub async fn update(
         &self,
         key: &str,
-        mut change: impl FnMut(Option<Record>) -> Option<Record>,
+        mut change: impl FnMut(Option<RunRecord>) -> Option<RunRecord>,
     ) -> Result<(), MemcachedError> {
         let keys = [key.to_owned()];
         let updating = async {
@@ -163,7 +163,10 @@ impl Connection {
     }
 
     /// Reads some keys: the cas number of each, and the record if there is one.
-    async fn gets(&mut self, keys: &[String]) -> Result<Vec<Option<(u64, Option<Record>)>>, MemcachedError> {
+    async fn gets(
+        &mut self,
+        keys: &[String],
+    ) -> Result<Vec<Option<(u64, Option<RunRecord>)>>, MemcachedError> {
         self.send(format!("gets {}\r\n", keys.join(" ")).as_bytes()).await?;
         let mut found = vec![None; keys.len()];
         loop {
@@ -180,14 +183,19 @@ impl Connection {
             let Some(value) = value.strip_suffix(b"\r\n") else { return Err(unexpected(&line)) };
             // memcached does not guarantee the order.
             for (slot, _) in found.iter_mut().zip(keys).filter(|(_, wanted)| *wanted == key) {
-                *slot = Some((cas, Record::parse(value)));
+                *slot = Some((cas, RunRecord::parse(value)));
             }
         }
     }
 
     /// Writes a record if its cas number is still `over`; without one, if there is none. `false`: another writer was
     /// faster.
-    async fn store(&mut self, key: &str, record: Record, over: Option<u64>) -> Result<bool, MemcachedError> {
+    async fn store(
+        &mut self,
+        key: &str,
+        record: RunRecord,
+        over: Option<u64>,
+    ) -> Result<bool, MemcachedError> {
         let (value, ttl) = (record.to_string(), RECORD_TTL.as_secs());
         let request = match over {
             Some(cas) => format!("cas {key} 0 {ttl} {} {cas}\r\n{value}\r\n", value.len()),
@@ -274,7 +282,7 @@ mod tests {
         ])
         .await;
         let mut seen = Vec::new();
-        let raise = |found: Option<Record>| {
+        let raise = |found: Option<RunRecord>| {
             seen.push(found);
             found.and_then(|record| record.start()).map(|(record, _)| record)
         };
@@ -289,7 +297,7 @@ mod tests {
     #[tokio::test]
     async fn add_creates_missing_key() {
         let (memcached, serving) = server(&[b"END\r\n", b"STORED\r\n"]).await;
-        memcached.update("k", |found| found.is_none().then_some(Record::new(1))).await.unwrap();
+        memcached.update("k", |found| found.is_none().then_some(RunRecord::new(1))).await.unwrap();
         drop(memcached);
         assert!(serving.await.unwrap()[1].starts_with("add k 0 86400 20\r\n"));
     }
@@ -300,7 +308,7 @@ mod tests {
         let (memcached, _serving) = server(&[ANSWER]).await;
         let keys = ["a", "b", "c"].map(str::to_owned);
         let records = memcached.read(&keys).await.unwrap();
-        assert_eq!(records, [None, Record::parse(b"2:2:0"), None]);
+        assert_eq!(records, [None, RunRecord::parse(b"2:2:0"), None]);
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `mod.rs` | the jobs, the [`Distributor`] that all partitions of a worker share, a partition's [`Subscription`] |
+//! | `mod.rs` | the jobs, the [`Distributor`] that all partitions of a worker share, a partition's [`DistributionSubscription`] |
 //! | `run_after.rs` | whether another worker's run makes one's own redundant (pure) |
 //! | `scheduler/` | which runs are owed or due, and what a run settles (pure) |
 //! | `driver.rs` | decides, runs, retries: the only loop |
@@ -29,9 +29,9 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 
-use self::action::Action;
+use self::action::JobAction;
 use self::last_runs::LastRuns;
-use self::scheduler::{Change, Key, Scheduler, Waiter};
+use self::scheduler::{JobKey, Scheduler, ShardChange, WaiterId};
 use crate::base::clock::Clock;
 use crate::base::ids::ShardId;
 use crate::base::retry::RetryPolicy;
@@ -51,7 +51,7 @@ pub struct Job {
     /// A run that has not succeeded this long after its oldest update is abandoned; `None`: never.
     pub give_up_after: Option<Duration>,
     /// The work of a run.
-    pub action: Arc<dyn Action>,
+    pub action: Arc<dyn JobAction>,
     /// Prefix of its keys in the store of last runs. Differs for another job or another target.
     pub store_key: String,
     /// Counters.
@@ -59,7 +59,7 @@ pub struct Job {
 }
 
 /// Dependencies of a distributor besides jobs.
-pub struct Dependencies {
+pub struct DistributorDependencies {
     /// The topic of document writes.
     pub topic: Arc<str>,
     /// Shared records of runs.
@@ -77,7 +77,7 @@ pub struct Distributor {
     jobs: Vec<Job>,
     gated: Vec<usize>,
     not_gated: Vec<usize>,
-    around: Dependencies,
+    around: DistributorDependencies,
     state: Mutex<State>,
     /// There is something new to do.
     wake: Notify,
@@ -85,22 +85,22 @@ pub struct Distributor {
 
 struct State {
     scheduler: Scheduler,
-    waiters: HashMap<Waiter, mpsc::UnboundedSender<Released>, ahash::RandomState>,
-    next_waiter: Waiter,
+    waiters: HashMap<WaiterId, mpsc::UnboundedSender<Released>, ahash::RandomState>,
+    next_waiter: WaiterId,
 }
 
 /// Distributions that a partition waited for are settled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Released {
     /// Their job and geoshard.
-    pub key: Key,
+    pub key: JobKey,
     /// Everything requested up to this ticket.
     pub ticket: u64,
 }
 
 impl Distributor {
     /// Without owed runs. [`Distributor::run`] has to be spawned.
-    pub fn new(jobs: Vec<Job>, around: Dependencies) -> Arc<Self> {
+    pub fn new(jobs: Vec<Job>, around: DistributorDependencies) -> Arc<Self> {
         let (gated, not_gated) = (0..jobs.len()).partition(|job| jobs[*job].gate);
         let state = State {
             scheduler: Scheduler::new(jobs.iter().map(|job| job.interval).collect()),
@@ -111,7 +111,7 @@ impl Distributor {
     }
 
     /// For one assignment of a partition.
-    pub fn subscribe(self: &Arc<Self>, partition: i32) -> Subscription {
+    pub fn subscribe(self: &Arc<Self>, partition: i32) -> DistributionSubscription {
         // Bounded by what the partition holds at its gate.
         let (sender, released) = mpsc::unbounded_channel();
         let mut state = self.state();
@@ -119,7 +119,7 @@ impl Distributor {
         state.next_waiter += 1;
         state.waiters.insert(waiter, sender);
         drop(state);
-        Subscription { distributor: self.clone(), partition, waiter, next_ticket: 0, released }
+        DistributionSubscription { distributor: self.clone(), partition, waiter, next_ticket: 0, released }
     }
 
     /// Makes everything owed due now; returns once nothing is owed, or after `limit`.
@@ -150,21 +150,21 @@ impl Distributor {
 }
 
 /// A partition's access to the distributor, for one assignment.
-pub struct Subscription {
+pub struct DistributionSubscription {
     distributor: Arc<Distributor>,
     partition: i32,
-    waiter: Waiter,
+    waiter: WaiterId,
     next_ticket: u64,
     released: mpsc::UnboundedReceiver<Released>,
 }
 
-impl Subscription {
+impl DistributionSubscription {
     /// These changes are indexed. Returns the ticket, and what to hold until it is released, if anything.
     pub fn request(
         &mut self,
-        changes: &BTreeMap<ShardId, Change>,
+        changes: &BTreeMap<ShardId, ShardChange>,
         watermark: Option<i64>,
-    ) -> (u64, Vec<Key>) {
+    ) -> (u64, Vec<JobKey>) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let distributor = &*self.distributor;
@@ -182,7 +182,7 @@ impl Subscription {
         let keys = distributor
             .gated
             .iter()
-            .flat_map(|&job| changes.keys().map(move |shard| Key { job, shard: shard.clone() }));
+            .flat_map(|&job| changes.keys().map(move |shard| JobKey { job, shard: shard.clone() }));
         (ticket, keys.collect())
     }
 
@@ -202,7 +202,7 @@ impl Subscription {
     }
 }
 
-impl Drop for Subscription {
+impl Drop for DistributionSubscription {
     fn drop(&mut self) {
         self.distributor.state().waiters.remove(&self.waiter);
     }

@@ -19,7 +19,7 @@ use std::hash::{BuildHasher, RandomState};
 
 /// The shared state of one job and geoshard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Record {
+pub struct RunRecord {
     /// Drawn when the record was made.
     pub generation: u64,
     /// Number of runs started.
@@ -46,7 +46,7 @@ pub struct Token {
     pub number: u64,
 }
 
-impl Record {
+impl RunRecord {
     /// A record of a new generation without runs.
     pub fn new(generation: u64) -> Self {
         Self { generation, counter: 0, succeeded: 0 }
@@ -94,7 +94,7 @@ impl Record {
     }
 }
 
-impl fmt::Display for Record {
+impl fmt::Display for RunRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}:{}:{}", self.generation, self.counter, self.succeeded)
     }
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn run_covers_earlier_marks_once_it_succeeded() {
-        let record = Record::new(7);
+        let record = RunRecord::new(7);
         let before = record.mark();
         let (record, token) = record.start().unwrap();
         let during = record.mark();
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn earlier_run_that_ends_late_takes_nothing_back() {
-        let (record, first) = Record::new(7).start().unwrap();
+        let (record, first) = RunRecord::new(7).start().unwrap();
         let (record, second) = record.start().unwrap();
         let record = record.succeed(second).unwrap();
         assert_eq!(record.succeed(first), None);
@@ -133,24 +133,24 @@ mod tests {
 
     #[test]
     fn generations_are_independent() {
-        let (old, token) = Record::new(7).start().unwrap();
-        let (new, _) = Record::new(8).start().unwrap();
+        let (old, token) = RunRecord::new(7).start().unwrap();
+        let (new, _) = RunRecord::new(8).start().unwrap();
         assert_eq!(new.succeed(token), None);
-        let new = Record { succeeded: 1, ..new };
+        let new = RunRecord { succeeded: 1, ..new };
         assert!(!new.covers(Mark { counter: 0, ..old.mark() }) && !new.is_under_way_since(old.mark()));
         assert_ne!(new_generation(), new_generation());
     }
 
     #[test]
     fn stored_record_survives_and_anything_else_is_refused() {
-        let record = Record { generation: u64::MAX - 1, counter: 12, succeeded: 11 };
+        let record = RunRecord { generation: u64::MAX - 1, counter: 12, succeeded: 11 };
         assert_eq!(record.to_string(), "fffffffffffffffe:12:11");
-        assert_eq!(Record::parse(record.to_string().as_bytes()), Some(record));
+        assert_eq!(RunRecord::parse(record.to_string().as_bytes()), Some(record));
         for text in
             ["", "1", "1:2", "1:2:3", "1:2:1:1", "x:2:1", "1:-2:1", "1:99999999999999999999:1", "\u{ff}"]
         {
-            assert_eq!(Record::parse(text.as_bytes()), None, "{text}");
+            assert_eq!(RunRecord::parse(text.as_bytes()), None, "{text}");
         }
-        assert_eq!(Record { counter: u64::MAX, ..record }.start(), None);
+        assert_eq!(RunRecord { counter: u64::MAX, ..record }.start(), None);
     }
 }

@@ -15,10 +15,10 @@ use crate::support::supervisor::Supervisor;
 use crate::support::telemetry::Metrics;
 use crate::worker::WorkerError;
 use crate::worker::dead_letter::DeadLetterSink;
-use crate::worker::distribution::action::{Action, Refresh, Topic, Webhook};
+use crate::worker::distribution::action::{JobAction, Refresh, TopicAction, Webhook};
 use crate::worker::distribution::last_runs::LastRuns;
 use crate::worker::distribution::memcached::Memcached;
-use crate::worker::distribution::{Dependencies, Distributor, Job};
+use crate::worker::distribution::{Distributor, DistributorDependencies, Job};
 use crate::worker::visibility::Visibility;
 
 /// Grace for ungated runs when the worker ends.
@@ -58,7 +58,7 @@ pub(crate) fn build(
         ),
         _ => LastRuns::in_memory(),
     };
-    let around = Dependencies {
+    let around = DistributorDependencies {
         topic: config.kafka.topic.as_str().into(),
         last_runs: Arc::new(last_runs),
         dead_letters,
@@ -72,11 +72,11 @@ fn action(
     config: &Config,
     job: &DistributionJob,
     visibility: &Arc<Visibility>,
-) -> Result<Arc<dyn Action>, WorkerError> {
+) -> Result<Arc<dyn JobAction>, WorkerError> {
     Ok(match (job.kind, &job.url, &job.topic) {
         (JobKind::Webhook, Some(url), _) => Arc::new(webhook(job, url)?),
         (JobKind::Topic, _, Some(topic)) => {
-            let topic = Topic::new(client_config(&config.producer_properties()), topic)
+            let topic = TopicAction::new(client_config(&config.producer_properties()), topic)
                 .map_err(|error| WorkerError::Client { client: "producer for distributions", error })?;
             Arc::new(topic)
         }

@@ -33,7 +33,7 @@ use crate::core::fold::{Fold, Rejected};
 use crate::core::mover::{self, AffectedShards, Done, Entry, Outcome, Refusal, RetryState, Rules, Settled};
 use crate::core::write::Write;
 use crate::geoshard::GeoshardMap;
-use crate::worker::distribution::scheduler::Change;
+use crate::worker::distribution::scheduler::ShardChange;
 use crate::worker::refeed::FetchRequest;
 
 /// The dirty set's value for a document.
@@ -131,7 +131,7 @@ pub struct Settlement {
     /// For the dead-letter topic.
     pub undeliverable: Vec<Undeliverable>,
     /// Changes per geoshard.
-    pub changes: BTreeMap<ShardId, Change>,
+    pub changes: BTreeMap<ShardId, ShardChange>,
 }
 
 impl Settlement {
@@ -554,7 +554,7 @@ impl Ledger {
 }
 
 /// Adds the changes of a settled entry to those of others.
-fn note_changes(changes: &mut BTreeMap<ShardId, Change>, touched: AffectedShards, fold: &Fold) {
+fn note_changes(changes: &mut BTreeMap<ShardId, ShardChange>, touched: AffectedShards, fold: &Fold) {
     let AffectedShards { target, sources } = touched;
     for source in sources {
         note_change(changes, &source, target.as_ref(), (fold.first, fold.last));
@@ -565,7 +565,7 @@ fn note_changes(changes: &mut BTreeMap<ShardId, Change>, touched: AffectedShards
 }
 
 fn note_change(
-    changes: &mut BTreeMap<ShardId, Change>,
+    changes: &mut BTreeMap<ShardId, ShardChange>,
     shard: &ShardId,
     moved_to: Option<&ShardId>,
     (first, last): (Position, Position),

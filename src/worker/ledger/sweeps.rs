@@ -10,7 +10,7 @@ use crate::base::ids::ShardId;
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::mover::{Sweep, Swept};
 use crate::worker::budget::RECORD_OVERHEAD_BYTES;
-use crate::worker::distribution::scheduler::Change;
+use crate::worker::distribution::scheduler::ShardChange;
 
 /// The sweeps owed.
 #[derive(Clone, Default)]
@@ -71,7 +71,7 @@ impl Ledger {
     pub fn settle_sweeps(
         &mut self,
         sweeps: Vec<(Sweep, Swept)>,
-        changes: &mut BTreeMap<ShardId, Change>,
+        changes: &mut BTreeMap<ShardId, ShardChange>,
         now: Instant,
     ) -> (u64, BTreeSet<ShardId>) {
         let ticket = self.sweeps.next_ticket;

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::commit_gate::CommitGate;
 use crate::base::ids::ShardId;
-use crate::worker::distribution::scheduler::{Change, Key};
-use crate::worker::distribution::{Released, Subscription};
+use crate::worker::distribution::scheduler::{JobKey, ShardChange};
+use crate::worker::distribution::{DistributionSubscription, Released};
 
 /// Holds per job and geoshard; further holds are merged into the last.
 const MAX_HOLDS: usize = 16;
 
 /// The distributions of a partition. If none are configured, nothing is requested or held.
 pub(super) struct Distributions {
-    subscription: Option<Subscription>,
+    subscription: Option<DistributionSubscription>,
     held: Held,
 }
 
@@ -21,16 +21,16 @@ pub(super) struct Distributions {
 struct Held {
     gate: CommitGate,
     /// Ticket and offset, oldest first.
-    by_key: HashMap<Key, VecDeque<(u64, i64)>, ahash::RandomState>,
+    by_key: HashMap<JobKey, VecDeque<(u64, i64)>, ahash::RandomState>,
 }
 
 impl Distributions {
-    pub(super) fn new(subscription: Option<Subscription>) -> Self {
+    pub(super) fn new(subscription: Option<DistributionSubscription>) -> Self {
         Self { subscription, held: Held::default() }
     }
 
     /// Requests the distribution of indexed changes. Call before publishing a watermark that covers them.
-    pub(super) fn request(&mut self, changes: &BTreeMap<ShardId, Change>, watermark: Option<i64>) {
+    pub(super) fn request(&mut self, changes: &BTreeMap<ShardId, ShardChange>, watermark: Option<i64>) {
         let Some(subscription) = &mut self.subscription else { return };
         if changes.is_empty() {
             return;
@@ -76,7 +76,7 @@ impl Distributions {
 }
 
 impl Held {
-    fn hold(&mut self, key: Key, ticket: u64, offset: i64) {
+    fn hold(&mut self, key: JobKey, ticket: u64, offset: i64) {
         let gate = &mut self.gate;
         let of_key = self.by_key.entry(key).or_default();
         gate.hold(offset);
@@ -109,8 +109,8 @@ impl Held {
 mod tests {
     use super::*;
 
-    fn key(job: usize) -> Key {
-        Key { job, shard: ShardId::new("a").unwrap() }
+    fn key(job: usize) -> JobKey {
+        JobKey { job, shard: ShardId::new("a").unwrap() }
     }
 
     #[test]

@@ -37,12 +37,12 @@ use crate::io::maps::MapsRecord;
 use crate::support::telemetry::events::{DeadLettered, PartitionGoesOn};
 use crate::support::telemetry::metrics::{Outcome, PartitionMetrics};
 use crate::support::telemetry::traces::PartitionTraces;
-use crate::worker::distribution::scheduler::Change;
+use crate::worker::distribution::scheduler::ShardChange;
 use crate::worker::increments::emitter::IncrementSource;
 use crate::worker::ledger::{Ledger, Undeliverable};
 use crate::worker::refeed::FetchResponse;
 use crate::worker::topic_watch::TopicView;
-use crate::worker::visibility::{Seen, Subscription};
+use crate::worker::visibility::{RefreshSubscription, SearchableWrites};
 
 /// Interval between gauge updates.
 pub(super) const GAUGE_INTERVAL: Duration = Duration::from_millis(500);
@@ -65,7 +65,7 @@ pub(super) struct PartitionTask {
     source_fetches: SourceFetches,
     rereads: Rereads,
     /// What searches must find before old copies are deleted.
-    visibility: Subscription,
+    visibility: RefreshSubscription,
     distributions: Distributions,
     pub increments: Increments,
     /// What it has written, by place; `None` if that is not counted.
@@ -309,7 +309,7 @@ impl PartitionTask {
     }
 
     /// Searches find documents moved to a geoshard: once older searches have ended, old copies are deleted.
-    fn make_sweeps_due(&mut self, seen: &Seen) {
+    fn make_sweeps_due(&mut self, seen: &SearchableWrites) {
         let due = self.now() + self.partition.context.moves.search_grace;
         self.ledger.seen(&seen.shard, seen.ticket, due);
     }
@@ -466,11 +466,11 @@ impl PartitionTask {
     fn distribute_all(&mut self) {
         let live = self.maps.record().live();
         let shards = live.iter().flat_map(|map| map.shards());
-        let changes = shards.map(|shard| (shard.clone(), Change::default())).collect();
+        let changes = shards.map(|shard| (shard.clone(), ShardChange::default())).collect();
         self.distribute(&changes);
     }
 
-    fn distribute(&mut self, changes: &BTreeMap<ShardId, Change>) {
+    fn distribute(&mut self, changes: &BTreeMap<ShardId, ShardChange>) {
         self.distributions.request(changes, self.ledger.watermark());
     }
 

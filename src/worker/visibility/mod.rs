@@ -47,7 +47,7 @@ pub struct Visibility {
 
 struct State {
     queue: Queue<Waiter>,
-    subscribers: HashMap<u64, mpsc::UnboundedSender<Seen>, ahash::RandomState>,
+    subscribers: HashMap<u64, mpsc::UnboundedSender<SearchableWrites>, ahash::RandomState>,
     next_subscriber: u64,
 }
 
@@ -62,7 +62,7 @@ enum Waiter {
 
 /// Searches find what a partition has written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct SearchableWrites {
     /// In this geoshard.
     pub shard: ShardId,
     /// Everything requested with this ticket.
@@ -78,7 +78,7 @@ impl Visibility {
     }
 
     /// For one assignment of a partition.
-    pub fn subscribe(self: &Arc<Self>) -> Subscription {
+    pub fn subscribe(self: &Arc<Self>) -> RefreshSubscription {
         // Bounded by the sweeps that the partition owes.
         let (sender, seen) = mpsc::unbounded_channel();
         let mut state = self.state();
@@ -86,7 +86,7 @@ impl Visibility {
         state.next_subscriber += 1;
         state.subscribers.insert(number, sender);
         drop(state);
-        Subscription { visibility: self.clone(), number, seen }
+        RefreshSubscription { visibility: self.clone(), number, seen }
     }
 
     /// Waits until a refresh that began after this call was answered.
@@ -170,7 +170,7 @@ impl Visibility {
                 Waiter::Subscriber { number, ticket } => {
                     if let Some(subscriber) = state.subscribers.get(&number) {
                         // The partition may be gone.
-                        let _ = subscriber.send(Seen { shard: shard.clone(), ticket });
+                        let _ = subscriber.send(SearchableWrites { shard: shard.clone(), ticket });
                     }
                 }
                 // So may a run whose time is up.
@@ -197,14 +197,14 @@ impl Visibility {
 }
 
 /// A partition's access to refreshes, for one assignment.
-pub struct Subscription {
+pub struct RefreshSubscription {
     visibility: Arc<Visibility>,
     number: u64,
-    seen: mpsc::UnboundedReceiver<Seen>,
+    seen: mpsc::UnboundedReceiver<SearchableWrites>,
 }
 
-impl Subscription {
-    /// Writes to these geoshards were acknowledged: [`Subscription::seen`] reports when searches find them.
+impl RefreshSubscription {
+    /// Writes to these geoshards were acknowledged: [`RefreshSubscription::seen`] reports when searches find them.
     pub fn request(&self, shards: BTreeSet<ShardId>, ticket: u64) {
         if shards.is_empty() {
             return;
@@ -217,7 +217,7 @@ impl Subscription {
     }
 
     /// The next visible write. Never ends.
-    pub async fn seen(&mut self) -> Seen {
+    pub async fn seen(&mut self) -> SearchableWrites {
         match self.seen.recv().await {
             Some(seen) => seen,
             // The sender lives as long as this value.
@@ -226,7 +226,7 @@ impl Subscription {
     }
 }
 
-impl Drop for Subscription {
+impl Drop for RefreshSubscription {
     fn drop(&mut self) {
         let mut state = self.visibility.state();
         state.subscribers.remove(&self.number);

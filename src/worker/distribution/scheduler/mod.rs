@@ -10,8 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::last_runs::Decision;
-use super::run_after::{Mark, Record};
+use super::last_runs::RunDecision;
+use super::run_after::{Mark, RunRecord};
 use crate::base::clock::Instant;
 use crate::base::ids::ShardId;
 
@@ -23,7 +23,7 @@ const MAX_RUNNING: usize = 8;
 
 /// A job, by index in the configuration, and a geoshard.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
+pub struct JobKey {
     /// Index of the job.
     pub job: usize,
     /// The geoshard.
@@ -31,11 +31,11 @@ pub struct Key {
 }
 
 /// A partition's task, for one assignment.
-pub type Waiter = u64;
+pub type WaiterId = u64;
 
 /// The changes of a batch in one geoshard.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Change {
+pub struct ShardChange {
     /// Documents written or deleted there; 0 if unknown.
     pub documents: u64,
     /// First and last offset of their records; `None` if unknown.
@@ -68,11 +68,11 @@ impl Span {
 
 /// Updates with the same mark.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Group {
+pub struct UpdateGroup {
     /// When the oldest of them was completed.
     pub since: Instant,
     /// Its waiters, each up to its latest ticket.
-    pub waiters: BTreeMap<Waiter, u64>,
+    pub waiters: BTreeMap<WaiterId, u64>,
     /// Information by partition.
     pub spans: BTreeMap<i32, Span>,
     /// Number of requests.
@@ -82,7 +82,7 @@ pub struct Group {
     mark: Option<Mark>,
 }
 
-impl Group {
+impl UpdateGroup {
     fn add(&mut self, later: Self) {
         self.since = self.since.min(later.since);
         self.requests += later.requests;
@@ -114,12 +114,12 @@ enum Phase {
 struct Slot {
     phase: Phase,
     /// Added since the counter was last read.
-    unmarked: Option<Group>,
+    unmarked: Option<UpdateGroup>,
     /// The counter is being read.
-    marking: Option<Group>,
-    marked: VecDeque<Group>,
+    marking: Option<UpdateGroup>,
+    marked: VecDeque<UpdateGroup>,
     /// Settled by the current run if it succeeds.
-    running: Option<Group>,
+    running: Option<UpdateGroup>,
     not_before: Option<Instant>,
     /// A waiter is ending.
     hurry: bool,
@@ -147,7 +147,7 @@ impl Slot {
         }
     }
 
-    fn groups(&self) -> impl Iterator<Item = &Group> {
+    fn groups(&self) -> impl Iterator<Item = &UpdateGroup> {
         self.running.iter().chain(&self.marked).chain(&self.marking).chain(&self.unmarked)
     }
 
@@ -159,7 +159,7 @@ impl Slot {
         self.phase == Phase::Free && self.groups().next().is_none()
     }
 
-    fn put_marked(&mut self, group: Group) {
+    fn put_marked(&mut self, group: UpdateGroup) {
         let is_full = self.marked.len() >= MAX_GROUPS;
         match self.marked.back_mut() {
             Some(last) if is_full || (last.mark.is_some() && last.mark == group.mark) => last.add(group),
@@ -168,7 +168,7 @@ impl Slot {
     }
 
     /// Takes everything present: a run that begins after this settles it.
-    fn take_all(&mut self) -> Option<Group> {
+    fn take_all(&mut self) -> Option<UpdateGroup> {
         let marking = self.marking.take();
         let unmarked = self.unmarked.take();
         let mut all = self.marked.drain(..).chain(marking).chain(unmarked);
@@ -180,17 +180,17 @@ impl Slot {
 
 /// The result of a settlement.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Settled {
+pub struct SettledUpdates {
     /// The waiters released, each up to this ticket.
-    pub waiters: Vec<(Waiter, u64)>,
+    pub waiters: Vec<(WaiterId, u64)>,
     /// Number of requests.
     pub requests: u64,
     /// When the oldest of their updates was completed.
     pub since: Option<Instant>,
 }
 
-impl Settled {
-    fn add(&mut self, group: Group) {
+impl SettledUpdates {
+    fn add(&mut self, group: UpdateGroup) {
         self.requests += group.requests;
         self.since = Some(self.since.map_or(group.since, |since| since.min(group.since)));
         self.waiters.extend(group.waiters);
@@ -202,7 +202,7 @@ impl Settled {
 pub struct Scheduler {
     /// Each job's interval.
     intervals: Vec<Duration>,
-    slots: BTreeMap<Key, Slot>,
+    slots: BTreeMap<JobKey, Slot>,
     /// Numbers requests.
     next_request: u64,
 }
@@ -218,10 +218,10 @@ impl Scheduler {
     pub fn request(
         &mut self,
         jobs: &[usize],
-        changes: &BTreeMap<ShardId, Change>,
+        changes: &BTreeMap<ShardId, ShardChange>,
         partition: i32,
         watermark: Option<i64>,
-        waiter: Option<(Waiter, u64)>,
+        waiter: Option<(WaiterId, u64)>,
         now: Instant,
     ) {
         let number = self.next_request;
@@ -229,7 +229,7 @@ impl Scheduler {
         for &job in jobs {
             for (shard, change) in changes {
                 let span = Span { documents: change.documents, offsets: change.offsets, watermark };
-                let group = Group {
+                let group = UpdateGroup {
                     since: now,
                     waiters: waiter.into_iter().collect(),
                     spans: BTreeMap::from([(partition, span)]),
@@ -237,7 +237,7 @@ impl Scheduler {
                     first: number,
                     mark: None,
                 };
-                let slot = self.slots.entry(Key { job, shard: shard.clone() }).or_insert_with(Slot::new);
+                let slot = self.slots.entry(JobKey { job, shard: shard.clone() }).or_insert_with(Slot::new);
                 match &mut slot.unmarked {
                     Some(unmarked) => unmarked.add(group),
                     None => slot.unmarked = Some(group),
@@ -248,7 +248,7 @@ impl Scheduler {
     }
 
     /// Keys whose counter must be read now, at most `most`.
-    pub fn to_mark(&mut self, most: usize) -> Vec<Key> {
+    pub fn to_mark(&mut self, most: usize) -> Vec<JobKey> {
         let mut keys = Vec::new();
         for (key, slot) in &mut self.slots {
             if keys.len() < most && slot.marking.is_none() && slot.unmarked.is_some() {
@@ -260,7 +260,7 @@ impl Scheduler {
     }
 
     /// The counter of a key, read after [`Scheduler::to_mark`] returned it. `None`: unknown.
-    pub fn marked(&mut self, key: &Key, mark: Option<Mark>) {
+    pub fn marked(&mut self, key: &JobKey, mark: Option<Mark>) {
         if let Some(slot) = self.slots.get_mut(key)
             && let Some(mut group) = slot.marking.take()
         {
@@ -271,7 +271,7 @@ impl Scheduler {
 
     /// Keys to decide on now, longest waiting first. They are busy until [`Scheduler::put_off`],
     /// [`Scheduler::succeeded`] or [`Scheduler::failed`].
-    pub fn start_due(&mut self, now: Instant) -> Vec<Key> {
+    pub fn start_due(&mut self, now: Instant) -> Vec<JobKey> {
         let due = self.due(now);
         for key in &due {
             let unsettled = self.unsettled_targets(key);
@@ -300,7 +300,7 @@ impl Scheduler {
     }
 
     /// The updates that a run has to settle, oldest first: for [`Owed::decide`].
-    pub fn owed(&self, key: &Key, now: Instant) -> Owed {
+    pub fn owed(&self, key: &JobKey, now: Instant) -> Owed {
         let slot = self.slots.get(key);
         let interval = slot.map_or(Duration::ZERO, |slot| self.wait_of(key, slot));
         Owed {
@@ -317,8 +317,8 @@ impl Scheduler {
     }
 
     /// Settles what the record covers: another worker's run did it.
-    pub fn covered(&mut self, key: &Key, record: &Record) -> Settled {
-        let mut settled = Settled::default();
+    pub fn covered(&mut self, key: &JobKey, record: &RunRecord) -> SettledUpdates {
+        let mut settled = SettledUpdates::default();
         if let Some(slot) = self.slots.get_mut(key) {
             // From the front only: a waiter's tickets are settled in order.
             while let Some(group) =
@@ -331,7 +331,7 @@ impl Scheduler {
     }
 
     /// Nothing runs now. With a time, waits for another worker's run until then, in all at most for the job's interval.
-    pub fn put_off(&mut self, key: &Key, until: Option<Instant>, now: Instant) {
+    pub fn put_off(&mut self, key: &JobKey, until: Option<Instant>, now: Instant) {
         let interval = self.interval(key);
         if let Some(slot) = self.slots.get_mut(key) {
             slot.phase = Phase::Free;
@@ -347,7 +347,7 @@ impl Scheduler {
     }
 
     /// A run begins now: returns its updates. `None` if nothing is owed any more.
-    pub fn begin_run(&mut self, key: &Key) -> Option<&Group> {
+    pub fn begin_run(&mut self, key: &JobKey) -> Option<&UpdateGroup> {
         let slot = self.slots.get_mut(key)?;
         slot.wait_until = None;
         slot.running = slot.take_all();
@@ -355,8 +355,8 @@ impl Scheduler {
     }
 
     /// The run has succeeded, or was abandoned.
-    pub fn succeeded(&mut self, key: &Key) -> Settled {
-        let mut settled = Settled::default();
+    pub fn succeeded(&mut self, key: &JobKey) -> SettledUpdates {
+        let mut settled = SettledUpdates::default();
         if let Some(slot) = self.slots.get_mut(key) {
             (slot.phase, slot.not_before, slot.waits_for) = (Phase::Free, None, None);
             slot.hurry = false;
@@ -371,7 +371,7 @@ impl Scheduler {
     }
 
     /// The run has failed: its updates stay owed, and are retried at `again_at`.
-    pub fn failed(&mut self, key: &Key, again_at: Instant) {
+    pub fn failed(&mut self, key: &JobKey, again_at: Instant) {
         if let Some(slot) = self.slots.get_mut(key) {
             (slot.phase, slot.not_before) = (Phase::Free, Some(again_at));
             if let Some(group) = slot.running.take() {
@@ -381,7 +381,7 @@ impl Scheduler {
     }
 
     /// Makes the updates of this waiter due at once; `None` is all.
-    pub fn hurry(&mut self, waiter: Option<Waiter>) {
+    pub fn hurry(&mut self, waiter: Option<WaiterId>) {
         for slot in self.slots.values_mut() {
             slot.hurry |=
                 waiter.is_none_or(|waiter| slot.groups().any(|group| group.waiters.contains_key(&waiter)));
@@ -397,16 +397,16 @@ impl Scheduler {
         self.slots.iter().filter(move |(key, _)| key.job == job).map(|(_, slot)| slot)
     }
 
-    fn interval(&self, key: &Key) -> Duration {
+    fn interval(&self, key: &JobKey) -> Duration {
         self.intervals.get(key.job).copied().unwrap_or_default()
     }
 
     /// How long its oldest update waits for others.
-    fn wait_of(&self, key: &Key, slot: &Slot) -> Duration {
+    fn wait_of(&self, key: &JobKey, slot: &Slot) -> Duration {
         if slot.hurry { Duration::ZERO } else { self.interval(key) }
     }
 
-    fn due_at(&self, key: &Key, slot: &Slot) -> Option<Instant> {
+    fn due_at(&self, key: &JobKey, slot: &Slot) -> Option<Instant> {
         if slot.phase == Phase::Busy {
             return None;
         }
@@ -414,7 +414,7 @@ impl Scheduler {
         Some(slot.not_before.map_or(due, |not_before| due.max(not_before)))
     }
 
-    fn due(&self, now: Instant) -> Vec<Key> {
+    fn due(&self, now: Instant) -> Vec<JobKey> {
         let due = self.slots.iter().filter_map(|(key, slot)| Some((self.due_at(key, slot)?, key)));
         let mut due: Vec<_> = due.filter(|(at, _)| *at <= now).collect();
         due.sort();
@@ -422,35 +422,35 @@ impl Scheduler {
     }
 
     /// The runs that must precede a key's run and are still owed.
-    fn unsettled_targets(&self, key: &Key) -> BTreeMap<ShardId, u64> {
+    fn unsettled_targets(&self, key: &JobKey) -> BTreeMap<ShardId, u64> {
         let Some(slot) = self.slots.get(key) else { return BTreeMap::new() };
         let unsettled = slot.after.iter().filter(|(target, number)| self.is_owed(key.job, target, **number));
         unsettled.map(|(target, number)| (target.clone(), *number)).collect()
     }
 
     fn is_owed(&self, job: usize, target: &ShardId, number: u64) -> bool {
-        let slot = self.slots.get(&Key { job, shard: target.clone() });
+        let slot = self.slots.get(&JobKey { job, shard: target.clone() });
         slot.is_some_and(|slot| slot.groups().any(|group| group.first <= number))
     }
 
     /// The keys that a due key still waits for.
-    fn holders<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = Key> + 'a {
+    fn holders<'a>(&'a self, key: &'a JobKey) -> impl Iterator<Item = JobKey> + 'a {
         let waits_for = self.slots.get(key).and_then(|slot| slot.waits_for.as_ref());
         let owed = waits_for
             .into_iter()
             .flatten()
             .filter(|(target, number)| **target != key.shard && self.is_owed(key.job, target, **number));
-        owed.map(|(target, _)| Key { job: key.job, shard: target.clone() })
+        owed.map(|(target, _)| JobKey { job: key.job, shard: target.clone() })
     }
 
-    fn is_held_up(&self, key: &Key) -> bool {
+    fn is_held_up(&self, key: &JobKey) -> bool {
         self.holders(key).next().is_some()
     }
 
     /// Whether the keys that a key waits for wait for it: documents moved both ways, and no order suits all of them.
-    fn is_in_a_circle(&self, key: &Key) -> bool {
+    fn is_in_a_circle(&self, key: &JobKey) -> bool {
         let mut seen = BTreeSet::new();
-        let mut ahead: Vec<Key> = self.holders(key).collect();
+        let mut ahead: Vec<JobKey> = self.holders(key).collect();
         while let Some(holder) = ahead.pop() {
             if holder == *key {
                 return true;
@@ -464,7 +464,7 @@ impl Scheduler {
         false
     }
 
-    fn forget_if_idle(&mut self, key: &Key) {
+    fn forget_if_idle(&mut self, key: &JobKey) {
         if self.slots.get(key).is_some_and(Slot::is_idle) {
             self.slots.remove(key);
         }
@@ -483,13 +483,13 @@ pub struct Owed {
 
 impl Owed {
     /// Decides by the current record of last runs; without one it runs.
-    pub fn decide(&self, record: Option<&Record>) -> Decision {
+    pub fn decide(&self, record: Option<&RunRecord>) -> RunDecision {
         let covers = |mark: &Option<Mark>| mark.is_some_and(|mark| record.is_some_and(|r| r.covers(mark)));
         let left = || self.groups.iter().skip_while(|(mark, _)| covers(mark));
         let oldest = left().map(|(_, since)| *since).chain(self.unmarked_since).min();
-        let Some(oldest) = oldest else { return Decision::NothingDue };
+        let Some(oldest) = oldest else { return RunDecision::NothingDue };
         if oldest + self.due_if_since > self.now {
-            return Decision::NothingDue;
+            return RunDecision::NothingDue;
         }
         // Only if it settles everything due: otherwise this worker must run anyway.
         let is_due = |since: Instant| since + self.due_if_since <= self.now;
@@ -498,7 +498,7 @@ impl Owed {
         };
         let all_under_way = left().filter(|(_, since)| is_due(*since)).all(|(mark, _)| is_under_way(*mark))
             && !self.unmarked_since.is_some_and(is_due);
-        if all_under_way && self.may_wait { Decision::UnderWay } else { Decision::Run }
+        if all_under_way && self.may_wait { RunDecision::UnderWay } else { RunDecision::Run }
     }
 }
 

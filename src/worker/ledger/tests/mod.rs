@@ -236,8 +236,8 @@ fn settlement_reports_changes_and_moves_per_geoshard() {
     assert_eq!(
         changes,
         BTreeMap::from([
-            (shard("from"), Change { documents: 1, offsets: Some((7, 7)), moved_to: moved }),
-            (shard("to"), Change { documents: 2, offsets: Some((7, 8)), moved_to: BTreeSet::new() }),
+            (shard("from"), ShardChange { documents: 1, offsets: Some((7, 7)), moved_to: moved }),
+            (shard("to"), ShardChange { documents: 2, offsets: Some((7, 8)), moved_to: BTreeSet::new() }),
         ])
     );
 }

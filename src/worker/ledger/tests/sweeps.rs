@@ -26,7 +26,7 @@ fn owing(sweeps: &[(Sweep, Swept)]) -> (Ledger, Vec<u64>) {
     (ledger, tickets)
 }
 
-fn end(ledger: &mut Ledger, sweeps: Vec<Sweep>) -> BTreeMap<ShardId, Change> {
+fn end(ledger: &mut Ledger, sweeps: Vec<Sweep>) -> BTreeMap<ShardId, ShardChange> {
     let mut changes = BTreeMap::new();
     let ended = sweeps.into_iter().map(|sweep| (sweep, Swept::Ended)).collect();
     ledger.settle_sweeps(ended, &mut changes, NOW);

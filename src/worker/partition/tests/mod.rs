@@ -46,9 +46,9 @@ use crate::support::telemetry::metrics::level;
 use crate::testkit::testing::{MemoryElastic, TokioClock, rules};
 use crate::worker::budget::{MemoryBudget, MemoryLimits};
 use crate::worker::dead_letter::{DeadLetter, Origin};
-use crate::worker::distribution::action::{Action, Failure};
+use crate::worker::distribution::action::{JobAction, RunFailure};
 use crate::worker::distribution::last_runs::LastRuns;
-use crate::worker::distribution::{Dependencies, Job};
+use crate::worker::distribution::{DistributorDependencies, Job};
 use crate::worker::limits;
 use crate::worker::topic_watch::{Describe, TopicWatch};
 
@@ -176,17 +176,17 @@ impl Endpoint {
     }
 }
 
-impl Action for Endpoint {
+impl JobAction for Endpoint {
     fn run<'a>(
         &'a self,
         shard: &'a ShardId,
         notice: &'a Bytes,
         _: Duration,
-    ) -> BoxFuture<'a, Result<(), Failure>> {
+    ) -> BoxFuture<'a, Result<(), RunFailure>> {
         async move {
             tokio::time::sleep(Duration::from_millis(20)).await;
             if !self.open.load(Ordering::SeqCst) {
-                return Err(Failure { reason: "closed".to_owned(), for_good: false });
+                return Err(RunFailure { reason: "closed".to_owned(), for_good: false });
             }
             self.told.lock().unwrap().push((shard.clone(), String::from_utf8(notice.to_vec()).unwrap()));
             Ok(())
@@ -200,7 +200,7 @@ fn distributor(
     letters: &Arc<KeptLetters>,
     clock: &Arc<TokioClock>,
     metrics: &Arc<Metrics>,
-    action: Option<Arc<dyn Action>>,
+    action: Option<Arc<dyn JobAction>>,
 ) -> Option<Arc<Distributor>> {
     let job = Job {
         name: "notify".into(),
@@ -212,7 +212,7 @@ fn distributor(
         store_key: String::new(),
         metrics: metrics.distribution("notify"),
     };
-    let around = Dependencies {
+    let around = DistributorDependencies {
         topic: "topic".into(),
         last_runs: Arc::new(LastRuns::in_memory()),
         dead_letters: Some(letters.clone()),
@@ -270,7 +270,7 @@ impl Rig {
         has_dead_letters: bool,
         follows: bool,
         counts: Option<(FacetRules, Arc<IncrementsContext>)>,
-        action: Option<Arc<dyn Action>>,
+        action: Option<Arc<dyn JobAction>>,
     ) -> Self {
         Self::build_with(
             batching,
@@ -288,7 +288,7 @@ impl Rig {
         has_dead_letters: bool,
         follows: bool,
         counts: Option<(FacetRules, Arc<IncrementsContext>)>,
-        action: Option<Arc<dyn Action>>,
+        action: Option<Arc<dyn JobAction>>,
         (on_missing, refeed, registry): (OnMissing, Option<SourceFetcher>, Option<Registry>),
         (elastic, moves): (Option<Arc<MemoryElastic>>, Moves),
     ) -> Self {
