@@ -1,4 +1,4 @@
-//! How many documents a second come from a PostgreSQL by their id: `Source::fetch`, as the worker asks.
+//! How many documents a second come from a PostgreSQL by their id: `DocumentSource::fetch`, as the worker asks.
 //!
 //! ```text
 //! dev/stack up --postgresql && eval "$(dev/stack env)"
@@ -15,7 +15,7 @@ use std::time::Instant;
 use geofold::base::ids::DocId;
 use geofold::base::random::Random;
 use geofold::support::config::{Config, Secret, SourceKind};
-use geofold::worker::refeed::{Answer, Source};
+use geofold::worker::refeed::{DocumentSource, FetchAnswer};
 
 /// Rows in the table.
 const ROWS: u64 = 200_000;
@@ -50,7 +50,7 @@ async fn main() {
         config.source.query = Some(format!("SELECT id, document FROM {table} WHERE id = ANY($1)"));
         config.source.batch_size = batch;
         config.source.max_in_flight = max_in_flight;
-        let source = Source::open(&config).unwrap();
+        let source = DocumentSource::open(&config).unwrap();
         let mut random = Random::new(7);
         // The first opens connections.
         measure(&source, &mut random, rows, 1).await;
@@ -66,7 +66,7 @@ async fn main() {
 }
 
 /// Documents, bytes, seconds.
-async fn measure(source: &Source, random: &mut Random, rows: u64, rounds: u32) -> (u32, usize, f64) {
+async fn measure(source: &DocumentSource, random: &mut Random, rows: u64, rounds: u32) -> (u32, usize, f64) {
     let (mut documents, mut bytes) = (0, 0);
     let began = Instant::now();
     for _ in 0..rounds {
@@ -78,7 +78,7 @@ async fn measure(source: &Source, random: &mut Random, rows: u64, rounds: u32) -
         ids.dedup();
         for answer in source.fetch(&ids).await {
             match answer {
-                Answer::Found(document) => {
+                FetchAnswer::Found(document) => {
                     documents += 1;
                     bytes += document.len();
                 }

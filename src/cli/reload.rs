@@ -26,13 +26,13 @@ use crate::support::supervisor::Supervisor;
 use crate::support::telemetry::logging::{FilterSwitch, Logging};
 use crate::support::telemetry::reload::{ReloadMetrics, Reloaded};
 use crate::worker::limits::{LimitsReader, WorkerLimits};
-use crate::worker::refeed::Source;
+use crate::worker::refeed::DocumentSource;
 
 /// Publishes the configuration in force.
 pub(super) struct InForce {
     config: watch::Sender<Arc<Config>>,
     limits: watch::Sender<WorkerLimits>,
-    source: Option<watch::Sender<Source>>,
+    source: Option<watch::Sender<DocumentSource>>,
     audit_rate: watch::Sender<NonZeroU32>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Readers {
     /// The worker's limits.
     pub limits: LimitsReader,
     /// The source of truth, if there is one.
-    pub source: Option<watch::Receiver<Source>>,
+    pub source: Option<watch::Receiver<DocumentSource>>,
     /// Copies and placements that an audit reads per second.
     pub audit_rate: watch::Receiver<NonZeroU32>,
 }
@@ -52,7 +52,8 @@ pub(super) struct Readers {
 impl InForce {
     /// The configuration at startup.
     pub(super) fn new(config: &Config) -> anyhow::Result<(Self, Readers)> {
-        let source = config.source.kind.map(|_| Source::open(config)).transpose()?.map(watch::channel);
+        let source =
+            config.source.kind.map(|_| DocumentSource::open(config)).transpose()?.map(watch::channel);
         let (source, source_reader) = source.unzip();
         let (limits, limits_reader) = watch::channel(WorkerLimits::of(config));
         let (audit_rate, audit_rate_reader) = watch::channel(config.audit.rate);
@@ -67,7 +68,7 @@ impl InForce {
     }
 
     /// Publishes a new configuration. A source is replaced only if there is one.
-    fn publish(&self, config: Arc<Config>, source: Option<Source>) {
+    fn publish(&self, config: Arc<Config>, source: Option<DocumentSource>) {
         self.limits.send_if_modified(|limits| {
             let next = WorkerLimits::of(&config);
             std::mem::replace(limits, next) != next
@@ -126,7 +127,7 @@ pub(super) async fn begin(
 struct Usable {
     /// The current configuration with the followed keys replaced.
     next: Config,
-    source: Option<Source>,
+    source: Option<DocumentSource>,
     /// Changed keys that need a restart.
     waiting: Vec<String>,
 }
@@ -205,7 +206,7 @@ impl Follower {
         let waiting = next.differs_in(&read).into_iter().filter(|key| !is_followed(key)).collect();
         let source = match next.source == self.running.source {
             true => None,
-            false => Some(Source::open(&next).context("the source of truth")?),
+            false => Some(DocumentSource::open(&next).context("the source of truth")?),
         };
         Ok(Usable { next, source, waiting })
     }
@@ -313,7 +314,7 @@ mod tests {
         let source = readers.source.as_mut().unwrap();
         config.audit.rate = NonZeroU32::MIN;
         config.batch.max_documents = 7;
-        in_force.publish(Arc::new(config.clone()), Some(Source::open(&config).unwrap()));
+        in_force.publish(Arc::new(config.clone()), Some(DocumentSource::open(&config).unwrap()));
         assert_eq!(*readers.audit_rate.borrow(), NonZeroU32::MIN);
         assert_eq!(*readers.limits.borrow(), WorkerLimits::of(&config));
         assert_eq!(**readers.config.borrow(), config);

@@ -58,7 +58,7 @@ use self::budget::MemoryBudget;
 use self::consumer::{ConsumerLost, Context, PollPace, Signals, poll_until_told};
 use self::limits::{LimitsReader, WorkerLimits};
 use self::partition::WorkerContext;
-use self::refeed::Source;
+use self::refeed::DocumentSource;
 use crate::base::clock::Clock;
 use crate::core::mover::Rules;
 use crate::io::elastic::Elastic;
@@ -85,7 +85,7 @@ pub struct WorkerDependencies {
     /// The limits in force.
     pub limits: LimitsReader,
     /// The current settings of the source of truth, if there is one.
-    pub source: Option<watch::Receiver<Source>>,
+    pub source: Option<watch::Receiver<DocumentSource>>,
     /// The topic as the preflight found it.
     pub topic: TopicFacts,
     /// Boot-time clock.

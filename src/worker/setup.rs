@@ -204,7 +204,7 @@ fn start_source_fetcher(
 ) -> (Option<SourceFetcher>, DropGuard) {
     let stop = CancellationToken::new();
     let fetcher = given.source.clone().map(|source| {
-        let around = refeed::Dependencies {
+        let around = refeed::FetcherDependencies {
             source,
             decoder: decoder.clone(),
             retry,

@@ -17,7 +17,7 @@ use crate::ops::audit::AuditError;
 use crate::ops::audit::touches::TopicTouches;
 use crate::ops::audit::truth::{Comparing, Differs, Which};
 use crate::support::config::Config;
-use crate::worker::refeed::{OpenError, Source};
+use crate::worker::refeed::{DocumentSource, SourceOpenError};
 
 /// Maximum ids in a file: they are held in memory.
 const MOST_IDS: usize = 1_000_000;
@@ -28,8 +28,8 @@ pub(super) async fn run(
     config: &Config,
     elastic: &Arc<dyn Elastic>,
 ) -> Result<ExitCode, Failure> {
-    let source = Source::open(config).map_err(|error| match error {
-        OpenError::None | OpenError::Incomplete => Failure::usage(error),
+    let source = DocumentSource::open(config).map_err(|error| match error {
+        SourceOpenError::None | SourceOpenError::Incomplete => Failure::usage(error),
         error => error.into(),
     })?;
     let which = match (&args.ids, args.sample) {

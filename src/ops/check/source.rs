@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::{Finding, Level};
 use crate::core::decode::{Decoder, LocationPath};
 use crate::support::config::Config;
-use crate::worker::refeed::{Answer, Source};
+use crate::worker::refeed::{DocumentSource, FetchAnswer};
 
 const ABOUT: &str = "source of truth";
 
@@ -13,20 +13,20 @@ const ABOUT: &str = "source of truth";
 /// it waits.
 pub(super) async fn look_at_source(config: &Config) -> Option<Finding> {
     config.source.kind?;
-    let source = match Source::open(config) {
+    let source = match DocumentSource::open(config) {
         Ok(source) => source,
         Err(error) => return Some(Finding::error(ABOUT, error)),
     };
     let is_named = config.source.probe_id.is_some();
     Some(match source.probe().await {
-        Err(failure) | Ok(Answer::Failed(failure)) => {
+        Err(failure) | Ok(FetchAnswer::Failed(failure)) => {
             Finding::unreachable(ABOUT, format_args!("{} gave no usable answer: {failure}", source.name()))
         }
-        Ok(Answer::Gone) if !is_named => Finding::ok(
+        Ok(FetchAnswer::Gone) if !is_named => Finding::ok(
             ABOUT,
             format_args!("{} answers; set source.probe_id to see a document", source.name()),
         ),
-        Ok(Answer::Gone) => Finding::error(
+        Ok(FetchAnswer::Gone) => Finding::error(
             ABOUT,
             format_args!(
                 "{} answers, and has no document with the id in source.probe_id: check source.url or source.query, and that the \
@@ -34,7 +34,7 @@ pub(super) async fn look_at_source(config: &Config) -> Option<Finding> {
                 source.name()
             ),
         ),
-        Ok(Answer::Found(_)) if !is_named => Finding::error(
+        Ok(FetchAnswer::Found(_)) if !is_named => Finding::error(
             ABOUT,
             format_args!(
                 "{} has a document for an id that should not exist: it answers 200 (or gives a row) for anything; \
@@ -42,7 +42,7 @@ pub(super) async fn look_at_source(config: &Config) -> Option<Finding> {
                 source.name()
             ),
         ),
-        Ok(Answer::Found(document)) => match judge(config, &source, document) {
+        Ok(FetchAnswer::Found(document)) => match judge(config, &source, document) {
             good if good.level == Level::Ok && source.has_everything().await => Finding::error(
                 ABOUT,
                 format_args!(
@@ -53,10 +53,10 @@ pub(super) async fn look_at_source(config: &Config) -> Option<Finding> {
             ),
             finding => finding,
         },
-        Ok(Answer::Unusable { detail, .. }) if !is_named => {
+        Ok(FetchAnswer::Unusable { detail, .. }) if !is_named => {
             Finding::warning(ABOUT, format_args!("{detail}; or set source.probe_id to an id that it takes"))
         }
-        Ok(Answer::Unusable { detail, .. }) => Finding::error(
+        Ok(FetchAnswer::Unusable { detail, .. }) => Finding::error(
             ABOUT,
             format_args!("{detail} (this was the id in source.probe_id, which has to be that of a document)"),
         ),
@@ -64,7 +64,7 @@ pub(super) async fn look_at_source(config: &Config) -> Option<Finding> {
 }
 
 /// Whether a document of the source could be placed.
-fn judge(config: &Config, source: &Source, document: Bytes) -> Finding {
+fn judge(config: &Config, source: &DocumentSource, document: Bytes) -> Finding {
     let path = match LocationPath::new(&config.documents.location) {
         Ok(path) => path,
         Err(error) => return Finding::error(ABOUT, error),

@@ -3,7 +3,7 @@
 use super::{Dirty, Ledger, Merge};
 use crate::base::ids::DocId;
 use crate::core::mover::{Entry, FetchedDocument, RetryState, SourceAnswer};
-use crate::worker::refeed::{FetchRequest, Held, Waiter};
+use crate::worker::refeed::{FetchRequest, FetchWaiter, Held};
 
 /// An entry that waits for the source.
 #[derive(Debug, Clone)]
@@ -12,7 +12,7 @@ pub(super) struct PendingFetches {
     dirty: Dirty,
     carry: RetryState,
     request: FetchRequest,
-    _waiter: Waiter,
+    _waiter: FetchWaiter,
 }
 
 /// An answer, kept until its document is done.

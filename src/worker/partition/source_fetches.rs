@@ -58,9 +58,9 @@ mod tests {
     use super::*;
     use crate::base::ids::DocId;
     use crate::testkit::testing::at;
-    use crate::worker::refeed::Waiter;
+    use crate::worker::refeed::FetchWaiter;
 
-    fn request(id: &str) -> (FetchRequest, Waiter) {
+    fn request(id: &str) -> (FetchRequest, FetchWaiter) {
         FetchRequest::new(DocId::from_key(Some(id.as_bytes())).unwrap(), at(1))
     }
 
@@ -77,7 +77,7 @@ mod tests {
         let (fetcher, mut requests) = SourceFetcher::stand_in();
         let mut fetches = SourceFetches::new(Some(fetcher));
         assert!(fetches.answered().now_or_never().is_none());
-        let waiters: Vec<Waiter> = ["a", "b", "c"]
+        let waiters: Vec<FetchWaiter> = ["a", "b", "c"]
             .map(|id| {
                 let (request, waiter) = request(id);
                 assert!(fetches.request(request).is_none());

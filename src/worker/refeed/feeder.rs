@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::held::{Held, Holding};
-use super::{Answer, Failure, Source};
+use super::{DocumentSource, FetchAnswer, FetchFailure};
 use crate::base::circuit_breaker::CircuitBreaker;
 use crate::base::clock::{Clock, Instant};
 use crate::base::ids::DocId;
@@ -46,11 +46,11 @@ pub struct FetchRequest {
 
 /// Kept by the waiter until the answer: a request whose waiter was dropped is not sent.
 #[derive(Debug, Clone)]
-pub struct Waiter {
+pub struct FetchWaiter {
     _lives: Arc<()>,
 }
 
-/// Identifies the [`Waiter`] of the answer.
+/// Identifies the [`FetchWaiter`] of the answer.
 #[derive(Debug, Clone)]
 struct Asker(Weak<()>);
 
@@ -64,9 +64,9 @@ impl Eq for Asker {}
 
 impl FetchRequest {
     /// A request that is valid while the returned waiter is kept.
-    pub fn new(id: DocId, after: Position) -> (Self, Waiter) {
+    pub fn new(id: DocId, after: Position) -> (Self, FetchWaiter) {
         let lives = Arc::new(());
-        (Self { id, after, asker: Asker(Arc::downgrade(&lives)) }, Waiter { _lives: lives })
+        (Self { id, after, asker: Asker(Arc::downgrade(&lives)) }, FetchWaiter { _lives: lives })
     }
 
     /// Whether the waiter still exists.
@@ -88,12 +88,12 @@ pub struct FetchResponse {
 
 /// Accepts requests. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct SourceFetcher(mpsc::UnboundedSender<Waiting>);
+pub struct SourceFetcher(mpsc::UnboundedSender<WaitingFetch>);
 
 /// Dependencies of a feeder.
-pub struct Dependencies {
+pub struct FetcherDependencies {
     /// The source; a newly published one is used from then on.
-    pub source: watch::Receiver<Source>,
+    pub source: watch::Receiver<DocumentSource>,
     /// Validates documents.
     pub decoder: Decoder,
     /// Pauses between attempts.
@@ -107,18 +107,18 @@ pub struct Dependencies {
 }
 
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingFetch {
     pub(crate) request: FetchRequest,
     answers: mpsc::UnboundedSender<FetchResponse>,
     /// Present once it has failed.
     delays: Option<Delays>,
 }
 
-type Requests = FuturesUnordered<BoxFuture<'static, (Vec<Waiting>, Vec<Answer>, Duration)>>;
+type Requests = FuturesUnordered<BoxFuture<'static, (Vec<WaitingFetch>, Vec<FetchAnswer>, Duration)>>;
 
 impl SourceFetcher {
     /// Runs until stopped.
-    pub fn start(mut around: Dependencies, stop: CancellationToken, supervisor: &Supervisor) -> Self {
+    pub fn start(mut around: FetcherDependencies, stop: CancellationToken, supervisor: &Supervisor) -> Self {
         let (requests, inbox) = mpsc::unbounded_channel();
         let source = around.source.borrow_and_update().clone();
         let fetches = Fetches {
@@ -138,7 +138,7 @@ impl SourceFetcher {
 
     /// A feeder whose requests a test answers.
     #[cfg(test)]
-    pub(crate) fn stand_in() -> (Self, mpsc::UnboundedReceiver<Waiting>) {
+    pub(crate) fn stand_in() -> (Self, mpsc::UnboundedReceiver<WaitingFetch>) {
         let (requests, inbox) = mpsc::unbounded_channel();
         (Self(requests), inbox)
     }
@@ -146,12 +146,12 @@ impl SourceFetcher {
     /// Sends a request. It is answered unless the feeder is stopped first.
     pub fn request(&self, request: FetchRequest, answers: mpsc::UnboundedSender<FetchResponse>) {
         // The receiver is gone only if the worker is stopping.
-        let _ = self.0.send(Waiting { request, answers, delays: None });
+        let _ = self.0.send(WaitingFetch { request, answers, delays: None });
     }
 }
 
 #[cfg(test)]
-impl Waiting {
+impl WaitingFetch {
     pub(crate) fn answer(self, answer: SourceAnswer) {
         let Self { request, answers, .. } = self;
         let _ = answers.send(FetchResponse { request, answer, held: Held::none() });
@@ -160,22 +160,22 @@ impl Waiting {
 
 struct Fetches {
     /// The current source.
-    source: Source,
-    around: Dependencies,
+    source: DocumentSource,
+    around: FetcherDependencies,
     breaker: CircuitBreaker,
     /// Of the breaker since it opened.
     pauses: Option<Delays>,
     holding: Arc<Holding>,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingFetch>,
     /// Failed requests by the time of their retry.
-    later: BTreeMap<(Instant, u64), Waiting>,
+    later: BTreeMap<(Instant, u64), WaitingFetch>,
     /// Distinguishes requests due at the same time.
     turns: u64,
     requests: Requests,
 }
 
 impl Fetches {
-    async fn work(mut self, mut inbox: mpsc::UnboundedReceiver<Waiting>, stop: CancellationToken) {
+    async fn work(mut self, mut inbox: mpsc::UnboundedReceiver<WaitingFetch>, stop: CancellationToken) {
         loop {
             self.send_requests();
             self.update_gauges();
@@ -216,7 +216,8 @@ impl Fetches {
             && self.holding.bytes() < source.max_bytes()
             && self.breaker.admits(now)
         {
-            let asked: Vec<Waiting> = self.waiting.drain(..source.batch().min(self.waiting.len())).collect();
+            let asked: Vec<WaitingFetch> =
+                self.waiting.drain(..source.batch().min(self.waiting.len())).collect();
             let (source, clock) = (source.clone(), self.around.clock.clone());
             let request = async move {
                 let began = clock.now();
@@ -228,11 +229,11 @@ impl Fetches {
         }
     }
 
-    fn answered(&mut self, asked: Vec<Waiting>, answers: Vec<Answer>, took: Duration) {
+    fn answered(&mut self, asked: Vec<WaitingFetch>, answers: Vec<FetchAnswer>, took: Duration) {
         let now = self.now();
         self.around.metrics.refeed.request_seconds.observe(took.as_secs_f64());
         let failures = answers.iter().filter_map(|answer| match answer {
-            Answer::Failed(failure) => Some(failure),
+            FetchAnswer::Failed(failure) => Some(failure),
             _ => None,
         });
         let (failed, first) = (failures.clone().count(), failures.clone().next().cloned());
@@ -254,28 +255,28 @@ impl Fetches {
         }
     }
 
-    fn report(&self, documents: usize, failure: &Failure) {
+    fn report(&self, documents: usize, failure: &FetchFailure) {
         tracing::warn!(documents, error = %failure, "could not fetch documents; retrying");
         if self.breaker.is_open() {
             self.around.health.not_ready(PART, failure.to_string());
         }
     }
 
-    fn settle(&mut self, mut asked: Waiting, answer: Answer, now: Instant) {
+    fn settle(&mut self, mut asked: WaitingFetch, answer: FetchAnswer, now: Instant) {
         let counters = &self.around.metrics.refeed.answers;
         let (word, source_answer) = match answer {
-            Answer::Found(document) => match self.around.decoder.document(document) {
+            FetchAnswer::Found(document) => match self.around.decoder.document(document) {
                 Ok((document, _)) => (Asked::Found, SourceAnswer::Document(document)),
                 Err(bad) => {
                     let detail = format!("the source's document cannot be placed: {bad}");
                     (Asked::Unusable, SourceAnswer::Unusable(Refusal { reason: bad.reason(), detail }))
                 }
             },
-            Answer::Gone => (Asked::Gone, SourceAnswer::Gone),
-            Answer::Unusable { reason, detail } => {
+            FetchAnswer::Gone => (Asked::Gone, SourceAnswer::Gone),
+            FetchAnswer::Unusable { reason, detail } => {
                 (Asked::Unusable, SourceAnswer::Unusable(Refusal { reason, detail }))
             }
-            Answer::Failed(failure) => {
+            FetchAnswer::Failed(failure) => {
                 counters.of(Asked::Failed).inc();
                 let delays = asked.delays.get_or_insert_with(|| self.around.retry.delays());
                 let due = now + delays.next(failure.retry_after);

@@ -10,7 +10,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::{Answer, Failure};
+use super::{FetchAnswer, FetchFailure};
 
 /// Number of recent answers considered.
 const WINDOW: u32 = 100;
@@ -72,13 +72,13 @@ impl GoneGuard {
     }
 
     /// Returns the answers of one request as far as they can be trusted. `probe` requests a document that exists.
-    pub(super) async fn check<F: Future<Output = Answer>>(
+    pub(super) async fn check<F: Future<Output = FetchAnswer>>(
         &self,
         before: Before,
-        mut answers: Vec<Answer>,
+        mut answers: Vec<FetchAnswer>,
         probe: impl Fn() -> F,
-    ) -> Vec<Answer> {
-        let gone = answers.iter().filter(|answer| **answer == Answer::Gone).count();
+    ) -> Vec<FetchAnswer> {
+        let gone = answers.iter().filter(|answer| **answer == FetchAnswer::Gone).count();
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let probes = {
             let mut share = self.share.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,25 +90,25 @@ impl GoneGuard {
         }
         let mut confirmed = self.confirm(probes, probe).await;
         if confirmed.is_ok() && !(before.is_well && before == self.before()) {
-            confirmed = Err(Failure::new(
+            confirmed = Err(FetchFailure::new(
                 "the source says that a document is gone, and may have said so while it did not have the one in \
                  source.probe_id; it is asked again",
             ));
         }
         if let Err(failure) = confirmed {
-            for answer in answers.iter_mut().filter(|answer| **answer == Answer::Gone) {
-                *answer = Answer::Failed(failure.clone());
+            for answer in answers.iter_mut().filter(|answer| **answer == FetchAnswer::Gone) {
+                *answer = FetchAnswer::Failed(failure.clone());
             }
         }
         answers
     }
 
     /// Finds the probe `times` in a row. Waiting requests share a probing that began after their answers.
-    async fn confirm<F: Future<Output = Answer>>(
+    async fn confirm<F: Future<Output = FetchAnswer>>(
         &self,
         probes: u32,
         probe: impl Fn() -> F,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), FetchFailure> {
         let begun_before = self.begun.load(Ordering::Acquire);
         let mut found = self.found.lock().await;
         if *found > begun_before {
@@ -122,31 +122,34 @@ impl GoneGuard {
         probed
     }
 
-    async fn probe<F: Future<Output = Answer>>(
+    async fn probe<F: Future<Output = FetchAnswer>>(
         &self,
         probes: u32,
         probe: impl Fn() -> F,
         found: &mut u64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), FetchFailure> {
         let this = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
         for _ in 0..probes {
             match probe().await {
-                Answer::Found(_) => {}
-                Answer::Gone => {
-                    return Err(Failure::new(
+                FetchAnswer::Found(_) => {}
+                FetchAnswer::Gone => {
+                    return Err(FetchFailure::new(
                         "the source says that a document is gone, and says so of the one in source.probe_id, which must \
                          exist, too: nothing is deleted; check source.url and what answers there, or set source.probe_id \
                          to a document that exists",
                     ));
                 }
-                Answer::Failed(failure) => {
+                FetchAnswer::Failed(failure) => {
                     let reason = format!(
                         "the source says that a document is gone, and fails when asked for source.probe_id: {failure}"
                     );
-                    return Err(Failure { retry_after: failure.retry_after, ..Failure::new(reason) });
+                    return Err(FetchFailure {
+                        retry_after: failure.retry_after,
+                        ..FetchFailure::new(reason)
+                    });
                 }
-                Answer::Unusable { detail, .. } => {
-                    return Err(Failure::new(format!(
+                FetchAnswer::Unusable { detail, .. } => {
+                    return Err(FetchFailure::new(format!(
                         "the source says that a document is gone, and refuses the one in source.probe_id ({detail}): set \
                          source.probe_id to a document that exists"
                     )));
@@ -181,21 +184,21 @@ mod tests {
         assert_eq!(share.probes(), 1);
     }
 
-    fn found() -> Answer {
-        Answer::Found(Bytes::from_static(b"{}"))
+    fn found() -> FetchAnswer {
+        FetchAnswer::Found(Bytes::from_static(b"{}"))
     }
 
     #[tokio::test]
     async fn missing_document_is_trusted_only_while_the_probe_is_found() {
         let guard = GoneGuard::default();
-        let gone = || vec![found(), Answer::Gone];
-        let is_doubted = |checked: &[Answer]| {
+        let gone = || vec![found(), FetchAnswer::Gone];
+        let is_doubted = |checked: &[FetchAnswer]| {
             checked[0] == found()
-                && matches!(&checked[1], Answer::Failed(failure) if failure.reason.contains("probe_id"))
+                && matches!(&checked[1], FetchAnswer::Failed(failure) if failure.reason.contains("probe_id"))
         };
         let first = guard.before();
         assert_eq!(guard.check(first, gone(), || async { found() }).await, gone());
-        for odd in [Answer::Gone, Answer::Failed(Failure::new("503"))] {
+        for odd in [FetchAnswer::Gone, FetchAnswer::Failed(FetchFailure::new("503"))] {
             let checked = guard.check(guard.before(), gone(), || async { odd.clone() }).await;
             assert!(is_doubted(&checked), "{checked:?}");
         }
@@ -214,9 +217,10 @@ mod tests {
         let guard = GoneGuard::default();
         let asked = AtomicU64::new(0);
         // Two of three servers have it.
-        let probe =
-            || async { if asked.fetch_add(1, Ordering::Relaxed) % 3 == 2 { Answer::Gone } else { found() } };
-        let checked = guard.check(guard.before(), vec![Answer::Gone; 20], probe).await;
-        assert!(checked.iter().all(|answer| matches!(answer, Answer::Failed(_))), "{checked:?}");
+        let probe = || async {
+            if asked.fetch_add(1, Ordering::Relaxed) % 3 == 2 { FetchAnswer::Gone } else { found() }
+        };
+        let checked = guard.check(guard.before(), vec![FetchAnswer::Gone; 20], probe).await;
+        assert!(checked.iter().all(|answer| matches!(answer, FetchAnswer::Failed(_))), "{checked:?}");
     }
 }

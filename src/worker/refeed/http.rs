@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Certificate, Response, StatusCode};
 
-use super::{Answer, Failure, OpenError};
+use super::{FetchAnswer, FetchFailure, SourceOpenError};
 use crate::base::causes::with_causes;
 use crate::base::ids::DocId;
 use crate::support::config::Source;
@@ -29,7 +29,7 @@ impl Http {
         source: &Source,
         template: HttpTemplate,
         max_document: usize,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, SourceOpenError> {
         // Redirects are not followed: they would take credentials and headers elsewhere.
         let mut builder = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
@@ -37,13 +37,13 @@ impl Http {
             .default_headers(headers(source)?);
         if let Some(path) = &source.ca_file {
             let pem = std::fs::read(path)
-                .map_err(|error| OpenError::CaFile { path: path.display().to_string(), error })?;
-            let certificates =
-                Certificate::from_pem_bundle(&pem).map_err(|error| OpenError::Client(with_causes(&error)))?;
+                .map_err(|error| SourceOpenError::CaFile { path: path.display().to_string(), error })?;
+            let certificates = Certificate::from_pem_bundle(&pem)
+                .map_err(|error| SourceOpenError::Client(with_causes(&error)))?;
             builder = builder.tls_built_in_root_certs(false);
             builder = certificates.into_iter().fold(builder, reqwest::ClientBuilder::add_root_certificate);
         }
-        let client = builder.build().map_err(|error| OpenError::Client(with_causes(&error)))?;
+        let client = builder.build().map_err(|error| SourceOpenError::Client(with_causes(&error)))?;
         Ok(Self {
             client,
             template,
@@ -54,9 +54,9 @@ impl Http {
         })
     }
 
-    pub(super) async fn get(&self, id: &DocId) -> Answer {
+    pub(super) async fn get(&self, id: &DocId) -> FetchAnswer {
         let Some(url) = self.template.address_of(id.as_str()) else {
-            return Answer::Unusable {
+            return FetchAnswer::Unusable {
                 reason: "unfetchable_id",
                 detail: "the id cannot be part of the source's URL: it would change the path".to_owned(),
             };
@@ -68,16 +68,16 @@ impl Http {
         }
         match request.send().await {
             Ok(response) => self.read(response).await,
-            Err(error) => Answer::Failed(self.failure(error)),
+            Err(error) => FetchAnswer::Failed(self.failure(error)),
         }
     }
 
-    async fn read(&self, response: Response) -> Answer {
+    async fn read(&self, response: Response) -> FetchAnswer {
         match response.status() {
             StatusCode::OK => {}
-            StatusCode::NOT_FOUND | StatusCode::GONE => return Answer::Gone,
+            StatusCode::NOT_FOUND | StatusCode::GONE => return FetchAnswer::Gone,
             status if is_about_the_id(status) => {
-                return Answer::Unusable {
+                return FetchAnswer::Unusable {
                     reason: "refused_by_source",
                     detail: format!(
                         "the source answered {status} for this id; if it does so for all, check source.url and what the \
@@ -87,19 +87,22 @@ impl Http {
             }
             status => {
                 let retry_after = retry_after(response.headers());
-                return Answer::Failed(Failure { retry_after, ..Failure::new(refusal(status)) });
+                return FetchAnswer::Failed(FetchFailure {
+                    retry_after,
+                    ..FetchFailure::new(refusal(status))
+                });
             }
         }
         match self.body(response).await {
-            Ok(Some(body)) => Answer::Found(body),
-            Ok(None) => Answer::Unusable {
+            Ok(Some(body)) => FetchAnswer::Found(body),
+            Ok(None) => FetchAnswer::Unusable {
                 reason: "too_large",
                 detail: format!(
                     "the document at the source exceeds documents.max_bytes ({} bytes)",
                     self.max_document
                 ),
             },
-            Err(error) => Answer::Failed(self.failure(error)),
+            Err(error) => FetchAnswer::Failed(self.failure(error)),
         }
     }
 
@@ -120,9 +123,9 @@ impl Http {
     }
 
     /// Without the URL: it contains the id, and may contain a key.
-    fn failure(&self, error: reqwest::Error) -> Failure {
+    fn failure(&self, error: reqwest::Error) -> FetchFailure {
         if error.is_timeout() {
-            return Failure::new(format!(
+            return FetchFailure::new(format!(
                 "the source did not answer completely within {} (source.request_timeout)",
                 humantime::format_duration(self.timeout)
             ));
@@ -135,16 +138,17 @@ impl Http {
         } else {
             ""
         };
-        Failure::new(format!("asking the source: {cause}{advice}"))
+        FetchFailure::new(format!("asking the source: {cause}{advice}"))
     }
 }
 
-fn headers(source: &Source) -> Result<HeaderMap, OpenError> {
+fn headers(source: &Source) -> Result<HeaderMap, SourceOpenError> {
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
     let mut put = |name: HeaderName, value: &str| {
-        let mut value = HeaderValue::try_from(value)
-            .map_err(|_| OpenError::Client(format!("the value of {name} is not a valid header value")))?;
+        let mut value = HeaderValue::try_from(value).map_err(|_| {
+            SourceOpenError::Client(format!("the value of {name} is not a valid header value"))
+        })?;
         value.set_sensitive(true);
         headers.insert(name, value);
         Ok(())
@@ -154,7 +158,7 @@ fn headers(source: &Source) -> Result<HeaderMap, OpenError> {
     }
     for (name, value) in &source.headers {
         let name = HeaderName::try_from(name)
-            .map_err(|_| OpenError::Client(format!("{name:?} is not a valid header name")))?;
+            .map_err(|_| SourceOpenError::Client(format!("{name:?} is not a valid header name")))?;
         put(name, value.expose())?;
     }
     Ok(headers)

@@ -1,6 +1,6 @@
 //! Refeed: fetches documents by id from the source of truth (docs/refeed.md).
 //!
-//! [`Source`] only fetches: it asks once, returns one answer per id, and never retries. A [`SourceFetcher`] wraps it for a
+//! [`DocumentSource`] only fetches: it asks once, returns one answer per id, and never retries. A [`SourceFetcher`] wraps it for a
 //! worker: it batches, retries, applies a circuit breaker, and bounds held bytes.
 //!
 //! | file | what it holds |
@@ -30,8 +30,8 @@ use thiserror::Error;
 use tokio::sync::Semaphore;
 
 #[cfg(test)]
-pub(crate) use self::feeder::Waiting;
-pub use self::feeder::{Dependencies, FetchRequest, FetchResponse, SourceFetcher, Waiter};
+pub(crate) use self::feeder::WaitingFetch;
+pub use self::feeder::{FetchRequest, FetchResponse, FetchWaiter, FetcherDependencies, SourceFetcher};
 use self::gone::GoneGuard;
 pub use self::held::Held;
 use self::http::Http;
@@ -46,7 +46,7 @@ const CLOSED: &str = "the source was closed";
 
 /// The source's answer for one document.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum FetchAnswer {
     /// Found: the bytes as received, unvalidated.
     Found(Bytes),
     /// There is no such document.
@@ -59,19 +59,19 @@ pub enum Answer {
         detail: String,
     },
     /// No information: ask again.
-    Failed(Failure),
+    Failed(FetchFailure),
 }
 
 /// Why a request failed. The text names the action and the remedy, and never contains a secret or an id.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{reason}")]
-pub struct Failure {
+pub struct FetchFailure {
     reason: Arc<str>,
     /// The source asked not to be called before.
     pub retry_after: Option<Duration>,
 }
 
-impl Failure {
+impl FetchFailure {
     fn new(reason: impl Into<Arc<str>>) -> Self {
         Self { reason: reason.into(), retry_after: None }
     }
@@ -84,7 +84,7 @@ impl Failure {
 
 /// Why the configured source is unusable.
 #[derive(Debug, Error)]
-pub enum OpenError {
+pub enum SourceOpenError {
     /// Nothing is configured.
     #[error("no source of truth is configured: set source.kind and source.url (docs/refeed.md)")]
     None,
@@ -106,7 +106,7 @@ pub enum OpenError {
 
 /// The source of truth. Cheap to clone; all clones share its limits.
 #[derive(Debug, Clone)]
-pub struct Source(Arc<Inner>);
+pub struct DocumentSource(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -128,30 +128,30 @@ enum Way {
     Postgres(Postgres),
 }
 
-impl Source {
+impl DocumentSource {
     /// Opens the configured source without connecting: a worker starts even if the source is down.
     ///
     /// # Errors
     /// If none is configured, or the configuration is unusable.
-    pub fn open(config: &Config) -> Result<Self, OpenError> {
+    pub fn open(config: &Config) -> Result<Self, SourceOpenError> {
         let source = &config.source;
-        let kind = source.kind.ok_or(OpenError::None)?;
-        let url = source.url.as_ref().ok_or(OpenError::Incomplete)?;
+        let kind = source.kind.ok_or(SourceOpenError::None)?;
+        let url = source.url.as_ref().ok_or(SourceOpenError::Incomplete)?;
         let max_document = config.documents.max_bytes.as_usize();
         let (way, batch) = match (kind, url) {
             (SourceKind::Http, SourceUrl::Http(template)) => {
                 (Way::Http(Http::new(source, template.clone(), max_document)?), 1)
             }
             (SourceKind::Postgresql, SourceUrl::Postgres(url)) => {
-                let way = Postgres::new(source, url, max_document).ok_or(OpenError::Incomplete)?;
+                let way = Postgres::new(source, url, max_document).ok_or(SourceOpenError::Incomplete)?;
                 (Way::Postgres(way), source.batch_size.max(1))
             }
-            _ => return Err(OpenError::Incomplete),
+            _ => return Err(SourceOpenError::Incomplete),
         };
         let probe_id = source.probe_id.as_ref().map(|id| DocId::from_key(Some(id.as_bytes())));
-        let probe_id = probe_id.transpose().map_err(|_| OpenError::Incomplete)?;
+        let probe_id = probe_id.transpose().map_err(|_| SourceOpenError::Incomplete)?;
         if probe_id.is_none() && kind == SourceKind::Http {
-            return Err(OpenError::Incomplete);
+            return Err(SourceOpenError::Incomplete);
         }
         let max_in_flight = source.max_in_flight.max(1);
         let permits = Semaphore::new(max_in_flight);
@@ -189,10 +189,11 @@ impl Source {
     }
 
     /// The source's answer for each id, in order. Sends each request once, concurrently within
-    /// [`Source::max_in_flight`], without retries. All answers are held at once: fetch many ids in parts.
-    pub async fn fetch(&self, ids: &[DocId]) -> Vec<Answer> {
+    /// [`DocumentSource::max_in_flight`], without retries. All answers are held at once: fetch many ids in parts.
+    pub async fn fetch(&self, ids: &[DocId]) -> Vec<FetchAnswer> {
         let parts: Vec<_> = ids.chunks(self.0.batch).map(|ids| self.request(ids).boxed()).collect();
-        let answers: Vec<Vec<Answer>> = stream::iter(parts).buffered(self.0.max_in_flight).collect().await;
+        let answers: Vec<Vec<FetchAnswer>> =
+            stream::iter(parts).buffered(self.0.max_in_flight).collect().await;
         answers.into_iter().flatten().collect()
     }
 
@@ -200,15 +201,15 @@ impl Source {
     ///
     /// # Errors
     /// If it does not, with a remedy.
-    pub async fn probe(&self) -> Result<Answer, Failure> {
-        let Ok(_permit) = self.0.permits.acquire().await else { return Err(Failure::new(CLOSED)) };
+    pub async fn probe(&self) -> Result<FetchAnswer, FetchFailure> {
+        let Ok(_permit) = self.0.permits.acquire().await else { return Err(FetchFailure::new(CLOSED)) };
         let unlikely = DocId::from_key(Some(UNLIKELY_ID.as_bytes())).ok();
         match self.0.probe_id.as_ref().or(unlikely.as_ref()) {
             Some(id) => match self.ask_for(id).await {
-                Answer::Failed(failure) => Err(failure),
+                FetchAnswer::Failed(failure) => Err(failure),
                 answer => Ok(answer),
             },
-            None => Err(Failure::new("no id to fetch")),
+            None => Err(FetchFailure::new("no id to fetch")),
         }
     }
 
@@ -216,23 +217,23 @@ impl Source {
     pub async fn has_everything(&self) -> bool {
         let Ok(_permit) = self.0.permits.acquire().await else { return false };
         match DocId::from_key(Some(UNLIKELY_ID.as_bytes())) {
-            Ok(id) => matches!(self.ask_for(&id).await, Answer::Found(_)),
+            Ok(id) => matches!(self.ask_for(&id).await, FetchAnswer::Found(_)),
             Err(_) => false,
         }
     }
 
     /// Fetches one document. The caller holds a permit.
-    async fn ask_for(&self, id: &DocId) -> Answer {
+    async fn ask_for(&self, id: &DocId) -> FetchAnswer {
         let answer = match &self.0.way {
             Way::Http(http) => Some(http.get(id).await),
             Way::Postgres(postgres) => postgres.select(std::slice::from_ref(id)).await.pop(),
         };
-        answer.unwrap_or_else(|| Answer::Failed(Failure::new("the source gave no answer")))
+        answer.unwrap_or_else(|| FetchAnswer::Failed(FetchFailure::new("the source gave no answer")))
     }
 
-    async fn request(&self, ids: &[DocId]) -> Vec<Answer> {
+    async fn request(&self, ids: &[DocId]) -> Vec<FetchAnswer> {
         let Ok(_permit) = self.0.permits.acquire().await else {
-            return vec![Answer::Failed(Failure::new(CLOSED)); ids.len()];
+            return vec![FetchAnswer::Failed(FetchFailure::new(CLOSED)); ids.len()];
         };
         let before = self.0.gone.before();
         let answers = match &self.0.way {

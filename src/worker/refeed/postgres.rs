@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt as _};
 use tokio::sync::OnceCell;
 
-use super::{Answer, Failure};
+use super::{FetchAnswer, FetchFailure};
 use crate::base::ids::DocId;
 use crate::io::database::{Database, DatabaseError, Row};
 use crate::support::config::database_url::{DatabaseUrl, PostgresUrl};
@@ -49,12 +49,12 @@ impl Postgres {
 
     /// An id that the query cannot take (a text where it wants a number) would spoil the answers of all others: then
     /// the halves are queried separately, down to that id alone.
-    pub(super) fn select<'a>(&'a self, ids: &'a [DocId]) -> BoxFuture<'a, Vec<Answer>> {
+    pub(super) fn select<'a>(&'a self, ids: &'a [DocId]) -> BoxFuture<'a, Vec<FetchAnswer>> {
         async move {
             match self.select_at_once(ids).await {
                 Ok(answers) => answers,
                 Err(detail) if ids.len() <= 1 => {
-                    vec![Answer::Unusable { reason: "unfetchable_id", detail }; ids.len()]
+                    vec![FetchAnswer::Unusable { reason: "unfetchable_id", detail }; ids.len()]
                 }
                 Err(_) => {
                     let (some, others) = ids.split_at(ids.len() / 2);
@@ -69,15 +69,15 @@ impl Postgres {
 
     /// # Errors
     /// If the query fails on one of the ids or documents.
-    async fn select_at_once(&self, ids: &[DocId]) -> Result<Vec<Answer>, String> {
+    async fn select_at_once(&self, ids: &[DocId]) -> Result<Vec<FetchAnswer>, String> {
         // PostgreSQL text cannot contain NUL, so no row has this id; it would fail the whole query.
         let askable: Vec<&str> = ids.iter().map(DocId::as_str).filter(|id| !id.contains('\0')).collect();
         let mut found = Found::new(&askable, self.max_document, self.max_answer);
         let result = if askable.is_empty() { Ok(()) } else { self.ask(&askable, &mut found).await };
         let failure = match result {
-            Ok(()) => found.wrong.take().map(Failure::new),
+            Ok(()) => found.wrong.take().map(FetchFailure::new),
             Err(error) if error.is_of_a_value() => return Err(format!("asking the source: {error}")),
-            Err(error) => Some(Failure::new(format!("asking the source: {error}"))),
+            Err(error) => Some(FetchFailure::new(format!("asking the source: {error}"))),
         };
         Ok(ids.iter().map(|id| found.answer(id.as_str(), failure.as_ref())).collect())
     }
@@ -103,7 +103,7 @@ fn around(query: &str) -> String {
 
 /// Rows received so far.
 struct Found {
-    rows: HashMap<String, Option<Answer>, ahash::RandomState>,
+    rows: HashMap<String, Option<FetchAnswer>, ahash::RandomState>,
     max_document: usize,
     bytes_left: usize,
     /// The answer was cut: ids without a row are unknown.
@@ -145,16 +145,16 @@ impl Found {
             return ControlFlow::Break(());
         }
         let answer = match (length, document) {
-            (None, _) => Answer::Gone,
+            (None, _) => FetchAnswer::Gone,
             (Some(_), Some(document)) => {
                 let Some(left) = self.bytes_left.checked_sub(document.len()) else {
                     self.is_cut = true;
                     return ControlFlow::Break(());
                 };
                 self.bytes_left = left;
-                Answer::Found(Bytes::from(document))
+                FetchAnswer::Found(Bytes::from(document))
             }
-            (Some(length), None) => Answer::Unusable {
+            (Some(length), None) => FetchAnswer::Unusable {
                 reason: "too_large",
                 detail: format!(
                     "the document at the source has {length} bytes, above documents.max_bytes ({})",
@@ -166,16 +166,16 @@ impl Found {
         ControlFlow::Continue(())
     }
 
-    fn answer(&self, id: &str, failure: Option<&Failure>) -> Answer {
+    fn answer(&self, id: &str, failure: Option<&FetchFailure>) -> FetchAnswer {
         if let Some(failure) = failure {
-            return Answer::Failed(failure.clone());
+            return FetchAnswer::Failed(failure.clone());
         }
         match self.rows.get(id) {
             Some(Some(answer)) => answer.clone(),
-            Some(None) if self.is_cut => Answer::Failed(Failure::new(
+            Some(None) if self.is_cut => FetchAnswer::Failed(FetchFailure::new(
                 "the documents of one query exceed the limit; lower source.batch_size",
             )),
-            Some(None) | None => Answer::Gone,
+            Some(None) | None => FetchAnswer::Gone,
         }
     }
 }
@@ -196,10 +196,10 @@ mod tests {
         assert!(row(&mut found, "b", Some("{ }")) && row(&mut found, "c", None));
         assert!(row(&mut found, "d", Some("{     }")));
         assert!(found.is_whole());
-        assert_eq!(found.answer("a", None), Answer::Gone);
-        assert_eq!(found.answer("b", None), Answer::Found(Bytes::from_static(b"{ }")));
-        assert_eq!(found.answer("c", None), Answer::Gone, "a null document");
-        assert!(matches!(found.answer("d", None), Answer::Unusable { reason: "too_large", .. }));
+        assert_eq!(found.answer("a", None), FetchAnswer::Gone);
+        assert_eq!(found.answer("b", None), FetchAnswer::Found(Bytes::from_static(b"{ }")));
+        assert_eq!(found.answer("c", None), FetchAnswer::Gone, "a null document");
+        assert!(matches!(found.answer("d", None), FetchAnswer::Unusable { reason: "too_large", .. }));
     }
 
     #[test]
@@ -208,9 +208,9 @@ mod tests {
         assert!(row(&mut found, "a", Some("12345")));
         assert!(!row(&mut found, "b", Some("123")));
         assert!(!found.is_whole());
-        assert!(matches!(found.answer("a", None), Answer::Found(_)));
+        assert!(matches!(found.answer("a", None), FetchAnswer::Found(_)));
         for id in ["b", "c"] {
-            assert!(matches!(found.answer(id, None), Answer::Failed(_)), "{id}: not gone");
+            assert!(matches!(found.answer(id, None), FetchAnswer::Failed(_)), "{id}: not gone");
         }
     }
 

@@ -37,9 +37,9 @@ fn config(url: &str) -> Config {
     config
 }
 
-fn failure(answer: &Answer) -> &Failure {
+fn failure(answer: &FetchAnswer) -> &FetchFailure {
     match answer {
-        Answer::Failed(failure) => failure,
+        FetchAnswer::Failed(failure) => failure,
         other => panic!("{other:?}"),
     }
 }
@@ -53,16 +53,16 @@ async fn each_id_has_its_own_answer() {
     server.put("huge", Reply::Huge);
     server.put("moved", Reply::Status(302));
     server.put("odd", Reply::Status(422));
-    let source = Source::open(&config(&server.template())).unwrap();
+    let source = DocumentSource::open(&config(&server.template())).unwrap();
     let ids = ["a/b", "missing", "gone", "down", "huge", "moved", "..", "odd"].map(id);
     let answers = source.fetch(&ids).await;
-    assert_eq!(answers[0], Answer::Found(Bytes::from_static(br#"{"n":1.10}"#)));
-    assert_eq!(answers[1..3], [Answer::Gone, Answer::Gone]);
+    assert_eq!(answers[0], FetchAnswer::Found(Bytes::from_static(br#"{"n":1.10}"#)));
+    assert_eq!(answers[1..3], [FetchAnswer::Gone, FetchAnswer::Gone]);
     assert!(failure(&answers[3]).to_string().contains("500"), "{:?}", answers[3]);
-    assert!(matches!(answers[4], Answer::Unusable { reason: "too_large", .. }), "{:?}", answers[4]);
+    assert!(matches!(answers[4], FetchAnswer::Unusable { reason: "too_large", .. }), "{:?}", answers[4]);
     assert!(failure(&answers[5]).to_string().contains("redirects"), "{:?}", answers[5]);
-    assert!(matches!(answers[6], Answer::Unusable { reason: "unfetchable_id", .. }), "{:?}", answers[6]);
-    let refused = Answer::Unusable {
+    assert!(matches!(answers[6], FetchAnswer::Unusable { reason: "unfetchable_id", .. }), "{:?}", answers[6]);
+    let refused = FetchAnswer::Unusable {
         reason: "refused_by_source",
         detail: "the source answered 422 Unprocessable Entity for this id; if it does so for all, check source.url and \
                  what the source expects"
@@ -79,7 +79,7 @@ async fn unreachable_source_is_a_failure_without_url_or_secrets() {
     let mut config = config(&format!("{}?key=hunter2", server.template()));
     config.source.request_timeout = Duration::from_millis(200);
     config.source.bearer_token = Some(Secret::new("hunter2"));
-    let source = Source::open(&config).unwrap();
+    let source = DocumentSource::open(&config).unwrap();
     let answers = source.fetch(&[id("x"), id("y")]).await;
     assert!(answers.iter().all(|answer| failure(answer).to_string().contains("200ms")), "{answers:?}");
     drop(server);
@@ -96,19 +96,22 @@ async fn credentials_headers_and_retry_after_are_passed_on() {
     server.put("a", Reply::Document("{}"));
     server.put("later", Reply::RetryAfter(7));
     let mut config = config(&server.template());
-    let without = Source::open(&config).unwrap().probe().await.unwrap_err();
+    let without = DocumentSource::open(&config).unwrap().probe().await.unwrap_err();
     assert!(without.to_string().contains("401") && without.to_string().contains("source.bearer_token"));
     config.source.bearer_token = Some(Secret::new("t"));
     config.source.headers.insert("x-api-key".to_owned(), Secret::new("k"));
-    let source = Source::open(&config).unwrap();
-    assert_eq!(source.probe().await, Ok(Answer::Found(Bytes::from_static(b"{}"))));
+    let source = DocumentSource::open(&config).unwrap();
+    assert_eq!(source.probe().await, Ok(FetchAnswer::Found(Bytes::from_static(b"{}"))));
     let answers = source.fetch(&[id("a"), id("later")]).await;
-    assert_eq!(answers[0], Answer::Found(Bytes::from_static(b"{}")));
+    assert_eq!(answers[0], FetchAnswer::Found(Bytes::from_static(b"{}")));
     assert_eq!(failure(&answers[1]).retry_after, Some(Duration::from_secs(7)));
     server.expect_header("authorization", "Basic dTpw");
     config.source.bearer_token = None;
     (config.source.username, config.source.password) = (Some("u".to_owned()), Some(Secret::new("p")));
-    assert_eq!(Source::open(&config).unwrap().probe().await, Ok(Answer::Found(Bytes::from_static(b"{}"))));
+    assert_eq!(
+        DocumentSource::open(&config).unwrap().probe().await,
+        Ok(FetchAnswer::Found(Bytes::from_static(b"{}")))
+    );
 }
 
 #[tokio::test]
@@ -116,24 +119,27 @@ async fn concurrent_requests_stay_within_the_limit() {
     let server = start().await;
     let mut config = config(&server.template());
     config.source.max_in_flight = 2;
-    let source = Arc::new(Source::open(&config).unwrap());
+    let source = Arc::new(DocumentSource::open(&config).unwrap());
     let ids: Vec<DocId> = (0..40).map(|n| id(&n.to_string())).collect();
     let (some, others) = tokio::join!(source.fetch(&ids), source.fetch(&ids));
-    assert!(some.iter().chain(&others).all(|answer| *answer == Answer::Gone));
+    assert!(some.iter().chain(&others).all(|answer| *answer == FetchAnswer::Gone));
     assert!((1..=2).contains(&server.most_at_once()), "{}", server.most_at_once());
 }
 
 #[test]
 fn incomplete_configuration_opens_no_source() {
-    assert!(matches!(Source::open(&Config::default()), Err(OpenError::None)));
+    assert!(matches!(DocumentSource::open(&Config::default()), Err(SourceOpenError::None)));
     let mut config = config("https://host/{id}");
     config.source.ca_file = Some("/there/is/no/such/file.pem".into());
-    let error = Source::open(&config).unwrap_err().to_string();
+    let error = DocumentSource::open(&config).unwrap_err().to_string();
     assert!(error.contains("source.ca_file /there/is"), "{error}");
     (config.source.ca_file, config.source.probe_id) = (None, None);
-    assert!(matches!(Source::open(&config), Err(OpenError::Incomplete)), "a 404 cannot be checked");
+    assert!(
+        matches!(DocumentSource::open(&config), Err(SourceOpenError::Incomplete)),
+        "a 404 cannot be checked"
+    );
     config.source.kind = Some(SourceKind::Postgresql);
-    assert!(matches!(Source::open(&config), Err(OpenError::Incomplete)));
+    assert!(matches!(DocumentSource::open(&config), Err(SourceOpenError::Incomplete)));
 }
 
 /// A feeder over a server, and its answers.
@@ -143,9 +149,9 @@ struct Fed {
     health: Arc<Health>,
     metrics: Arc<Metrics>,
     asked: mpsc::UnboundedSender<FetchResponse>,
-    waiters: Mutex<Vec<Waiter>>,
+    waiters: Mutex<Vec<FetchWaiter>>,
     answers: mpsc::UnboundedReceiver<FetchResponse>,
-    sources: watch::Sender<Source>,
+    sources: watch::Sender<DocumentSource>,
     config: Config,
     _stop: tokio_util::sync::DropGuard,
 }
@@ -161,8 +167,8 @@ async fn fed(change: impl FnOnce(&mut Config)) -> Fed {
     let clock: Arc<dyn Clock> = Arc::new(BootClock);
     let health = Health::new(clock.clone(), metrics.clone(), Duration::from_secs(60));
     health.ready(Health::STARTUP);
-    let (sources, source) = watch::channel(Source::open(&config).unwrap());
-    let around = Dependencies {
+    let (sources, source) = watch::channel(DocumentSource::open(&config).unwrap());
+    let around = FetcherDependencies {
         source,
         decoder: Decoder::new(LocationPath::new("location").unwrap(), Epoch::default(), 1000),
         retry: RetryPolicy { initial: Duration::from_millis(2), max: Duration::from_millis(20) },
@@ -183,7 +189,7 @@ impl Fed {
         self.waiters.lock().unwrap().push(waiter);
     }
 
-    fn ask_only(&self, text: &str) -> Waiter {
+    fn ask_only(&self, text: &str) -> FetchWaiter {
         let (request, waiter) = FetchRequest::new(id(text), Position::from_version(1));
         self.feeder.request(request, self.asked.clone());
         waiter
@@ -272,7 +278,7 @@ async fn raised_request_limit_applies_at_once() {
     }
     fed.until("the first", |fed| fed.server.asked() == ["a"]).await;
     fed.config.source.max_in_flight = 2;
-    fed.sources.send_replace(Source::open(&fed.config).unwrap());
+    fed.sources.send_replace(DocumentSource::open(&fed.config).unwrap());
     fed.until("the second", |fed| fed.server.asked() == ["a", "b"]).await;
     assert_eq!(fed.metrics.refeed.requests_in_flight.get(), 2, "requests in flight count");
 }
@@ -331,7 +337,7 @@ async fn abandoned_requests_do_not_pile_up_while_the_source_is_down() {
     fed.until("an open breaker", |fed| fed.metrics.refeed.breaker_open.get() == 1).await;
     let old: Vec<String> = (0..1000).map(|n| format!("old{n}")).collect();
     old.iter().for_each(|id| fed.server.put(id, Reply::Status(500)));
-    let waiters: Vec<Waiter> = old.iter().map(|id| fed.ask_only(id)).collect();
+    let waiters: Vec<FetchWaiter> = old.iter().map(|id| fed.ask_only(id)).collect();
     fed.until("they wait", |fed| fed.metrics.refeed.waiting.get() > 900).await;
     let asked = |fed: &Fed| fed.server.asked().iter().filter(|id| id.starts_with("old")).count();
     let before = asked(&fed);

@@ -24,7 +24,7 @@ use crate::core::placement::Placement;
 use crate::io::elastic::scan::{self, Scan, ScanOptions, draw};
 use crate::io::elastic::slices::{SliceSize, mget_in_slices};
 use crate::io::elastic::{Elastic, Get, GetAnswer, Index};
-use crate::worker::refeed::{Answer, Source};
+use crate::worker::refeed::{DocumentSource, FetchAnswer};
 
 /// Documents per fetch and read: each may have `documents.max_bytes`, and is held twice.
 const AT_ONCE: usize = 100;
@@ -40,12 +40,12 @@ const MOST_TRIES: u32 = 6;
 /// The source of truth.
 pub trait Truth: Send + Sync {
     /// Its answer for each id, in order.
-    fn fetch<'a>(&'a self, ids: &'a [DocId]) -> BoxFuture<'a, Vec<Answer>>;
+    fn fetch<'a>(&'a self, ids: &'a [DocId]) -> BoxFuture<'a, Vec<FetchAnswer>>;
 }
 
-impl Truth for Source {
-    fn fetch<'a>(&'a self, ids: &'a [DocId]) -> BoxFuture<'a, Vec<Answer>> {
-        Source::fetch(self, ids).boxed()
+impl Truth for DocumentSource {
+    fn fetch<'a>(&'a self, ids: &'a [DocId]) -> BoxFuture<'a, Vec<FetchAnswer>> {
+        DocumentSource::fetch(self, ids).boxed()
     }
 }
 
@@ -350,8 +350,8 @@ impl Comparing<'_> {
                 if let Some(difference) = compare(answer, stored.as_deref()) {
                     let mut hasher = DefaultHasher::new();
                     match answer {
-                        Answer::Found(document) => document.hash(&mut hasher),
-                        Answer::Gone | Answer::Unusable { .. } | Answer::Failed(_) => {}
+                        FetchAnswer::Found(document) => document.hash(&mut hasher),
+                        FetchAnswer::Gone | FetchAnswer::Unusable { .. } | FetchAnswer::Failed(_) => {}
                     }
                     stored.hash(&mut hasher);
                     differ.push((id.clone(), (difference, hasher.finish())));
@@ -362,15 +362,16 @@ impl Comparing<'_> {
     }
 
     /// The source's answers; failures are retried.
-    async fn fetch(&self, ids: &[DocId]) -> Result<Vec<Answer>, AuditError> {
+    async fn fetch(&self, ids: &[DocId]) -> Result<Vec<FetchAnswer>, AuditError> {
         let mut answers = self.truth.fetch(ids).await;
         let mut delays = self.retry.delays();
         for tries in 1.. {
-            let failed: Vec<usize> =
-                (0..answers.len()).filter(|&place| matches!(answers[place], Answer::Failed(_))).collect();
+            let failed: Vec<usize> = (0..answers.len())
+                .filter(|&place| matches!(answers[place], FetchAnswer::Failed(_)))
+                .collect();
             let Some(&first) = failed.first() else { break };
             if tries == MOST_TRIES
-                && let Answer::Failed(failure) = &answers[first]
+                && let FetchAnswer::Failed(failure) = &answers[first]
             {
                 return Err(AuditError::Source(failure.to_string()));
             }
@@ -426,13 +427,13 @@ impl Comparing<'_> {
 }
 
 /// The difference between source and index; `None` if they agree.
-fn compare(answer: &Answer, stored: Option<&[u8]>) -> Option<Difference> {
+fn compare(answer: &FetchAnswer, stored: Option<&[u8]>) -> Option<Difference> {
     match (answer, stored) {
         // Failures are retried or given up before.
-        (Answer::Failed(_), _) | (Answer::Gone, None) => None,
-        (Answer::Gone, Some(_)) => Some(Difference::Extra),
-        (Answer::Unusable { .. }, _) => Some(Difference::Unusable),
-        (Answer::Found(document), stored) => {
+        (FetchAnswer::Failed(_), _) | (FetchAnswer::Gone, None) => None,
+        (FetchAnswer::Gone, Some(_)) => Some(Difference::Extra),
+        (FetchAnswer::Unusable { .. }, _) => Some(Difference::Unusable),
+        (FetchAnswer::Found(document), stored) => {
             let Ok(wanted) = serde_json::from_slice::<Value>(document) else {
                 return Some(Difference::Unusable);
             };

@@ -16,7 +16,7 @@ use crate::testkit::testing::{MemoryElastic, six_faces};
 /// A source of truth, a topic and a way into it, all in memory.
 #[derive(Default)]
 struct World {
-    says: Mutex<HashMap<String, Answer>>,
+    says: Mutex<HashMap<String, FetchAnswer>>,
     /// Fetches that fail first.
     failing: AtomicUsize,
     /// Looks at the group's offsets that still show lag; `then` comes with the last.
@@ -26,7 +26,7 @@ struct World {
 }
 
 impl Truth for World {
-    fn fetch<'a>(&'a self, ids: &'a [DocId]) -> BoxFuture<'a, Vec<Answer>> {
+    fn fetch<'a>(&'a self, ids: &'a [DocId]) -> BoxFuture<'a, Vec<FetchAnswer>> {
         async move {
             let fails = self.failing.load(Ordering::Relaxed) > 0;
             if fails {
@@ -34,9 +34,11 @@ impl Truth for World {
             }
             let says = self.says.lock().unwrap();
             let answer = |id: &DocId| match says.get(id.as_str()) {
-                _ if fails => Answer::Failed(crate::worker::refeed::Failure::for_test("it is down")),
+                _ if fails => {
+                    FetchAnswer::Failed(crate::worker::refeed::FetchFailure::for_test("it is down"))
+                }
                 Some(answer) => answer.clone(),
-                None => Answer::Gone,
+                None => FetchAnswer::Gone,
             };
             ids.iter().map(answer).collect()
         }
@@ -79,8 +81,8 @@ impl Touches for World {
     }
 }
 
-fn found(json: &str) -> Answer {
-    Answer::Found(Bytes::copy_from_slice(json.as_bytes()))
+fn found(json: &str) -> FetchAnswer {
+    FetchAnswer::Found(Bytes::copy_from_slice(json.as_bytes()))
 }
 
 /// Writes a placement in `f0`, or one that says deleted, and the copy.

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::core::mover::{Refusal, SourceAnswer};
-use crate::worker::refeed::Waiting;
+use crate::worker::refeed::WaitingFetch;
 
-type Source = mpsc::UnboundedReceiver<Waiting>;
+type Source = mpsc::UnboundedReceiver<WaitingFetch>;
 
 fn fed(on_missing: OnMissing) -> (Rig, Source) {
     let (feeder, source) = SourceFetcher::stand_in();
@@ -28,7 +28,7 @@ fn found(lon: i32, n: i64) -> SourceAnswer {
     SourceAnswer::Document(document(lon, n).into())
 }
 
-async fn request(rig: &mut Rig, source: &mut Source) -> Waiting {
+async fn request(rig: &mut Rig, source: &mut Source) -> WaitingFetch {
     let limit = TokioInstant::now() + Duration::from_secs(60);
     loop {
         if let Ok(waiting) = source.try_recv() {
