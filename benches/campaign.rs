@@ -14,7 +14,7 @@ use geofold::io::database::Database;
 use geofold::ops::campaign::reserve::{Lease, Reservation};
 use geofold::ops::campaign::store::{NewCampaign, Store};
 use geofold::ops::campaign::{Action, chunk};
-use geofold::support::config::{Database as Config, Secret};
+use geofold::support::config::{DatabaseConfig as Config, Secret};
 
 const RUNNERS: usize = 16;
 /// Tokens of one measurement.

@@ -14,7 +14,7 @@ use geofold::core::counting::increment::{Delta, Edge, Increment};
 use geofold::io::database::Database;
 use geofold::ops::tally::collect::batch::{Batch, read_increment};
 use geofold::ops::tally::collect::store::{KnownTopic, Merge, Store};
-use geofold::support::config::{Database as Config, Secret};
+use geofold::support::config::{DatabaseConfig as Config, Secret};
 
 /// Documents change from one value to another, so that each edge has two.
 const VALUES_PER_EDGE: usize = 2;

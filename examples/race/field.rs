@@ -128,7 +128,7 @@ impl Field {
         let name = fresh_name("race")?;
         let topic = Topic::create(&options.kafka, &name, partitions)?;
         // Each partition has its share of the placements, and not exactly its share of the people.
-        let cached = config::Memory::default().cached_placements.max(documents / 3 * 4);
+        let cached = config::MemoryConfig::default().cached_placements.max(documents / 3 * 4);
         let mut more = format!("[memory]\ncached_placements = {cached}\n");
         if options.tally {
             topic::make(&options.kafka, &format!("{name}-increments"), 1)?;

@@ -22,7 +22,7 @@ use crate::route::http::{self, RouteState};
 use crate::route::load::Load;
 use crate::route::service::{Places, Service};
 use crate::route::upstream::Upstream;
-use crate::support::config::{Config, Route, RouteCredentials};
+use crate::support::config::{Config, RouteConfig, RouteCredentials};
 use crate::support::supervisor::Supervisor;
 use crate::support::telemetry::health::Health;
 use crate::support::telemetry::route::RouteMetrics;
@@ -174,7 +174,8 @@ pub(super) fn service(
     let max_bytes = config.route.response_max_bytes.as_usize();
     // A cover may be used for no longer than a batch deadline. A worker's short one is no mistake of a configuration that never
     // mentions the router.
-    let options = Route { timeout: config.route.timeout.min(config.batch.timeout), ..config.route.clone() };
+    let options =
+        RouteConfig { timeout: config.route.timeout.min(config.batch.timeout), ..config.route.clone() };
     Ok(Service {
         places: Places::new(&options),
         options,
@@ -195,7 +196,7 @@ pub(super) fn service(
 }
 
 /// TLS of the listener, if it is configured.
-fn tls(route: &Route) -> Result<Option<Tls>, TlsError> {
+fn tls(route: &RouteConfig) -> Result<Option<Tls>, TlsError> {
     let (Some(certificate), Some(key)) = (&route.tls_certificate, &route.tls_key) else { return Ok(None) };
     let authorities = route.tls_client_ca_file.as_ref();
     let files = TlsFiles {

@@ -32,7 +32,7 @@ use crate::core::filter_path::FilterPath;
 use crate::geoshard::LiveMaps;
 use crate::geoshard::cover::Shape;
 use crate::io::maps::MapsReader;
-use crate::support::config::{Route, WithoutLocation};
+use crate::support::config::{RouteConfig, WithoutLocation};
 use crate::support::telemetry::route::{Retried, RouteMetrics};
 
 /// How often one search is begun anew because the map changed.
@@ -41,7 +41,7 @@ const MAX_ATTEMPTS: usize = 3;
 /// What the router answers with.
 pub struct Service {
     /// `[route]`.
-    pub options: Route,
+    pub options: RouteConfig,
     /// The field that documents are placed by.
     pub location: String,
     /// `moves.search_grace`.
@@ -69,7 +69,7 @@ pub struct Places {
 
 impl Places {
     /// By `[route]`.
-    pub fn new(options: &Route) -> Self {
+    pub fn new(options: &RouteConfig) -> Self {
         Self {
             permits: Semaphore::new(options.max_concurrent),
             queued: AtomicUsize::new(0),

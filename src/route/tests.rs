@@ -19,7 +19,7 @@ use crate::geoshard::GeoshardMap;
 use crate::io::elastic::Method;
 use crate::io::elastic::http::{Auth, Forward, HttpElastic, HttpOptions};
 use crate::io::maps::{MapsReader, MapsRecord, MapsStore, Watcher};
-use crate::support::config::{Route, WithoutLocation};
+use crate::support::config::{RouteConfig, WithoutLocation};
 use crate::support::telemetry::route::{Retried, RouteMetrics, Sent};
 use crate::testkit::embedded::elasticsearch::{FaultPlan, Standin, StandinOptions};
 
@@ -63,7 +63,7 @@ fn some_map(random: &mut Random, version: u64, name: &str) -> Arc<GeoshardMap> {
 
 impl Rig {
     /// A router by these maps: one, or two while the first is changed to the second.
-    async fn new(maps: &[Arc<GeoshardMap>], options: Route) -> Self {
+    async fn new(maps: &[Arc<GeoshardMap>], options: RouteConfig) -> Self {
         let standin = Standin::start(StandinOptions::default()).await.unwrap();
         for shard in maps.iter().flat_map(|map| map.shards()) {
             // Two maps may have a geoshard in common.
@@ -257,7 +257,7 @@ async fn geoshards_answer_as_one_index_does() {
     let (mut asked, mut all, mut early) = (0, 0, 0);
     for _ in 0..8 {
         let map = some_map(&mut random, 1, "s");
-        let rig = Rig::new(std::slice::from_ref(&map), Route::default()).await;
+        let rig = Rig::new(std::slice::from_ref(&map), RouteConfig::default()).await;
         let documents = documents(&mut random, 600);
         let placed = |document| (format!("p-{}", map.locate(place(document))), 5, document);
         rig.write(&documents.iter().map(placed).collect::<Vec<_>>()).await;
@@ -300,7 +300,7 @@ async fn while_a_map_is_changed_a_document_is_found_once_in_its_newest_copy() {
     let mut doubled = 0;
     for _ in 0..4 {
         let (old, new) = (some_map(&mut random, 1, "s"), some_map(&mut random, 2, "t"));
-        let rig = Rig::new(&[old.clone(), new.clone()], Route::default()).await;
+        let rig = Rig::new(&[old.clone(), new.clone()], RouteConfig::default()).await;
         let documents = documents(&mut random, 400);
         let mut placed = Vec::new();
         for document in &documents {
@@ -342,7 +342,7 @@ async fn while_a_map_is_changed_a_document_is_found_once_in_its_newest_copy() {
 async fn planar_distances_over_the_antimeridian_stop_early_only_where_nothing_nearer_is_left() {
     let mut random = Random::new(37);
     let map = some_map(&mut random, 1, "s");
-    let rig = Rig::new(std::slice::from_ref(&map), Route::default()).await;
+    let rig = Rig::new(std::slice::from_ref(&map), RouteConfig::default()).await;
     // On the globe those behind the antimeridian are the nearest, on the plane the farthest.
     let places = [(0.0, -179.9), (1.0, -179.0), (0.0, 170.0), (10.0, 150.0), (-20.0, 100.0), (40.0, -60.0)];
     let documents: Vec<Value> = places
@@ -383,7 +383,7 @@ fn circle() -> Value {
 
 #[tokio::test]
 async fn a_count_is_a_search_without_hits() {
-    let rig = Rig::new(&[halves()], Route::default()).await;
+    let rig = Rig::new(&[halves()], RouteConfig::default()).await;
     let here = json!({"id": "x", "location": {"lat": 0.0, "lon": 0.0}});
     rig.write(&[("p-a".to_owned(), 1, &here)]).await;
     for (query, count, asked) in
@@ -406,7 +406,7 @@ async fn very_many_geoshards_are_asked_by_one_request() {
         (start, ShardId::new(&format!("a-rather-long-name-of-a-geoshard-{n}")).unwrap())
     });
     let map = Arc::new(GeoshardMap::new(1, "many", ranges.collect()).unwrap());
-    let rig = Rig::new(std::slice::from_ref(&map), Route::default()).await;
+    let rig = Rig::new(std::slice::from_ref(&map), RouteConfig::default()).await;
     let here = json!({"id": "x", "location": {"lat": 0.0, "lon": 0.0}});
     rig.write(&[(format!("p-{}", map.locate(place(&here))), 1, &here)]).await;
     let found = rig.search(&json!({})).await.unwrap();
@@ -417,7 +417,7 @@ async fn very_many_geoshards_are_asked_by_one_request() {
 
 #[tokio::test]
 async fn what_elasticsearch_refuses_is_passed_on() {
-    let rig = Rig::new(&[halves()], Route::default()).await;
+    let rig = Rig::new(&[halves()], RouteConfig::default()).await;
     for (body, status, says) in [
         (json!({"query": {"no_such": {}}}), 400, "unknown query [no_such]"),
         (json!({"query": circle(), "sort": ["unmapped"]}), 400, "No mapping found for [unmapped]"),
@@ -431,7 +431,7 @@ async fn what_elasticsearch_refuses_is_passed_on() {
 
 #[tokio::test]
 async fn without_a_location_all_are_asked_or_none() {
-    let options = Route { without_location: WithoutLocation::Refuse, ..Route::default() };
+    let options = RouteConfig { without_location: WithoutLocation::Refuse, ..RouteConfig::default() };
     let rig = Rig::new(&[halves()], options).await;
     let failure = rig.search(&json!({})).await.unwrap_err();
     assert!(
@@ -445,7 +445,7 @@ async fn without_a_location_all_are_asked_or_none() {
 
 #[tokio::test]
 async fn without_maps_there_is_no_answer() {
-    let mut rig = Rig::new(&[halves()], Route::default()).await;
+    let mut rig = Rig::new(&[halves()], RouteConfig::default()).await;
     let record = MapsRecord::unwritten(halves(), Epoch::default());
     let metrics = rig.service.metrics.maps.clone();
     let (watcher, reader) = Watcher::new(
@@ -468,7 +468,7 @@ async fn without_maps_there_is_no_answer() {
 
 #[tokio::test]
 async fn a_map_that_comes_into_force_meanwhile_is_asked_too() {
-    let mut rig = Rig::new(&[halves()], Route::default()).await;
+    let mut rig = Rig::new(&[halves()], RouteConfig::default()).await;
     let all = Arc::new(GeoshardMap::new(2, "all", vec![(0, ShardId::new("all").unwrap())]).unwrap());
     rig.standin.store().create_index("p-all", Default::default(), mappings()).unwrap();
     let record = MapsRecord::unwritten(halves(), Epoch::default());
@@ -493,8 +493,12 @@ async fn a_map_that_comes_into_force_meanwhile_is_asked_too() {
 
 #[tokio::test]
 async fn too_many_at_once_wait_or_are_refused() {
-    let options =
-        Route { max_concurrent: 1, max_queued: 1, timeout: Duration::from_secs(5), ..Route::default() };
+    let options = RouteConfig {
+        max_concurrent: 1,
+        max_queued: 1,
+        timeout: Duration::from_secs(5),
+        ..RouteConfig::default()
+    };
     let rig = Rig::new(&[halves()], options).await;
     rig.standin.faults().set(FaultPlan { latency: Duration::from_millis(300), ..FaultPlan::default() });
     let body = json!({"query": circle()});
@@ -509,7 +513,7 @@ async fn too_many_at_once_wait_or_are_refused() {
 
 #[tokio::test]
 async fn a_client_that_leaves_frees_its_place() {
-    let options = Route { max_concurrent: 1, max_queued: 0, ..Route::default() };
+    let options = RouteConfig { max_concurrent: 1, max_queued: 0, ..RouteConfig::default() };
     let rig = Rig::new(&[halves()], options).await;
     rig.standin.faults().set(FaultPlan { latency: Duration::from_secs(60), ..FaultPlan::default() });
     let body = json!({"query": circle()});
@@ -521,7 +525,7 @@ async fn a_client_that_leaves_frees_its_place() {
 
 #[tokio::test]
 async fn an_answer_that_is_late_or_too_large_is_an_error_that_says_so() {
-    let options = Route { timeout: Duration::from_millis(200), ..Route::default() };
+    let options = RouteConfig { timeout: Duration::from_millis(200), ..RouteConfig::default() };
     let mut rig = Rig::new(&[halves()], options).await;
     rig.service.upstream.max_bytes = 50;
     let failure = rig.search(&json!({})).await.unwrap_err();
@@ -531,7 +535,7 @@ async fn an_answer_that_is_late_or_too_large_is_an_error_that_says_so() {
     let failure = rig.search(&json!({})).await.unwrap_err();
     let says = String::from_utf8_lossy(&failure.body()).into_owned();
     assert!(failure.status() == 504 && says.contains("route.timeout"), "{says}");
-    let rig = Rig::new(&[halves()], Route::default()).await;
+    let rig = Rig::new(&[halves()], RouteConfig::default()).await;
     rig.standin.faults().set(FaultPlan { down: true, ..FaultPlan::default() });
     let failure = rig.search(&json!({})).await.unwrap_err();
     assert_eq!((failure.status(), rig.service.metrics.retried.of(Retried::Node).get()), (503, 1));

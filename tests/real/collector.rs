@@ -9,7 +9,7 @@ use geofold::core::counting::increment::Increment;
 use geofold::io::database::Database;
 use geofold::ops::tally::collect::history::History;
 use geofold::ops::tally::collect::store::Store;
-use geofold::support::config::{Database as DatabaseConfig, Secret};
+use geofold::support::config::{DatabaseConfig, Secret};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;

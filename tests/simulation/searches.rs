@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use geofold::base::random::Random;
-use geofold::support::config::{Moves, Visibility};
+use geofold::support::config::{MovesConfig, Visibility};
 use tokio::time::sleep;
 
 use crate::scenario::{Kind, document_id};
@@ -16,9 +16,9 @@ use crate::world::{GEOSHARDS, World};
 const GRACE: u64 = 300;
 
 /// The workers' guarantee for searches.
-pub fn moves(serves_searches: bool) -> Moves {
+pub fn moves(serves_searches: bool) -> MovesConfig {
     let visibility = if serves_searches { Visibility::Search } else { Visibility::Realtime };
-    Moves { visibility, search_grace: Duration::from_millis(GRACE) }
+    MovesConfig { visibility, search_grace: Duration::from_millis(GRACE) }
 }
 
 /// Starts the searches and refreshes.

@@ -30,7 +30,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Postgres, Row as _, Sqlite};
 pub use self::error::{DatabaseError, Failure};
 pub use self::migrate::{Migrations, Step};
 use crate::base::retry::RetryPolicy;
-use crate::support::config::counts::Database as Config;
+use crate::support::config::counts::DatabaseConfig as Config;
 use crate::support::config::database_url::{DatabaseUrl, PostgresUrl, SslMode};
 
 /// Maximum rows per statement: larger changes are split, so that each statement ends in a predictable time.

@@ -7,7 +7,7 @@ use super::Finding;
 use crate::io::database::{Database, DatabaseError, Sql};
 use crate::ops::tally::collect::store::MIGRATIONS;
 use crate::support::config::Config;
-use crate::support::config::counts::Database as DatabaseConfig;
+use crate::support::config::counts::DatabaseConfig;
 use crate::support::config::database_url::DatabaseUrl;
 
 const ABOUT: &str = "database of counts";

@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::io::elastic::Elastic;
 use crate::io::meta::TopicFacts;
 use crate::ops::check::{self, CheckTarget, Finding, Level};
-use crate::support::config::types::Retry;
+use crate::support::config::types::RetryConfig;
 use crate::support::telemetry::health::Health;
 
 /// Something is wrong that waiting does not mend.
@@ -28,7 +28,7 @@ fn lines(findings: &[Finding]) -> String {
 pub async fn pass(
     target: &CheckTarget,
     elastic: &dyn Elastic,
-    retry: &Retry,
+    retry: &RetryConfig,
     health: &Health,
 ) -> Result<TopicFacts, Refused> {
     let mut delays = retry.policy().delays();

@@ -11,13 +11,13 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// `[placements]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Placements {
+pub struct PlacementsConfig {
     /// How long the placement of a deleted document is kept, at least, before an audit may sweep it.
     #[serde(with = "humantime_serde")]
     pub deleted_retention: Duration,
 }
 
-impl Default for Placements {
+impl Default for PlacementsConfig {
     fn default() -> Self {
         Self { deleted_retention: 7 * DAY }
     }
@@ -26,7 +26,7 @@ impl Default for Placements {
 /// `[audit]`: the audit that a worker runs by itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Audit {
+pub struct AuditConfig {
     /// Time from the end of one audit to the next; none at all if not given.
     #[serde(with = "humantime_serde::option")]
     pub interval: Option<Duration>,
@@ -38,7 +38,7 @@ pub struct Audit {
     pub temp_dir: Option<PathBuf>,
 }
 
-impl Default for Audit {
+impl Default for AuditConfig {
     fn default() -> Self {
         Self {
             interval: None,

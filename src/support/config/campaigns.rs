@@ -16,7 +16,7 @@ pub const MAX_RATE: u32 = 10_000_000;
 /// `[campaigns]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Campaigns {
+pub struct CampaignsConfig {
     /// A runner that gives no sign of life for so long loses its chunk to another.
     #[serde(with = "humantime_serde")]
     pub lease_duration: Duration,
@@ -26,7 +26,7 @@ pub struct Campaigns {
     pub periodic: Vec<PeriodicCampaign>,
 }
 
-impl Default for Campaigns {
+impl Default for CampaignsConfig {
     fn default() -> Self {
         Self { lease_duration: Duration::from_secs(30), chunk_size: 1_000, periodic: Vec::new() }
     }

@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use super::byte_size::ByteSize;
 use super::database_url::DatabaseUrl;
 use super::secret::Secret;
-use super::types::{Config, Kafka};
+use super::types::{Config, KafkaConfig};
 pub use crate::core::counting::facets::GEOSHARD_FACET;
 use crate::core::counting::facets::{FacetLimits, FacetRules};
 
 /// `[tally]`: what workers count.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Tally {
+pub struct TallyConfig {
     /// Facets by name, each with the dotted path of a scalar or an array of scalars in a document.
     pub facets: BTreeMap<String, String>,
     /// Count documents by geoshard too, as the facet [`GEOSHARD_FACET`].
@@ -34,7 +34,7 @@ pub struct Tally {
     pub max_value_bytes: ByteSize,
 }
 
-impl Default for Tally {
+impl Default for TallyConfig {
     fn default() -> Self {
         Self {
             facets: BTreeMap::new(),
@@ -47,7 +47,7 @@ impl Default for Tally {
     }
 }
 
-impl Tally {
+impl TallyConfig {
     /// Whether anything is counted.
     pub fn is_on(&self) -> bool {
         self.geoshard || !self.facets.is_empty()
@@ -56,7 +56,7 @@ impl Tally {
 
 impl FacetRules {
     /// The configured counting; `None` if nothing is counted.
-    pub fn configured(tally: &Tally) -> Option<Self> {
+    pub fn configured(tally: &TallyConfig) -> Option<Self> {
         let facets = tally.facets.iter().map(|(name, path)| (name.as_str(), path.as_str()));
         let limits =
             FacetLimits { max_value_bytes: tally.max_value_bytes.as_usize(), max_values: tally.max_values };
@@ -67,10 +67,10 @@ impl FacetRules {
 /// `[database]`: where counts are kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Database {
+pub struct DatabaseConfig {
     /// A file of SQLite, or a database of a PostgreSQL server.
     pub url: DatabaseUrl,
-    /// Password for PostgreSQL, given here or read from [`Database::password_file`].
+    /// Password for PostgreSQL, given here or read from [`DatabaseConfig::password_file`].
     pub password: Option<Secret>,
     /// File that holds the password.
     pub password_file: Option<PathBuf>,
@@ -83,7 +83,7 @@ pub struct Database {
     pub max_connections: u32,
 }
 
-impl Default for Database {
+impl Default for DatabaseConfig {
     fn default() -> Self {
         Self {
             url: DatabaseUrl::default(),
@@ -99,7 +99,7 @@ impl Default for Database {
 /// `[collector]`: how increments become counts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Collector {
+pub struct CollectorConfig {
     /// The consumer group under which merged offsets are shown to Kafka's tools; see [`Config::collector_group`].
     pub group_id: Option<String>,
     /// Time between two merges.
@@ -122,7 +122,7 @@ pub struct Collector {
     pub listen: SocketAddr,
 }
 
-impl Default for Collector {
+impl Default for CollectorConfig {
     fn default() -> Self {
         Self {
             group_id: None,
@@ -142,13 +142,13 @@ impl Config {
     /// The topic through which increments go from workers to collectors: the configured one, or the topic of documents
     /// with `-increments` at its end.
     pub fn increments_topic(&self) -> String {
-        let Kafka { topic, .. } = &self.kafka;
+        let KafkaConfig { topic, .. } = &self.kafka;
         self.tally.topic.clone().unwrap_or_else(|| format!("{topic}-increments"))
     }
 
     /// The consumer group of collectors: the configured one, or the workers' with `-collector` at its end.
     pub fn collector_group(&self) -> String {
-        let Kafka { group_id, .. } = &self.kafka;
+        let KafkaConfig { group_id, .. } = &self.kafka;
         self.collector.group_id.clone().unwrap_or_else(|| format!("{group_id}-collector"))
     }
 }

@@ -55,20 +55,20 @@ mod show;
 pub mod source;
 pub mod types;
 
-pub use audit::{Audit, Placements};
+pub use audit::{AuditConfig, PlacementsConfig};
 pub use byte_size::ByteSize;
 pub use check::{Finding, Level};
-pub use counts::{Collector, Database, GEOSHARD_FACET, Tally};
+pub use counts::{CollectorConfig, DatabaseConfig, GEOSHARD_FACET, TallyConfig};
 pub use database_url::DatabaseUrl;
 pub use load::{BadKey, ConfigError, Place};
-pub use load_section::Load;
-pub use moves::{Moves, Visibility};
+pub use load_section::LoadConfig;
+pub use moves::{MovesConfig, Visibility};
 pub use properties::Properties;
-pub use registry::{KeyForm, RecordFormat, SchemaRegistry};
-pub use route::{Route, RouteCredentials, WithoutLocation};
+pub use registry::{KeyForm, RecordFormat, SchemaRegistryConfig};
+pub use route::{RouteConfig, RouteCredentials, WithoutLocation};
 pub use secret::Secret;
 pub use server_url::ServerUrl;
-pub use source::{Source, SourceKind, SourceUrl};
+pub use source::{SourceConfig, SourceKind, SourceUrl};
 pub use types::*;
 
 #[cfg(test)]

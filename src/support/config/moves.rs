@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Guarantees for documents that move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Moves {
+pub struct MovesConfig {
     /// Who never misses a document that moves.
     pub visibility: Visibility,
     /// How long a search may be under way from its first geoshard to its last.
@@ -15,7 +15,7 @@ pub struct Moves {
     pub search_grace: Duration,
 }
 
-impl Default for Moves {
+impl Default for MovesConfig {
     fn default() -> Self {
         Self { visibility: Visibility::Search, search_grace: Duration::from_secs(1) }
     }

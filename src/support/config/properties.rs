@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::Config;
 use super::secret::REDACTED;
 use super::types::{
-    Assignment, GroupProtocol, Kafka, LostRecords, RemoteAssignor, SaslMechanism, SecurityProtocol,
+    Assignment, GroupProtocol, KafkaConfig, LostRecords, RemoteAssignor, SaslMechanism, SecurityProtocol,
 };
 
 /// librdkafka settings by name. Values of secret settings are shown as `***`; iterate to get the plain ones.
@@ -296,7 +296,7 @@ impl Config {
 }
 
 /// The way to the brokers, the same for both clients.
-fn set_connection(all: &mut Properties, kafka: &Kafka) {
+fn set_connection(all: &mut Properties, kafka: &KafkaConfig) {
     all.set("bootstrap.servers", kafka.brokers.join(","));
     all.set("client.id", &kafka.client_id);
     let protocol = match kafka.security_protocol {

@@ -12,16 +12,16 @@ pub use crate::core::decode::{BadKeyForm, KeyForm, RecordFormat};
 /// `[schema_registry]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct SchemaRegistry {
+pub struct SchemaRegistryConfig {
     /// URLs of the registry, tried in turn. Required with the form `registry`.
     pub urls: Vec<ServerUrl>,
     /// User name for basic authentication.
     pub username: Option<String>,
-    /// Password, given here or read from [`SchemaRegistry::password_file`].
+    /// Password, given here or read from [`SchemaRegistryConfig::password_file`].
     pub password: Option<Secret>,
     /// File that holds the password.
     pub password_file: Option<PathBuf>,
-    /// Bearer token, given here or read from [`SchemaRegistry::bearer_token_file`].
+    /// Bearer token, given here or read from [`SchemaRegistryConfig::bearer_token_file`].
     pub bearer_token: Option<Secret>,
     /// File that holds the bearer token.
     pub bearer_token_file: Option<PathBuf>,
@@ -34,7 +34,7 @@ pub struct SchemaRegistry {
     pub cached_schemas: usize,
 }
 
-impl Default for SchemaRegistry {
+impl Default for SchemaRegistryConfig {
     fn default() -> Self {
         Self {
             urls: Vec::new(),

@@ -11,7 +11,7 @@ use super::byte_size::ByteSize;
 /// How `geofold route` answers searches.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Route {
+pub struct RouteConfig {
     /// Address to listen on.
     pub listen: SocketAddr,
     /// For one search, from its request to its answer.
@@ -42,7 +42,7 @@ pub struct Route {
     pub tls_client_ca_file: Option<PathBuf>,
 }
 
-impl Default for Route {
+impl Default for RouteConfig {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9466)),

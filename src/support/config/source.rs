@@ -22,7 +22,7 @@ pub const ID_PLACE: &str = "{id}";
 /// `[source]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Source {
+pub struct SourceConfig {
     /// Kind of source; none if unset.
     pub kind: Option<SourceKind>,
     /// Where it is: a template for [`SourceKind::Http`], an address for [`SourceKind::Postgresql`].
@@ -31,11 +31,11 @@ pub struct Source {
     pub headers: BTreeMap<String, Secret>,
     /// User name for basic authentication. Only with [`SourceKind::Http`].
     pub username: Option<String>,
-    /// Password, given here or read from [`Source::password_file`].
+    /// Password, given here or read from [`SourceConfig::password_file`].
     pub password: Option<Secret>,
     /// File that holds the password.
     pub password_file: Option<PathBuf>,
-    /// Bearer token, given here or read from [`Source::bearer_token_file`]. Only with [`SourceKind::Http`].
+    /// Bearer token, given here or read from [`SourceConfig::bearer_token_file`]. Only with [`SourceKind::Http`].
     pub bearer_token: Option<Secret>,
     /// File that holds the bearer token.
     pub bearer_token_file: Option<PathBuf>,
@@ -57,7 +57,7 @@ pub struct Source {
     pub probe_id: Option<String>,
 }
 
-impl Default for Source {
+impl Default for SourceConfig {
     fn default() -> Self {
         Self {
             kind: None,

@@ -109,7 +109,7 @@ fn commented_out_keys_have_values_of_the_right_type() {
 fn a_file_of_three_keys_is_a_configuration() {
     let config = load_least("", &[]);
     assert_eq!(config.geoshards.map, Path::new("/etc/geofold/map-55.json"));
-    assert_eq!(config.batch, Batch::default());
+    assert_eq!(config.batch, BatchConfig::default());
     assert!(load_least("geoshards.map = '/maps/55.json'", &[]).geoshards.map.starts_with("/maps"));
 }
 

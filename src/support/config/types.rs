@@ -11,18 +11,18 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::audit::{Audit, Placements};
+use super::audit::{AuditConfig, PlacementsConfig};
 use super::byte_size::ByteSize;
-use super::campaigns::Campaigns;
-use super::counts::{Collector, Database, Tally};
-use super::load_section::Load;
-use super::moves::Moves;
+use super::campaigns::CampaignsConfig;
+use super::counts::{CollectorConfig, DatabaseConfig, TallyConfig};
+use super::load_section::LoadConfig;
+use super::moves::MovesConfig;
 use super::properties::Properties;
-use super::registry::{KeyForm, RecordFormat, SchemaRegistry};
-use super::route::Route;
+use super::registry::{KeyForm, RecordFormat, SchemaRegistryConfig};
+use super::route::RouteConfig;
 use super::secret::Secret;
 use super::server_url::ServerUrl;
-use super::source::Source;
+use super::source::SourceConfig;
 use crate::base::position::Epoch;
 use crate::base::retry::RetryPolicy;
 pub use crate::core::decode::Envelope;
@@ -33,63 +33,63 @@ pub use crate::core::mover::OnMissing;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// The topic, the consumer group, and the way to the brokers.
-    pub kafka: Kafka,
+    pub kafka: KafkaConfig,
     /// Where the schemas of records are.
-    pub schema_registry: SchemaRegistry,
+    pub schema_registry: SchemaRegistryConfig,
     /// The search server that holds the geoshards.
-    pub elasticsearch: Elasticsearch,
+    pub elasticsearch: ElasticsearchConfig,
     /// Shape of documents.
-    pub documents: Documents,
+    pub documents: DocumentsConfig,
     /// The order of records across topic re-creations.
-    pub positions: Positions,
+    pub positions: PositionsConfig,
     /// Where the geoshards are.
-    pub geoshards: Geoshards,
+    pub geoshards: GeoshardsConfig,
     /// When folded writes go out.
-    pub batch: Batch,
+    pub batch: BatchConfig,
     /// Guarantees for documents that move.
-    pub moves: Moves,
+    pub moves: MovesConfig,
     /// Bounds of memory.
-    pub memory: Memory,
+    pub memory: MemoryConfig,
     /// Waiting between attempts.
-    pub retry: Retry,
+    pub retry: RetryConfig,
     /// Committing offsets.
-    pub commit: Commit,
+    pub commit: CommitConfig,
     /// Handling of records that cannot be applied.
-    pub dead_letter: DeadLetter,
+    pub dead_letter: DeadLetterConfig,
     /// Jobs after changes of a geoshard.
-    pub distribution: Distribution,
+    pub distribution: DistributionConfig,
     /// Where documents can be fetched again.
-    pub source: Source,
+    pub source: SourceConfig,
     /// What is counted.
-    pub tally: Tally,
+    pub tally: TallyConfig,
     /// How searches are answered.
-    pub route: Route,
+    pub route: RouteConfig,
     /// Counting writes and searches by place.
-    pub load: Load,
+    pub load: LoadConfig,
     /// Where counts are kept.
-    pub database: Database,
+    pub database: DatabaseConfig,
     /// How increments become counts.
-    pub collector: Collector,
+    pub collector: CollectorConfig,
     /// Batch jobs that apply one action to a list of document ids.
-    pub campaigns: Campaigns,
+    pub campaigns: CampaignsConfig,
     /// Retention of placements of deleted documents.
-    pub placements: Placements,
+    pub placements: PlacementsConfig,
     /// The audit that a worker runs by itself.
-    pub audit: Audit,
+    pub audit: AuditConfig,
     /// Orderly shutdown.
-    pub shutdown: Shutdown,
+    pub shutdown: ShutdownConfig,
     /// The HTTP server for metrics, health and tools.
-    pub admin: Admin,
+    pub admin: AdminConfig,
     /// Logging.
-    pub log: Log,
+    pub log: LogConfig,
     /// How a running worker follows this file.
-    pub reload: Reload,
+    pub reload: ReloadConfig,
 }
 
 /// `[kafka]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Kafka {
+pub struct KafkaConfig {
     /// Bootstrap brokers, `host:port`. Required in the file.
     pub brokers: Vec<String>,
     /// The topic of document writes, keyed by document id. Required in the file.
@@ -126,7 +126,7 @@ pub struct Kafka {
     pub sasl_mechanism: Option<SaslMechanism>,
     /// User name for SASL.
     pub sasl_username: Option<String>,
-    /// Password for SASL, given here or read from [`Kafka::sasl_password_file`].
+    /// Password for SASL, given here or read from [`KafkaConfig::sasl_password_file`].
     pub sasl_password: Option<Secret>,
     /// File that holds the password for SASL.
     pub sasl_password_file: Option<PathBuf>,
@@ -138,7 +138,7 @@ pub struct Kafka {
     pub producer_properties: Properties,
 }
 
-impl Default for Kafka {
+impl Default for KafkaConfig {
     fn default() -> Self {
         Self {
             brokers: vec!["127.0.0.1:9092".to_owned()],
@@ -274,22 +274,22 @@ pub enum SaslMechanism {
 /// `[elasticsearch]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Elasticsearch {
+pub struct ElasticsearchConfig {
     /// Nodes to send requests to. Required in the file.
     pub urls: Vec<ServerUrl>,
     /// User name for basic authentication.
     pub username: Option<String>,
-    /// Password for basic authentication, given here or read from [`Elasticsearch::password_file`].
+    /// Password for basic authentication, given here or read from [`ElasticsearchConfig::password_file`].
     pub password: Option<Secret>,
     /// File that holds the password.
     pub password_file: Option<PathBuf>,
-    /// API key (the `encoded` form), given here or read from [`Elasticsearch::api_key_file`].
+    /// API key (the `encoded` form), given here or read from [`ElasticsearchConfig::api_key_file`].
     pub api_key: Option<Secret>,
     /// File that holds the API key.
     pub api_key_file: Option<PathBuf>,
     /// The region of a domain of Amazon OpenSearch Service, for which requests are signed.
     pub aws_region: Option<String>,
-    /// The service that requests are signed for. Only with [`Elasticsearch::aws_region`].
+    /// The service that requests are signed for. Only with [`ElasticsearchConfig::aws_region`].
     pub aws_service: AwsService,
     /// Certificates of the authorities that may sign the server's certificate, PEM; the built-in ones if not given.
     pub ca_file: Option<PathBuf>,
@@ -309,7 +309,7 @@ pub struct Elasticsearch {
     pub gc_deletes: Duration,
 }
 
-impl Default for Elasticsearch {
+impl Default for ElasticsearchConfig {
     fn default() -> Self {
         Self {
             urls: vec![ServerUrl::local(9200)],
@@ -372,7 +372,7 @@ pub enum Credentials<'a> {
     },
 }
 
-impl Elasticsearch {
+impl ElasticsearchConfig {
     /// The configured way to authenticate; `None` for a server without security.
     pub fn credentials(&self) -> Option<Credentials<'_>> {
         if let Some(key) = &self.api_key {
@@ -388,7 +388,7 @@ impl Elasticsearch {
 /// `[documents]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Documents {
+pub struct DocumentsConfig {
     /// Dotted path of the location in a document.
     pub location: String,
     /// A record's value above this size is bad input.
@@ -397,7 +397,7 @@ pub struct Documents {
     pub on_missing: Option<OnMissing>,
 }
 
-impl Default for Documents {
+impl Default for DocumentsConfig {
     fn default() -> Self {
         Self { location: "location".to_owned(), max_bytes: ByteSize::mib(1), on_missing: None }
     }
@@ -415,12 +415,12 @@ impl Config {
 /// `[positions]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Positions {
+pub struct PositionsConfig {
     /// Generation of offsets; raised when they start over.
     pub epoch: Epoch,
 }
 
-impl Default for Positions {
+impl Default for PositionsConfig {
     fn default() -> Self {
         Self { epoch: Epoch::new(1).unwrap_or_default() }
     }
@@ -429,14 +429,14 @@ impl Default for Positions {
 /// `[geoshards]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Geoshards {
+pub struct GeoshardsConfig {
     /// The map file.
     pub map: PathBuf,
     /// JSON file with the settings and mappings of a geoshard's index.
     pub index_template: Option<PathBuf>,
 }
 
-impl Default for Geoshards {
+impl Default for GeoshardsConfig {
     fn default() -> Self {
         Self { map: PathBuf::from("map-55.json"), index_template: None }
     }
@@ -445,7 +445,7 @@ impl Default for Geoshards {
 /// `[batch]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Batch {
+pub struct BatchConfig {
     /// Documents in one batch, at most.
     pub max_documents: usize,
     /// Bytes of folded writes in one batch, at most.
@@ -461,7 +461,7 @@ pub struct Batch {
     pub timeout: Duration,
 }
 
-impl Default for Batch {
+impl Default for BatchConfig {
     fn default() -> Self {
         Self {
             max_documents: 2_000,
@@ -476,7 +476,7 @@ impl Default for Batch {
 /// `[memory]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Memory {
+pub struct MemoryConfig {
     /// Records and folds that one worker holds, in bytes; fetching pauses above it.
     pub total: ByteSize,
     /// The same for one partition.
@@ -485,7 +485,7 @@ pub struct Memory {
     pub cached_placements: usize,
 }
 
-impl Default for Memory {
+impl Default for MemoryConfig {
     fn default() -> Self {
         Self { total: ByteSize::mib(24), per_partition: ByteSize::mib(16), cached_placements: 200_000 }
     }
@@ -494,7 +494,7 @@ impl Default for Memory {
 /// `[retry]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Retry {
+pub struct RetryConfig {
     /// Longest wait before the second attempt.
     #[serde(with = "humantime_serde")]
     pub initial_backoff: Duration,
@@ -506,14 +506,14 @@ pub struct Retry {
     pub unauthorized_timeout: Duration,
 }
 
-impl Retry {
+impl RetryConfig {
     /// The pauses between attempts.
     pub fn policy(&self) -> RetryPolicy {
         RetryPolicy { initial: self.initial_backoff, max: self.max_backoff }
     }
 }
 
-impl Default for Retry {
+impl Default for RetryConfig {
     fn default() -> Self {
         Self {
             initial_backoff: Duration::from_millis(100),
@@ -526,13 +526,13 @@ impl Default for Retry {
 /// `[commit]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Commit {
+pub struct CommitConfig {
     /// Time between two commits of a partition's watermark.
     #[serde(with = "humantime_serde")]
     pub interval: Duration,
 }
 
-impl Default for Commit {
+impl Default for CommitConfig {
     fn default() -> Self {
         Self { interval: Duration::from_secs(1) }
     }
@@ -541,7 +541,7 @@ impl Default for Commit {
 /// `[dead_letter]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct DeadLetter {
+pub struct DeadLetterConfig {
     /// Destination of bad input.
     pub policy: DeadLetterPolicy,
     /// The topic for it. Required with [`DeadLetterPolicy::Topic`].
@@ -551,7 +551,7 @@ pub struct DeadLetter {
     pub index_failure_threshold: usize,
 }
 
-impl Default for DeadLetter {
+impl Default for DeadLetterConfig {
     fn default() -> Self {
         Self { policy: DeadLetterPolicy::Stop, topic: None, index_failure_threshold: 50 }
     }
@@ -570,7 +570,7 @@ pub enum DeadLetterPolicy {
 /// `[distribution]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Distribution {
+pub struct DistributionConfig {
     /// Where workers share their last runs.
     pub run_store: RunStore,
     /// The memcached, `host:port`. Required with [`RunStore::Memcached`].
@@ -584,7 +584,7 @@ pub struct Distribution {
     pub jobs: Vec<DistributionJob>,
 }
 
-impl Default for Distribution {
+impl Default for DistributionConfig {
     fn default() -> Self {
         Self {
             run_store: RunStore::Memory,
@@ -669,7 +669,7 @@ pub enum JobKind {
 /// `[shutdown]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Shutdown {
+pub struct ShutdownConfig {
     /// Time for the batches in flight after a signal to stop.
     #[serde(with = "humantime_serde")]
     pub drain_timeout: Duration,
@@ -678,7 +678,7 @@ pub struct Shutdown {
     pub revoke_timeout: Duration,
 }
 
-impl Default for Shutdown {
+impl Default for ShutdownConfig {
     fn default() -> Self {
         Self { drain_timeout: Duration::from_secs(25), revoke_timeout: Duration::from_secs(10) }
     }
@@ -687,12 +687,12 @@ impl Default for Shutdown {
 /// `[admin]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Admin {
+pub struct AdminConfig {
     /// Address to listen on.
     pub listen: SocketAddr,
 }
 
-impl Default for Admin {
+impl Default for AdminConfig {
     fn default() -> Self {
         Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9464)) }
     }
@@ -701,14 +701,14 @@ impl Default for Admin {
 /// `[log]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Log {
+pub struct LogConfig {
     /// The form of a line.
     pub format: LogFormat,
     /// Which events are logged; the syntax of `tracing_subscriber::EnvFilter`.
     pub filter: String,
 }
 
-impl Default for Log {
+impl Default for LogConfig {
     fn default() -> Self {
         Self { format: LogFormat::Text, filter: "info".to_owned() }
     }
@@ -717,7 +717,7 @@ impl Default for Log {
 /// `[reload]`
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Reload {
+pub struct ReloadConfig {
     /// Interval of checks of the file; unset: only SIGHUP reloads.
     #[serde(with = "humantime_serde::option")]
     pub interval: Option<Duration>,

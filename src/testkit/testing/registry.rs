@@ -12,7 +12,7 @@ use axum::routing::get;
 use serde_json::{Value, json};
 
 use super::http::{Served, lock, serve};
-use crate::support::config::SchemaRegistry;
+use crate::support::config::SchemaRegistryConfig;
 
 /// 200: it answers as it should.
 const WELL: u16 = 200;
@@ -46,9 +46,9 @@ impl TestRegistry {
     }
 
     /// What leads to it.
-    pub(crate) fn settings(&self) -> SchemaRegistry {
+    pub(crate) fn settings(&self) -> SchemaRegistryConfig {
         let url = format!("http://{}/base/", self.served.address).parse().unwrap();
-        SchemaRegistry { urls: vec![url], ..SchemaRegistry::default() }
+        SchemaRegistryConfig { urls: vec![url], ..SchemaRegistryConfig::default() }
     }
 
     /// Gives it a schema, as it is sent.

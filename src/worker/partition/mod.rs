@@ -79,7 +79,7 @@ use crate::io::load::LoadSender;
 use crate::io::maps::MapsReader;
 use crate::io::meta::Memory;
 use crate::io::registry::Registry;
-use crate::support::config::{LostRecords, Moves, Partitioner};
+use crate::support::config::{LostRecords, MovesConfig, Partitioner};
 use crate::support::telemetry::health::Health;
 use crate::support::telemetry::metrics::{Metrics, PartitionMetrics};
 use crate::support::telemetry::traces::Traces;
@@ -121,7 +121,7 @@ pub struct WorkerContext {
     /// Limits batches in flight.
     pub batch_permits: Arc<Semaphore>,
     /// Guarantees for documents that move.
-    pub moves: Moves,
+    pub moves: MovesConfig,
     /// When searches find what was written.
     pub visibility: Arc<Visibility>,
     /// Remembered state of the topic and its partitions.

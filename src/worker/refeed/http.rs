@@ -10,7 +10,7 @@ use reqwest::{Certificate, Response, StatusCode};
 use super::{FetchAnswer, FetchFailure, SourceOpenError};
 use crate::base::causes::with_causes;
 use crate::base::ids::DocId;
-use crate::support::config::Source;
+use crate::support::config::SourceConfig;
 use crate::support::config::source::HttpTemplate;
 
 /// A web server with documents.
@@ -26,7 +26,7 @@ pub(super) struct Http {
 
 impl Http {
     pub(super) fn new(
-        source: &Source,
+        source: &SourceConfig,
         template: HttpTemplate,
         max_document: usize,
     ) -> Result<Self, SourceOpenError> {
@@ -142,7 +142,7 @@ impl Http {
     }
 }
 
-fn headers(source: &Source) -> Result<HeaderMap, SourceOpenError> {
+fn headers(source: &SourceConfig) -> Result<HeaderMap, SourceOpenError> {
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
     let mut put = |name: HeaderName, value: &str| {

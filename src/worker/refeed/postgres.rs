@@ -11,7 +11,7 @@ use super::{FetchAnswer, FetchFailure};
 use crate::base::ids::DocId;
 use crate::io::database::{Database, DatabaseError, Row};
 use crate::support::config::database_url::{DatabaseUrl, PostgresUrl};
-use crate::support::config::{Database as DatabaseConfig, Source};
+use crate::support::config::{DatabaseConfig, SourceConfig};
 
 /// A database with documents.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) struct Postgres {
 
 impl Postgres {
     /// `None` without a query.
-    pub(super) fn new(source: &Source, url: &PostgresUrl, max_document: usize) -> Option<Self> {
+    pub(super) fn new(source: &SourceConfig, url: &PostgresUrl, max_document: usize) -> Option<Self> {
         let max_in_flight = source.max_in_flight.max(1);
         let config = DatabaseConfig {
             url: DatabaseUrl::Postgres(url.clone()),

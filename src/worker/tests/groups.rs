@@ -59,7 +59,7 @@ async fn partition_revoked_while_held_back_is_read_when_reassigned() {
     taken_while_not_read(200, 300_000, |memory| memory.total = ByteSize::mib(17)).await;
 }
 
-async fn taken_while_not_read(records: i32, bytes: usize, bound: impl Fn(&mut config::Memory)) {
+async fn taken_while_not_read(records: i32, bytes: usize, bound: impl Fn(&mut config::MemoryConfig)) {
     let mut world = World::new();
     world.produce(1, records, bytes);
     world.elastic.set_faults(|faults| faults.down = true);

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::Trouble;
 use super::client::{Client, OpenError};
 use crate::core::schemas::{Schema, SchemaId, UnreadablePayload};
-use crate::support::config::SchemaRegistry;
+use crate::support::config::SchemaRegistryConfig;
 use crate::support::telemetry::families::Counters;
 use crate::support::telemetry::schemas::SchemaAnswer;
 
@@ -58,7 +58,7 @@ impl Registry {
     /// # Errors
     /// If the configuration cannot be used.
     pub fn open(
-        settings: &SchemaRegistry,
+        settings: &SchemaRegistryConfig,
         answers: Option<Counters<SchemaAnswer>>,
     ) -> Result<Self, OpenError> {
         let size = NonZeroUsize::new(settings.cached_schemas).unwrap_or(NonZeroUsize::MIN);

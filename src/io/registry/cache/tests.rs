@@ -6,7 +6,7 @@ use crate::testkit::testing::TestRegistry;
 const LONG: &str = r#""long""#;
 
 fn open(registry: &TestRegistry, cached_schemas: usize) -> Registry {
-    Registry::open(&SchemaRegistry { cached_schemas, ..registry.settings() }, None).unwrap()
+    Registry::open(&SchemaRegistryConfig { cached_schemas, ..registry.settings() }, None).unwrap()
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use url::Url;
 use super::Trouble;
 use crate::base::causes::with_causes;
 use crate::core::schemas::{Kind, Reference, RegisteredSchema, SchemaId, UnreadablePayload};
-use crate::support::config::{SchemaRegistry, Secret};
+use crate::support::config::{SchemaRegistryConfig, Secret};
 
 /// Bytes of one answer.
 const MAX_ANSWER: usize = 4 << 20;
@@ -46,7 +46,7 @@ pub enum OpenError {
 #[derive(Debug)]
 pub(super) struct Client {
     http: reqwest::Client,
-    settings: SchemaRegistry,
+    settings: SchemaRegistryConfig,
     /// Index of the URL tried first: the one that answered last.
     first: AtomicUsize,
 }
@@ -82,7 +82,7 @@ enum Answer {
 }
 
 impl Client {
-    pub(super) fn new(settings: &SchemaRegistry) -> Result<Self, OpenError> {
+    pub(super) fn new(settings: &SchemaRegistryConfig) -> Result<Self, OpenError> {
         let failed = |error: reqwest::Error| OpenError::Client(with_causes(&error));
         let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(MEDIA_TYPE))]);
         // Redirections are not followed: they would take credentials elsewhere.

@@ -12,7 +12,7 @@ use crate::support::config::{Secret, ServerUrl};
 use crate::testkit::testing::TestRegistry;
 
 async fn asked(
-    settings: &SchemaRegistry,
+    settings: &SchemaRegistryConfig,
     id: u32,
 ) -> Result<Result<RegisteredSchema, UnreadablePayload>, Trouble> {
     Client::new(settings).unwrap().schema(SchemaId(id)).await
@@ -102,7 +102,7 @@ async fn the_next_address_is_asked_where_one_does_not_answer() {
     bad.be(500);
     let nobody: ServerUrl = "http://127.0.0.1:1".parse().unwrap();
     let urls = [nobody, bad.settings().urls[0].clone(), good.settings().urls[0].clone()];
-    let client = Client::new(&SchemaRegistry { urls: urls.to_vec(), ..good.settings() }).unwrap();
+    let client = Client::new(&SchemaRegistryConfig { urls: urls.to_vec(), ..good.settings() }).unwrap();
     assert!(client.schema(SchemaId(1)).await.unwrap().is_ok());
     assert!(client.schema(SchemaId(1)).await.unwrap().is_ok());
     assert_eq!((bad.asked().len(), good.asked().len()), (1, 2), "the one that answered is asked first");
@@ -116,14 +116,14 @@ async fn the_next_address_is_asked_where_one_does_not_answer() {
 async fn credentials_are_sent_and_never_shown() {
     let server = TestRegistry::start().await;
     server.put_avro(1, r#""long""#);
-    let basic = SchemaRegistry {
+    let basic = SchemaRegistryConfig {
         username: Some("user".to_owned()),
         password: Some(Secret::new("hunter2")),
         ..server.settings()
     };
     server.expect_authorization("Basic dXNlcjpodW50ZXIy");
     assert!(asked(&basic, 1).await.unwrap().is_ok());
-    let bearer = SchemaRegistry { bearer_token: Some(Secret::new("hunter3")), ..server.settings() };
+    let bearer = SchemaRegistryConfig { bearer_token: Some(Secret::new("hunter3")), ..server.settings() };
     let trouble = asked(&bearer, 1).await.unwrap_err();
     assert!(trouble.to_string().contains("401"), "{trouble}");
     server.expect_authorization("Bearer hunter3");
@@ -137,7 +137,7 @@ async fn credentials_are_sent_and_never_shown() {
 async fn credentials_do_not_follow_a_redirection() {
     let (server, elsewhere) = (TestRegistry::start().await, TestRegistry::start().await);
     elsewhere.put_avro(1, r#""long""#);
-    let settings = SchemaRegistry { bearer_token: Some(Secret::new("hunter3")), ..server.settings() };
+    let settings = SchemaRegistryConfig { bearer_token: Some(Secret::new("hunter3")), ..server.settings() };
     for status in [301, 302, 307, 308] {
         server.be_with(status, LOCATION, format!("{}schemas/ids/1", elsewhere.settings().urls[0]));
         let trouble = asked(&settings, 1).await.unwrap_err().to_string();
@@ -159,10 +159,10 @@ async fn registry_retry_after_is_honoured() {
 async fn silent_registry_times_out() {
     // The kernel accepts the connections, and no one reads them.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let settings = SchemaRegistry {
+    let settings = SchemaRegistryConfig {
         urls: vec![format!("http://{}", silent.local_addr().unwrap()).parse().unwrap()],
         request_timeout: Duration::from_millis(100),
-        ..SchemaRegistry::default()
+        ..SchemaRegistryConfig::default()
     };
     let trouble = asked(&settings, 1).await.unwrap_err().to_string();
     assert!(trouble.contains("no whole answer in 100ms (schema_registry.request_timeout)"), "{trouble}");
@@ -198,13 +198,13 @@ fn start_with_tls() -> ServerUrl {
 
 #[tokio::test]
 async fn a_certificate_is_trusted_by_the_authority_that_is_configured() {
-    let unknown = SchemaRegistry { urls: vec![start_with_tls()], ..SchemaRegistry::default() };
+    let unknown = SchemaRegistryConfig { urls: vec![start_with_tls()], ..SchemaRegistryConfig::default() };
     let trouble = asked(&unknown, 1).await.unwrap_err().to_string();
     assert!(trouble.contains("set schema_registry.ca_file"), "{trouble}");
     let authority = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/support/tls/authority.pem");
-    let known = SchemaRegistry { ca_file: Some(authority.into()), ..unknown };
+    let known = SchemaRegistryConfig { ca_file: Some(authority.into()), ..unknown };
     assert!(asked(&known, 1).await.unwrap().is_ok());
-    let none = SchemaRegistry { ca_file: Some("/there/is/no/such/file.pem".into()), ..known };
+    let none = SchemaRegistryConfig { ca_file: Some("/there/is/no/such/file.pem".into()), ..known };
     let error = Client::new(&none).unwrap_err().to_string();
     assert!(error.contains("schema_registry.ca_file /there/is"), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use super::{Findings, check_topic};
 use crate::support::config::byte_size::ByteSize;
-use crate::support::config::counts::{Collector, Database, GEOSHARD_FACET, Tally};
+use crate::support::config::counts::{CollectorConfig, DatabaseConfig, GEOSHARD_FACET, TallyConfig};
 use crate::support::config::database_url::DatabaseUrl;
 use crate::support::config::types::Config;
 
@@ -21,7 +21,7 @@ pub(super) fn check_counts(findings: &mut Findings, config: &Config) {
     check_collector(findings, &config.collector);
 }
 
-fn check_tally(findings: &mut Findings, tally: &Tally) {
+fn check_tally(findings: &mut Findings, tally: &TallyConfig) {
     for (name, path) in &tally.facets {
         let key = format!("tally.facets.{name}");
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
@@ -82,7 +82,7 @@ fn check_topics(findings: &mut Findings, config: &Config) {
     }
 }
 
-fn check_database(findings: &mut Findings, database: &Database) {
+fn check_database(findings: &mut Findings, database: &DatabaseConfig) {
     if database.timeout.is_zero() {
         findings.error("database.timeout", "must be above zero");
     }
@@ -110,7 +110,7 @@ fn check_database(findings: &mut Findings, database: &Database) {
     }
 }
 
-fn check_collector(findings: &mut Findings, collector: &Collector) {
+fn check_collector(findings: &mut Findings, collector: &CollectorConfig) {
     let times = [
         ("collector.merge_interval", collector.merge_interval),
         ("collector.takeover_timeout", collector.takeover_timeout),

@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn repository_configuration_is_valid() {
         assert_eq!(findings(&shown()), Vec::<String>::new());
-        let jobs = toml::from_str::<crate::support::config::Distribution>(&shown()).unwrap().jobs;
+        let jobs = toml::from_str::<crate::support::config::DistributionConfig>(&shown()).unwrap().jobs;
         let gates: Vec<_> = jobs.iter().map(|job| (job.name.as_str(), job.has_gate())).collect();
         assert_eq!(gates, [("searchable", false), ("notify", true), ("announce", true)]);
     }

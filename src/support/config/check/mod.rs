@@ -17,12 +17,12 @@ use humantime::format_duration;
 use tracing_subscriber::EnvFilter;
 
 use super::byte_size::ByteSize;
-use super::load_section::Load;
-use super::moves::{Moves, Visibility};
+use super::load_section::LoadConfig;
+use super::moves::{MovesConfig, Visibility};
 use super::properties::{self, Properties};
 use super::secret::Secret;
 use super::types::{
-    AwsService, Config, DeadLetterPolicy, Elasticsearch, GroupProtocol, Kafka, SaslMechanism,
+    AwsService, Config, DeadLetterPolicy, ElasticsearchConfig, GroupProtocol, KafkaConfig, SaslMechanism,
 };
 use crate::base::requests::MAX_PREFIX_BYTES;
 
@@ -244,7 +244,7 @@ fn check_topic(findings: &mut Findings, key: &str, topic: &str) {
     }
 }
 
-fn check_security(findings: &mut Findings, kafka: &Kafka, has_tls: bool) {
+fn check_security(findings: &mut Findings, kafka: &KafkaConfig, has_tls: bool) {
     let protocol = kafka.security_protocol;
     let scram = protocol.uses_sasl()
         && kafka.sasl_mechanism.is_some_and(|mechanism| mechanism != SaslMechanism::Plain);
@@ -303,7 +303,7 @@ fn check_properties(findings: &mut Findings, config: &Config) {
     }
 }
 
-fn check_elasticsearch(findings: &mut Findings, elasticsearch: &Elasticsearch) {
+fn check_elasticsearch(findings: &mut Findings, elasticsearch: &ElasticsearchConfig) {
     if elasticsearch.urls.is_empty() {
         findings.error("elasticsearch.urls", "names no server; write [\"http://host:9200\"]");
     }
@@ -343,7 +343,7 @@ fn check_elasticsearch(findings: &mut Findings, elasticsearch: &Elasticsearch) {
     }
 }
 
-fn check_credentials(findings: &mut Findings, elasticsearch: &Elasticsearch) {
+fn check_credentials(findings: &mut Findings, elasticsearch: &ElasticsearchConfig) {
     let has_password = elasticsearch.password.is_some();
     let has_key = elasticsearch.api_key.is_some();
     if has_key && (has_password || elasticsearch.username.is_some()) {
@@ -452,7 +452,7 @@ fn check_times(findings: &mut Findings, config: &Config) {
     }
 }
 
-fn check_load(findings: &mut Findings, load: Load) {
+fn check_load(findings: &mut Findings, load: LoadConfig) {
     const SHORT: Duration = Duration::from_secs(5);
     const LONG: Duration = Duration::from_secs(3600);
     if load.is_on() && !(SHORT..=LONG).contains(&load.interval) {
@@ -464,7 +464,7 @@ fn check_load(findings: &mut Findings, load: Load) {
     }
 }
 
-fn check_moves(findings: &mut Findings, moves: &Moves) {
+fn check_moves(findings: &mut Findings, moves: &MovesConfig) {
     const SHORT: Duration = Duration::from_millis(100);
     const LONG: Duration = Duration::from_secs(60);
     if moves.visibility == Visibility::Search && moves.search_grace < SHORT {

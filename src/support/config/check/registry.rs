@@ -2,7 +2,7 @@
 
 use super::Findings;
 use super::http::Credentials;
-use crate::support::config::registry::{KeyForm, RecordFormat, SchemaRegistry};
+use crate::support::config::registry::{KeyForm, RecordFormat, SchemaRegistryConfig};
 use crate::support::config::types::Config;
 
 /// A record may need two at once, for key and value, and so may its neighbours.
@@ -12,7 +12,7 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
     check_keys(findings, config);
     let registry = &config.schema_registry;
     if !config.reads_registry() {
-        if *registry != SchemaRegistry::default() {
+        if *registry != SchemaRegistryConfig::default() {
             findings.error(
                 "schema_registry.urls",
                 "nothing is read by the registry; set kafka.format or kafka.key to \"registry\", or remove the section",
@@ -54,7 +54,7 @@ fn check_keys(findings: &mut Findings, config: &Config) {
     }
 }
 
-fn check_credentials(findings: &mut Findings, registry: &SchemaRegistry) {
+fn check_credentials(findings: &mut Findings, registry: &SchemaRegistryConfig) {
     let credentials = Credentials {
         section: "schema_registry",
         username: registry.username.as_deref(),

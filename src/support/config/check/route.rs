@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Findings;
 use crate::support::config::ByteSize;
-use crate::support::config::route::{Route, RouteCredentials};
+use crate::support::config::route::{RouteConfig, RouteCredentials};
 use crate::support::config::types::Config;
 
 /// Less than a network takes.
@@ -13,7 +13,7 @@ const LEAST_HEDGE: Duration = Duration::from_millis(1);
 const MOST_CONCURRENT: usize = 10_000;
 
 pub(super) fn check(findings: &mut Findings, config: &Config) {
-    let Route { timeout, max_concurrent, max_queued, .. } = &config.route;
+    let RouteConfig { timeout, max_concurrent, max_queued, .. } = &config.route;
     if *timeout < Duration::from_millis(10) {
         findings.error("route.timeout", "must be at least \"10ms\"; \"10s\" is usual");
     }
@@ -50,7 +50,7 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
 }
 
 /// Who can reach it, and what they can read on the way.
-fn check_listener(findings: &mut Findings, route: &Route) {
+fn check_listener(findings: &mut Findings, route: &RouteConfig) {
     let has_tls = route.tls_certificate.is_some();
     if has_tls != route.tls_key.is_some() {
         findings.error("route.tls_key", "goes with tls_certificate; set both, or remove both");

@@ -5,7 +5,7 @@ use reqwest::header::{HeaderName, HeaderValue};
 use super::Findings;
 use super::http::Credentials;
 use crate::base::ids::DocId;
-use crate::support::config::source::{Source, SourceKind, SourceUrl};
+use crate::support::config::source::{SourceConfig, SourceKind, SourceUrl};
 use crate::support::config::types::{Config, OnMissing};
 
 /// Larger arrays do not speed up PostgreSQL, and a failure costs a whole batch.
@@ -20,7 +20,7 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
         );
     }
     let Some(kind) = source.kind else {
-        if *source != Source::default() {
+        if *source != SourceConfig::default() {
             findings.error("source.kind", "is required in [source]; set it to \"http\" or \"postgresql\"");
         }
         return;
@@ -58,7 +58,7 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
     }
 }
 
-fn credentials(source: &Source) -> Credentials<'_> {
+fn credentials(source: &SourceConfig) -> Credentials<'_> {
     Credentials {
         section: "source",
         username: source.username.as_deref(),
@@ -67,7 +67,7 @@ fn credentials(source: &Source) -> Credentials<'_> {
     }
 }
 
-fn check_url(findings: &mut Findings, source: &Source, kind: SourceKind) {
+fn check_url(findings: &mut Findings, source: &SourceConfig, kind: SourceKind) {
     let has_secrets = credentials(source).are_secret() || !source.headers.is_empty();
     match (kind, &source.url) {
         (SourceKind::Http, None) => {
@@ -99,7 +99,7 @@ fn check_url(findings: &mut Findings, source: &Source, kind: SourceKind) {
 }
 
 /// A key of the other kind would be ignored, and its author would not know.
-fn check_foreign(findings: &mut Findings, source: &Source, kind: SourceKind) {
+fn check_foreign(findings: &mut Findings, source: &SourceConfig, kind: SourceKind) {
     match kind {
         SourceKind::Http => {
             if source.query.is_some() {
@@ -133,7 +133,7 @@ fn check_foreign(findings: &mut Findings, source: &Source, kind: SourceKind) {
     }
 }
 
-fn check_credentials(findings: &mut Findings, source: &Source, kind: SourceKind) {
+fn check_credentials(findings: &mut Findings, source: &SourceConfig, kind: SourceKind) {
     match kind {
         SourceKind::Http => credentials(source).check(findings),
         SourceKind::Postgresql => findings.not_empty("source.password", source.password.as_ref()),

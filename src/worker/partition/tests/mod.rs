@@ -53,7 +53,8 @@ use crate::worker::limits;
 use crate::worker::topic_watch::{Describe, TopicWatch};
 
 /// Old copies are deleted at once unless a test says otherwise.
-const REALTIME: Moves = Moves { visibility: Promise::Realtime, search_grace: Duration::from_secs(1) };
+const REALTIME: MovesConfig =
+    MovesConfig { visibility: Promise::Realtime, search_grace: Duration::from_secs(1) };
 
 /// Limits that no test reaches by accident.
 const WIDE: MemoryLimits = MemoryLimits { total: usize::MAX, per_partition: usize::MAX };
@@ -244,7 +245,7 @@ impl Rig {
 
     fn serving_searches_of(elastic: Option<Arc<MemoryElastic>>) -> Self {
         let how = (OnMissing::DeadLetter, None, None);
-        let moves = Moves { visibility: Promise::Search, search_grace: Duration::from_secs(1) };
+        let moves = MovesConfig { visibility: Promise::Search, search_grace: Duration::from_secs(1) };
         Self::build_with(batching(), true, false, None, None, how, (elastic, moves))
     }
 
@@ -290,7 +291,7 @@ impl Rig {
         counts: Option<(FacetRules, Arc<IncrementsContext>)>,
         action: Option<Arc<dyn JobAction>>,
         (on_missing, refeed, registry): (OnMissing, Option<SourceFetcher>, Option<Registry>),
-        (elastic, moves): (Option<Arc<MemoryElastic>>, Moves),
+        (elastic, moves): (Option<Arc<MemoryElastic>>, MovesConfig),
     ) -> Self {
         let (tally, counting) = counts.unzip();
         let rules = Rules { tally, on_missing, ..rules() };
