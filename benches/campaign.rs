@@ -13,7 +13,7 @@ use futures::future::join_all;
 use geofold::io::database::Database;
 use geofold::ops::campaign::reserve::{Lease, Reservation};
 use geofold::ops::campaign::store::{NewCampaign, Store};
-use geofold::ops::campaign::{Action, chunk};
+use geofold::ops::campaign::{CampaignAction, chunk};
 use geofold::support::config::{DatabaseConfig as Config, Secret};
 
 const RUNNERS: usize = 16;
@@ -107,7 +107,7 @@ async fn make(store: &Store, list: List) -> i64 {
     const AT_ONCE: u64 = 2_000;
     let new = NewCampaign {
         name: "a measurement".to_owned(),
-        action: Action::Touch,
+        action: CampaignAction::Touch,
         topic: "documents".to_owned(),
         selection: "numbers".to_owned(),
         chunk: list.chunk,

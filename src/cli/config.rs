@@ -10,7 +10,7 @@ use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 
 use super::{Failure, output};
-use crate::support::config::{Config, Finding};
+use crate::support::config::{Config, ConfigFinding};
 
 /// Write a first configuration.
 #[derive(Debug, Args)]
@@ -80,7 +80,7 @@ fn check(text: &str, file: &Path) -> Result<(), Failure> {
     let config = Config::from_toml(text, file.parent().unwrap_or(Path::new("")), &BTreeMap::new());
     let findings = config.map_err(Failure::usage)?.findings();
     let errors: Vec<String> =
-        findings.iter().filter(|one| Finding::is_error(one)).map(ToString::to_string).collect();
+        findings.iter().filter(|one| ConfigFinding::is_error(one)).map(ToString::to_string).collect();
     if errors.is_empty() {
         Ok(())
     } else {

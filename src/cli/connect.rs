@@ -15,7 +15,7 @@ use crate::io::elastic::aws::credentials::Source;
 use crate::io::elastic::http::{Auth, HttpElastic, HttpOptions};
 use crate::io::indices::{self, Layout, Template, WantedIndex};
 use crate::io::maps::{MapsRecord, MapsStore};
-use crate::support::config::{Config, Credentials, DeadLetterPolicy, KeyForm};
+use crate::support::config::{Config, DeadLetterPolicy, ElasticsearchCredentials, KeyForm};
 
 /// A client for the configured Elasticsearch. It does not connect yet.
 pub(super) fn elasticsearch(config: &Config) -> Result<HttpElastic, Failure> {
@@ -25,22 +25,22 @@ pub(super) fn elasticsearch(config: &Config) -> Result<HttpElastic, Failure> {
 /// The same with other credentials than the configured ones.
 pub(super) fn elasticsearch_as(
     config: &Config,
-    credentials: Option<Credentials<'_>>,
+    credentials: Option<ElasticsearchCredentials<'_>>,
 ) -> Result<HttpElastic, Failure> {
     let elasticsearch = &config.elasticsearch;
     let auth = match credentials {
         None => Auth::None,
-        Some(Credentials::Aws { region, service }) => {
+        Some(ElasticsearchCredentials::Aws { region, service }) => {
             let source = Source::from_environment(|name| std::env::var(name).ok(), region)
                 .map_err(|error| anyhow!("elasticsearch.aws_region is set: {error}"))
                 .map_err(Failure::usage)?;
             tracing::debug!("requests are signed for AWS, with keys from {}", source.name());
             Auth::Aws { region: region.to_owned(), service: service.as_str(), source }
         }
-        Some(Credentials::Basic { username, password }) => {
+        Some(ElasticsearchCredentials::Basic { username, password }) => {
             Auth::Basic { user: username.to_owned(), password: password.expose().to_owned() }
         }
-        Some(Credentials::ApiKey(key)) => Auth::ApiKey(key.expose().to_owned()),
+        Some(ElasticsearchCredentials::ApiKey(key)) => Auth::ApiKey(key.expose().to_owned()),
     };
     let ca_pem = match &elasticsearch.ca_file {
         None => None,

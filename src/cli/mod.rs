@@ -38,7 +38,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
-use crate::support::config::{Config, ConfigError, Finding};
+use crate::support::config::{Config, ConfigError, ConfigFinding};
 
 /// Keeps a geosharded Elasticsearch index in step with a Kafka topic.
 ///
@@ -87,7 +87,7 @@ struct ConfigArgs {
 
 impl ConfigArgs {
     /// Reads the configuration and checks it.
-    fn read(&self) -> Result<(Config, Vec<Finding>), ConfigError> {
+    fn read(&self) -> Result<(Config, Vec<ConfigFinding>), ConfigError> {
         let mut env = BTreeMap::new();
         for (name, value) in std::env::vars_os() {
             match (name.into_string(), value.into_string()) {
@@ -110,7 +110,7 @@ impl ConfigArgs {
         for finding in &findings {
             eprintln!("{finding}");
         }
-        if findings.iter().any(Finding::is_error) {
+        if findings.iter().any(ConfigFinding::is_error) {
             return Err(Failure::usage(anyhow::anyhow!(
                 "invalid configuration {}; see the lines above",
                 self.config.display()

@@ -21,7 +21,7 @@ use super::{ConfigArgs, Failure, logging, signals};
 use crate::geoshard::GeoshardMap;
 use crate::io::maps::MapsReader;
 use crate::support::config::follow::{Process, is_followed};
-use crate::support::config::{Config, Finding};
+use crate::support::config::{Config, ConfigFinding};
 use crate::support::supervisor::Supervisor;
 use crate::support::telemetry::logging::{FilterSwitch, Logging};
 use crate::support::telemetry::reload::{ReloadMetrics, Reloaded};
@@ -230,7 +230,7 @@ impl Follower {
     }
 }
 
-fn refuse_errors(findings: &[Finding], context: &str) -> anyhow::Result<()> {
+fn refuse_errors(findings: &[ConfigFinding], context: &str) -> anyhow::Result<()> {
     let errors: Vec<String> =
         findings.iter().filter(|finding| finding.is_error()).map(ToString::to_string).collect();
     if errors.is_empty() { Ok(()) } else { Err(anyhow!("{context}{}", errors.join("; "))) }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use geofold::support::config::{Config, Finding};
+use geofold::support::config::{Config, ConfigFinding};
 
 use crate::tools::has;
 
@@ -77,7 +77,7 @@ fn kubernetes_variables(text: &str) -> BTreeMap<String, String> {
 
 fn assert_usable(config: &Config, what: &str) {
     let findings = config.findings();
-    let errors: Vec<&Finding> = findings.iter().filter(|finding| finding.is_error()).collect();
+    let errors: Vec<&ConfigFinding> = findings.iter().filter(|finding| finding.is_error()).collect();
     assert!(errors.is_empty(), "{what}: {errors:?}");
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use geofold::base::random::Random;
-use geofold::support::config::{MovesConfig, Visibility};
+use geofold::support::config::{MoveVisibility, MovesConfig};
 use tokio::time::sleep;
 
 use crate::scenario::{Kind, document_id};
@@ -17,7 +17,7 @@ const GRACE: u64 = 300;
 
 /// The workers' guarantee for searches.
 pub fn moves(serves_searches: bool) -> MovesConfig {
-    let visibility = if serves_searches { Visibility::Search } else { Visibility::Realtime };
+    let visibility = if serves_searches { MoveVisibility::Search } else { MoveVisibility::Realtime };
     MovesConfig { visibility, search_grace: Duration::from_millis(GRACE) }
 }
 

@@ -18,7 +18,7 @@ use crate::cli::audit::LONG;
 use crate::cli::values;
 use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
-use crate::ops::campaign::Action;
+use crate::ops::campaign::CampaignAction;
 use crate::ops::campaign::create::{CreateError, SortOptions, Source, create as make};
 use crate::ops::campaign::select::Selection;
 use crate::ops::campaign::store::{MAX_RATE, NewCampaign};
@@ -86,7 +86,7 @@ enum ActionArg {
     Delete,
 }
 
-impl From<ActionArg> for Action {
+impl From<ActionArg> for CampaignAction {
     fn from(action: ActionArg) -> Self {
         match action {
             ActionArg::Touch => Self::Touch,
@@ -102,8 +102,8 @@ const MAX_NAME_BYTES: usize = 200;
 pub(super) async fn create(args: CreateArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let stop = signals::stop_on_signal_or_hang_up()?;
-    let action = Action::from(args.action);
-    if args.all && action == Action::Delete && !args.yes {
+    let action = CampaignAction::from(args.action);
+    if args.all && action == CampaignAction::Delete && !args.yes {
         return Err(Failure::usage(anyhow!(
             "--all with --action delete deletes every document of {}; confirm it with --yes",
             config.kafka.topic

@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use super::{ConfigArgs, Failure, connect, output, signals, values};
 use crate::io::database::Database;
 use crate::ops::campaign::store::{Store, StoreError};
-use crate::ops::campaign::{Action, Command};
+use crate::ops::campaign::{CampaignAction, Command};
 use crate::support::config::Config;
 
 /// Touch, refeed or delete many documents: create a list, run it on any machines, watch it.
@@ -128,14 +128,14 @@ async fn execute(args: OneArgs, command: Command) -> Result<ExitCode, Failure> {
 }
 
 /// Refuses an action that the configuration cannot carry out, and warns where a record of it could stop a partition.
-fn carries(config: &Config, action: Action) -> Result<(), Failure> {
-    if action == Action::Refeed && config.source.kind.is_none() {
+fn carries(config: &Config, action: CampaignAction) -> Result<(), Failure> {
+    if action == CampaignAction::Refeed && config.source.kind.is_none() {
         return Err(Failure::usage(anyhow::anyhow!(
             "a refeed fetches documents from the source of truth, and [source] is not configured: workers without it make each record \
              a dead letter, or stop its partition; configure [source] for the workers and here"
         )));
     }
-    if action != Action::Delete {
+    if action != CampaignAction::Delete {
         connect::warn_of_stops(config, "a document that cannot be fetched or written");
     }
     Ok(())

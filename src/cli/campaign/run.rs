@@ -24,7 +24,7 @@ use crate::ops::campaign::store::{NewCampaign, Status, Store};
 use crate::ops::campaign::watch::{Periodic, Watch};
 use crate::ops::group::stopped_partitions;
 use crate::support::config::Config;
-use crate::support::config::campaigns::Which;
+use crate::support::config::campaigns::CampaignDocuments;
 use crate::support::supervisor::Supervisor;
 
 /// Interval of progress updates.
@@ -202,9 +202,11 @@ pub(super) async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
         .iter()
         .map(|periodic| {
             let (selection, in_words) = match &periodic.what {
-                Which::All => (Selection::All, "all documents".to_owned()),
-                Which::Shard(shard) => (Selection::Shards(vec![shard.clone()]), format!("geoshard {shard}")),
-                Which::Query(path) => {
+                CampaignDocuments::All => (Selection::All, "all documents".to_owned()),
+                CampaignDocuments::Shard(shard) => {
+                    (Selection::Shards(vec![shard.clone()]), format!("geoshard {shard}"))
+                }
+                CampaignDocuments::Query(path) => {
                     (Selection::Query(create::query(path)?), format!("query {}", path.display()))
                 }
             };

@@ -45,7 +45,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub use crate::support::config::campaigns::Action;
+pub use crate::support::config::campaigns::CampaignAction;
 
 /// State of a campaign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,7 +108,7 @@ macro_rules! word {
     };
 }
 
-word!(Action);
+word!(CampaignAction);
 word!(State);
 
 /// Commands on a campaign.

@@ -11,7 +11,7 @@ use rdkafka::producer::{FutureProducer, FutureRecord, Producer};
 use thiserror::Error;
 use tokio::time::Instant;
 
-use super::Action;
+use super::CampaignAction;
 use super::store::Failed;
 use crate::base::headers::OP_HEADER;
 use crate::base::ids::DocId;
@@ -99,7 +99,7 @@ impl Producing {
     /// If no record will be taken any more.
     pub async fn produce(
         &self,
-        action: Action,
+        action: CampaignAction,
         ids: &[Vec<u8>],
         rate: &AtomicI64,
     ) -> Result<Vec<Failed>, ProduceError> {
@@ -180,7 +180,7 @@ impl Producing {
 
     async fn send(
         &self,
-        action: Action,
+        action: CampaignAction,
         key: &DocId,
         to: Option<i32>,
     ) -> Result<rdkafka::producer::DeliveryFuture, KafkaError> {

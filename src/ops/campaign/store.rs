@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::next::{Speed, rate, seconds_left};
 use super::schema::{MIGRATIONS, timed};
-use super::{Action, Command, Refused, State, chunk};
+use super::{CampaignAction, Command, Refused, State, chunk};
 use crate::io::database::{Database, DatabaseError, Lock, Row, Sql, Transaction, Value};
 pub use crate::support::config::campaigns::MAX_RATE;
 
@@ -44,7 +44,7 @@ pub struct NewCampaign {
     /// Display name.
     pub name: String,
     /// Action for each document.
-    pub action: Action,
+    pub action: CampaignAction,
     /// Where its records go.
     pub topic: String,
     /// Which documents, in words.
@@ -65,7 +65,7 @@ pub struct Status {
     /// Display name.
     pub name: String,
     /// Action for each document.
-    pub action: Action,
+    pub action: CampaignAction,
     /// Where its records go.
     pub topic: String,
     /// Which documents, in words.

@@ -49,7 +49,7 @@ use crate::io::indices::{Layout, Template, TemplateError, WantedIndex, wanted};
 use crate::io::maps::{MapsRecord, Stored};
 use crate::io::meta::TopicFacts;
 use crate::support::config::types::DeadLetterPolicy;
-use crate::support::config::{Config, JobKind, Properties, Visibility};
+use crate::support::config::{Config, JobKind, MoveVisibility, Properties};
 
 /// How long each end may take to answer a question.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -108,7 +108,7 @@ impl CheckTarget {
             prefix: config.elasticsearch.prefix.clone(),
             template: template.unwrap_or_default(),
             location: config.documents.location.clone(),
-            refreshes: config.moves.visibility == Visibility::Search
+            refreshes: config.moves.visibility == MoveVisibility::Search
                 || config.distribution.jobs.iter().any(|job| job.kind == JobKind::Refresh),
             gc_deletes: config.elasticsearch.gc_deletes,
             indices: Vec::new(),

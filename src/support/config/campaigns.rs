@@ -42,9 +42,9 @@ pub struct PeriodicCampaign {
     #[serde(with = "humantime_serde")]
     pub interval: Duration,
     /// Action for each document.
-    pub action: Action,
+    pub action: CampaignAction,
     /// Selection of documents.
-    pub what: Which,
+    pub what: CampaignDocuments,
     /// Ids per second, at most.
     pub rate: Option<u32>,
 }
@@ -52,7 +52,7 @@ pub struct PeriodicCampaign {
 /// Which documents a periodic campaign is about.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Which {
+pub enum CampaignDocuments {
     /// `"all"`: all that are not deleted.
     All,
     /// `{ shard = "eu-1" }`: those that belong to this geoshard.
@@ -64,7 +64,7 @@ pub enum Which {
 /// Action of a campaign for each of its documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Action {
+pub enum CampaignAction {
     /// It is placed again.
     Touch,
     /// It is read again from the source of truth.
@@ -73,7 +73,7 @@ pub enum Action {
     Delete,
 }
 
-impl Action {
+impl CampaignAction {
     /// Every action.
     pub const ALL: [Self; 3] = [Self::Touch, Self::Refeed, Self::Delete];
 

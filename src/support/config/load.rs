@@ -15,7 +15,7 @@ use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Table, Value};
 
-use super::campaigns::Which;
+use super::campaigns::CampaignDocuments;
 use super::keys::{self, Keys, REQUIRED, SECRETS};
 use super::overlay;
 use super::types::{Config, GroupProtocol};
@@ -35,7 +35,7 @@ pub enum ConfigError {
     #[error("{place}: not valid TOML: {message}")]
     Syntax {
         /// Where it stops being TOML.
-        place: Place,
+        place: ValueOrigin,
         /// The parser's error.
         message: String,
     },
@@ -43,8 +43,8 @@ pub enum ConfigError {
     #[error("the environment variable {0} is not valid UTF-8; set it again, or unset it")]
     VariableNotUtf8(String),
     /// Keys that are unknown, missing, or have no legal value.
-    #[error("{}", .0.iter().map(BadKey::to_string).collect::<Vec<_>>().join("\n"))]
-    Keys(Vec<BadKey>),
+    #[error("{}", .0.iter().map(BadConfigKey::to_string).collect::<Vec<_>>().join("\n"))]
+    Keys(Vec<BadConfigKey>),
 }
 
 fn advice_on_reading(error: &io::Error) -> &'static str {
@@ -60,9 +60,9 @@ fn advice_on_reading(error: &io::Error) -> &'static str {
 /// One key that cannot be taken.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{place}: {key}: {problem}")]
-pub struct BadKey {
+pub struct BadConfigKey {
     /// Where it was given.
-    pub place: Place,
+    pub place: ValueOrigin,
     /// The key's dotted path, or the variable's name.
     pub key: String,
     /// The problem, and what to do.
@@ -71,7 +71,7 @@ pub struct BadKey {
 
 /// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum ValueOrigin {
     /// A line of the configuration file, counted from 1.
     Line(PathBuf, usize),
     /// The configuration file as a whole.
@@ -80,7 +80,7 @@ pub enum Place {
     Environment,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ValueOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Line(path, line) => write!(f, "{}:{line}", path.display()),
@@ -93,7 +93,7 @@ impl fmt::Display for Place {
 /// A value and where it was given.
 struct Given {
     value: Value,
-    place: Place,
+    place: ValueOrigin,
 }
 
 impl Config {
@@ -121,7 +121,7 @@ struct Loader<'a> {
     base_dir: &'a Path,
     env: &'a BTreeMap<String, String>,
     keys: Keys,
-    bad: Vec<BadKey>,
+    bad: Vec<BadConfigKey>,
 }
 
 impl Loader<'_> {
@@ -144,7 +144,7 @@ impl Loader<'_> {
     fn parse(&self, text: &str) -> Result<BTreeMap<String, Given>, ConfigError> {
         let line_of = |offset: usize| {
             let before = &text.as_bytes()[..offset.min(text.len())];
-            Place::Line(self.file.to_owned(), 1 + before.iter().filter(|byte| **byte == b'\n').count())
+            ValueOrigin::Line(self.file.to_owned(), 1 + before.iter().filter(|byte| **byte == b'\n').count())
         };
         let syntax = |error: toml::de::Error| ConfigError::Syntax {
             place: line_of(error.span().map_or(0, |span| span.start)),
@@ -157,8 +157,8 @@ impl Loader<'_> {
         Ok(given)
     }
 
-    fn complain(&mut self, place: Place, key: &str, problem: impl Into<String>) {
-        self.bad.push(BadKey { place, key: key.to_owned(), problem: problem.into() });
+    fn complain(&mut self, place: ValueOrigin, key: &str, problem: impl Into<String>) {
+        self.bad.push(BadConfigKey { place, key: key.to_owned(), problem: problem.into() });
     }
 
     fn stop_if_bad(&mut self) -> Result<(), ConfigError> {
@@ -197,15 +197,19 @@ impl Loader<'_> {
             let Some(key) = overlay::overridden_key(variable) else { continue };
             if self.keys.example(&key).is_none() {
                 let suggestion = self.suggestion(&key, overlay::variable_for);
-                self.complain(Place::Environment, variable, format!("overrides no known key; {suggestion}"));
+                self.complain(
+                    ValueOrigin::Environment,
+                    variable,
+                    format!("overrides no known key; {suggestion}"),
+                );
                 continue;
             }
             match overlay::parse_override(&self.keys, &key, text) {
                 Ok(value) => {
                     drop_twin_in_file(given, &key);
-                    given.insert(key, Given { value, place: Place::Environment });
+                    given.insert(key, Given { value, place: ValueOrigin::Environment });
                 }
-                Err(problem) => self.complain(Place::Environment, variable, problem),
+                Err(problem) => self.complain(ValueOrigin::Environment, variable, problem),
             }
         }
     }
@@ -213,7 +217,7 @@ impl Loader<'_> {
     /// Replaces `${NAME}` in values of the file. A variable's text is not expanded again.
     fn expand(&mut self, given: &mut BTreeMap<String, Given>) {
         for (key, Given { value, place }) in given {
-            if *place == Place::Environment {
+            if *place == ValueOrigin::Environment {
                 continue;
             }
             if let Err(problem) = overlay::expand(value, self.env) {
@@ -251,7 +255,7 @@ impl Loader<'_> {
             if !given.contains_key(key) {
                 let example = self.keys.example(key).map(Value::to_string).unwrap_or_default();
                 let problem = format!("required; for example {example}");
-                self.complain(Place::File(self.file.to_owned()), key, problem);
+                self.complain(ValueOrigin::File(self.file.to_owned()), key, problem);
             }
         }
     }
@@ -261,7 +265,7 @@ impl Loader<'_> {
             let path = error.path().to_string();
             let key = path.split('[').next().unwrap_or_default();
             let place =
-                given.get(key).map_or_else(|| Place::File(self.file.to_owned()), |given| given.place.clone());
+                given.get(key).map_or_else(|| ValueOrigin::File(self.file.to_owned()), |given| given.place.clone());
             let mut problem = error.inner().message().trim().to_owned();
             if problem.ends_with("expected a duration") {
                 problem.push_str(r#"; write it with a unit, like "200ms", "5s" or "10m""#);
@@ -274,7 +278,7 @@ impl Loader<'_> {
                     value.unwrap_or(problem)
                 );
             }
-            ConfigError::Keys(vec![BadKey { place, key: path, problem }])
+            ConfigError::Keys(vec![BadConfigKey { place, key: path, problem }])
         })
     }
 
@@ -319,7 +323,7 @@ impl Loader<'_> {
             *path = self.base_dir.join(&*path);
         }
         for periodic in &mut config.campaigns.periodic {
-            if let Which::Query(path) = &mut periodic.what {
+            if let CampaignDocuments::Query(path) = &mut periodic.what {
                 *path = self.base_dir.join(&*path);
             }
         }
@@ -332,7 +336,7 @@ fn flatten(
     prefix: &str,
     table: Table,
     spans: Option<&DeTable<'_>>,
-    line_of: &impl Fn(usize) -> Place,
+    line_of: &impl Fn(usize) -> ValueOrigin,
     given: &mut BTreeMap<String, Given>,
 ) {
     for (name, value) in table {
@@ -391,7 +395,7 @@ fn drop_twin_in_file(given: &mut BTreeMap<String, Given>, key: &str) {
         _ if SECRETS.contains(&key) => format!("{key}_file"),
         _ => return,
     };
-    if given.get(&twin).is_some_and(|given| given.place != Place::Environment) {
+    if given.get(&twin).is_some_and(|given| given.place != ValueOrigin::Environment) {
         given.remove(&twin);
     }
 }

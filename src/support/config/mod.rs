@@ -57,12 +57,12 @@ pub mod types;
 
 pub use audit::{AuditConfig, PlacementsConfig};
 pub use byte_size::ByteSize;
-pub use check::{Finding, Level};
+pub use check::{ConfigFinding, Severity};
 pub use counts::{CollectorConfig, DatabaseConfig, GEOSHARD_FACET, TallyConfig};
 pub use database_url::DatabaseUrl;
-pub use load::{BadKey, ConfigError, Place};
+pub use load::{BadConfigKey, ConfigError, ValueOrigin};
 pub use load_section::LoadConfig;
-pub use moves::{MovesConfig, Visibility};
+pub use moves::{MoveVisibility, MovesConfig};
 pub use properties::Properties;
 pub use registry::{KeyForm, RecordFormat, SchemaRegistryConfig};
 pub use route::{RouteConfig, RouteCredentials, WithoutLocation};

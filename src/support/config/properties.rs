@@ -12,7 +12,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::Config;
 use super::secret::REDACTED;
 use super::types::{
-    Assignment, GroupProtocol, KafkaConfig, LostRecords, RemoteAssignor, SaslMechanism, SecurityProtocol,
+    AssignmentStrategy, GroupProtocol, KafkaConfig, LostRecords, RemoteAssignor, SaslMechanism,
+    SecurityProtocol,
 };
 
 /// librdkafka settings by name. Values of secret settings are shown as `***`; iterate to get the plain ones.
@@ -249,8 +250,8 @@ impl Config {
             GroupProtocol::Classic => {
                 all.set("group.protocol", "classic");
                 let strategy = match kafka.partition_assignment_strategy {
-                    Assignment::CooperativeSticky => "cooperative-sticky",
-                    Assignment::Range => "range",
+                    AssignmentStrategy::CooperativeSticky => "cooperative-sticky",
+                    AssignmentStrategy::Range => "range",
                 };
                 all.set("partition.assignment.strategy", strategy);
                 all.set("session.timeout.ms", kafka.session_timeout.as_millis().to_string());
@@ -453,7 +454,7 @@ mod tests {
         config.kafka.security_protocol = SecurityProtocol::Ssl;
         config.kafka.properties = properties(&unchecked);
         config.kafka.producer_properties = properties(&unchecked);
-        let errors = config.findings().into_iter().filter(crate::support::config::Finding::is_error);
+        let errors = config.findings().into_iter().filter(crate::support::config::ConfigFinding::is_error);
         let keys: Vec<String> = errors.map(|finding| finding.key).collect();
         for (key, _) in unchecked {
             for section in ["kafka.properties", "kafka.producer_properties"] {

@@ -101,7 +101,7 @@ fn commented_out_keys_have_values_of_the_right_type() {
     ];
     let config = load(&text, &variables).unwrap();
     assert_eq!(config.kafka.sasl_mechanism, Some(SaslMechanism::ScramSha512));
-    assert_eq!(config.elasticsearch.credentials(), Some(Credentials::ApiKey(&Secret::new("c"))));
+    assert_eq!(config.elasticsearch.credentials(), Some(ElasticsearchCredentials::ApiKey(&Secret::new("c"))));
     assert!(config.geoshards.index_template.is_some());
 }
 
@@ -240,7 +240,10 @@ fn secret_file_is_read_without_its_final_newline() {
     let config = Config::load(&path, &BTreeMap::new()).unwrap();
     assert_eq!(config.elasticsearch.password_file, Some(folder.path().join("pw")));
     let credentials = config.elasticsearch.credentials();
-    assert_eq!(credentials, Some(Credentials::Basic { username: "u", password: &Secret::new("hunter2") }));
+    assert_eq!(
+        credentials,
+        Some(ElasticsearchCredentials::Basic { username: "u", password: &Secret::new("hunter2") })
+    );
 
     let overridden = Config::load(&path, &env(&[("GEOFOLD_ELASTICSEARCH__PASSWORD", "other")])).unwrap();
     assert_eq!(overridden.elasticsearch.password.unwrap().expose(), "other");

@@ -111,7 +111,7 @@ pub struct KafkaConfig {
     /// The rebalance protocol.
     pub group_protocol: GroupProtocol,
     /// How the members share the partitions out. Only with [`GroupProtocol::Classic`].
-    pub partition_assignment_strategy: Assignment,
+    pub partition_assignment_strategy: AssignmentStrategy,
     /// After this silence the group gives the member's partitions away. Only with [`GroupProtocol::Classic`].
     #[serde(with = "humantime_serde")]
     pub session_timeout: Duration,
@@ -151,7 +151,7 @@ impl Default for KafkaConfig {
             group_id: "geofold".to_owned(),
             client_id: "geofold".to_owned(),
             group_protocol: GroupProtocol::Classic,
-            partition_assignment_strategy: Assignment::CooperativeSticky,
+            partition_assignment_strategy: AssignmentStrategy::CooperativeSticky,
             session_timeout: Duration::from_secs(45),
             heartbeat_interval: Duration::from_secs(3),
             remote_assignor: RemoteAssignor::Uniform,
@@ -190,7 +190,7 @@ impl GroupProtocol {
 /// How classic members share the partitions out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Assignment {
+pub enum AssignmentStrategy {
     /// Only partitions that change hands stop; the others go on through a rebalance.
     CooperativeSticky,
     /// Every partition stops at every rebalance.
@@ -353,7 +353,7 @@ impl AwsService {
 
 /// Who geofold is to Elasticsearch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Credentials<'a> {
+pub enum ElasticsearchCredentials<'a> {
     /// HTTP basic authentication.
     Basic {
         /// User name.
@@ -374,14 +374,17 @@ pub enum Credentials<'a> {
 
 impl ElasticsearchConfig {
     /// The configured way to authenticate; `None` for a server without security.
-    pub fn credentials(&self) -> Option<Credentials<'_>> {
+    pub fn credentials(&self) -> Option<ElasticsearchCredentials<'_>> {
         if let Some(key) = &self.api_key {
-            return Some(Credentials::ApiKey(key));
+            return Some(ElasticsearchCredentials::ApiKey(key));
         }
         if let Some(region) = &self.aws_region {
-            return Some(Credentials::Aws { region, service: self.aws_service });
+            return Some(ElasticsearchCredentials::Aws { region, service: self.aws_service });
         }
-        Some(Credentials::Basic { username: self.username.as_deref()?, password: self.password.as_ref()? })
+        Some(ElasticsearchCredentials::Basic {
+            username: self.username.as_deref()?,
+            password: self.password.as_ref()?,
+        })
     }
 }
 

@@ -15,7 +15,7 @@ use crate::core::mover::{Entry, Finished, Lookups, MoverState};
 use crate::core::placement::PlacementCache;
 use crate::io::elastic::rounds::{self, Halt, RequestDeadline, RequestSender, RoundsObserver};
 use crate::io::maps::MapsRecord;
-use crate::support::config::Visibility;
+use crate::support::config::MoveVisibility;
 use crate::worker::drive::run;
 use crate::worker::ledger::{Ledger, Settlement};
 use crate::worker::limits::{self, Batching, LimitsReader};
@@ -117,7 +117,7 @@ impl Batches {
             state.both_maps_since = since;
             // While two maps are live, readers ask the indices of both in any case.
             let promise = self.context.moves.visibility;
-            state.searches_are_served = promise == Visibility::Search || record.has_two();
+            state.searches_are_served = promise == MoveVisibility::Search || record.has_two();
         }
     }
 

@@ -32,7 +32,7 @@ async fn workers_rebalance_with_cooperative_sticky_assignment() {
 async fn workers_rebalance_with_range_assignment() {
     come_and_go(|world| {
         let mut config = world.config();
-        config.kafka.partition_assignment_strategy = config::Assignment::Range;
+        config.kafka.partition_assignment_strategy = config::AssignmentStrategy::Range;
         config
     })
     .await;
@@ -65,7 +65,7 @@ async fn taken_while_not_read(records: i32, bytes: usize, bound: impl Fn(&mut co
     world.elastic.set_faults(|faults| faults.down = true);
     let mut config = world.config();
     // A rebalance revokes every partition, and some return.
-    config.kafka.partition_assignment_strategy = config::Assignment::Range;
+    config.kafka.partition_assignment_strategy = config::AssignmentStrategy::Range;
     bound(&mut config.memory);
     config.shutdown.revoke_timeout = Duration::from_millis(100);
     config.batch.timeout = Duration::from_secs(2);

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::produce::{ProduceError, Producing};
 use super::reserve::{Lease, Reservation};
 use super::store::{Store, StoreError};
-use super::{Action, State};
+use super::{CampaignAction, State};
 use crate::base::retry::RetryPolicy;
 use crate::io::database::DatabaseError;
 
@@ -132,7 +132,12 @@ impl Runner {
         }
     }
 
-    async fn work(&self, action: Action, lease: &Lease, stop: &CancellationToken) -> Result<(), RunError> {
+    async fn work(
+        &self,
+        action: CampaignAction,
+        lease: &Lease,
+        stop: &CancellationToken,
+    ) -> Result<(), RunError> {
         let Some(Some(ids)) = self.with_retries(stop, async || self.store.chunk(lease).await).await? else {
             self.give_back(lease).await;
             return Ok(());

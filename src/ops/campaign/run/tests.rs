@@ -61,7 +61,7 @@ impl Rig {
     async fn campaign(&self, topic: &str, rate: Option<u32>, chunks: &[&[&[u8]]]) -> i64 {
         let new = NewCampaign {
             name: "a test".to_owned(),
-            action: Action::Refeed,
+            action: CampaignAction::Refeed,
             topic: topic.to_owned(),
             selection: "a list".to_owned(),
             chunk: 3,

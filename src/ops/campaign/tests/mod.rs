@@ -29,7 +29,7 @@ async fn stores() -> Vec<(Fresh, Store)> {
 fn new(chunk: u32) -> NewCampaign {
     NewCampaign {
         name: "a test".to_owned(),
-        action: Action::Touch,
+        action: CampaignAction::Touch,
         topic: "documents".to_owned(),
         selection: "a list".to_owned(),
         chunk,
@@ -310,7 +310,7 @@ fn allowed_commands_depend_on_the_state() {
         assert_eq!(Command::Resume.apply(state).is_ok(), moves);
         assert_eq!(Command::Retry.apply(state).is_ok(), !matches!(state, Creating | Cancelled));
     }
-    for action in Action::ALL {
+    for action in CampaignAction::ALL {
         assert_eq!(action.to_string().parse(), Ok(action));
     }
 }

@@ -54,7 +54,7 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
 mod tests {
     use super::super::check;
     use super::*;
-    use crate::support::config::campaigns::{Action, PeriodicCampaign, Which};
+    use crate::support::config::campaigns::{CampaignAction, CampaignDocuments, PeriodicCampaign};
 
     #[test]
     fn every_rule_of_campaigns_is_reported_at_its_key() {
@@ -62,8 +62,8 @@ mod tests {
             let mut periodic = PeriodicCampaign {
                 name: "nightly".to_owned(),
                 interval: Duration::from_secs(86_400),
-                action: Action::Touch,
-                what: Which::All,
+                action: CampaignAction::Touch,
+                what: CampaignDocuments::All,
                 rate: None,
             };
             change(&mut periodic);

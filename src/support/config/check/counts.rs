@@ -149,7 +149,7 @@ fn check_collector(findings: &mut Findings, collector: &CollectorConfig) {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{Level, check};
+    use super::super::{Severity, check};
     use super::*;
     use crate::support::config::Secret;
 
@@ -159,39 +159,41 @@ mod tests {
         fn facet(config: &mut Config, name: &str, path: &str) {
             config.tally.facets.insert(name.to_owned(), path.to_owned());
         }
-        let cases: &[(&str, &str, Level, Change)] = &[
-            ("tally.facets.a b", "letters", Level::Error, |c| facet(c, "a b", "tags")),
-            ("tally.facets.geoshard", "tally.geoshard", Level::Error, |c| facet(c, "geoshard", "tags")),
-            ("tally.facets.tags", "field names", Level::Error, |c| facet(c, "tags", "a..b")),
-            ("tally.facets", "more than 32", Level::Error, |c| {
+        let cases: &[(&str, &str, Severity, Change)] = &[
+            ("tally.facets.a b", "letters", Severity::Error, |c| facet(c, "a b", "tags")),
+            ("tally.facets.geoshard", "tally.geoshard", Severity::Error, |c| facet(c, "geoshard", "tags")),
+            ("tally.facets.tags", "field names", Severity::Error, |c| facet(c, "tags", "a..b")),
+            ("tally.facets", "more than 32", Severity::Error, |c| {
                 (0..33).for_each(|number| facet(c, &format!("f{number}"), "tags"));
             }),
-            ("tally.emit_interval", "spins", Level::Error, |c| c.tally.emit_interval = Duration::ZERO),
-            ("tally.max_values", "at least 1", Level::Error, |c| c.tally.max_values = 0),
-            ("tally.max_value_bytes", "1 to", Level::Error, |c| c.tally.max_value_bytes = ByteSize::mib(1)),
-            ("tally.topic", "no topic name", Level::Error, |c| c.tally.topic = Some("a b".into())),
-            ("tally.topic", "kafka.topic", Level::Error, |c| c.tally.topic = Some(c.kafka.topic.clone())),
-            ("collector.notify_topic", "tally.topic", Level::Error, |c| {
+            ("tally.emit_interval", "spins", Severity::Error, |c| c.tally.emit_interval = Duration::ZERO),
+            ("tally.max_values", "at least 1", Severity::Error, |c| c.tally.max_values = 0),
+            ("tally.max_value_bytes", "1 to", Severity::Error, |c| {
+                c.tally.max_value_bytes = ByteSize::mib(1)
+            }),
+            ("tally.topic", "no topic name", Severity::Error, |c| c.tally.topic = Some("a b".into())),
+            ("tally.topic", "kafka.topic", Severity::Error, |c| c.tally.topic = Some(c.kafka.topic.clone())),
+            ("collector.notify_topic", "tally.topic", Severity::Error, |c| {
                 c.collector.notify_topic = Some(c.increments_topic());
             }),
-            ("database.timeout", "above zero", Level::Error, |c| c.database.timeout = Duration::ZERO),
-            ("database.max_connections", "at least 2", Level::Error, |c| c.database.max_connections = 1),
-            ("database.password", "SQLite", Level::Error, |c| {
+            ("database.timeout", "above zero", Severity::Error, |c| c.database.timeout = Duration::ZERO),
+            ("database.max_connections", "at least 2", Severity::Error, |c| c.database.max_connections = 1),
+            ("database.password", "SQLite", Severity::Error, |c| {
                 c.database.password = Some(Secret::new("hunter2"));
             }),
-            ("database.ca_file", "SQLite", Level::Warning, |c| c.database.ca_file = Some("ca.pem".into())),
-            ("database.url", "verify-full", Level::Warning, |c| {
+            ("database.ca_file", "SQLite", Severity::Warning, |c| c.database.ca_file = Some("ca.pem".into())),
+            ("database.url", "verify-full", Severity::Warning, |c| {
                 c.database.url = "postgres://g@db.example.com/g".parse().unwrap();
             }),
-            ("collector.takeover_timeout", "twice", Level::Error, |c| {
+            ("collector.takeover_timeout", "twice", Severity::Error, |c| {
                 c.collector.takeover_timeout = Duration::from_secs(1);
             }),
-            ("collector.group_id", "empty", Level::Error, |c| c.collector.group_id = Some(String::new())),
-            ("collector.max_increments", "at least 1", Level::Error, |c| c.collector.max_increments = 0),
-            ("collector.max_bytes", "1MiB", Level::Error, |c| c.collector.max_bytes = ByteSize::new(1)),
-            ("collector.top", "1 to 10000", Level::Error, |c| c.collector.top = 10_001),
-            ("collector.keep_versions", "at least 1", Level::Error, |c| c.collector.keep_versions = 0),
-            ("collector.listen", "authentication", Level::Warning, |c| {
+            ("collector.group_id", "empty", Severity::Error, |c| c.collector.group_id = Some(String::new())),
+            ("collector.max_increments", "at least 1", Severity::Error, |c| c.collector.max_increments = 0),
+            ("collector.max_bytes", "1MiB", Severity::Error, |c| c.collector.max_bytes = ByteSize::new(1)),
+            ("collector.top", "1 to 10000", Severity::Error, |c| c.collector.top = 10_001),
+            ("collector.keep_versions", "at least 1", Severity::Error, |c| c.collector.keep_versions = 0),
+            ("collector.listen", "authentication", Severity::Warning, |c| {
                 c.collector.listen = "0.0.0.0:9465".parse().unwrap();
             }),
         ];

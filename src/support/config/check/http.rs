@@ -6,7 +6,7 @@ use super::Findings;
 use crate::support::config::secret::Secret;
 
 /// A user name with password, a bearer token, or neither.
-pub(super) struct Credentials<'a> {
+pub(super) struct HttpCredentials<'a> {
     /// The section's name.
     pub(super) section: &'static str,
     pub(super) username: Option<&'a str>,
@@ -14,7 +14,7 @@ pub(super) struct Credentials<'a> {
     pub(super) bearer_token: Option<&'a Secret>,
 }
 
-impl Credentials<'_> {
+impl HttpCredentials<'_> {
     /// Whether a secret would be readable on the network.
     pub(super) fn are_secret(&self) -> bool {
         self.password.is_some() || self.bearer_token.is_some()

@@ -18,7 +18,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::byte_size::ByteSize;
 use super::load_section::LoadConfig;
-use super::moves::{MovesConfig, Visibility};
+use super::moves::{MoveVisibility, MovesConfig};
 use super::properties::{self, Properties};
 use super::secret::Secret;
 use super::types::{
@@ -26,9 +26,9 @@ use super::types::{
 };
 use crate::base::requests::MAX_PREFIX_BYTES;
 
-/// Severity of a [`Finding`].
+/// Severity of a [`ConfigFinding`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum Severity {
     /// geofold runs, but the setting is questionable.
     Warning,
     /// geofold does not run with it.
@@ -37,23 +37,23 @@ pub enum Level {
 
 /// Something wrong with a configuration. Its text never holds a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct ConfigFinding {
     /// Severity.
-    pub level: Level,
+    pub level: Severity,
     /// Dotted path of the key to change first.
     pub key: String,
     /// The problem, and what to set.
     pub message: String,
 }
 
-impl Finding {
+impl ConfigFinding {
     /// Whether geofold must not run.
     pub fn is_error(&self) -> bool {
-        self.level == Level::Error
+        self.level == Severity::Error
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for ConfigFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let level = if self.is_error() { "error" } else { "warning" };
         write!(f, "{level}: {}: {}", self.key, self.message)
@@ -62,7 +62,7 @@ impl fmt::Display for Finding {
 
 impl Config {
     /// Everything that is wrong with this configuration, errors and warnings.
-    pub fn findings(&self) -> Vec<Finding> {
+    pub fn findings(&self) -> Vec<ConfigFinding> {
         let mut findings = check(self, cfg!(feature = "tls"));
         // Secrets are redacted.
         let values = toml::Table::try_from(self).unwrap_or_default();
@@ -71,7 +71,7 @@ impl Config {
     }
 }
 
-impl Finding {
+impl ConfigFinding {
     /// Adds the refused value to a message that says what it must be.
     fn show_value(&mut self, values: &toml::Table) {
         const SHOWN: usize = 60;
@@ -86,7 +86,7 @@ impl Finding {
 }
 
 /// [`Config::findings`], told whether this build has TLS and SCRAM to Kafka.
-fn check(config: &Config, has_tls: bool) -> Vec<Finding> {
+fn check(config: &Config, has_tls: bool) -> Vec<ConfigFinding> {
     let mut findings = Findings(Vec::new());
     check_kafka(&mut findings, config);
     check_security(&mut findings, &config.kafka, has_tls);
@@ -110,15 +110,15 @@ fn check(config: &Config, has_tls: bool) -> Vec<Finding> {
     findings.0
 }
 
-struct Findings(Vec<Finding>);
+struct Findings(Vec<ConfigFinding>);
 
 impl Findings {
     fn error(&mut self, key: impl Into<String>, message: impl Into<String>) {
-        self.0.push(Finding { level: Level::Error, key: key.into(), message: message.into() });
+        self.0.push(ConfigFinding { level: Severity::Error, key: key.into(), message: message.into() });
     }
 
     fn warning(&mut self, key: impl Into<String>, message: impl Into<String>) {
-        self.0.push(Finding { level: Level::Warning, key: key.into(), message: message.into() });
+        self.0.push(ConfigFinding { level: Severity::Warning, key: key.into(), message: message.into() });
     }
 
     /// `low` must be below `high`; `why` says what happens otherwise.
@@ -467,7 +467,7 @@ fn check_load(findings: &mut Findings, load: LoadConfig) {
 fn check_moves(findings: &mut Findings, moves: &MovesConfig) {
     const SHORT: Duration = Duration::from_millis(100);
     const LONG: Duration = Duration::from_secs(60);
-    if moves.visibility == Visibility::Search && moves.search_grace < SHORT {
+    if moves.visibility == MoveVisibility::Search && moves.search_grace < SHORT {
         findings.warning(
             "moves.search_grace",
             "is shorter than a search over several geoshards may take, which could miss a document that moves; \"1s\" is usual",
@@ -536,7 +536,7 @@ mod tests {
     use crate::support::config::{Secret, SecurityProtocol};
 
     /// The findings about a default configuration that was changed.
-    fn findings_after(change: impl FnOnce(&mut Config)) -> Vec<Finding> {
+    fn findings_after(change: impl FnOnce(&mut Config)) -> Vec<ConfigFinding> {
         let mut config = Config::default();
         change(&mut config);
         check(&config, true)
@@ -651,7 +651,11 @@ mod tests {
         for (key, text, change) in cases {
             let findings = findings_after(change);
             assert_eq!(findings.len(), 1, "{key} ({text}): {findings:#?}");
-            assert_eq!((findings[0].level, findings[0].key.as_str()), (Level::Error, *key), "{findings:#?}");
+            assert_eq!(
+                (findings[0].level, findings[0].key.as_str()),
+                (Severity::Error, *key),
+                "{findings:#?}"
+            );
             assert!(findings[0].message.contains(text), "{text}: {}", findings[0]);
         }
     }
@@ -683,7 +687,7 @@ mod tests {
             assert_eq!(findings.len(), 1, "{key}: {findings:#?}");
             assert_eq!(
                 (findings[0].level, findings[0].key.as_str()),
-                (Level::Warning, *key),
+                (Severity::Warning, *key),
                 "{findings:#?}"
             );
         }

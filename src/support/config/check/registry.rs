@@ -1,7 +1,7 @@
 //! Checks `[schema_registry]` and the forms of keys and values.
 
 use super::Findings;
-use super::http::Credentials;
+use super::http::HttpCredentials;
 use crate::support::config::registry::{KeyForm, RecordFormat, SchemaRegistryConfig};
 use crate::support::config::types::Config;
 
@@ -55,7 +55,7 @@ fn check_keys(findings: &mut Findings, config: &Config) {
 }
 
 fn check_credentials(findings: &mut Findings, registry: &SchemaRegistryConfig) {
-    let credentials = Credentials {
+    let credentials = HttpCredentials {
         section: "schema_registry",
         username: registry.username.as_deref(),
         password: registry.password.as_ref(),
@@ -84,9 +84,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::support::config::{Finding, Secret};
+    use crate::support::config::{ConfigFinding, Secret};
 
-    fn findings_after(change: impl FnOnce(&mut Config)) -> Vec<Finding> {
+    fn findings_after(change: impl FnOnce(&mut Config)) -> Vec<ConfigFinding> {
         let mut config = Config::default();
         change(&mut config);
         let mut findings = Findings(Vec::new());
@@ -160,8 +160,8 @@ mod tests {
                     c.campaigns.periodic = vec![crate::support::config::campaigns::PeriodicCampaign {
                         name: "n".into(),
                         interval: Duration::from_secs(3600),
-                        action: crate::ops::campaign::Action::Touch,
-                        what: crate::support::config::campaigns::Which::All,
+                        action: crate::ops::campaign::CampaignAction::Touch,
+                        what: crate::support::config::campaigns::CampaignDocuments::All,
                         rate: None,
                     }];
                 },

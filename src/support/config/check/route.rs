@@ -77,39 +77,41 @@ fn check_listener(findings: &mut Findings, route: &RouteConfig) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Level, check};
+    use super::super::{Severity, check};
     use super::*;
 
     #[test]
     fn every_rule_of_the_router_is_reported_at_its_key() {
         type Change = fn(&mut Config);
-        let cases: &[(&str, &str, Level, Change)] = &[
-            ("route.timeout", "at least", Level::Error, |c| c.route.timeout = Duration::ZERO),
-            ("route.max_concurrent", "1 to", Level::Error, |c| c.route.max_concurrent = 0),
-            ("route.max_queued", "0 to", Level::Error, |c| c.route.max_queued = 10_001),
-            ("route.request_max_bytes", "1KiB", Level::Error, |c| {
+        let cases: &[(&str, &str, Severity, Change)] = &[
+            ("route.timeout", "at least", Severity::Error, |c| c.route.timeout = Duration::ZERO),
+            ("route.max_concurrent", "1 to", Severity::Error, |c| c.route.max_concurrent = 0),
+            ("route.max_queued", "0 to", Severity::Error, |c| c.route.max_queued = 10_001),
+            ("route.request_max_bytes", "1KiB", Severity::Error, |c| {
                 c.route.request_max_bytes = ByteSize::new(1)
             }),
-            ("route.response_max_bytes", "1KiB", Level::Error, |c| {
+            ("route.response_max_bytes", "1KiB", Severity::Error, |c| {
                 c.route.response_max_bytes = ByteSize::mib(257)
             }),
-            ("route.listen", "authentication", Level::Warning, |c| {
+            ("route.listen", "authentication", Severity::Warning, |c| {
                 c.route.listen = "0.0.0.0:9466".parse().unwrap()
             }),
-            ("route.listen", "without TLS", Level::Warning, |c| {
+            ("route.listen", "without TLS", Severity::Warning, |c| {
                 c.route.listen = "0.0.0.0:9466".parse().unwrap();
                 c.route.credentials = RouteCredentials::Pass;
             }),
-            ("route.tls_key", "set both", Level::Error, |c| c.route.tls_certificate = Some("a".into())),
-            ("route.tls_key", "set both", Level::Error, |c| c.route.tls_key = Some("a".into())),
-            ("route.tls_client_ca_file", "tls_certificate", Level::Error, |c| {
+            ("route.tls_key", "set both", Severity::Error, |c| c.route.tls_certificate = Some("a".into())),
+            ("route.tls_key", "set both", Severity::Error, |c| c.route.tls_key = Some("a".into())),
+            ("route.tls_client_ca_file", "tls_certificate", Severity::Error, |c| {
                 c.route.tls_client_ca_file = Some("a".into());
             }),
-            ("route.hedge_after", "at least", Level::Error, |c| c.route.hedge_after = Some(Duration::ZERO)),
-            ("route.hedge_after", "route.timeout", Level::Error, |c| {
+            ("route.hedge_after", "at least", Severity::Error, |c| {
+                c.route.hedge_after = Some(Duration::ZERO)
+            }),
+            ("route.hedge_after", "route.timeout", Severity::Error, |c| {
                 c.route.hedge_after = Some(c.route.timeout);
             }),
-            ("route.credentials", "aws_region", Level::Error, |c| {
+            ("route.credentials", "aws_region", Severity::Error, |c| {
                 c.route.credentials = RouteCredentials::Pass;
                 c.elasticsearch.aws_region = Some("x".to_owned());
             }),

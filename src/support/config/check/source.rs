@@ -3,7 +3,7 @@
 use reqwest::header::{HeaderName, HeaderValue};
 
 use super::Findings;
-use super::http::Credentials;
+use super::http::HttpCredentials;
 use crate::base::ids::DocId;
 use crate::support::config::source::{SourceConfig, SourceKind, SourceUrl};
 use crate::support::config::types::{Config, OnMissing};
@@ -58,8 +58,8 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
     }
 }
 
-fn credentials(source: &SourceConfig) -> Credentials<'_> {
-    Credentials {
+fn credentials(source: &SourceConfig) -> HttpCredentials<'_> {
+    HttpCredentials {
         section: "source",
         username: source.username.as_deref(),
         password: source.password.as_ref(),
@@ -154,9 +154,9 @@ fn check_credentials(findings: &mut Findings, source: &SourceConfig, kind: Sourc
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::support::config::{ByteSize, Finding, Secret};
+    use crate::support::config::{ByteSize, ConfigFinding, Secret};
 
-    fn findings_after(change: impl FnOnce(&mut Config)) -> Vec<Finding> {
+    fn findings_after(change: impl FnOnce(&mut Config)) -> Vec<ConfigFinding> {
         let mut config = Config::default();
         change(&mut config);
         let mut findings = Findings(Vec::new());

@@ -41,7 +41,7 @@ use crate::io::elastic::rounds::{self, RequestDeadline};
 use crate::io::kafka::{TopicFactsError, TopicFactsFound};
 use crate::io::maps::{Floor, MapsRecord, MapsStore, Watcher};
 use crate::io::meta::TopicFacts;
-use crate::support::config::{KeyForm, LostRecords, RecordFormat, Visibility as Promise};
+use crate::support::config::{KeyForm, LostRecords, MoveVisibility as Promise, RecordFormat};
 use crate::support::telemetry::metrics::level;
 use crate::testkit::testing::{MemoryElastic, TokioClock, rules};
 use crate::worker::budget::{MemoryBudget, MemoryLimits};
