@@ -24,7 +24,7 @@ use geofold::core::placement::{KnownPlacement, Placement, PlacementCache};
 use geofold::core::schemas::Schemas;
 use geofold::geoshard::GeoshardMap;
 use geofold::geoshard::load::LoadCounter;
-use geofold::io::elastic::rounds::{Limits, RequestDeadline, RequestSender, Unobserved};
+use geofold::io::elastic::rounds::{RequestDeadline, RequestLimits, RequestSender, Unobserved};
 use geofold::io::elastic::{BulkOp, Index, SeqNo, WriteCondition, decode, encode};
 use geofold::worker::increments::emitter::{Emitter, IncrementSource, Names};
 use geofold::worker::ledger::Ledger;
@@ -305,7 +305,7 @@ impl Whole {
             coalescer: None,
             server: Arc::default(),
             look: 0,
-            limits: Limits {
+            limits: RequestLimits {
                 max_operations: BATCH,
                 max_bytes: REQUEST_BYTES,
                 request_timeout: Duration::from_secs(30),

@@ -123,7 +123,7 @@ pub struct Get {
 
 /// A document as read.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
+pub struct FoundDocument {
     /// `_version`: for copies that geofold wrote, their position.
     pub version: u64,
     /// For compare-and-set.
@@ -136,7 +136,7 @@ pub struct Found {
 #[derive(Debug, Clone, PartialEq)]
 pub enum GetAnswer {
     /// The document exists.
-    Found(Found),
+    Found(FoundDocument),
     /// The index exists, the document does not.
     Missing,
     /// The slot has an error. Never treated as [`GetAnswer::Missing`].
@@ -193,7 +193,7 @@ pub enum BulkOutcome {
 #[derive(Debug, Clone, PartialEq)]
 pub enum GetOutcome {
     /// The document exists.
-    Found(Found),
+    Found(FoundDocument),
     /// The document does not exist.
     Missing,
     /// The deadline passed first.

@@ -11,7 +11,7 @@ use crate::core::decode::LocationPath;
 use crate::core::mover::Rules;
 use crate::geoshard::{GeoshardMap, LiveMaps};
 use crate::io::elastic::Elastic;
-use crate::io::elastic::aws::credentials::Source;
+use crate::io::elastic::aws::credentials::KeySource;
 use crate::io::elastic::http::{Auth, HttpElastic, HttpOptions};
 use crate::io::indices::{self, Layout, Template, WantedIndex};
 use crate::io::maps::{MapsRecord, MapsStore};
@@ -31,7 +31,7 @@ pub(super) fn elasticsearch_as(
     let auth = match credentials {
         None => Auth::None,
         Some(ElasticsearchCredentials::Aws { region, service }) => {
-            let source = Source::from_environment(|name| std::env::var(name).ok(), region)
+            let source = KeySource::from_environment(|name| std::env::var(name).ok(), region)
                 .map_err(|error| anyhow!("elasticsearch.aws_region is set: {error}"))
                 .map_err(Failure::usage)?;
             tracing::debug!("requests are signed for AWS, with keys from {}", source.name());

@@ -116,7 +116,7 @@ async fn prepare(config: &Config, elastic: Arc<dyn Elastic>) -> Result<DryRun, F
         coalescer: None,
         server: Arc::default(),
         look: 0,
-        limits: rounds::Limits {
+        limits: rounds::RequestLimits {
             max_operations: config.elasticsearch.request_max_operations,
             max_bytes: config.elasticsearch.request_max_bytes.as_usize(),
             request_timeout: config.elasticsearch.request_timeout,

@@ -39,7 +39,7 @@ pub struct WorkerLimits {
     /// Batching limits.
     pub batching: Batching,
     /// Limits of one request of a batch.
-    pub requests: rounds::Limits,
+    pub requests: rounds::RequestLimits,
     /// Concurrent requests.
     pub max_in_flight: usize,
     /// Limits on held bytes.
@@ -61,7 +61,7 @@ impl WorkerLimits {
                 max_dirty_age: batch.max_dirty_age,
                 deadline: batch.timeout,
             },
-            requests: rounds::Limits {
+            requests: rounds::RequestLimits {
                 max_operations: elasticsearch.request_max_operations,
                 max_bytes: elasticsearch.request_max_bytes.as_usize(),
                 request_timeout: elasticsearch.request_timeout,

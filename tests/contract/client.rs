@@ -5,7 +5,7 @@ use geofold::base::ids::{DocId, ShardId};
 use geofold::base::position::Position;
 use geofold::geoshard::GeoshardMap;
 use geofold::io::elastic::{
-    AdminCall, BulkOp, CallError, Elastic, Found, Get, GetAnswer, Index, ItemError, Method, SeqNo,
+    AdminCall, BulkOp, CallError, Elastic, FoundDocument, Get, GetAnswer, Index, ItemError, Method, SeqNo,
     WriteCondition,
 };
 use geofold::io::indices::{self, Layout, Problem, Template};
@@ -118,7 +118,7 @@ async fn a_source_is_read_byte_for_byte_before_any_refresh(server: &Server) {
     let client = Client::on(server).await;
     let source = r#"{ "price" : 1.10, "n":12345678901234567890123, "t":"é\u00e9\/" }"#;
     client.statuses(&[write(Index::Placements, "a", WriteCondition::External(at(7)), source)]).await;
-    let expected = Found {
+    let expected = FoundDocument {
         version: 7,
         stamp: SeqNo { seq_no: 0, primary_term: 1 },
         source: Bytes::from_static(source.as_bytes()),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use geofold::io::elastic::scan::{Scan, ScanError, ScanOptions, draw};
+use geofold::io::elastic::scan::{IndexScan, ScanError, ScanOptions, draw};
 use serde_json::{Value, json};
 
 use crate::server::{LIMIT, Server};
@@ -147,7 +147,7 @@ async fn a_scan_reads_what_was_there_when_it_was_opened(server: &Server) {
     let elastic = server.elastic();
     let indices = ["a", "b", "c"].map(|index| server.name(index));
     let options = ScanOptions { page: 4, timeout: LIMIT, fields: vec!["location".to_owned()], query: None };
-    let opened = Scan::open(&elastic, &indices, options).await;
+    let opened = IndexScan::open(&elastic, &indices, options).await;
     if server.is_opensearch() {
         assert!(matches!(opened, Err(ScanError::NoPointInTime { .. })));
         return;

@@ -9,9 +9,9 @@ use geofold::base::position::Position;
 use geofold::core::counting::facets::{FacetRules, Facets};
 use geofold::core::invariants::DocumentState;
 use geofold::core::placement::Placement;
-use geofold::io::elastic::condition::Condition;
+use geofold::io::elastic::condition::VersionCondition;
 use geofold::io::elastic::rounds::{BulkOutcome, GetOutcome};
-use geofold::io::elastic::{BulkOp, Found, Get, Index, ItemError, SeqNo, WriteCondition};
+use geofold::io::elastic::{BulkOp, FoundDocument, Get, Index, ItemError, SeqNo, WriteCondition};
 
 use super::record::{UNACCEPTABLE, number_of, shard, version_of};
 
@@ -28,7 +28,7 @@ impl Slot {
     /// Whether a write of this external version is carried out.
     fn is_below(self, version: u8) -> bool {
         let known = (self.version > 0).then_some(self.version);
-        Condition::External(version).allows(known, (self.content != 0).then_some(()))
+        VersionCondition::External(version).allows(known, (self.content != 0).then_some(()))
     }
 }
 
@@ -180,12 +180,12 @@ impl Names {
     /// The answer to a get, as the mover takes it.
     pub fn found(&self, reply: Reply) -> GetOutcome {
         match reply {
-            Reply::Placement { placement, stamp } => GetOutcome::Found(Found {
+            Reply::Placement { placement, stamp } => GetOutcome::Found(FoundDocument {
                 version: 1,
                 stamp: stamp_of(stamp),
                 source: self.placements.get(placement).to_json(),
             }),
-            Reply::Copy { version, content } => GetOutcome::Found(Found {
+            Reply::Copy { version, content } => GetOutcome::Found(FoundDocument {
                 version: version.into(),
                 stamp: stamp_of(0),
                 source: self.contents.get(content).clone(),
@@ -243,9 +243,9 @@ impl Store {
                 let pos = |number| names.placement(number).pos;
                 let live = (self.placement != 0).then_some(self.stamp);
                 let condition = match condition {
-                    If::Absent => Condition::Absent,
-                    If::Unchanged(stamp) => Condition::Unchanged(stamp),
-                    If::Newer => Condition::External(pos(placement)),
+                    If::Absent => VersionCondition::Absent,
+                    If::Unchanged(stamp) => VersionCondition::Unchanged(stamp),
+                    If::Newer => VersionCondition::External(pos(placement)),
                 };
                 if !condition.allows(live.map(|_| pos(self.placement)), live) {
                     return Reply::Conflict;

@@ -245,7 +245,7 @@ impl Process {
             permits: requests,
             server: Arc::default(),
             look: 0,
-            limits: rounds::Limits {
+            limits: rounds::RequestLimits {
                 max_operations,
                 max_bytes: 1 << 20,
                 request_timeout: Duration::from_millis(request_timeout),

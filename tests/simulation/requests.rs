@@ -12,8 +12,8 @@ use futures::future::BoxFuture;
 use geofold::base::clock::Clock;
 use geofold::base::ids::DocId;
 use geofold::io::elastic::{
-    AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Found, Get, GetAnswer, Index, ItemError,
-    SeqNo,
+    AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, FoundDocument, Get, GetAnswer, Index,
+    ItemError, SeqNo,
 };
 use geofold::testkit::embedded::elasticsearch::{Doc, EsError};
 use tokio::sync::mpsc;
@@ -112,8 +112,8 @@ impl Item for Get {
     }
 }
 
-fn found(doc: &Doc) -> Found {
-    Found {
+fn found(doc: &Doc) -> FoundDocument {
+    FoundDocument {
         version: doc.version.unsigned_abs(),
         stamp: SeqNo { seq_no: doc.seq_no, primary_term: doc.primary_term },
         source: bytes::Bytes::copy_from_slice(&doc.source),

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::{BulkAnswer, BulkOp, CallError, Found, GetAnswer, ItemError, SeqNo};
+use super::{BulkAnswer, BulkOp, CallError, FoundDocument, GetAnswer, ItemError, SeqNo};
 
 /// Outcome of one bulk operation.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +33,7 @@ pub enum BulkVerdict {
 #[derive(Debug, Clone, PartialEq)]
 pub enum GetVerdict {
     /// It is there.
-    Found(Found),
+    Found(FoundDocument),
     /// It is not there.
     Missing,
     /// The lookup failed.

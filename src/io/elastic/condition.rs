@@ -5,7 +5,7 @@ use super::{BulkOp, SeqNo, WriteCondition};
 
 /// The condition of a write. `V` is a version, `S` the state that compare-and-set compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Condition<V, S> {
+pub enum VersionCondition<V, S> {
     /// None; the version counts up.
     Any,
     /// `op_type=create`: only if there is no document.
@@ -19,7 +19,7 @@ pub enum Condition<V, S> {
 }
 
 /// Versions that increase when a write brings none.
-pub trait Version: Copy + PartialOrd {
+pub trait DocumentVersion: Copy + PartialOrd {
     /// That of a document that was never there.
     const FIRST: Self;
 
@@ -28,7 +28,7 @@ pub trait Version: Copy + PartialOrd {
     fn next(self) -> Self;
 }
 
-impl Version for u64 {
+impl DocumentVersion for u64 {
     const FIRST: Self = 1;
 
     fn next(self) -> Self {
@@ -36,7 +36,7 @@ impl Version for u64 {
     }
 }
 
-impl Version for i64 {
+impl DocumentVersion for i64 {
     const FIRST: Self = 1;
 
     fn next(self) -> Self {
@@ -44,7 +44,7 @@ impl Version for i64 {
     }
 }
 
-impl<V: Copy + PartialOrd, S: PartialEq> Condition<V, S> {
+impl<V: Copy + PartialOrd, S: PartialEq> VersionCondition<V, S> {
     /// Whether the write is carried out; otherwise it is a version conflict. `known` is the version of the document or of the
     /// tombstone that is left of it, `live` the state of the document if it is there.
     pub fn allows(&self, known: Option<V>, live: Option<S>) -> bool {
@@ -60,7 +60,7 @@ impl<V: Copy + PartialOrd, S: PartialEq> Condition<V, S> {
     /// The version that a write leaves: the one that came with it, or the next.
     pub fn version_after(&self, known: Option<V>) -> V
     where
-        V: Version,
+        V: DocumentVersion,
     {
         match self {
             Self::External(new) | Self::ExternalOrEqual(new) => *new,
@@ -71,13 +71,13 @@ impl<V: Copy + PartialOrd, S: PartialEq> Condition<V, S> {
     /// Both: the version that the write leaves, or `None` if it is a version conflict.
     pub fn next_version(&self, known: Option<V>, live: Option<S>) -> Option<V>
     where
-        V: Version,
+        V: DocumentVersion,
     {
         self.allows(known, live).then(|| self.version_after(known))
     }
 }
 
-impl From<&WriteCondition> for Condition<u64, SeqNo> {
+impl From<&WriteCondition> for VersionCondition<u64, SeqNo> {
     fn from(guard: &WriteCondition) -> Self {
         match *guard {
             WriteCondition::External(at) => Self::External(at.version()),
@@ -88,7 +88,7 @@ impl From<&WriteCondition> for Condition<u64, SeqNo> {
     }
 }
 
-impl From<&BulkOp> for Condition<u64, SeqNo> {
+impl From<&BulkOp> for VersionCondition<u64, SeqNo> {
     fn from(op: &BulkOp) -> Self {
         match op {
             BulkOp::Index { guard, .. } => guard.into(),
@@ -100,11 +100,11 @@ impl From<&BulkOp> for Condition<u64, SeqNo> {
 
 #[cfg(test)]
 mod tests {
-    use super::Condition::{self, Absent, Any, External, ExternalOrEqual, Unchanged};
+    use super::VersionCondition::{self, Absent, Any, External, ExternalOrEqual, Unchanged};
 
     #[test]
     fn a_write_is_carried_out_on_its_condition_and_leaves_its_version() {
-        type Case = (Condition<u64, char>, Option<u64>, Option<char>, Option<u64>);
+        type Case = (VersionCondition<u64, char>, Option<u64>, Option<char>, Option<u64>);
         let cases: [Case; 17] = [
             // Nothing was ever there.
             (Any, None, None, Some(1)),

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{AdminAnswer, BulkAnswer, CallError, Found, GetAnswer, ItemError, SeqNo};
+use super::{AdminAnswer, BulkAnswer, CallError, FoundDocument, GetAnswer, ItemError, SeqNo};
 use crate::core::decode::on_one_line;
 
 /// Maximum bytes kept of an error's `reason`: reasons may quote documents, and thousands may fail at once.
@@ -232,7 +232,7 @@ impl GetSlot<'_> {
         // On one line, as it will be written back: a line break would end the bulk operation (adopted documents may be
         // pretty-printed).
         let source = on_one_line(Bytes::copy_from_slice(source.get().as_bytes()));
-        GetAnswer::Found(Found { version, stamp, source })
+        GetAnswer::Found(FoundDocument { version, stamp, source })
     }
 }
 
@@ -421,7 +421,7 @@ mod tests {
             {"_index":"p-nope","_id":"c","error":{"root_cause":[{"type":"index_not_found_exception","reason":"no such index [p-nope]"}],"type":"index_not_found_exception","reason":"no such index [p-nope]","resource.id":"p-nope","index":"p-nope"}},
             {"_index":"p-s01","_id":"d","_version":17,"_seq_no":3,"_primary_term":2,"found":true}]}"#;
         let answers = mget_answer(body, 4).unwrap();
-        let found = Found {
+        let found = FoundDocument {
             version: 17,
             stamp: SeqNo { seq_no: 3, primary_term: 2 },
             source: Bytes::from_static(br#"{"a" : 1.10}"#),

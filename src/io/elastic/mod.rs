@@ -34,7 +34,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 pub use crate::base::requests::{
-    BulkAnswer, BulkOp, Found, Get, GetAnswer, Index, ItemError, SeqNo, WriteCondition,
+    BulkAnswer, BulkOp, FoundDocument, Get, GetAnswer, Index, ItemError, SeqNo, WriteCondition,
 };
 
 /// A whole request that brought no usable answer.

@@ -32,7 +32,7 @@ pub struct ScanOptions {
 
 /// One document, as the scan saw it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Hit {
+pub struct ScannedDocument {
     /// The whole name of its index.
     pub index: String,
     /// `_id`.
@@ -93,7 +93,7 @@ pub enum ScanError {
 }
 
 /// A scan under way.
-pub struct Scan<'a> {
+pub struct IndexScan<'a> {
     elastic: &'a dyn Elastic,
     options: ScanOptions,
     names: String,
@@ -102,7 +102,7 @@ pub struct Scan<'a> {
     is_over: bool,
 }
 
-impl<'a> Scan<'a> {
+impl<'a> IndexScan<'a> {
     /// Opens a point in time over `indices`, by their whole names. They must exist.
     pub async fn open(
         elastic: &'a dyn Elastic,
@@ -118,13 +118,13 @@ impl<'a> Scan<'a> {
     }
 
     /// The next page; empty at the end.
-    pub async fn next(&mut self) -> Result<Vec<Hit>, ScanError> {
+    pub async fn next(&mut self) -> Result<Vec<ScannedDocument>, ScanError> {
         let names = self.names.clone();
         let undecodable = |what| ScanError::Undecodable { names: names.clone(), what };
         let mut page = Vec::new();
         let each = |hit: RawHit<'_>| {
             let source = hit.source.map_or(Ok(Value::Null), |source| serde_json::from_str(source.get()));
-            page.push(Hit {
+            page.push(ScannedDocument {
                 index: hit.index.into_owned(),
                 id: DocId::from_key(Some(hit.id.as_bytes())).map_err(|_| undecodable("an id"))?,
                 version: hit.version,

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
     use crate::base::ids::DocId;
     use crate::io::elastic::scripted::Scripted;
-    use crate::io::elastic::{Found, Index, SeqNo};
+    use crate::io::elastic::{FoundDocument, Index, SeqNo};
 
     #[test]
     fn a_slice_follows_the_sizes_that_came_before() {
@@ -119,7 +119,11 @@ mod tests {
     fn documents_of(bytes: usize, largest_answer: usize) -> Scripted {
         let get = move |get: &Get| {
             let source = Bytes::from(format!("{:>bytes$}", get.id.as_str()));
-            GetAnswer::Found(Found { version: 1, stamp: SeqNo { seq_no: 1, primary_term: 1 }, source })
+            GetAnswer::Found(FoundDocument {
+                version: 1,
+                stamp: SeqNo { seq_no: 1, primary_term: 1 },
+                source,
+            })
         };
         Scripted { get: Box::new(get), largest_answer: Some(largest_answer), ..Scripted::default() }
     }

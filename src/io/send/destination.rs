@@ -100,7 +100,7 @@ mod tests {
     use crate::base::ids::ShardId;
     use crate::core::placement::Placement;
     use crate::io::elastic::scripted::Scripted;
-    use crate::io::elastic::{BulkOp, Found, SeqNo, WriteCondition};
+    use crate::io::elastic::{BulkOp, FoundDocument, SeqNo, WriteCondition};
     use crate::testkit::testing::{MemoryElastic, six_faces};
 
     #[tokio::test]
@@ -139,7 +139,7 @@ mod tests {
         let fetched =
             format!(r#"{{"pos":{},"partition":3,"fetched":"{}"}}"#, 1_u64 << 44 | 1, "x".repeat(1000));
         let stamp = SeqNo { seq_no: 1, primary_term: 1 };
-        let found = Found { version: 1, stamp, source: fetched.into() };
+        let found = FoundDocument { version: 1, stamp, source: fetched.into() };
         let get = Box::new(move |_: &Get| GetAnswer::Found(found.clone()));
         let elastic = Scripted { get, largest_answer: Some(5000), ..Scripted::default() };
         let ids: Vec<DocId> =

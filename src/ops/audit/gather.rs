@@ -21,7 +21,7 @@ use crate::base::progress::{Progress, Tell};
 use crate::core::defect::{self, Fit, Observation, ObservedCopy, ObservedPlacement};
 use crate::core::placement::Placement;
 use crate::io::elastic::Index;
-use crate::io::elastic::scan::{RawHit, Scan, ScanError, ScanOptions, count};
+use crate::io::elastic::scan::{IndexScan, RawHit, ScanError, ScanOptions, count};
 
 /// Documents per page; a response is a few megabytes at most, since only locations are requested.
 const PAGE: usize = 5_000;
@@ -214,7 +214,7 @@ impl Audit<'_> {
         };
         let options = ScanOptions { page: PAGE, timeout: self.options.timeout, fields, query: None };
         let name = index.name(self.prefix);
-        let mut scan = Scan::open(self.elastic, std::slice::from_ref(&name), options).await?;
+        let mut scan = IndexScan::open(self.elastic, std::slice::from_ref(&name), options).await?;
         loop {
             let mut page = SeenPage::default();
             let each = |hit: RawHit<'_>| self.see(&name, number, &index, &hit, &mut page);

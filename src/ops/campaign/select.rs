@@ -19,7 +19,7 @@ use super::intake::Intake;
 use crate::base::ids::ShardId;
 use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
-use crate::io::elastic::scan::{Hit, Scan, ScanError, ScanOptions};
+use crate::io::elastic::scan::{IndexScan, ScanError, ScanOptions, ScannedDocument};
 use crate::io::elastic::{CallError, Elastic, Index};
 use crate::io::indices::{self, IndicesError};
 
@@ -165,7 +165,7 @@ pub async fn select(
     // One index after the other: a point in time over all of them would hold all of them.
     for index in indices {
         let options = ScanOptions { page: PAGE, timeout, fields: fields.clone(), query: query.clone() };
-        let mut scan = Scan::open(elastic, &[index.name(prefix)], options).await?;
+        let mut scan = IndexScan::open(elastic, &[index.name(prefix)], options).await?;
         let result = loop {
             let page = match scan.next().await {
                 Ok(page) if page.is_empty() => break Ok(()),
@@ -186,7 +186,7 @@ pub async fn select(
 }
 
 impl Selection {
-    fn takes(&self, hit: &Hit) -> bool {
+    fn takes(&self, hit: &ScannedDocument) -> bool {
         let shard = || hit.source["shard"].as_str();
         match self {
             Self::Query(_) => true,

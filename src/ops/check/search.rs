@@ -406,7 +406,7 @@ mod tests {
     use super::*;
     use crate::base::position::Epoch;
     use crate::io::elastic::scripted::Scripted;
-    use crate::io::elastic::{Found, ItemError, SeqNo};
+    use crate::io::elastic::{FoundDocument, ItemError, SeqNo};
 
     /// A server on which everything is right, but for the calls that `other` answers.
     fn server(other: impl Fn(&str) -> Option<(u16, Value)> + Send + Sync + 'static) -> Scripted {
@@ -480,7 +480,11 @@ mod tests {
         server.get = Box::new(|get| {
             assert_eq!((&get.index, get.id.as_str()), (&Index::Meta, "topic/documents"));
             let source = Bytes::from_static(br#"{"epoch":1,"topic_id":"abc","partitions":3}"#);
-            GetAnswer::Found(Found { version: 1, stamp: SeqNo { seq_no: 1, primary_term: 1 }, source })
+            GetAnswer::Found(FoundDocument {
+                version: 1,
+                stamp: SeqNo { seq_no: 1, primary_term: 1 },
+                source,
+            })
         });
         let facts = TopicFacts {
             epoch: Epoch::new(1).unwrap(),
@@ -492,7 +496,11 @@ mod tests {
 
         server.get = Box::new(|_| {
             let source = Bytes::from_static(b"{}");
-            GetAnswer::Found(Found { version: 1, stamp: SeqNo { seq_no: 1, primary_term: 1 }, source })
+            GetAnswer::Found(FoundDocument {
+                version: 1,
+                stamp: SeqNo { seq_no: 1, primary_term: 1 },
+                source,
+            })
         });
         assert_eq!(bad(&server).await, one(MEMORY, Level::Error));
     }

@@ -9,10 +9,10 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use crate::base::ids::DocId;
-use crate::io::elastic::condition::Condition;
+use crate::io::elastic::condition::VersionCondition;
 use crate::io::elastic::{
-    AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Found, Get, GetAnswer, Index, ItemError,
-    Method, SeqNo,
+    AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, FoundDocument, Get, GetAnswer, Index,
+    ItemError, Method, SeqNo,
 };
 
 /// Memory overhead per document, in bytes.
@@ -50,9 +50,11 @@ impl Remembered {
     fn answer(&self) -> GetAnswer {
         match &self.source {
             None => GetAnswer::Missing,
-            Some(source) => {
-                GetAnswer::Found(Found { version: self.version, stamp: self.stamp, source: source.clone() })
-            }
+            Some(source) => GetAnswer::Found(FoundDocument {
+                version: self.version,
+                stamp: self.stamp,
+                source: source.clone(),
+            }),
         }
     }
 }
@@ -96,7 +98,7 @@ impl DryRunElastic {
                     continue;
                 }
                 GetAnswer::Missing => Remembered::ABSENT,
-                GetAnswer::Found(Found { version, stamp, source }) => {
+                GetAnswer::Found(FoundDocument { version, stamp, source }) => {
                     Remembered { version, stamp, source: Some(source) }
                 }
             };
@@ -122,7 +124,7 @@ impl Memory {
     fn carry_out(&mut self, op: &BulkOp) -> BulkAnswer {
         let (index, id) = op.address();
         let before = self.now(index, id);
-        let condition = Condition::from(op);
+        let condition = VersionCondition::from(op);
         let known = (before.version > 0).then_some(before.version);
         let version = condition.version_after(known);
         if !condition.allows(known, before.source.as_ref().map(|_| before.stamp)) {

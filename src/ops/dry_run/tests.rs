@@ -12,7 +12,7 @@ use crate::base::random::Random;
 use crate::base::retry::RetryPolicy;
 use crate::core::mover::{MoverState, OnMissing, Rules};
 use crate::core::placement::PlacementCache;
-use crate::io::elastic::rounds::{Limits, Unobserved};
+use crate::io::elastic::rounds::{RequestLimits, Unobserved};
 use crate::io::elastic::{BulkOp, Elastic, WriteCondition};
 use crate::testkit::testing::MemoryElastic;
 
@@ -40,7 +40,11 @@ fn rounds(elastic: Arc<dyn Elastic>) -> RequestSender {
         coalescer: None,
         server: Arc::default(),
         look: 0,
-        limits: Limits { max_operations: 100, max_bytes: 1 << 20, request_timeout: Duration::from_secs(1) },
+        limits: RequestLimits {
+            max_operations: 100,
+            max_bytes: 1 << 20,
+            request_timeout: Duration::from_secs(1),
+        },
         retry: RetryPolicy { initial: Duration::from_millis(1), max: Duration::from_millis(2) },
         clock: Arc::new(BootClock),
         observer: Arc::new(Unobserved),

@@ -21,7 +21,7 @@ use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
 use crate::geoshard::cover::boxes::boxes;
 use crate::geoshard::diff::{ChangedRange, changed_ranges};
-use crate::io::elastic::scan::{Hit, Scan, ScanError, ScanOptions, count};
+use crate::io::elastic::scan::{IndexScan, ScanError, ScanOptions, ScannedDocument, count};
 use crate::io::elastic::slices::{SliceSize, mget_in_slices};
 use crate::io::elastic::{Elastic, Get, GetAnswer, Index, ItemError};
 use crate::io::send::Op;
@@ -125,7 +125,7 @@ impl Migration {
         &self,
         shard: &ShardId,
         query: Option<Value>,
-    ) -> Result<(Scan<'_>, Vec<Hit>), MigrateError> {
+    ) -> Result<(IndexScan<'_>, Vec<ScannedDocument>), MigrateError> {
         let name = Index::Geoshard(shard.clone()).name(&self.config.elasticsearch.prefix);
         let options = ScanOptions {
             page: PAGE,
@@ -157,14 +157,14 @@ async fn open<'e>(
     elastic: &'e dyn Elastic,
     index: &str,
     options: ScanOptions,
-) -> Result<(Scan<'e>, Vec<Hit>, Option<String>), ScanError> {
-    let mut scan = Scan::open(elastic, &[index.to_owned()], options.clone()).await?;
+) -> Result<(IndexScan<'e>, Vec<ScannedDocument>, Option<String>), ScanError> {
+    let mut scan = IndexScan::open(elastic, &[index.to_owned()], options.clone()).await?;
     match scan.next().await {
         Ok(page) => Ok((scan, page, None)),
         Err(ScanError::Refused { status: 400, reason, .. }) if options.query.is_some() => {
             scan.close().await;
             let options = ScanOptions { query: None, ..options };
-            let mut scan = Scan::open(elastic, &[index.to_owned()], options).await?;
+            let mut scan = IndexScan::open(elastic, &[index.to_owned()], options).await?;
             let page = scan.next().await?;
             Ok((scan, page, Some(reason)))
         }
@@ -205,7 +205,7 @@ impl Placing<'_> {
     /// so they are read in slices.
     async fn really_misplaced(
         &self,
-        page: Vec<Hit>,
+        page: Vec<ScannedDocument>,
         timeout: Duration,
         size: &mut SliceSize,
     ) -> Result<(Vec<DocId>, u64), MigrateError> {
@@ -244,7 +244,7 @@ mod tests {
 
     use super::*;
     use crate::io::elastic::scripted::Scripted;
-    use crate::io::elastic::{Found, SeqNo};
+    use crate::io::elastic::{FoundDocument, SeqNo};
 
     #[tokio::test]
     async fn a_page_of_large_documents_is_read_although_one_answer_would_be_too_large() {
@@ -256,16 +256,20 @@ mod tests {
         let get = move |_: &Get| {
             let large = json!({"location": {"lat": 0.0, "lon": 0.0}, "text": "x".repeat(10_000)});
             let source = Bytes::from(large.to_string());
-            GetAnswer::Found(Found { version: 1, stamp: SeqNo { seq_no: 1, primary_term: 1 }, source })
+            GetAnswer::Found(FoundDocument {
+                version: 1,
+                stamp: SeqNo { seq_no: 1, primary_term: 1 },
+                source,
+            })
         };
         let elastic = Scripted { get: Box::new(get), largest_answer: Some(1 << 20), ..Scripted::default() };
-        let hit = |n: usize| Hit {
+        let hit = |n: usize| ScannedDocument {
             index: String::new(),
             id: DocId::from_key(Some(n.to_string().as_bytes())).unwrap(),
             version: 1,
             source: elsewhere.clone(),
         };
-        let page: Vec<Hit> = (0..PAGE).map(hit).collect();
+        let page: Vec<ScannedDocument> = (0..PAGE).map(hit).collect();
         let ids: Vec<DocId> = page.iter().map(|hit| hit.id.clone()).collect();
         let location = LocationPath::new("location").unwrap();
         let placing = Placing { elastic: &elastic, location: &location, map: &map, shard: &there };

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{MigrateError, Migration};
 use crate::base::ids::{DocId, ShardId};
 use crate::core::placement::Placement;
-use crate::io::elastic::scan::{Scan, ScanOptions};
+use crate::io::elastic::scan::{IndexScan, ScanOptions};
 use crate::io::elastic::{
     AdminCall, BulkAnswer, BulkOp, Get, GetAnswer, Index, ItemError, Method, WriteCondition,
 };
@@ -76,7 +76,7 @@ impl Migration {
         let name = Index::Placements.name(&self.config.elasticsearch.prefix);
         self.admin(Method::Post, format!("/{name}/_refresh"), None).await?;
         let options = ScanOptions { page: PAGE, timeout, fields: vec![], query: None };
-        let mut scan = Scan::open(&*self.elastic, &[name], options).await?;
+        let mut scan = IndexScan::open(&*self.elastic, &[name], options).await?;
         let mut named = 0;
         loop {
             let page = scan.next().await?;

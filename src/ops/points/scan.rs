@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Columns, Place, Row, RowProblem, document};
 use crate::io::elastic::Elastic;
-use crate::io::elastic::scan::{Scan, ScanError, ScanOptions};
+use crate::io::elastic::scan::{IndexScan, ScanError, ScanOptions};
 
 /// Documents of one request.
 const PAGE: usize = 2_000;
@@ -64,7 +64,7 @@ pub async fn scan<E: std::error::Error + Send + Sync + 'static>(
         return Err(ScanPointsError::Name(bad.clone()));
     }
     let options = ScanOptions { page: PAGE, timeout, fields: columns.fields(), query: None };
-    let mut scan = Scan::open(elastic, indices, options).await?;
+    let mut scan = IndexScan::open(elastic, indices, options).await?;
     let mut scanned = Scanned::default();
     let mut each = |row: Row<'_>| each(row).map_err(|error| RowProblem::Use(Box::new(error)));
     let result = loop {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::base::ids::ShardId;
 use crate::core::counting::facets::FacetRules;
 use crate::io::elastic::Elastic;
-use crate::io::elastic::scan::{Scan, ScanError, ScanOptions};
+use crate::io::elastic::scan::{IndexScan, ScanError, ScanOptions};
 
 /// Documents of one request.
 const PAGE: usize = 2_000;
@@ -36,7 +36,7 @@ pub async fn recount(
         // Without a field, all of a document would be asked for; an unknown one costs nothing.
         let fields = if fields.is_empty() { vec![NO_FIELD.to_owned()] } else { fields.to_vec() };
         let options = ScanOptions { page: PAGE, timeout, fields, query: None };
-        let mut scan = Scan::open(elastic, &[format!("{prefix}-{shard}")], options).await?;
+        let mut scan = IndexScan::open(elastic, &[format!("{prefix}-{shard}")], options).await?;
         let result = loop {
             let page = match scan.next().await {
                 Ok(page) if page.is_empty() => break Ok(()),

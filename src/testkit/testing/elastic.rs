@@ -12,10 +12,10 @@ use futures::future::BoxFuture;
 use crate::base::ids::ShardId;
 use crate::core::placement::Placement;
 use crate::geoshard::GeoshardMap;
-use crate::io::elastic::condition::Condition;
+use crate::io::elastic::condition::VersionCondition;
 use crate::io::elastic::{
-    AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Found, Get, GetAnswer, Index, ItemError,
-    SeqNo,
+    AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, FoundDocument, Get, GetAnswer, Index,
+    ItemError, SeqNo,
 };
 
 /// What goes wrong, from now on.
@@ -237,7 +237,7 @@ impl Store {
         let Some(Doc { version, seq_no, source: Some(source) }) = docs.get(get.id.as_str()).cloned() else {
             return GetAnswer::Missing;
         };
-        GetAnswer::Found(Found { version, stamp: SeqNo { seq_no, primary_term: 1 }, source })
+        GetAnswer::Found(FoundDocument { version, stamp: SeqNo { seq_no, primary_term: 1 }, source })
     }
 
     fn carry_out(&mut self, op: &BulkOp) -> BulkAnswer {
@@ -272,7 +272,7 @@ impl Store {
             BulkOp::Delete { .. } | BulkOp::Remove { .. } => None,
         };
         let live = known.filter(|_| was_there).map(|doc| SeqNo { seq_no: doc.seq_no, primary_term: 1 });
-        let Some(version) = Condition::from(op).next_version(known_version, live) else {
+        let Some(version) = VersionCondition::from(op).next_version(known_version, live) else {
             return failed(409, "version_conflict_engine_exception");
         };
         let status = match (&source, was_there) {

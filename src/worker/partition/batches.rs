@@ -35,7 +35,7 @@ pub(super) struct Batches {
     limits: LimitsReader,
     /// The limits of the last batch's end, or later ones.
     batching: Batching,
-    requests: rounds::Limits,
+    requests: rounds::RequestLimits,
 }
 
 impl Batches {

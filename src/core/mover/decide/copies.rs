@@ -6,7 +6,7 @@ use super::content::refed_at;
 use super::{Decision, EntryPlan, Relation, again_outcome, relate};
 use crate::base::ids::ShardId;
 use crate::base::position::Position;
-use crate::base::requests::Found;
+use crate::base::requests::FoundDocument;
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::fold::{Base, Content};
 use crate::core::mover::{Doubt, Entry, MoverState, NothingFound, OLDER_COPY, Outcome, RetryState, Rules};
@@ -65,7 +65,7 @@ pub(in crate::core::mover) struct NewestCopy {
 }
 
 impl NewestCopy {
-    pub(in crate::core::mover) fn new(shard: ShardId, found: Found) -> Self {
+    pub(in crate::core::mover) fn new(shard: ShardId, found: FoundDocument) -> Self {
         Self {
             shard,
             version: Position::from_version(found.version),

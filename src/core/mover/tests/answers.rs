@@ -3,7 +3,7 @@
 use super::store::{Answer, Call, Store, refusal};
 use super::*;
 use crate::io::elastic::rounds::{BulkOutcome, GetOutcome};
-use crate::io::elastic::{Found, SeqNo};
+use crate::io::elastic::{FoundDocument, SeqNo};
 
 const STAMP: SeqNo = SeqNo { seq_no: 77, primary_term: 1 };
 
@@ -20,11 +20,15 @@ fn refused() -> BulkOutcome {
 }
 
 fn copy(offset: i64) -> GetOutcome {
-    GetOutcome::Found(Found { version: at(offset).version(), stamp: STAMP, source: doc(A, offset).into() })
+    GetOutcome::Found(FoundDocument {
+        version: at(offset).version(),
+        stamp: STAMP,
+        source: doc(A, offset).into(),
+    })
 }
 
 fn placement(placement: Option<Placement>) -> GetOutcome {
-    GetOutcome::Found(Found { version: 1, stamp: STAMP, source: placement.unwrap().to_json() })
+    GetOutcome::Found(FoundDocument { version: 1, stamp: STAMP, source: placement.unwrap().to_json() })
 }
 
 /// The result of a batch from some round on.
@@ -108,7 +112,7 @@ fn reading_a_placement() {
             (of(7, None, &["a"]), &[], "parked until 7"),
         ],
     );
-    let unreadable = GetOutcome::Found(Found { version: 1, stamp: STAMP, source: "{}".into() });
+    let unreadable = GetOutcome::Found(FoundDocument { version: 1, stamp: STAMP, source: "{}".into() });
     assert_rows(
         &store,
         &entry([index(B, 5)]),

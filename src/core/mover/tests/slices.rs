@@ -3,7 +3,7 @@
 use super::*;
 use crate::core::placement::KnownPlacement;
 use crate::io::elastic::rounds::{BulkOutcome, GetOutcome};
-use crate::io::elastic::{Found, SeqNo};
+use crate::io::elastic::{FoundDocument, SeqNo};
 
 const COPY_BYTES: usize = 10 << 10;
 const BOUND: usize = 200 << 10;
@@ -30,7 +30,7 @@ fn run(names: &[String], bound: usize) -> (Vec<usize>, Finished) {
         let copies = slice.gets().len();
         slices.push(copies);
         let source = format!(r#"{{"location":"1,1","text":"{}"}}"#, "x".repeat(COPY_BYTES));
-        let found = Found { version: at(1).version(), stamp: STAMP, source: source.into() };
+        let found = FoundDocument { version: at(1).version(), stamp: STAMP, source: source.into() };
         let batch = slice.answered(vec![GetOutcome::Found(found); copies]);
         assert_eq!(batch.ops().len(), copies, "no other slice's documents are held");
         let batch = batch.answered(vec![BulkOutcome::Done { stamp: None }; copies]);
@@ -68,7 +68,7 @@ fn entry_without_copies_waits_for_no_slice() {
     let read = ReadPlacements::begin(state, entries);
     let mut slice = read.answered(vec![GetOutcome::Missing]);
     assert!(slice.cut().is_some());
-    let copy = GetOutcome::Found(Found {
+    let copy = GetOutcome::Found(FoundDocument {
         version: at(1).version(),
         stamp: STAMP,
         source: r#"{"location":"1,1"}"#.into(),

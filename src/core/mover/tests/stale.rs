@@ -6,7 +6,7 @@ use crate::base::random::Random;
 use crate::core::mover::decide::{EntryPlan, NewestCopy, decide};
 use crate::core::mover::{Doubt, OLDER_COPY, UNANSWERED};
 use crate::core::placement::KnownPlacement;
-use crate::io::elastic::{Found, SeqNo};
+use crate::io::elastic::{FoundDocument, SeqNo};
 
 impl Owner {
     /// Like [`Owner::work`], with reads answered by another node than writes.
@@ -138,7 +138,7 @@ fn judged(pos: i64, refused: bool, cached: i64, doubt: Option<Doubt>) -> &'stati
     let known = KnownPlacement { at_least: at(cached), ..KnownPlacement::new(placement, STAMP) };
     let mut entry = set(9);
     entry.carry = RetryState { doubt, ..RetryState::default() };
-    let found = Found { version: at(5).version(), stamp: STAMP, source: doc(A, 5).into() };
+    let found = FoundDocument { version: at(5).version(), stamp: STAMP, source: doc(A, 5).into() };
     match decide(&new_state(rules()), &entry, Some(known), true, Some(NewestCopy::new(shard("a"), found))) {
         EntryPlan::Settle(Outcome::Again { reason: OLDER_COPY, .. }) => "look again",
         EntryPlan::Confirm { .. } => "confirm",
@@ -185,7 +185,8 @@ fn when_a_base_is_trusted() {
         at_least: at(4),
         ..KnownPlacement::new(placed(9, Some("a"), &[]).unwrap(), STAMP)
     };
-    let found = |version| Found { version: at(version).version(), stamp: STAMP, source: doc(A, 5).into() };
+    let found =
+        |version| FoundDocument { version: at(version).version(), stamp: STAMP, source: doc(A, 5).into() };
     let is_doubt = |entry: &Entry, version| {
         let copy = Some(NewestCopy::new(shard("a"), found(version)));
         decide(&new_state(rules()), entry, Some(known()), true, copy).is_doubt()

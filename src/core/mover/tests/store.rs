@@ -11,9 +11,9 @@ use crate::base::position::Position;
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::invariants::DocumentState;
 use crate::core::placement::Placement;
-use crate::io::elastic::condition::Condition;
+use crate::io::elastic::condition::VersionCondition;
 use crate::io::elastic::rounds::{BulkOutcome, GetOutcome};
-use crate::io::elastic::{BulkOp, Found, Get, Index, ItemError, SeqNo, WriteCondition};
+use crate::io::elastic::{BulkOp, FoundDocument, Get, Index, ItemError, SeqNo, WriteCondition};
 
 /// A document whose text contains this is refused by a geoshard's mapping.
 pub(super) const UNACCEPTABLE: &str = "unacceptable";
@@ -75,7 +75,7 @@ impl Store {
     pub(super) fn read(&self, get: &Get) -> GetOutcome {
         match self.slots.get(&(get.index.clone(), get.id.clone())) {
             Some(Slot { version, stamp, source: Some(source) }) => {
-                GetOutcome::Found(Found { version: *version, stamp: *stamp, source: source.clone() })
+                GetOutcome::Found(FoundDocument { version: *version, stamp: *stamp, source: source.clone() })
             }
             _ => GetOutcome::Missing,
         }
@@ -89,7 +89,7 @@ impl Store {
                 }
                 let slot = self.slots.get(&(index.clone(), id.clone()));
                 let live = slot.filter(|slot| slot.source.is_some()).map(|slot| slot.stamp);
-                match Condition::from(guard).next_version(slot.map(|slot| slot.version), live) {
+                match VersionCondition::from(guard).next_version(slot.map(|slot| slot.version), live) {
                     Some(version) => self.put(index, id, version, Some(source.clone())),
                     None => BulkOutcome::Conflict,
                 }
@@ -98,7 +98,7 @@ impl Store {
                 let slot = self.slots.get(&(index.clone(), id.clone()));
                 // The real client omits the version from the request, which this store does not see.
                 let is_guarded = !sabotage::is(Sabotage::DeleteWithoutVersion);
-                let condition = Condition::from(op);
+                let condition = VersionCondition::from(op);
                 if is_guarded && !condition.allows(slot.map(|slot| slot.version), slot.map(|slot| slot.stamp))
                 {
                     return BulkOutcome::Conflict;

@@ -28,7 +28,7 @@ const CONTAINER_HOSTS: [&str; 3] = ["169.254.170.2", "169.254.170.23", "[fd00:ec
 
 /// Where keys come from.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum KeySource {
     /// Keys that were given.
     Given(Credentials),
     /// AWS's token service, for a token that lies in a file.
@@ -65,13 +65,13 @@ pub enum Authorization {
     File(PathBuf),
 }
 
-impl std::fmt::Debug for Source {
+impl std::fmt::Debug for KeySource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl Source {
+impl KeySource {
     /// The first that the variables name, in the order of Amazon's own tools; without any, the role of the instance.
     ///
     /// # Errors
@@ -156,7 +156,7 @@ fn is_safe(url: &Url) -> bool {
 /// Keys, fetched when they are needed and again before they end.
 #[derive(Debug)]
 pub(super) struct Keyring {
-    source: Source,
+    source: KeySource,
     client: reqwest::Client,
     held: Mutex<Held>,
 }
@@ -169,10 +169,10 @@ struct Held {
 }
 
 impl Keyring {
-    pub(super) fn new(source: Source) -> Result<Self, String> {
+    pub(super) fn new(source: KeySource) -> Result<Self, String> {
         let mut builder =
             reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(TIMEOUT);
-        if !matches!(source, Source::WebIdentity { .. }) {
+        if !matches!(source, KeySource::WebIdentity { .. }) {
             // Metadata services are local: never use a proxy.
             builder = builder.no_proxy();
         }
@@ -182,7 +182,7 @@ impl Keyring {
 
     /// Keys that are good at `now`.
     pub(super) async fn keys(&self, now: SystemTime) -> Result<Credentials, String> {
-        if let Source::Given(keys) = &self.source {
+        if let KeySource::Given(keys) = &self.source {
             return Ok(keys.clone());
         }
         // Held while fetching, so that concurrent requests fetch once.
@@ -214,8 +214,8 @@ impl Keyring {
 
     async fn fetch(&self) -> Result<Credentials, String> {
         match &self.source {
-            Source::Given(keys) => Ok(keys.clone()),
-            Source::WebIdentity { token_file, role_arn, session_name, endpoint } => {
+            KeySource::Given(keys) => Ok(keys.clone()),
+            KeySource::WebIdentity { token_file, role_arn, session_name, endpoint } => {
                 let token = read(token_file)?;
                 let form = [
                     ("Action", "AssumeRoleWithWebIdentity"),
@@ -228,7 +228,7 @@ impl Keyring {
                 let request = request.header("content-type", "application/x-www-form-urlencoded");
                 from_xml(&answer(request).await?)
             }
-            Source::Container { url, authorization } => {
+            KeySource::Container { url, authorization } => {
                 let mut request = self.client.get(url.clone());
                 let token = match authorization {
                     None => None,
@@ -240,7 +240,7 @@ impl Keyring {
                 }
                 from_json(&answer(request).await?)
             }
-            Source::Instance { endpoint } => {
+            KeySource::Instance { endpoint } => {
                 let join = |path: &str| endpoint.join(path).map_err(|error| error.to_string());
                 let request = self.client.put(join("latest/api/token")?);
                 let token = answer(request.header("x-aws-ec2-metadata-token-ttl-seconds", "300")).await?;

@@ -14,7 +14,7 @@ use elasticsearch::http::headers::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderVa
 use serde_json::json;
 use url::Url;
 
-use self::credentials::{Keyring, Source};
+use self::credentials::{KeySource, Keyring};
 use super::decode;
 
 /// Signs requests.
@@ -27,7 +27,7 @@ pub(super) struct Signer {
 }
 
 /// The signed parts of a request, besides its headers.
-pub(super) struct Outgoing<'a> {
+pub(super) struct RequestToSign<'a> {
     pub method: &'static str,
     /// As it is sent, with path and query.
     pub url: &'a Url,
@@ -36,7 +36,7 @@ pub(super) struct Outgoing<'a> {
 }
 
 impl Signer {
-    pub(super) fn new(region: String, service: &'static str, source: Source) -> Result<Self, String> {
+    pub(super) fn new(region: String, service: &'static str, source: KeySource) -> Result<Self, String> {
         Ok(Self { region, service, keyring: Keyring::new(source)? })
     }
 
@@ -46,7 +46,7 @@ impl Signer {
     /// If there are no credentials, in words for people.
     pub(super) async fn sign(
         &self,
-        request: &Outgoing<'_>,
+        request: &RequestToSign<'_>,
         headers: &mut HeaderMap,
         timeout: Duration,
     ) -> Result<(), String> {
@@ -58,7 +58,7 @@ impl Signer {
     fn sign_with(
         &self,
         keys: aws_credential_types::Credentials,
-        request: &Outgoing<'_>,
+        request: &RequestToSign<'_>,
         headers: &mut HeaderMap,
         now: SystemTime,
     ) -> Result<(), String> {

@@ -18,12 +18,12 @@ fn at(time: &str) -> SystemTime {
     humantime::parse_rfc3339(time).unwrap()
 }
 
-fn source(variables: &[(&str, &str)]) -> Result<Source, String> {
+fn source(variables: &[(&str, &str)]) -> Result<KeySource, String> {
     let value = |name: &str| {
         let found = variables.iter().find(|(key, _)| *key == name);
         found.map(|(_, value)| (*value).to_owned())
     };
-    Source::from_environment(value, "eu-central-1")
+    KeySource::from_environment(value, "eu-central-1")
 }
 
 /// Serves until the test ends; gives its address.
@@ -64,19 +64,21 @@ fn the_environment_is_read_in_the_order_of_amazons_tools() {
     let web = [("AWS_WEB_IDENTITY_TOKEN_FILE", "/token"), ("AWS_ROLE_ARN", "arn:aws:iam::1:role/r")];
     let pod = [("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://169.254.170.23/v1/credentials")];
     let all = [given.as_slice(), &web, &pod].concat();
-    let Source::Given(keys) = source(&all).unwrap() else { panic!("keys come first") };
+    let KeySource::Given(keys) = source(&all).unwrap() else { panic!("keys come first") };
     assert_eq!((keys.access_key_id(), keys.session_token()), ("A", None));
-    let Source::WebIdentity { endpoint, session_name, .. } = source(&all[2..]).unwrap() else {
+    let KeySource::WebIdentity { endpoint, session_name, .. } = source(&all[2..]).unwrap() else {
         panic!("then the web identity")
     };
     assert_eq!(
         (endpoint.as_str(), session_name.as_str()),
         ("https://sts.eu-central-1.amazonaws.com/", "geofold")
     );
-    assert!(matches!(source(&pod).unwrap(), Source::Container { authorization: None, .. }));
+    assert!(matches!(source(&pod).unwrap(), KeySource::Container { authorization: None, .. }));
     let relative = source(&[("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/v2/x")]).unwrap();
-    assert!(matches!(relative, Source::Container { url, .. } if url.as_str() == "http://169.254.170.2/v2/x"));
-    assert!(matches!(source(&[]).unwrap(), Source::Instance { .. }));
+    assert!(
+        matches!(relative, KeySource::Container { url, .. } if url.as_str() == "http://169.254.170.2/v2/x")
+    );
+    assert!(matches!(source(&[]).unwrap(), KeySource::Instance { .. }));
 }
 
 #[test]
@@ -258,9 +260,9 @@ fn signature_is_not_logged() {
         None,
         "test",
     );
-    let signer = Signer::new("eu-central-1".into(), "es", Source::Given(keys.clone())).unwrap();
+    let signer = Signer::new("eu-central-1".into(), "es", KeySource::Given(keys.clone())).unwrap();
     let url = "https://search-x.eu-central-1.es.amazonaws.com/_bulk".parse().unwrap();
-    let request = Outgoing { method: "POST", url: &url, body: b"planted-body" };
+    let request = RequestToSign { method: "POST", url: &url, body: b"planted-body" };
     let mut headers = HeaderMap::new();
     tracing::subscriber::with_default(subscriber, || {
         tracing::trace!("it listens");
@@ -276,9 +278,9 @@ fn signature_is_not_logged() {
 fn a_signature_is_for_the_service_and_the_region_that_are_configured() {
     let keys = aws_credential_types::Credentials::new("A", "B", None, None, "test");
     for (region, service) in [("eu-central-1", "es"), ("us-east-1", "aoss")] {
-        let signer = Signer::new(region.into(), service, Source::Given(keys.clone())).unwrap();
+        let signer = Signer::new(region.into(), service, KeySource::Given(keys.clone())).unwrap();
         let url = "https://search.example.com/_bulk".parse().unwrap();
-        let request = Outgoing { method: "POST", url: &url, body: b"{}" };
+        let request = RequestToSign { method: "POST", url: &url, body: b"{}" };
         let mut headers = HeaderMap::new();
         signer.sign_with(keys.clone(), &request, &mut headers, SystemTime::now()).unwrap();
         let authorization = headers["authorization"].to_str().unwrap();

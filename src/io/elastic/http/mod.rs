@@ -23,7 +23,7 @@ use serde_json::Value;
 use thiserror::Error;
 use url::Url;
 
-use super::aws::{self, Outgoing, Signer};
+use super::aws::{self, RequestToSign, Signer};
 use super::encode::MAX_PREFIX_BYTES;
 use super::nodes::{Nodes, NodesObserver};
 use super::{
@@ -59,7 +59,7 @@ pub enum Auth {
         /// The service's name in a signature: `es`, `aoss`.
         service: &'static str,
         /// Where the keys come from.
-        source: aws::credentials::Source,
+        source: aws::credentials::KeySource,
     },
 }
 
@@ -507,7 +507,7 @@ impl Target {
             HttpMethod::Delete => "DELETE",
             HttpMethod::Head => "HEAD",
         };
-        let request = Outgoing { method, url, body: body.as_deref().unwrap_or_default() };
+        let request = RequestToSign { method, url, body: body.as_deref().unwrap_or_default() };
         signer.sign(&request, headers, timeout).await.map_err(CallError::Unsigned)
     }
 

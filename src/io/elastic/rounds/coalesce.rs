@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, oneshot};
 
-use super::Limits;
+use super::RequestLimits;
 use crate::base::clock::{Clock, Instant};
 use crate::io::elastic::answer::{CallVerdict, judge_call};
 use crate::io::elastic::{BulkAnswer, BulkOp, CallError, Elastic, encode};
@@ -58,7 +58,7 @@ impl BulkCoalescer {
     }
 
     /// Whether these operations are few enough to be coalesced.
-    pub(super) fn suits(ops: &[BulkOp], limits: &Limits) -> bool {
+    pub(super) fn suits(ops: &[BulkOp], limits: &RequestLimits) -> bool {
         ops.len() <= limits.max_operations / MAX_COALESCED_FRACTION
             && ops.iter().map(encode::bulk_op_bytes).sum::<usize>()
                 <= limits.max_bytes / MAX_COALESCED_FRACTION
@@ -68,7 +68,7 @@ impl BulkCoalescer {
     pub(super) async fn bulk(
         self: &Arc<Self>,
         ops: &[BulkOp],
-        limits: &Limits,
+        limits: &RequestLimits,
         timeout: Duration,
     ) -> Answers {
         let (answer, mut answered) = oneshot::channel();
@@ -104,7 +104,7 @@ impl BulkCoalescer {
     }
 
     /// Starts another driver if writes are queued.
-    fn start_another_driver(self: &Arc<Self>, limits: &Limits) {
+    fn start_another_driver(self: &Arc<Self>, limits: &RequestLimits) {
         let mut queue = self.queue();
         if queue.waiting.is_empty() {
             return;
@@ -115,7 +115,7 @@ impl BulkCoalescer {
     }
 
     /// Spawns a driver that `drivers` counts already.
-    fn spawn_driver(self: &Arc<Self>, limits: &Limits) {
+    fn spawn_driver(self: &Arc<Self>, limits: &RequestLimits) {
         #[expect(clippy::disallowed_methods, reason = "a driver that panics ends its members' waits (Drop)")]
         tokio::spawn(Driver { coalescer: self.clone(), limits: *limits, is_over: false }.run());
     }
@@ -129,7 +129,7 @@ impl BulkCoalescer {
 /// Sends queued writes until the queue is empty.
 struct Driver {
     coalescer: Arc<BulkCoalescer>,
-    limits: Limits,
+    limits: RequestLimits,
     is_over: bool,
 }
 

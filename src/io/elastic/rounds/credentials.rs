@@ -3,7 +3,7 @@
 //! One node that has restarted, a proxy, or a security index that is not assigned yet answers so for seconds. A worker that
 //! ended at once would take its whole group down; one that continued would lock accounts. So the first refusal closes a gate
 //! that every request passes. Requests that are refused try one after the other, with growing pauses, and the first that is
-//! not refused opens the gate. If the server, or an index, refuses for [`Credentials::timeout`], the worker must stop.
+//! not refused opens the gate. If the server, or an index, refuses for [`CredentialState::timeout`], the worker must stop.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ const FIRST_PAUSE: u32 = 15;
 const MAX_DOUBLINGS: u32 = 3;
 
 /// See the top of this file.
-pub(super) struct Credentials {
+pub(super) struct CredentialState {
     timeout: Duration,
     /// Copy of `refused`, readable without a lock.
     is_closed: AtomicBool,
@@ -72,7 +72,7 @@ impl Refused {
     }
 }
 
-impl Credentials {
+impl CredentialState {
     pub(super) fn new(timeout: Duration) -> Self {
         Self {
             timeout,
@@ -113,15 +113,15 @@ impl Credentials {
     }
 
     /// Records a refusal. Returns whether it closed the gate, and whether refusals have lasted too long.
-    pub(super) fn refused(&self, what: Option<Index>, now: Instant) -> Refusal {
+    pub(super) fn refused(&self, what: Option<Index>, now: Instant) -> CredentialRefusal {
         let mut refused = self.lock();
         let lasts = refused.refused(what, now, self.timeout);
         self.is_watching.store(true, Ordering::Release);
         let is_news = !self.is_closed.swap(true, Ordering::AcqRel);
-        Refusal { is_news, is_over: lasts >= self.timeout }
+        CredentialRefusal { is_news, is_over: lasts >= self.timeout }
     }
 
-    /// Whether [`Credentials::accepted`] must be called on success.
+    /// Whether [`CredentialState::accepted`] must be called on success.
     pub(super) fn is_watching(&self) -> bool {
         self.is_watching.load(Ordering::Acquire)
     }
@@ -157,7 +157,7 @@ impl Credentials {
 
 /// What follows from a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct CredentialRefusal {
     /// It is the first since the last success.
     pub(super) is_news: bool,
     /// It has lasted for too long.
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn pauses_grow_so_that_few_attempts_are_made_before_it_is_over() {
-        let credentials = Credentials::new(TIMEOUT);
+        let credentials = CredentialState::new(TIMEOUT);
         let pauses: Vec<u64> = (0..6).map(|attempt| credentials.pause(attempt).as_secs()).collect();
         assert_eq!(pauses, [2, 4, 8, 16, 16, 16]);
     }

@@ -14,7 +14,7 @@ use crate::io::elastic::answer::{BulkVerdict, GetVerdict, judge_bulk, judge_get}
 use crate::io::elastic::{BulkAnswer, BulkOp, CallError, Get, GetAnswer, Index, ItemError, encode};
 
 /// How to proceed after an item's response.
-pub(super) enum Verdict<O> {
+pub(super) enum ItemVerdict<O> {
     Settled(O),
     Again(ItemError),
     Unauthorized(ItemError),
@@ -37,7 +37,7 @@ pub(super) trait Item: Send + Sync + Sized {
         items: &'a [Self],
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<Self::Answer>, CallError>>;
-    fn judge(&self, answer: Self::Answer) -> Verdict<Self::Outcome>;
+    fn judge(&self, answer: Self::Answer) -> ItemVerdict<Self::Outcome>;
     /// The error of an outcome that is a refusal.
     fn error_of(outcome: Self::Outcome) -> Option<ItemError>;
     /// Places of items that the answer refuses although the fault is their index's.
@@ -76,15 +76,15 @@ impl Item for BulkOp {
         }
     }
 
-    fn judge(&self, answer: BulkAnswer) -> Verdict<BulkOutcome> {
-        Verdict::Settled(match judge_bulk(self, answer) {
+    fn judge(&self, answer: BulkAnswer) -> ItemVerdict<BulkOutcome> {
+        ItemVerdict::Settled(match judge_bulk(self, answer) {
             BulkVerdict::Done { stamp } => BulkOutcome::Done { stamp },
             BulkVerdict::Conflict => BulkOutcome::Conflict,
             BulkVerdict::NotFound => BulkOutcome::NotFound,
             BulkVerdict::Refused(error) => BulkOutcome::Refused(error),
             BulkVerdict::Again(_) if sabotage::is(Sabotage::SkipRetry) => BulkOutcome::Done { stamp: None },
-            BulkVerdict::Again(error) => return Verdict::Again(error),
-            BulkVerdict::Unauthorized(error) => return Verdict::Unauthorized(error),
+            BulkVerdict::Again(error) => return ItemVerdict::Again(error),
+            BulkVerdict::Unauthorized(error) => return ItemVerdict::Unauthorized(error),
         })
     }
 
@@ -159,12 +159,12 @@ impl Item for Get {
         rounds.elastic.mget_again(items, rounds.look, timeout)
     }
 
-    fn judge(&self, answer: GetAnswer) -> Verdict<GetOutcome> {
-        Verdict::Settled(match judge_get(answer) {
+    fn judge(&self, answer: GetAnswer) -> ItemVerdict<GetOutcome> {
+        ItemVerdict::Settled(match judge_get(answer) {
             GetVerdict::Found(found) => GetOutcome::Found(found),
             GetVerdict::Missing => GetOutcome::Missing,
-            GetVerdict::Again(error) => return Verdict::Again(error),
-            GetVerdict::Unauthorized(error) => return Verdict::Unauthorized(error),
+            GetVerdict::Again(error) => return ItemVerdict::Again(error),
+            GetVerdict::Unauthorized(error) => return ItemVerdict::Unauthorized(error),
         })
     }
 

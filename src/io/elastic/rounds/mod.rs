@@ -28,8 +28,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 pub use self::coalesce::BulkCoalescer;
-use self::item::{Item, Verdict};
-use self::observer::Waiting;
+use self::item::{Item, ItemVerdict};
+use self::observer::WaitingRequest;
 pub use self::server::{ServerLimits, ServerState};
 use super::answer::{CallVerdict, judge_call};
 use super::{BulkOp, CallError, Elastic, Get, Index, ItemError};
@@ -41,7 +41,7 @@ use crate::base::retry::RetryPolicy;
 
 /// Bounds of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct RequestLimits {
     /// Operations, at least one.
     pub max_operations: usize,
     /// Bytes of the body. A single operation above it is sent alone.
@@ -91,7 +91,7 @@ pub struct RequestSender {
     /// How often this read was repeated: see [`Elastic::mget_again`].
     pub look: usize,
     /// Bounds of one request.
-    pub limits: Limits,
+    pub limits: RequestLimits,
     /// Delays between attempts.
     pub retry: RetryPolicy,
     /// The clock that leases are measured by.
@@ -297,7 +297,7 @@ impl RequestSender {
     /// A permit to send; `None` if the lease ends first.
     async fn permit(&self, lease: &RequestDeadline) -> Option<SemaphorePermit<'_>> {
         let left = lease.time_left(self.clock.now())?;
-        let _waiting = Waiting::begin(&*self.observer);
+        let _waiting = WaitingRequest::begin(&*self.observer);
         tokio::select! {
             biased;
             () = lease.cancel.cancelled() => None,
@@ -312,7 +312,7 @@ impl RequestSender {
         let Some(left) = lease.time_left(self.clock.now()) else {
             return;
         };
-        let _waiting = Waiting::begin(&*self.observer);
+        let _waiting = WaitingRequest::begin(&*self.observer);
         tokio::select! {
             biased;
             () = lease.cancel.cancelled() => {}
@@ -349,19 +349,19 @@ impl<I: Item> Part<I> {
         let each = items.into_iter().zip(slots).zip(answers).enumerate();
         for (place, ((item, slot), answer)) in each {
             let error = match item.judge(answer) {
-                Verdict::Settled(outcome) if !not_the_documents.contains(&place) => {
+                ItemVerdict::Settled(outcome) if !not_the_documents.contains(&place) => {
                     outcomes[slot] = outcome;
                     continue;
                 }
-                Verdict::Settled(outcome) => I::error_of(outcome),
-                Verdict::Unauthorized(error) => {
+                ItemVerdict::Settled(outcome) => I::error_of(outcome),
+                ItemVerdict::Unauthorized(error) => {
                     if left.unauthorized.is_none() {
                         left.unauthorized = Some(item.index().clone());
                         left.error = None;
                     }
                     Some(error)
                 }
-                Verdict::Again(error) => Some(error),
+                ItemVerdict::Again(error) => Some(error),
             };
             if let Some(error) = error {
                 rounds.observer.retry(error.label(), 1);
@@ -393,7 +393,7 @@ impl<I: Item> Part<I> {
 }
 
 /// Splits items into requests, in order; none is empty.
-fn cut<I: Item>(items: Vec<I>, limits: &Limits) -> Vec<Vec<I>> {
+fn cut<I: Item>(items: Vec<I>, limits: &RequestLimits) -> Vec<Vec<I>> {
     let is_one =
         items.len() <= limits.max_operations && items.iter().map(I::bytes).sum::<usize>() <= limits.max_bytes;
     if is_one {

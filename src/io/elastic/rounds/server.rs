@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::Halt;
-use super::credentials::Credentials;
+use super::credentials::CredentialState;
 use super::refusals::{Refusals, RefusedItem};
 use crate::base::clock::Instant;
 use crate::base::requests::{ServerObserver, Unobserved};
@@ -28,7 +28,7 @@ impl Default for ServerLimits {
 
 /// Whether credentials are refused, and which indices refuse everything. One for all partitions of a worker.
 pub struct ServerState {
-    pub(super) credentials: Credentials,
+    pub(super) credentials: CredentialState,
     pub(super) refusals: Refusals,
     observer: Arc<dyn ServerObserver>,
     /// When a request ended last without its answer.
@@ -44,7 +44,7 @@ impl Default for ServerState {
 impl ServerState {
     /// Nothing is refused yet.
     pub fn new(limits: ServerLimits, observer: Arc<dyn ServerObserver>) -> Self {
-        let credentials = Credentials::new(limits.unauthorized);
+        let credentials = CredentialState::new(limits.unauthorized);
         Self { credentials, refusals: Refusals::new(limits.refusals), observer, given_up: Mutex::default() }
     }
 

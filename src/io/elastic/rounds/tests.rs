@@ -132,7 +132,11 @@ fn bench(script: impl Fn(usize, &[String]) -> Reply + Send + Sync + 'static) -> 
         coalescer: None,
         server: Arc::default(),
         look: 0,
-        limits: Limits { max_operations: 4, max_bytes: 1 << 20, request_timeout: Duration::from_secs(10) },
+        limits: RequestLimits {
+            max_operations: 4,
+            max_bytes: 1 << 20,
+            request_timeout: Duration::from_secs(10),
+        },
         retry: RetryPolicy { initial: Duration::from_millis(100), max: Duration::from_secs(1) },
         clock: Arc::new(TestClock(start)),
         observer: counts.clone(),

@@ -21,7 +21,7 @@ use crate::base::ids::DocId;
 use crate::base::progress::{Progress, Tell};
 use crate::base::retry::RetryPolicy;
 use crate::core::placement::Placement;
-use crate::io::elastic::scan::{self, Scan, ScanOptions, draw};
+use crate::io::elastic::scan::{self, IndexScan, ScanOptions, draw};
 use crate::io::elastic::slices::{SliceSize, mget_in_slices};
 use crate::io::elastic::{Elastic, Get, GetAnswer, Index};
 use crate::worker::refeed::{DocumentSource, FetchAnswer};
@@ -282,7 +282,7 @@ impl Comparing<'_> {
                 };
                 // Only for the time left.
                 let of = scan::count(self.elastic, &placements, None, self.timeout).await.ok();
-                let mut scan = Scan::open(self.elastic, &placements, options).await?;
+                let mut scan = IndexScan::open(self.elastic, &placements, options).await?;
                 let compared = |done| tell(Progress::Done { what: "documents compared", done, of });
                 let suspects = self.scan(&mut scan, report, &compared).await;
                 scan.close().await;
@@ -293,7 +293,7 @@ impl Comparing<'_> {
 
     async fn scan(
         &self,
-        scan: &mut Scan<'_>,
+        scan: &mut IndexScan<'_>,
         report: &mut Compared,
         compared: &(dyn Fn(u64) + Sync),
     ) -> Result<Vec<(DocId, Looked)>, AuditError> {

@@ -38,7 +38,7 @@ pub struct Doc {
 }
 
 /// Under which condition a write is carried out, and how the document's version goes on.
-pub type Condition = crate::io::elastic::condition::Condition<i64, SeqNo>;
+pub type Condition = crate::io::elastic::condition::VersionCondition<i64, SeqNo>;
 
 /// Result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -310,7 +310,7 @@ impl Rig {
             coalescer: None,
             server: Arc::default(),
             look: 0,
-            limits: rounds::Limits {
+            limits: rounds::RequestLimits {
                 max_operations: 1000,
                 max_bytes: 1 << 20,
                 request_timeout: Duration::from_secs(20),
