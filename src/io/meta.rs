@@ -168,7 +168,7 @@ impl Watermark {
 
 /// Reads and writes the facts about one topic's partitions.
 #[derive(Clone)]
-pub struct Memory {
+pub struct TopicMemory {
     rounds: RequestSender,
     topic: String,
 }
@@ -192,7 +192,7 @@ pub enum MemoryError {
     Halt(#[from] Halt),
 }
 
-impl Memory {
+impl TopicMemory {
     /// Of `topic`.
     pub fn new(rounds: RequestSender, topic: &str) -> Self {
         Self { rounds, topic: topic.to_owned() }

@@ -17,7 +17,7 @@ use crate::base::ids::DocId;
 use crate::base::retry::RetryPolicy;
 use crate::core::fold::{Base, Content, Fold};
 use crate::core::mover::Refusal;
-use crate::io::kafka::resilient_producer::{Message, ResilientProducer, Undelivered, Verdict};
+use crate::io::kafka::resilient_producer::{DeliveryVerdict, Message, ResilientProducer, Undelivered};
 
 /// One message for the dead-letter topic.
 #[derive(Debug, Clone)]
@@ -173,11 +173,11 @@ impl Form {
 
     /// The form to send after this one was refused permanently; `None` if nothing is left to omit. Each form is tried
     /// once.
-    fn smaller(&self, letter_has_key: bool, refused: Verdict, reason: String) -> Option<Self> {
+    fn smaller(&self, letter_has_key: bool, refused: DeliveryVerdict, reason: String) -> Option<Self> {
         let (has_value, has_key) = match (refused, self.has_value, self.has_key) {
-            (Verdict::Retry, ..) | (_, false, false) => return None,
+            (DeliveryVerdict::Retry, ..) | (_, false, false) => return None,
             // A compacted topic takes no message without a key; given one, it also takes the value.
-            (Verdict::Invalid, true, true) if !letter_has_key => (true, false),
+            (DeliveryVerdict::Invalid, true, true) if !letter_has_key => (true, false),
             (_, true, has_key) => (false, has_key),
             (_, false, true) => (false, false),
         };
@@ -380,7 +380,7 @@ mod tests {
         let form = |has_value, has_key| Form { has_value, has_key, reason: text("why") };
         let next =
             |form: &Form, letter_has_key, refused| form.smaller(letter_has_key, refused, "why".to_owned());
-        for refused in [Verdict::TooLarge, Verdict::Invalid] {
+        for refused in [DeliveryVerdict::TooLarge, DeliveryVerdict::Invalid] {
             assert_eq!(next(&Form::WHOLE, true, refused), Some(form(false, true)));
             for letter_has_key in [true, false] {
                 assert_eq!(next(&form(false, true), letter_has_key, refused), Some(form(false, false)));
@@ -389,14 +389,18 @@ mod tests {
             }
         }
         assert_eq!(
-            next(&Form::WHOLE, false, Verdict::Invalid),
+            next(&Form::WHOLE, false, DeliveryVerdict::Invalid),
             Some(form(true, false)),
             "it only lacks a key"
         );
-        assert_eq!(next(&Form::WHOLE, false, Verdict::TooLarge), Some(form(false, true)));
+        assert_eq!(next(&Form::WHOLE, false, DeliveryVerdict::TooLarge), Some(form(false, true)));
         for has_value in [true, false] {
             for has_key in [true, false] {
-                assert_eq!(next(&form(has_value, has_key), true, Verdict::Retry), None, "it may pass");
+                assert_eq!(
+                    next(&form(has_value, has_key), true, DeliveryVerdict::Retry),
+                    None,
+                    "it may pass"
+                );
             }
         }
     }

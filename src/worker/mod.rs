@@ -65,7 +65,7 @@ use crate::io::elastic::Elastic;
 use crate::io::elastic::rounds::{Halt, RequestDeadline};
 use crate::io::kafka::client_config;
 use crate::io::maps::MapsReader;
-use crate::io::meta::{Memory, TopicFacts};
+use crate::io::meta::{TopicFacts, TopicMemory};
 use crate::io::registry;
 use crate::support::config::Config;
 use crate::support::supervisor::Supervisor;
@@ -131,7 +131,7 @@ pub enum WorkerError {
     },
     /// The schema registry's configuration is unusable.
     #[error(transparent)]
-    Registry(#[from] registry::OpenError),
+    Registry(#[from] registry::RegistryOpenError),
     /// The poll thread panicked.
     #[error("the poll thread ended unexpectedly; this is a defect in geofold, please report it with the log")]
     PollThread,
@@ -249,7 +249,7 @@ impl Drop for PollThread {
 /// Stores committed offsets in the meta index, which detect a rewound group later. It may lag or fail: an older offset
 /// only detects less.
 async fn remember_commits(
-    memory: Memory,
+    memory: TopicMemory,
     config: Config,
     clock: Arc<dyn Clock>,
     mut committed: mpsc::UnboundedReceiver<Vec<(i32, i64)>>,

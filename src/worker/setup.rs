@@ -24,7 +24,7 @@ use crate::io::claims::{Claims, Keeper};
 use crate::io::elastic::rounds::{BulkCoalescer, Halt, RequestSender, ServerLimits, ServerState};
 use crate::io::kafka::client_config;
 use crate::io::load::{LoadKeeper, LoadSender};
-use crate::io::meta::Memory;
+use crate::io::meta::TopicMemory;
 use crate::io::registry::Registry;
 use crate::support::config::{Config, DeadLetterPolicy};
 use crate::support::telemetry::Metrics;
@@ -114,7 +114,7 @@ pub(super) fn start(
         rules,
         maps: maps.clone(),
         claims,
-        memory: Memory::new(rounds.clone(), &config.kafka.topic),
+        memory: TopicMemory::new(rounds.clone(), &config.kafka.topic),
         rounds,
         batch_permits,
         moves: config.moves,

@@ -6,7 +6,7 @@ use geofold::core::counting::increment::Increment;
 use geofold::core::placement::Placement;
 use geofold::geoshard::GeoshardMap;
 use geofold::io::claims::Claim;
-use geofold::io::maps::{MapsRecord, MapsState, Stage};
+use geofold::io::maps::{MapChangeStage, MapsRecord, MapsState};
 use geofold::io::meta::{TopicFacts, Watermark};
 use serde_json::Value;
 
@@ -76,9 +76,11 @@ fn the_record_of_the_maps_of_0_1_is_read_in_every_stage() {
     assert_eq!(record.floor[&0], 12);
     same(&serde_json::to_vec(&record).unwrap(), &one);
 
-    for (name, stage) in
-        [("announced", Stage::Announced), ("moving", Stage::Moving), ("returning", Stage::Returning)]
-    {
+    for (name, stage) in [
+        ("announced", MapChangeStage::Announced),
+        ("moving", MapChangeStage::Moving),
+        ("returning", MapChangeStage::Returning),
+    ] {
         let two = format!(
             r#"{{"generation":5,"epoch":1,"floor":{{}},"state":"two","old":{MAP},"new":{MAP},"stage":"{name}"}}"#
         );

@@ -21,8 +21,8 @@ use geofold::geoshard::GeoshardMap;
 use geofold::io::claims::{Claims, Keeper};
 use geofold::io::elastic::Elastic;
 use geofold::io::elastic::rounds::{self, BulkCoalescer, Halt, RequestDeadline, RequestSender, Unobserved};
-use geofold::io::maps::{Floor, MapsReader, MapsRecord, Watcher};
-use geofold::io::meta::Memory;
+use geofold::io::maps::{MapsReader, MapsRecord, OffsetFloor, Watcher};
+use geofold::io::meta::TopicMemory;
 use geofold::support::config::{LostRecords, Partitioner};
 use geofold::support::telemetry::Metrics;
 use geofold::support::telemetry::health::Health;
@@ -74,7 +74,7 @@ impl Shared {
         let usual = map(1, USUAL);
         let unwritten = MapsRecord::unwritten(usual.clone(), Epoch::default());
         let both_known = OTHERS.map(|other| unwritten.begin(map(2, other)).unwrap());
-        let decides = |known: &MapsRecord| known.activate(Epoch::default(), Floor::new()).unwrap();
+        let decides = |known: &MapsRecord| known.activate(Epoch::default(), OffsetFloor::new()).unwrap();
         let other_decides = both_known.each_ref().map(decides);
         Self {
             metrics: Metrics::new().unwrap(),
@@ -209,7 +209,7 @@ pub struct Process {
     freezer: Arc<Freezer>,
     health: Arc<Health>,
     fatal: mpsc::UnboundedReceiver<Halt>,
-    memory: Memory,
+    memory: TopicMemory,
     task: JoinHandle<()>,
     limits: budget::MemoryLimits,
     is_paused: bool,
@@ -254,7 +254,7 @@ impl Process {
             clock: clock.clone(),
             observer: Arc::new(Unobserved),
         };
-        let memory = Memory::new(rounds.clone(), TOPIC);
+        let memory = TopicMemory::new(rounds.clone(), TOPIC);
         let freezer = Arc::<Freezer>::default();
         let cancel = CancellationToken::new();
         let maps = if world.scenario.kind == Kind::TwoMaps {

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::record::{Claim, claim_key};
-use super::slot::{Found, Slot, Standing, Taken};
+use super::slot::{ClaimStanding, FoundClaim, Slot, Taken};
 use crate::base::clock::Clock;
 use crate::base::sabotage::{self, Sabotage};
 use crate::io::elastic::answer::{BulkVerdict, GetVerdict, judge_bulk, judge_get};
@@ -37,7 +37,7 @@ pub struct Claims {
 
 #[derive(Debug)]
 struct Shared {
-    slots: Mutex<BTreeMap<i32, (Slot, watch::Sender<Standing>)>>,
+    slots: Mutex<BTreeMap<i32, (Slot, watch::Sender<ClaimStanding>)>>,
     /// Claims of ended owners to write, with the partition.
     endings: Mutex<Vec<(i32, WriteCondition, Claim)>>,
     /// Display name of the owner.
@@ -50,7 +50,7 @@ struct Shared {
 }
 
 impl Shared {
-    fn slots(&self) -> MutexGuard<'_, BTreeMap<i32, (Slot, watch::Sender<Standing>)>> {
+    fn slots(&self) -> MutexGuard<'_, BTreeMap<i32, (Slot, watch::Sender<ClaimStanding>)>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -85,7 +85,7 @@ impl Claims {
                     deadline: self.deadline,
                     zombies: self.deadline.saturating_mul(2),
                 });
-                watch::channel(Standing { taken, ..Standing::default() }).1
+                watch::channel(ClaimStanding { taken, ..ClaimStanding::default() }).1
             }
         };
         Claimed { of, partition, standing, clock: self.clock.clone(), max_age: self.deadline }
@@ -97,7 +97,7 @@ impl Claims {
 pub struct Claimed {
     of: Option<(Arc<Shared>, String)>,
     partition: i32,
-    standing: watch::Receiver<Standing>,
+    standing: watch::Receiver<ClaimStanding>,
     clock: Arc<dyn Clock>,
     max_age: Duration,
 }
@@ -144,7 +144,7 @@ impl Claimed {
     }
 
     /// The current state of the claim.
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> ClaimStanding {
         self.standing.borrow().clone()
     }
 
@@ -255,7 +255,7 @@ impl Keeper {
             let found = match judge_get(answer) {
                 GetVerdict::Missing => None,
                 GetVerdict::Found(found) => match serde_json::from_slice::<Claim>(&found.source) {
-                    Ok(claim) => Some(Found { claim, stamp: found.stamp }),
+                    Ok(claim) => Some(FoundClaim { claim, stamp: found.stamp }),
                     Err(error) => {
                         tracing::error!(partition, %error, "the partition's claim cannot be read; a later geofold may have written it");
                         continue;

@@ -12,4 +12,4 @@ mod slot;
 
 pub use keeper::{Claimed, Claims, Keeper};
 pub use record::{Claim, claim_key};
-pub use slot::{Standing, Taken};
+pub use slot::{ClaimStanding, Taken};

@@ -15,7 +15,7 @@ use crate::io::elastic::{SeqNo, WriteCondition};
 
 /// A claim as its partition task sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct ClaimStanding {
     /// Just before the request was sent that confirmed the claim last.
     pub confirmed_at: Option<Instant>,
     /// The generation of the maps in that claim.
@@ -53,7 +53,7 @@ struct Earlier {
 
 /// A claim as found in the meta index.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct FoundClaim {
     pub claim: Claim,
     pub stamp: SeqNo,
 }
@@ -67,7 +67,7 @@ pub(super) struct Slot {
     deadline: Duration,
     /// The generation that the owner acts by.
     pub generation: u64,
-    pub standing: Standing,
+    pub standing: ClaimStanding,
     /// The claim's state while it is this assignment's, as far as is known.
     stamp: Option<SeqNo>,
     /// Whom it is being taken from; kept until it is known whether that was carried out.
@@ -83,7 +83,7 @@ impl Slot {
             assigned_at,
             deadline,
             generation,
-            standing: Standing::default(),
+            standing: ClaimStanding::default(),
             stamp: None,
             taking_from: None,
             other: None,
@@ -106,16 +106,16 @@ impl Slot {
     }
 
     /// Records the result of a read; then call [`Slot::write`].
-    pub(super) fn found(&mut self, found: Option<Found>, now: Instant) {
+    pub(super) fn found(&mut self, found: Option<FoundClaim>, now: Instant) {
         let silent_for = |slot: &Self, stamp: SeqNo| match slot.other {
             Some((seen, since)) if seen == stamp => now.since(since),
             _ => Duration::ZERO,
         };
         match found {
-            Some(Found { claim, stamp }) if claim.assignment == self.assignment => {
+            Some(FoundClaim { claim, stamp }) if claim.assignment == self.assignment => {
                 self.stamp = Some(stamp);
             }
-            Some(Found { claim, stamp }) => {
+            Some(FoundClaim { claim, stamp }) => {
                 let silence = silent_for(self, stamp);
                 if silence == Duration::ZERO {
                     self.other = Some((stamp, now));
@@ -214,7 +214,7 @@ mod tests {
 
     /// The meta index as far as one claim goes.
     #[derive(Default)]
-    struct Stored(Option<Found>, u64);
+    struct Stored(Option<FoundClaim>, u64);
 
     impl Stored {
         fn write(&mut self, (guard, claim): (WriteCondition, Claim)) -> Option<SeqNo> {
@@ -226,7 +226,7 @@ mod tests {
             self.1 += 1;
             let stamp = stamp(self.1);
             if holds {
-                self.0 = Some(Found { claim, stamp });
+                self.0 = Some(FoundClaim { claim, stamp });
             }
             holds.then_some(stamp)
         }
@@ -372,7 +372,7 @@ mod tests {
         slot.found(None, at(0));
         stored.write(slot.write("me", at(0)).unwrap()).unwrap();
         slot.not_written();
-        assert_eq!(slot.standing, Standing::default());
+        assert_eq!(slot.standing, ClaimStanding::default());
         assert!(look(&mut slot, &mut stored, at(5)));
         assert_eq!(slot.standing.taken.unwrap().at, at(5));
         assert_eq!(slot.standing.confirmed_at, Some(at(5)));

@@ -10,12 +10,12 @@ use thiserror::Error;
 pub struct DatabaseError {
     name: String,
     doing: &'static str,
-    failure: Failure,
+    failure: DatabaseFailure,
 }
 
 /// The reason of a failure.
 #[derive(Debug, Error)]
-pub enum Failure {
+pub enum DatabaseFailure {
     /// The database or the connection refused.
     #[error("{0}")]
     Refused(Box<sqlx::Error>),
@@ -40,7 +40,7 @@ pub enum Failure {
     },
 }
 
-impl From<sqlx::Error> for Failure {
+impl From<sqlx::Error> for DatabaseFailure {
     fn from(error: sqlx::Error) -> Self {
         Self::Refused(Box::new(error))
     }
@@ -61,7 +61,7 @@ enum Kind {
     Other,
 }
 
-impl Failure {
+impl DatabaseFailure {
     fn kind(&self) -> Kind {
         use std::io::ErrorKind as Io;
         match self {
@@ -133,14 +133,14 @@ impl DatabaseError {
         Self::with(name, doing, error.into())
     }
 
-    pub(super) fn with(name: &str, doing: &'static str, failure: Failure) -> Self {
+    pub(super) fn with(name: &str, doing: &'static str, failure: DatabaseFailure) -> Self {
         Self { name: name.to_owned(), doing, failure }
     }
 
     /// Whether the server refused a supplied value (SQLSTATE class 22).
     pub fn is_of_a_value(&self) -> bool {
         match &self.failure {
-            Failure::Refused(error) => matches!(
+            DatabaseFailure::Refused(error) => matches!(
                 &**error, sqlx::Error::Database(error) if error.code().is_some_and(|code| code.len() == 5 && code.starts_with("22"))
             ),
             _ => false,
@@ -180,9 +180,12 @@ mod tests {
         ] {
             assert_eq!(of_code(code), kind, "{code}");
         }
-        assert!(DatabaseError::with("d", "x", Failure::NoAnswer(Duration::from_secs(1))).is_passing());
         assert!(
-            !DatabaseError::with("d", "x", Failure::TooNew { tables: "t", found: 2, known: 1 }).is_passing()
+            DatabaseError::with("d", "x", DatabaseFailure::NoAnswer(Duration::from_secs(1))).is_passing()
+        );
+        assert!(
+            !DatabaseError::with("d", "x", DatabaseFailure::TooNew { tables: "t", found: 2, known: 1 })
+                .is_passing()
         );
     }
 }

@@ -1,10 +1,10 @@
 //! Creates and changes tables in numbered steps. Each runs once, in one transaction, in the first process that needs it.
 
-use super::{Database, DatabaseError, Failure, Lock, Sql, Value};
+use super::{Database, DatabaseError, DatabaseFailure, Lock, Sql, SqlValue};
 
 /// One change of the tables.
 #[derive(Debug, Clone, Copy)]
-pub struct Step {
+pub struct SchemaStep {
     /// Description, shown in `geofold_schema`.
     pub name: &'static str,
     /// Its statements, in order.
@@ -18,7 +18,7 @@ pub struct Migrations {
     /// The group of tables: "counts".
     pub tables: &'static str,
     /// The steps.
-    pub steps: &'static [Step],
+    pub steps: &'static [SchemaStep],
 }
 
 const MAKE_SCHEMA: Sql = Sql {
@@ -41,14 +41,14 @@ impl Database {
         transaction.lock(Lock::Migrate).await?;
         transaction.execute(MAKE_SCHEMA, &[]).await?;
         let sql = "SELECT COALESCE(MAX(version), 0) FROM geofold_schema WHERE tables = $1";
-        let rows = transaction.rows(sql, &[Value::Text(tables)]).await?;
+        let rows = transaction.rows(sql, &[SqlValue::Text(tables)]).await?;
         let found = match rows.first() {
             Some(row) => transaction.cell(row.int(0))?,
             None => 0,
         };
         let known = i64::try_from(steps.len()).unwrap_or(i64::MAX);
         if found > known {
-            let failure = Failure::TooNew { tables, found, known };
+            let failure = DatabaseFailure::TooNew { tables, found, known };
             return Err(DatabaseError::with(self.name(), "looking at tables", failure));
         }
         let done = usize::try_from(found).unwrap_or_default();
@@ -57,7 +57,7 @@ impl Database {
                 transaction.execute(*statement, &[]).await?;
             }
             let sql = "INSERT INTO geofold_schema (tables, version, name) VALUES ($1, $2, $3)";
-            let values = [Value::Text(tables), Value::Int(version), Value::Text(step.name)];
+            let values = [SqlValue::Text(tables), SqlValue::Int(version), SqlValue::Text(step.name)];
             transaction.execute(sql, &values).await?;
             tracing::info!(database = self.name(), tables, version, step = step.name, "tables changed");
         }

@@ -27,8 +27,8 @@ use sqlx::sqlite::{
 };
 use sqlx::{AssertSqlSafe, Connection as _, Postgres, Row as _, Sqlite};
 
-pub use self::error::{DatabaseError, Failure};
-pub use self::migrate::{Migrations, Step};
+pub use self::error::{DatabaseError, DatabaseFailure};
+pub use self::migrate::{Migrations, SchemaStep};
 use crate::base::retry::RetryPolicy;
 use crate::support::config::counts::DatabaseConfig as Config;
 use crate::support::config::database_url::{DatabaseUrl, PostgresUrl, SslMode};
@@ -75,7 +75,7 @@ impl From<&'static str> for Sql {
 
 /// A parameter of a statement.
 #[derive(Debug, Clone, Copy)]
-pub enum Value<'a> {
+pub enum SqlValue<'a> {
     /// A number.
     Int(i64),
     /// A text; PostgreSQL takes none with a NUL character.
@@ -155,7 +155,7 @@ impl Database {
             Pool::Postgres(pool) => pool.acquire().await.map(Connection::Postgres),
             Pool::Sqlite(pool) => pool.acquire().await.map(Connection::Sqlite),
         };
-        let connection = connection.map_err(|error| failed(Failure::from(error)))?;
+        let connection = connection.map_err(|error| failed(DatabaseFailure::from(error)))?;
         let mut transaction = Transaction {
             connection: Some(connection),
             name: self.name.clone(),
@@ -237,8 +237,8 @@ async fn open_postgres(config: &Config, url: &PostgresUrl, name: &str) -> Result
     // The pool would hide why it has no connection, so the first one is made by hand.
     let failed = |failure| DatabaseError::with(name, "connecting", failure);
     let first = tokio::time::timeout(config.timeout, PgConnection::connect_with(&options)).await;
-    let first = first.map_err(|_| failed(Failure::NoAnswer(config.timeout)))?;
-    let first = first.map_err(|error| failed(Failure::from(error)))?;
+    let first = first.map_err(|_| failed(DatabaseFailure::NoAnswer(config.timeout)))?;
+    let first = first.map_err(|error| failed(DatabaseFailure::from(error)))?;
     // It was of use already; how it ends changes nothing.
     let _ = tokio::time::timeout(GRACE, first.close()).await;
     let pool = PgPoolOptions::new().max_connections(config.max_connections).acquire_timeout(config.timeout);
@@ -263,7 +263,7 @@ pub struct Transaction {
 
 /// One row of an answer.
 #[derive(Debug)]
-pub struct Row(RowOf);
+pub struct DatabaseRow(RowOf);
 
 #[derive(Debug)]
 enum RowOf {
@@ -286,7 +286,7 @@ macro_rules! column {
     };
 }
 
-impl Row {
+impl DatabaseRow {
     column!(/** A number (`bigint`), by the place of its column. */ int, i64);
     column!(/** A number that may be null. */ maybe_int, Option<i64>);
     column!(/** A text. */ text, String);
@@ -298,9 +298,9 @@ impl Row {
 macro_rules! bind {
     ($query:expr, $values:expr) => {
         $values.iter().fold($query, |query, value| match *value {
-            Value::Int(number) => query.bind(number),
-            Value::Text(text) => query.bind(text),
-            Value::Bytes(bytes) => query.bind(bytes),
+            SqlValue::Int(number) => query.bind(number),
+            SqlValue::Text(text) => query.bind(text),
+            SqlValue::Bytes(bytes) => query.bind(bytes),
         })
     };
 }
@@ -309,7 +309,7 @@ impl Transaction {
     /// Waits for a lock that lasts until the transaction is over. With SQLite every transaction has it.
     pub async fn lock(&mut self, lock: Lock) -> Result<(), DatabaseError> {
         if self.is_postgres() {
-            let key = [Value::Int(LOCK_CLASS.into()), Value::Int(lock as i64)];
+            let key = [SqlValue::Int(LOCK_CLASS.into()), SqlValue::Int(lock as i64)];
             self.rows("SELECT pg_advisory_xact_lock($1::int, $2::int)::text", &key).await?;
         }
         Ok(())
@@ -320,7 +320,7 @@ impl Transaction {
         if !self.is_postgres() {
             return Ok(true);
         }
-        let key = [Value::Int(LOCK_CLASS.into()), Value::Int(lock as i64)];
+        let key = [SqlValue::Int(LOCK_CLASS.into()), SqlValue::Int(lock as i64)];
         let rows = self.rows("SELECT pg_try_advisory_xact_lock($1::int, $2::int)::int::bigint", &key).await?;
         match rows.first() {
             Some(row) => Ok(self.cell(row.int(0))? == 1),
@@ -329,7 +329,11 @@ impl Transaction {
     }
 
     /// Carries out a statement, and says how many rows it changed.
-    pub async fn execute(&mut self, sql: impl Into<Sql>, values: &[Value<'_>]) -> Result<u64, DatabaseError> {
+    pub async fn execute(
+        &mut self,
+        sql: impl Into<Sql>,
+        values: &[SqlValue<'_>],
+    ) -> Result<u64, DatabaseError> {
         let sql = sql.into();
         let timeout = self.timeout;
         let work = async {
@@ -342,7 +346,7 @@ impl Transaction {
                     let done = bind!(sqlx::query(sql.sqlite), values).execute(&mut **connection).await?;
                     Ok(done.rows_affected())
                 }
-                None => Err(Failure::Over),
+                None => Err(DatabaseFailure::Over),
             }
         };
         let done = in_time(timeout, work).await;
@@ -353,21 +357,21 @@ impl Transaction {
     pub async fn rows(
         &mut self,
         sql: impl Into<Sql>,
-        values: &[Value<'_>],
-    ) -> Result<Vec<Row>, DatabaseError> {
+        values: &[SqlValue<'_>],
+    ) -> Result<Vec<DatabaseRow>, DatabaseError> {
         let sql = sql.into();
         let timeout = self.timeout;
         let work = async {
             match self.connection.as_mut() {
                 Some(Connection::Postgres(connection)) => {
                     let rows = bind!(sqlx::query(sql.postgres), values).fetch_all(&mut **connection).await?;
-                    Ok(rows.into_iter().map(|row| Row(RowOf::Postgres(row))).collect())
+                    Ok(rows.into_iter().map(|row| DatabaseRow(RowOf::Postgres(row))).collect())
                 }
                 Some(Connection::Sqlite(connection)) => {
                     let rows = bind!(sqlx::query(sql.sqlite), values).fetch_all(&mut **connection).await?;
-                    Ok(rows.into_iter().map(|row| Row(RowOf::Sqlite(row))).collect())
+                    Ok(rows.into_iter().map(|row| DatabaseRow(RowOf::Sqlite(row))).collect())
                 }
-                None => Err(Failure::Over),
+                None => Err(DatabaseFailure::Over),
             }
         };
         let rows = in_time(timeout, work).await;
@@ -378,7 +382,11 @@ impl Transaction {
     ///
     /// For PostgreSQL the columns are arrays, `$1`, `$2`, …, for `UNNEST`. For SQLite they are one JSON array of rows, `$1`,
     /// each an array, for `json_each`: `value ->> 0`, `value ->> 1`, …. Columns are of one length.
-    pub async fn with_rows(&mut self, sql: Sql, columns: &[Column<'_>]) -> Result<Vec<Row>, DatabaseError> {
+    pub async fn with_rows(
+        &mut self,
+        sql: Sql,
+        columns: &[Column<'_>],
+    ) -> Result<Vec<DatabaseRow>, DatabaseError> {
         let length = columns.iter().map(|column| column.len()).min().unwrap_or_default();
         let mut answers = Vec::new();
         let mut from = 0;
@@ -395,7 +403,7 @@ impl Transaction {
         sql: Sql,
         columns: &[Column<'_>],
         range: std::ops::Range<usize>,
-    ) -> Result<Vec<Row>, DatabaseError> {
+    ) -> Result<Vec<DatabaseRow>, DatabaseError> {
         let timeout = self.timeout;
         let work = async {
             match self.connection.as_mut() {
@@ -406,14 +414,14 @@ impl Transaction {
                         Column::Text(texts) => query.bind(&texts[range.clone()]),
                     });
                     let rows = query.fetch_all(&mut **connection).await?;
-                    Ok(rows.into_iter().map(|row| Row(RowOf::Postgres(row))).collect())
+                    Ok(rows.into_iter().map(|row| DatabaseRow(RowOf::Postgres(row))).collect())
                 }
                 Some(Connection::Sqlite(connection)) => {
                     let query = sqlx::query(sql.sqlite).bind(as_json(columns, range));
                     let rows = query.fetch_all(&mut **connection).await?;
-                    Ok(rows.into_iter().map(|row| Row(RowOf::Sqlite(row))).collect())
+                    Ok(rows.into_iter().map(|row| DatabaseRow(RowOf::Sqlite(row))).collect())
                 }
-                None => Err(Failure::Over),
+                None => Err(DatabaseFailure::Over),
             }
         };
         let rows = in_time(timeout, work).await;
@@ -427,17 +435,17 @@ impl Transaction {
         query: String,
         texts: &[&str],
         number: i64,
-        mut take: impl FnMut(Row) -> Result<ControlFlow<()>, sqlx::Error>,
+        mut take: impl FnMut(DatabaseRow) -> Result<ControlFlow<()>, sqlx::Error>,
     ) -> Result<(), DatabaseError> {
         let timeout = self.timeout;
         let work = async {
             let Some(Connection::Postgres(connection)) = self.connection.as_mut() else {
-                return Err(Failure::Over);
+                return Err(DatabaseFailure::Over);
             };
             let query = sqlx::query(AssertSqlSafe(query)).bind(texts).bind(number);
             let mut rows = query.fetch(&mut **connection);
             while let Some(row) = rows.try_next().await? {
-                if take(Row(RowOf::Postgres(row)))?.is_break() {
+                if take(DatabaseRow(RowOf::Postgres(row)))?.is_break() {
                     return Ok(ControlFlow::Break(()));
                 }
             }
@@ -457,7 +465,7 @@ impl Transaction {
 
     /// The error for data that this version of geofold does not write.
     pub fn unreadable(&self, what: String) -> DatabaseError {
-        DatabaseError::with(&self.name, self.doing, Failure::Unreadable(what))
+        DatabaseError::with(&self.name, self.doing, DatabaseFailure::Unreadable(what))
     }
 
     /// Makes it happen. After an error it may have happened, or not.
@@ -489,7 +497,7 @@ impl Transaction {
                 Some(Connection::Sqlite(connection)) => {
                     sql.execute(&mut **connection).await?;
                 }
-                None => return Err(Failure::Over),
+                None => return Err(DatabaseFailure::Over),
             }
             Ok(())
         };
@@ -498,7 +506,7 @@ impl Transaction {
     }
 
     /// An error ends the transaction, so that half of it is never committed.
-    fn end_if_failed<T>(&mut self, result: Result<T, Failure>) -> Result<T, DatabaseError> {
+    fn end_if_failed<T>(&mut self, result: Result<T, DatabaseFailure>) -> Result<T, DatabaseError> {
         result.map_err(|failure| {
             self.abandon();
             DatabaseError::with(&self.name, self.doing, failure)
@@ -521,8 +529,11 @@ impl Drop for Transaction {
     }
 }
 
-async fn in_time<T>(limit: Duration, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    tokio::time::timeout(limit, work).await.unwrap_or(Err(Failure::NoAnswer(limit)))
+async fn in_time<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, DatabaseFailure>>,
+) -> Result<T, DatabaseFailure> {
+    tokio::time::timeout(limit, work).await.unwrap_or(Err(DatabaseFailure::NoAnswer(limit)))
 }
 
 /// Rows as a JSON array of arrays.

@@ -49,7 +49,7 @@ pub(crate) async fn postgres() -> Option<Fresh> {
 
 const MAKE: Migrations = Migrations {
     tables: "test",
-    steps: &[Step {
+    steps: &[SchemaStep {
         name: "a table",
         statements: &[Sql {
             postgres: "CREATE TABLE thing (name text COLLATE \"C\" PRIMARY KEY, n bigint NOT NULL, data bytea)",
@@ -77,7 +77,7 @@ async fn a_transaction_happens_whole_or_not_at_all() {
     for Fresh { database, .. } in &each().await {
         database.migrate(&MAKE).await.unwrap();
         let sql = "INSERT INTO thing (name, n, data) VALUES ($1, $2, $3)";
-        let values = |n| [Value::Text("é\u{1F600}"), Value::Int(n), Value::Bytes(b"\0\xff")];
+        let values = |n| [SqlValue::Text("é\u{1F600}"), SqlValue::Int(n), SqlValue::Bytes(b"\0\xff")];
 
         let mut dropped = database.begin("dropping").await.unwrap();
         assert_eq!(dropped.execute(sql, &values(1)).await.unwrap(), 1);

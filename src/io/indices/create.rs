@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::{StreamExt, TryStreamExt, stream};
 use thiserror::Error;
 
-use super::{Difference, FoundIndices, WantedIndex, differences};
+use super::{FoundIndices, IndexDifference, WantedIndex, differences};
 use crate::base::ids::ShardId;
 use crate::base::progress::{Progress, Tell};
 use crate::io::elastic::decode::reason;
@@ -23,7 +23,7 @@ pub struct CreateReport {
     /// Indices that were there, and were not touched.
     pub existing: Vec<String>,
     /// Remaining differences of all wanted indices.
-    pub differences: Vec<Difference>,
+    pub differences: Vec<IndexDifference>,
 }
 
 /// Indices could not be listed or created.
@@ -199,7 +199,7 @@ mod tests {
         assert!(!server.calls.lock().unwrap().iter().any(|call| call.starts_with("PUT /p-s3")));
         let about_s3 = report.differences.iter().filter(|difference| difference.index == "p-s3").count();
         assert_eq!(about_s3, 2, "gc_deletes and location");
-        let unseen = Difference { index: "p-s5".to_owned(), problem: Problem::Missing };
+        let unseen = IndexDifference { index: "p-s5".to_owned(), problem: Problem::Missing };
         assert!(report.differences.contains(&unseen), "{:?}", report.differences);
     }
 
@@ -223,7 +223,7 @@ mod tests {
             wanted: "2".to_owned(),
             found: Some("1".to_owned()),
         };
-        assert_eq!(second.differences, [Difference { index: "p-s0".to_owned(), problem }]);
+        assert_eq!(second.differences, [IndexDifference { index: "p-s0".to_owned(), problem }]);
         assert!(server.calls.lock().unwrap().iter().all(|call| call.starts_with("GET ")));
     }
 

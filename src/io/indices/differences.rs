@@ -21,7 +21,7 @@ const BLOCKS: [&str; 4] = [
 
 /// One thing that is wrong with one index.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Difference {
+pub struct IndexDifference {
     /// The index's name.
     pub index: String,
     /// The difference.
@@ -192,7 +192,7 @@ impl FoundIndices {
 }
 
 /// Differences of the wanted indices, in their order.
-pub fn differences(wanted: &[WantedIndex], found: &FoundIndices) -> Vec<Difference> {
+pub fn differences(wanted: &[WantedIndex], found: &FoundIndices) -> Vec<IndexDifference> {
     let judge =
         |wanted: &WantedIndex| match (found.indices.get(&wanted.name), found.aliases.get(&wanted.name)) {
             (Some(index), _) => {
@@ -205,7 +205,7 @@ pub fn differences(wanted: &[WantedIndex], found: &FoundIndices) -> Vec<Differen
         };
     let named = |wanted: &WantedIndex| {
         let index = wanted.name.clone();
-        judge(wanted).into_iter().map(move |problem| Difference { index: index.clone(), problem })
+        judge(wanted).into_iter().map(move |problem| IndexDifference { index: index.clone(), problem })
     };
     wanted.iter().flat_map(named).collect()
 }

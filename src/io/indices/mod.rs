@@ -22,7 +22,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 pub use create::{CreateReport, IndicesError, create_missing, find, geoshards};
-pub use differences::{Difference, FoundIndices, Problem, differences};
+pub use differences::{FoundIndices, IndexDifference, Problem, differences};
 pub use template::{Template, TemplateError};
 
 use crate::base::ids::ShardId;

@@ -44,7 +44,7 @@ impl Partitioner {
 
 /// Keys, and whether they are where each rule puts them.
 #[derive(Debug, Clone, Default)]
-pub struct Sample {
+pub struct KeySample {
     /// Hashes of the keys.
     seen: HashSet<u64, ahash::RandomState>,
     /// In the order of [`KNOWN`].
@@ -70,7 +70,7 @@ pub struct OtherPartitioner {
 
 /// Result of comparing a sample with the configured partitioner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PartitionerVerdict {
     /// Too few keys, only one partition, or a rule that cannot be computed.
     Unknown,
     /// The keys are where it puts them.
@@ -86,7 +86,7 @@ pub enum Verdict {
     },
 }
 
-impl Sample {
+impl KeySample {
     /// Whether it has all the keys that it takes.
     pub fn is_full(&self) -> bool {
         self.seen.len() >= KEYS_AT_MOST
@@ -114,20 +114,24 @@ impl Sample {
     }
 
     /// Compares the sample with `configured`.
-    pub fn verdict(&self, configured: Partitioner) -> Verdict {
+    pub fn verdict(&self, configured: Partitioner) -> PartitionerVerdict {
         let keys = self.seen.len();
-        let Some(place) = KNOWN.iter().position(|rule| *rule == configured) else { return Verdict::Unknown };
+        let Some(place) = KNOWN.iter().position(|rule| *rule == configured) else {
+            return PartitionerVerdict::Unknown;
+        };
         if keys < KEYS_NEEDED {
-            return Verdict::Unknown;
+            return PartitionerVerdict::Unknown;
         }
         let explains = |place: usize| keys - self.explained[place] <= keys / STRAYS_ONE_IN;
         let wrong = keys - self.explained[place];
         if explains(place) {
-            return Verdict::Explained;
+            return PartitionerVerdict::Explained;
         }
         match (0..KNOWN.len()).find(|&other| explains(other)) {
-            Some(other) => Verdict::Other(OtherPartitioner { configured, found: KNOWN[other], keys, wrong }),
-            None => Verdict::Unexplained { keys, wrong },
+            Some(other) => {
+                PartitionerVerdict::Other(OtherPartitioner { configured, found: KNOWN[other], keys, wrong })
+            }
+            None => PartitionerVerdict::Unexplained { keys, wrong },
         }
     }
 }
@@ -161,8 +165,8 @@ mod tests {
         (0..200).map(|n| format!("{}{n}", "käse".repeat(n % 5))).collect()
     }
 
-    fn sample(partition_of: impl Fn(&str) -> i32) -> Sample {
-        let mut sample = Sample::default();
+    fn sample(partition_of: impl Fn(&str) -> i32) -> KeySample {
+        let mut sample = KeySample::default();
         keys().iter().for_each(|key| sample.add(key.as_bytes(), partition_of(key), PARTITIONS));
         sample
     }
@@ -199,10 +203,12 @@ mod tests {
     fn the_rule_behind_the_keys_is_found_by_name() {
         for rule in KNOWN {
             let sample = sample(|key| rule.partition_of(key.as_bytes(), PARTITIONS).unwrap());
-            assert_eq!(sample.verdict(rule), Verdict::Explained);
-            assert_eq!(sample.verdict(Partitioner::Custom), Verdict::Unknown);
+            assert_eq!(sample.verdict(rule), PartitionerVerdict::Explained);
+            assert_eq!(sample.verdict(Partitioner::Custom), PartitionerVerdict::Unknown);
             for other in KNOWN.into_iter().filter(|other| *other != rule) {
-                let Verdict::Other(found) = sample.verdict(other) else { panic!("{rule} {other}") };
+                let PartitionerVerdict::Other(found) = sample.verdict(other) else {
+                    panic!("{rule} {other}")
+                };
                 assert_eq!((found.found, found.keys), (rule, 200));
                 assert!(found.to_string().ends_with(&format!("set kafka.partitioner = {rule}")), "{found}");
             }
@@ -212,32 +218,38 @@ mod tests {
     #[test]
     fn keys_that_no_rule_explains_accuse_no_rule() {
         let by_length = sample(|key| i32::try_from(key.len()).unwrap() % PARTITIONS);
-        assert!(matches!(by_length.verdict(Partitioner::Murmur2), Verdict::Unexplained { keys: 200, .. }));
+        assert!(matches!(
+            by_length.verdict(Partitioner::Murmur2),
+            PartitionerVerdict::Unexplained { keys: 200, .. }
+        ));
         // Two producers that do not agree.
         let mixed = sample(|key| {
             let rule = if key.ends_with('7') { Partitioner::Murmur2 } else { Partitioner::Crc32 };
             rule.partition_of(key.as_bytes(), PARTITIONS).unwrap()
         });
-        assert!(matches!(mixed.verdict(Partitioner::Murmur2), Verdict::Unexplained { .. }));
+        assert!(matches!(mixed.verdict(Partitioner::Murmur2), PartitionerVerdict::Unexplained { .. }));
     }
 
     #[test]
     fn few_keys_one_partition_and_strays_prove_nothing() {
-        let mut few = Sample::default();
+        let mut few = KeySample::default();
         for n in 0..KEYS_NEEDED - 1 {
             for _ in 0..3 {
                 few.add(format!("{n}").as_bytes(), 11, PARTITIONS);
             }
         }
         few.add(b"", 0, PARTITIONS);
-        assert_eq!((few.len(), few.verdict(Partitioner::Murmur2)), (KEYS_NEEDED - 1, Verdict::Unknown));
-        let mut alone = Sample::default();
+        assert_eq!(
+            (few.len(), few.verdict(Partitioner::Murmur2)),
+            (KEYS_NEEDED - 1, PartitionerVerdict::Unknown)
+        );
+        let mut alone = KeySample::default();
         keys().iter().for_each(|key| alone.add(key.as_bytes(), 0, 1));
-        assert_eq!(alone.verdict(Partitioner::Murmur2), Verdict::Unknown);
+        assert_eq!(alone.verdict(Partitioner::Murmur2), PartitionerVerdict::Unknown);
         let strays = sample(|key| {
             let at = Partitioner::Murmur2.partition_of(key.as_bytes(), PARTITIONS).unwrap();
             if key.ends_with("07") { (at + 1) % PARTITIONS } else { at }
         });
-        assert_eq!(strays.verdict(Partitioner::Murmur2), Verdict::Explained);
+        assert_eq!(strays.verdict(Partitioner::Murmur2), PartitionerVerdict::Explained);
     }
 }

@@ -28,7 +28,7 @@ const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(50);
 
 /// Classification of a delivery error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum DeliveryVerdict {
     /// It is larger than the topic or the client takes.
     TooLarge,
     /// The broker does not take a record like this one: without a key into a compacted topic, for example.
@@ -38,17 +38,17 @@ pub(crate) enum Verdict {
 }
 
 /// Classifies a delivery error. Unknown errors do not blame the record.
-pub(crate) fn judge(error: &KafkaError) -> Verdict {
+pub(crate) fn judge(error: &KafkaError) -> DeliveryVerdict {
     use RDKafkaErrorCode as Code;
     match error.rdkafka_error_code() {
         Some(Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize) => {
-            Verdict::TooLarge
+            DeliveryVerdict::TooLarge
         }
         // Brokers before 2.4 answer InvalidMessage where later ones answer InvalidRecord.
-        Some(Code::InvalidRecord | Code::InvalidMessage | Code::PolicyViolation) => Verdict::Invalid,
+        Some(Code::InvalidRecord | Code::InvalidMessage | Code::PolicyViolation) => DeliveryVerdict::Invalid,
         // InvalidTimestamp among them: the record has the time at which it is sent, so a clock is wrong, and with less in it the
         // record would be refused all the same. InvalidDifferentRecord blames another record of the batch.
-        _ => Verdict::Retry,
+        _ => DeliveryVerdict::Retry,
     }
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Message<'a> {
 #[derive(Debug, Error)]
 #[error("{error}")]
 pub(crate) struct Undelivered {
-    pub verdict: Verdict,
+    pub verdict: DeliveryVerdict,
     pub error: KafkaError,
 }
 
@@ -104,7 +104,7 @@ impl ResilientProducer {
     /// If it was not acknowledged.
     pub(crate) async fn send(&self, message: &Message<'_>) -> Result<(), Undelivered> {
         match self.batched.send(message).await {
-            Err(Failed { undelivered, by_broker: true }) if undelivered.verdict != Verdict::Retry => {
+            Err(Failed { undelivered, by_broker: true }) if undelivered.verdict != DeliveryVerdict::Retry => {
                 self.alone.send(message).await.map_err(|failed| failed.undelivered)
             }
             sent => sent.map_err(|failed| failed.undelivered),
@@ -156,7 +156,7 @@ impl Slot {
         if !may_make(state.made_at, now, self.interval) {
             let code = lost.map_or(RDKafkaErrorCode::Fatal, |(code, _)| code);
             let error = KafkaError::MessageProduction(code);
-            return Err(Undelivered { verdict: Verdict::Retry, error });
+            return Err(Undelivered { verdict: DeliveryVerdict::Retry, error });
         }
         state.made_at = Some(now);
         if let Some((code, reason)) = lost {
@@ -168,7 +168,7 @@ impl Slot {
             );
         }
         let made = Client::new(&self.settings);
-        let client = made.map_err(|error| Undelivered { verdict: Verdict::Retry, error })?;
+        let client = made.map_err(|error| Undelivered { verdict: DeliveryVerdict::Retry, error })?;
         Ok(state.client.insert(Arc::new(client)).clone())
     }
 
@@ -277,7 +277,7 @@ mod tests {
         Message { topic: "t", key: Some(b"key"), value: Some(value), headers: None }
     }
 
-    async fn send(producer: &ResilientProducer, value: &[u8]) -> Result<(), Verdict> {
+    async fn send(producer: &ResilientProducer, value: &[u8]) -> Result<(), DeliveryVerdict> {
         let message = message(value);
         let sent = tokio::time::timeout(PATIENCE, producer.send(&message));
         sent.await.expect("no answer to a delivery").map_err(|undelivered| undelivered.verdict)
@@ -301,12 +301,12 @@ mod tests {
         use RDKafkaErrorCode as Code;
         for (verdict, codes) in [
             (
-                Verdict::TooLarge,
+                DeliveryVerdict::TooLarge,
                 &[Code::MessageSizeTooLarge, Code::MessageBatchTooLarge, Code::InvalidMessageSize][..],
             ),
-            (Verdict::Invalid, &[Code::InvalidRecord, Code::InvalidMessage, Code::PolicyViolation]),
+            (DeliveryVerdict::Invalid, &[Code::InvalidRecord, Code::InvalidMessage, Code::PolicyViolation]),
             (
-                Verdict::Retry,
+                DeliveryVerdict::Retry,
                 &[
                     Code::TopicAuthorizationFailed,
                     Code::ClusterAuthorizationFailed,
@@ -335,7 +335,7 @@ mod tests {
                 assert_eq!(judge(&KafkaError::MessageProduction(*code)), verdict, "{code:?}");
             }
         }
-        assert_eq!(judge(&KafkaError::Canceled), Verdict::Retry);
+        assert_eq!(judge(&KafkaError::Canceled), DeliveryVerdict::Retry);
     }
 
     #[test]
@@ -380,9 +380,9 @@ mod tests {
         broker.fail_next(Call::Produce, &[invalid]).unwrap();
         assert_eq!(send(&producer, b"x").await, Ok(()), "alone it is fine");
         broker.fail_next(Call::Produce, &[invalid, invalid]).unwrap();
-        assert_eq!(send(&producer, b"x").await, Err(Verdict::Invalid));
+        assert_eq!(send(&producer, b"x").await, Err(DeliveryVerdict::Invalid));
         broker.fail_next(Call::Produce, &[large, large]).unwrap();
-        assert_eq!(send(&producer, b"x").await, Err(Verdict::TooLarge));
+        assert_eq!(send(&producer, b"x").await, Err(DeliveryVerdict::TooLarge));
         assert_eq!(send(&producer, b"x").await, Ok(()), "the next one is not affected");
     }
 
@@ -392,7 +392,7 @@ mod tests {
         let mut settings = settings(&broker);
         settings.set("message.max.bytes", "2000");
         let producer = ResilientProducer::new(settings, "tests").unwrap();
-        assert_eq!(send(&producer, &[b'x'; 5000]).await, Err(Verdict::TooLarge));
+        assert_eq!(send(&producer, &[b'x'; 5000]).await, Err(DeliveryVerdict::TooLarge));
         assert!(producer.alone.state().client.is_none(), "another client was made for nothing");
         assert_eq!(send(&producer, b"x").await, Ok(()));
     }

@@ -12,6 +12,6 @@ pub mod record;
 pub mod store;
 pub mod watch;
 
-pub use record::{BadStep, Floor, MapsRecord, MapsState, Stage};
-pub use store::{MapsStore, StoreError, Stored};
+pub use record::{BadStep, MapChangeStage, MapsRecord, MapsState, OffsetFloor};
+pub use store::{MapsStore, MapsStoreError, Stored};
 pub use watch::{MapsReader, Watcher};

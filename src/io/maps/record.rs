@@ -27,7 +27,7 @@ use crate::geoshard::{GeoshardMap, LiveMaps};
 const MAX_EARLIER: usize = 1000;
 
 /// For each partition the offset below which no owner has anything left to do.
-pub type Floor = BTreeMap<i32, i64>;
+pub type OffsetFloor = BTreeMap<i32, i64>;
 
 /// The stored record about the maps of a topic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,7 +39,7 @@ pub struct MapsRecord {
     /// An owner that still holds a record below this has lost its partition and does not know it yet: that record was
     /// done under an earlier generation. Such an owner sends nothing.
     #[serde(default)]
-    pub floor: Floor,
+    pub floor: OffsetFloor,
     /// Fingerprints of the maps that were in force before, the latest last: a worker's file may still hold one of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub earlier: Vec<String>,
@@ -70,14 +70,14 @@ pub enum MapsState {
         /// The map after it.
         new: Arc<GeoshardMap>,
         /// How far it is.
-        stage: Stage,
+        stage: MapChangeStage,
     },
 }
 
 /// How far a change is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stage {
+pub enum MapChangeStage {
     /// Both maps are known; the old one decides.
     Announced,
     /// The new one decides, and documents move.
@@ -117,14 +117,14 @@ pub enum BadStep {
     NoChange,
     /// Not in this stage.
     #[error("not possible in the stage {0:?} of the change")]
-    Stage(Stage),
+    Stage(MapChangeStage),
 }
 
 impl MapsRecord {
     /// The state without a record: `map` is in force, by configuration.
     pub fn unwritten(map: Arc<GeoshardMap>, epoch: Epoch) -> Self {
         let state = MapsState::One { map, before: None, unused: Vec::new() };
-        Self { generation: 0, epoch, floor: Floor::new(), earlier: Vec::new(), state }
+        Self { generation: 0, epoch, floor: OffsetFloor::new(), earlier: Vec::new(), state }
     }
 
     /// Starts a change; both maps are then on record. With the `new` of the change in progress, returns that one.
@@ -135,9 +135,9 @@ impl MapsRecord {
                 Err(BadStep::Version { old: map.version(), new: new.version() })
             }
             MapsState::One { map, .. } => {
-                Ok(self.next(MapsState::Two { old: map.clone(), new, stage: Stage::Announced }))
+                Ok(self.next(MapsState::Two { old: map.clone(), new, stage: MapChangeStage::Announced }))
             }
-            MapsState::Two { new: going_on, stage: Stage::Returning, .. } => {
+            MapsState::Two { new: going_on, stage: MapChangeStage::Returning, .. } => {
                 Err(BadStep::BeingCalledOff { going_on: going_on.fingerprint() })
             }
             MapsState::Two { new: going_on, .. } if **going_on == *new => Ok(self.clone()),
@@ -149,10 +149,11 @@ impl MapsRecord {
 
     /// The new map decides from now on. All partitions have confirmed that both are known, no batch is under way that
     /// began before that, and everything below `floor` is committed.
-    pub fn activate(&self, epoch: Epoch, floor: Floor) -> Result<Self, BadStep> {
+    pub fn activate(&self, epoch: Epoch, floor: OffsetFloor) -> Result<Self, BadStep> {
         match &self.state {
-            MapsState::Two { old, new, stage: Stage::Announced } => {
-                let state = MapsState::Two { old: old.clone(), new: new.clone(), stage: Stage::Moving };
+            MapsState::Two { old, new, stage: MapChangeStage::Announced } => {
+                let state =
+                    MapsState::Two { old: old.clone(), new: new.clone(), stage: MapChangeStage::Moving };
                 Ok(Self { epoch, floor, ..self.next(state) })
             }
             MapsState::Two { stage, .. } => Err(BadStep::Stage(*stage)),
@@ -162,10 +163,10 @@ impl MapsRecord {
 
     /// The map that decides is the only one from now on. All partitions have confirmed that it decides, no batch is under
     /// way that began before that, every document is where it says, and everything below `floor` is committed.
-    pub fn finish(&self, epoch: Epoch, floor: Floor) -> Result<Self, BadStep> {
+    pub fn finish(&self, epoch: Epoch, floor: OffsetFloor) -> Result<Self, BadStep> {
         let (stays, goes) = match &self.state {
-            MapsState::Two { old, new, stage: Stage::Moving } => (new, old),
-            MapsState::Two { old, new, stage: Stage::Returning } => (old, new),
+            MapsState::Two { old, new, stage: MapChangeStage::Moving } => (new, old),
+            MapsState::Two { old, new, stage: MapChangeStage::Returning } => (old, new),
             MapsState::Two { stage, .. } => return Err(BadStep::Stage(*stage)),
             MapsState::One { .. } => return Err(BadStep::NoChange),
         };
@@ -181,11 +182,15 @@ impl MapsRecord {
     /// The change is aborted. If no document was placed by the new map yet, it ends; otherwise documents move back.
     pub fn abort(&self) -> Result<Self, BadStep> {
         match &self.state {
-            MapsState::Two { old, new, stage: Stage::Announced } => Ok(self.next(one_of_two(old, new))),
-            MapsState::Two { old, new, stage: Stage::Moving } => {
-                Ok(self.next(MapsState::Two { old: old.clone(), new: new.clone(), stage: Stage::Returning }))
+            MapsState::Two { old, new, stage: MapChangeStage::Announced } => {
+                Ok(self.next(one_of_two(old, new)))
             }
-            MapsState::Two { stage: Stage::Returning, .. } => Ok(self.clone()),
+            MapsState::Two { old, new, stage: MapChangeStage::Moving } => Ok(self.next(MapsState::Two {
+                old: old.clone(),
+                new: new.clone(),
+                stage: MapChangeStage::Returning,
+            })),
+            MapsState::Two { stage: MapChangeStage::Returning, .. } => Ok(self.clone()),
             MapsState::One { .. } => Err(BadStep::NoChange),
         }
     }
@@ -193,7 +198,7 @@ impl MapsRecord {
     /// A new epoch began with another map: all workers were stopped, and every position is new.
     pub fn replaced(&self, map: Arc<GeoshardMap>, epoch: Epoch) -> Self {
         let state = MapsState::One { map, before: None, unused: Vec::new() };
-        Self { epoch, floor: Floor::new(), earlier: Vec::new(), ..self.next(state) }
+        Self { epoch, floor: OffsetFloor::new(), earlier: Vec::new(), ..self.next(state) }
     }
 
     /// Records that the indices of these geoshards are deleted.
@@ -215,7 +220,7 @@ impl MapsRecord {
     pub fn deciding(&self) -> &Arc<GeoshardMap> {
         match &self.state {
             MapsState::One { map, .. } => map,
-            MapsState::Two { new, stage: Stage::Moving, .. } => new,
+            MapsState::Two { new, stage: MapChangeStage::Moving, .. } => new,
             MapsState::Two { old, .. } => old,
         }
     }
@@ -224,7 +229,7 @@ impl MapsRecord {
     pub fn other(&self) -> Option<&Arc<GeoshardMap>> {
         match &self.state {
             MapsState::One { .. } => None,
-            MapsState::Two { old, stage: Stage::Moving, .. } => Some(old),
+            MapsState::Two { old, stage: MapChangeStage::Moving, .. } => Some(old),
             MapsState::Two { new, .. } => Some(new),
         }
     }
@@ -297,7 +302,7 @@ mod tests {
 
     /// Every record that steps can lead to, with how it was reached; each step that may be taken is taken.
     fn all() -> Vec<(String, MapsRecord)> {
-        let (epoch, floor) = (Epoch::new(1).unwrap(), || Floor::from([(0, 7)]));
+        let (epoch, floor) = (Epoch::new(1).unwrap(), || OffsetFloor::from([(0, 7)]));
         let mut known = vec![("start".to_owned(), start())];
         let mut at = 0;
         while let Some((way, record)) = known.get(at).cloned() {
@@ -340,8 +345,8 @@ mod tests {
                 MapsState::One { map, .. } => assert!(**map == *a() || **map == *b(), "{way}"),
                 MapsState::Two { stage, .. } => {
                     let ends = match stage {
-                        Stage::Announced => record.abort(),
-                        _ => record.finish(record.epoch, Floor::new()),
+                        MapChangeStage::Announced => record.abort(),
+                        _ => record.finish(record.epoch, OffsetFloor::new()),
                     };
                     assert!(!ends.unwrap().has_two(), "{way}");
                 }
@@ -351,7 +356,7 @@ mod tests {
 
     #[test]
     fn adjacent_steps_with_two_placing_maps_have_both_live() {
-        let (epoch, floor) = (Epoch::new(1).unwrap(), Floor::new());
+        let (epoch, floor) = (Epoch::new(1).unwrap(), OffsetFloor::new());
         for (way, record) in all() {
             for next in [
                 record.begin(b()),
@@ -376,15 +381,18 @@ mod tests {
     fn step_taken_before_a_crash_is_not_repeated() {
         let announced = start().begin(b()).unwrap();
         assert_eq!(announced.begin(b()).unwrap(), announced, "the same change goes on");
-        let moving = announced.activate(announced.epoch, Floor::new()).unwrap();
+        let moving = announced.activate(announced.epoch, OffsetFloor::new()).unwrap();
         assert_eq!(moving.begin(b()).unwrap(), moving);
-        assert_eq!(moving.activate(moving.epoch, Floor::new()), Err(BadStep::Stage(Stage::Moving)));
+        assert_eq!(
+            moving.activate(moving.epoch, OffsetFloor::new()),
+            Err(BadStep::Stage(MapChangeStage::Moving))
+        );
         let returning = moving.abort().unwrap();
         assert_eq!(returning.abort().unwrap(), returning);
         assert!(matches!(returning.begin(b()), Err(BadStep::BeingCalledOff { .. })));
-        let done = moving.finish(moving.epoch, Floor::new()).unwrap();
+        let done = moving.finish(moving.epoch, OffsetFloor::new()).unwrap();
         assert!(matches!(done.begin(b()), Err(BadStep::InForce(_))));
-        assert_eq!(done.finish(done.epoch, Floor::new()), Err(BadStep::NoChange));
+        assert_eq!(done.finish(done.epoch, OffsetFloor::new()), Err(BadStep::NoChange));
         assert_eq!(done.abort(), Err(BadStep::NoChange));
     }
 
@@ -400,8 +408,8 @@ mod tests {
     fn worker_may_keep_the_old_map_for_a_while() {
         let (a, b) = (a().fingerprint(), b().fingerprint());
         let announced = start().begin(self::b()).unwrap();
-        let moving = announced.activate(announced.epoch, Floor::new()).unwrap();
-        let done = moving.finish(moving.epoch, Floor::from([(3, 9)])).unwrap();
+        let moving = announced.activate(announced.epoch, OffsetFloor::new()).unwrap();
+        let done = moving.finish(moving.epoch, OffsetFloor::from([(3, 9)])).unwrap();
         for record in [&announced, &moving, &done] {
             assert!(record.knows(&a) && record.knows(&b) && !record.knows("9-other"), "{record:?}");
         }
@@ -418,15 +426,16 @@ mod tests {
         let maps: Vec<_> = maps.collect();
         let mut record = MapsRecord::unwritten(maps[0].clone(), epoch);
         for next in &maps[1..] {
-            let called_off = record.begin(map(9, &["q"])).unwrap().activate(epoch, Floor::new()).unwrap();
-            record = called_off.abort().unwrap().finish(epoch, Floor::new()).unwrap();
-            record = record.begin(next.clone()).unwrap().activate(epoch, Floor::new()).unwrap();
+            let called_off =
+                record.begin(map(9, &["q"])).unwrap().activate(epoch, OffsetFloor::new()).unwrap();
+            record = called_off.abort().unwrap().finish(epoch, OffsetFloor::new()).unwrap();
+            record = record.begin(next.clone()).unwrap().activate(epoch, OffsetFloor::new()).unwrap();
             assert!(
                 maps.iter()
                     .filter(|map| map.version() <= next.version())
                     .all(|map| record.knows(&map.fingerprint()))
             );
-            record = record.finish(epoch, Floor::new()).unwrap();
+            record = record.finish(epoch, OffsetFloor::new()).unwrap();
         }
         assert!(maps.iter().all(|map| record.knows(&map.fingerprint())));
         assert!(!record.knows(&map(9, &["q"]).fingerprint()), "it never was the only one");

@@ -25,7 +25,7 @@ pub struct Stored {
 
 /// The record or a claim could not be read or written.
 #[derive(Debug, Error)]
-pub enum StoreError {
+pub enum MapsStoreError {
     /// No usable answer.
     #[error("the meta index could not be read or written: {0}")]
     Call(#[from] CallError),
@@ -66,13 +66,13 @@ impl<'a> MapsStore<'a> {
     }
 
     /// The record, if there is one.
-    pub async fn read(&self) -> Result<Option<Stored>, StoreError> {
+    pub async fn read(&self) -> Result<Option<Stored>, MapsStoreError> {
         let mut found = self.get(&[record_key(self.topic)]).await?;
         Ok(found.pop().flatten().map(|(record, stamp)| Stored { record, stamp }))
     }
 
     /// Writes the record if it is unchanged since it was read (`None`: if it does not exist).
-    pub async fn write(&self, record: &MapsRecord, over: Option<SeqNo>) -> Result<(), StoreError> {
+    pub async fn write(&self, record: &MapsRecord, over: Option<SeqNo>) -> Result<(), MapsStoreError> {
         // Serializing strings, numbers and maps into a Vec cannot fail.
         let source = serde_json::to_vec(record).unwrap_or_default().into();
         let id = record_key(self.topic);
@@ -80,7 +80,7 @@ impl<'a> MapsStore<'a> {
     }
 
     /// The claims of partitions `0..partitions`, each with the generation by which its owner acts.
-    pub async fn claims(&self, partitions: i32) -> Result<Vec<Option<Claim>>, StoreError> {
+    pub async fn claims(&self, partitions: i32) -> Result<Vec<Option<Claim>>, MapsStoreError> {
         let keys: Vec<DocId> = (0..partitions).map(|partition| claim_key(self.topic, partition)).collect();
         let found = self.get(&keys).await?;
         Ok(found.into_iter().map(|found| found.map(|(claim, _)| claim)).collect())
@@ -89,7 +89,7 @@ impl<'a> MapsStore<'a> {
     async fn get<T: for<'de> Deserialize<'de>>(
         &self,
         keys: &[DocId],
-    ) -> Result<Vec<Option<(T, SeqNo)>>, StoreError> {
+    ) -> Result<Vec<Option<(T, SeqNo)>>, MapsStoreError> {
         let gets: Vec<Get> = keys.iter().map(|id| Get { index: Index::Meta, id: id.clone() }).collect();
         let answers = self.elastic.mget(&gets, self.timeout).await?;
         if answers.len() != keys.len() {
@@ -101,17 +101,19 @@ impl<'a> MapsStore<'a> {
             GetAnswer::Missing => Ok(None),
             GetAnswer::Found(found) => match serde_json::from_slice(&found.source) {
                 Ok(value) => Ok(Some((value, found.stamp))),
-                Err(error) => Err(StoreError::Unreadable { id: id.to_string(), error: error.to_string() }),
+                Err(error) => {
+                    Err(MapsStoreError::Unreadable { id: id.to_string(), error: error.to_string() })
+                }
             },
             GetAnswer::Failed(error) => {
-                Err(StoreError::Item { id: id.to_string(), reason: error.to_string() })
+                Err(MapsStoreError::Item { id: id.to_string(), reason: error.to_string() })
             }
         };
         keys.iter().zip(answers).map(read).collect()
     }
 }
 
-impl From<RecordError> for StoreError {
+impl From<RecordError> for MapsStoreError {
     fn from(error: RecordError) -> Self {
         match error {
             RecordError::Call { error, .. } => Self::Call(error),
@@ -148,12 +150,12 @@ mod tests {
         let store = MapsStore::new(&*elastic, "topic", SOON);
         assert_eq!(store.read().await.unwrap(), None);
         store.write(&record(), None).await.unwrap();
-        assert!(matches!(store.write(&record(), None).await, Err(StoreError::Conflict)));
+        assert!(matches!(store.write(&record(), None).await, Err(MapsStoreError::Conflict)));
         let first = store.read().await.unwrap().unwrap();
         assert_eq!(first.record, record());
         let next = record().replaced(six_faces(), Epoch::new(2).unwrap());
         store.write(&next, Some(first.stamp)).await.unwrap();
-        assert!(matches!(store.write(&next, Some(first.stamp)).await, Err(StoreError::Conflict)));
+        assert!(matches!(store.write(&next, Some(first.stamp)).await, Err(MapsStoreError::Conflict)));
         assert_eq!(store.read().await.unwrap().unwrap().record, next);
         assert_eq!(MapsStore::new(&*elastic, "other", SOON).read().await.unwrap(), None);
     }

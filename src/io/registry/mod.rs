@@ -16,19 +16,19 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-pub use self::cache::{Looked, Registry};
-pub use self::client::OpenError;
+pub use self::cache::{CachedSchema, Registry};
+pub use self::client::RegistryOpenError;
 
 /// Why a schema could not be fetched. The text says what was being done and what to do; it never holds a secret.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{reason}")]
-pub struct Trouble {
+pub struct SchemaFetchError {
     reason: Arc<str>,
     /// The registry's `Retry-After`.
     pub retry_after: Option<Duration>,
 }
 
-impl Trouble {
+impl SchemaFetchError {
     fn new(reason: impl Into<Arc<str>>) -> Self {
         Self { reason: reason.into(), retry_after: None }
     }

@@ -59,7 +59,7 @@ struct Placed {
 /// The placements could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("the partitions of documents cannot be read from the placements: {0}; look at [elasticsearch]")]
-pub struct Unreadable(String);
+pub struct UnreadablePlacements(String);
 
 /// Reads where documents' records go. Cheap to clone.
 #[derive(Clone)]
@@ -78,18 +78,18 @@ impl Destinations {
     }
 
     /// One for each id, in order.
-    pub(crate) async fn of(&self, ids: &[DocId]) -> Result<Vec<Destination>, Unreadable> {
+    pub(crate) async fn of(&self, ids: &[DocId]) -> Result<Vec<Destination>, UnreadablePlacements> {
         let gets: Vec<Get> = ids.iter().map(|id| Get { index: Index::Placements, id: id.clone() }).collect();
         let mut placed = Vec::with_capacity(ids.len());
         let mut size = SliceSize::new(PAGE, USUAL_BYTES);
         let read = mget_in_slices(&*self.elastic, &gets, self.timeout, &mut size, |_, answer| {
             placed.push(match answer {
                 GetAnswer::Missing => Ok(None),
-                GetAnswer::Failed(error) => Err(Unreadable(error.to_string())),
+                GetAnswer::Failed(error) => Err(UnreadablePlacements(error.to_string())),
                 GetAnswer::Found(found) => Ok(serde_json::from_slice(&found.source).ok()),
             });
         });
-        read.await.map_err(|error| Unreadable(error.to_string()))?;
+        read.await.map_err(|error| UnreadablePlacements(error.to_string()))?;
         placed.into_iter().map(|placed| Ok(Destination::of(placed?, self.epoch, self.partitioner))).collect()
     }
 }

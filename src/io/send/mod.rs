@@ -30,9 +30,9 @@ use tracing::info;
 pub use line::{LineError, LineProblem, LineRules, Op, SendRecord, UnknownOp, parse_line};
 pub use producer::DeliveryFailure;
 
-pub use destination::Unreadable;
+pub use destination::UnreadablePlacements;
 pub(crate) use destination::{Destination, Destinations};
-use pace::Pace;
+use pace::SendPace;
 pub(crate) use producer::{TopicProducer, check_topic, settings};
 
 /// A longer line is an error without being held in memory; no broker takes a record of this size.
@@ -240,7 +240,7 @@ fn send_blocking(
         producer,
         stop,
         start: Instant::now(),
-        pace: options.rate.map(Pace::new),
+        pace: options.rate.map(SendPace::new),
         progress: Progress::new(options.input_bytes),
         summary: SendSummary::default(),
         produced: 0,
@@ -254,7 +254,7 @@ struct Run<'a> {
     producer: TopicProducer,
     stop: &'a CancellationToken,
     start: Instant,
-    pace: Option<Pace>,
+    pace: Option<SendPace>,
     progress: Progress,
     summary: SendSummary,
     /// Records that the client took, delivered or not.

@@ -11,12 +11,12 @@ const MOST_BEHIND: Duration = Duration::from_millis(100);
 
 /// When the next record is due, on the run's clock.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct SendPace {
     gap: Duration,
     due: Duration,
 }
 
-impl Pace {
+impl SendPace {
     pub(super) fn new(rate: NonZeroU32) -> Self {
         Self { gap: Duration::from_secs(1) / rate.get(), due: Duration::ZERO }
     }
@@ -42,8 +42,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn pace(rate: u32) -> Pace {
-        Pace::new(NonZeroU32::new(rate).unwrap())
+    fn pace(rate: u32) -> SendPace {
+        SendPace::new(NonZeroU32::new(rate).unwrap())
     }
 
     #[test]

@@ -14,8 +14,10 @@ use tokio_util::sync::CancellationToken;
 use crate::base::ids::DocId;
 use crate::io::elastic::Elastic;
 use crate::io::kafka::{TopicFactsError, client_config, topic_facts};
-use crate::io::maps::Floor;
-use crate::io::send::{Destination, Destinations, Op, SendError, SendRecord, TopicProducer, Unreadable};
+use crate::io::maps::OffsetFloor;
+use crate::io::send::{
+    Destination, Destinations, Op, SendError, SendRecord, TopicProducer, UnreadablePlacements,
+};
 use crate::support::config::Config;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -40,7 +42,7 @@ pub enum TopicError {
     Producer(#[from] SendError),
     /// The partitions of documents are not known.
     #[error(transparent)]
-    Placements(#[from] Unreadable),
+    Placements(#[from] UnreadablePlacements),
     /// A document's partition is not known.
     #[error(
         "the partition of {0:?} is not known: kafka.partitioner is \"custom\", and its placement names none; write the document again"
@@ -64,7 +66,7 @@ pub enum TopicError {
 
 /// The topic, its group's offsets, and a producer for it. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Topic(Arc<Inner>);
+pub(crate) struct SendTopic(Arc<Inner>);
 
 struct Inner {
     /// A consumer outside any group, for requests only.
@@ -77,7 +79,7 @@ struct Inner {
     touches: AtomicU64,
 }
 
-impl Topic {
+impl SendTopic {
     /// `elastic` has the placements, which name the partitions of documents.
     pub(crate) async fn connect(config: &Config, elastic: Arc<dyn Elastic>) -> Result<Self, TopicError> {
         let destinations = Destinations::new(config, elastic);
@@ -103,7 +105,7 @@ impl Topic {
     }
 
     /// Where each partition ends now.
-    pub(crate) async fn ends(&self) -> Result<Floor, TopicError> {
+    pub(crate) async fn ends(&self) -> Result<OffsetFloor, TopicError> {
         let topic = self.clone();
         blocking(move || {
             let doing = "ask where the partitions end";
@@ -113,7 +115,7 @@ impl Topic {
     }
 
     /// The partitions whose committed offset is below `floor`, with that offset.
-    pub(crate) async fn behind(&self, floor: &Floor) -> Result<Floor, TopicError> {
+    pub(crate) async fn behind(&self, floor: &OffsetFloor) -> Result<OffsetFloor, TopicError> {
         let (topic, floor) = (self.clone(), floor.clone());
         blocking(move || {
             let doing = "ask for the group's committed offsets";
@@ -129,7 +131,7 @@ impl Topic {
     }
 
     /// Produces a touch, or another record without a value, for each document, into the partition of its other records; they
-    /// are in the topic after [`Topic::flush`].
+    /// are in the topic after [`SendTopic::flush`].
     pub(crate) async fn ask(&self, op: Op, ids: Vec<DocId>) -> Result<(), TopicError> {
         let destinations = self.0.destinations.of(&ids).await?;
         let unknown = destinations.iter().position(|to| *to == Destination::Unknown);
@@ -173,7 +175,7 @@ impl Topic {
 }
 
 impl Inner {
-    fn ends(&self) -> KafkaResult<Floor> {
+    fn ends(&self) -> KafkaResult<OffsetFloor> {
         let end = |partition| {
             let (low, high) = self.consumer.fetch_watermarks(&self.topic, partition, TIMEOUT)?;
             // In an empty partition nothing is ever committed.
@@ -182,7 +184,7 @@ impl Inner {
         (0..self.partitions).map(end).collect()
     }
 
-    fn committed(&self) -> KafkaResult<Floor> {
+    fn committed(&self) -> KafkaResult<OffsetFloor> {
         let mut asked = TopicPartitionList::new();
         for partition in 0..self.partitions {
             asked.add_partition(&self.topic, partition);
@@ -216,7 +218,7 @@ mod tests {
         let mut config = Config::default();
         config.kafka.brokers = vec![broker.address().to_owned()];
         config.kafka.topic = "t".to_owned();
-        let topic = Topic::connect(&config, MemoryElastic::for_map(&six_faces())).await.unwrap();
+        let topic = SendTopic::connect(&config, MemoryElastic::for_map(&six_faces())).await.unwrap();
         topic.ask(Op::Touch, vec![DocId::from_key(Some(b"a")).unwrap()]).await.unwrap();
         let error = topic.flush().await.unwrap_err();
         assert!(matches!(error, TopicError::ProducerLost { .. }), "{error}");

@@ -17,7 +17,7 @@ use crate::base::ids::DocId;
 use crate::base::position::Epoch;
 use crate::core::defect::{Observation, ObservedPlacement};
 use crate::io::elastic::{AdminCall, BulkOp, Elastic, Get, GetAnswer, Index, Method, SeqNo, WriteCondition};
-use crate::io::maps::Floor;
+use crate::io::maps::OffsetFloor;
 
 /// Marks per `deleted_retention`, so that placements are kept at most an eighth longer than necessary.
 const MARKS: u32 = 8;
@@ -27,9 +27,9 @@ const MOST: usize = 16;
 /// Offsets of the topic.
 pub trait Log: Send + Sync {
     /// Where each partition ends now.
-    fn ends(&self) -> BoxFuture<'_, Result<Floor, AuditError>>;
+    fn ends(&self) -> BoxFuture<'_, Result<OffsetFloor, AuditError>>;
     /// The partitions whose committed offset is below `floor`, with that offset.
-    fn behind<'a>(&'a self, floor: &'a Floor) -> BoxFuture<'a, Result<Floor, AuditError>>;
+    fn behind<'a>(&'a self, floor: &'a OffsetFloor) -> BoxFuture<'a, Result<OffsetFloor, AuditError>>;
 }
 
 /// How far everything was at a moment.
@@ -40,7 +40,7 @@ struct Mark {
     /// Count of placement writes at the mark: writes with a lower `_seq_no` came before.
     writes: u64,
     /// So did all records below these offsets.
-    ends: Floor,
+    ends: OffsetFloor,
     /// When all of them had been seen to be committed; seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     committed: Option<u64>,
@@ -248,7 +248,7 @@ mod tests {
     const KEEP: Duration = Duration::from_secs(800);
 
     fn mark(at: u64) -> Mark {
-        Mark { at, writes: at * 10, ends: Floor::new(), committed: Some(at) }
+        Mark { at, writes: at * 10, ends: OffsetFloor::new(), committed: Some(at) }
     }
 
     #[test]

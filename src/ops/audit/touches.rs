@@ -11,14 +11,14 @@ use super::{AuditError, Touches};
 use crate::base::ids::DocId;
 use crate::base::position::{Epoch, Position};
 use crate::io::elastic::Elastic;
-use crate::io::maps::Floor;
+use crate::io::maps::OffsetFloor;
 use crate::io::send::Op;
-use crate::io::send::topic::{Topic, TopicError};
+use crate::io::send::topic::{SendTopic, TopicError};
 use crate::support::config::Config;
 
 /// Touches by the topic, no faster than allowed.
 pub(crate) struct TopicTouches {
-    topic: Topic,
+    topic: SendTopic,
     /// Per second.
     rate: NonZeroU32,
 }
@@ -30,7 +30,7 @@ impl TopicTouches {
         elastic: Arc<dyn Elastic>,
         rate: NonZeroU32,
     ) -> Result<Self, TopicError> {
-        Ok(Self { topic: Topic::connect(config, elastic).await?, rate })
+        Ok(Self { topic: SendTopic::connect(config, elastic).await?, rate })
     }
 
     /// The first position that some record still to come may have: the end of what is committed, where that is least. Not even
@@ -64,11 +64,11 @@ impl Touches for TopicTouches {
 }
 
 impl Log for TopicTouches {
-    fn ends(&self) -> BoxFuture<'_, Result<Floor, AuditError>> {
+    fn ends(&self) -> BoxFuture<'_, Result<OffsetFloor, AuditError>> {
         async move { self.topic.ends().await.map_err(|error| AuditError::Log(error.to_string())) }.boxed()
     }
 
-    fn behind<'a>(&'a self, floor: &'a Floor) -> BoxFuture<'a, Result<Floor, AuditError>> {
+    fn behind<'a>(&'a self, floor: &'a OffsetFloor) -> BoxFuture<'a, Result<OffsetFloor, AuditError>> {
         async move { self.topic.behind(floor).await.map_err(|error| AuditError::Log(error.to_string())) }
             .boxed()
     }

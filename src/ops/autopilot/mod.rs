@@ -31,7 +31,7 @@ use crate::geoshard::balance::decide::{Decision, Limits, Step, decide};
 use crate::io::elastic::Elastic;
 use crate::io::indices::TemplateError;
 use crate::io::load::unix_seconds;
-use crate::io::maps::{MapsRecord, MapsState, MapsStore, StoreError};
+use crate::io::maps::{MapsRecord, MapsState, MapsStore, MapsStoreError};
 use crate::io::stored::RecordError;
 use crate::ops::check::CheckTarget;
 use crate::ops::migrate::{Listener, MigrateError, Migration};
@@ -94,7 +94,7 @@ pub enum AutopilotError {
     Record(#[from] RecordError),
     /// The maps' record.
     #[error(transparent)]
-    Maps(#[from] StoreError),
+    Maps(#[from] MapsStoreError),
     /// The load.
     #[error(transparent)]
     Measure(#[from] MeasureError),
@@ -122,14 +122,14 @@ impl AutopilotError {
     fn may_pass(&self) -> bool {
         match self {
             Self::Record(error) => error.may_pass(),
-            Self::Maps(error) => !matches!(error, StoreError::Unreadable { .. }),
+            Self::Maps(error) => !matches!(error, MapsStoreError::Unreadable { .. }),
             // Another change, a stuck one, no answer: the next turn looks again.
             Self::Migrate(error) => !matches!(
                 error,
                 MigrateError::OtherMap { .. }
                     | MigrateError::OtherEpoch { .. }
                     | MigrateError::NoStoredState
-                    | MigrateError::Store(StoreError::Unreadable { .. })
+                    | MigrateError::Store(MapsStoreError::Unreadable { .. })
             ),
             Self::Measure(_) => true,
             _ => false,

@@ -18,7 +18,7 @@ use crate::base::clock::Instant;
 use crate::base::ids::DocId;
 use crate::geoshard::balance::decide::History;
 use crate::io::elastic::{Elastic, SeqNo};
-use crate::io::maps::{MapsRecord, MapsState, Stage};
+use crate::io::maps::{MapChangeStage, MapsRecord, MapsState};
 use crate::io::stored::{RecordError, StoredRecord, key};
 
 /// The stored document.
@@ -118,7 +118,7 @@ impl AutopilotRecord {
             }
             (Some(_), MapsState::One { .. }) => UnderWay::CalledOff,
             (Some(planned), MapsState::Two { new, stage, .. }) if new.fingerprint() == planned.map => {
-                if *stage == Stage::Returning {
+                if *stage == MapChangeStage::Returning {
                     UnderWay::OwnReturns
                 } else {
                     UnderWay::Own
@@ -234,7 +234,7 @@ mod tests {
     use crate::base::ids::ShardId;
     use crate::base::position::Epoch;
     use crate::geoshard::GeoshardMap;
-    use crate::io::maps::Floor;
+    use crate::io::maps::OffsetFloor;
 
     const NOW: u64 = 1_800_000_000;
 
@@ -257,10 +257,10 @@ mod tests {
     fn wherever_a_change_is_its_plan_is_gone_on_with_or_forgotten() {
         let epoch = Epoch::default();
         let announced = maps().begin(map(2)).unwrap();
-        let moving = announced.activate(epoch, Floor::new()).unwrap();
-        let ended = moving.finish(epoch, Floor::new()).unwrap();
+        let moving = announced.activate(epoch, OffsetFloor::new()).unwrap();
+        let ended = moving.finish(epoch, OffsetFloor::new()).unwrap();
         let returning = moving.abort().unwrap();
-        let called_off = returning.finish(epoch, Floor::new()).unwrap();
+        let called_off = returning.finish(epoch, OffsetFloor::new()).unwrap();
         let foreign = maps().begin(map(3)).unwrap();
         for (maps, expected, is_kept, moved, last) in [
             (maps(), UnderWay::NeverBegun, false, 7.0, None),

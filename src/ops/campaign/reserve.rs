@@ -10,7 +10,7 @@ use super::next::{Next, Seen, WINDOW, next};
 use super::schema::timed;
 use super::store::{Failed, Store, first_int, lock_state, micros, word, write_failed};
 use super::{State, chunk};
-use crate::io::database::{DatabaseError, Sql, Transaction, Value};
+use crate::io::database::{DatabaseError, Sql, SqlValue, Transaction};
 
 /// A chunk that is this runner's for a while.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,9 +119,9 @@ const DONE: &str =
     "DELETE FROM campaign_lease WHERE campaign = $1 AND token = $2 AND runner = $3 AND fence = $4";
 
 impl Lease {
-    fn key(&self) -> [Value<'_>; 4] {
+    fn key(&self) -> [SqlValue<'_>; 4] {
         let Self { campaign, token, runner, fence, .. } = self;
-        [Value::Int(*campaign), Value::Int(*token), Value::Text(runner), Value::Int(*fence)]
+        [SqlValue::Int(*campaign), SqlValue::Int(*token), SqlValue::Text(runner), SqlValue::Int(*fence)]
     }
 }
 
@@ -150,7 +150,7 @@ impl Store {
 
     async fn look(&self, campaign: i64) -> Result<Reservation, DatabaseError> {
         let mut transaction = self.database.begin("looking at a campaign").await?;
-        let rows = transaction.rows(LOOK, &[Value::Int(campaign)]).await?;
+        let rows = transaction.rows(LOOK, &[SqlValue::Int(campaign)]).await?;
         let Some(row) = rows.first() else {
             transaction.rollback().await?;
             return Ok(Reservation::Unknown);
@@ -175,7 +175,7 @@ impl Store {
             Next::Finish => {
                 // Lock first: the reads then include all leases granted meanwhile.
                 lock_state(&mut transaction, campaign).await?;
-                let ended = transaction.execute(END_IF_DONE, &[Value::Int(campaign)]).await? == 1;
+                let ended = transaction.execute(END_IF_DONE, &[SqlValue::Int(campaign)]).await? == 1;
                 transaction.commit().await?;
                 Ok(if ended { Reservation::Over(State::Done) } else { Reservation::Wait(super::next::REST) })
             }
@@ -186,7 +186,7 @@ impl Store {
     pub async fn chunk(&self, lease: &Lease) -> Result<Option<Vec<Vec<u8>>>, DatabaseError> {
         let mut transaction = self.database.read("reading the ids of a chunk").await?;
         let sql = "SELECT ids FROM campaign_chunk WHERE campaign = $1 AND token = $2";
-        let values = [Value::Int(lease.campaign), Value::Int(lease.token)];
+        let values = [SqlValue::Int(lease.campaign), SqlValue::Int(lease.token)];
         let rows = transaction.rows(sql, &values).await?;
         let bytes = match rows.first() {
             Some(row) => transaction.cell(row.maybe_bytes(0))?,
@@ -206,7 +206,7 @@ impl Store {
     pub async fn extend(&self, lease: &Lease, time: Duration) -> Result<Option<Standing>, DatabaseError> {
         let mut transaction = self.database.begin("extending a lease").await?;
         let [campaign, token, runner, fence] = lease.key();
-        let values = [campaign, token, runner, fence, Value::Int(micros(time))];
+        let values = [campaign, token, runner, fence, SqlValue::Int(micros(time))];
         if transaction.execute(EXTEND, &values).await? == 0 {
             transaction.rollback().await?;
             return Ok(None);
@@ -236,10 +236,10 @@ impl Store {
             return Ok(false);
         }
         write_failed(&mut transaction, lease.campaign, failed).await?;
-        let count = |count: usize| Value::Int(i64::try_from(count).unwrap_or(i64::MAX));
-        let campaign = Value::Int(lease.campaign);
+        let count = |count: usize| SqlValue::Int(i64::try_from(count).unwrap_or(i64::MAX));
+        let campaign = SqlValue::Int(lease.campaign);
         // Concurrent finishers serialize on this row, so that the last one sees that nothing is left.
-        let values = [campaign, count(produced), count(failed.len()), Value::Int(micros(WINDOW))];
+        let values = [campaign, count(produced), count(failed.len()), SqlValue::Int(micros(WINDOW))];
         transaction.execute(COUNT, &values).await?;
         transaction.execute(END_IF_DONE, &[campaign]).await?;
         transaction.commit().await?;
@@ -260,10 +260,11 @@ async fn take_fresh(
     runner: &str,
     time: Duration,
 ) -> Result<Option<Lease>, DatabaseError> {
-    let rows = transaction.rows(NEXT_TOKEN, &[Value::Int(campaign)]).await?;
+    let rows = transaction.rows(NEXT_TOKEN, &[SqlValue::Int(campaign)]).await?;
     let Some(row) = rows.first() else { return Ok(None) };
     let (token, rate) = (transaction.cell(row.int(0))?, transaction.cell(row.int(1))?);
-    let values = [Value::Int(campaign), Value::Int(token), Value::Text(runner), Value::Int(micros(time))];
+    let values =
+        [SqlValue::Int(campaign), SqlValue::Int(token), SqlValue::Text(runner), SqlValue::Int(micros(time))];
     transaction.execute(LEASE, &values).await?;
     Ok(Some(Lease { campaign, token, runner: runner.to_owned(), fence: 1, rate }))
 }
@@ -274,12 +275,12 @@ async fn take_over(
     runner: &str,
     time: Duration,
 ) -> Result<Option<Lease>, DatabaseError> {
-    let admitted = transaction.rows(ADMIT_AGAIN, &[Value::Int(campaign)]).await?;
+    let admitted = transaction.rows(ADMIT_AGAIN, &[SqlValue::Int(campaign)]).await?;
     if admitted.is_empty() {
         return Ok(None);
     }
     let rate = first_int(transaction, &admitted)?;
-    let values = [Value::Int(campaign), Value::Text(runner), Value::Int(micros(time))];
+    let values = [SqlValue::Int(campaign), SqlValue::Text(runner), SqlValue::Int(micros(time))];
     let rows = transaction.rows(TAKE_OVER, &values).await?;
     let Some(row) = rows.first() else { return Ok(None) };
     let (token, fence) = (transaction.cell(row.int(0))?, transaction.cell(row.int(1))?);

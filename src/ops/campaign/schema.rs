@@ -9,7 +9,7 @@
 //!
 //! Times are microseconds since 1970 by the database's clock; 0 is never.
 
-use crate::io::database::{Migrations, Sql, Step};
+use crate::io::database::{Migrations, SchemaStep, Sql};
 
 /// A statement with the database's time in place of each comma.
 macro_rules! timed {
@@ -27,7 +27,7 @@ pub(super) use timed;
 /// The tables of campaigns.
 pub(super) const MIGRATIONS: Migrations = Migrations {
     tables: "campaigns",
-    steps: &[Step {
+    steps: &[SchemaStep {
         name: "campaigns, their chunks, leases and failures",
         statements: &[
             Sql {

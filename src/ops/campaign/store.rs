@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::next::{Speed, rate, seconds_left};
 use super::schema::{MIGRATIONS, timed};
 use super::{CampaignAction, Command, Refused, State, chunk};
-use crate::io::database::{Database, DatabaseError, Lock, Row, Sql, Transaction, Value};
+use crate::io::database::{Database, DatabaseError, DatabaseRow, Lock, Sql, SqlValue, Transaction};
 pub use crate::support::config::campaigns::MAX_RATE;
 
 /// Maximum ids retried, or chunks deleted, per transaction.
@@ -206,20 +206,20 @@ impl Store {
     pub async fn create(&self, new: &NewCampaign) -> Result<Option<i64>, DatabaseError> {
         let mut transaction = self.database.begin("making a campaign").await?;
         let mut values = vec![
-            Value::Text(&new.name),
-            Value::Text(new.action.as_str()),
-            Value::Text(&new.topic),
-            Value::Text(&new.selection),
-            Value::Int(new.chunk.clamp(1, chunk::MAX_IDS).into()),
-            Value::Int(new.rate.unwrap_or(0).min(MAX_RATE).into()),
+            SqlValue::Text(&new.name),
+            SqlValue::Text(new.action.as_str()),
+            SqlValue::Text(&new.topic),
+            SqlValue::Text(&new.selection),
+            SqlValue::Int(new.chunk.clamp(1, chunk::MAX_IDS).into()),
+            SqlValue::Int(new.rate.unwrap_or(0).min(MAX_RATE).into()),
         ];
         let rows = match new.every {
             None => transaction.rows(CREATE, &values).await?,
             Some(every) => {
                 transaction.lock(Lock::Campaign).await?;
-                let broken_off = [Value::Text(&new.name), Value::Int(micros(BROKEN_OFF))];
+                let broken_off = [SqlValue::Text(&new.name), SqlValue::Int(micros(BROKEN_OFF))];
                 transaction.execute(GIVE_UP_BROKEN_OFF, &broken_off).await?;
-                values.push(Value::Int(micros(every).max(1)));
+                values.push(SqlValue::Int(micros(every).max(1)));
                 transaction.rows(CREATE_PERIODIC, &values).await?
             }
         };
@@ -235,7 +235,7 @@ impl Store {
     pub async fn append(&self, id: i64, chunks: &[Vec<u8>], ids: i64) -> Result<bool, DatabaseError> {
         let mut transaction = self.database.begin("writing ids of a campaign").await?;
         let count = i64::try_from(chunks.len()).unwrap_or(i64::MAX);
-        let values = [Value::Int(id), Value::Int(count), Value::Int(ids)];
+        let values = [SqlValue::Int(id), SqlValue::Int(count), SqlValue::Int(ids)];
         let rows = transaction.rows(APPEND, &values).await?;
         let Some(row) = rows.first() else {
             transaction.rollback().await?;
@@ -253,7 +253,7 @@ impl Store {
         let count = i64::try_from(failed.len()).unwrap_or(i64::MAX);
         let sql =
             "UPDATE campaign SET ids = ids + $2, failed = failed + $2 WHERE id = $1 AND state = 'creating'";
-        if transaction.execute(sql, &[Value::Int(id), Value::Int(count)]).await? == 0 {
+        if transaction.execute(sql, &[SqlValue::Int(id), SqlValue::Int(count)]).await? == 0 {
             transaction.rollback().await?;
             return Ok(false);
         }
@@ -264,26 +264,30 @@ impl Store {
 
     /// A sign of life of who writes the list; false if the campaign was cancelled meanwhile.
     pub async fn beat(&self, id: i64) -> Result<bool, DatabaseError> {
-        self.change_one("writing ids of a campaign", BEAT, &[Value::Int(id)]).await
+        self.change_one("writing ids of a campaign", BEAT, &[SqlValue::Int(id)]).await
     }
 
     /// The list is whole: runners may begin, unless it is to be `paused` at first. False if it was cancelled meanwhile.
     pub async fn seal(&self, id: i64, paused: bool) -> Result<bool, DatabaseError> {
         let state = if paused { State::Paused } else { State::Ready };
-        self.change_one("ending a campaign's list", SEAL, &[Value::Int(id), Value::Text(state.as_str())])
-            .await
+        self.change_one(
+            "ending a campaign's list",
+            SEAL,
+            &[SqlValue::Int(id), SqlValue::Text(state.as_str())],
+        )
+        .await
     }
 
     /// The list will not become whole. Its period is free for another.
     pub async fn give_up(&self, id: i64) -> Result<bool, DatabaseError> {
-        self.change_one("giving up a campaign's list", GIVE_UP, &[Value::Int(id)]).await
+        self.change_one("giving up a campaign's list", GIVE_UP, &[SqlValue::Int(id)]).await
     }
 
     async fn change_one(
         &self,
         doing: &'static str,
         sql: impl Into<Sql>,
-        values: &[Value<'_>],
+        values: &[SqlValue<'_>],
     ) -> Result<bool, DatabaseError> {
         let mut transaction = self.database.begin(doing).await?;
         let changed = transaction.execute(sql, values).await? == 1;
@@ -298,7 +302,7 @@ impl Store {
         let after = command.apply(before).map_err(|refused| StoreError::Refused(id, refused))?;
         if after != before {
             let is_over = i64::from(after.is_over());
-            let values = [Value::Int(id), Value::Text(after.as_str()), Value::Int(is_over)];
+            let values = [SqlValue::Int(id), SqlValue::Text(after.as_str()), SqlValue::Int(is_over)];
             transaction.execute(CHANGE, &values).await?;
         }
         transaction.commit().await?;
@@ -308,7 +312,7 @@ impl Store {
     /// From now on it goes this fast, at most; runners at work follow with their next sign of life.
     pub async fn set_rate(&self, id: i64, rate: Option<u32>) -> Result<(), StoreError> {
         let rate = i64::from(rate.unwrap_or(0).min(MAX_RATE));
-        let values = [Value::Int(id), Value::Int(rate), Value::Int(rate.max(1))];
+        let values = [SqlValue::Int(id), SqlValue::Int(rate), SqlValue::Int(rate.max(1))];
         match self.change_one("setting a campaign's rate", SET_RATE, &values).await? {
             true => Ok(()),
             false => Err(StoreError::Unknown(id)),
@@ -326,13 +330,14 @@ impl Store {
             let after = Command::Retry.apply(before).map_err(|refused| StoreError::Refused(id, refused))?;
             if up_to == i64::MAX {
                 let sql = "SELECT COALESCE(MAX(number), 0) FROM campaign_failed WHERE campaign = $1";
-                let rows = transaction.rows(sql, &[Value::Int(id)]).await?;
+                let rows = transaction.rows(sql, &[SqlValue::Int(id)]).await?;
                 up_to = first_int(&transaction, &rows)?;
             }
             let sql = "SELECT f.number, f.id, c.chunk FROM campaign_failed f JOIN campaign c ON c.id = f.campaign \
                        WHERE f.campaign = $1 AND f.number <= $2 ORDER BY f.number LIMIT $3";
-            let rows =
-                transaction.rows(sql, &[Value::Int(id), Value::Int(up_to), Value::Int(AT_ONCE)]).await?;
+            let rows = transaction
+                .rows(sql, &[SqlValue::Int(id), SqlValue::Int(up_to), SqlValue::Int(AT_ONCE)])
+                .await?;
             let Some(last) = rows.last() else {
                 transaction.rollback().await?;
                 return Ok(retried);
@@ -349,11 +354,16 @@ impl Store {
             }
             let count = i64::try_from(rows.len()).unwrap_or(i64::MAX);
             let sql = "DELETE FROM campaign_failed WHERE campaign = $1 AND number <= $2";
-            transaction.execute(sql, &[Value::Int(id), Value::Int(number)]).await?;
+            transaction.execute(sql, &[SqlValue::Int(id), SqlValue::Int(number)]).await?;
             let sql = "UPDATE campaign SET tokens = tokens + $2, failed = failed - $3, state = $4, ended = 0 \
                        WHERE id = $1 RETURNING tokens";
             let added = i64::try_from(chunks.len()).unwrap_or(i64::MAX);
-            let values = [Value::Int(id), Value::Int(added), Value::Int(count), Value::Text(after.as_str())];
+            let values = [
+                SqlValue::Int(id),
+                SqlValue::Int(added),
+                SqlValue::Int(count),
+                SqlValue::Text(after.as_str()),
+            ];
             let rows = transaction.rows(sql, &values).await?;
             let last = first_int(&transaction, &rows)?;
             write_chunks(&mut transaction, id, last - added + 1, &chunks).await?;
@@ -377,7 +387,7 @@ impl Store {
         ] {
             loop {
                 let mut transaction = self.database.begin("removing a campaign").await?;
-                let gone = transaction.execute(sql, &[Value::Int(id), Value::Int(AT_ONCE)]).await?;
+                let gone = transaction.execute(sql, &[SqlValue::Int(id), SqlValue::Int(AT_ONCE)]).await?;
                 transaction.commit().await?;
                 if gone == 0 {
                     break;
@@ -386,7 +396,7 @@ impl Store {
         }
         let mut transaction = self.database.begin("removing a campaign").await?;
         for sql in ["DELETE FROM campaign_lease WHERE campaign = $1", "DELETE FROM campaign WHERE id = $1"] {
-            transaction.execute(sql, &[Value::Int(id)]).await?;
+            transaction.execute(sql, &[SqlValue::Int(id)]).await?;
         }
         Ok(transaction.commit().await?)
     }
@@ -403,7 +413,7 @@ impl Store {
 
     async fn statuses(&self, id: i64) -> Result<Vec<Status>, DatabaseError> {
         let mut transaction = self.database.read("looking at campaigns").await?;
-        let rows = transaction.rows(STATUS, &[Value::Int(id)]).await?;
+        let rows = transaction.rows(STATUS, &[SqlValue::Int(id)]).await?;
         let statuses = rows.iter().map(|row| read_status(&transaction, row)).collect();
         transaction.rollback().await?;
         statuses
@@ -413,8 +423,8 @@ impl Store {
     pub async fn of_periodic(&self, name: &str) -> Result<Vec<(i64, State)>, DatabaseError> {
         let mut transaction = self.database.read("looking at campaigns").await?;
         let sql = "SELECT id, state FROM campaign WHERE periodic = $1 ORDER BY id";
-        let rows = transaction.rows(sql, &[Value::Text(name)]).await?;
-        let read = |row: &Row| {
+        let rows = transaction.rows(sql, &[SqlValue::Text(name)]).await?;
+        let read = |row: &DatabaseRow| {
             let state = word(&transaction, transaction.cell(row.text(1))?)?;
             Ok((transaction.cell(row.int(0))?, state))
         };
@@ -427,7 +437,7 @@ impl Store {
     pub async fn failed(&self, id: i64, most: u32) -> Result<Vec<Failed>, DatabaseError> {
         let mut transaction = self.database.read("reading failed ids of a campaign").await?;
         let sql = "SELECT id, reason FROM campaign_failed WHERE campaign = $1 ORDER BY number LIMIT $2";
-        let rows = transaction.rows(sql, &[Value::Int(id), Value::Int(most.into())]).await?;
+        let rows = transaction.rows(sql, &[SqlValue::Int(id), SqlValue::Int(most.into())]).await?;
         let mut failed = Vec::with_capacity(rows.len());
         for row in &rows {
             failed.push(Failed {
@@ -445,7 +455,7 @@ pub(super) fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
-pub(super) fn first_int(transaction: &Transaction, rows: &[Row]) -> Result<i64, DatabaseError> {
+pub(super) fn first_int(transaction: &Transaction, rows: &[DatabaseRow]) -> Result<i64, DatabaseError> {
     match rows.first() {
         Some(row) => transaction.cell(row.int(0)),
         None => Err(transaction.unreadable("an answer without a row".to_owned())),
@@ -468,7 +478,7 @@ pub(super) async fn lock_state(
         postgres: "SELECT state FROM campaign WHERE id = $1 FOR UPDATE",
         sqlite: "SELECT state FROM campaign WHERE id = $1",
     };
-    let rows = transaction.rows(sql, &[Value::Int(id)]).await?;
+    let rows = transaction.rows(sql, &[SqlValue::Int(id)]).await?;
     let Some(row) = rows.first() else { return Ok(None) };
     let state = transaction.cell(row.text(0))?;
     Ok(Some(word(transaction, state)?))
@@ -482,7 +492,7 @@ async fn write_chunks(
 ) -> Result<(), DatabaseError> {
     let sql = "INSERT INTO campaign_chunk (campaign, token, ids) VALUES ($1, $2, $3)";
     for (token, chunk) in (first..).zip(chunks) {
-        transaction.execute(sql, &[Value::Int(id), Value::Int(token), Value::Bytes(chunk)]).await?;
+        transaction.execute(sql, &[SqlValue::Int(id), SqlValue::Int(token), SqlValue::Bytes(chunk)]).await?;
     }
     Ok(())
 }
@@ -496,12 +506,14 @@ pub(super) async fn write_failed(
     for Failed { id: failed, reason } in failed {
         // PostgreSQL takes no text with a NUL.
         let reason = reason.replace('\0', " ");
-        transaction.execute(sql, &[Value::Int(id), Value::Bytes(failed), Value::Text(&reason)]).await?;
+        transaction
+            .execute(sql, &[SqlValue::Int(id), SqlValue::Bytes(failed), SqlValue::Text(&reason)])
+            .await?;
     }
     Ok(())
 }
 
-fn read_status(transaction: &Transaction, row: &Row) -> Result<Status, DatabaseError> {
+fn read_status(transaction: &Transaction, row: &DatabaseRow) -> Result<Status, DatabaseError> {
     let int = |column| transaction.cell(row.int(column));
     let text = |column| transaction.cell(row.text(column));
     let state = word(transaction, text(5)?)?;

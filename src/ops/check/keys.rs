@@ -10,7 +10,7 @@ use rdkafka::{Message, Offset, TopicPartitionList};
 
 use super::Finding;
 use crate::io::kafka::client_config;
-use crate::io::kafka::partitioner::{Sample, Verdict};
+use crate::io::kafka::partitioner::{KeySample, PartitionerVerdict};
 use crate::io::kafka::topic_facts;
 use crate::support::config::Config;
 
@@ -29,14 +29,14 @@ pub(super) async fn look(config: &Config, timeout: Duration) -> Option<Finding> 
     Some(judge(config, &sampled.ok()?))
 }
 
-fn sample(config: &Config, timeout: Duration) -> Result<Sample, KafkaError> {
+fn sample(config: &Config, timeout: Duration) -> Result<KeySample, KafkaError> {
     let topic = &config.kafka.topic;
     let mut client = client_config(&config.consumer_properties());
     client.set("allow.auto.create.topics", "false").set("statistics.interval.ms", "0");
     // The last records of a short partition may begin before its first one.
     client.set("auto.offset.reset", "earliest").set("enable.partition.eof", "false");
     let consumer: BaseConsumer = client.create()?;
-    let mut sample = Sample::default();
+    let mut sample = KeySample::default();
     let Ok(found) = topic_facts(consumer.client(), topic, timeout) else { return Err(KafkaError::Canceled) };
     let mut latest = TopicPartitionList::new();
     for partition in 0..found.partitions {
@@ -53,17 +53,17 @@ fn sample(config: &Config, timeout: Duration) -> Result<Sample, KafkaError> {
     Ok(sample)
 }
 
-fn judge(config: &Config, sample: &Sample) -> Finding {
+fn judge(config: &Config, sample: &KeySample) -> Finding {
     let partitioner = config.kafka.partitioner;
     match sample.verdict(partitioner) {
-        Verdict::Unknown => {
+        PartitionerVerdict::Unknown => {
             Finding::ok(ABOUT, format_args!("{partitioner}; there are too few keys to compare"))
         }
-        Verdict::Explained => {
+        PartitionerVerdict::Explained => {
             Finding::ok(ABOUT, format_args!("{partitioner}: {} keys are where it puts them", sample.len()))
         }
-        Verdict::Other(other) => Finding::error(ABOUT, other),
-        Verdict::Unexplained { keys, wrong } => Finding::warning(
+        PartitionerVerdict::Other(other) => Finding::error(ABOUT, other),
+        PartitionerVerdict::Unexplained { keys, wrong } => Finding::warning(
             ABOUT,
             format_args!(
                 "{wrong} of {keys} keys are not where kafka.partitioner = {partitioner} puts them, nor where another known one does: \

@@ -2,7 +2,7 @@
 
 use super::{CheckTarget, Finding};
 use crate::io::elastic::{CallError, Elastic};
-use crate::io::maps::{MapsRecord, MapsState, MapsStore, StoreError, Stored};
+use crate::io::maps::{MapsRecord, MapsState, MapsStore, MapsStoreError, Stored};
 use crate::io::meta::EpochNeeded;
 
 const MAP: &str = "map";
@@ -61,17 +61,17 @@ fn takes_over(record: &MapsRecord, target: &CheckTarget) -> bool {
     target.epoch > record.epoch && !record.has_two()
 }
 
-fn finding(error: &StoreError) -> Finding {
+fn finding(error: &MapsStoreError) -> Finding {
     match error {
         // Another worker was faster: check again.
-        StoreError::Conflict | StoreError::Item { .. } => Finding::unreachable(MAP, error),
-        StoreError::Call(CallError::Connection(_) | CallError::Timeout(_)) => {
+        MapsStoreError::Conflict | MapsStoreError::Item { .. } => Finding::unreachable(MAP, error),
+        MapsStoreError::Call(CallError::Connection(_) | CallError::Timeout(_)) => {
             Finding::unreachable(MAP, error)
         }
-        StoreError::Call(CallError::Status { status: 429 | 500 | 502 | 503 | 504, .. }) => {
+        MapsStoreError::Call(CallError::Status { status: 429 | 500 | 502 | 503 | 504, .. }) => {
             Finding::unreachable(MAP, error)
         }
-        StoreError::Call(_) | StoreError::Unreadable { .. } => Finding::error(MAP, error),
+        MapsStoreError::Call(_) | MapsStoreError::Unreadable { .. } => Finding::error(MAP, error),
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
     use crate::base::ids::ShardId;
     use crate::base::position::Epoch;
     use crate::geoshard::GeoshardMap;
-    use crate::io::maps::Floor;
+    use crate::io::maps::OffsetFloor;
 
     fn map(version: u64) -> Arc<GeoshardMap> {
         Arc::new(GeoshardMap::new(version, "x", vec![(0, ShardId::new("all").unwrap())]).unwrap())
@@ -96,7 +96,8 @@ mod tests {
         let epoch = target.epoch;
         let announced = MapsRecord::unwritten(target.map.clone(), epoch).begin(map(8)).unwrap();
         assert_eq!(judge(&announced, &target).level, Level::Ok);
-        let done = announced.activate(epoch, Floor::new()).unwrap().finish(epoch, Floor::new()).unwrap();
+        let done =
+            announced.activate(epoch, OffsetFloor::new()).unwrap().finish(epoch, OffsetFloor::new()).unwrap();
         let old_file = judge(&done, &target);
         assert_eq!(old_file.level, Level::Warning);
         assert!(old_file.message.contains("put the new map there"), "{old_file}");
@@ -117,8 +118,8 @@ mod tests {
         };
         let record = MapsRecord::unwritten(target.map.clone(), target.epoch).begin(map(8)).unwrap();
         assert_eq!(names(&target.by_record(Some(&record))), ["all", "eu", "us", "placements", "meta"]);
-        let record = record.activate(target.epoch, Floor::new()).unwrap();
-        let record = record.finish(target.epoch, Floor::new()).unwrap();
+        let record = record.activate(target.epoch, OffsetFloor::new()).unwrap();
+        let record = record.finish(target.epoch, OffsetFloor::new()).unwrap();
         assert_eq!(names(&target.by_record(Some(&record))), ["all", "placements", "meta"]);
         assert_eq!(names(&target.by_record(None)), ["eu", "us", "placements", "meta"]);
     }

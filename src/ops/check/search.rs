@@ -13,7 +13,7 @@ use crate::io::elastic::{
     AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer, Index, Method,
     WriteCondition,
 };
-use crate::io::indices::{self, Difference, IndicesError, Problem};
+use crate::io::indices::{self, IndexDifference, IndicesError, Problem};
 use crate::io::meta::TopicFacts;
 
 /// Major versions that geofold is tested with: 8 and 9 of Elasticsearch, 2 and 3 of OpenSearch. There was no Elasticsearch 3,
@@ -238,9 +238,9 @@ fn judge_listing(error: &IndicesError) -> Finding {
 }
 
 /// One finding for each problem, however many indices have it.
-fn judge_differences(differences: &[Difference], wanted: usize) -> Vec<Finding> {
+fn judge_differences(differences: &[IndexDifference], wanted: usize) -> Vec<Finding> {
     let mut by_problem: BTreeMap<String, (&Problem, Vec<&str>)> = BTreeMap::new();
-    for Difference { index, problem } in differences {
+    for IndexDifference { index, problem } in differences {
         by_problem.entry(problem.to_string()).or_insert((problem, Vec::new())).1.push(index);
     }
     if by_problem.is_empty() {

@@ -30,7 +30,7 @@ use crate::core::placement::Placement;
 use crate::core::schemas::{SchemaId, Schemas};
 use crate::io::elastic::rounds::{GetOutcome, Halt, RequestDeadline, RequestSender};
 use crate::io::elastic::{Get, Index};
-use crate::io::registry::{Registry, Trouble};
+use crate::io::registry::{Registry, SchemaFetchError};
 use crate::worker::drive::run;
 use crate::worker::record::Record;
 
@@ -68,7 +68,7 @@ pub enum DryRunError {
     Unanswered(Duration),
     /// No schema, no record.
     #[error("could not fetch the schemas of records: {0}")]
-    Registry(#[from] Trouble),
+    Registry(#[from] SchemaFetchError),
 }
 
 /// A record that became an entry, and where it came from.
@@ -145,7 +145,7 @@ impl DryRun {
                 Ok(candidate) => return Ok(candidate),
                 Err(lacking) => lacking,
             };
-            let registry = self.registry.clone().ok_or_else(Trouble::not_configured)?;
+            let registry = self.registry.clone().ok_or_else(SchemaFetchError::not_configured)?;
             self.schemas.learn(lacking, registry.schema(lacking).await?);
         }
     }

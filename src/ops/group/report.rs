@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{GroupSeen, Meta, WorkerSeen};
 use crate::io::claims::Claim;
-use crate::io::maps::{MapsState, Stage};
+use crate::io::maps::{MapChangeStage, MapsState};
 use crate::io::meta::TopicFacts;
 use crate::support::config::Config;
 
@@ -308,9 +308,9 @@ fn maps(meta: &Meta) -> Option<MapsReport> {
     let record = &meta.maps.as_ref()?.record;
     let stage = match &record.state {
         MapsState::One { .. } => "one",
-        MapsState::Two { stage: Stage::Announced, .. } => "announced",
-        MapsState::Two { stage: Stage::Moving, .. } => "moving",
-        MapsState::Two { stage: Stage::Returning, .. } => "returning",
+        MapsState::Two { stage: MapChangeStage::Announced, .. } => "announced",
+        MapsState::Two { stage: MapChangeStage::Moving, .. } => "moving",
+        MapsState::Two { stage: MapChangeStage::Returning, .. } => "returning",
     };
     let is_behind =
         |claim: &Option<Claim>| claim.as_ref().is_none_or(|claim| claim.generation < record.generation);

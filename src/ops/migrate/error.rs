@@ -5,7 +5,7 @@ use thiserror::Error;
 use crate::io::elastic::CallError;
 use crate::io::elastic::scan::ScanError;
 use crate::io::indices::IndicesError;
-use crate::io::maps::{BadStep, StoreError};
+use crate::io::maps::{BadStep, MapsStoreError};
 use crate::io::send::topic::TopicError;
 
 /// A change of the map cannot start or continue. Running the same command again resumes it.
@@ -16,7 +16,7 @@ pub enum MigrateError {
     Step(#[from] BadStep),
     /// The record cannot be read or written.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] MapsStoreError),
     /// Kafka.
     #[error(transparent)]
     Topic(#[from] TopicError),
@@ -98,7 +98,7 @@ impl MigrateError {
     /// Whether retrying may help.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Store(error) => matches!(error, StoreError::Call(_) | StoreError::Item { .. }),
+            Self::Store(error) => matches!(error, MapsStoreError::Call(_) | MapsStoreError::Item { .. }),
             Self::Scan(ScanError::Refused { status, .. }) | Self::Refused { status, .. } => {
                 matches!(status, 404 | 429 | 500..=599)
             }

@@ -35,9 +35,11 @@ use crate::geoshard::GeoshardMap;
 use crate::io::claims::Claim;
 use crate::io::elastic::{Elastic, Get, GetAnswer, Index};
 use crate::io::indices::{self, WantedIndex};
-use crate::io::maps::{Floor, MapsRecord, MapsState, MapsStore, Stage, StoreError, Stored};
+use crate::io::maps::{
+    MapChangeStage, MapsRecord, MapsState, MapsStore, MapsStoreError, OffsetFloor, Stored,
+};
 use crate::io::meta::TopicFacts;
-use crate::io::send::topic::Topic;
+use crate::io::send::topic::SendTopic;
 use crate::ops::group::stopped_partitions;
 use crate::support::config::Config;
 
@@ -61,7 +63,7 @@ pub struct Migration {
     config: Config,
     elastic: Arc<dyn Elastic>,
     clock: Arc<dyn Clock>,
-    topic: Topic,
+    topic: SendTopic,
     location: LocationPath,
     /// The map in the configuration's file.
     configured: Arc<GeoshardMap>,
@@ -98,7 +100,7 @@ impl Migration {
         touch_rate: NonZeroU32,
         listener: Listener,
     ) -> Result<Self, MigrateError> {
-        let topic = Topic::connect(config, elastic.clone()).await?;
+        let topic = SendTopic::connect(config, elastic.clone()).await?;
         let config = config.clone();
         Ok(Self {
             config,
@@ -197,11 +199,11 @@ impl Migration {
                 return Ok(false);
             }
             MapsState::Two { stage, .. }
-                if (direction == Direction::Back) != (*stage == Stage::Returning) =>
+                if (direction == Direction::Back) != (*stage == MapChangeStage::Returning) =>
             {
                 return Err(MigrateError::OtherDirection);
             }
-            MapsState::Two { stage: Stage::Announced, .. } => {
+            MapsState::Two { stage: MapChangeStage::Announced, .. } => {
                 let floor = self.all_confirmed_announcement(seen).await?;
                 (record.activate(epoch, floor)?, "the new map decides")
             }
@@ -216,10 +218,10 @@ impl Migration {
         Ok(true)
     }
 
-    /// [`Stage::Announced`]: no worker writes in place any more, and everything written in place is committed.
-    async fn all_confirmed_announcement(&self, seen: &Seen) -> Result<Floor, MigrateError> {
+    /// [`MapChangeStage::Announced`]: no worker writes in place any more, and everything written in place is committed.
+    async fn all_confirmed_announcement(&self, seen: &Seen) -> Result<OffsetFloor, MigrateError> {
         if sabotage::is(Sabotage::ActivateUnconfirmed) {
-            return Ok(Floor::new());
+            return Ok(OffsetFloor::new());
         }
         self.all_acting_by(seen).await?;
         // What was written in place under the old map must not be read again under the new one: its copy is at its own
@@ -227,8 +229,8 @@ impl Migration {
         self.all_committed(seen).await
     }
 
-    /// [`Stage::Moving`] and [`Stage::Returning`]: all workers decide by one map, and every document is where it says.
-    async fn all_placed(&self, seen: &Seen) -> Result<Floor, MigrateError> {
+    /// [`MapChangeStage::Moving`] and [`MapChangeStage::Returning`]: all workers decide by one map, and every document is where it says.
+    async fn all_placed(&self, seen: &Seen) -> Result<OffsetFloor, MigrateError> {
         self.all_acting_by(seen).await?;
         // Earlier decisions are carried out before the scan.
         self.all_committed(seen).await?;
@@ -244,7 +246,7 @@ impl Migration {
         let claims = loop {
             let claims = match self.store().claims(self.topic.partitions()).await {
                 Ok(claims) => claims,
-                Err(error @ StoreError::Call(_)) => {
+                Err(error @ MapsStoreError::Call(_)) => {
                     waiting.report(self, || error.to_string());
                     self.pause(seen).await?;
                     continue;
@@ -285,7 +287,7 @@ impl Migration {
     }
 
     /// Waits until everything that is in the topic now is committed. Returns the ends of the partitions.
-    async fn all_committed(&self, seen: &Seen) -> Result<Floor, MigrateError> {
+    async fn all_committed(&self, seen: &Seen) -> Result<OffsetFloor, MigrateError> {
         let ends = self.topic.ends().await?;
         let mut waiting = Waiting::since(self.clock.now());
         let mut most = 0;
@@ -333,7 +335,7 @@ impl Migration {
             Ok(now) if now.as_ref() == Some(&seen.stored) => Ok(()),
             Ok(_) => Err(MigrateError::OtherDirection),
             // It will answer again; the decision after the wait is made by compare-and-set.
-            Err(StoreError::Call(_)) => Ok(()),
+            Err(MapsStoreError::Call(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }

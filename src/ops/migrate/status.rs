@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{MigrateError, Migration, some_of, unconfirmed};
-use crate::io::maps::{MapsState, Stage};
+use crate::io::maps::{MapChangeStage, MapsState};
 
 /// What `geofold shards migrate --status` prints.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,9 +45,9 @@ impl Migration {
                     record.generation
                 ));
                 lines.push(match stage {
-                    Stage::Announced => "announced: the old one decides until every owner has confirmed".to_owned(),
-                    Stage::Moving => "moving: the new one decides, documents move; continue with --to or return with --abort".to_owned(),
-                    Stage::Returning => "returning: the old one decides again, documents move back; continue with --abort".to_owned(),
+                    MapChangeStage::Announced => "announced: the old one decides until every owner has confirmed".to_owned(),
+                    MapChangeStage::Moving => "moving: the new one decides, documents move; continue with --to or return with --abort".to_owned(),
+                    MapChangeStage::Returning => "returning: the old one decides again, documents move back; continue with --abort".to_owned(),
                 });
             }
         }

@@ -8,7 +8,7 @@ use rdkafka::error::KafkaError;
 
 use super::emitter::OutgoingIncrement;
 use crate::base::retry::RetryPolicy;
-use crate::io::kafka::resilient_producer::{Message, ResilientProducer, Undelivered, Verdict};
+use crate::io::kafka::resilient_producer::{DeliveryVerdict, Message, ResilientProducer, Undelivered};
 use crate::support::telemetry::Metrics;
 use crate::support::telemetry::events::{IncrementAcknowledged, IncrementFailed};
 
@@ -72,7 +72,7 @@ impl KafkaIncrements {
                     .emit(&self.metrics);
                 return Ok(());
             };
-            if verdict == Verdict::TooLarge {
+            if verdict == DeliveryVerdict::TooLarge {
                 return Err(TooLarge);
             }
             let delay = delays.next(None);

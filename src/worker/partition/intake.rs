@@ -7,7 +7,7 @@ use crate::base::ids::DocId;
 use crate::core::decode::{BadRecord, RawRecord, Undecoded};
 use crate::core::schemas::SchemaId;
 use crate::core::write::Write;
-use crate::io::registry::Looked;
+use crate::io::registry::CachedSchema;
 use crate::support::telemetry::events::GapWhileCounting;
 use crate::worker::record::Record;
 
@@ -137,7 +137,7 @@ impl PartitionTask {
         }
     }
 
-    pub(super) fn take_schema(&mut self, id: SchemaId, looked: Looked) {
+    pub(super) fn take_schema(&mut self, id: SchemaId, looked: CachedSchema) {
         self.schemas.learn(id, looked);
         if let Some(record) = self.schema_wait.take() {
             self.decode(record);

@@ -1,7 +1,7 @@
 //! Checks that the keys of the partition are where `kafka.partitioner` puts them; otherwise records that geofold
 //! produces would go to other partitions.
 
-use crate::io::kafka::partitioner::{OtherPartitioner, Sample, Verdict};
+use crate::io::kafka::partitioner::{KeySample, OtherPartitioner, PartitionerVerdict};
 use crate::support::config::Partitioner;
 
 /// The first keys of one partition.
@@ -10,12 +10,12 @@ pub(super) struct KeyCheck {
     partition: i32,
     partitions: i32,
     /// `None` once it was large enough.
-    sample: Option<Sample>,
+    sample: Option<KeySample>,
 }
 
 impl KeyCheck {
     pub(super) fn new(configured: Partitioner, partition: i32, partitions: i32) -> Self {
-        Self { configured, partition, partitions, sample: Some(Sample::default()) }
+        Self { configured, partition, partitions, sample: Some(KeySample::default()) }
     }
 
     /// Adds the key of a record; returns another partitioner if that one explains the sample.
@@ -32,8 +32,8 @@ impl KeyCheck {
             self.sample = None;
         }
         match verdict {
-            Verdict::Other(other) => return Some(other),
-            Verdict::Unexplained { keys, wrong } if self.sample.is_none() => tracing::warn!(
+            PartitionerVerdict::Other(other) => return Some(other),
+            PartitionerVerdict::Unexplained { keys, wrong } if self.sample.is_none() => tracing::warn!(
                 partition = self.partition,
                 keys,
                 wrong,
@@ -41,7 +41,9 @@ impl KeyCheck {
                 "keys are not where kafka.partitioner puts them, nor where another known one does; if producers choose partitions by a \
                  rule of their own, set it to \"custom\""
             ),
-            Verdict::Unexplained { .. } | Verdict::Explained | Verdict::Unknown => {}
+            PartitionerVerdict::Unexplained { .. }
+            | PartitionerVerdict::Explained
+            | PartitionerVerdict::Unknown => {}
         }
         None
     }

@@ -63,7 +63,7 @@ impl MapsInForce {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::maps::Floor;
+    use crate::io::maps::OffsetFloor;
     use crate::testkit::testing::{TokioClock, rules};
 
     #[test]
@@ -73,7 +73,7 @@ mod tests {
         let mut maps = MapsInForce::new(known, 3, Epoch::default());
         assert!(maps.allow(Some(0)) && maps.are_known() && maps.are_current() && maps.newer().is_none());
         let record = MapsRecord::unwritten(map, Epoch::default());
-        let floor = Floor::from([(2, 99), (3, 10)]);
+        let floor = OffsetFloor::from([(2, 99), (3, 10)]);
         maps.act_by(Arc::new(MapsRecord { generation: 1, floor, ..record }));
         assert_eq!([None, Some(10), Some(9)].map(|owed| maps.allow(owed)), [true, true, false]);
         assert!(!maps.are_current(), "the known record is of another generation");

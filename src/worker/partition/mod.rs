@@ -77,7 +77,7 @@ use crate::io::claims::Claims;
 use crate::io::elastic::rounds::{Halt, RequestSender};
 use crate::io::load::LoadSender;
 use crate::io::maps::MapsReader;
-use crate::io::meta::Memory;
+use crate::io::meta::TopicMemory;
 use crate::io::registry::Registry;
 use crate::support::config::{LostRecords, MovesConfig, Partitioner};
 use crate::support::telemetry::health::Health;
@@ -125,7 +125,7 @@ pub struct WorkerContext {
     /// When searches find what was written.
     pub visibility: Arc<Visibility>,
     /// Remembered state of the topic and its partitions.
-    pub memory: Memory,
+    pub memory: TopicMemory,
     /// The source of truth, if configured.
     pub refeed: Option<SourceFetcher>,
     /// Work that must follow a change of a geoshard, if configured.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::base::clock::Instant;
-use crate::io::claims::{Claimed, Standing, Taken};
+use crate::io::claims::{ClaimStanding, Claimed, Taken};
 
 /// The claim, as far as the task has taken note of it.
 pub(super) struct Ownership {
@@ -88,7 +88,7 @@ impl Ownership {
 }
 
 impl NotedClaim {
-    fn update(&mut self, standing: Standing) -> ClaimUpdate {
+    fn update(&mut self, standing: ClaimStanding) -> ClaimUpdate {
         let taken = standing.taken.filter(|taken| self.taken != Some(*taken));
         self.taken = taken.or(self.taken);
         let change = match standing.lost_to {
@@ -121,8 +121,8 @@ mod tests {
         Taken { at: at(second), deadline, zombies: 2 * deadline }
     }
 
-    fn standing(taken: Option<Taken>, lost_to: Option<&str>) -> Standing {
-        Standing { taken, lost_to: lost_to.map(str::to_owned), ..Standing::default() }
+    fn standing(taken: Option<Taken>, lost_to: Option<&str>) -> ClaimStanding {
+        ClaimStanding { taken, lost_to: lost_to.map(str::to_owned), ..ClaimStanding::default() }
     }
 
     #[test]

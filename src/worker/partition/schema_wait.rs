@@ -7,7 +7,7 @@ use futures::future::{BoxFuture, Fuse, FutureExt};
 use super::WorkerContext;
 use crate::base::retry::RetryPolicy;
 use crate::core::schemas::SchemaId;
-use crate::io::registry::{Looked, Registry};
+use crate::io::registry::{CachedSchema, Registry};
 use crate::support::telemetry::events::{SchemaAwaited, SchemaCame};
 use crate::support::telemetry::health::Health;
 use crate::support::telemetry::metrics::Metrics;
@@ -19,7 +19,7 @@ pub(super) struct SchemaWait {
     /// The last record read. Neither it nor any record behind it counts as read, so the next owner reads it again.
     held_back: Option<Record>,
     /// Terminated while there is none.
-    request: Fuse<BoxFuture<'static, (SchemaId, Looked)>>,
+    request: Fuse<BoxFuture<'static, (SchemaId, CachedSchema)>>,
 }
 
 /// What a request needs. Cheap to clone.
@@ -64,7 +64,7 @@ impl SchemaWait {
     }
 
     /// The registry's answer; pending while nothing is requested.
-    pub(super) async fn answered(&mut self) -> (SchemaId, Looked) {
+    pub(super) async fn answered(&mut self) -> (SchemaId, CachedSchema) {
         (&mut self.request).await
     }
 
@@ -81,7 +81,7 @@ impl SchemaWait {
 }
 
 /// Retries until the registry answers. Meanwhile the worker is not ready and says why.
-async fn request(around: RegistryAccess, registry: Registry, id: SchemaId) -> (SchemaId, Looked) {
+async fn request(around: RegistryAccess, registry: Registry, id: SchemaId) -> (SchemaId, CachedSchema) {
     let partition = around.partition;
     let mut delays = around.retry.delays();
     let mut waiting = None;

@@ -9,7 +9,7 @@ use tokio::sync::OnceCell;
 
 use super::{FetchAnswer, FetchFailure};
 use crate::base::ids::DocId;
-use crate::io::database::{Database, DatabaseError, Row};
+use crate::io::database::{Database, DatabaseError, DatabaseRow};
 use crate::support::config::database_url::{DatabaseUrl, PostgresUrl};
 use crate::support::config::{DatabaseConfig, SourceConfig};
 
@@ -122,7 +122,7 @@ impl Found {
         !self.is_cut && self.wrong.is_none()
     }
 
-    fn take(&mut self, row: &Row) -> Result<ControlFlow<()>, sqlx::Error> {
+    fn take(&mut self, row: &DatabaseRow) -> Result<ControlFlow<()>, sqlx::Error> {
         let (id, length, document) = (row.maybe_text(0)?, row.maybe_int(1)?, row.maybe_text(2)?);
         Ok(self.take_row(id, length, document))
     }

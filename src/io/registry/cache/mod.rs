@@ -9,8 +9,8 @@ use futures::future::{BoxFuture, FutureExt, Shared, WeakShared};
 use lru::LruCache;
 use tokio::time::Instant;
 
-use super::Trouble;
-use super::client::{Client, OpenError};
+use super::SchemaFetchError;
+use super::client::{Client, RegistryOpenError};
 use crate::core::schemas::{Schema, SchemaId, UnreadablePayload};
 use crate::support::config::SchemaRegistryConfig;
 use crate::support::telemetry::families::Counters;
@@ -23,9 +23,9 @@ const BELIEVED: Duration = Duration::from_secs(10);
 const SECOND_LOOK: Duration = Duration::from_millis(500);
 
 /// A cached schema, or why it is unusable.
-pub type Looked = Result<Arc<Schema>, UnreadablePayload>;
+pub type CachedSchema = Result<Arc<Schema>, UnreadablePayload>;
 
-type Answer = Result<Looked, Trouble>;
+type Answer = Result<CachedSchema, SchemaFetchError>;
 
 /// The registry. Cheap to clone; all clones share its cache.
 #[derive(Debug, Clone)]
@@ -40,13 +40,13 @@ struct Inner {
 
 #[derive(Debug)]
 struct State {
-    known: LruCache<SchemaId, (Looked, Instant)>,
+    known: LruCache<SchemaId, (CachedSchema, Instant)>,
     /// Fetches in flight, owned by their waiters; abandoned ones are dropped.
     asked: HashMap<SchemaId, WeakShared<BoxFuture<'static, Answer>>>,
 }
 
 impl State {
-    fn known(&mut self, id: SchemaId) -> Option<Looked> {
+    fn known(&mut self, id: SchemaId) -> Option<CachedSchema> {
         let (looked, at) = self.known.get(&id)?;
         (looked.is_ok() || at.elapsed() < BELIEVED).then(|| looked.clone())
     }
@@ -60,7 +60,7 @@ impl Registry {
     pub fn open(
         settings: &SchemaRegistryConfig,
         answers: Option<Counters<SchemaAnswer>>,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, RegistryOpenError> {
         let size = NonZeroUsize::new(settings.cached_schemas).unwrap_or(NonZeroUsize::MIN);
         let state = Mutex::new(State { known: LruCache::new(size), asked: HashMap::new() });
         Ok(Self(Arc::new(Inner { client: Client::new(settings)?, state, answers })))
@@ -70,7 +70,7 @@ impl Registry {
     ///
     /// # Errors
     /// If nothing was learnt; asking again may help.
-    pub async fn schema(&self, id: SchemaId) -> Result<Looked, Trouble> {
+    pub async fn schema(&self, id: SchemaId) -> Result<CachedSchema, SchemaFetchError> {
         let question = {
             let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(looked) = state.known(id) {
@@ -96,7 +96,7 @@ impl Registry {
     ///
     /// # Errors
     /// If it gives no such answer.
-    pub async fn kinds(&self) -> Result<Vec<String>, Trouble> {
+    pub async fn kinds(&self) -> Result<Vec<String>, SchemaFetchError> {
         self.0.client.types().await
     }
 }

@@ -88,7 +88,7 @@ async fn concurrent_requests_get_their_own_schemas() {
     let registry = open(&server, 10);
     let (one, two) = tokio::join!(registry.schema(SchemaId(1)), registry.schema(SchemaId(2)));
     let again = (registry.schema(SchemaId(1)).await, registry.schema(SchemaId(2)).await);
-    let read = |looked: Result<Looked, Trouble>| {
+    let read = |looked: Result<CachedSchema, SchemaFetchError>| {
         let json = looked.unwrap().unwrap().json(&Bytes::from_static(&[6, b'a', b'b', b'c']), 0, 100);
         json.map(|json| String::from_utf8(json.to_vec()).unwrap()).map_err(|_| ())
     };

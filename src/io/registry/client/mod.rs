@@ -13,7 +13,7 @@ use serde::Deserialize;
 use thiserror::Error;
 use url::Url;
 
-use super::Trouble;
+use super::SchemaFetchError;
 use crate::base::causes::with_causes;
 use crate::core::schemas::{Kind, Reference, RegisteredSchema, SchemaId, UnreadablePayload};
 use crate::support::config::{SchemaRegistryConfig, Secret};
@@ -28,7 +28,7 @@ const MEDIA_TYPE: &str = "application/vnd.schemaregistry.v1+json, application/js
 
 /// The configuration does not allow querying a registry.
 #[derive(Debug, Error)]
-pub enum OpenError {
+pub enum RegistryOpenError {
     /// The certificates cannot be read.
     #[error("reading schema_registry.ca_file {path}: {error}; check the path and its permissions")]
     CaFile {
@@ -82,8 +82,8 @@ enum Answer {
 }
 
 impl Client {
-    pub(super) fn new(settings: &SchemaRegistryConfig) -> Result<Self, OpenError> {
-        let failed = |error: reqwest::Error| OpenError::Client(with_causes(&error));
+    pub(super) fn new(settings: &SchemaRegistryConfig) -> Result<Self, RegistryOpenError> {
+        let failed = |error: reqwest::Error| RegistryOpenError::Client(with_causes(&error));
         let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(MEDIA_TYPE))]);
         // Redirections are not followed: they would take credentials elsewhere.
         let mut builder = reqwest::Client::builder()
@@ -92,7 +92,7 @@ impl Client {
             .default_headers(headers);
         if let Some(path) = &settings.ca_file {
             let pem = std::fs::read(path)
-                .map_err(|error| OpenError::CaFile { path: path.display().to_string(), error })?;
+                .map_err(|error| RegistryOpenError::CaFile { path: path.display().to_string(), error })?;
             builder = builder.tls_built_in_root_certs(false);
             for certificate in Certificate::from_pem_bundle(&pem).map_err(failed)? {
                 builder = builder.add_root_certificate(certificate);
@@ -105,11 +105,11 @@ impl Client {
     /// The schema with all that it refers to.
     ///
     /// # Errors
-    /// [`Trouble`] if nothing was learnt; within, [`UnreadablePayload`] if the registry has no such schema, or one of no use.
+    /// [`SchemaFetchError`] if nothing was learnt; within, [`UnreadablePayload`] if the registry has no such schema, or one of no use.
     pub(super) async fn schema(
         &self,
         id: SchemaId,
-    ) -> Result<Result<RegisteredSchema, UnreadablePayload>, Trouble> {
+    ) -> Result<Result<RegisteredSchema, UnreadablePayload>, SchemaFetchError> {
         let bytes = match self.get(&["schemas", "ids", &id.to_string()], false).await? {
             Answer::Found(bytes) => bytes,
             Answer::None => return Ok(Err(UnreadablePayload::UnknownSchema(id))),
@@ -133,7 +133,7 @@ impl Client {
     }
 
     /// The registry's schema types: checks that it is a registry and accepts the credentials.
-    pub(super) async fn types(&self) -> Result<Vec<String>, Trouble> {
+    pub(super) async fn types(&self) -> Result<Vec<String>, SchemaFetchError> {
         match self.get(&["schemas", "types"], false).await? {
             Answer::Found(bytes) => self.understood(&bytes),
             Answer::None => Err(self.not_a_registry("it has no /schemas/types")),
@@ -144,7 +144,7 @@ impl Client {
     async fn references(
         &self,
         wanted: Vec<SentReference>,
-    ) -> Result<Result<Vec<Reference>, String>, Trouble> {
+    ) -> Result<Result<Vec<Reference>, String>, SchemaFetchError> {
         /// A reference to fetch, or one whose own references are all fetched.
         enum Step {
             Ask(SentReference),
@@ -180,10 +180,10 @@ impl Client {
     }
 
     /// Tries the URLs in turn until one answers.
-    async fn get(&self, path: &[&str], deleted_too: bool) -> Result<Answer, Trouble> {
+    async fn get(&self, path: &[&str], deleted_too: bool) -> Result<Answer, SchemaFetchError> {
         let urls = &self.settings.urls;
         let first = self.first.load(Ordering::Relaxed);
-        let mut trouble = Trouble::not_configured();
+        let mut trouble = SchemaFetchError::not_configured();
         for place in (0..urls.len()).map(|n| (first + n) % urls.len()) {
             match self.get_from(urls[place].as_url(), path, deleted_too).await {
                 Ok(answer) => {
@@ -191,7 +191,7 @@ impl Client {
                     return Ok(answer);
                 }
                 Err(reason) => {
-                    trouble = Trouble {
+                    trouble = SchemaFetchError {
                         reason: format!("asking the schema registry {}: {reason}", urls[place]).into(),
                         retry_after: reason.retry_after,
                     };
@@ -201,7 +201,12 @@ impl Client {
         Err(trouble)
     }
 
-    async fn get_from(&self, base: &Url, path: &[&str], deleted_too: bool) -> Result<Answer, Trouble> {
+    async fn get_from(
+        &self,
+        base: &Url,
+        path: &[&str],
+        deleted_too: bool,
+    ) -> Result<Answer, SchemaFetchError> {
         let mut url = base.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(path);
@@ -224,11 +229,11 @@ impl Client {
             StatusCode::OK => Ok(Answer::Found(body)),
             // A proxy, or a wrong path in the address, answers 404 as well, and says nothing of a schema by it.
             StatusCode::NOT_FOUND if is_about_a_schema(&body) => Ok(Answer::None),
-            _ => Err(Trouble { retry_after, ..Trouble::new(refusal(status)) }),
+            _ => Err(SchemaFetchError { retry_after, ..SchemaFetchError::new(refusal(status)) }),
         }
     }
 
-    async fn body(&self, mut response: Response) -> Result<Bytes, Trouble> {
+    async fn body(&self, mut response: Response) -> Result<Bytes, SchemaFetchError> {
         let mut body = BytesMut::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.failure(error))? {
             if body.len() + chunk.len() > MAX_ANSWER {
@@ -239,19 +244,19 @@ impl Client {
         Ok(body.freeze())
     }
 
-    fn understood<'a, T: Deserialize<'a>>(&self, body: &'a [u8]) -> Result<T, Trouble> {
+    fn understood<'a, T: Deserialize<'a>>(&self, body: &'a [u8]) -> Result<T, SchemaFetchError> {
         serde_json::from_slice(body).map_err(|error| self.not_a_registry(&error.to_string()))
     }
 
-    fn not_a_registry(&self, why: &str) -> Trouble {
-        Trouble::new(format!(
+    fn not_a_registry(&self, why: &str) -> SchemaFetchError {
+        SchemaFetchError::new(format!(
             "this is not a response of a schema registry: {why}; check that schema_registry.urls point to Confluent's interface"
         ))
     }
 
-    fn failure(&self, error: reqwest::Error) -> Trouble {
+    fn failure(&self, error: reqwest::Error) -> SchemaFetchError {
         if error.is_timeout() {
-            return Trouble::new(format!(
+            return SchemaFetchError::new(format!(
                 "no whole answer in {} (schema_registry.request_timeout)",
                 humantime::format_duration(self.settings.request_timeout)
             ));
@@ -264,7 +269,7 @@ impl Client {
         } else {
             ""
         };
-        Trouble::new(format!("{cause}{advice}"))
+        SchemaFetchError::new(format!("{cause}{advice}"))
     }
 }
 

@@ -14,7 +14,7 @@ use crate::testkit::testing::TestRegistry;
 async fn asked(
     settings: &SchemaRegistryConfig,
     id: u32,
-) -> Result<Result<RegisteredSchema, UnreadablePayload>, Trouble> {
+) -> Result<Result<RegisteredSchema, UnreadablePayload>, SchemaFetchError> {
     Client::new(settings).unwrap().schema(SchemaId(id)).await
 }
 

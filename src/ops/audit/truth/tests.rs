@@ -9,7 +9,7 @@ use super::*;
 use crate::base::ids::ShardId;
 use crate::base::position::{Epoch, Position};
 use crate::io::elastic::{BulkOp, WriteCondition};
-use crate::io::maps::Floor;
+use crate::io::maps::OffsetFloor;
 use crate::testkit::testing::id;
 use crate::testkit::testing::{MemoryElastic, six_faces};
 
@@ -47,11 +47,11 @@ impl Truth for World {
 }
 
 impl Log for World {
-    fn ends(&self) -> BoxFuture<'_, Result<Floor, AuditError>> {
-        async { Ok(Floor::from_iter([(0, 9)])) }.boxed()
+    fn ends(&self) -> BoxFuture<'_, Result<OffsetFloor, AuditError>> {
+        async { Ok(OffsetFloor::from_iter([(0, 9)])) }.boxed()
     }
 
-    fn behind<'a>(&'a self, floor: &'a Floor) -> BoxFuture<'a, Result<Floor, AuditError>> {
+    fn behind<'a>(&'a self, floor: &'a OffsetFloor) -> BoxFuture<'a, Result<OffsetFloor, AuditError>> {
         async move {
             let left = self.lag.load(Ordering::Relaxed);
             if left > 0 {
@@ -61,7 +61,7 @@ impl Log for World {
             if let Some(then) = self.then.lock().unwrap().take() {
                 then();
             }
-            Ok(Floor::new())
+            Ok(OffsetFloor::new())
         }
         .boxed()
     }

@@ -10,7 +10,7 @@ use super::reserve::{Lease, Reservation};
 use super::store::{Failed, NewCampaign, Store, StoreError};
 use super::*;
 use crate::io::database::tests::{Fresh, each};
-use crate::io::database::{Database, Value};
+use crate::io::database::{Database, SqlValue};
 
 mod model;
 
@@ -56,7 +56,7 @@ async fn reserved(store: &Store, id: i64, runner: &str) -> Lease {
     }
 }
 
-async fn sql(database: &Database, sql: &'static str, values: &[Value<'_>]) {
+async fn sql(database: &Database, sql: &'static str, values: &[SqlValue<'_>]) {
     let mut transaction = database.begin("meddling").await.unwrap();
     transaction.execute(sql, values).await.unwrap();
     transaction.commit().await.unwrap();
@@ -64,7 +64,7 @@ async fn sql(database: &Database, sql: &'static str, values: &[Value<'_>]) {
 
 /// The time of this lease is over.
 async fn expire(store: &Store, lease: &Lease) {
-    let values = [Value::Int(lease.campaign), Value::Int(lease.token)];
+    let values = [SqlValue::Int(lease.campaign), SqlValue::Int(lease.token)];
     let statement = "UPDATE campaign_lease SET expires = 1 WHERE campaign = $1 AND token = $2";
     sql(&store.database, statement, &values).await;
 }
@@ -89,7 +89,7 @@ async fn a_list_is_there_whole_each_id_once_or_not_at_all() {
         assert!(store.append(half, &[chunk.clone()], 1).await.unwrap());
         assert!(matches!(store.reserve(half, "r", LONG).await.unwrap(), Reservation::Wait(_)));
         assert!(!store.status(half).await.unwrap().broken_off);
-        sql(&store.database, "UPDATE campaign SET beat = 1 WHERE id = $1", &[Value::Int(half)]).await;
+        sql(&store.database, "UPDATE campaign SET beat = 1 WHERE id = $1", &[SqlValue::Int(half)]).await;
         let seen = store.status(half).await.unwrap();
         assert!(seen.broken_off && seen.state == State::Creating);
         assert!(matches!(store.remove(half).await, Err(StoreError::Refused(..))));

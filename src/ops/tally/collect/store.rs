@@ -19,14 +19,14 @@ use super::batch::{Batch, NetDelta, Partition, Source};
 use super::cloud::{Cloud, TopN};
 use crate::base::position::Position;
 use crate::io::database::{
-    Column, Database, DatabaseError, Lock, Migrations, Row, Sql, Step, Transaction, Value,
+    Column, Database, DatabaseError, DatabaseRow, Lock, Migrations, SchemaStep, Sql, SqlValue, Transaction,
 };
 use crate::ops::tally::recount::{Counts, Difference, differences};
 
 /// The tables of counts.
 pub const MIGRATIONS: Migrations = Migrations {
     tables: "counts",
-    steps: &[Step {
+    steps: &[SchemaStep {
         name: "counts, versions, what is merged, who merges",
         statements: &[
             Sql {
@@ -236,7 +236,7 @@ impl Store {
             return Ok(None);
         }
         let sql = "UPDATE collector SET holder = $1, beat = beat + 1 WHERE what = 'merge'";
-        transaction.execute(sql, &[Value::Text(me)]).await?;
+        transaction.execute(sql, &[SqlValue::Text(me)]).await?;
         let offsets = read_offsets(&mut transaction).await?;
         let rows = transaction.rows("SELECT topic, topic_id, partitions FROM increment_topic", &[]).await?;
         let mut topic = None;
@@ -269,8 +269,8 @@ impl Store {
             Some(_) => "INSERT INTO increment_topic (topic, partitions, topic_id) VALUES ($1, $2, $3)",
             None => "INSERT INTO increment_topic (topic, partitions) VALUES ($1, $2)",
         };
-        let mut values = vec![Value::Text(&topic.topic), Value::Int(topic.partitions.into())];
-        values.extend(topic.topic_id.as_deref().map(Value::Text));
+        let mut values = vec![SqlValue::Text(&topic.topic), SqlValue::Int(topic.partitions.into())];
+        values.extend(topic.topic_id.as_deref().map(SqlValue::Text));
         transaction.execute(sql, &values).await?;
         transaction.execute("DELETE FROM increment_offset", &[]).await?;
         write_offsets(&mut transaction, offsets.iter().map(|(partition, next)| (*partition, *next))).await?;
@@ -282,7 +282,7 @@ impl Store {
     pub async fn beat(&self, me: &str) -> Result<bool, DatabaseError> {
         let mut transaction = self.database.begin("giving a sign of life").await?;
         let sql = "UPDATE collector SET beat = beat + 1 WHERE what = 'merge' AND holder = $1";
-        let mine = transaction.execute(sql, &[Value::Text(me)]).await? == 1;
+        let mine = transaction.execute(sql, &[SqlValue::Text(me)]).await? == 1;
         transaction.commit().await?;
         Ok(mine)
     }
@@ -291,7 +291,7 @@ impl Store {
     pub async fn step_down(&self, me: &str) -> Result<(), DatabaseError> {
         let mut transaction = self.database.begin("stepping down").await?;
         let sql = "UPDATE collector SET holder = '', beat = beat + 1 WHERE what = 'merge' AND holder = $1";
-        transaction.execute(sql, &[Value::Text(me)]).await?;
+        transaction.execute(sql, &[SqlValue::Text(me)]).await?;
         transaction.commit().await
     }
 
@@ -328,7 +328,7 @@ impl Store {
             return Ok(Merge::Busy);
         }
         let sql = "UPDATE collector SET beat = beat + 1 WHERE what = 'merge' AND holder = $1";
-        let mine = transaction.execute(sql, &[Value::Text(me)]).await? == 1;
+        let mine = transaction.execute(sql, &[SqlValue::Text(me)]).await? == 1;
         let offsets = read_offsets(&mut transaction).await?;
         let follows =
             |(partition, (from, _)): (&Partition, &(i64, i64))| offsets.get(partition) == Some(from);
@@ -412,12 +412,12 @@ impl Store {
         let blob = serde_json::to_vec(cloud).unwrap_or_default();
         let increments = i64::try_from(batch.increments.len()).unwrap_or(i64::MAX);
         let sql = "INSERT INTO tag_list (version, increments, cloud) VALUES ($1, $2, $3)";
-        let values = [Value::Int(number), Value::Int(increments), Value::Bytes(&blob)];
+        let values = [SqlValue::Int(number), SqlValue::Int(increments), SqlValue::Bytes(&blob)];
         transaction.execute(sql, &values).await?;
         let ids: Vec<&str> = batch.increments.iter().map(|increment| increment.id.as_str()).collect();
         let versions = vec![number; ids.len()];
         transaction.with_rows(ADD_INCREMENTS, &[Column::Text(&ids), Column::Int(&versions)]).await?;
-        let oldest = [Value::Int(number - i64::from(self.keep_versions))];
+        let oldest = [SqlValue::Int(number - i64::from(self.keep_versions))];
         transaction.execute("DELETE FROM tag_list WHERE version <= $1", &oldest).await?;
         transaction.execute("DELETE FROM increment WHERE version <= $1", &oldest).await?;
         Ok(())
@@ -484,7 +484,7 @@ async fn write_merged_to(
     Ok(())
 }
 
-fn read_count(transaction: &Transaction, row: &Row) -> Result<(String, String, i64), DatabaseError> {
+fn read_count(transaction: &Transaction, row: &DatabaseRow) -> Result<(String, String, i64), DatabaseError> {
     Ok((transaction.cell(row.text(0))?, transaction.cell(row.text(1))?, transaction.cell(row.int(2))?))
 }
 
@@ -536,7 +536,7 @@ async fn read_top(
     let sql =
         "SELECT value, count FROM tag WHERE facet = $1 AND count > 0 ORDER BY count DESC, value LIMIT $2";
     let limit = i64::try_from(capacity + 1).unwrap_or(i64::MAX);
-    let rows = transaction.rows(sql, &[Value::Text(facet), Value::Int(limit)]).await?;
+    let rows = transaction.rows(sql, &[SqlValue::Text(facet), SqlValue::Int(limit)]).await?;
     let mut best = Vec::with_capacity(rows.len());
     for row in &rows {
         best.push((transaction.cell(row.text(0))?, transaction.cell(row.int(1))?));

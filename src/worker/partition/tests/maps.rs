@@ -30,7 +30,7 @@ async fn owner_confirms_its_maps_before_sending_and_when_idle() {
     rig.index(0, "a", 1, 1);
     rig.until_watermark(1).await;
 
-    let moving = announced.activate(Epoch::new(1).unwrap(), Floor::new()).unwrap();
+    let moving = announced.activate(Epoch::new(1).unwrap(), OffsetFloor::new()).unwrap();
     rig.set_maps(&moving).await;
     rig.pass(Duration::from_secs(1)).await;
     assert_eq!(rig.confirmed().await, Some(1), "not before it is known");
@@ -112,7 +112,7 @@ async fn owner_with_unfinished_work_of_an_earlier_map_sends_nothing() {
     rig.index(7, "a", 1, 1);
     rig.until_watermark(8).await;
     let announced = unwritten().begin(two_halves()).unwrap();
-    let moving = announced.activate(Epoch::new(1).unwrap(), Floor::from([(0, 10)])).unwrap();
+    let moving = announced.activate(Epoch::new(1).unwrap(), OffsetFloor::from([(0, 10)])).unwrap();
     rig.set_maps(&moving).await;
     rig.index(8, "a", 1, 2);
     rig.look().await;

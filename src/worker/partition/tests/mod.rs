@@ -39,7 +39,7 @@ use crate::geoshard::GeoshardMap;
 use crate::io::claims::Keeper;
 use crate::io::elastic::rounds::{self, RequestDeadline};
 use crate::io::kafka::{TopicFactsError, TopicFactsFound};
-use crate::io::maps::{Floor, MapsRecord, MapsStore, Watcher};
+use crate::io::maps::{MapsRecord, MapsStore, OffsetFloor, Watcher};
 use crate::io::meta::TopicFacts;
 use crate::support::config::{KeyForm, LostRecords, MoveVisibility as Promise, RecordFormat};
 use crate::support::telemetry::metrics::level;
@@ -107,7 +107,7 @@ struct Rig {
     metrics: Arc<Metrics>,
     health: Arc<Health>,
     letters: Arc<KeptLetters>,
-    memory: Memory,
+    memory: TopicMemory,
     budget: Arc<MemoryBudget>,
     meter: Arc<Meter>,
     published: Arc<Published>,
@@ -319,7 +319,7 @@ impl Rig {
             clock: clock.clone(),
             observer: metrics.clone(),
         };
-        let memory = Memory::new(rounds.clone(), "topic");
+        let memory = TopicMemory::new(rounds.clone(), "topic");
         let letters = Arc::new(KeptLetters { letters: Mutex::default(), open: watch::Sender::new(true) });
         let kept_records = Arc::new(KeptRecords::default());
         let epoch = Epoch::new(1).unwrap();
