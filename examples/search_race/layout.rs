@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use geofold::base::random::Random;
-use geofold::geoshard::plan::{By, CellLoads, Naming, Plan, PlanOptions};
+use geofold::geoshard::plan::{By, CellLoads, MapPlan, Naming, PlanOptions};
 use geofold::geoshard::{GeoshardMap, LiveMaps};
 use reqwest::blocking::Client;
 use serde_json::{Value, json};
@@ -305,7 +305,7 @@ fn planned(crowd: &Crowd, count: usize) -> Result<GeoshardMap> {
         loads.add(place, 1.0)?;
     }
     let options = PlanOptions { level: 7, split_above: 0.25, counts: count..=count, by: By::Cv };
-    Ok(Plan::make(&loads, &options)?.map(1, "planned for the race", &Naming::Fresh)?)
+    Ok(MapPlan::make(&loads, &options)?.map(1, "planned for the race", &Naming::Fresh)?)
 }
 
 fn binary(options: &Options) -> Result<PathBuf> {

@@ -48,12 +48,12 @@ pub struct ShardDescription {
     pub first_cell: String,
     /// Its contents, if points were given.
     #[serde(flatten)]
-    pub load: Option<ShardLoad>,
+    pub load: Option<ShardContents>,
 }
 
 /// The contents of a geoshard.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct ShardLoad {
+pub struct ShardContents {
     /// Sum of its points' loads.
     pub load: f64,
     /// Its load over the mean of the map's geoshards; 0 if nothing has load.
@@ -128,7 +128,7 @@ impl MapDescription {
         let mean = loads.iter().map(|load| load.load).sum::<f64>() / loads.len().max(1) as f64;
         for (shard, &CellLoad { load, points }) in self.shards.iter_mut().zip(loads) {
             let over_mean = if mean > 0.0 { load / mean } else { 0.0 };
-            shard.load = Some(ShardLoad { load, over_mean, points });
+            shard.load = Some(ShardContents { load, over_mean, points });
         }
         self
     }
@@ -170,7 +170,7 @@ impl fmt::Display for MapDescription {
         for ShardDescription { shard, around, ranges, share_of_globe, first_cell, load, .. } in shards {
             let percent = share_of_globe * 100.0;
             write!(f, "{:wide$}  {ranges:>6}  {percent:>10.4}", shard.as_str())?;
-            if let Some(ShardLoad { load, over_mean, points }) = load {
+            if let Some(ShardContents { load, over_mean, points }) = load {
                 write!(f, "  {:>12}  {over_mean:>7.3}  {:>9}", amount(*load), count(*points))?;
             }
             match around {

@@ -20,7 +20,7 @@ pub struct Comparison<'m> {
     old: &'m GeoshardMap,
     new: &'m GeoshardMap,
     /// By indices of the old and the new geoshard.
-    flows: BTreeMap<(usize, usize), Flow>,
+    flows: BTreeMap<(usize, usize), ShardFlow>,
     total: Option<CellLoad>,
 }
 
@@ -40,7 +40,7 @@ pub struct MapDiff {
     /// The contents of all geoshards, if points were given.
     pub total: Option<CellLoad>,
     /// Moves by source and target, the largest first.
-    pub flows: Vec<Flow>,
+    pub flows: Vec<ShardFlow>,
 }
 
 /// The size of a move.
@@ -57,7 +57,7 @@ pub struct Moved {
 
 /// A move from one geoshard to another.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Flow {
+pub struct ShardFlow {
     /// The geoshard by the old map.
     pub from: ShardId,
     /// The geoshard by the new map.
@@ -101,7 +101,7 @@ impl<'m> Comparison<'m> {
         let mut comparison = Self { old, new, flows: BTreeMap::new(), total: None };
         for ChangedRange { leaves, from, to } in changed_ranges(old, new) {
             let key = (index(old, from), index(new, to));
-            let flow = comparison.flows.entry(key).or_insert_with(|| Flow::new(from, to));
+            let flow = comparison.flows.entry(key).or_insert_with(|| ShardFlow::new(from, to));
             flow.moved.cells += tiles(leaves.clone()).count();
             flow.moved.share_of_globe += share_of_globe(leaves);
         }
@@ -125,13 +125,13 @@ impl<'m> Comparison<'m> {
         let only = |map: &GeoshardMap, other: &GeoshardMap| {
             map.shards().iter().filter(|shard| !other.shards().contains(shard)).cloned().collect()
         };
-        let mut flows: Vec<Flow> = flows.into_values().collect();
+        let mut flows: Vec<ShardFlow> = flows.into_values().collect();
         if total.is_some() {
             for flow in &mut flows {
                 flow.moved.load.get_or_insert_default();
             }
         }
-        let weight = |flow: &Flow| (flow.moved.load.unwrap_or_default().load, flow.moved.share_of_globe);
+        let weight = |flow: &ShardFlow| (flow.moved.load.unwrap_or_default().load, flow.moved.share_of_globe);
         flows.sort_by(|a, b| {
             let ((load_a, area_a), (load_b, area_b)) = (weight(a), weight(b));
             load_b.total_cmp(&load_a).then(area_b.total_cmp(&area_a))
@@ -160,7 +160,7 @@ fn index(map: &GeoshardMap, shard: &ShardId) -> usize {
     map.shards().partition_point(|known| known < shard)
 }
 
-impl Flow {
+impl ShardFlow {
     fn new(from: &ShardId, to: &ShardId) -> Self {
         Self { from: from.clone(), to: to.clone(), moved: Moved::default() }
     }
@@ -194,7 +194,7 @@ impl fmt::Display for MapDiff {
         let wide = ids.map(|id| id.as_str().len()).chain(["from".len()]).max().unwrap_or_default();
         let columns = if total.is_some() { "          load     points" } else { "" };
         writeln!(f, "\n{:wide$}  {:wide$}   cells  % of globe{columns}", "from", "to")?;
-        for Flow { from, to, moved } in flows {
+        for ShardFlow { from, to, moved } in flows {
             let percent = moved.share_of_globe * 100.0;
             write!(f, "{:wide$}  {:wide$}  {:>6}  {percent:>10.4}", from.as_str(), to.as_str(), moved.cells)?;
             if let Some(load) = moved.load {

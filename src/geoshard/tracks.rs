@@ -32,14 +32,14 @@ pub struct TooManyTracks;
 
 /// Follows tracks over a map.
 #[derive(Debug)]
-pub struct Follower<'m> {
+pub struct TrackFollower<'m> {
     map: &'m GeoshardMap,
     last: HashMap<Box<str>, usize, ahash::RandomState>,
     writes: u64,
     crossings: u64,
 }
 
-impl<'m> Follower<'m> {
+impl<'m> TrackFollower<'m> {
     /// Without tracks.
     pub fn new(map: &'m GeoshardMap) -> Self {
         Self { map, last: HashMap::default(), writes: 0, crossings: 0 }
@@ -86,13 +86,13 @@ mod tests {
     fn write_crosses_if_its_geoshard_differs_from_the_last() {
         let shard = |id| ShardId::new(id).unwrap();
         let map = GeoshardMap::new(1, "", vec![(0, shard("a")), (1 << 61 | 1, shard("b"))]).unwrap();
-        let mut follower = Follower::new(&map);
+        let mut follower = TrackFollower::new(&map);
         for (id, lon) in [("x", 0.0), ("y", 90.0), ("x", 1.0), ("x", 90.0), ("y", 91.0), ("x", 0.0)] {
             follower.step(id, GeoPoint::new(0.0, lon).unwrap()).unwrap();
         }
         let seen = follower.crossings();
         assert_eq!(seen, Crossings { tracks: 2, writes: 4, crossings: 2, share: 0.5 });
         assert_eq!(seen.to_string(), "writes that cross a border: 50.000 % (2 of 4, 2 tracks)");
-        assert_eq!(Follower::new(&map).crossings().share, 0.0);
+        assert_eq!(TrackFollower::new(&map).crossings().share, 0.0);
     }
 }

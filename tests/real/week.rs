@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use geofold::base::geo::GeoPoint;
 use geofold::base::random::Random;
 use geofold::geoshard::GeoshardMap;
-use geofold::geoshard::load::Counts;
+use geofold::geoshard::load::PlaceCounts;
 use geofold::io::load::hurried;
 use geofold::io::maps::MapsRecord;
 use geofold::testkit::week::{Day, Hour, MONDAY, Moves, Place, Scenario, WEEK, Week};
@@ -138,7 +138,7 @@ impl Population {
     }
 
     /// A step of an hour: writes, and gives who is to be searched. Adds what was done to `counts`.
-    fn step(&mut self, hour: u64, counts: &mut [Counts]) -> Vec<Person> {
+    fn step(&mut self, hour: u64, counts: &mut [PlaceCounts]) -> Vec<Person> {
         let mut searched = Vec::new();
         for place in 0..self.places.len() {
             let of_hour = self.scenario.counts(&self.places[place], self.visitors, hour);
@@ -306,11 +306,11 @@ fn a_week_in_minutes_stays_balanced_and_searches_never_miss() {
     let began = Instant::now();
     let mut map = Arc::new(start.clone());
     let (mut hours, mut days, mut moves) = (Vec::new(), vec![Day::default(); 7], Moves::default());
-    let mut recent: VecDeque<Vec<Counts>> = VecDeque::new();
-    let mut day = vec![Counts::default(); places.len()];
+    let mut recent: VecDeque<Vec<PlaceCounts>> = VecDeque::new();
+    let mut day = vec![PlaceCounts::default(); places.len()];
     for hour in WEEK - WARM_UP..2 * WEEK {
         population.settle(hour);
-        let mut counts = vec![Counts::default(); places.len()];
+        let mut counts = vec![PlaceCounts::default(); places.len()];
         for step in 0..STEPS {
             until(hour, step);
             for person in population.step(hour, &mut counts) {

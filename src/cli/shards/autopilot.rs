@@ -17,7 +17,7 @@ use crate::base::progress::Progress;
 use crate::cli::progress::Meter;
 use crate::cli::{logging, signals};
 use crate::geoshard::balance::Weights;
-use crate::geoshard::balance::decide::{Limits, QuietHours};
+use crate::geoshard::balance::decide::{BalanceLimits, QuietHours};
 use crate::geoshard::load::Over;
 use crate::geoshard::plan::CellOptions;
 use crate::io::elastic::Elastic;
@@ -187,7 +187,7 @@ impl MeasureArgs {
 }
 
 impl LimitArgs {
-    fn options(&self) -> Result<Limits, Failure> {
+    fn options(&self) -> Result<BalanceLimits, Failure> {
         let Self { start_above, stop_below, .. } = *self;
         if !(stop_below >= 1.0 && start_above >= stop_below && start_above.is_finite()) {
             return Err(Failure::usage(anyhow!(
@@ -195,7 +195,7 @@ impl LimitArgs {
             )));
         }
         let counts = self.min.zip(self.max).map(|(min, max)| min..=max);
-        Ok(Limits {
+        Ok(BalanceLimits {
             start_above,
             stop_below,
             moved_per_day: self.max_moved,

@@ -10,8 +10,8 @@ use serde::Serialize;
 use super::plan::load_record;
 use super::{ConfigArgs, Failure, connect, output};
 use crate::geoshard::balance::by_hour;
-use crate::geoshard::balance::nodes::{HourlyLoad, Placement, place};
-use crate::geoshard::balance::replicas::{Copies, ShardLoad, copies};
+use crate::geoshard::balance::nodes::{HourlyLoad, NodePlacement, place};
+use crate::geoshard::balance::replicas::{Copies, ReplicaLoad, copies};
 use crate::io::elastic::Index;
 use crate::io::load::unix_seconds;
 
@@ -53,7 +53,7 @@ pub(super) struct NodesArgs {
 #[derive(Debug, Serialize)]
 struct Proposal {
     copies: Vec<Copies>,
-    placement: Placement,
+    placement: NodePlacement,
     settings: Vec<IndexSettings>,
 }
 
@@ -82,9 +82,9 @@ pub(super) async fn nodes(args: NodesArgs) -> Result<ExitCode, Failure> {
     let mean = |hours: &[[f64; 2]], at: usize| {
         hours.iter().map(|of| of[at]).sum::<f64>() / hours.len().max(1) as f64
     };
-    let loads: Vec<ShardLoad> = shards
+    let loads: Vec<ReplicaLoad> = shards
         .clone()
-        .map(|(shard, hours)| ShardLoad {
+        .map(|(shard, hours)| ReplicaLoad {
             shard: shard.clone(),
             writes: mean(hours, 0) * args.write_cost,
             queries: mean(hours, 1),
@@ -119,7 +119,7 @@ pub(super) async fn nodes(args: NodesArgs) -> Result<ExitCode, Failure> {
 
 impl fmt::Display for Proposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Placement { peak, peak_in_order, bound, .. } = self.placement;
+        let NodePlacement { peak, peak_in_order, bound, .. } = self.placement;
         let total: usize = self.copies.iter().map(|copies| copies.copies).sum();
         writeln!(
             f,

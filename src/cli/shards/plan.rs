@@ -12,11 +12,11 @@ use super::input::RowArgs;
 use super::{ConfigArgs, Failure, connect, output};
 use crate::geoshard::GeoshardMap;
 use crate::geoshard::balance::capacity::{Assumptions, Capacity, Demand};
-use crate::geoshard::load::{CellRates, Counts, LoadRecord};
+use crate::geoshard::load::{CellRates, LoadRecord, PlaceCounts};
 use crate::geoshard::plan::{
-    By, CellLoads, CellOptions, Change, Naming, Plan, PlanOptions, PlanReport, TriedCounts, change,
+    By, CellLoads, CellOptions, MapChange, MapPlan, Naming, PlanOptions, PlanReport, TriedCounts, change,
 };
-use crate::geoshard::tracks::{Crossings, Follower};
+use crate::geoshard::tracks::{Crossings, TrackFollower};
 use crate::io::elastic::Elastic;
 use crate::io::load::LoadStore;
 use crate::support::config::Config;
@@ -253,7 +253,7 @@ pub(super) async fn plan(args: &PlanArgs) -> Result<ExitCode, Failure> {
         },
     };
 
-    let plan = Plan::make(&loads, &options).context("planning geoshards").map_err(Failure::usage)?;
+    let plan = MapPlan::make(&loads, &options).context("planning geoshards").map_err(Failure::usage)?;
 
     let (version, naming) = match &after {
         None => (args.map_version, Naming::Fresh),
@@ -299,7 +299,7 @@ async fn stored_load(config: &Config) -> Result<String, Failure> {
     let record = load_record(config, &connect::elasticsearch(config)?).await?;
     let row = |rates: CellRates| {
         let middle = rates.middle()?;
-        let Counts { writes, bytes, queries, seconds } = rates.day;
+        let PlaceCounts { writes, bytes, queries, seconds } = rates.day;
         let row = serde_json::json!({
             "cell": rates.cell.to_token(), "location": {"lat": middle.lat(), "lon": middle.lon()},
             "writes": writes, "bytes": bytes, "queries": queries, "seconds": seconds,
@@ -320,7 +320,8 @@ fn within_budget(
     let counts = args.min.unwrap_or(args.max.map_or(count, |max| max.min(count)))
         ..=args.max.unwrap_or(args.min.map_or(count, |min| min.max(count)));
     let change = change::within_budget(loads, old, &args.map.name, cells, Some(counts), max_moved);
-    let Change { map, mut report } = change.context("planning within the budget").map_err(Failure::usage)?;
+    let MapChange { map, mut report } =
+        change.context("planning within the budget").map_err(Failure::usage)?;
     report.crossings = crossings(args, &map)?;
     let code = output::text_or_json(&report, args.json)?;
     args.map.write(&map)?;
@@ -329,7 +330,7 @@ fn within_budget(
 
 fn crossings(args: &PlanArgs, map: &GeoshardMap) -> Result<Option<Crossings>, Failure> {
     let Some(tracks) = &args.tracks else { return Ok(None) };
-    let mut follower = Follower::new(map);
+    let mut follower = TrackFollower::new(map);
     args.rows.read_tracks(tracks, &args.track_id, |id, point| follower.step(id, point))?;
     Ok(Some(follower.crossings()))
 }

@@ -10,7 +10,7 @@ use super::input::RowArgs;
 use super::plan::MapArgs;
 use super::{ConfigArgs, Failure, output};
 use crate::geoshard::GeoshardMap;
-use crate::geoshard::plan::{CellLoads, CellOptions, Change, ChangeError, change};
+use crate::geoshard::plan::{CellLoads, CellOptions, ChangeError, MapChange, change};
 
 const SPLIT_EXAMPLES: &str = "\
 Examples:
@@ -115,8 +115,8 @@ impl ChangeArgs {
         GeoshardMap::load(&self.after).context("--after").map_err(Failure::usage)
     }
 
-    fn finish(&self, change: Result<Change, ChangeError>) -> Result<ExitCode, Failure> {
-        let Change { map, report } = change.map_err(Failure::usage)?;
+    fn finish(&self, change: Result<MapChange, ChangeError>) -> Result<ExitCode, Failure> {
+        let MapChange { map, report } = change.map_err(Failure::usage)?;
         self.map.write(&map)?;
         output::text_or_json(&report, self.json)
     }

@@ -1,8 +1,8 @@
 //! Whether the map is changed now, and to which. One decision is a function of what is known, the limits and the time.
 //!
 //! The load of the coming hours decides ([`crate::geoshard::load::forecast`]), not that of now: a map that follows the sun would move
-//! everything twice a day. A change begins where the largest geoshard exceeds the mean by more than [`Limits::start_above`], and further
-//! ones follow until it is below [`Limits::stop_below`]: between the two nothing is begun that had not been begun before.
+//! everything twice a day. A change begins where the largest geoshard exceeds the mean by more than [`BalanceLimits::start_above`], and further
+//! ones follow until it is below [`BalanceLimits::stop_below`]: between the two nothing is begun that had not been begun before.
 //! Of all maps within what may still be moved today the most even one is taken (`plan/budget.rs`), or one that moves less, if that
 //! brings it below the lower threshold as well.
 
@@ -16,7 +16,7 @@ use thiserror::Error;
 use super::{by_shard, evenness};
 use crate::geoshard::map::GeoshardMap;
 use crate::geoshard::plan::change::within_budget;
-use crate::geoshard::plan::{CellLoads, CellOptions, Change, ChangeError};
+use crate::geoshard::plan::{CellLoads, CellOptions, ChangeError, MapChange};
 
 const DAY: u64 = 24 * 3600;
 /// Attempts to find a map that moves no more documents than may be moved.
@@ -24,7 +24,7 @@ const ATTEMPTS: u32 = 6;
 
 /// What may be done.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Limits {
+pub struct BalanceLimits {
     /// Largest load over mean above which a change begins.
     pub start_above: f64,
     /// And below which no further one follows.
@@ -43,7 +43,7 @@ pub struct Limits {
     pub cells: CellOptions,
 }
 
-impl Default for Limits {
+impl Default for BalanceLimits {
     fn default() -> Self {
         Self {
             start_above: 1.25,
@@ -103,7 +103,7 @@ impl QuietHours {
 
 /// What was done before. Times are seconds since 1970.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct History {
+pub struct BalanceHistory {
     /// Changes follow until the map is even again.
     #[serde(default)]
     pub is_correcting: bool,
@@ -124,7 +124,7 @@ pub struct MovedDocuments {
     pub documents: f64,
 }
 
-impl History {
+impl BalanceHistory {
     /// Documents moved within the 24 hours before `now`.
     pub fn moved_today(&self, now: u64) -> f64 {
         let recent = self.moved.iter().filter(|moved| moved.at + DAY > now);
@@ -141,7 +141,7 @@ impl History {
 
 /// What is known of the load. All cells were summed up within the map.
 #[derive(Debug, Clone, Copy)]
-pub struct View<'a> {
+pub struct LoadView<'a> {
     /// The map in force.
     pub map: &'a GeoshardMap,
     /// Documents by place.
@@ -154,7 +154,7 @@ pub struct View<'a> {
 
 /// What is to be done, why, and what it costs.
 #[derive(Debug, Clone)]
-pub struct Decision {
+pub struct BalanceDecision {
     /// Largest load over mean, now; 1 without load.
     pub now: f64,
     /// The same as it is expected.
@@ -170,12 +170,12 @@ pub struct Decision {
     /// Whether further changes follow until the map is even.
     pub is_correcting: bool,
     /// What is to be done.
-    pub step: Step,
+    pub step: BalanceStep,
 }
 
 /// What is to be done.
 #[derive(Debug, Clone)]
-pub enum Step {
+pub enum BalanceStep {
     /// Nothing.
     Wait(Wait),
     /// The map is changed.
@@ -186,7 +186,7 @@ pub enum Step {
 #[derive(Debug, Clone)]
 pub struct Proposal {
     /// The map, and what it means for the load.
-    pub change: Change,
+    pub change: MapChange,
     /// Documents that it moves.
     pub documents: f64,
     /// Largest expected load over mean after it.
@@ -234,14 +234,14 @@ fn clock_time(at: u64) -> String {
     format!("{:02}:{:02} UTC", at % DAY / 3600, at % 3600 / 60)
 }
 
-impl Decision {
+impl BalanceDecision {
     /// In one line.
     pub fn reason(&self) -> String {
         let Self { now, forecast, largest, .. } = self;
         let so = format!("max/mean {now:.3} now, {forecast:.3} expected (largest: {largest})");
         match &self.step {
-            Step::Wait(wait) => format!("nothing to do: {wait}; {so}"),
-            Step::Change(proposal) => format!(
+            BalanceStep::Wait(wait) => format!("nothing to do: {wait}; {so}"),
+            BalanceStep::Change(proposal) => format!(
                 "change to map {}, max/mean {:.3} expected, {:.0} documents move ({:.2} % of all); {so}",
                 proposal.change.map.version(),
                 proposal.after,
@@ -254,7 +254,12 @@ impl Decision {
 
 /// Decides. `now`: seconds since 1970. That no other change is under way, and that nobody has stopped it, is for the caller to
 /// see to.
-pub fn decide(history: &History, view: View<'_>, limits: &Limits, now: u64) -> Decision {
+pub fn decide(
+    history: &BalanceHistory,
+    view: LoadView<'_>,
+    limits: &BalanceLimits,
+    now: u64,
+) -> BalanceDecision {
     let documents = view.documents.total().load;
     let moved_today = history.moved_today(now);
     let left_today = (limits.moved_per_day * documents - moved_today).max(0.0);
@@ -269,19 +274,19 @@ pub fn decide(history: &History, view: View<'_>, limits: &Limits, now: u64) -> D
     let quiet = limits.quiet.iter().filter_map(|quiet| quiet.until(now)).max();
     let cool = history.last_change.map(|last| last + limits.cool_down).filter(|until| *until > now);
     let step = if expected.is_none() {
-        Step::Wait(Wait::NoLoad)
+        BalanceStep::Wait(Wait::NoLoad)
     } else if !is_correcting {
-        Step::Wait(Wait::Even)
+        BalanceStep::Wait(Wait::Even)
     } else if let Some(until) = quiet {
-        Step::Wait(Wait::Quiet(until))
+        BalanceStep::Wait(Wait::Quiet(until))
     } else if let Some(until) = cool {
-        Step::Wait(Wait::CoolDown(until))
+        BalanceStep::Wait(Wait::CoolDown(until))
     } else if left_today < 1.0 {
-        Step::Wait(Wait::BudgetSpent)
+        BalanceStep::Wait(Wait::BudgetSpent)
     } else {
         propose(view, limits, left_today, forecast)
     };
-    Decision {
+    BalanceDecision {
         now: over_mean(view.now).unwrap_or(1.0),
         forecast,
         largest: largest.map(ToString::to_string).unwrap_or_default(),
@@ -293,7 +298,7 @@ pub fn decide(history: &History, view: View<'_>, limits: &Limits, now: u64) -> D
     }
 }
 
-fn propose(view: View<'_>, limits: &Limits, left_today: f64, before: f64) -> Step {
+fn propose(view: LoadView<'_>, limits: &BalanceLimits, left_today: f64, before: f64) -> BalanceStep {
     let plan = |share: f64| -> Result<Proposal, ChangeError> {
         let counts = limits.counts.clone();
         let change = within_budget(view.forecast, view.map, view.map.name(), limits.cells, counts, share)?;
@@ -320,7 +325,7 @@ fn propose(view: View<'_>, limits: &Limits, left_today: f64, before: f64) -> Ste
     }
     let Some(mut best) = found else {
         let why = why.unwrap_or_else(|| "no better map was found within the budget of documents".to_owned());
-        return Step::Wait(Wait::NoBetter(why));
+        return BalanceStep::Wait(Wait::NoBetter(why));
     };
     for _ in 0..ATTEMPTS {
         if best.after > limits.stop_below {
@@ -333,8 +338,8 @@ fn propose(view: View<'_>, limits: &Limits, left_today: f64, before: f64) -> Ste
         }
     }
     match before - best.after < limits.min_gain {
-        true => Step::Wait(Wait::TooLittle { after: best.after }),
-        false => Step::Change(Box::new(best)),
+        true => BalanceStep::Wait(Wait::TooLittle { after: best.after }),
+        false => BalanceStep::Change(Box::new(best)),
     }
 }
 
@@ -355,8 +360,8 @@ mod tests {
 
     const NOW: u64 = 20_000 * DAY + 12 * 3600;
 
-    fn limits() -> Limits {
-        Limits { moved_per_day: 1.0, ..Limits::default() }
+    fn limits() -> BalanceLimits {
+        BalanceLimits { moved_per_day: 1.0, ..BalanceLimits::default() }
     }
 
     /// Four geoshards of one face, of which the first has `first` times as many documents as each other.
@@ -378,29 +383,29 @@ mod tests {
         (map, documents)
     }
 
-    fn decided(history: &History, first: u32, limits: &Limits, now: u64) -> Decision {
+    fn decided(history: &BalanceHistory, first: u32, limits: &BalanceLimits, now: u64) -> BalanceDecision {
         let (map, documents) = uneven(first);
-        let view = View { map: &map, documents: &documents, now: &documents, forecast: &documents };
+        let view = LoadView { map: &map, documents: &documents, now: &documents, forecast: &documents };
         decide(history, view, limits, now)
     }
 
-    fn wait(decision: Decision) -> Wait {
+    fn wait(decision: BalanceDecision) -> Wait {
         match decision.step {
-            Step::Wait(wait) => wait,
-            Step::Change(_) => panic!("{}", decision.reason()),
+            BalanceStep::Wait(wait) => wait,
+            BalanceStep::Change(_) => panic!("{}", decision.reason()),
         }
     }
 
-    fn change(decision: Decision) -> Proposal {
+    fn change(decision: BalanceDecision) -> Proposal {
         match decision.step {
-            Step::Change(proposal) => *proposal,
-            Step::Wait(wait) => panic!("{wait}"),
+            BalanceStep::Change(proposal) => *proposal,
+            BalanceStep::Wait(wait) => panic!("{wait}"),
         }
     }
 
     #[test]
     fn an_uneven_map_is_changed_and_the_change_is_what_it_says() {
-        let decision = decided(&History::default(), 3, &limits(), NOW);
+        let decision = decided(&BalanceHistory::default(), 3, &limits(), NOW);
         assert!((decision.forecast - 2.0).abs() < 1e-9 && decision.is_correcting, "{}", decision.reason());
         assert_eq!(
             (decision.largest.as_str(), decision.documents, decision.moved_today),
@@ -414,15 +419,15 @@ mod tests {
 
     #[test]
     fn a_change_moves_no_more_than_needed_nor_than_is_left_today() {
-        let enough = Limits { stop_below: 1.5, start_above: 1.5, ..limits() };
-        let all = change(decided(&History::default(), 3, &enough, NOW));
+        let enough = BalanceLimits { stop_below: 1.5, start_above: 1.5, ..limits() };
+        let all = change(decided(&BalanceHistory::default(), 3, &enough, NOW));
         assert!(all.after <= 1.5 && all.after > 1.2, "{}", all.after);
-        let least = Limits { stop_below: 1.0, ..limits() };
-        let most_even = change(decided(&History::default(), 3, &least, NOW));
+        let least = BalanceLimits { stop_below: 1.0, ..limits() };
+        let most_even = change(decided(&BalanceHistory::default(), 3, &least, NOW));
         assert!(all.documents < most_even.documents, "{} {}", all.documents, most_even.documents);
 
-        let few = Limits { moved_per_day: 0.1, ..limits() };
-        let mut history = History::default();
+        let few = BalanceLimits { moved_per_day: 0.1, ..limits() };
+        let mut history = BalanceHistory::default();
         let first = change(decided(&history, 3, &few, NOW));
         assert!(first.documents <= 240.0 && first.documents > 100.0, "{}", first.documents);
         history.begins(NOW, 200.0);
@@ -451,9 +456,9 @@ mod tests {
                 .add_cell(cell.cell, crate::geoshard::load::CellLoad { load: there, points: 1 })
                 .unwrap();
         }
-        let view = View { map: &map, documents: &documents, now: &load, forecast: &load };
-        let few = Limits { moved_per_day: 0.1, ..limits() };
-        let proposal = change(decide(&History::default(), view, &few, NOW));
+        let view = LoadView { map: &map, documents: &documents, now: &load, forecast: &load };
+        let few = BalanceLimits { moved_per_day: 0.1, ..limits() };
+        let proposal = change(decide(&BalanceHistory::default(), view, &few, NOW));
         let left = 0.1 * documents.total().load;
         assert!(
             proposal.documents <= left && proposal.documents > left / 3.0,
@@ -467,8 +472,8 @@ mod tests {
 
     #[test]
     fn between_the_thresholds_only_what_was_begun_goes_on() {
-        let between = Limits { start_above: 2.1, stop_below: 1.2, ..limits() };
-        let mut history = History::default();
+        let between = BalanceLimits { start_above: 2.1, stop_below: 1.2, ..limits() };
+        let mut history = BalanceHistory::default();
         let decision = decided(&history, 3, &between, NOW);
         assert!(!decision.is_correcting);
         assert_eq!(wait(decision), Wait::Even);
@@ -483,9 +488,9 @@ mod tests {
 
     #[test]
     fn nothing_begins_in_quiet_hours_nor_within_the_cool_down() {
-        let quiet = |text: &str| Limits { quiet: vec![text.parse().unwrap()], ..limits() };
+        let quiet = |text: &str| BalanceLimits { quiet: vec![text.parse().unwrap()], ..limits() };
         let at = |hour: u64, minute: u64| NOW - 12 * 3600 + hour * 3600 + minute * 60;
-        let none = History::default();
+        let none = BalanceHistory::default();
         for (text, now, until) in [
             ("11:30-13:00", at(12, 0), at(13, 0)),
             ("22:00-06:00", at(23, 0), at(30, 0)),
@@ -498,22 +503,22 @@ mod tests {
         for bad in ["", "12", "1:00-1:00", "24:00-1:00", "1:60-2:00", "a:00-2:00"] {
             assert!(bad.parse::<QuietHours>().is_err(), "{bad}");
         }
-        let cool = Limits { cool_down: 3600, ..limits() };
-        let history = History { last_change: Some(NOW - 3599), ..History::default() };
+        let cool = BalanceLimits { cool_down: 3600, ..limits() };
+        let history = BalanceHistory { last_change: Some(NOW - 3599), ..BalanceHistory::default() };
         assert_eq!(wait(decided(&history, 3, &cool, NOW)), Wait::CoolDown(NOW + 1));
         change(decided(&history, 3, &cool, NOW + 1));
     }
 
     #[test]
     fn what_improves_too_little_or_nothing_is_left_alone() {
-        let much = Limits { min_gain: 2.0, ..limits() };
-        assert!(matches!(wait(decided(&History::default(), 3, &much, NOW)), Wait::TooLittle { .. }));
-        let nothing = Limits { start_above: 0.5, stop_below: 0.4, min_gain: 0.5, ..limits() };
-        let waits = wait(decided(&History::default(), 1, &nothing, NOW));
+        let much = BalanceLimits { min_gain: 2.0, ..limits() };
+        assert!(matches!(wait(decided(&BalanceHistory::default(), 3, &much, NOW)), Wait::TooLittle { .. }));
+        let nothing = BalanceLimits { start_above: 0.5, stop_below: 0.4, min_gain: 0.5, ..limits() };
+        let waits = wait(decided(&BalanceHistory::default(), 1, &nothing, NOW));
         assert!(matches!(waits, Wait::NoBetter(_) | Wait::TooLittle { .. }), "{waits}");
         let (map, _) = uneven(1);
         let empty = CellLoads::within(10, &map);
-        let view = View { map: &map, documents: &empty, now: &empty, forecast: &empty };
-        assert_eq!(wait(decide(&History::default(), view, &limits(), NOW)), Wait::NoLoad);
+        let view = LoadView { map: &map, documents: &empty, now: &empty, forecast: &empty };
+        assert_eq!(wait(decide(&BalanceHistory::default(), view, &limits(), NOW)), Wait::NoLoad);
     }
 }

@@ -22,7 +22,7 @@ pub struct HourlyLoad {
 
 /// Which nodes a geoshard is on.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Placed {
+pub struct ShardNodes {
     /// The geoshard.
     pub shard: ShardId,
     /// Its nodes, by number.
@@ -31,9 +31,9 @@ pub struct Placed {
 
 /// A placement, and how good it is.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Placement {
+pub struct NodePlacement {
     /// In the order in which they were given.
-    pub placed: Vec<Placed>,
+    pub placed: Vec<ShardNodes>,
     /// The largest load of a node in any hour over the mean of all nodes and hours.
     pub peak: f64,
     /// The same if geoshards are placed in their order along the curve, as many on each node.
@@ -43,7 +43,7 @@ pub struct Placement {
 }
 
 /// Places all copies on `nodes` nodes, no two of one geoshard on the same. Copies beyond the number of nodes are left out.
-pub fn place(loads: &[HourlyLoad], nodes: usize) -> Placement {
+pub fn place(loads: &[HourlyLoad], nodes: usize) -> NodePlacement {
     let nodes = nodes.max(1);
     let hours = loads.iter().map(|load| load.hours.len()).max().unwrap_or_default();
     let peak_of = |load: &HourlyLoad| load.hours.iter().copied().fold(0.0, f64::max);
@@ -52,8 +52,8 @@ pub fn place(loads: &[HourlyLoad], nodes: usize) -> Placement {
         peak_of(&loads[other]).total_cmp(&peak_of(&loads[one])).then(one.cmp(&other))
     });
     let mut on_node = vec![vec![0.0; hours]; nodes];
-    let mut placed: Vec<Placed> =
-        loads.iter().map(|load| Placed { shard: load.shard.clone(), nodes: Vec::new() }).collect();
+    let mut placed: Vec<ShardNodes> =
+        loads.iter().map(|load| ShardNodes { shard: load.shard.clone(), nodes: Vec::new() }).collect();
     for at in order {
         for _ in 0..loads[at].copies.min(nodes) {
             let with = |node: usize| {
@@ -83,7 +83,7 @@ pub fn place(loads: &[HourlyLoad], nodes: usize) -> Placement {
     let peak = |nodes: &[Vec<f64>]| over_mean(nodes.iter().flatten().copied().fold(0.0, f64::max));
     let of_hour = |hour: usize| on_node.iter().map(|node| node[hour]).sum::<f64>() / nodes as f64;
     let bound = (0..hours).map(of_hour).chain(loads.iter().map(peak_of)).fold(0.0, f64::max);
-    Placement { peak: peak(&on_node), peak_in_order: peak(&in_order), bound: over_mean(bound), placed }
+    NodePlacement { peak: peak(&on_node), peak_in_order: peak(&in_order), bound: over_mean(bound), placed }
 }
 
 fn add(sums: &mut [f64], hours: &[f64]) {

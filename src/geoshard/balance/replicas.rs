@@ -11,7 +11,7 @@ use crate::base::ids::ShardId;
 
 /// The load of a geoshard, in any unit that fits both.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ShardLoad {
+pub struct ReplicaLoad {
     /// Which.
     pub shard: ShardId,
     /// What every copy does: writes.
@@ -31,7 +31,7 @@ pub struct Copies {
     pub load: f64,
 }
 
-impl ShardLoad {
+impl ReplicaLoad {
     fn of_copy(&self, copies: usize) -> f64 {
         self.writes + self.queries / copies.max(1) as f64
     }
@@ -39,7 +39,7 @@ impl ShardLoad {
 
 /// Copies of each geoshard: at least `least` (one, where 0), at most `most` (a copy for each node), and `total` in sum, unless the least
 /// take more. In the order of `loads`.
-pub fn copies(loads: &[ShardLoad], least: usize, most: usize, total: usize) -> Vec<Copies> {
+pub fn copies(loads: &[ReplicaLoad], least: usize, most: usize, total: usize) -> Vec<Copies> {
     let least = least.max(1);
     let most = most.max(least);
     let mut counts = vec![least; loads.len()];
@@ -52,7 +52,7 @@ pub fn copies(loads: &[ShardLoad], least: usize, most: usize, total: usize) -> V
         counts[largest] += 1;
         left -= 1;
     }
-    let copies = |(load, copies): (&ShardLoad, usize)| Copies {
+    let copies = |(load, copies): (&ReplicaLoad, usize)| Copies {
         shard: load.shard.clone(),
         copies,
         load: load.of_copy(copies),
@@ -65,12 +65,12 @@ mod tests {
     use super::*;
     use crate::base::random::Random;
 
-    fn largest(loads: &[ShardLoad], counts: &[usize]) -> f64 {
+    fn largest(loads: &[ReplicaLoad], counts: &[usize]) -> f64 {
         loads.iter().zip(counts).map(|(load, count)| load.of_copy(*count)).fold(0.0, f64::max)
     }
 
     /// The least largest load of a copy, of all assignments.
-    fn best(loads: &[ShardLoad], least: usize, most: usize, total: usize) -> f64 {
+    fn best(loads: &[ReplicaLoad], least: usize, most: usize, total: usize) -> f64 {
         fn all(
             counts: &mut Vec<usize>,
             left: usize,
@@ -98,8 +98,8 @@ mod tests {
         let mut random = Random::new(11);
         for case in 0..400 {
             let count = 1 + usize::try_from(random.below(5)).unwrap();
-            let loads: Vec<ShardLoad> = (0..count)
-                .map(|n| ShardLoad {
+            let loads: Vec<ReplicaLoad> = (0..count)
+                .map(|n| ReplicaLoad {
                     shard: ShardId::new(&format!("s{n}")).unwrap(),
                     writes: random.below(4) as f64,
                     queries: random.below(12) as f64,
@@ -118,12 +118,12 @@ mod tests {
 
     #[test]
     fn searches_bring_copies_and_writes_do_not() {
-        let load = |shard: &str, writes: f64, queries: f64| ShardLoad {
+        let load = |shard: &str, writes: f64, queries: f64| ReplicaLoad {
             shard: ShardId::new(shard).unwrap(),
             writes,
             queries,
         };
-        let counts = |loads: &[ShardLoad], least, most, total| -> Vec<usize> {
+        let counts = |loads: &[ReplicaLoad], least, most, total| -> Vec<usize> {
             copies(loads, least, most, total).iter().map(|copies| copies.copies).collect()
         };
         let loads = [load("a", 1.0, 90.0), load("b", 1.0, 30.0), load("c", 1.0, 0.0)];

@@ -18,7 +18,7 @@ const SMALL_WASTE: f64 = 1e-4;
 
 /// A box in degrees; over the antimeridian where `left` is greater than `right`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Box {
+pub struct CoverBox {
     /// The parallel to the north.
     pub top: f64,
     /// The meridian to the west.
@@ -29,7 +29,7 @@ pub struct Box {
     pub right: f64,
 }
 
-impl Box {
+impl CoverBox {
     /// As a `geo_bounding_box` of Elasticsearch has it.
     pub fn to_query(self, field: &str) -> Value {
         let Self { top, left, bottom, right } = self;
@@ -50,7 +50,7 @@ impl Box {
 
 /// At most `most` boxes (6 at least) that hold every place whose leaf cell is in one of `ranges`, which are ascending and
 /// apart from one another.
-pub fn boxes(ranges: &[Range<u64>], most: usize) -> Vec<Box> {
+pub fn boxes(ranges: &[Range<u64>], most: usize) -> Vec<CoverBox> {
     let covered: f64 = ranges.iter().cloned().map(share_of_globe).sum();
     let mut cells: Vec<Cell> = Vec::new();
     let mut open: BinaryHeap<(u64, usize)> = BinaryHeap::new();
@@ -65,7 +65,7 @@ pub fn boxes(ranges: &[Range<u64>], most: usize) -> Vec<Box> {
         }
     }
     let kept = open.into_iter().map(|(_, cell)| cell).chain(done);
-    kept.map(|cell| Box::of(cells[cell].bounds())).collect()
+    kept.map(|cell| CoverBox::of(cells[cell].bounds())).collect()
 }
 
 /// Takes a cell in, if it has a leaf of the ranges.
@@ -109,8 +109,8 @@ mod tests {
     use crate::base::random::Random;
     use crate::geoshard::cell;
 
-    fn holds(bounds: &Box, point: GeoPoint) -> bool {
-        let Box { top, left, bottom, right } = *bounds;
+    fn holds(bounds: &CoverBox, point: GeoPoint) -> bool {
+        let CoverBox { top, left, bottom, right } = *bounds;
         let (lat, lon) = (point.lat(), point.lon());
         let in_lon = if left <= right { left <= lon && lon <= right } else { left <= lon || lon <= right };
         in_lon && bottom <= lat && lat <= top
@@ -192,10 +192,10 @@ mod tests {
     }
 
     /// The area of the union, by points drawn in each box: a point in several of them counts for each in part.
-    fn area(boxes: &[Box], random: &mut Random) -> f64 {
+    fn area(boxes: &[CoverBox], random: &mut Random) -> f64 {
         const DRAWN: u32 = 20;
         let mut area = 0.0;
-        for &Box { top, left, bottom, right } in boxes {
+        for &CoverBox { top, left, bottom, right } in boxes {
             let width = (right - left).rem_euclid(360.0);
             let (low, high) = (bottom.to_radians().sin(), top.to_radians().sin());
             for _ in 0..DRAWN {

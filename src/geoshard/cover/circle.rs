@@ -18,13 +18,13 @@ pub const MARGIN_METRES: f64 = 1.0;
 pub const WHOLE_GLOBE_METRES: f64 = 20_000_000.0;
 
 /// A circle, grown by its margin.
-pub(super) struct Circle {
+pub(super) struct CoverCircle {
     cap: Cap,
     /// The cap is the circle's complement.
     is_inverted: bool,
 }
 
-impl Circle {
+impl CoverCircle {
     /// `None` for the whole globe.
     pub(super) fn new(centre: GeoPoint, radius: Distance) -> Option<Self> {
         if radius.metres() >= WHOLE_GLOBE_METRES {
@@ -42,7 +42,7 @@ impl Circle {
     }
 }
 
-impl Territory for Circle {
+impl Territory for CoverCircle {
     fn relation(&self, cell: &Cell) -> Relation {
         match self.is_inverted {
             false if self.cap.holds(cell) => Relation::Inside,

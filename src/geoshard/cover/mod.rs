@@ -27,7 +27,7 @@ mod walk;
 use std::collections::BTreeSet;
 
 use self::cell::Cell;
-use self::circle::Circle;
+use self::circle::CoverCircle;
 pub use self::circle::{MARGIN_METRES, WHOLE_GLOBE_METRES};
 pub use self::distance::distances;
 use self::planar::Planar;
@@ -56,7 +56,7 @@ trait Territory {
 /// The geoshards of `map` that may hold a point within `shape`, sorted.
 pub fn cover(map: &GeoshardMap, shape: &Shape) -> Vec<ShardId> {
     let found = match shape {
-        Shape::Circle { centre, radius } => match Circle::new(*centre, *radius) {
+        Shape::Circle { centre, radius } => match CoverCircle::new(*centre, *radius) {
             Some(circle) => walk::walk(map, &circle),
             None => vec![true; map.shards().len()],
         },

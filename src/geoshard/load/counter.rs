@@ -20,7 +20,7 @@ pub const MAX_DELTA_CELLS: usize = 20_000;
 
 /// What happened in a place.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Counts {
+pub struct PlaceCounts {
     /// Documents written.
     pub writes: f64,
     /// Their bytes.
@@ -42,12 +42,12 @@ pub struct LoadCounter {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LoadDelta {
     /// By the id of an S2 cell.
-    pub cells: HashMap<u64, Counts, ahash::RandomState>,
+    pub cells: HashMap<u64, PlaceCounts, ahash::RandomState>,
     /// Writes whose place is not known but for the geoshard: patches that leave the location alone.
-    pub shards: BTreeMap<ShardId, Counts>,
+    pub shards: BTreeMap<ShardId, PlaceCounts>,
 }
 
-impl Counts {
+impl PlaceCounts {
     /// Adds others.
     pub fn add(&mut self, other: Self) {
         self.writes += other.writes;
@@ -72,12 +72,12 @@ impl LoadCounter {
 
     /// A document was written.
     pub fn wrote(&mut self, at: impl Into<Leaf>, bytes: usize) {
-        self.add(at.into(), Counts { writes: 1.0, bytes: bytes as f64, ..Counts::default() });
+        self.add(at.into(), PlaceCounts { writes: 1.0, bytes: bytes as f64, ..PlaceCounts::default() });
     }
 
     /// A document was written of which only the geoshard is known.
     pub fn wrote_in(&mut self, shard: &ShardId, bytes: usize) {
-        let one = Counts { writes: 1.0, bytes: bytes as f64, ..Counts::default() };
+        let one = PlaceCounts { writes: 1.0, bytes: bytes as f64, ..PlaceCounts::default() };
         match self.counted.shards.get_mut(shard) {
             Some(counts) => counts.add(one),
             None => drop(self.counted.shards.insert(shard.clone(), one)),
@@ -86,10 +86,13 @@ impl LoadCounter {
 
     /// A search about a place took so long.
     pub fn searched(&mut self, at: impl Into<Leaf>, time: Duration) {
-        self.add(at.into(), Counts { queries: 1.0, seconds: time.as_secs_f64(), ..Counts::default() });
+        self.add(
+            at.into(),
+            PlaceCounts { queries: 1.0, seconds: time.as_secs_f64(), ..PlaceCounts::default() },
+        );
     }
 
-    fn add(&mut self, at: Leaf, one: Counts) {
+    fn add(&mut self, at: Leaf, one: PlaceCounts) {
         let leaf = CellID(at.id());
         let cells = &mut self.counted.cells;
         let mut cell = leaf.parent(u64::from(self.level)).0;
@@ -155,7 +158,7 @@ mod tests {
         let taken = counter.take();
         assert_eq!(
             taken.cells.values().copied().collect::<Vec<_>>(),
-            [Counts { writes: 2.0, bytes: 150.0, queries: 1.0, seconds: 0.25 }]
+            [PlaceCounts { writes: 2.0, bytes: 150.0, queries: 1.0, seconds: 0.25 }]
         );
         assert_eq!(taken.shards.values().map(|counts| counts.writes).collect::<Vec<_>>(), [2.0]);
         assert!(counter.is_empty() && counter.take().is_empty());
@@ -176,7 +179,7 @@ mod tests {
         let mut sum = taken;
         let mut cell = CellID::from_face(2).child_begin_at_level(9);
         for _ in 0..MAX_DELTA_CELLS {
-            let one = Counts { writes: 1.0, ..Counts::default() };
+            let one = PlaceCounts { writes: 1.0, ..PlaceCounts::default() };
             sum.add(LoadDelta { cells: [(cell.0, one)].into_iter().collect(), ..LoadDelta::default() });
             cell = cell.next();
         }

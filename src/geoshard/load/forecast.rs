@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use s2::cellid::CellID;
 
 use super::counter::coarse;
-use super::record::{CellRates, LoadRecord, Measure, WEEK};
+use super::record::{CellRates, LoadMeasure, LoadRecord, WEEK};
 
 /// How the coming hours are made one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
@@ -65,7 +65,7 @@ impl LoadRecord {
             .into_iter()
             .map(|(cell, [writes, queries])| {
                 let factor = |measure, rate| self.factor(CellID(cell), measure, rate, hours, present, over);
-                (cell, [factor(Measure::Writes, writes), factor(Measure::Queries, queries)])
+                (cell, [factor(LoadMeasure::Writes, writes), factor(LoadMeasure::Queries, queries)])
             })
             .collect();
         let expected = |rates: &CellRates| {
@@ -79,7 +79,7 @@ impl LoadRecord {
     fn factor(
         &self,
         cell: CellID,
-        measure: Measure,
+        measure: LoadMeasure,
         rate: f64,
         hours: &[u64],
         present: u64,
@@ -100,7 +100,14 @@ impl LoadRecord {
     }
 
     /// The count of `hour` as the hours before `present` suggest.
-    fn before(&self, cell: CellID, measure: Measure, hour: u64, present: u64, growth: f64) -> Option<f64> {
+    fn before(
+        &self,
+        cell: CellID,
+        measure: LoadMeasure,
+        hour: u64,
+        present: u64,
+        growth: f64,
+    ) -> Option<f64> {
         let is_over = |earlier: &u64| *earlier < present;
         let weeks = (1..=2).map(|weeks| hour.saturating_sub(weeks * WEEK)).filter(is_over);
         if let Some(count) = weeks.filter_map(|hour| self.of_hour(cell, measure, hour)).next() {
@@ -111,7 +118,7 @@ impl LoadRecord {
     }
 
     /// The last day over the same day a week before, 1 if one of the two is not known.
-    fn growth(&self, cell: CellID, measure: Measure, present: u64) -> f64 {
+    fn growth(&self, cell: CellID, measure: LoadMeasure, present: u64) -> f64 {
         let day = |back: u64| -> Option<f64> {
             let hour = |n: u64| self.of_hour(cell, measure, present.saturating_sub(n + back));
             (1..=DAY_HOURS).map(hour).sum()
@@ -125,7 +132,7 @@ impl LoadRecord {
 
 #[cfg(test)]
 mod tests {
-    use super::super::counter::{Counts, LoadDelta};
+    use super::super::counter::{LoadDelta, PlaceCounts};
     use super::*;
     use crate::base::geo::GeoPoint;
     use crate::base::ids::ShardId;
@@ -157,7 +164,7 @@ mod tests {
             let writes = writes(hour) * growth.powf((hour / WEEK) as f64) / 2.0;
             let mut delta = LoadDelta::default();
             for cell in [leaf(1.0, 1.0), leaf(2.0, 1.0)] {
-                delta.cells.insert(cell.0, Counts { writes, ..Counts::default() });
+                delta.cells.insert(cell.0, PlaceCounts { writes, ..PlaceCounts::default() });
             }
             // In the middle of the hour, as if it were spread over it.
             record.add(&delta, &map(), BEGIN + hour * 3600 + 1800);
@@ -208,7 +215,8 @@ mod tests {
     #[test]
     fn without_a_profile_it_is_the_rate_of_the_last_day() {
         let mut record = LoadRecord::new(BEGIN);
-        let cells = [(leaf(1.0, 1.0).0, Counts { writes: 360.0, queries: 36.0, ..Counts::default() })];
+        let cells =
+            [(leaf(1.0, 1.0).0, PlaceCounts { writes: 360.0, queries: 36.0, ..PlaceCounts::default() })];
         record.add(
             &LoadDelta { cells: cells.into_iter().collect(), ..LoadDelta::default() },
             &map(),

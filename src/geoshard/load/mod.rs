@@ -15,7 +15,7 @@ pub mod forecast;
 pub mod record;
 pub mod shown;
 
-pub use counter::{Counts, LoadCounter, LoadDelta};
+pub use counter::{LoadCounter, LoadDelta, PlaceCounts};
 pub use forecast::{ExpectedCell, Over};
 pub use record::{CellRates, LoadRecord};
 pub use shown::{HotPlace, Hours};

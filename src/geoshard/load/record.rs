@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use s2::cellid::CellID;
 use serde::{Deserialize, Serialize};
 
-use super::counter::{Counts, LoadDelta, coarse};
+use super::counter::{LoadDelta, PlaceCounts, coarse};
 use crate::base::geo::GeoPoint;
 use crate::geoshard::cell;
 use crate::geoshard::map::GeoshardMap;
@@ -51,9 +51,9 @@ pub struct LoadRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct CellCounts {
     /// Halve every day.
-    day: Counts,
+    day: PlaceCounts,
     /// Halve every hour.
-    hour: Counts,
+    hour: PlaceCounts,
 }
 
 /// By hour: writes and searches.
@@ -69,14 +69,14 @@ pub struct CellRates {
     /// The cell.
     pub cell: CellID,
     /// Over some days.
-    pub day: Counts,
+    pub day: PlaceCounts,
     /// Over an hour or two.
-    pub now: Counts,
+    pub now: PlaceCounts,
 }
 
 /// What the profile is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Measure {
+pub enum LoadMeasure {
     /// Documents written.
     Writes,
     /// Searches.
@@ -136,7 +136,7 @@ impl LoadRecord {
     pub fn add(&mut self, delta: &LoadDelta, map: &GeoshardMap, now: u64) {
         let now = now.max(self.at);
         self.decay(now);
-        let mut added: BTreeMap<u64, Counts> =
+        let mut added: BTreeMap<u64, PlaceCounts> =
             delta.cells.iter().map(|(&cell, &counts)| (cell, counts)).collect();
         for (cell, counts) in self.spread(delta, map) {
             added.entry(cell).or_default().add(counts);
@@ -170,7 +170,7 @@ impl LoadRecord {
     }
 
     /// Counts of geoshards as counts of their cells, in the proportion of the writes that are known by place.
-    fn spread(&self, delta: &LoadDelta, map: &GeoshardMap) -> Vec<(u64, Counts)> {
+    fn spread(&self, delta: &LoadDelta, map: &GeoshardMap) -> Vec<(u64, PlaceCounts)> {
         if delta.shards.is_empty() {
             return Vec::new();
         }
@@ -249,19 +249,19 @@ impl LoadRecord {
             self.of_hour(CellID(0), measure, hour)?;
             self.profile.keys().map(|&cell| self.of_hour(CellID(cell), measure, hour)).sum()
         };
-        Some([sum(Measure::Writes)?, sum(Measure::Queries)?])
+        Some([sum(LoadMeasure::Writes)?, sum(LoadMeasure::Queries)?])
     }
 
     /// What happened in a large cell in an hour (since 1970), if it is known.
-    pub(super) fn of_hour(&self, coarse: CellID, measure: Measure, hour: u64) -> Option<f64> {
+    pub(super) fn of_hour(&self, coarse: CellID, measure: LoadMeasure, hour: u64) -> Option<f64> {
         let at = slot(hour);
         if hour == 0 || self.hours[at] != hour {
             return None;
         }
         let Some(profile) = self.profile.get(&coarse.0) else { return Some(0.0) };
         Some(match measure {
-            Measure::Writes => profile.writes[at],
-            Measure::Queries => profile.queries[at],
+            LoadMeasure::Writes => profile.writes[at],
+            LoadMeasure::Queries => profile.queries[at],
         })
     }
 }
@@ -293,7 +293,7 @@ mod cells_by_token {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<BTreeMap<u64, CellCounts>, D::Error> {
-        let of = |numbers: &[f64]| Counts {
+        let of = |numbers: &[f64]| PlaceCounts {
             writes: numbers[0],
             bytes: numbers[1],
             queries: numbers[2],
@@ -397,7 +397,9 @@ mod tests {
         record.add(&wrote(3, point(0.0, 0.0)), &two(), BEGIN);
         let mut delta = wrote(1, point(10.0, 10.0));
         delta.cells.extend(wrote(5, point(0.0, 100.0)).cells);
-        delta.shards.insert(ShardId::new("a").unwrap(), Counts { writes: 8.0, ..Counts::default() });
+        delta
+            .shards
+            .insert(ShardId::new("a").unwrap(), PlaceCounts { writes: 8.0, ..PlaceCounts::default() });
         record.add(&delta, &two(), BEGIN);
         let mut writes: Vec<f64> = record.cells.values().map(|counts| counts.day.writes).collect();
         writes.sort_unstable_by(f64::total_cmp);
@@ -405,8 +407,10 @@ mod tests {
         assert_eq!(writes, [3.0, 5.0, 9.0]);
         // Nothing is known of the geoshard.
         let mut record = LoadRecord::new(BEGIN);
-        let shards =
-            BTreeMap::from([(ShardId::new("b").unwrap(), Counts { writes: 8.0, ..Counts::default() })]);
+        let shards = BTreeMap::from([(
+            ShardId::new("b").unwrap(),
+            PlaceCounts { writes: 8.0, ..PlaceCounts::default() },
+        )]);
         record.add(&LoadDelta { shards, ..LoadDelta::default() }, &two(), BEGIN);
         let only = record.rates().next().unwrap();
         assert_eq!(two().locate(only.middle().unwrap()).as_str(), "b");
@@ -420,10 +424,10 @@ mod tests {
         record.add(&wrote(3, at), &two(), BEGIN);
         record.add(&wrote(4, at), &two(), BEGIN + 600);
         record.add(&wrote(5, at), &two(), BEGIN + 3 * HOUR);
-        let of = |record: &LoadRecord, hour| record.of_hour(here, Measure::Writes, hour);
+        let of = |record: &LoadRecord, hour| record.of_hour(here, LoadMeasure::Writes, hour);
         assert_eq!([0, 1, 2, 3].map(|n| of(&record, hour + n)), [Some(7.0), None, None, Some(5.0)]);
-        assert_eq!(record.of_hour(here, Measure::Queries, hour), Some(0.0));
-        assert_eq!(record.of_hour(CellID::from_face(5), Measure::Writes, hour), Some(0.0));
+        assert_eq!(record.of_hour(here, LoadMeasure::Queries, hour), Some(0.0));
+        assert_eq!(record.of_hour(CellID::from_face(5), LoadMeasure::Writes, hour), Some(0.0));
         // Two weeks later the hour is overwritten, a week later it is not.
         record.add(&wrote(1, at), &two(), BEGIN + WEEK * HOUR);
         assert_eq!([0, WEEK].map(|n| of(&record, hour + n)), [Some(7.0), Some(1.0)]);
@@ -462,7 +466,7 @@ mod tests {
         let first = CellID::from_face(0).child_begin_at_level(8);
         let mut cell = first;
         for n in 0..=MAX_CELLS {
-            delta.cells.insert(cell.0, Counts { writes: 1.0 + n as f64, ..Counts::default() });
+            delta.cells.insert(cell.0, PlaceCounts { writes: 1.0 + n as f64, ..PlaceCounts::default() });
             cell = cell.next();
         }
         record.add(&delta, &two(), BEGIN);

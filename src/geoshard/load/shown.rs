@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::counter::Counts;
+use super::counter::PlaceCounts;
 use super::record::{CellRates, LoadRecord};
 use crate::geoshard::cities;
 use crate::geoshard::map::GeoshardMap;
@@ -46,12 +46,12 @@ pub struct Hours {
 impl LoadRecord {
     /// The places with the most writes and searches.
     pub fn hottest(&self, map: &GeoshardMap, most: usize) -> Vec<HotPlace> {
-        let weight = |counts: &Counts| counts.writes + counts.queries;
+        let weight = |counts: &PlaceCounts| counts.writes + counts.queries;
         let mut rates: Vec<CellRates> = self.rates().collect();
         rates.sort_by(|one, other| weight(&other.day).total_cmp(&weight(&one.day)));
         let hot = |rates: &CellRates| {
             let middle = rates.middle()?;
-            let Counts { writes, bytes, queries, seconds } = rates.day;
+            let PlaceCounts { writes, bytes, queries, seconds } = rates.day;
             Some(HotPlace {
                 cell: rates.cell.to_token(),
                 place: cities::name(middle),
@@ -125,7 +125,7 @@ mod tests {
 
     fn counted(cells: &[(CellID, f64, f64)]) -> LoadDelta {
         let count = |&(cell, writes, queries): &(CellID, f64, f64)| {
-            (cell.0, Counts { writes, queries, ..Counts::default() })
+            (cell.0, PlaceCounts { writes, queries, ..PlaceCounts::default() })
         };
         LoadDelta { cells: cells.iter().map(count).collect::<HashMap<_, _, _>>(), ..LoadDelta::default() }
     }

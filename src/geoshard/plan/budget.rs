@@ -8,7 +8,7 @@
 //!
 //! **Why one stretch each.** If a geoshard may own several stretches, the pieces that overfull geoshards give away can
 //! go anywhere, and to find out whether they fit is bin packing (NP-hard). With one stretch each, the optimum is found
-//! exactly; `Row::lower_bound` says what no map within the budget can beat, several stretches or not.
+//! exactly; `CellRow::lower_bound` says what no map within the budget can beat, several stretches or not.
 //!
 //! **The search.** The least load that has to move if no stretch may exceed `limit` never grows with `limit`. So the least
 //! `limit` for which it is within the budget is found by bisection; loads are whole numbers, so the result is exact.
@@ -33,7 +33,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// What [`Row::best`] would need more memory for: cells × geoshards.
+/// What [`CellRow::best`] would need more memory for: cells × geoshards.
 pub const MAX_STATES: usize = 8_000_000;
 /// More cells than this are refused.
 pub const MAX_CELLS: usize = 1 << 18;
@@ -46,7 +46,7 @@ const NEVER: i64 = i64::MIN / 2;
 
 /// A row of cells with loads and owners.
 #[derive(Debug, Clone)]
-pub struct Row {
+pub struct CellRow {
     /// Load before each cell, and at the end.
     load: Vec<i64>,
     /// The same for what is maximized: load, then cells.
@@ -91,7 +91,7 @@ pub enum Best {
 /// The most that is kept by the first cells, by where they end: `[id of the cut owner not given, given]`.
 type Layer = Vec<[i64; 2]>;
 
-impl Row {
+impl CellRow {
     /// Cells with `loads`, finite and not negative; `owners` says where each owner begins: ascending, the first at 0,
     /// each below the number of cells. There are at most 2^18 cells.
     pub fn new(loads: &[f64], owners: &[usize]) -> Self {
@@ -384,7 +384,7 @@ struct Before {
 }
 
 impl Before {
-    fn new(row: &Row, at: &impl Fn(usize, usize) -> i64, starts: Range<usize>) -> Self {
+    fn new(row: &CellRow, at: &impl Fn(usize, usize) -> i64, starts: Range<usize>) -> Self {
         let first = starts.start;
         let mut best = Vec::with_capacity(starts.len());
         let (mut any, mut other) = (NEVER, NEVER);
@@ -497,7 +497,7 @@ mod tests {
 
     fn compare(loads: &[u32], owners: &[usize]) {
         let floats: Vec<f64> = loads.iter().copied().map(f64::from).collect();
-        let row = Row::new(&floats, owners);
+        let row = CellRow::new(&floats, owners);
         let total: u32 = loads.iter().sum();
         for count in 1..=loads.len().min(4) {
             let maps = all_maps(loads, owners, count);
@@ -562,7 +562,7 @@ mod tests {
             let loads: Vec<u32> = (0..6).map(|_| u32::try_from(random.below(9)).unwrap()).collect();
             let floats: Vec<f64> = loads.iter().copied().map(f64::from).collect();
             for owners in cuts(6, 3) {
-                let row = Row::new(&floats, &owners);
+                let row = CellRow::new(&floats, &owners);
                 // Three owners and a new geoshard, of which three may have cells.
                 for map in 0..4_usize.pow(6) {
                     let ids: Vec<usize> = (0..6).map(|cell| map / 4_usize.pow(cell) % 4).collect();
@@ -587,11 +587,11 @@ mod tests {
 
     #[test]
     fn loads_that_are_not_whole_are_measured_in_fine_units() {
-        let row = Row::new(&[0.1, 0.2, 0.3, 0.4], &[0, 3]);
+        let row = CellRow::new(&[0.1, 0.2, 0.3, 0.4], &[0, 3]);
         assert!((row.load_of(row.total()) - 1.0).abs() < 1e-9);
         let Best::Cut(cut) = row.best(2, row.share(0.3)) else { panic!("the old map moves nothing") };
         assert_eq!(cut.stretches[1], Stretch { cells: 3..4, keeps: Some(1) });
-        let hundred = Row::new(&[100.0], &[0]);
+        let hundred = CellRow::new(&[100.0], &[0]);
         assert_eq!([0.05, 0.29, 0.57, 1.0].map(|share| hundred.share(share)), [5, 29, 57, 100]);
     }
 }

@@ -10,7 +10,7 @@ use s2::cellid::CellID;
 use serde::Serialize;
 use thiserror::Error;
 
-use super::budget::{self, Best, Row, Stretch};
+use super::budget::{self, Best, CellRow, Stretch};
 use super::cells::{self, CellLoads, WalkedCell};
 use super::{Balance, MAX_LEVEL, PlanError, check_cells, check_counts, names, roundest_cut};
 use crate::base::figures;
@@ -31,7 +31,7 @@ pub struct CellOptions {
 
 /// A changed map, and what it means.
 #[derive(Debug, Clone)]
-pub struct Change {
+pub struct MapChange {
     /// The map, one version higher.
     pub map: GeoshardMap,
     /// What it means.
@@ -58,7 +58,7 @@ pub struct ChangeReport {
     /// How even it becomes.
     pub after: Option<Balance>,
     /// The budget, where there is one.
-    pub budget: Option<Budget>,
+    pub budget: Option<MoveBudget>,
     /// Load that gets another geoshard.
     pub moved: f64,
     /// The same as a part of all load, 0 to 1.
@@ -73,7 +73,7 @@ pub struct ChangeReport {
 
 /// A budget, and how far it reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Budget {
+pub struct MoveBudget {
     /// The part of the load that may get another geoshard, 0 to 1.
     pub max_moved: f64,
     /// No map with that many geoshards that moves at most so much has a lower largest load over mean, even if geoshards
@@ -231,7 +231,7 @@ pub fn within_budget(
     options: CellOptions,
     counts: Option<RangeInclusive<usize>>,
     max_moved: f64,
-) -> Result<Change, ChangeError> {
+) -> Result<MapChange, ChangeError> {
     if !(0.0..=1.0).contains(&max_moved) {
         return Err(ChangeError::Share(max_moved));
     }
@@ -261,7 +261,7 @@ pub fn within_budget(
         .iter()
         .map(|(from, _)| cells.partition_point(|cell| cell.cell.range_min().0 < *from))
         .collect();
-    let row = Row::new(&weights, &owners);
+    let row = CellRow::new(&weights, &owners);
     let share = |units: i64| row.load_of(units) / row.load_of(row.total());
     let largest = row.owner_loads().max().unwrap_or_default();
     let allowed = row.share(max_moved);
@@ -310,9 +310,9 @@ pub fn within_budget(
         Best::MovesAtLeast(_) => over_mean(cut.max),
     };
     let budget =
-        Budget { max_moved, lower_bound: over_mean(row.lower_bound(count, allowed)), without_budget };
+        MoveBudget { max_moved, lower_bound: over_mean(row.lower_bound(count, allowed)), without_budget };
     let report = report(old, &map, &cells, Some(budget));
-    Ok(Change { map, report })
+    Ok(MapChange { map, report })
 }
 
 /// Splits a geoshard into two of about the same load. The larger half keeps the id. `loads` were summed up within `old`.
@@ -322,7 +322,7 @@ pub fn split(
     name: &str,
     options: CellOptions,
     shard: &str,
-) -> Result<Change, ChangeError> {
+) -> Result<MapChange, ChangeError> {
     let shard = known(old, shard)?;
     check(loads, options)?;
     let ranges = merged(old);
@@ -359,7 +359,7 @@ pub fn split(
     }
     let map = GeoshardMap::new(old.version() + 1, name, changed)?;
     let report = report(old, &map, &cells, None);
-    Ok(Change { map, report })
+    Ok(MapChange { map, report })
 }
 
 /// Merges two geoshards that lie beside one another. The one with more load keeps its id, or the first if they have the
@@ -370,7 +370,7 @@ pub fn merge(
     name: &str,
     a: &str,
     b: &str,
-) -> Result<Change, ChangeError> {
+) -> Result<MapChange, ChangeError> {
     let (a, b) = (known(old, a)?, known(old, b)?);
     if a == b {
         return Err(ChangeError::SameShard(a));
@@ -402,7 +402,7 @@ pub fn merge(
     }
     let map = GeoshardMap::new(old.version() + 1, name, changed)?;
     let report = report(old, &map, &cells, None);
-    Ok(Change { map, report })
+    Ok(MapChange { map, report })
 }
 
 fn check(loads: &CellLoads, CellOptions { level, split_above }: CellOptions) -> Result<(), ChangeError> {
@@ -469,7 +469,7 @@ fn report(
     old: &GeoshardMap,
     map: &GeoshardMap,
     cells: &[WalkedCell],
-    budget: Option<Budget>,
+    budget: Option<MoveBudget>,
 ) -> ChangeReport {
     #[derive(Default, Clone, Copy)]
     struct Flows {
@@ -565,7 +565,7 @@ impl fmt::Display for ChangeReport {
             for (what, Balance { cv, max_over_mean, .. }) in [("before", before), ("after", after)] {
                 writeln!(f, "{what:<15}  {max_over_mean:>8.3}  {:>7.3}", cv * 100.0)?;
             }
-            if let Some(Budget { lower_bound, without_budget, .. }) = self.budget {
+            if let Some(MoveBudget { lower_bound, without_budget, .. }) = self.budget {
                 writeln!(
                     f,
                     "{:<15}  {lower_bound:>8.3}           no map within the budget is below",
@@ -651,7 +651,8 @@ mod tests {
         let (loads, points) = people(&old, &[(0.0, 3000), (90.0, 600), (150.0, 400)]);
         let mut last = f64::INFINITY;
         for max_moved in [0.05, 0.1, 0.2, 0.4, 1.0] {
-            let Change { map, report } = within_budget(&loads, &old, "new", CELLS, None, max_moved).unwrap();
+            let MapChange { map, report } =
+                within_budget(&loads, &old, "new", CELLS, None, max_moved).unwrap();
             assert_eq!((map.version(), map.shards().len(), report.count), (5, 6, 6));
             assert_eq!(report.moved, moved(&old, &map, &points));
             assert!(report.share_moved <= max_moved, "{report}");
@@ -706,7 +707,7 @@ mod tests {
     fn a_split_moves_the_lighter_half_and_nothing_else() {
         let old = faces();
         let (loads, points) = people(&old, &[(0.0, 2000), (90.0, 500)]);
-        let Change { map, report } = split(&loads, &old, "new", CELLS, "s00").unwrap();
+        let MapChange { map, report } = split(&loads, &old, "new", CELLS, "s00").unwrap();
         assert_eq!((report.count_before, report.count, report.changed.len()), (6, 7, 2));
         let [half, fresh] =
             ["s00", "s06"].map(|id| points.iter().filter(|point| map.locate(**point).as_str() == id).count());
@@ -719,7 +720,7 @@ mod tests {
     fn a_geoshard_of_two_ranges_may_be_split_between_them() {
         let old = map(&[(0, "a"), (1 << 61 | 1, "b"), (3 << 61 | 1, "a")]);
         let (loads, points) = people(&old, &[(0.0, 400), (90.0, 100), (180.0 - 31.0, 450)]);
-        let Change { map, report } = split(&loads, &old, "", CELLS, "a").unwrap();
+        let MapChange { map, report } = split(&loads, &old, "", CELLS, "a").unwrap();
         assert_eq!(report.moved, moved(&old, &map, &points));
         let before = report.changed[0].before.unwrap();
         assert!((report.moved - before / 2.0).abs() < 20.0, "{report}");
@@ -743,11 +744,11 @@ mod tests {
     fn a_merge_keeps_the_id_with_more_load_and_only_of_neighbours() {
         let old = faces();
         let (loads, points) = people(&old, &[(0.0, 10), (90.0, 500)]);
-        let Change { map, report } = merge(Some(&loads), &old, "", "s00", "s01").unwrap();
+        let MapChange { map, report } = merge(Some(&loads), &old, "", "s00", "s01").unwrap();
         assert_eq!((report.count, report.moved, moved(&old, &map, &points)), (5, 10.0, 10.0));
         assert_eq!(map.locate(GeoPoint::new(0.0, 0.0).unwrap()).as_str(), "s01");
         // Without load the first keeps its id.
-        let Change { map, report } = merge(None, &old, "", "s00", "s01").unwrap();
+        let MapChange { map, report } = merge(None, &old, "", "s00", "s01").unwrap();
         assert_eq!(map.locate(GeoPoint::new(0.0, 90.0).unwrap()).as_str(), "s00");
         assert_eq!((report.before, report.changed.len()), (None, 2));
 

@@ -27,7 +27,7 @@ use std::ops::RangeInclusive;
 use thiserror::Error;
 
 pub use self::cells::{CellLoads, TooManyCells, WalkedCell};
-pub use self::change::{CellOptions, Change, ChangeError, ChangeReport};
+pub use self::change::{CellOptions, ChangeError, ChangeReport, MapChange};
 use self::cut::BestCuts;
 pub use self::names::Naming;
 pub use self::report::{PlanReport, TriedCounts};
@@ -85,7 +85,7 @@ pub struct Tried {
 
 /// The plan kept, and the alternatives.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct MapPlan {
     /// The cells to cut between, in curve order.
     cells: Vec<WalkedCell>,
     /// All places, in curve order.
@@ -184,7 +184,7 @@ fn check_cells(loads: &CellLoads, level: u8, split_above: f64) -> Result<(), Pla
     Ok(())
 }
 
-impl Plan {
+impl MapPlan {
     /// Tries every count and keeps the most even plan; of equally even ones, that with the fewest geoshards.
     pub fn make(loads: &CellLoads, options: &PlanOptions) -> Result<Self, PlanError> {
         let &PlanOptions { level, split_above, by, .. } = options;
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn most_even_count_is_kept_beside_the_greedy_result() {
-        let plan = Plan::make(&loads(&towns(1, 300, 20_000)), &options(10..=40)).unwrap();
+        let plan = MapPlan::make(&loads(&towns(1, 300, 20_000)), &options(10..=40)).unwrap();
         assert_eq!(plan.tried().iter().map(|tried| tried.count).collect::<Vec<_>>(), Vec::from_iter(10..=40));
         let kept = plan.tried().iter().find(|tried| tried.count == plan.count()).unwrap();
         assert!(plan.tried().iter().all(|tried| kept.best.cv <= tried.best.cv));
@@ -317,7 +317,7 @@ mod tests {
         assert!(plan.tried().iter().any(|tried| tried.best.sd < tried.greedy.sd));
 
         let by_sd = PlanOptions { by: By::Sd, ..options(10..=40) };
-        let plan = Plan::make(&loads(&towns(1, 300, 20_000)), &by_sd).unwrap();
+        let plan = MapPlan::make(&loads(&towns(1, 300, 20_000)), &by_sd).unwrap();
         let kept = plan.tried().iter().find(|tried| tried.count == plan.count()).unwrap();
         assert!(plan.tried().iter().all(|tried| kept.best.sd <= tried.best.sd));
     }
@@ -326,7 +326,7 @@ mod tests {
     fn same_points_give_the_same_map_to_the_byte() {
         let points = towns(2, 100, 5_000);
         let json = || {
-            let plan = Plan::make(&loads(&points), &options(5..=20)).unwrap();
+            let plan = MapPlan::make(&loads(&points), &options(5..=20)).unwrap();
             plan.map(1, "twice", &Naming::Fresh).unwrap().to_json()
         };
         assert_eq!(json(), json());
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn cut_in_empty_sea_is_where_the_largest_cells_end() {
         let at = |lat, lon| (GeoPoint::new(lat, lon).unwrap(), 1.0);
-        let plan = Plan::make(&loads(&[at(51.5, -0.1), at(35.7, 139.7)]), &options(2..=2)).unwrap();
+        let plan = MapPlan::make(&loads(&[at(51.5, -0.1), at(35.7, 139.7)]), &options(2..=2)).unwrap();
         let map = plan.map(1, "two", &Naming::Fresh).unwrap();
         let cut = map.ranges().nth(1).unwrap().0.start;
         // London is on face 2, Tokyo on face 3; the largest cell that can begin between them is face 3.
@@ -346,7 +346,7 @@ mod tests {
     fn impossible_plan_is_refused_with_a_remedy() {
         let some = loads(&towns(3, 3, 50));
         let refusal = |loads: &CellLoads, options: &PlanOptions| {
-            Plan::make(loads, options).map(|plan| plan.count()).unwrap_err().to_string()
+            MapPlan::make(loads, options).map(|plan| plan.count()).unwrap_err().to_string()
         };
         assert!(refusal(&CellLoads::new(12), &options(1..=2)).contains("no points"));
         #[expect(clippy::reversed_empty_ranges, reason = "that is what is refused")]
@@ -368,7 +368,7 @@ mod tests {
     fn counts_above_the_number_of_cells_are_not_tried() {
         let at = |lat, lon| (GeoPoint::new(lat, lon).unwrap(), 1.0);
         let three = loads(&[at(0.0, 0.0), at(10.0, 50.0), at(-40.0, 100.0)]);
-        let plan = Plan::make(&three, &options(2..=9)).unwrap();
+        let plan = MapPlan::make(&three, &options(2..=9)).unwrap();
         assert_eq!(plan.tried().len(), 2);
         assert_eq!(plan.count(), 3);
     }
@@ -380,7 +380,7 @@ mod tests {
         fn every_point_is_in_the_geoshard_that_counted_it(seed: u64, max in 2..30_usize) {
             let points = towns(seed, 60, 800);
             let loads = loads(&points);
-            let plan = Plan::make(&loads, &options(1..=max)).unwrap();
+            let plan = MapPlan::make(&loads, &options(1..=max)).unwrap();
             let map = plan.map(1, "p", &Naming::Fresh).unwrap();
             prop_assert_eq!(map.shards().len(), plan.count());
             prop_assert_eq!(map.ranges().count(), plan.count());

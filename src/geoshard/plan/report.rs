@@ -5,7 +5,7 @@ use std::fmt;
 use s2::latlng::LatLng;
 use serde::Serialize;
 
-use super::{By, Plan, Tried, WalkedCell};
+use super::{By, MapPlan, Tried, WalkedCell};
 use crate::base::figures::{count, grouped};
 use crate::base::geo::{Distance, EARTH_RADIUS_METRES, GeoPoint};
 use crate::base::ids::ShardId;
@@ -88,7 +88,7 @@ pub struct CircleReport {
     pub share_of_one: f64,
 }
 
-impl Plan {
+impl MapPlan {
     /// Reports on this plan and the `map` made of it.
     pub fn report(&self, map: &GeoshardMap, crossings: Option<Crossings>) -> PlanReport {
         let load: f64 = self.finest.iter().map(|place| place.load).sum();
@@ -268,7 +268,7 @@ mod tests {
             loads.add(GeoPoint::new(lat, lon).unwrap(), load).unwrap();
         }
         let options = PlanOptions { level: 7, split_above: 1.0, counts: 3..=4, by: By::Cv };
-        let plan = Plan::make(&loads, &options).unwrap();
+        let plan = MapPlan::make(&loads, &options).unwrap();
         let map = plan.map(3, "four", &Naming::Fresh).unwrap();
         plan.report(&map, None)
     }

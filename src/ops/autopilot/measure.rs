@@ -10,7 +10,7 @@ use thiserror::Error;
 use crate::base::clock::{Clock, Instant};
 use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
-use crate::geoshard::balance::decide::View;
+use crate::geoshard::balance::decide::LoadView;
 use crate::geoshard::balance::{Weights, score};
 use crate::geoshard::load::{ExpectedCell, LoadRecord, Over};
 use crate::geoshard::plan::{CellLoads, TooManyCells};
@@ -80,8 +80,8 @@ impl Measured {
     }
 
     /// For a decision about `map`.
-    pub fn view<'a>(&'a self, map: &'a GeoshardMap) -> View<'a> {
-        View { map, documents: &self.documents, now: &self.now, forecast: &self.forecast }
+    pub fn view<'a>(&'a self, map: &'a GeoshardMap) -> LoadView<'a> {
+        LoadView { map, documents: &self.documents, now: &self.now, forecast: &self.forecast }
     }
 }
 

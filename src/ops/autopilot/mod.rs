@@ -27,7 +27,7 @@ use crate::base::clock::Clock;
 use crate::base::progress::Progress;
 use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
-use crate::geoshard::balance::decide::{Decision, Limits, Step, decide};
+use crate::geoshard::balance::decide::{BalanceDecision, BalanceLimits, BalanceStep, decide};
 use crate::io::elastic::Elastic;
 use crate::io::indices::TemplateError;
 use crate::io::load::unix_seconds;
@@ -57,7 +57,7 @@ pub struct Options {
     /// What is measured.
     pub measure: Measure,
     /// What may be done.
-    pub limits: Limits,
+    pub limits: BalanceLimits,
     /// Touches per second of a change, at most.
     pub touch_rate: std::num::NonZeroU32,
 }
@@ -272,8 +272,8 @@ impl Autopilot {
         };
         let outcome = match (&blocked, &decision.step) {
             (Some(_), _) => Decided::Blocked,
-            (None, Step::Wait(_)) => Decided::Wait,
-            (None, Step::Change(proposal)) => {
+            (None, BalanceStep::Wait(_)) => Decided::Wait,
+            (None, BalanceStep::Change(proposal)) => {
                 report.proposal = Some(proposal.change.report.clone());
                 Decided::Change
             }
@@ -298,14 +298,14 @@ impl Autopilot {
     /// Notes the decision; makes the change, if it is one. Whether one was made.
     async fn carry_out(
         &self,
-        decision: &Decision,
+        decision: &BalanceDecision,
         is_blocked: bool,
         maps: &MapsRecord,
         now: u64,
         text: &str,
     ) -> Result<bool, AutopilotError> {
         let new = match &decision.step {
-            Step::Change(proposal) if !is_blocked => {
+            BalanceStep::Change(proposal) if !is_blocked => {
                 Some((Arc::new(proposal.change.map.clone()), proposal.documents))
             }
             _ => None,

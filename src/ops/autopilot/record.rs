@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::clock::Instant;
 use crate::base::ids::DocId;
-use crate::geoshard::balance::decide::History;
+use crate::geoshard::balance::decide::BalanceHistory;
 use crate::io::elastic::{Elastic, SeqNo};
 use crate::io::maps::{MapChangeStage, MapsRecord, MapsState};
 use crate::io::stored::{RecordError, StoredRecord, key};
@@ -35,7 +35,7 @@ pub struct AutopilotRecord {
     pub planned: Option<Planned>,
     /// What was done before.
     #[serde(default)]
-    pub history: History,
+    pub history: BalanceHistory,
     /// The last decision.
     #[serde(default)]
     pub last: Option<Last>,

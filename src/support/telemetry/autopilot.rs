@@ -5,7 +5,7 @@ use std::sync::Arc;
 use prometheus::{Gauge, IntCounter, IntGauge, Registry, Result, TextEncoder};
 
 use super::families::{Counters, MetricInfo, Register, label};
-use crate::geoshard::balance::decide::Decision;
+use crate::geoshard::balance::decide::BalanceDecision;
 
 label! {
     /// What a decision came to.
@@ -86,7 +86,7 @@ impl AutopilotMetrics {
     }
 
     /// What a decision stands on.
-    pub fn measured(&self, decision: &Decision) {
+    pub fn measured(&self, decision: &BalanceDecision) {
         self.max_over_mean.set(decision.now);
         self.expected.set(decision.forecast);
         self.moved_today.set(decision.moved_today);

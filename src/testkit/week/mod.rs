@@ -13,14 +13,14 @@ use s2::cellid::CellID;
 use crate::base::geo::GeoPoint;
 use crate::base::ids::ShardId;
 use crate::base::random::Random;
-use crate::geoshard::balance::decide::{History, Limits, Step, View, decide};
+use crate::geoshard::balance::decide::{BalanceHistory, BalanceLimits, BalanceStep, LoadView, decide};
 use crate::geoshard::balance::nodes::{HourlyLoad, place};
 use crate::geoshard::balance::{Weights, by_shard, score};
 use crate::geoshard::cell;
 use crate::geoshard::cities::{CITIES, City};
-use crate::geoshard::load::{CellLoad, Counts, ExpectedCell, LoadDelta, LoadRecord, Over};
+use crate::geoshard::load::{CellLoad, ExpectedCell, LoadDelta, LoadRecord, Over, PlaceCounts};
 use crate::geoshard::map::GeoshardMap;
-use crate::geoshard::plan::{By, CellLoads, CellOptions, Naming, Plan, PlanOptions};
+use crate::geoshard::plan::{By, CellLoads, CellOptions, MapPlan, Naming, PlanOptions};
 
 const HOUR: u64 = 3600;
 /// Hours of a week: what is shown begins after the first one.
@@ -51,7 +51,7 @@ pub struct Scenario {
     /// What many people come for.
     pub festival: Festival,
     /// What the autopilot may do.
-    pub limits: Limits,
+    pub limits: BalanceLimits,
     /// Nodes, for the comparison of placements.
     pub nodes: usize,
 }
@@ -148,12 +148,12 @@ impl Default for Scenario {
                 last: 6 * 24 + 22,
                 visitors: 0.025,
             },
-            limits: Limits {
+            limits: BalanceLimits {
                 start_above: 1.15,
                 stop_below: 1.08,
                 cool_down: 6 * HOUR,
                 cells: CellOptions { level: 7, split_above: 0.1 },
-                ..Limits::default()
+                ..BalanceLimits::default()
             },
             nodes: 6,
         }
@@ -213,12 +213,17 @@ impl Scenario {
     }
 
     /// What happens at a place in an hour.
-    pub fn counts(&self, place: &Place, visitors: f64, hour: u64) -> Counts {
+    pub fn counts(&self, place: &Place, visitors: f64, hour: u64) -> PlaceCounts {
         let Festival { first, last, .. } = self.festival;
         let is_on = place.is_festive && (WEEK + first..=WEEK + last).contains(&hour);
         let people = self.people(place, hour) + if is_on { visitors } else { 0.0 };
         let busy = busy(place.point.lon(), MONDAY + hour) * people;
-        Counts { writes: busy * WRITES, bytes: busy * WRITES * 500.0, queries: busy * SEARCHES, seconds: 0.0 }
+        PlaceCounts {
+            writes: busy * WRITES,
+            bytes: busy * WRITES * 500.0,
+            queries: busy * SEARCHES,
+            seconds: 0.0,
+        }
     }
 
     fn documents(&self, places: &[Place], map: &GeoshardMap, hour: u64) -> CellLoads {
@@ -232,7 +237,7 @@ impl Scenario {
     }
 
     /// What really was the load of a day, before `hour`.
-    fn load(&self, places: &[Place], day: &[Counts], map: &GeoshardMap, hour: u64) -> CellLoads {
+    fn load(&self, places: &[Place], day: &[PlaceCounts], map: &GeoshardMap, hour: u64) -> CellLoads {
         let rates = places.iter().zip(day).map(|(place, counts)| ExpectedCell {
             cell: place.cell,
             writes: counts.writes,
@@ -244,9 +249,9 @@ impl Scenario {
     }
 
     /// Largest load over mean of what really was the load of a day, before `hour`.
-    pub fn over_mean(&self, places: &[Place], day: &[Counts], map: &GeoshardMap, hour: u64) -> f64 {
+    pub fn over_mean(&self, places: &[Place], day: &[PlaceCounts], map: &GeoshardMap, hour: u64) -> f64 {
         let people: Vec<f64> = places.iter().map(|place| self.people(place, hour)).collect();
-        let sum = |of: fn(&Counts) -> f64| day.iter().map(of).sum::<f64>();
+        let sum = |of: fn(&PlaceCounts) -> f64| day.iter().map(of).sum::<f64>();
         let (all, writes, queries) =
             (people.iter().sum::<f64>(), sum(|day| day.writes), sum(|day| day.queries));
         let mut shards = vec![0.0; map.shards().len()];
@@ -264,12 +269,12 @@ impl Scenario {
         let start = self.first_map(&places);
         let mut map = start.clone();
         let mut record = LoadRecord::new(MONDAY * HOUR);
-        let mut history = History::default();
+        let mut history = BalanceHistory::default();
         let (mut hours, mut days) = (Vec::new(), vec![Day::default(); 7]);
         let mut moves = Moves::default();
         let mut expected = 1.0;
-        let mut recent: VecDeque<Vec<Counts>> = VecDeque::new();
-        let mut day = vec![Counts::default(); places.len()];
+        let mut recent: VecDeque<Vec<PlaceCounts>> = VecDeque::new();
+        let mut day = vec![PlaceCounts::default(); places.len()];
         for hour in 0..2 * WEEK {
             let now = (MONDAY + hour) * HOUR;
             if hour >= WEEK && hour % DECIDES_EVERY == 0 {
@@ -277,11 +282,11 @@ impl Scenario {
                 let forecast = record.expected(now, 24, Over::Mean);
                 let forecast = score(&documents, &forecast, Weights::default(), &map);
                 let forecast = forecast.unwrap_or_else(|_| documents.clone());
-                let view = View { map: &map, documents: &documents, now: &forecast, forecast: &forecast };
+                let view = LoadView { map: &map, documents: &documents, now: &forecast, forecast: &forecast };
                 let decision = decide(&history, view, &self.limits, now);
                 history.is_correcting = decision.is_correcting;
                 expected = decision.forecast;
-                if let Step::Change(proposal) = decision.step {
+                if let BalanceStep::Change(proposal) = decision.step {
                     let new = proposal.change.map;
                     history.begins(now, proposal.documents);
                     history.last_change = Some(now);
@@ -297,7 +302,8 @@ impl Scenario {
                 hours.push(Hour { unchanged: over_mean(&start), autopilot: over_mean(&map), expected });
             }
             let mut delta = LoadDelta::default();
-            let counts: Vec<Counts> = places.iter().map(|place| self.counts(place, visitors, hour)).collect();
+            let counts: Vec<PlaceCounts> =
+                places.iter().map(|place| self.counts(place, visitors, hour)).collect();
             for ((place, counts), day) in places.iter().zip(&counts).zip(&mut day) {
                 delta.cells.entry(place.cell.parent(COUNTED).0).or_default().add(*counts);
                 day.add(*counts);
@@ -319,14 +325,14 @@ impl Scenario {
         let globe =
             GeoshardMap::new(1, "globe", vec![(0, ShardId::new("s").expect("an id"))]).expect("a map");
         let day = |place| {
-            let mut sum = Counts::default();
+            let mut sum = PlaceCounts::default();
             (0..24).for_each(|hour| sum.add(self.counts(place, 0.0, hour)));
             sum
         };
         let load = self.load(places, &places.iter().map(day).collect::<Vec<_>>(), &globe, 24);
         let options =
             PlanOptions { level: 7, split_above: 0.1, counts: self.shards..=self.shards, by: By::Cv };
-        let plan = Plan::make(&load, &options).ok();
+        let plan = MapPlan::make(&load, &options).ok();
         plan.and_then(|plan| plan.map(1, "week", &Naming::Fresh).ok()).unwrap_or(globe)
     }
 
@@ -336,7 +342,7 @@ impl Scenario {
         let hours = (2 * WEEK - 24..2 * WEEK).map(|hour| {
             let mut load = CellLoads::within(12, map);
             for place in places {
-                let Counts { writes, queries, .. } = self.counts(place, visitors, hour);
+                let PlaceCounts { writes, queries, .. } = self.counts(place, visitors, hour);
                 let _ = load.add_cell(place.cell, CellLoad { load: writes + queries, points: 1 });
             }
             by_shard(map, &load)
