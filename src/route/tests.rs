@@ -20,7 +20,7 @@ use crate::io::elastic::Method;
 use crate::io::elastic::http::{Auth, Forward, HttpElastic, HttpOptions};
 use crate::io::maps::{MapsReader, MapsRecord, MapsStore, Watcher};
 use crate::support::config::{RouteConfig, WithoutLocation};
-use crate::support::telemetry::route::{Retried, RouteMetrics, Sent};
+use crate::support::telemetry::route::{Retried, RouteMetrics, SentLabel};
 use crate::testkit::embedded::elasticsearch::{FaultPlan, Standin, StandinOptions};
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -412,7 +412,7 @@ async fn very_many_geoshards_are_asked_by_one_request() {
     let found = rig.search(&json!({})).await.unwrap();
     let answer: Value = serde_json::from_slice(&found.body).unwrap();
     assert_eq!((ids(&answer), found.asked), (vec!["x".to_owned()], 300));
-    assert_eq!(rig.service.metrics.upstream.of(Sent::Answered).get(), 1);
+    assert_eq!(rig.service.metrics.upstream.of(SentLabel::Answered).get(), 1);
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ use crate::base::ids::ShardId;
 use crate::io::elastic::http::{Forward, Forwarded, HttpElastic, Node};
 use crate::io::elastic::{CallError, Index, Method};
 use crate::support::telemetry::families::Counters;
-use crate::support::telemetry::route::{Hedged, Retried, RouteMetrics, Sent};
+use crate::support::telemetry::route::{Hedged, Retried, RouteMetrics, SentLabel};
 use crate::support::telemetry::traces::RequestTrace;
 
 /// Bytes of index names in a request line: Elasticsearch takes lines of 4 KiB.
@@ -225,8 +225,8 @@ impl Upstream {
     }
 }
 
-fn count(counters: &Counters<Sent>, is_answered: bool) {
-    counters.of(if is_answered { Sent::Answered } else { Sent::Failed }).inc();
+fn count(counters: &Counters<SentLabel>, is_answered: bool) {
+    counters.of(if is_answered { SentLabel::Answered } else { SentLabel::Failed }).inc();
 }
 
 fn refusal(error: CallError) -> Refusal {

@@ -14,7 +14,7 @@ use geofold::support::telemetry::Metrics;
 use geofold::support::telemetry::autopilot::AutopilotMetrics;
 use geofold::support::telemetry::collector::CollectorMetrics;
 use geofold::support::telemetry::families::{MetricInfo, MetricType};
-use geofold::support::telemetry::metrics::{RequestKind, Success};
+use geofold::support::telemetry::metrics::{RequestLabel, Success};
 use geofold::support::telemetry::route::RouteMetrics;
 use serde_json::Value;
 
@@ -55,7 +55,7 @@ impl Exposed {
         metrics.distribution("notify");
         metrics.elasticsearch_retry("429", 1);
         metrics.entries_retried("placement_conflict", 1);
-        for kind in [RequestKind::Mget, RequestKind::Bulk] {
+        for kind in [RequestLabel::Mget, RequestLabel::Bulk] {
             for result in [Success::Ok, Success::Failed] {
                 metrics.elasticsearch_request(kind, result, Duration::from_millis(1));
             }

@@ -21,9 +21,9 @@ use geofold::ops::admin::{
 use geofold::support::supervisor::Supervisor;
 use geofold::support::telemetry::events::{DeadLettered, PartitionStopped};
 use geofold::support::telemetry::health::Health;
-use geofold::support::telemetry::metrics::{RequestKind, Success};
+use geofold::support::telemetry::metrics::{RequestLabel, Success};
 use geofold::support::telemetry::partition_status::{PartitionStatus, PartitionStatusSender};
-use geofold::support::telemetry::{Metrics, Outcome, PartitionMetrics, Recent};
+use geofold::support::telemetry::{Metrics, OutcomeLabel, PartitionMetrics, Recent};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::layer::SubscriberExt;
@@ -122,13 +122,13 @@ impl Pretence {
         let load = 330 + (*step % 60).abs_diff(30) * 6 + *step * 37 % 50;
         for (number, partition) in (0_u64..).zip(&self.partitions) {
             (0..load).for_each(|_| partition.record_in());
-            partition.record_done(Outcome::Indexed, load * 2 / 3);
-            partition.record_done(Outcome::Folded, load / 4);
+            partition.record_done(OutcomeLabel::Indexed, load * 2 / 3);
+            partition.record_done(OutcomeLabel::Folded, load / 4);
             if *step == 1 && number == 1 {
-                partition.record_done(Outcome::DeadLettered, 8);
+                partition.record_done(OutcomeLabel::DeadLettered, 8);
             }
             let left = u64::try_from(partition.in_flight()).unwrap();
-            partition.record_done(Outcome::AlreadyApplied, left.saturating_sub(load / 5));
+            partition.record_done(OutcomeLabel::AlreadyApplied, left.saturating_sub(load / 5));
             let dirty = usize::try_from(load / 6 + number * 11).unwrap();
             partition.dirty(dirty, dirty * 1800, Some(Duration::from_millis(300 + number * 420)));
         }
@@ -138,9 +138,13 @@ impl Pretence {
         self.metrics.elasticsearch_retry("429", *step % 3);
         self.metrics.elasticsearch_retry("timeout", u64::from(step.is_multiple_of(50)));
         for millis in [6, 9, 14, 31, 52 + load % 60] {
-            self.metrics.elasticsearch_request(RequestKind::Mget, Success::Ok, Duration::from_millis(millis));
             self.metrics.elasticsearch_request(
-                RequestKind::Bulk,
+                RequestLabel::Mget,
+                Success::Ok,
+                Duration::from_millis(millis),
+            );
+            self.metrics.elasticsearch_request(
+                RequestLabel::Bulk,
                 Success::Ok,
                 Duration::from_millis(millis * 4),
             );
@@ -155,7 +159,7 @@ impl Pretence {
         self.partition_status.send_replace((0..PARTITIONS).map(status).collect());
         if step.is_multiple_of(7) {
             self.metrics.elasticsearch_request(
-                RequestKind::Bulk,
+                RequestLabel::Bulk,
                 Success::Failed,
                 Duration::from_millis(480),
             );

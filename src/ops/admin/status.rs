@@ -18,7 +18,7 @@ use crate::support::telemetry::health::{Alive, Health};
 use crate::support::telemetry::partition_status::{PartitionStatus, PartitionStatusReader};
 use crate::support::telemetry::reading::RequestReading;
 use crate::support::telemetry::recent::{RecentEvent, unix_millis};
-use crate::support::telemetry::{Metrics, Outcome, Recent};
+use crate::support::telemetry::{Metrics, OutcomeLabel, Recent};
 
 /// Colours for documents per geoshard.
 pub const CLASSES: u64 = 6;
@@ -197,13 +197,13 @@ impl StatusSource {
 
     pub(super) fn counters(&self) -> Counters {
         let outcomes = self.metrics.read_outcomes();
-        let count = |wanted: Outcome| {
+        let count = |wanted: OutcomeLabel| {
             outcomes.iter().find(|(name, _)| *name == wanted.as_str()).map_or(0, |(_, count)| *count)
         };
         Counters {
             records: self.metrics.read_records(),
-            indexed: count(Outcome::Indexed),
-            folded: count(Outcome::Folded),
+            indexed: count(OutcomeLabel::Indexed),
+            folded: count(OutcomeLabel::Folded),
             moves: self.metrics.moves.get(),
             retries: self.metrics.read_retries().values().sum(),
             dead_letters: self.metrics.read_dead_letters().values().sum(),

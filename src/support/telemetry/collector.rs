@@ -9,7 +9,7 @@ use super::reload::ReloadMetrics;
 
 label! {
     /// Outcome of an edge.
-    Edges {
+    EdgesLabel {
         /// It was counted.
         Applied => "applied",
         /// Counted before.
@@ -30,7 +30,7 @@ pub struct CollectorMetrics {
     /// Increments in them.
     pub increments: IntCounter,
     /// Edges in those.
-    pub edges: Counters<Edges>,
+    pub edges: Counters<EdgesLabel>,
     /// Counts that changed.
     pub values: IntCounter,
     /// Top-N lists read again from the database.

@@ -31,7 +31,7 @@ use super::visibility::VisibilityMetrics;
 
 label! {
     /// How a record ended.
-    Outcome {
+    OutcomeLabel {
         /// Its content was written to a geoshard.
         Indexed => "indexed",
         /// Its document was deleted.
@@ -53,7 +53,7 @@ label! {
 
 label! {
     /// Whether something was found.
-    Lookup {
+    LookupLabel {
         /// It was.
         Hit => "hit",
         /// It was not.
@@ -63,7 +63,7 @@ label! {
 
 label! {
     /// A request on the hot path.
-    RequestKind {
+    RequestLabel {
         /// Reads documents.
         Mget => "mget",
         /// Writes documents.
@@ -137,15 +137,15 @@ pub struct Metrics {
     /// Recorded decisions finished without the record that made them (protocol, step 1).
     pub recorded_decisions_finished: IntCounter,
     /// Lookups in the owner's cache of placements.
-    pub placement_cache_lookups: Counters<Lookup>,
+    pub placement_cache_lookups: Counters<LookupLabel>,
     /// Placements set back after Elasticsearch refused a document for good.
     pub set_backs: IntCounter,
     /// Time of one request to Elasticsearch, from sending to the decoded answer.
-    pub elasticsearch_request_seconds: Histograms<RequestKind>,
+    pub elasticsearch_request_seconds: Histograms<RequestLabel>,
     /// Operations sent, each time they are sent.
-    pub elasticsearch_operations: Counters<RequestKind>,
+    pub elasticsearch_operations: Counters<RequestLabel>,
     /// Bytes of request bodies sent.
-    pub elasticsearch_bytes: Counters<RequestKind>,
+    pub elasticsearch_bytes: Counters<RequestLabel>,
     /// The configured nodes, by whether they answer.
     pub elasticsearch_nodes: Gauges<NodeState>,
     /// Indices that refuse every document.
@@ -250,7 +250,7 @@ pub struct DistributionMetrics {
 #[derive(Debug, Clone)]
 pub struct PartitionMetrics {
     records: IntCounter,
-    done: Counters<Outcome>,
+    done: Counters<OutcomeLabel>,
     pub(super) in_flight: IntGauge,
     pub(super) parked: IntGauge,
     sweeps: IntGauge,
@@ -419,7 +419,7 @@ impl Metrics {
         }
     }
 
-    /// Call once a revoked partition's task has ended: counts its writes in flight as [`Outcome::HandedOver`] and removes the
+    /// Call once a revoked partition's task has ended: counts its writes in flight as [`OutcomeLabel::HandedOver`] and removes the
     /// partition's gauges. Does nothing if the partition is not owned.
     pub fn drop_partition(&self, partition: i32) {
         let dropped = self.change_owned(|owned| {
@@ -456,7 +456,7 @@ impl Metrics {
     }
 
     /// One attempt of a request to Elasticsearch came to its end.
-    pub fn elasticsearch_request(&self, kind: RequestKind, result: Success, took: Duration) {
+    pub fn elasticsearch_request(&self, kind: RequestLabel, result: Success, took: Duration) {
         self.elasticsearch_requests.with_label_values(&[kind.as_str(), result.as_str()]).inc();
         self.elasticsearch_request_seconds.of(kind).observe(took.as_secs_f64());
     }
@@ -583,7 +583,7 @@ impl PartitionFamilies {
         let label = &[partition.as_str()];
         PartitionMetrics {
             records: self.records.with_label_values(label),
-            done: Counters::new(|outcome: Outcome| {
+            done: Counters::new(|outcome: OutcomeLabel| {
                 self.records_done.with_label_values(&[partition.as_str(), outcome.as_str()])
             }),
             in_flight: self.records_in_flight.with_label_values(label),
@@ -625,7 +625,7 @@ impl PartitionMetrics {
     }
 
     /// `records` records came to their end. A fold of five that is indexed is one `Indexed` and four `Folded`.
-    pub fn record_done(&self, outcome: Outcome, records: u64) {
+    pub fn record_done(&self, outcome: OutcomeLabel, records: u64) {
         self.done.of(outcome).inc_by(records);
         self.in_flight.sub(level(records));
         debug_assert!(self.in_flight.get() >= 0, "more records done than were read");
@@ -665,7 +665,7 @@ impl PartitionMetrics {
 
     fn hand_over(&self) {
         let left = u64::try_from(self.in_flight.get()).unwrap_or_default();
-        self.record_done(Outcome::HandedOver, left);
+        self.record_done(OutcomeLabel::HandedOver, left);
     }
 }
 
@@ -709,7 +709,7 @@ mod tests {
         let metrics = Metrics::new().unwrap();
         metrics.partition(3);
         metrics.tally.partition(3);
-        metrics.elasticsearch_request(RequestKind::Bulk, Success::Failed, Duration::from_millis(3));
+        metrics.elasticsearch_request(RequestLabel::Bulk, Success::Failed, Duration::from_millis(3));
         metrics.elasticsearch_retry("429", 7);
         metrics.entries_retried("conflict", 1);
         metrics.dead_letter("bad_json");
@@ -732,7 +732,7 @@ mod tests {
         for _ in 0..5 {
             partition.record_in();
         }
-        partition.record_done(Outcome::Indexed, 2);
+        partition.record_done(OutcomeLabel::Indexed, 2);
         partition.dirty(3, 300, Some(Duration::from_millis(1500)));
         assert!(metrics.render().unwrap().contains("geofold_oldest_dirty_seconds{partition=\"3\"} 1.5\n"));
 
@@ -764,7 +764,7 @@ mod tests {
             for (read, outcome, done) in steps {
                 (0..read).for_each(|_| partition.record_in());
                 let done = done.min(u64::try_from(partition.in_flight()).unwrap());
-                partition.record_done(Outcome::ALL[outcome], done);
+                partition.record_done(OutcomeLabel::ALL[outcome], done);
                 prop_assert_eq!(
                     partition.records.get(),
                     partition.done.sum() + u64::try_from(partition.in_flight()).unwrap()

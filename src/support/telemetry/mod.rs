@@ -45,5 +45,5 @@ pub mod tally;
 pub mod traces;
 pub mod visibility;
 
-pub use metrics::{Metrics, Outcome, PartitionMetrics};
+pub use metrics::{Metrics, OutcomeLabel, PartitionMetrics};
 pub use recent::Recent;

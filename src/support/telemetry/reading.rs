@@ -7,7 +7,7 @@ use prometheus::IntCounterVec;
 use prometheus::core::Collector;
 
 use super::families::Label;
-use super::metrics::{Metrics, Outcome, PartitionMetrics, RequestKind, Success};
+use super::metrics::{Metrics, OutcomeLabel, PartitionMetrics, RequestLabel, Success};
 
 /// Gauges of one owned partition.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,7 +32,7 @@ pub struct PartitionReading {
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestReading {
     /// Which kind.
-    pub kind: RequestKind,
+    pub kind: RequestLabel,
     /// Those with a usable answer.
     pub ok: u64,
     /// Those without.
@@ -65,8 +65,8 @@ impl Metrics {
     /// Records that came to their end, by outcome; every outcome is there, in the order of its declaration.
     pub fn read_outcomes(&self) -> Vec<(&'static str, u64)> {
         let counted = by_label(&self.by_partition.records_done, "outcome");
-        let count = |outcome: &Outcome| counted.get(outcome.as_str()).copied().unwrap_or_default();
-        Outcome::ALL.iter().map(|outcome| (outcome.as_str(), count(outcome))).collect()
+        let count = |outcome: &OutcomeLabel| counted.get(outcome.as_str()).copied().unwrap_or_default();
+        OutcomeLabel::ALL.iter().map(|outcome| (outcome.as_str(), count(outcome))).collect()
     }
 
     /// Operations sent again, by reason.
@@ -81,7 +81,7 @@ impl Metrics {
 
     /// Requests to Elasticsearch, by kind.
     pub fn read_requests(&self) -> Vec<RequestReading> {
-        let reading = |&kind: &RequestKind| {
+        let reading = |&kind: &RequestLabel| {
             let count = |result: Success| {
                 self.elasticsearch_requests.with_label_values(&[kind.as_str(), result.as_str()]).get()
             };
@@ -94,7 +94,7 @@ impl Metrics {
                 .collect();
             RequestReading { kind, ok: count(Success::Ok), failed: count(Success::Failed), buckets }
         };
-        RequestKind::ALL.iter().map(reading).collect()
+        RequestLabel::ALL.iter().map(reading).collect()
     }
 }
 
@@ -132,7 +132,7 @@ mod tests {
         for number in [3, 4] {
             let partition = metrics.partition(number);
             (0..5).for_each(|_| partition.record_in());
-            partition.record_done(Outcome::Indexed, 2);
+            partition.record_done(OutcomeLabel::Indexed, 2);
             partition.parked(1);
         }
         metrics.partition_stopped(4);
@@ -151,9 +151,9 @@ mod tests {
     #[test]
     fn requests_are_read_with_their_buckets() {
         let metrics = Metrics::new().unwrap();
-        metrics.elasticsearch_request(RequestKind::Bulk, Success::Failed, Duration::from_millis(3));
+        metrics.elasticsearch_request(RequestLabel::Bulk, Success::Failed, Duration::from_millis(3));
         metrics.elasticsearch_retry("429", 7);
-        let bulk = metrics.read_requests().into_iter().find(|read| read.kind == RequestKind::Bulk).unwrap();
+        let bulk = metrics.read_requests().into_iter().find(|read| read.kind == RequestLabel::Bulk).unwrap();
         assert_eq!((bulk.ok, bulk.failed), (0, 1));
         assert_eq!(bulk.buckets[..2], [(0.002, 0), (0.005, 1)]);
         assert_eq!(metrics.read_retries(), BTreeMap::from([("429".to_owned(), 7)]));

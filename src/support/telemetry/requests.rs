@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::events::{CredentialsRefused, IndexRefuses};
-use super::metrics::{Metrics, NodeState, RequestKind as Kind, Success, level};
+use super::metrics::{Metrics, NodeState, RequestLabel as Kind, Success, level};
 use crate::base::requests::NodesObserver;
 use crate::base::requests::{Index, ItemError};
 use crate::base::requests::{RequestKind, RoundsObserver, ServerObserver};

@@ -51,7 +51,7 @@ pub struct RouteMetrics {
     seconds: Histograms<Operation>,
     geoshards: Histogram,
     /// Requests to Elasticsearch, by whether an answer came.
-    pub upstream: Counters<Sent>,
+    pub upstream: Counters<SentLabel>,
     /// Requests that were sent again.
     pub retried: Counters<Retried>,
     /// Slow requests to Elasticsearch that were sent to another node, too.
@@ -76,7 +76,7 @@ pub struct RouteMetrics {
 
 label! {
     /// What came of a request to Elasticsearch.
-    Sent {
+    SentLabel {
         /// An answer of any status.
         Answered => "answered",
         /// None.

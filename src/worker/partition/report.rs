@@ -7,7 +7,7 @@ use crate::core::mover::{Lookups, UNANSWERED};
 use crate::support::telemetry::events::{
     BatchFailed, BatchFinished, EntryParked, PartitionStopped, PlacementSetBack, RecordedDecisionFinished,
 };
-use crate::support::telemetry::metrics::{Lookup, Metrics, Outcome, PartitionMetrics};
+use crate::support::telemetry::metrics::{LookupLabel, Metrics, OutcomeLabel, PartitionMetrics};
 use crate::worker::ledger::Settlement;
 
 /// The reason shown for a partition whose task has panicked.
@@ -22,8 +22,8 @@ pub(super) fn stopped(context: &WorkerContext, partition: i32, offset: Option<i6
 
 /// Counts a batch's lookups of placements.
 pub(super) fn lookups(metrics: &Metrics, Lookups { hits, misses }: Lookups) {
-    metrics.placement_cache_lookups.of(Lookup::Hit).inc_by(hits);
-    metrics.placement_cache_lookups.of(Lookup::Miss).inc_by(misses);
+    metrics.placement_cache_lookups.of(LookupLabel::Hit).inc_by(hits);
+    metrics.placement_cache_lookups.of(LookupLabel::Miss).inc_by(misses);
 }
 
 /// Counts the entries of a batch by outcome, and reports its end.
@@ -36,12 +36,12 @@ pub(super) fn batch(
     took: Duration,
 ) {
     for (outcome, documents) in [
-        (Outcome::Indexed, settlement.indexed),
-        (Outcome::Deleted, settlement.deleted),
-        (Outcome::AlreadyApplied, settlement.already_applied),
-        (Outcome::Dropped, settlement.dropped),
-        (Outcome::NothingToPlace, settlement.nothing_to_place),
-        (Outcome::Folded, settlement.folded),
+        (OutcomeLabel::Indexed, settlement.indexed),
+        (OutcomeLabel::Deleted, settlement.deleted),
+        (OutcomeLabel::AlreadyApplied, settlement.already_applied),
+        (OutcomeLabel::Dropped, settlement.dropped),
+        (OutcomeLabel::NothingToPlace, settlement.nothing_to_place),
+        (OutcomeLabel::Folded, settlement.folded),
     ] {
         of_partition.record_done(outcome, documents);
     }

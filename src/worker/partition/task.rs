@@ -35,7 +35,7 @@ use crate::core::schemas::Schemas;
 use crate::io::elastic::rounds::{Halt, RequestDeadline};
 use crate::io::maps::MapsRecord;
 use crate::support::telemetry::events::{DeadLettered, PartitionGoesOn};
-use crate::support::telemetry::metrics::{Outcome, PartitionMetrics};
+use crate::support::telemetry::metrics::{OutcomeLabel, PartitionMetrics};
 use crate::support::telemetry::traces::PartitionTraces;
 use crate::worker::distribution::scheduler::ShardChange;
 use crate::worker::increments::emitter::IncrementSource;
@@ -349,8 +349,8 @@ impl PartitionTask {
         self.ledger.delivered(*first_offset, id.as_ref());
         self.send_rejected();
         self.update_held_bytes();
-        self.metrics.record_done(Outcome::DeadLettered, 1);
-        self.metrics.record_done(Outcome::Folded, u64::from(*records) - 1);
+        self.metrics.record_done(OutcomeLabel::DeadLettered, 1);
+        self.metrics.record_done(OutcomeLabel::Folded, u64::from(*records) - 1);
         DeadLettered {
             partition: self.partition.number,
             first_offset: *first_offset,
@@ -395,7 +395,7 @@ impl PartitionTask {
         let now = self.now();
         // As if folded with the records that compaction kept.
         let gone = self.ledger.reread(&id, writes, now);
-        self.metrics.record_done(Outcome::Folded, gone.into());
+        self.metrics.record_done(OutcomeLabel::Folded, gone.into());
         self.send_rejected();
         self.request_rereads();
         self.update_held_bytes();

@@ -392,9 +392,9 @@ pub(super) mod tests {
     use crate::geoshard::map::GeoshardMap;
     use crate::support::telemetry::health::Health;
     use crate::support::telemetry::health::tests::HandClock;
-    use crate::support::telemetry::metrics::{RequestKind, Success};
+    use crate::support::telemetry::metrics::{RequestLabel, Success};
     use crate::support::telemetry::partition_status::{PartitionStatus, PartitionStatusSender};
-    use crate::support::telemetry::{Metrics, Outcome, Recent};
+    use crate::support::telemetry::{Metrics, OutcomeLabel, Recent};
 
     /// A worker with the sample map that has done nothing yet.
     pub(in crate::ops::admin) fn sources(clock: Arc<HandClock>) -> (StatusParts, PartitionStatusSender) {
@@ -430,11 +430,11 @@ pub(super) mod tests {
         let (parts, partition_status) = sources(Arc::default());
         let partition = parts.metrics.partition(3);
         (0..1500).for_each(|_| partition.record_in());
-        partition.record_done(Outcome::Indexed, 1234);
+        partition.record_done(OutcomeLabel::Indexed, 1234);
         partition.parked(7);
         partition.dirty(20, 3_000_000, Some(Duration::from_millis(4200)));
         parts.metrics.partition(4);
-        parts.metrics.elasticsearch_request(RequestKind::Bulk, Success::Ok, Duration::from_millis(30));
+        parts.metrics.elasticsearch_request(RequestLabel::Bulk, Success::Ok, Duration::from_millis(30));
         parts.metrics.elasticsearch_retry("429", 17);
         parts.metrics.held_bytes.set(64 << 20);
         parts.metrics.held_bytes_limit.set(512 << 20);

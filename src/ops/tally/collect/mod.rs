@@ -43,7 +43,7 @@ use self::reader::{Limits, Reader};
 use self::store::{KnownTopic, Leader, Merge, Merged, Start, Store, Version};
 use crate::io::database::DatabaseError;
 use crate::support::config::Config;
-use crate::support::telemetry::collector::{CollectorMetrics, Edges};
+use crate::support::telemetry::collector::{CollectorMetrics, EdgesLabel};
 use crate::support::telemetry::health::Health;
 use crate::support::telemetry::metrics::level;
 
@@ -322,8 +322,8 @@ impl Lead<'_> {
         let metrics = &self.collector.metrics;
         metrics.merges.inc();
         metrics.increments.inc_by(batch.increments.len() as u64);
-        metrics.edges.of(Edges::Applied).inc_by(merged.edges_applied);
-        metrics.edges.of(Edges::Skipped).inc_by(merged.edges_skipped);
+        metrics.edges.of(EdgesLabel::Applied).inc_by(merged.edges_applied);
+        metrics.edges.of(EdgesLabel::Skipped).inc_by(merged.edges_skipped);
         metrics.values.inc_by(merged.values as u64);
         metrics.boards_read.inc_by(merged.boards_read as u64);
         metrics.merge_seconds.observe(took.as_secs_f64());
