@@ -19,7 +19,7 @@ use crate::io::maps::{MapsReader, MapsRecord, Watcher};
 use crate::ops::admin::{ServerOptions, serve_with};
 use crate::route::hedge::Hedging;
 use crate::route::http::{self, RouteState};
-use crate::route::load::Load;
+use crate::route::load::SearchLoad;
 use crate::route::service::{Places, Service};
 use crate::route::upstream::Upstream;
 use crate::support::config::{Config, RouteConfig, RouteCredentials};
@@ -190,7 +190,7 @@ pub(super) fn service(
             metrics: metrics.clone(),
         },
         metrics,
-        load: if config.load.is_on() { Load::shared(config.load.level) } else { Load::default() },
+        load: if config.load.is_on() { SearchLoad::shared(config.load.level) } else { SearchLoad::default() },
         clock: connect::clock(),
     })
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{ConfigArgs, Failure, connect, output, route};
 use crate::geoshard::cover::Shape;
 use crate::io::maps::MapsReader;
-use crate::route::error::Failure as NoAnswer;
+use crate::route::error::SearchFailure as NoAnswer;
 use crate::route::request::{MAX_WINDOW, SearchRequest};
 use crate::route::upstream::Caller;
 use crate::support::config::RouteCredentials;

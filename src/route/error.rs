@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 
 /// A request that is not answered with hits.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Failure {
+pub enum SearchFailure {
     /// The router says so.
-    Own(Refusal),
+    Own(RouterRefusal),
     /// Elasticsearch said so; its answer is passed on as it is.
     Upstream {
         /// HTTP status.
@@ -21,7 +21,7 @@ pub enum Failure {
 
 /// What the router itself answers with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RouterRefusal {
     /// HTTP status.
     pub status: u16,
     /// `error.type`.
@@ -33,7 +33,7 @@ pub struct Refusal {
 /// Bytes of a client's words that are quoted in an error.
 const QUOTED: usize = 100;
 
-impl Refusal {
+impl RouterRefusal {
     /// A request that cannot be carried out as it is.
     pub fn bad(reason: impl Into<String>) -> Self {
         Self { status: 400, kind: "illegal_argument_exception", reason: reason.into() }
@@ -72,13 +72,13 @@ impl Refusal {
     }
 }
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
+impl From<RouterRefusal> for SearchFailure {
+    fn from(refusal: RouterRefusal) -> Self {
         Self::Own(refusal)
     }
 }
 
-impl Failure {
+impl SearchFailure {
     /// HTTP status of the answer.
     pub fn status(&self) -> u16 {
         match self {

@@ -19,9 +19,9 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::error::{Failure, Refusal, quoted};
+use super::error::{RouterRefusal, SearchFailure, quoted};
 use super::request::{CountRequest, SearchRequest, parse_body};
-use super::service::{Found, Service};
+use super::service::{SearchResult, Service};
 use super::upstream::Caller;
 use crate::support::telemetry::health::Health;
 use crate::support::telemetry::probes::probe_routes;
@@ -120,7 +120,7 @@ fn reply(status: u16, content_type: HeaderValue, body: Bytes) -> Response {
     response
 }
 
-fn failed(failure: &Failure, content_type: HeaderValue) -> Response {
+fn failed(failure: &SearchFailure, content_type: HeaderValue) -> Response {
     let mut response = reply(failure.status(), content_type, failure.body());
     if let Some(after) = failure.retry_after() {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(after));
@@ -128,7 +128,7 @@ fn failed(failure: &Failure, content_type: HeaderValue) -> Response {
     response
 }
 
-fn found(found: Found, content_type: HeaderValue) -> Response {
+fn found(found: SearchResult, content_type: HeaderValue) -> Response {
     let mut response = reply(200, content_type, found.body);
     response.headers_mut().insert(ASKED, HeaderValue::from(found.asked));
     response.headers_mut().insert(TOTAL, HeaderValue::from(found.total));
@@ -148,8 +148,8 @@ impl<'a> Measured<'a> {
         Self { state, operation, began: Instant::now(), outcome: Answered::Left }
     }
 
-    fn ended(&mut self, failure: Option<&Failure>) {
-        self.outcome = match failure.map(Failure::status) {
+    fn ended(&mut self, failure: Option<&SearchFailure>) {
+        self.outcome = match failure.map(SearchFailure::status) {
             None => Answered::Ok,
             Some(429) => Answered::Busy,
             Some(400..=499) => Answered::Refused,
@@ -166,13 +166,13 @@ impl Drop for Measured<'_> {
 
 /// Notes how a request ended, and answers it.
 fn respond(
-    result: Result<Found, Failure>,
+    result: Result<SearchResult, SearchFailure>,
     mut measured: Measured<'_>,
     trace: RequestTrace,
     content_type: HeaderValue,
 ) -> Response {
     measured.ended(result.as_ref().err());
-    trace.ended(result.as_ref().map_or_else(Failure::status, |_| 200));
+    trace.ended(result.as_ref().map_or_else(SearchFailure::status, |_| 200));
     match result {
         Ok(answer) => found(answer, content_type),
         Err(failure) => failed(&failure, content_type),
@@ -181,9 +181,9 @@ fn respond(
 
 impl RouteState {
     /// Reads a request that is to be answered. The index has to be the prefix.
-    async fn take(&self, index: Option<&str>, request: Request) -> Result<Asked, Failure> {
+    async fn take(&self, index: Option<&str>, request: Request) -> Result<Asked, SearchFailure> {
         if self.is_draining.load(Ordering::Relaxed) {
-            return Err(Refusal::unavailable("the router is stopping; ask another one").into());
+            return Err(RouterRefusal::unavailable("the router is stopping; ask another one").into());
         }
         if let Some(index) = index {
             self.check_index(index)?;
@@ -193,7 +193,7 @@ impl RouteState {
             return Err(method_not_allowed(&head.method).into());
         }
         let most = self.service.options.request_max_bytes.as_usize();
-        let too_large = || Refusal {
+        let too_large = || RouterRefusal {
             status: 413,
             kind: "content_too_long_exception",
             reason: format!(
@@ -207,11 +207,13 @@ impl RouteState {
         }
         if head.headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
             let reason = "a compressed body is not read; send it as it is".to_owned();
-            return Err(Refusal { status: 415, kind: "unsupported_media_type_exception", reason }.into());
+            return Err(
+                RouterRefusal { status: 415, kind: "unsupported_media_type_exception", reason }.into()
+            );
         }
         let body = tokio::time::timeout(self.service.options.timeout, to_bytes(body, most))
             .await
-            .map_err(|_| Refusal {
+            .map_err(|_| RouterRefusal {
                 status: 408,
                 kind: "timeout_exception",
                 reason: "the body of the request did not come in time".to_owned(),
@@ -225,11 +227,11 @@ impl RouteState {
         })
     }
 
-    fn check_index(&self, index: &str) -> Result<(), Refusal> {
+    fn check_index(&self, index: &str) -> Result<(), RouterRefusal> {
         if index == &*self.prefix {
             return Ok(());
         }
-        Err(Refusal {
+        Err(RouterRefusal {
             status: 404,
             kind: "index_not_found_exception",
             reason: format!("no such index [{}]; geofold route serves [{}]", quoted(index), self.prefix),
@@ -269,9 +271,9 @@ impl RouteState {
         let kind = content_type(request.headers());
         let trace = self.traces.request("route msearch", request.headers());
         let result = self.msearch_items(index, request, &trace).await;
-        trace.ended(result.as_ref().map_or_else(Failure::status, |_| 200));
+        trace.ended(result.as_ref().map_or_else(SearchFailure::status, |_| 200));
         match result {
-            Ok((asked, total, body)) => found(Found { body, asked, total }, kind),
+            Ok((asked, total, body)) => found(SearchResult { body, asked, total }, kind),
             Err(failure) => {
                 Measured::new(self, Operation::Msearch).ended(Some(&failure));
                 failed(&failure, kind)
@@ -285,7 +287,7 @@ impl RouteState {
         index: Option<&str>,
         request: Request,
         trace: &RequestTrace,
-    ) -> Result<(usize, usize, Bytes), Failure> {
+    ) -> Result<(usize, usize, Bytes), SearchFailure> {
         let began = Instant::now();
         let asked = self.take(index, request).await?;
         let mut at_once = SEARCHES_AT_ONCE;
@@ -312,7 +314,8 @@ impl RouteState {
                 result
             }
         });
-        let results: Vec<Result<Found, Failure>> = stream::iter(searches).buffered(at_once).collect().await;
+        let results: Vec<Result<SearchResult, SearchFailure>> =
+            stream::iter(searches).buffered(at_once).collect().await;
         let most = self.service.options.response_max_bytes.as_usize();
         let mut out = Vec::new();
         let (mut shards, mut total) = (0, 0);
@@ -354,7 +357,7 @@ impl RouteState {
         body: &[u8],
         parameters: &[(String, String)],
         caller: Caller<'_>,
-    ) -> Result<Found, Failure> {
+    ) -> Result<SearchResult, SearchFailure> {
         let head = parse_body(head)?;
         let (names, own) = header_line(head)?;
         match (index, names) {
@@ -362,7 +365,7 @@ impl RouteState {
             (Some(_), None) => {}
             (None, None) => {
                 let reason = format!("a search of an _msearch without index; name [{}]", self.prefix);
-                return Err(Refusal::bad(reason).into());
+                return Err(RouterRefusal::bad(reason).into());
             }
         }
         let parameters: Parameters = parameters.iter().cloned().chain(own).collect();
@@ -372,7 +375,7 @@ impl RouteState {
 }
 
 /// The name of the index in a header line of an `_msearch`, and its other members as parameters.
-fn header_line(head: Map<String, Value>) -> Result<(Option<String>, Parameters), Refusal> {
+fn header_line(head: Map<String, Value>) -> Result<(Option<String>, Parameters), RouterRefusal> {
     let mut names = None;
     let mut parameters = Vec::new();
     for (name, value) in head {
@@ -381,7 +384,7 @@ fn header_line(head: Map<String, Value>) -> Result<(Option<String>, Parameters),
             Value::Array(items) => {
                 let texts: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
                 texts
-                    .ok_or_else(|| Refusal::parsing(format!("[{}] is a list of texts", quoted(&name))))?
+                    .ok_or_else(|| RouterRefusal::parsing(format!("[{}] is a list of texts", quoted(&name))))?
                     .join(",")
             }
             Value::Null => continue,
@@ -396,23 +399,23 @@ fn header_line(head: Map<String, Value>) -> Result<(Option<String>, Parameters),
 }
 
 /// The pairs of lines of an `_msearch`.
-fn split(body: &Bytes) -> Result<Vec<(Bytes, Bytes)>, Refusal> {
+fn split(body: &Bytes) -> Result<Vec<(Bytes, Bytes)>, RouterRefusal> {
     let mut lines: Vec<&[u8]> = body.split(|&byte| byte == b'\n').collect();
     if lines.last().is_some_and(|last| last.iter().all(u8::is_ascii_whitespace)) {
         lines.pop();
     }
     if lines.is_empty() {
-        return Err(Refusal::parsing(
+        return Err(RouterRefusal::parsing(
             "an _msearch has at least one search: a line about it, and a line with its body",
         ));
     }
     if lines.len() % 2 == 1 {
-        return Err(Refusal::parsing(
+        return Err(RouterRefusal::parsing(
             "an _msearch has two lines for each search, one about it and one with its body; one line is missing",
         ));
     }
     if lines.len() / 2 > MAX_SEARCHES {
-        return Err(Refusal::bad(format!(
+        return Err(RouterRefusal::bad(format!(
             "the _msearch has {} searches, and {MAX_SEARCHES} are taken; send several",
             lines.len() / 2
         )));
@@ -420,9 +423,9 @@ fn split(body: &Bytes) -> Result<Vec<(Bytes, Bytes)>, Refusal> {
     Ok(lines.chunks_exact(2).map(|pair| (body.slice_ref(pair[0]), body.slice_ref(pair[1]))).collect())
 }
 
-fn method_not_allowed(method: &Method) -> Refusal {
+fn method_not_allowed(method: &Method) -> RouterRefusal {
     let reason = format!("Incorrect HTTP method [{}], allowed: [GET, POST]", quoted(method.as_str()));
-    Refusal { status: 405, kind: "method_not_allowed_exception", reason }
+    RouterRefusal { status: 405, kind: "method_not_allowed_exception", reason }
 }
 
 async fn search(State(state): State<RouteState>, Path(index): Path<String>, request: Request) -> Response {
@@ -443,13 +446,13 @@ async fn msearch_all(State(state): State<RouteState>, request: Request) -> Respo
 
 /// Of all indices: the router knows one.
 async fn search_all(State(state): State<RouteState>, request: Request) -> Response {
-    let refusal = Refusal::bad(format!("name the index: /{}/_search", state.prefix));
+    let refusal = RouterRefusal::bad(format!("name the index: /{}/_search", state.prefix));
     failed(&refusal.into(), content_type(request.headers()))
 }
 
 async fn unknown(State(state): State<RouteState>, request: Request) -> Response {
     let (method, path) = (request.method().as_str(), request.uri().path());
-    let refusal = Refusal::bad(format!(
+    let refusal = RouterRefusal::bad(format!(
         "no handler found for uri [{}] and method [{}]; geofold route answers /{}/_search, /{}/_count and _msearch, and passes \
          on nothing else",
         quoted(path),
@@ -478,7 +481,7 @@ async fn root(State(state): State<RouteState>, request: Request) -> Response {
             }
             Err(_) => {
                 let says = format!("elasticsearch answered {} without JSON", answer.status);
-                failed(&Refusal::unavailable(says).into(), kind)
+                failed(&RouterRefusal::unavailable(says).into(), kind)
             }
         },
         Err(refusal) => failed(&refusal.into(), kind),
@@ -518,7 +521,7 @@ mod tests {
     fn an_msearch_is_pairs_of_lines() {
         let pairs = |text: &str| {
             let pairs = split(&Bytes::from(text.to_owned()))?;
-            Ok::<Vec<Bytes>, Refusal>(pairs.into_iter().flat_map(|(head, body)| [head, body]).collect())
+            Ok::<Vec<Bytes>, RouterRefusal>(pairs.into_iter().flat_map(|(head, body)| [head, body]).collect())
         };
         assert_eq!(pairs("{}\n{\"a\":1}\n\n{}\n").unwrap(), ["{}", "{\"a\":1}", "", "{}"]);
         assert_eq!(pairs("{}\n{}").unwrap().len(), 2);

@@ -31,7 +31,7 @@ const MAX_CELLS: usize = 20_000;
 
 /// The counters.
 #[derive(Debug, Default)]
-pub struct Load {
+pub struct SearchLoad {
     cells: Mutex<BTreeMap<u64, Entry>>,
     /// Searches since they were last added to the record that workers and routers share, if they are.
     shared: Option<Mutex<LoadCounter>>,
@@ -47,7 +47,7 @@ struct Entry {
 
 /// One cell, as it is told.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct CellLoad {
+pub struct SearchCellLoad {
     /// Token of the S2 cell.
     pub cell: String,
     /// Its middle, as `shards plan` reads points.
@@ -96,7 +96,7 @@ pub fn middle(region: &Region, nearest: Option<&Nearest>) -> Option<GeoPoint> {
     }
 }
 
-impl Load {
+impl SearchLoad {
     /// Counts for the shared record as well, by cells of `level`.
     pub fn shared(level: u8) -> Self {
         Self { shared: Some(Mutex::new(LoadCounter::new(level))), ..Self::default() }
@@ -128,12 +128,12 @@ impl Load {
     }
 
     /// All cells, in the order of the curve.
-    pub fn cells(&self, now: Instant) -> Vec<CellLoad> {
+    pub fn cells(&self, now: Instant) -> Vec<SearchCellLoad> {
         let cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
         let told = |(&cell, entry): (&u64, &Entry)| {
             let (cell, entry) = (CellID(cell), entry.decayed(now));
             let middle = LatLng::from(cell);
-            CellLoad {
+            SearchCellLoad {
                 cell: cell.to_token(),
                 location: Location { lat: middle.lat.deg(), lon: middle.lng.deg() },
                 queries: entry.queries,
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn searches_count_for_their_cell_and_halve_every_hour() {
-        let load = Load::default();
+        let load = SearchLoad::default();
         load.add(point(48.85, 2.35), 2, Duration::from_millis(500), at(0));
         load.add(point(48.86, 2.36), 4, Duration::from_millis(500), at(3600));
         load.add(point(0.0, 0.0), 1, Duration::ZERO, at(3600));
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn only_so_many_cells_are_kept_and_those_with_the_most() {
-        let load = Load::default();
+        let load = SearchLoad::default();
         let place = |n: usize| point((n / 250) as f64 * 0.9 - 85.0, (n % 250) as f64 * 1.4 - 175.0);
         for n in 0..MAX_CELLS * 2 {
             load.add(place(n), 1, Duration::ZERO, at(0));
@@ -214,7 +214,7 @@ mod tests {
     fn the_file_is_what_a_plan_reads() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("load.ndjson");
-        let load = Load::default();
+        let load = SearchLoad::default();
         load.add(point(48.85, 2.35), 2, Duration::from_millis(500), at(0));
         load.write(&path, at(0)).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();

@@ -16,22 +16,22 @@ use serde::de::{MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::request::Counted;
-use super::sort::{Key, Sort};
+use super::request::TrackTotalHits;
+use super::sort::{Sort, SortKey};
 
 /// Failures of shards that are passed on, at most.
 const MAX_FAILURES: usize = 100;
 
 /// One answer to a search.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct SearchAnswer {
     took: u64,
     timed_out: bool,
     shards: Shards,
     total: Option<Total>,
     max_score: Option<String>,
     /// In the order of the answer.
-    pub hits: Vec<Hit>,
+    pub hits: Vec<SearchHit>,
 }
 
 /// `hits.total`.
@@ -62,7 +62,7 @@ struct Shards {
 
 /// One hit.
 #[derive(Debug, Clone)]
-pub struct Hit {
+pub struct SearchHit {
     id: String,
     index: String,
     version: u64,
@@ -115,13 +115,13 @@ struct Head<'a> {
     sort: Vec<Value>,
 }
 
-impl Answer {
+impl SearchAnswer {
     /// Reads the body of an answer.
     pub fn parse(body: &Bytes) -> Result<Self, serde_json::Error> {
         let raw: RawAnswer<'_> = serde_json::from_slice(body)?;
         let hit = |hit: &RawValue| {
             let head: Head<'_> = serde_json::from_str(hit.get())?;
-            Ok(Hit {
+            Ok(SearchHit {
                 id: head._id.into_owned(),
                 index: head._index.into_owned(),
                 version: head._version,
@@ -187,7 +187,7 @@ impl SortValue {
         }
     }
 
-    fn compare(&self, other: &Self, key: &Key) -> Ordering {
+    fn compare(&self, other: &Self, key: &SortKey) -> Ordering {
         let missing = if key.missing_first { Ordering::Less } else { Ordering::Greater };
         let order = match (self, other) {
             (Self::Missing, Self::Missing) => return Ordering::Equal,
@@ -207,8 +207,8 @@ impl SortValue {
 
 /// What several answers say together.
 #[derive(Debug, Default)]
-pub struct Merge {
-    hits: Vec<Hit>,
+pub struct AnswerMerge {
+    hits: Vec<SearchHit>,
     answers: usize,
     took: u64,
     timed_out: bool,
@@ -218,9 +218,9 @@ pub struct Merge {
     duplicates: usize,
 }
 
-impl Merge {
+impl AnswerMerge {
     /// Takes in an answer; `keys` is the order of its hits. Answers of other geoshards than those before.
-    pub fn add(&mut self, answer: Answer, keys: &[Key]) {
+    pub fn add(&mut self, answer: SearchAnswer, keys: &[SortKey]) {
         self.answers += 1;
         self.took = self.took.saturating_add(answer.took);
         self.timed_out |= answer.timed_out;
@@ -275,16 +275,18 @@ impl Merge {
     }
 
     /// Whether counting more could not change `hits.total`.
-    pub fn is_counted(&self, counted: Counted) -> bool {
+    pub fn is_counted(&self, counted: TrackTotalHits) -> bool {
         match (counted, self.total) {
-            (Counted::Nothing, _) => true,
-            (Counted::UpTo(most), Some(total)) => total.relation == Relation::Gte || total.value > most,
-            (Counted::All, _) | (_, None) => false,
+            (TrackTotalHits::Nothing, _) => true,
+            (TrackTotalHits::UpTo(most), Some(total)) => {
+                total.relation == Relation::Gte || total.value > most
+            }
+            (TrackTotalHits::All, _) | (_, None) => false,
         }
     }
 
     /// Only what an answer says about the number of hits: its hits are others' or none.
-    pub fn add_count(&mut self, answer: Answer) {
+    pub fn add_count(&mut self, answer: SearchAnswer) {
         self.took = self.took.saturating_add(answer.took);
         self.timed_out |= answer.timed_out;
         self.shards.add(answer.shards);
@@ -292,12 +294,12 @@ impl Merge {
     }
 
     /// The number of hits, without the copies that were seen.
-    fn total(&self, counted: Counted) -> Option<Total> {
+    fn total(&self, counted: TrackTotalHits) -> Option<Total> {
         let total = self.total?;
         let seen = u64::try_from(self.duplicates).unwrap_or(u64::MAX);
         match counted {
-            Counted::Nothing => None,
-            Counted::UpTo(most) if total.relation == Relation::Gte || total.value > most => {
+            TrackTotalHits::Nothing => None,
+            TrackTotalHits::UpTo(most) if total.relation == Relation::Gte || total.value > most => {
                 Some(Total { value: most.min(total.value), relation: Relation::Gte })
             }
             _ => Some(Total { value: total.value.saturating_sub(seen), ..total }),
@@ -306,7 +308,7 @@ impl Merge {
 
     /// The answer to a count.
     pub fn render_count(&self) -> Vec<u8> {
-        let count = self.total(Counted::All).map_or(0, |total| total.value);
+        let count = self.total(TrackTotalHits::All).map_or(0, |total| total.value);
         format!("{{\"count\":{count},\"_shards\":{}}}", self.shards.render()).into_bytes()
     }
 
@@ -315,7 +317,7 @@ impl Merge {
         &self,
         from: usize,
         size: usize,
-        counted: Counted,
+        counted: TrackTotalHits,
         sort: &Sort,
         with_version: bool,
     ) -> Vec<u8> {
@@ -385,8 +387,8 @@ impl Total {
     }
 }
 
-impl Hit {
-    fn compare(&self, other: &Self, keys: &[Key]) -> Ordering {
+impl SearchHit {
+    fn compare(&self, other: &Self, keys: &[SortKey]) -> Ordering {
         let values = self.sort.iter().zip(&other.sort).zip(keys).map(|((a, b), key)| a.compare(b, key));
         values.fold(Ordering::Equal, Ordering::then).then_with(|| self.index.cmp(&other.index))
     }
@@ -451,14 +453,14 @@ mod tests {
     use super::*;
     use crate::base::random::Random;
 
-    fn answer(total: Value, hits: Vec<Value>) -> Answer {
+    fn answer(total: Value, hits: Vec<Value>) -> SearchAnswer {
         let mut body = json!({"took": 3, "timed_out": false,
             "_shards": {"total": 2, "successful": 2, "skipped": 0, "failed": 0},
             "hits": {"max_score": null, "hits": hits}});
         if !total.is_null() {
             body["hits"]["total"] = total;
         }
-        Answer::parse(&body.to_string().into()).unwrap()
+        SearchAnswer::parse(&body.to_string().into()).unwrap()
     }
 
     fn exactly(value: u64) -> Value {
@@ -473,7 +475,7 @@ mod tests {
         Sort::parse(&value, "p").unwrap()
     }
 
-    fn rendered(merge: &Merge, size: usize, counted: Counted, sort: &Sort) -> Value {
+    fn rendered(merge: &AnswerMerge, size: usize, counted: TrackTotalHits, sort: &Sort) -> Value {
         serde_json::from_slice(&merge.render(0, size, counted, sort, false)).unwrap()
     }
 
@@ -484,7 +486,7 @@ mod tests {
     #[test]
     fn of_two_copies_the_newer_stays_where_it_stands() {
         let sort = sort(json!(["n"]));
-        let mut merge = Merge::default();
+        let mut merge = AnswerMerge::default();
         let hits = vec![
             hit("p-a", "ada", 7, json!([1])),
             hit("p-a", "bo", 3, json!([2])),
@@ -493,7 +495,7 @@ mod tests {
             hit("p-b", "bo", 3, json!([5])),
         ];
         merge.add(answer(exactly(5), hits), &sort.keys);
-        let answer = rendered(&merge, 10, Counted::All, &sort);
+        let answer = rendered(&merge, 10, TrackTotalHits::All, &sort);
         assert_eq!(ids(&answer), ["bo", "ada"]);
         assert_eq!(
             answer["hits"]["hits"][1],
@@ -508,11 +510,13 @@ mod tests {
         let body = format!(
             r#"{{"took":1,"timed_out":false,"_shards":{{"total":1,"successful":1,"skipped":0,"failed":0}},"hits":{{"total":{{"value":1,"relation":"eq"}},"max_score":1.50,"hits":[ {raw} ]}}}}"#
         );
-        let mut merge = Merge::default();
-        merge.add(Answer::parse(&body.into()).unwrap(), &[]);
-        let whole = String::from_utf8(merge.render(0, 1, Counted::All, &Sort::default(), true)).unwrap();
+        let mut merge = AnswerMerge::default();
+        merge.add(SearchAnswer::parse(&body.into()).unwrap(), &[]);
+        let whole =
+            String::from_utf8(merge.render(0, 1, TrackTotalHits::All, &Sort::default(), true)).unwrap();
         assert!(whole.contains(raw), "{whole}");
-        let without = String::from_utf8(merge.render(0, 1, Counted::All, &Sort::default(), false)).unwrap();
+        let without =
+            String::from_utf8(merge.render(0, 1, TrackTotalHits::All, &Sort::default(), false)).unwrap();
         let expected = raw.replace(r#""_version":7,"#, "");
         assert!(without.contains(&expected), "{without}");
         assert!(without.contains(r#""max_score":1.50"#), "{without}");
@@ -521,27 +525,27 @@ mod tests {
     #[test]
     fn totals_add_up_with_their_relation() {
         let sort = sort(json!(["n"]));
-        let total = |parts: Vec<Value>, counted: Counted| {
-            let mut merge = Merge::default();
+        let total = |parts: Vec<Value>, counted: TrackTotalHits| {
+            let mut merge = AnswerMerge::default();
             for part in parts {
                 merge.add(answer(part, Vec::new()), &sort.keys);
             }
             rendered(&merge, 1, counted, &sort)["hits"]["total"].clone()
         };
         let over = |value: u64| json!({"value": value, "relation": "gte"});
-        assert_eq!(total(vec![exactly(2), exactly(3)], Counted::UpTo(10)), exactly(5));
-        assert_eq!(total(vec![exactly(6), exactly(5)], Counted::UpTo(10)), over(10));
-        assert_eq!(total(vec![exactly(5), exactly(5)], Counted::UpTo(10)), exactly(10));
-        assert_eq!(total(vec![exactly(6), over(10)], Counted::UpTo(10)), over(10));
-        assert_eq!(total(vec![exactly(20_000)], Counted::All), exactly(20_000));
-        assert_eq!(total(vec![Value::Null], Counted::Nothing), Value::Null);
-        let mut merge = Merge::default();
+        assert_eq!(total(vec![exactly(2), exactly(3)], TrackTotalHits::UpTo(10)), exactly(5));
+        assert_eq!(total(vec![exactly(6), exactly(5)], TrackTotalHits::UpTo(10)), over(10));
+        assert_eq!(total(vec![exactly(5), exactly(5)], TrackTotalHits::UpTo(10)), exactly(10));
+        assert_eq!(total(vec![exactly(6), over(10)], TrackTotalHits::UpTo(10)), over(10));
+        assert_eq!(total(vec![exactly(20_000)], TrackTotalHits::All), exactly(20_000));
+        assert_eq!(total(vec![Value::Null], TrackTotalHits::Nothing), Value::Null);
+        let mut merge = AnswerMerge::default();
         merge.add(answer(exactly(6), Vec::new()), &sort.keys);
-        assert!(!merge.is_counted(Counted::UpTo(6)) && merge.is_counted(Counted::UpTo(5)));
-        assert!(!merge.is_counted(Counted::All) && merge.is_counted(Counted::Nothing));
+        assert!(!merge.is_counted(TrackTotalHits::UpTo(6)) && merge.is_counted(TrackTotalHits::UpTo(5)));
+        assert!(!merge.is_counted(TrackTotalHits::All) && merge.is_counted(TrackTotalHits::Nothing));
         merge.add_count(answer(exactly(4), Vec::new()));
-        assert_eq!(rendered(&merge, 1, Counted::All, &sort)["hits"]["total"], exactly(10));
-        assert_eq!(rendered(&merge, 1, Counted::All, &sort)["_shards"]["total"], 4);
+        assert_eq!(rendered(&merge, 1, TrackTotalHits::All, &sort)["hits"]["total"], exactly(10));
+        assert_eq!(rendered(&merge, 1, TrackTotalHits::All, &sort)["_shards"]["total"], 4);
         let count: Value = serde_json::from_slice(&merge.render_count()).unwrap();
         assert_eq!(count["count"], 10);
     }
@@ -551,9 +555,9 @@ mod tests {
         let scored = |index: &str, id: &str, version: u64, score: f64| json!({"_index": index, "_id": id, "_version": version, "_score": score});
         let hits =
             vec![scored("p-a", "ada", 1, 3.5), scored("p-b", "bo", 1, 2.5), scored("p-b", "ada", 2, 1.5)];
-        let mut merge = Merge::default();
+        let mut merge = AnswerMerge::default();
         merge.add(answer(exactly(3), hits), &[]);
-        let answer = rendered(&merge, 10, Counted::All, &Sort::default());
+        let answer = rendered(&merge, 10, TrackTotalHits::All, &Sort::default());
         assert_eq!((ids(&answer), &answer["hits"]["max_score"]), (vec!["bo", "ada"], &json!(2.5)));
     }
 
@@ -562,14 +566,14 @@ mod tests {
         let body = json!({"took": 3, "timed_out": true,
             "_shards": {"total": 2, "successful": 1, "failed": 1, "failures": [{"index": "p-a"}]},
             "hits": {"max_score": null, "hits": []}});
-        let mut merge = Merge::default();
+        let mut merge = AnswerMerge::default();
         for _ in 0..150 {
-            merge.add(Answer::parse(&body.to_string().into()).unwrap(), &[]);
+            merge.add(SearchAnswer::parse(&body.to_string().into()).unwrap(), &[]);
         }
-        let answer = rendered(&merge, 1, Counted::Nothing, &Sort::default());
+        let answer = rendered(&merge, 1, TrackTotalHits::Nothing, &Sort::default());
         assert_eq!((&answer["timed_out"], &answer["_shards"]["failed"]), (&json!(true), &json!(150)));
         assert_eq!(answer["_shards"]["failures"].as_array().unwrap().len(), MAX_FAILURES);
-        assert!(Answer::parse(&Bytes::from_static(b"{}")).is_err());
+        assert!(SearchAnswer::parse(&Bytes::from_static(b"{}")).is_err());
     }
 
     /// Values of every kind that a sort gives, as one field has them.
@@ -586,7 +590,7 @@ mod tests {
     }
 
     /// What is right by the definition: sort all, keep the newest of each id.
-    fn expected(mut all: Vec<(usize, Hit)>, keys: &[Key]) -> Vec<(String, String)> {
+    fn expected(mut all: Vec<(usize, SearchHit)>, keys: &[SortKey]) -> Vec<(String, String)> {
         all.sort_by(|(m, a), (n, b)| a.compare(b, keys).then(m.cmp(n)));
         let newest = |id: &str| all.iter().filter(|(_, hit)| hit.id == id).map(|(_, hit)| hit.version).max();
         let mut seen = HashSet::new();
@@ -611,7 +615,7 @@ mod tests {
                 })
                 .collect();
             let sort = sort(Value::from(keys));
-            let mut all: Vec<(usize, Hit)> = Vec::new();
+            let mut all: Vec<(usize, SearchHit)> = Vec::new();
             let mut answers = Vec::new();
             for index in 0..1 + random.below(5) {
                 let name = format!("p-{}", 4 - index);
@@ -629,7 +633,7 @@ mod tests {
                 all.extend(answer.hits.iter().cloned().enumerate());
                 answers.push(answer);
             }
-            let mut merge = Merge::default();
+            let mut merge = AnswerMerge::default();
             while !answers.is_empty() {
                 let next = usize::try_from(random.below(answers.len() as u64)).unwrap();
                 merge.add(answers.remove(next), &sort.keys);

@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use super::constraint::Region;
-use super::error::{Refusal, quoted};
+use super::error::{RouterRefusal, quoted};
 use super::sort::Sort;
 
 /// `index.max_result_window` of Elasticsearch.
@@ -66,7 +66,7 @@ const AGGREGATIONS: &str = "a document that is just moving would be counted twic
 
 /// How many hits are to be counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Counted {
+pub enum TrackTotalHits {
     /// None: there is no `hits.total`.
     Nothing,
     /// Exactly up to this number.
@@ -75,7 +75,7 @@ pub enum Counted {
     All,
 }
 
-impl Counted {
+impl TrackTotalHits {
     /// As `track_total_hits`.
     pub fn to_value(self) -> Value {
         match self {
@@ -98,7 +98,7 @@ pub struct SearchRequest {
     /// Hits wanted.
     pub size: usize,
     /// What is counted.
-    pub counted: Counted,
+    pub counted: TrackTotalHits,
     /// The order.
     pub sort: Sort,
     /// The client wants `_version`.
@@ -129,14 +129,14 @@ pub struct CountRequest {
 }
 
 /// The body of a search: an object, or nothing at all.
-pub fn parse_body(bytes: &[u8]) -> Result<Map<String, Value>, Refusal> {
+pub fn parse_body(bytes: &[u8]) -> Result<Map<String, Value>, RouterRefusal> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(Map::new());
     }
     match serde_json::from_slice(bytes) {
         Ok(Value::Object(body)) => Ok(body),
-        Ok(_) => Err(Refusal::parsing("the body of a search is a JSON object")),
-        Err(error) => Err(Refusal::parsing(format!("the body of the search is not JSON: {error}"))),
+        Ok(_) => Err(RouterRefusal::parsing("the body of a search is a JSON object")),
+        Err(error) => Err(RouterRefusal::parsing(format!("the body of the search is not JSON: {error}"))),
     }
 }
 
@@ -147,13 +147,13 @@ impl SearchRequest {
         mut body: Map<String, Value>,
         parameters: &[(String, String)],
         location: &str,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, RouterRefusal> {
         let mut request = Self {
             body: Map::new(),
             parameters: Vec::new(),
             from: 0,
             size: DEFAULT_SIZE,
-            counted: Counted::UpTo(DEFAULT_COUNTED),
+            counted: TrackTotalHits::UpTo(DEFAULT_COUNTED),
             sort: Sort::default(),
             version: false,
             timeout: None,
@@ -173,7 +173,12 @@ impl SearchRequest {
     }
 
     /// A parameter of the query string. Those that stand for a member of the body win over it, as in Elasticsearch.
-    fn parameter(&mut self, name: &str, value: &str, body: &mut Map<String, Value>) -> Result<(), Refusal> {
+    fn parameter(
+        &mut self,
+        name: &str,
+        value: &str,
+        body: &mut Map<String, Value>,
+    ) -> Result<(), RouterRefusal> {
         let mut set = |member: &str, value: Value| drop(body.insert(member.to_owned(), value));
         match name {
             "size" | "from" => set(name, json!(whole(name, value)?)),
@@ -181,7 +186,7 @@ impl SearchRequest {
             "search_type" => match value {
                 "query_then_fetch" => {}
                 "dfs_query_then_fetch" => self.global_scores = true,
-                _ => return Err(Refusal::bad(format!("No search type for [{}]", quoted(value)))),
+                _ => return Err(RouterRefusal::bad(format!("No search type for [{}]", quoted(value)))),
             },
             "track_total_hits" => set(
                 name,
@@ -220,7 +225,7 @@ impl SearchRequest {
         Ok(())
     }
 
-    fn member(&mut self, name: String, value: Value, location: &str) -> Result<(), Refusal> {
+    fn member(&mut self, name: String, value: Value, location: &str) -> Result<(), RouterRefusal> {
         match name.as_str() {
             "size" => self.size = number(&name, &value)?,
             "from" => self.from = number(&name, &value)?,
@@ -228,15 +233,15 @@ impl SearchRequest {
             "timeout" => {
                 let text = value
                     .as_str()
-                    .ok_or_else(|| Refusal::parsing("[timeout] is a text such as \"500ms\""))?;
+                    .ok_or_else(|| RouterRefusal::parsing("[timeout] is a text such as \"500ms\""))?;
                 self.timeout = Some(text.to_owned());
             }
             "track_total_hits" => {
                 self.counted = match &value {
-                    Value::Bool(true) => Counted::All,
-                    Value::Bool(false) => Counted::Nothing,
-                    value if value.as_i64() == Some(-1) => Counted::Nothing,
-                    value => Counted::UpTo(number(&name, value)? as u64),
+                    Value::Bool(true) => TrackTotalHits::All,
+                    Value::Bool(false) => TrackTotalHits::Nothing,
+                    value if value.as_i64() == Some(-1) => TrackTotalHits::Nothing,
+                    value => TrackTotalHits::UpTo(number(&name, value)? as u64),
                 };
             }
             "stats" => {}
@@ -245,7 +250,7 @@ impl SearchRequest {
                     self.sort = Sort::parse(&value, location)?;
                 }
                 if known == "stored_fields" && is_none(&value) {
-                    return Err(Refusal::unsupported(
+                    return Err(RouterRefusal::unsupported(
                         "stored_fields: _none_",
                         "a hit without its _id cannot be told from its copy; use _source: false",
                     ));
@@ -254,9 +259,9 @@ impl SearchRequest {
             }
             other => {
                 if let Some((name, why)) = REFUSED.iter().find(|(name, _)| *name == other) {
-                    return Err(Refusal::unsupported(name, why));
+                    return Err(RouterRefusal::unsupported(name, why));
                 }
-                return Err(Refusal::parsing(format!(
+                return Err(RouterRefusal::parsing(format!(
                     "unknown key [{}] in a search; geofold route passes on what it knows",
                     quoted(other)
                 )));
@@ -265,27 +270,29 @@ impl SearchRequest {
         Ok(())
     }
 
-    fn check(&mut self, location: &str) -> Result<(), Refusal> {
+    fn check(&mut self, location: &str) -> Result<(), RouterRefusal> {
         let window = self.from.saturating_add(self.size);
         if window > MAX_WINDOW {
-            return Err(Refusal::bad(format!(
+            return Err(RouterRefusal::bad(format!(
                 "Result window is too large, from + size must be less than or equal to: [{MAX_WINDOW}] but was [{window}]; \
                  page with search_after"
             )));
         }
         if let Some(after) = self.body.get("search_after") {
             if self.from > 0 {
-                return Err(Refusal::bad(
+                return Err(RouterRefusal::bad(
                     "[from] parameter must be set to 0 or -1 when [search_after] is used".to_owned(),
                 ));
             }
             if self.sort.keys.is_empty() {
-                return Err(Refusal::bad("Sort must contain at least one field."));
+                return Err(RouterRefusal::bad("Sort must contain at least one field."));
             }
             let values = after.as_array().map(Vec::len).unwrap_or_default();
             let keys = self.sort.keys.len();
             if values != keys {
-                return Err(Refusal::bad(format!("search_after has {values} value(s) but sort has {keys}.")));
+                return Err(RouterRefusal::bad(format!(
+                    "search_after has {values} value(s) but sort has {keys}."
+                )));
             }
         }
         let of = |name: &str| {
@@ -310,7 +317,7 @@ impl SearchRequest {
             parameters: count.parameters.clone(),
             from: 0,
             size: 0,
-            counted: Counted::All,
+            counted: TrackTotalHits::All,
             sort: Sort::default(),
             version: false,
             timeout: None,
@@ -326,7 +333,7 @@ impl SearchRequest {
         &self,
         from: usize,
         size: usize,
-        counted: Counted,
+        counted: TrackTotalHits,
         with_version: bool,
         timeout: Option<&str>,
     ) -> Vec<u8> {
@@ -356,14 +363,14 @@ impl CountRequest {
         body: Map<String, Value>,
         parameters: &[(String, String)],
         location: &str,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, RouterRefusal> {
         let mut request =
             Self { body: Map::new(), parameters: Vec::new(), filter_path: None, region: Region::Anywhere };
         for (name, value) in parameters {
             match name.as_str() {
                 "filter_path" => request.filter_path = Some(filter_path(value)?),
                 "min_score" => {
-                    return Err(Refusal::unsupported(
+                    return Err(RouterRefusal::unsupported(
                         name,
                         "scores of geoshards differ; count with a search",
                     ));
@@ -373,7 +380,7 @@ impl CountRequest {
         }
         for (name, value) in body {
             if name != "query" {
-                return Err(Refusal::parsing(format!("request does not support [{}]", quoted(&name))));
+                return Err(RouterRefusal::parsing(format!("request does not support [{}]", quoted(&name))));
             }
             request.region = Region::of_query(&value, location);
             request.body.insert(name, value);
@@ -383,7 +390,11 @@ impl CountRequest {
 }
 
 /// A parameter that every search and count may have.
-fn passed_on(name: &str, value: &str, parameters: &mut Vec<(&'static str, String)>) -> Result<(), Refusal> {
+fn passed_on(
+    name: &str,
+    value: &str,
+    parameters: &mut Vec<(&'static str, String)>,
+) -> Result<(), RouterRefusal> {
     const PASSED: [&str; 5] = [
         "preference",
         "request_cache",
@@ -412,61 +423,64 @@ fn passed_on(name: &str, value: &str, parameters: &mut Vec<(&'static str, String
     }
     Err(match name {
         "q" | "df" | "analyzer" | "analyze_wildcard" | "default_operator" | "lenient" => {
-            Refusal::unsupported(name, "write the query into the body, as query_string")
+            RouterRefusal::unsupported(name, "write the query into the body, as query_string")
         }
         "source" | "source_content_type" => {
-            Refusal::unsupported(name, "send the search as the body of the request")
+            RouterRefusal::unsupported(name, "send the search as the body of the request")
         }
-        "routing" => Refusal::unsupported(name, "documents of geoshards have no routing"),
+        "routing" => RouterRefusal::unsupported(name, "documents of geoshards have no routing"),
         "scroll" | "terminate_after" => {
             let why = REFUSED.iter().find(|(refused, _)| *refused == name).map_or("", |(_, why)| why);
-            Refusal::unsupported(name, why)
+            RouterRefusal::unsupported(name, why)
         }
-        "rest_total_hits_as_int" => Refusal::unsupported(name, "totals are objects"),
-        _ => Refusal::bad(format!(
+        "rest_total_hits_as_int" => RouterRefusal::unsupported(name, "totals are objects"),
+        _ => RouterRefusal::bad(format!(
             "request contains unrecognized parameter: [{}]; geofold route passes on what it knows",
             quoted(name)
         )),
     })
 }
 
-fn filter_path(value: &str) -> Result<String, Refusal> {
+fn filter_path(value: &str) -> Result<String, RouterRefusal> {
     if value.split(',').any(|pattern| pattern.starts_with('-')) {
-        return Err(Refusal::unsupported("filter_path with -", "name what is wanted"));
+        return Err(RouterRefusal::unsupported("filter_path with -", "name what is wanted"));
     }
     Ok(value.to_owned())
 }
 
-fn whole(name: &str, value: &str) -> Result<i64, Refusal> {
+fn whole(name: &str, value: &str) -> Result<i64, RouterRefusal> {
     value.parse().map_err(|_| {
-        Refusal::bad(format!("Failed to parse int parameter [{name}] with value [{}]", quoted(value)))
+        RouterRefusal::bad(format!("Failed to parse int parameter [{name}] with value [{}]", quoted(value)))
     })
 }
 
-fn flag(name: &str, value: &str) -> Result<bool, Refusal> {
+fn flag(name: &str, value: &str) -> Result<bool, RouterRefusal> {
     match value {
         "true" | "" => Ok(true),
         "false" => Ok(false),
-        _ => Err(Refusal::bad(format!("Failed to parse value [{}] of [{name}] as a boolean", quoted(value)))),
+        _ => Err(RouterRefusal::bad(format!(
+            "Failed to parse value [{}] of [{name}] as a boolean",
+            quoted(value)
+        ))),
     }
 }
 
-fn number(name: &str, value: &Value) -> Result<usize, Refusal> {
+fn number(name: &str, value: &Value) -> Result<usize, RouterRefusal> {
     if name == "from" && value.as_i64() == Some(-1) {
         return Ok(0);
     }
     let number = value.as_u64().and_then(|number| usize::try_from(number).ok());
     number.ok_or_else(|| {
-        Refusal::bad(format!(
+        RouterRefusal::bad(format!(
             "[{name}] is a whole number of at least 0, not [{}]",
             quoted(&value.to_string())
         ))
     })
 }
 
-fn truth(name: &str, value: &Value) -> Result<bool, Refusal> {
+fn truth(name: &str, value: &Value) -> Result<bool, RouterRefusal> {
     value.as_bool().ok_or_else(|| {
-        Refusal::parsing(format!("[{name}] is true or false, not [{}]", quoted(&value.to_string())))
+        RouterRefusal::parsing(format!("[{name}] is true or false, not [{}]", quoted(&value.to_string())))
     })
 }
 
@@ -503,7 +517,7 @@ fn uses_statistics(query: &Value) -> bool {
 mod tests {
     use super::*;
 
-    fn parse(body: Value, parameters: &[(&str, &str)]) -> Result<SearchRequest, Refusal> {
+    fn parse(body: Value, parameters: &[(&str, &str)]) -> Result<SearchRequest, RouterRefusal> {
         let Value::Object(body) = body else { panic!("{body}") };
         let parameters: Vec<_> =
             parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -519,10 +533,10 @@ mod tests {
         )
         .unwrap();
         assert_eq!((request.size, request.from, request.version, request.partial), (4, 2, true, false));
-        assert_eq!((request.counted, request.timeout.as_deref()), (Counted::UpTo(7), Some("1s")));
+        assert_eq!((request.counted, request.timeout.as_deref()), (TrackTotalHits::UpTo(7), Some("1s")));
         assert_eq!(request.parameters, [("preference", "_local".to_owned())]);
         let sent: Value =
-            serde_json::from_slice(&request.upstream(0, 6, Counted::All, false, Some("2s"))).unwrap();
+            serde_json::from_slice(&request.upstream(0, 6, TrackTotalHits::All, false, Some("2s"))).unwrap();
         let expected = json!({"query": {"match": {"a": "b"}}, "size": 6, "version": true, "fields": ["x"], "sort": ["a"],
             "track_total_hits": true, "timeout": "2s", "highlight": {"fields": {"a": {}}},
             "_source": {"includes": ["a", "b"], "excludes": ["c"]}});

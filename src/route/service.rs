@@ -18,14 +18,14 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use super::constraint::Region;
-use super::error::{Failure, Refusal};
-use super::load::{self, Load};
-use super::merge::{Answer, Merge};
+use super::error::{RouterRefusal, SearchFailure};
+use super::load::{self, SearchLoad};
+use super::merge::{AnswerMerge, SearchAnswer};
 use super::nearest::AskRounds;
-use super::request::{CountRequest, Counted, MAX_WINDOW, SearchRequest};
+use super::request::{CountRequest, MAX_WINDOW, SearchRequest, TrackTotalHits};
 use super::sort::Nearest;
 use super::target::{Targets, by_distance};
-use super::upstream::{Caller, Outgoing, Upstream, bad_gateway};
+use super::upstream::{Caller, Upstream, UpstreamSearch, bad_gateway};
 use crate::base::clock::Clock;
 use crate::base::ids::ShardId;
 use crate::core::filter_path::FilterPath;
@@ -53,7 +53,7 @@ pub struct Service {
     /// Of searches.
     pub metrics: Arc<RouteMetrics>,
     /// Of cells.
-    pub load: Load,
+    pub load: SearchLoad,
     /// For the load.
     pub clock: Arc<dyn Clock>,
     /// Who may search now.
@@ -80,7 +80,7 @@ impl Places {
 
 /// An answer, and what it took.
 #[derive(Debug)]
-pub struct Found {
+pub struct SearchResult {
     /// The body.
     pub body: Bytes,
     /// Geoshards that were asked.
@@ -132,7 +132,11 @@ impl Drop for Queued<'_> {
 
 impl Service {
     /// Answers a search.
-    pub async fn search(&self, request: &SearchRequest, caller: Caller<'_>) -> Result<Found, Failure> {
+    pub async fn search(
+        &self,
+        request: &SearchRequest,
+        caller: Caller<'_>,
+    ) -> Result<SearchResult, SearchFailure> {
         let began = Instant::now();
         let deadline = began + self.options.timeout;
         let _place = self.place(deadline).await?;
@@ -161,23 +165,28 @@ impl Service {
                 self.load.add(point, asked, began.elapsed(), self.clock.now());
             }
             let body = filtered(body, request.filter_path.as_deref())?;
-            return Ok(Found { body, asked, total: targets.total });
+            return Ok(SearchResult { body, asked, total: targets.total });
         }
-        Err(Refusal::unavailable("the map of the geoshards changed while they were asked; ask again").into())
+        Err(RouterRefusal::unavailable("the map of the geoshards changed while they were asked; ask again")
+            .into())
     }
 
     /// Answers a count: a search without hits.
-    pub async fn count(&self, request: &CountRequest, caller: Caller<'_>) -> Result<Found, Failure> {
+    pub async fn count(
+        &self,
+        request: &CountRequest,
+        caller: Caller<'_>,
+    ) -> Result<SearchResult, SearchFailure> {
         let search = SearchRequest::for_count(request);
         let mut found = self.search(&search, caller).await?;
-        let mut merge = Merge::default();
-        merge.add(Answer::parse(&found.body).map_err(unusable)?, &[]);
+        let mut merge = AnswerMerge::default();
+        merge.add(SearchAnswer::parse(&found.body).map_err(unusable)?, &[]);
         found.body = filtered(merge.render_count().into(), request.filter_path.as_deref())?;
         Ok(found)
     }
 
     /// A place among those that ask Elasticsearch. The queue has its bound, and waiting ends with the search's time.
-    async fn place(&self, deadline: Instant) -> Result<SemaphorePermit<'_>, Refusal> {
+    async fn place(&self, deadline: Instant) -> Result<SemaphorePermit<'_>, RouterRefusal> {
         let Places { permits, queued, max_queued } = &self.places;
         if let Ok(permit) = permits.try_acquire() {
             return Ok(permit);
@@ -186,7 +195,7 @@ impl Service {
         let _queued = Queued(queued);
         let _counting = Counting::new(&self.metrics.queued);
         if before >= *max_queued {
-            return Err(Refusal::busy(format!(
+            return Err(RouterRefusal::busy(format!(
                 "{} searches are under way and {max_queued} wait; ask again later, or raise route.max_concurrent",
                 self.options.max_concurrent
             )));
@@ -194,34 +203,34 @@ impl Service {
         match tokio::time::timeout_at(deadline, permits.acquire()).await {
             Ok(Ok(permit)) => Ok(permit),
             // It is never closed.
-            Ok(Err(_)) => Err(Refusal::unavailable("the router is stopping")),
-            Err(_) => Err(Refusal::busy(format!(
+            Ok(Err(_)) => Err(RouterRefusal::unavailable("the router is stopping")),
+            Err(_) => Err(RouterRefusal::busy(format!(
                 "no place among {} searches became free within {:?}; ask again later",
                 self.options.max_concurrent, self.options.timeout
             ))),
         }
     }
 
-    fn live_maps(&self) -> Result<LiveMaps, Refusal> {
+    fn live_maps(&self) -> Result<LiveMaps, RouterRefusal> {
         self.maps.live().ok_or_else(|| {
-            Refusal::unavailable(
+            RouterRefusal::unavailable(
                 "it is not known now which map of the geoshards is live, since elasticsearch does not tell; ask again",
             )
         })
     }
 
     /// Whether no map came into force that the cover was not made by.
-    fn is_still_live(&self, used: &LiveMaps) -> Result<bool, Refusal> {
+    fn is_still_live(&self, used: &LiveMaps) -> Result<bool, RouterRefusal> {
         let now = self.live_maps()?;
         Ok(now.iter().all(|map| used.iter().any(|used| Arc::ptr_eq(used, map) || used == map)))
     }
 
-    async fn targets(&self, maps: &LiveMaps, request: &SearchRequest) -> Result<Targets, Failure> {
+    async fn targets(&self, maps: &LiveMaps, request: &SearchRequest) -> Result<Targets, SearchFailure> {
         if request.region.is_anywhere()
             && request.sort.nearest.is_none()
             && self.options.without_location == WithoutLocation::Refuse
         {
-            let refusal = Refusal::bad(format!(
+            let refusal = RouterRefusal::bad(format!(
                 "the search has no geo constraint on [{}] that geofold route can use, and route.without_location is \
                  \"refuse\"; add a geo_distance, geo_bounding_box, geo_polygon or geo_shape to its filter",
                 self.location
@@ -238,8 +247,12 @@ impl Service {
             let work = tokio::task::spawn_blocking(move || Targets::of(&maps, &region));
             return work.await.map_err(|error| {
                 tracing::error!(%error, "a cover could not be made");
-                Refusal { status: 500, kind: "exception", reason: "the cover could not be made".to_owned() }
-                    .into()
+                RouterRefusal {
+                    status: 500,
+                    kind: "exception",
+                    reason: "the cover could not be made".to_owned(),
+                }
+                .into()
             });
         }
         Ok(Targets::of(maps, &request.region))
@@ -263,7 +276,7 @@ impl Service {
     }
 
     /// All geoshards by one request.
-    async fn all_at_once(&self, way: &mut Way<'_>, shards: Vec<ShardId>) -> Result<Bytes, Failure> {
+    async fn all_at_once(&self, way: &mut Way<'_>, shards: Vec<ShardId>) -> Result<Bytes, SearchFailure> {
         let request = way.request;
         if let [only] = shards.as_slice() {
             // An index has each document once: the answer is passed on as it is.
@@ -274,7 +287,7 @@ impl Service {
             return Ok(body);
         }
         let wanted = request.from + request.size;
-        let mut merge = Merge::default();
+        let mut merge = AnswerMerge::default();
         self.round(way, &mut merge, &shards, wanted).await?;
         self.finish(way, merge)
     }
@@ -286,10 +299,10 @@ impl Service {
         mut rounds: AskRounds,
         nearest: Nearest,
         covered: usize,
-    ) -> Result<Bytes, Failure> {
+    ) -> Result<Bytes, SearchFailure> {
         let request = way.request;
         let wanted = request.from + request.size;
-        let mut merge = Merge::default();
+        let mut merge = AnswerMerge::default();
         let (mut doubled, mut is_cut) = (0, false);
         loop {
             let last = wanted.checked_sub(1).and_then(|last| merge.first_value(last));
@@ -305,7 +318,7 @@ impl Service {
             // A newer copy in another round took the place of a hit, and the round of that hit has more behind its last one.
             self.metrics.retried.of(Retried::Duplicates).inc();
             let asked = way.asked.iter().cloned().collect::<Vec<_>>();
-            let mut anew = Merge::default();
+            let mut anew = AnswerMerge::default();
             self.round(way, &mut anew, &asked, wanted).await?;
             merge = anew;
         }
@@ -327,10 +340,10 @@ impl Service {
     async fn round(
         &self,
         way: &mut Way<'_>,
-        merge: &mut Merge,
+        merge: &mut AnswerMerge,
         shards: &[ShardId],
         wanted: usize,
-    ) -> Result<Round, Failure> {
+    ) -> Result<Round, SearchFailure> {
         let request = way.request;
         way.asked.extend(shards.iter().cloned());
         let needed = if wanted == 0 { 0 } else { (wanted + 1).min(MAX_WINDOW) };
@@ -351,7 +364,7 @@ impl Service {
         }
     }
 
-    fn finish(&self, way: &Way<'_>, merge: Merge) -> Result<Bytes, Failure> {
+    fn finish(&self, way: &Way<'_>, merge: AnswerMerge) -> Result<Bytes, SearchFailure> {
         let SearchRequest { from, size, counted, sort, version, .. } = way.request;
         self.metrics.duplicates.inc_by(u64::try_from(merge.duplicates()).unwrap_or_default());
         Ok(merge.render(*from, *size, *counted, sort, *version).into())
@@ -364,14 +377,16 @@ impl Service {
         shards: &[ShardId],
         size: usize,
         from: usize,
-        counted: Counted,
+        counted: TrackTotalHits,
         with_version: bool,
-    ) -> Result<Bytes, Failure> {
+    ) -> Result<Bytes, SearchFailure> {
         let request = way.request;
         let left = way.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             let timeout = self.options.timeout;
-            return Err(Refusal::timeout(format!("no answer within {timeout:?}; raise route.timeout")).into());
+            return Err(
+                RouterRefusal::timeout(format!("no answer within {timeout:?}; raise route.timeout")).into()
+            );
         }
         // Elasticsearch has to give up before the router does, for its part to be of use.
         let own = format!("{}ms", (left.mul_f64(0.9)).as_millis().max(1));
@@ -387,12 +402,12 @@ impl Service {
             parameters.push(("search_type", Cow::Borrowed("dfs_query_then_fetch")));
         }
         let body = request.upstream(from, size, counted, with_version, timeout);
-        self.upstream.search(Outgoing { shards, parameters, body }, way.caller, left).await
+        self.upstream.search(UpstreamSearch { shards, parameters, body }, way.caller, left).await
     }
 }
 
-fn parse(body: &Bytes, request: &SearchRequest) -> Result<Answer, Failure> {
-    let answer = Answer::parse(body).map_err(unusable)?;
+fn parse(body: &Bytes, request: &SearchRequest) -> Result<SearchAnswer, SearchFailure> {
+    let answer = SearchAnswer::parse(body).map_err(unusable)?;
     if !request.partial {
         check_whole(answer.has_timed_out(), answer.failed_shards())?;
     }
@@ -400,7 +415,7 @@ fn parse(body: &Bytes, request: &SearchRequest) -> Result<Answer, Failure> {
 }
 
 /// Checks an answer that is passed on as it is.
-fn check(body: &Bytes, request: &SearchRequest) -> Result<(), Failure> {
+fn check(body: &Bytes, request: &SearchRequest) -> Result<(), SearchFailure> {
     #[derive(Deserialize)]
     struct Head {
         #[serde(default)]
@@ -419,21 +434,23 @@ fn check(body: &Bytes, request: &SearchRequest) -> Result<(), Failure> {
 }
 
 /// Elasticsearch gives no answer that lacks the part of a shard if it is not to; what stands between may.
-fn check_whole(has_timed_out: bool, failed_shards: u64) -> Result<(), Refusal> {
+fn check_whole(has_timed_out: bool, failed_shards: u64) -> Result<(), RouterRefusal> {
     const FORBIDDEN: &str = "the search does not allow partial results (allow_partial_search_results)";
     match (has_timed_out, failed_shards) {
         (false, 0) => Ok(()),
-        (true, _) => Err(Refusal::timeout(format!("a shard did not answer in time, and {FORBIDDEN}"))),
-        (false, failed) => Err(Refusal::unavailable(format!("{failed} shards failed, and {FORBIDDEN}"))),
+        (true, _) => Err(RouterRefusal::timeout(format!("a shard did not answer in time, and {FORBIDDEN}"))),
+        (false, failed) => {
+            Err(RouterRefusal::unavailable(format!("{failed} shards failed, and {FORBIDDEN}")))
+        }
     }
 }
 
-fn unusable(error: serde_json::Error) -> Refusal {
+fn unusable(error: serde_json::Error) -> RouterRefusal {
     bad_gateway(format!("elasticsearch's answer cannot be used: {error}"))
 }
 
 /// What `filter_path` leaves of an answer.
-fn filtered(body: Bytes, patterns: Option<&str>) -> Result<Bytes, Failure> {
+fn filtered(body: Bytes, patterns: Option<&str>) -> Result<Bytes, SearchFailure> {
     let Some(patterns) = patterns else { return Ok(body) };
     let value = serde_json::from_slice(&body).map_err(unusable)?;
     Ok(FilterPath::new(patterns.split(',')).apply(&value).to_string().into())

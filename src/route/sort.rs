@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::constraint::shapes;
-use super::error::{Refusal, quoted};
+use super::error::{RouterRefusal, quoted};
 use crate::base::geo::GeoPoint;
 
 /// Keys of one sort, at most.
@@ -13,14 +13,14 @@ const MAX_KEYS: usize = 32;
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Sort {
     /// Empty: by score.
-    pub keys: Vec<Key>,
+    pub keys: Vec<SortKey>,
     /// What the first key measures, if it is the distance to one point, the nearest first, as the router can bound it.
     pub nearest: Option<Nearest>,
 }
 
 /// One key.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Key {
+pub struct SortKey {
     /// The field, `_score`, or `_geo_distance`.
     pub name: String,
     /// Whether the greatest comes first.
@@ -40,21 +40,22 @@ pub struct Nearest {
 
 impl Sort {
     /// Reads `sort`, a list of keys or one of them; `location` is the field that documents are placed by.
-    pub fn parse(value: &Value, location: &str) -> Result<Self, Refusal> {
+    pub fn parse(value: &Value, location: &str) -> Result<Self, RouterRefusal> {
         let items = match value {
             Value::Array(items) => items.as_slice(),
             one => std::slice::from_ref(one),
         };
         if items.len() > MAX_KEYS {
-            return Err(Refusal::bad(format!(
+            return Err(RouterRefusal::bad(format!(
                 "[sort] has {} keys; geofold route takes {MAX_KEYS}",
                 items.len()
             )));
         }
         let mut sort = Self::default();
         for item in items {
-            let malformed =
-                || Refusal::parsing("malformed [sort]: each key is a name or an object with one member");
+            let malformed = || {
+                RouterRefusal::parsing("malformed [sort]: each key is a name or an object with one member")
+            };
             match item {
                 Value::String(name) => sort.add(name, &Value::Null, location)?,
                 Value::Object(members) if !members.is_empty() => {
@@ -81,16 +82,16 @@ impl Sort {
         text.split(',').map(key).collect()
     }
 
-    fn add(&mut self, name: &str, options: &Value, location: &str) -> Result<(), Refusal> {
+    fn add(&mut self, name: &str, options: &Value, location: &str) -> Result<(), RouterRefusal> {
         match name {
             "_doc" | "_shard_doc" => {
-                return Err(Refusal::unsupported(
+                return Err(RouterRefusal::unsupported(
                     &format!("sort by {}", quoted(name)),
                     "that order has no meaning over several indices; sort by a field of the documents",
                 ));
             }
             "_script" => {
-                return Err(Refusal::unsupported(
+                return Err(RouterRefusal::unsupported(
                     "sort by _script",
                     "sort by a field, _score or _geo_distance",
                 ));
@@ -109,7 +110,7 @@ impl Sort {
         if name == "_geo_distance" && self.keys.is_empty() && !is_descending {
             self.nearest = options.as_object().and_then(|options| nearest(options, location));
         }
-        self.keys.push(Key { name: name.to_owned(), is_descending, missing_first });
+        self.keys.push(SortKey { name: name.to_owned(), is_descending, missing_first });
         Ok(())
     }
 
@@ -154,7 +155,7 @@ mod tests {
     use crate::base::random::Random;
     use crate::geoshard::cover::MARGIN_METRES;
 
-    fn parse(value: Value) -> Result<Sort, Refusal> {
+    fn parse(value: Value) -> Result<Sort, RouterRefusal> {
         Sort::parse(&value, "p")
     }
 

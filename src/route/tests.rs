@@ -6,9 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::load::Load;
+use super::load::SearchLoad;
 use super::request::{CountRequest, SearchRequest, parse_body};
-use super::service::{Found, Places, Service};
+use super::service::{Places, SearchResult, Service};
 use super::upstream::{Caller, Upstream};
 use crate::base::clock::BootClock;
 use crate::base::geo::GeoPoint;
@@ -101,7 +101,7 @@ impl Rig {
             search_grace: Duration::from_secs(1),
             maps,
             metrics,
-            load: Load::default(),
+            load: SearchLoad::default(),
             clock,
         };
         Self { standin, service, client }
@@ -132,7 +132,7 @@ impl Rig {
         }
     }
 
-    async fn search(&self, body: &Value) -> Result<Found, super::error::Failure> {
+    async fn search(&self, body: &Value) -> Result<SearchResult, super::error::SearchFailure> {
         let request = SearchRequest::new(parse_body(body.to_string().as_bytes()).unwrap(), &[], "location")?;
         self.service.search(&request, Caller::default()).await
     }

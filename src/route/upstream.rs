@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::error::{Failure, Refusal};
+use super::error::{RouterRefusal, SearchFailure};
 use super::hedge::{Hedging, is_final};
 use crate::base::ids::ShardId;
 use crate::io::elastic::http::{Forward, Forwarded, HttpElastic, Node};
@@ -65,7 +65,7 @@ struct Call<'a> {
 }
 
 /// What is sent to the geoshards of one round.
-pub struct Outgoing<'a> {
+pub struct UpstreamSearch<'a> {
     /// Whom.
     pub shards: &'a [ShardId],
     /// Parameters of the query string.
@@ -74,7 +74,7 @@ pub struct Outgoing<'a> {
     pub body: Vec<u8>,
 }
 
-impl Outgoing<'_> {
+impl UpstreamSearch<'_> {
     /// The path and the body, and whether it is an `_msearch`.
     fn encode(self, prefix: &str) -> (String, Bytes, bool) {
         let names: Vec<String> =
@@ -109,10 +109,10 @@ impl Upstream {
     /// The body of a successful answer.
     pub async fn search(
         &self,
-        outgoing: Outgoing<'_>,
+        outgoing: UpstreamSearch<'_>,
         caller: Caller<'_>,
         timeout: Duration,
-    ) -> Result<Bytes, Failure> {
+    ) -> Result<Bytes, SearchFailure> {
         let (path, body, is_msearch) = outgoing.encode(self.elastic.prefix());
         let call = Call {
             method: Method::Post,
@@ -131,7 +131,7 @@ impl Upstream {
         let answer = if is_msearch && answer.status == 200 { only_answer(&answer)? } else { answer };
         match answer.status {
             200 => Ok(answer.body),
-            status => Err(Failure::Upstream {
+            status => Err(SearchFailure::Upstream {
                 status,
                 retry_after: answer.retry_after.map(|after| after.as_secs()),
                 body: answer.body,
@@ -140,7 +140,7 @@ impl Upstream {
     }
 
     /// What Elasticsearch says of itself, whatever its status.
-    pub async fn info(&self, caller: Caller<'_>, timeout: Duration) -> Result<Forwarded, Refusal> {
+    pub async fn info(&self, caller: Caller<'_>, timeout: Duration) -> Result<Forwarded, RouterRefusal> {
         let call = Call {
             method: Method::Get,
             path: "/",
@@ -229,19 +229,21 @@ fn count(counters: &Counters<SentLabel>, is_answered: bool) {
     counters.of(if is_answered { SentLabel::Answered } else { SentLabel::Failed }).inc();
 }
 
-fn refusal(error: CallError) -> Refusal {
+fn refusal(error: CallError) -> RouterRefusal {
     match error {
-        CallError::Timeout(_) => Refusal::timeout(format!("{error}; raise route.timeout, or ask for less")),
+        CallError::Timeout(_) => {
+            RouterRefusal::timeout(format!("{error}; raise route.timeout, or ask for less"))
+        }
         CallError::TooLarge { bytes, most } => too_large(
             usize::try_from(bytes).unwrap_or(usize::MAX),
             usize::try_from(most).unwrap_or(usize::MAX),
         ),
-        CallError::Connection(_) | CallError::Unsigned(_) => Refusal::unavailable(error.to_string()),
+        CallError::Connection(_) | CallError::Unsigned(_) => RouterRefusal::unavailable(error.to_string()),
         CallError::Status { .. } | CallError::Undecodable(_) => bad_gateway(error.to_string()),
     }
 }
 
-fn too_large(bytes: usize, most: usize) -> Refusal {
+fn too_large(bytes: usize, most: usize) -> RouterRefusal {
     bad_gateway(format!(
         "elasticsearch's answer has {bytes} bytes, and no more than {most} are passed on (route.response_max_bytes); ask \
          for fewer hits, or for less of their _source"
@@ -249,12 +251,12 @@ fn too_large(bytes: usize, most: usize) -> Refusal {
 }
 
 /// An answer that cannot be used.
-pub fn bad_gateway(reason: String) -> Refusal {
-    Refusal { status: 502, kind: "bad_gateway_exception", reason }
+pub fn bad_gateway(reason: String) -> RouterRefusal {
+    RouterRefusal { status: 502, kind: "bad_gateway_exception", reason }
 }
 
 /// Of an `_msearch` with one search, its answer.
-fn only_answer(answer: &Forwarded) -> Result<Forwarded, Failure> {
+fn only_answer(answer: &Forwarded) -> Result<Forwarded, SearchFailure> {
     #[derive(Deserialize)]
     struct Body<'a> {
         #[serde(borrow)]
@@ -283,8 +285,8 @@ fn only_answer(answer: &Forwarded) -> Result<Forwarded, Failure> {
 mod tests {
     use super::*;
 
-    fn outgoing(shards: &[ShardId]) -> Outgoing<'_> {
-        Outgoing {
+    fn outgoing(shards: &[ShardId]) -> UpstreamSearch<'_> {
+        UpstreamSearch {
             shards,
             parameters: vec![("preference", "a b&c".into()), ("request_cache", "true".into())],
             body: b"{}".to_vec(),
