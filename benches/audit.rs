@@ -19,7 +19,7 @@ use geofold::core::decode::LocationPath;
 use geofold::core::placement::Placement;
 use geofold::geoshard::{GeoshardMap, LiveMaps};
 use geofold::io::elastic::http::{Auth, HttpElastic, HttpOptions};
-use geofold::ops::audit::{Audit, Fit, Options, SeenPage, Sightings};
+use geofold::ops::audit::{Audit, AuditOptions, Fit, SeenPage, Sightings};
 use geofold::testkit::embedded::elasticsearch::{Condition, Content, Standin, StandinOptions};
 
 const MEMORY: usize = 64 << 20;
@@ -114,7 +114,7 @@ async fn whole_audit(documents: u64) {
         maps: &maps,
         location: &location,
         epoch: Epoch::default(),
-        options: Options {
+        options: AuditOptions {
             scans: 4,
             memory: MEMORY,
             folder: folder.path().to_owned(),

@@ -16,7 +16,7 @@ use crate::io::elastic::Elastic;
 use crate::io::maps::{MapsRecord, Watcher};
 use crate::io::meta::TopicFacts;
 use crate::ops::admin::{self, AdminState, CoverSource, DocumentCounts, StatusParts, StatusSource, Worker};
-use crate::ops::audit::periodic::Periodic;
+use crate::ops::audit::periodic::PeriodicAudit;
 use crate::ops::check::CheckTarget;
 use crate::ops::check::preflight;
 use crate::support::config::Config;
@@ -141,7 +141,7 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let work = async {
         let Some(topic) = may_join(&config, &rules, &*elastic, &health, &stop).await? else { return Ok(()) };
         supervisor.spawn("map watcher", admin_stop.clone(), watcher.run(admin_stop.clone()));
-        let periodic = config.audit.interval.map(|every| Periodic {
+        let periodic = config.audit.interval.map(|every| PeriodicAudit {
             config: config.clone(),
             every,
             elastic: elastic.clone(),

@@ -9,7 +9,7 @@ use geofold::io::elastic::{
     WriteCondition,
 };
 use geofold::io::indices::{self, Layout, Problem, Template};
-use geofold::ops::check::{CheckTarget, Level, check};
+use geofold::ops::check::{CheckLevel, CheckTarget, check};
 use geofold::support::config::Config;
 use serde_json::json;
 
@@ -225,6 +225,6 @@ async fn check_finds_nothing_wrong_where_nothing_is(server: &Server) {
         found.unwrap_or_else(|| panic!("nothing about {name}: {:?}", report.findings)).level
     };
     for name in ["elasticsearch version", "action.auto_create_index", "indices", "right to write"] {
-        assert_eq!(about(name), Level::Ok, "{name}: {:?}", report.findings);
+        assert_eq!(about(name), CheckLevel::Ok, "{name}: {:?}", report.findings);
     }
 }

@@ -21,10 +21,10 @@ use crate::base::figures::count;
 use crate::base::progress::Progress;
 use crate::core::decode::LocationPath;
 use crate::io::elastic::Elastic;
-use crate::ops::audit::sweep::{self, Sweep};
+use crate::ops::audit::sweep::{self, TombstoneSweep};
 use crate::ops::audit::touches::TopicTouches;
 use crate::ops::audit::{
-    Audit, AuditError, Defect, Finding, Options, RepairOutcome, RepairTarget, Repairer, Report,
+    Audit, AuditError, AuditFinding, AuditOptions, AuditReport, Defect, RepairOutcome, RepairTarget, Repairer,
 };
 use crate::support::config::{ByteSize, Config};
 
@@ -153,7 +153,7 @@ pub(super) async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
             maps: &maps,
             location: &location,
             epoch,
-            options: Options {
+            options: AuditOptions {
                 scans: usize::from(args.scans),
                 memory: args.memory.as_usize(),
                 folder: args.temp_dir.clone().unwrap_or_else(std::env::temp_dir),
@@ -195,12 +195,12 @@ async fn sweepable(
     let (prefix, keep) = (&config.elasticsearch.prefix, config.placements.deleted_retention);
     let of = (config.kafka.topic.as_str(), config.positions.epoch);
     match sweep::prepare(elastic, prefix, of, topic, keep, timeout).await? {
-        Sweep::Below(writes) => return Ok(Some(writes)),
-        Sweep::Unripe => eprintln!(
+        TombstoneSweep::Below(writes) => return Ok(Some(writes)),
+        TombstoneSweep::Unripe => eprintln!(
             "nothing is swept yet: it takes a mark that was committed more than placements.deleted_retention ({}) ago",
             humantime::format_duration(keep)
         ),
-        Sweep::Waits(partitions) => eprintln!(
+        TombstoneSweep::Waits(partitions) => eprintln!(
             "nothing is swept yet: partitions {partitions:?} have not committed what was in the topic at the oldest mark; after \
              that it takes {}",
             humantime::format_duration(keep)
@@ -221,7 +221,7 @@ struct Repairs {
 }
 
 impl Repairs {
-    fn left_alone(&mut self, finding: &Finding, adopts: bool) {
+    fn left_alone(&mut self, finding: &AuditFinding, adopts: bool) {
         self.left_alone += 1;
         if adopts && finding.defects.contains(&Defect::NoPlacement) {
             let epochs = finding.stored.copies.values().map(|copy| copy.version.epoch().get());
@@ -241,7 +241,7 @@ async fn run(
     // Progress goes to standard error, results to standard output.
     let meter = Meter::new();
     let tell = |progress: Progress<'_>| meter.tell(progress);
-    let found = async |findings: Vec<Finding>| {
+    let found = async |findings: Vec<AuditFinding>| {
         let outcomes = match mender {
             None => vec![None; findings.len()],
             Some(mender) => mender.mend(&findings).await?.into_iter().map(Some).collect(),
@@ -292,7 +292,12 @@ async fn run(
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print(args: &AuditArgs, report: &Report, repairs: Option<&Repairs>, found: u64) -> Result<(), Failure> {
+fn print(
+    args: &AuditArgs,
+    report: &AuditReport,
+    repairs: Option<&Repairs>,
+    found: u64,
+) -> Result<(), Failure> {
     if args.json {
         let mut json = serde_json::to_value(report).context("writing JSON")?;
         if let Some(repairs) = repairs {

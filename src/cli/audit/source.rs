@@ -15,7 +15,7 @@ use crate::cli::{Failure, output};
 use crate::io::elastic::Elastic;
 use crate::ops::audit::AuditError;
 use crate::ops::audit::touches::TopicTouches;
-use crate::ops::audit::truth::{Comparing, Differs, Which};
+use crate::ops::audit::truth::{ComparedDocuments, Comparing, Differs};
 use crate::support::config::Config;
 use crate::worker::refeed::{DocumentSource, SourceOpenError};
 
@@ -33,9 +33,9 @@ pub(super) async fn run(
         error => error.into(),
     })?;
     let which = match (&args.ids, args.sample) {
-        (Some(path), _) => Which::Ids(ids(path)?),
-        (None, Some(size)) => Which::Sample(usize::from(size), a_seed()),
-        (None, None) => Which::All,
+        (Some(path), _) => ComparedDocuments::Ids(ids(path)?),
+        (None, Some(size)) => ComparedDocuments::Sample(usize::from(size), a_seed()),
+        (None, None) => ComparedDocuments::All,
     };
     let topic = TopicTouches::connect(config, elastic.clone(), args.touch_rate).await?;
     let comparing = Comparing {

@@ -81,7 +81,7 @@ pub(super) async fn migrate(args: MigrateArgs) -> Result<ExitCode, Failure> {
         }
         if new.is_some() {
             let report = check::check(&target, &*elastic).await;
-            let wrong = |finding: &&check::Finding| finding.is_error() || finding.is_unreachable();
+            let wrong = |finding: &&check::CheckFinding| finding.is_error() || finding.is_unreachable();
             for finding in report.findings.iter().filter(wrong) {
                 output::line(finding)?;
             }

@@ -90,7 +90,7 @@ pub(super) struct CandidateFile {
 }
 
 /// A suspect and its last observation.
-pub(super) struct Looked {
+pub(super) struct ObservedSuspect {
     pub(super) suspect: Suspect,
     pub(super) fingerprint: u64,
     /// See [`owed::partition`].
@@ -129,7 +129,7 @@ impl CandidateFile {
     }
 
     /// Ends keeping; gives them back in chunks.
-    pub(super) fn read(self) -> io::Result<impl Iterator<Item = io::Result<Vec<Looked>>>> {
+    pub(super) fn read(self) -> io::Result<impl Iterator<Item = io::Result<Vec<ObservedSuspect>>>> {
         let mut file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.rewind()?;
         let mut lines = BufReader::new(file).lines();
@@ -143,8 +143,8 @@ impl CandidateFile {
     }
 }
 
-fn parse(line: &str) -> io::Result<Looked> {
+fn parse(line: &str) -> io::Result<ObservedSuspect> {
     let Line { id, seen_in, fingerprint, partition } = serde_json::from_str(line)?;
     let id = DocId::from_key(Some(id.as_bytes())).map_err(io::Error::other)?;
-    Ok(Looked { suspect: Suspect { id, seen_in, is_grave: false }, fingerprint, partition })
+    Ok(ObservedSuspect { suspect: Suspect { id, seen_in, is_grave: false }, fingerprint, partition })
 }

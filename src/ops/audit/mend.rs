@@ -18,7 +18,7 @@
 
 use futures::future::BoxFuture;
 
-use super::{AuditError, Finding};
+use super::{AuditError, AuditFinding};
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::{Epoch, Position};
 use crate::core::defect::{Defect, Fit, Observation, ObservedCopy, ObservedPlacement};
@@ -93,7 +93,7 @@ enum Plan {
 
 impl Repairer<'_> {
     /// Mends findings; gives what became of each, in order.
-    pub async fn mend(&self, findings: &[Finding]) -> Result<Vec<RepairOutcome>, AuditError> {
+    pub async fn mend(&self, findings: &[AuditFinding]) -> Result<Vec<RepairOutcome>, AuditError> {
         let plans: Vec<Plan> = findings.iter().map(|finding| plan(finding, self.aim)).collect();
         let mut ops = Vec::new();
         for plan in &plans {
@@ -142,14 +142,14 @@ impl Repairer<'_> {
     }
 }
 
-fn plan(finding: &Finding, aim: RepairTarget) -> Plan {
+fn plan(finding: &AuditFinding, aim: RepairTarget) -> Plan {
     match aim {
         RepairTarget::Repair { next } => repair(finding, next),
         RepairTarget::Adopt { epoch, counts } => adopt(finding, epoch, counts),
     }
 }
 
-fn repair(finding: &Finding, next: Position) -> Plan {
+fn repair(finding: &AuditFinding, next: Position) -> Plan {
     let sight = &finding.stored;
     let has = |defect| finding.defects.contains(&defect);
     if has(Defect::LaterEpoch) {
@@ -181,7 +181,7 @@ fn repair(finding: &Finding, next: Position) -> Plan {
     }
 }
 
-fn adopt(finding: &Finding, epoch: Epoch, counts: bool) -> Plan {
+fn adopt(finding: &AuditFinding, epoch: Epoch, counts: bool) -> Plan {
     let sight = &finding.stored;
     match newest(sight) {
         Some(_) if sight.placed != ObservedPlacement::Nowhere => {
@@ -268,7 +268,7 @@ mod tests {
         let stored = Observation { placed, stamp: Some(SeqNo { seq_no: 4, primary_term: 1 }), copies };
         let id = DocId::from_key(Some(b"d")).unwrap();
         let defects = judge(&stored, Epoch::default());
-        plan(&Finding { id, defects, stored }, aim)
+        plan(&AuditFinding { id, defects, stored }, aim)
     }
 
     fn writes(plan: &Plan) -> Vec<(Placement, WriteCondition)> {

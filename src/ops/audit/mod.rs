@@ -39,7 +39,7 @@ use std::time::Duration;
 pub use crate::core::defect::{Defect, Fit, Observation, ObservedCopy, ObservedPlacement, judge};
 pub use gather::{SeenPage, Sightings, Suspect};
 pub use mend::{RepairOutcome, RepairTarget, Repairer, Touches};
-pub use sample::{Looked, Sampled, at_most};
+pub use sample::{SampleResult, Sampled, at_most};
 use serde::{Serialize, Serializer};
 use thiserror::Error;
 use tokio::sync::watch;
@@ -73,12 +73,12 @@ pub struct Audit<'a> {
     /// The configured epoch: later ones refuse every write.
     pub epoch: Epoch,
     /// Options.
-    pub options: Options,
+    pub options: AuditOptions,
 }
 
 /// Options of an audit.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct AuditOptions {
     /// Indices scanned concurrently.
     pub scans: usize,
     /// Bytes of memory for sorting.
@@ -97,7 +97,7 @@ pub struct Options {
 
 /// A document with which something is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub struct AuditFinding {
     /// Its id.
     #[serde(serialize_with = "as_text")]
     pub id: DocId,
@@ -112,7 +112,7 @@ fn as_text<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S:
     serializer.collect_str(value)
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for AuditFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.defects.iter().map(|defect| defect.name()).collect();
         write!(f, "{}  {}  {}", names.join(","), self.id, self.stored)
@@ -132,7 +132,7 @@ pub struct Totals {
 
 /// Result of an audit.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Report {
+pub struct AuditReport {
     /// Counts of what was read.
     #[serde(flatten)]
     pub totals: Totals,
@@ -150,14 +150,14 @@ pub struct Report {
     pub sample: Option<Sampled>,
 }
 
-impl Report {
+impl AuditReport {
     /// Nothing is wrong, and everything could be judged.
     pub fn is_clean(&self) -> bool {
         self.wrong == 0 && self.unsettled == 0
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for AuditReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Totals { documents, copies, placements } = self.totals;
         let [documents, copies, placements] = [documents, copies, placements].map(count);
@@ -254,8 +254,8 @@ impl Audit<'_> {
     pub async fn run(
         &self,
         tell: Tell<'_>,
-        found: impl AsyncFnMut(Vec<Finding>) -> Result<(), AuditError>,
-    ) -> Result<Report, AuditError> {
+        found: impl AsyncFnMut(Vec<AuditFinding>) -> Result<(), AuditError>,
+    ) -> Result<AuditReport, AuditError> {
         let mut spool = self.spool()?;
         tell(Progress::Happened("reading all placements and all geoshards"));
         let mut swept = self.options.sweep_below.map(|_| 0);
@@ -268,7 +268,7 @@ impl Audit<'_> {
                 self.look_first(&suspects, &mut spool).await.map(drop)
             })
             .await?;
-        self.look_again(Report { totals, swept, ..Report::default() }, spool, tell, found).await
+        self.look_again(AuditReport { totals, swept, ..AuditReport::default() }, spool, tell, found).await
     }
 
     fn spool(&self) -> Result<CandidateFile, AuditError> {
@@ -293,11 +293,11 @@ impl Audit<'_> {
     /// Repeats the reads until each suspect is decided or was read often enough.
     async fn look_again(
         &self,
-        mut report: Report,
+        mut report: AuditReport,
         mut spool: CandidateFile,
         tell: Tell<'_>,
-        mut found: impl AsyncFnMut(Vec<Finding>) -> Result<(), AuditError>,
-    ) -> Result<Report, AuditError> {
+        mut found: impl AsyncFnMut(Vec<AuditFinding>) -> Result<(), AuditError>,
+    ) -> Result<AuditReport, AuditError> {
         for _ in 1..MOST_LOOKS {
             if spool.len() == 0 {
                 break;
@@ -336,7 +336,7 @@ impl Audit<'_> {
                     for defect in &defects {
                         *report.defects.entry(*defect).or_default() += 1;
                     }
-                    sure.push(Finding { id: suspect.id, defects, stored: sight });
+                    sure.push(AuditFinding { id: suspect.id, defects, stored: sight });
                 }
                 if !sure.is_empty() {
                     found(sure).await?;
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn report_says_that_nothing_is_wrong_only_if_all_was_judged() {
-        let looked = Looked { of: 9, looked_at: 3, wrong: 0, at_most: 0.5 };
+        let looked = SampleResult { of: 9, looked_at: 3, wrong: 0, at_most: 0.5 };
         let sample = Some(Sampled { copies: looked, placements: looked });
         for (wrong, unsettled, sample, expected) in [
             (0, 0, None, ": nothing is wrong"),
@@ -377,7 +377,7 @@ mod tests {
             (2, 1, None, ": 2 documents are wrong"),
             (0, 1, None, ": nothing is known to be wrong, but not everything could be judged"),
         ] {
-            let said = Report { wrong, unsettled, sample, ..Report::default() }.to_string();
+            let said = AuditReport { wrong, unsettled, sample, ..AuditReport::default() }.to_string();
             assert!(said.contains(expected), "{said}");
         }
     }

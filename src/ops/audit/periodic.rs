@@ -15,9 +15,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::sweep::{self, Sweep, unix_now};
+use super::sweep::{self, TombstoneSweep, unix_now};
 use super::touches::TopicTouches;
-use super::{Audit, AuditError, Finding, Options, RepairOutcome, RepairTarget, Repairer, Report};
+use super::{
+    Audit, AuditError, AuditFinding, AuditOptions, AuditReport, RepairOutcome, RepairTarget, Repairer,
+};
 use crate::base::ids::DocId;
 use crate::base::position::Position;
 use crate::base::progress::Progress;
@@ -44,7 +46,7 @@ const AFTER_FAILURE: Duration = Duration::from_secs(600);
 const TOUCHES: NonZeroU32 = NonZeroU32::new(500).unwrap();
 
 /// The audit of one worker.
-pub struct Periodic {
+pub struct PeriodicAudit {
     /// Of this configuration.
     pub config: Config,
     /// Time from the end of one to the next.
@@ -70,7 +72,7 @@ struct Last {
     ended: u64,
 }
 
-impl Periodic {
+impl PeriodicAudit {
     /// Audits while the partition is owned, until told to stop.
     pub async fn run(self, stop: CancellationToken) {
         let (owned, lost) = (self.partition_status.clone(), self.partition_status.clone());
@@ -136,7 +138,7 @@ impl Periodic {
         self.every.min(AFTER_FAILURE)
     }
 
-    async fn audit(&self) -> Result<Report, AuditError> {
+    async fn audit(&self) -> Result<AuditReport, AuditError> {
         let Config { elasticsearch, kafka, positions, placements, audit, .. } = &self.config;
         let topic = TopicTouches::connect(&self.config, self.elastic.clone(), TOUCHES).await;
         let topic = topic.map_err(|error| AuditError::Log(error.to_string()))?;
@@ -144,9 +146,9 @@ impl Periodic {
         let keep = placements.deleted_retention;
         let sweep = sweep::prepare(&*self.elastic, &elasticsearch.prefix, of, &topic, keep, TIMEOUT).await?;
         let sweep_below = match sweep {
-            Sweep::Below(writes) => Some(writes),
-            Sweep::Unripe => None,
-            Sweep::Waits(partitions) => {
+            TombstoneSweep::Below(writes) => Some(writes),
+            TombstoneSweep::Unripe => None,
+            TombstoneSweep::Waits(partitions) => {
                 tracing::warn!(
                     ?partitions,
                     "placements of deleted documents are not swept: these partitions have not committed everything up to the oldest mark"
@@ -177,7 +179,7 @@ impl Periodic {
             maps: &maps,
             location: &self.location,
             epoch: positions.epoch,
-            options: Options {
+            options: AuditOptions {
                 scans: 1,
                 memory: MEMORY,
                 folder: audit.temp_dir.clone().unwrap_or_else(std::env::temp_dir),
@@ -187,7 +189,7 @@ impl Periodic {
                 sweep_below,
             },
         };
-        let found = async |findings: Vec<Finding>| {
+        let found = async |findings: Vec<AuditFinding>| {
             for finding in &findings {
                 tracing::debug!(%finding, "the audit found a document that is wrong");
             }

@@ -10,7 +10,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::gather::Suspect;
-use super::{Audit, AuditError, Finding, ObservedPlacement, Report};
+use super::{Audit, AuditError, AuditFinding, AuditReport, ObservedPlacement};
 use crate::base::figures::count;
 use crate::base::ids::DocId;
 use crate::base::progress::{Progress, Tell};
@@ -27,14 +27,14 @@ const AT_ONCE: usize = 100;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Sampled {
     /// Of the copies in all geoshards.
-    pub copies: Looked,
+    pub copies: SampleResult,
     /// Of the placements.
-    pub placements: Looked,
+    pub placements: SampleResult,
 }
 
 /// The sample of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Looked {
+pub struct SampleResult {
     /// How many there are to draw from.
     pub of: u64,
     /// How many documents were drawn.
@@ -45,7 +45,7 @@ pub struct Looked {
     pub at_most: f64,
 }
 
-impl Looked {
+impl SampleResult {
     fn new(drawn: &Drawn, ids: &BTreeSet<DocId>, wrong: &BTreeSet<DocId>) -> Self {
         let (looked_at, wrong) = (ids.len() as u64, ids.intersection(wrong).count() as u64);
         // One with several copies may be drawn with each of them.
@@ -59,7 +59,7 @@ impl fmt::Display for Sampled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { copies, placements } = self;
         for (n, (what, looked)) in [("copies", copies), ("placements", placements)].into_iter().enumerate() {
-            let Looked { at_most, .. } = looked;
+            let SampleResult { at_most, .. } = looked;
             let [of, looked_at, wrong] = [looked.of, looked.looked_at, looked.wrong].map(count);
             let line = if n == 0 { "" } else { "\n" };
             let percent = at_most * 100.0;
@@ -88,8 +88,8 @@ impl Audit<'_> {
         size: usize,
         seed: u32,
         tell: Tell<'_>,
-        mut found: impl AsyncFnMut(Vec<Finding>) -> Result<(), AuditError>,
-    ) -> Result<Report, AuditError> {
+        mut found: impl AsyncFnMut(Vec<AuditFinding>) -> Result<(), AuditError>,
+    ) -> Result<AuditReport, AuditError> {
         let (shards, indices) = self.refreshed().await?;
         let names = |indices: &[Index]| -> Vec<String> {
             indices.iter().map(|index| index.name(self.prefix)).collect()
@@ -110,7 +110,7 @@ impl Audit<'_> {
         )));
 
         let mut spool = self.spool()?;
-        let mut report = Report::default();
+        let mut report = AuditReport::default();
         let mut done = 0;
         for chunk in all.chunks(AT_ONCE) {
             let suspect = |id: &DocId| Suspect { id: id.clone(), seen_in: shards.clone(), is_grave: false };
@@ -124,14 +124,14 @@ impl Audit<'_> {
             tell(Progress::Done { what: "documents looked at", done, of: Some(number) });
         }
         let mut wrong = BTreeSet::new();
-        let seen = async |findings: Vec<Finding>| {
+        let seen = async |findings: Vec<AuditFinding>| {
             wrong.extend(findings.iter().map(|finding| finding.id.clone()));
             found(findings).await
         };
         let mut report = self.look_again(report, spool, tell, seen).await?;
         report.sample = Some(Sampled {
-            copies: Looked::new(&copies, &among_copies, &wrong),
-            placements: Looked::new(&placements, &among_placements, &wrong),
+            copies: SampleResult::new(&copies, &among_copies, &wrong),
+            placements: SampleResult::new(&placements, &among_placements, &wrong),
         });
         Ok(report)
     }

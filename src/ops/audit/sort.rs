@@ -54,7 +54,7 @@ impl Sorter {
     }
 
     /// Ends taking: the records come back by their keys' bytes.
-    pub(crate) fn merge(mut self) -> io::Result<Merged> {
+    pub(crate) fn merge(mut self) -> io::Result<MergedRecords> {
         let mut runs: Vec<Box<dyn Read + Send>> = Vec::new();
         if self.runs.is_empty() {
             let mut sorted = Vec::with_capacity(self.arena.len());
@@ -67,7 +67,7 @@ impl Sorter {
                 runs.push(Box::new(BufReader::with_capacity(BUFFER, file)));
             }
         }
-        Merged::new(runs)
+        MergedRecords::new(runs)
     }
 
     fn spill(&mut self) -> io::Result<()> {
@@ -113,10 +113,10 @@ fn record_at(arena: &[u8], start: u32) -> &[u8] {
 }
 
 /// A key, and the values of all records that have it.
-pub(crate) type Group = (Vec<u8>, Vec<Vec<u8>>);
+pub(crate) type KeyGroup = (Vec<u8>, Vec<Vec<u8>>);
 
 /// Records by key.
-pub struct Merged {
+pub struct MergedRecords {
     runs: Vec<Box<dyn Read + Send>>,
     heap: BinaryHeap<Reverse<Next>>,
 }
@@ -129,7 +129,7 @@ struct Next {
     run: usize,
 }
 
-impl Merged {
+impl MergedRecords {
     fn new(runs: Vec<Box<dyn Read + Send>>) -> io::Result<Self> {
         let mut merged = Self { heap: BinaryHeap::with_capacity(runs.len()), runs };
         for run in 0..merged.runs.len() {
@@ -139,7 +139,7 @@ impl Merged {
     }
 
     /// All values of the next key, in no order; `None` behind the last.
-    pub fn next_group(&mut self) -> io::Result<Option<Group>> {
+    pub fn next_group(&mut self) -> io::Result<Option<KeyGroup>> {
         let Some(Reverse(first)) = self.heap.pop() else { return Ok(None) };
         self.refill(first.run)?;
         let mut values = vec![first.value];
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use crate::base::random::Random;
 
-    fn sorted(budget: usize, records: &[(String, Vec<u8>)]) -> (usize, Vec<Group>) {
+    fn sorted(budget: usize, records: &[(String, Vec<u8>)]) -> (usize, Vec<KeyGroup>) {
         let folder = tempfile::tempdir().unwrap();
         let mut sorter = Sorter::new(folder.path(), budget);
         for (key, value) in records {

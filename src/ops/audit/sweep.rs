@@ -25,7 +25,7 @@ const MARKS: u32 = 8;
 const MOST: usize = 16;
 
 /// Offsets of the topic.
-pub trait Log: Send + Sync {
+pub trait OffsetLog: Send + Sync {
     /// Where each partition ends now.
     fn ends(&self) -> BoxFuture<'_, Result<OffsetFloor, AuditError>>;
     /// The partitions whose committed offset is below `floor`, with that offset.
@@ -89,7 +89,7 @@ impl Marks {
 
 /// What may be swept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sweep {
+pub enum TombstoneSweep {
     /// Placements whose last write has a lower `_seq_no`.
     Below(u64),
     /// Nothing yet: no mark is old enough.
@@ -103,10 +103,10 @@ pub async fn prepare(
     elastic: &dyn Elastic,
     prefix: &str,
     topic: (&str, Epoch),
-    log: &dyn Log,
+    log: &dyn OffsetLog,
     keep: Duration,
     timeout: Duration,
-) -> Result<Sweep, AuditError> {
+) -> Result<TombstoneSweep, AuditError> {
     let (topic, epoch) = topic;
     let key = DocId::from_key(Some(format!("sweep/{topic}").as_bytes())).map_err(|error| {
         AuditError::Item { doing: "name the marks of the sweep", reason: error.to_string() }
@@ -129,9 +129,9 @@ pub async fn prepare(
         mark.committed = Some(unix_now());
     }
     let sweep = match marks.ripe(keep, now) {
-        Some(mark) => Sweep::Below(mark.writes),
-        None if waits_for.is_empty() => Sweep::Unripe,
-        None => Sweep::Waits(waits_for),
+        Some(mark) => TombstoneSweep::Below(mark.writes),
+        None if waits_for.is_empty() => TombstoneSweep::Unripe,
+        None => TombstoneSweep::Waits(waits_for),
     };
     let marks = marks.with(Mark { at: now, writes, ends, committed: None }, keep);
     if marks != before {

@@ -1,4 +1,4 @@
-//! Kafka implementation of [`Touches`] and [`Log`].
+//! Kafka implementation of [`Touches`] and [`OffsetLog`].
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
 
-use super::sweep::Log;
+use super::sweep::OffsetLog;
 use super::{AuditError, Touches};
 use crate::base::ids::DocId;
 use crate::base::position::{Epoch, Position};
@@ -63,7 +63,7 @@ impl Touches for TopicTouches {
     }
 }
 
-impl Log for TopicTouches {
+impl OffsetLog for TopicTouches {
     fn ends(&self) -> BoxFuture<'_, Result<OffsetFloor, AuditError>> {
         async move { self.topic.ends().await.map_err(|error| AuditError::Log(error.to_string())) }.boxed()
     }

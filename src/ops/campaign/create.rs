@@ -172,7 +172,11 @@ async fn write(
 }
 
 /// Cuts sorted ids into chunks. Ends early if the receiver is gone.
-fn cut(mut ids: crate::ops::audit::sort::Merged, size: u32, sender: &mpsc::Sender<Piece>) -> io::Result<()> {
+fn cut(
+    mut ids: crate::ops::audit::sort::MergedRecords,
+    size: u32,
+    sender: &mpsc::Sender<Piece>,
+) -> io::Result<()> {
     let mut piece = Piece { chunks: Vec::new(), ids: 0 };
     let (mut chunk, mut in_chunk) = (Vec::new(), 0);
     loop {

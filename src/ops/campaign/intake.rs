@@ -6,7 +6,7 @@ use std::path::Path;
 use super::chunk::MAX_ID_BYTES;
 use super::store::Failed;
 use crate::base::ids::DocId;
-use crate::ops::audit::sort::{Merged, Sorter};
+use crate::ops::audit::sort::{MergedRecords, Sorter};
 
 /// Maximum invalid ids kept. A file with more is no list of ids.
 pub const MAX_BAD: usize = 10_000;
@@ -24,7 +24,7 @@ pub struct Intake {
 /// Result of the intake.
 pub struct Sorted {
     /// Ids by their bytes; one that was given several times is one group.
-    pub ids: Merged,
+    pub ids: MergedRecords,
     /// Ids that were given, those that cannot be ids included.
     pub taken: u64,
     /// Ids that cannot be ids of documents.

@@ -9,7 +9,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode;
 
-use super::{CheckTarget, Finding, increments};
+use super::{CheckFinding, CheckTarget, increments};
 use crate::io::kafka::client_config;
 use crate::io::kafka::{TopicFactsError, TopicFactsFound, topic_facts};
 
@@ -23,14 +23,14 @@ const SERVE: Duration = Duration::from_millis(100);
 
 /// Results of the brokers' checks.
 pub(super) struct KafkaSide {
-    pub(super) findings: Vec<Finding>,
+    pub(super) findings: Vec<CheckFinding>,
     /// The topic of document writes, if it could be described.
     pub(super) topic: Option<TopicFactsFound>,
 }
 
 impl KafkaSide {
     /// A result without further checks.
-    fn ends_with(finding: Finding) -> Self {
+    fn ends_with(finding: CheckFinding) -> Self {
         Self { findings: vec![finding], topic: None }
     }
 }
@@ -40,7 +40,7 @@ pub(super) async fn look(target: &CheckTarget) -> KafkaSide {
     let target = target.clone();
     let asked = tokio::task::spawn_blocking(move || look_blocking(&target)).await;
     asked.unwrap_or_else(|error| {
-        KafkaSide::ends_with(Finding::error(BROKERS, format_args!("the check itself failed: {error}")))
+        KafkaSide::ends_with(CheckFinding::error(BROKERS, format_args!("the check itself failed: {error}")))
     })
 }
 
@@ -57,7 +57,7 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
             let message = format_args!(
                 "librdkafka refuses its settings: {error}; check [kafka] and [kafka.properties]"
             );
-            return KafkaSide::ends_with(Finding::error(BROKERS, message));
+            return KafkaSide::ends_with(CheckFinding::error(BROKERS, message));
         }
     };
 
@@ -69,17 +69,17 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
                 target.timeout,
                 advice_on_silence(words)
             );
-            return KafkaSide::ends_with(Finding::unreachable(BROKERS, message));
+            return KafkaSide::ends_with(CheckFinding::unreachable(BROKERS, message));
         }
         // Refused authentication applies to every topic.
         Err(TopicFactsError::NotLetIn(words)) => {
             let advice = advice_on_being_let_in(words);
             let message = format_args!("{addresses} refused this client: {words}; {advice}");
-            return KafkaSide::ends_with(Finding::error(BROKERS, message));
+            return KafkaSide::ends_with(CheckFinding::error(BROKERS, message));
         }
         _ => {}
     }
-    let mut findings = vec![Finding::ok(BROKERS, format_args!("{addresses} answered"))];
+    let mut findings = vec![CheckFinding::ok(BROKERS, format_args!("{addresses} answered"))];
     findings.push(topic_finding(
         "kafka topic",
         &target.topic,
@@ -91,7 +91,9 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
             let answer = patiently(&client, topic, target.timeout);
             topic_finding("dead-letter topic", topic, &answer, "or set dead_letter.policy to stop")
         }
-        None => Finding::ok("dead letters", "no topic: a record that cannot be applied stops its partition"),
+        None => {
+            CheckFinding::ok("dead letters", "no topic: a record that cannot be applied stops its partition")
+        }
     });
     for (job, topic) in &target.job_topics {
         let answer = patiently(&client, topic, target.timeout);
@@ -135,28 +137,28 @@ fn topic_finding(
     topic: &str,
     answer: &Result<TopicFactsFound, TopicFactsError>,
     hint: &str,
-) -> Finding {
+) -> CheckFinding {
     match answer {
         Ok(TopicFactsFound { topic_id: Some(id), partitions }) => {
-            Finding::ok(about, format_args!("{topic} has {partitions} partitions, id {id}"))
+            CheckFinding::ok(about, format_args!("{topic} has {partitions} partitions, id {id}"))
         }
-        Ok(TopicFactsFound { topic_id: None, partitions }) => Finding::ok(
+        Ok(TopicFactsFound { topic_id: None, partitions }) => CheckFinding::ok(
             about,
             format_args!(
                 "{topic} has {partitions} partitions; these brokers have no topic ids, so a topic created anew is not noticed"
             ),
         ),
         Err(TopicFactsError::Missing) => {
-            Finding::error(about, format_args!("{topic} does not exist: create it, {hint}"))
+            CheckFinding::error(about, format_args!("{topic} does not exist: create it, {hint}"))
         }
         Err(error @ TopicFactsError::Denied(_)) => {
-            Finding::error(about, format_args!("{topic}: {error}: grant this user Describe on it"))
+            CheckFinding::error(about, format_args!("{topic}: {error}: grant this user Describe on it"))
         }
         Err(error @ TopicFactsError::Unreachable(_)) => {
-            Finding::unreachable(about, format_args!("{topic}: {error}"))
+            CheckFinding::unreachable(about, format_args!("{topic}: {error}"))
         }
         Err(error @ (TopicFactsError::NotLetIn(_) | TopicFactsError::Other(_))) => {
-            Finding::error(about, format_args!("could not describe {topic}: {error}"))
+            CheckFinding::error(about, format_args!("could not describe {topic}: {error}"))
         }
     }
 }
@@ -230,7 +232,7 @@ impl ConsumerContext for Complaints {}
 mod tests {
     use rdkafka::mocking::MockCluster;
 
-    use super::super::Level;
+    use super::super::CheckLevel;
     use super::super::tests::target;
     use super::*;
     use crate::support::config::Config;
@@ -241,7 +243,7 @@ mod tests {
         CheckTarget { kafka: config.consumer_properties(), timeout: Duration::from_millis(600), ..target() }
     }
 
-    fn levels(side: &KafkaSide) -> Vec<(&str, Level)> {
+    fn levels(side: &KafkaSide) -> Vec<(&str, CheckLevel)> {
         side.findings.iter().map(|finding| (finding.about.as_str(), finding.level)).collect()
     }
 
@@ -257,7 +259,11 @@ mod tests {
         let side = look(&target).await;
         assert_eq!(
             levels(&side),
-            [(BROKERS, Level::Ok), ("kafka topic", Level::Ok), ("dead-letter topic", Level::Error)]
+            [
+                (BROKERS, CheckLevel::Ok),
+                ("kafka topic", CheckLevel::Ok),
+                ("dead-letter topic", CheckLevel::Error)
+            ]
         );
         assert_eq!(side.topic.unwrap().partitions, 3);
 
@@ -265,7 +271,7 @@ mod tests {
         let side = look(&target).await;
         assert_eq!(
             levels(&side),
-            [(BROKERS, Level::Ok), ("kafka topic", Level::Error), ("dead letters", Level::Ok)]
+            [(BROKERS, CheckLevel::Ok), ("kafka topic", CheckLevel::Error), ("dead letters", CheckLevel::Ok)]
         );
         assert_eq!(side.topic, None);
 
@@ -273,14 +279,17 @@ mod tests {
         let job_topics = vec![of_a_job("announce", "documents"), of_a_job("tell", "absent")];
         let side = look(&CheckTarget { job_topics, ..target }).await;
         let jobs: Vec<_> = levels(&side).split_off(3);
-        assert_eq!(jobs, [("topic of the job announce", Level::Ok), ("topic of the job tell", Level::Error)]);
+        assert_eq!(
+            jobs,
+            [("topic of the job announce", CheckLevel::Ok), ("topic of the job tell", CheckLevel::Error)]
+        );
         assert!(side.findings[4].message.contains("create it, or remove the job"), "{}", side.findings[4]);
     }
 
     #[tokio::test]
     async fn brokers_that_do_not_answer_are_unreachable_and_the_cause_is_said() {
         let side = look(&target_at("127.0.0.1:9")).await;
-        assert_eq!(levels(&side), [(BROKERS, Level::Unreachable)]);
+        assert_eq!(levels(&side), [(BROKERS, CheckLevel::Unreachable)]);
         assert!(side.findings[0].message.contains("refused"), "{}", side.findings[0]);
     }
 
@@ -289,7 +298,7 @@ mod tests {
         let mut config = Config::default();
         config.kafka.properties = serde_json::from_str(r#"{"no.such.setting": "1"}"#).unwrap();
         let side = look(&CheckTarget { kafka: config.consumer_properties(), ..target() }).await;
-        assert_eq!(levels(&side), [(BROKERS, Level::Error)]);
+        assert_eq!(levels(&side), [(BROKERS, CheckLevel::Error)]);
         assert!(side.findings[0].message.contains("no.such.setting"), "{}", side.findings[0]);
     }
 

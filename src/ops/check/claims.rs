@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{CheckTarget, Finding};
+use super::{CheckFinding, CheckTarget};
 use crate::io::claims::Claim;
 use crate::io::elastic::Elastic;
 use crate::io::maps::MapsStore;
@@ -10,22 +10,25 @@ use crate::io::maps::MapsStore;
 const CLAIMS: &str = "claims";
 
 /// Whether tombstones outlive every owner that may not yet know of its revocation.
-pub(super) async fn look(target: &CheckTarget, elastic: &dyn Elastic, partitions: i32) -> Finding {
+pub(super) async fn look(target: &CheckTarget, elastic: &dyn Elastic, partitions: i32) -> CheckFinding {
     let store = MapsStore::new(elastic, &target.topic, target.timeout);
     match store.claims(partitions).await {
         Ok(claims) => judge(target, &claims),
-        Err(error) => Finding::unreachable(CLAIMS, error),
+        Err(error) => CheckFinding::unreachable(CLAIMS, error),
     }
 }
 
-fn judge(target: &CheckTarget, claims: &[Option<Claim>]) -> Finding {
+fn judge(target: &CheckTarget, claims: &[Option<Claim>]) -> CheckFinding {
     let longest = claims.iter().flatten().max_by_key(|claim| claim.deadline_ms);
-    let Some(longest) = longest else { return Finding::ok(CLAIMS, "no partition was claimed yet") };
+    let Some(longest) = longest else { return CheckFinding::ok(CLAIMS, "no partition was claimed yet") };
     let (deadline, gc_deletes) = (longest.deadline(), target.gc_deletes);
     if gc_deletes >= deadline.saturating_mul(2) {
-        return Finding::ok(CLAIMS, format_args!("no worker acts by a batch.timeout above {deadline:?}"));
+        return CheckFinding::ok(
+            CLAIMS,
+            format_args!("no worker acts by a batch.timeout above {deadline:?}"),
+        );
     }
-    Finding::error(
+    CheckFinding::error(
         CLAIMS,
         format_args!(
             "a worker with a batch.timeout of {deadline:?} may still act ({}), and elasticsearch.gc_deletes is {gc_deletes:?}: keep \
@@ -38,7 +41,7 @@ fn judge(target: &CheckTarget, claims: &[Option<Claim>]) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Level, tests::target};
+    use super::super::{CheckLevel, tests::target};
     use super::*;
 
     #[test]
@@ -54,9 +57,9 @@ mod tests {
         };
         let target = CheckTarget { gc_deletes: Duration::from_secs(120), ..target() };
         let level = |claims: &[Option<Claim>]| judge(&target, claims).level;
-        assert_eq!(level(&[None, None]), Level::Ok);
-        assert_eq!(level(&[claim(60_000), None]), Level::Ok);
-        assert_eq!(level(&[claim(60_000), claim(60_001)]), Level::Error);
+        assert_eq!(level(&[None, None]), CheckLevel::Ok);
+        assert_eq!(level(&[claim(60_000), None]), CheckLevel::Ok);
+        assert_eq!(level(&[claim(60_000), claim(60_001)]), CheckLevel::Error);
         let found = judge(&target, &[claim(300_000)]);
         assert!(found.message.contains("keep it at 600s or more"), "{found}");
     }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::Finding;
+use super::CheckFinding;
 use crate::io::database::{Database, DatabaseError, Sql};
 use crate::ops::tally::collect::store::MIGRATIONS;
 use crate::support::config::Config;
@@ -13,7 +13,7 @@ use crate::support::config::database_url::DatabaseUrl;
 const ABOUT: &str = "database of counts";
 
 /// `None` if nothing is counted.
-pub(super) async fn look(config: &Config) -> Option<Finding> {
+pub(super) async fn look(config: &Config) -> Option<CheckFinding> {
     if !config.tally.is_on() {
         return None;
     }
@@ -25,30 +25,34 @@ pub(super) async fn look(config: &Config) -> Option<Finding> {
 }
 
 /// A file that is not there yet is not made by a check.
-fn judge_absent(path: &Path) -> Finding {
+fn judge_absent(path: &Path) -> CheckFinding {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if folder.is_dir() {
-        Finding::ok(ABOUT, format_args!("{} does not exist yet: geofold collect creates it", path.display()))
+        CheckFinding::ok(
+            ABOUT,
+            format_args!("{} does not exist yet: geofold collect creates it", path.display()),
+        )
     } else {
-        Finding::error(
+        CheckFinding::error(
             ABOUT,
             format_args!("the folder {} does not exist: create it, or change database.url", folder.display()),
         )
     }
 }
 
-async fn look_into(config: &DatabaseConfig) -> Finding {
+async fn look_into(config: &DatabaseConfig) -> CheckFinding {
     let database = match Database::open(config).await {
         Ok(database) => database,
         Err(error) => return judge(&error),
     };
     let tried = rehearse(&database).await;
     let finding = match tried {
-        Ok(None) => {
-            Finding::ok(ABOUT, format_args!("{} answered; geofold collect makes its tables", database.name()))
-        }
+        Ok(None) => CheckFinding::ok(
+            ABOUT,
+            format_args!("{} answered; geofold collect makes its tables", database.name()),
+        ),
         Ok(Some(version)) => match known() {
-            known if version > known => Finding::error(
+            known if version > known => CheckFinding::error(
                 ABOUT,
                 format_args!(
                     "the tables in {} are of version {version}, and this geofold knows versions up to {known}: use the one that \
@@ -56,7 +60,7 @@ async fn look_into(config: &DatabaseConfig) -> Finding {
                     database.name()
                 ),
             ),
-            _ => Finding::ok(
+            _ => CheckFinding::ok(
                 ABOUT,
                 format_args!("{} answered, and this user may read and write", database.name()),
             ),
@@ -71,8 +75,12 @@ fn known() -> i64 {
     i64::try_from(MIGRATIONS.steps.len()).unwrap_or(i64::MAX)
 }
 
-fn judge(error: &DatabaseError) -> Finding {
-    if error.is_passing() { Finding::unreachable(ABOUT, error) } else { Finding::error(ABOUT, error) }
+fn judge(error: &DatabaseError) -> CheckFinding {
+    if error.is_passing() {
+        CheckFinding::unreachable(ABOUT, error)
+    } else {
+        CheckFinding::error(ABOUT, error)
+    }
 }
 
 /// Executes a collector's statements without rows, in a transaction that is rolled back. Returns the tables' version; `None` if
@@ -128,7 +136,7 @@ const TRIED: [&str; 14] = [
 
 #[cfg(test)]
 mod tests {
-    use super::super::Level;
+    use super::super::CheckLevel;
     use super::*;
     use crate::io::database::tests::{each, postgres};
     use crate::ops::tally::collect::store::Store;
@@ -140,7 +148,7 @@ mod tests {
         config
     }
 
-    async fn found(database: &DatabaseConfig) -> Finding {
+    async fn found(database: &DatabaseConfig) -> CheckFinding {
         look(&counting(database.clone())).await.unwrap()
     }
 
@@ -163,11 +171,11 @@ mod tests {
             ..DatabaseConfig::default()
         };
         let finding = found(&at("counts.db")).await;
-        assert_eq!(finding.level, Level::Ok, "{finding}");
+        assert_eq!(finding.level, CheckLevel::Ok, "{finding}");
         assert!(finding.message.contains("geofold collect creates it"), "{finding}");
         assert!(!folder.path().join("counts.db").exists());
         let finding = found(&at("no/such/counts.db")).await;
-        assert_eq!(finding.level, Level::Error, "{finding}");
+        assert_eq!(finding.level, CheckLevel::Error, "{finding}");
         assert!(finding.message.contains("change database.url"), "{finding}");
     }
 
@@ -175,17 +183,17 @@ mod tests {
     async fn database_passes_with_and_without_tables_but_not_newer_ones() {
         for fresh in each().await {
             let finding = found(&fresh.config).await;
-            assert_eq!(finding.level, Level::Ok, "{finding}");
+            assert_eq!(finding.level, CheckLevel::Ok, "{finding}");
             assert!(finding.message.contains("makes its tables"), "{finding}");
             Store::new(fresh.database.clone(), 10, 10).prepare().await.unwrap();
             let finding = found(&fresh.config).await;
-            assert_eq!(finding.level, Level::Ok, "{finding}");
+            assert_eq!(finding.level, CheckLevel::Ok, "{finding}");
             assert!(finding.message.contains("may read and write"), "{finding}");
             let later =
                 "INSERT INTO geofold_schema (tables, version, name) VALUES ('counts', 99, 'of tomorrow')";
             carry_out(&fresh.database, later).await;
             let finding = found(&fresh.config).await;
-            assert_eq!(finding.level, Level::Error, "{finding}");
+            assert_eq!(finding.level, CheckLevel::Error, "{finding}");
             assert!(finding.message.contains("version 99"), "{finding}");
         }
     }
@@ -197,13 +205,13 @@ mod tests {
             ..DatabaseConfig::default()
         };
         let finding = found(&nobody).await;
-        assert_eq!(finding.level, Level::Unreachable, "{finding}");
+        assert_eq!(finding.level, CheckLevel::Unreachable, "{finding}");
         // The rest where there is a server.
         let Some(fresh) = postgres().await else { return };
         let wrong =
             DatabaseConfig { password: Some(Secret::new("hunter2".to_owned())), ..fresh.config.clone() };
         let finding = found(&wrong).await;
-        assert_eq!(finding.level, Level::Error, "{finding}");
+        assert_eq!(finding.level, CheckLevel::Error, "{finding}");
         assert!(finding.message.contains("user and password"), "{finding}");
         assert!(!finding.to_string().contains("hunter2"), "{finding}");
     }
@@ -222,13 +230,13 @@ mod tests {
             ..fresh.config.clone()
         };
         let finding = found(&reader).await;
-        assert_eq!(finding.level, Level::Error, "{finding}");
+        assert_eq!(finding.level, CheckLevel::Error, "{finding}");
         assert!(finding.message.contains("what the user may do there"), "{finding}");
         Store::new(fresh.database.clone(), 10, 10).prepare().await.unwrap();
         carry_out(&fresh.database, sql(format!("GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")))
             .await;
         let finding = found(&reader).await;
-        assert_eq!(finding.level, Level::Error, "{finding}");
+        assert_eq!(finding.level, CheckLevel::Error, "{finding}");
         assert!(finding.message.contains("permission denied"), "{finding}");
     }
 }

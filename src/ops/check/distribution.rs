@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use reqwest::StatusCode;
 
-use super::Finding;
+use super::CheckFinding;
 use crate::support::config::{Config, DistributionJob, RunStore, ServerUrl};
 use crate::worker::distribution::memcached::{MAX_KEY_BYTES, Memcached};
 use crate::worker::distribution::setup::webhook;
@@ -13,7 +13,7 @@ use crate::worker::distribution::setup::webhook;
 const MEMCACHED: &str = "memcached";
 
 /// Checks all concurrently, each within the timeout.
-pub(super) async fn look(config: &Config, timeout: Duration) -> Vec<Finding> {
+pub(super) async fn look(config: &Config, timeout: Duration) -> Vec<CheckFinding> {
     let distribution = &config.distribution;
     if distribution.jobs.is_empty() {
         return Vec::new();
@@ -33,12 +33,12 @@ pub(super) async fn look(config: &Config, timeout: Duration) -> Vec<Finding> {
 }
 
 /// Reads a key that is never written, with the workers' timeout (`limit`).
-async fn look_at_memcached(address: &str, limit: Duration, timeout: Duration) -> Finding {
+async fn look_at_memcached(address: &str, limit: Duration, timeout: Duration) -> CheckFinding {
     let mut key = format!("geofold-check-{}", std::process::id());
     key.truncate(MAX_KEY_BYTES);
     let began = Instant::now();
     match Memcached::new(address, timeout).read(&[key]).await {
-        Ok(_) if began.elapsed() > limit => Finding::warning(
+        Ok(_) if began.elapsed() > limit => CheckFinding::warning(
             MEMCACHED,
             format_args!(
                 "{address} answered after {:?}: workers wait for distribution.memcached_timeout, {limit:?}, and then run every \
@@ -46,8 +46,8 @@ async fn look_at_memcached(address: &str, limit: Duration, timeout: Duration) ->
                 began.elapsed()
             ),
         ),
-        Ok(_) => Finding::ok(MEMCACHED, format_args!("{address} answered")),
-        Err(error) => Finding::warning(
+        Ok(_) => CheckFinding::ok(MEMCACHED, format_args!("{address} answered")),
+        Err(error) => CheckFinding::warning(
             MEMCACHED,
             format_args!(
                 "{address}: {error}; each worker runs every job itself meanwhile: check distribution.memcached and that server"
@@ -56,23 +56,24 @@ async fn look_at_memcached(address: &str, limit: Duration, timeout: Duration) ->
     }
 }
 
-async fn look_at_webhook(job: &DistributionJob, url: &ServerUrl, timeout: Duration) -> Finding {
+async fn look_at_webhook(job: &DistributionJob, url: &ServerUrl, timeout: Duration) -> CheckFinding {
     let about = format!("webhook {}", job.name);
     let webhook = match webhook(job, url) {
         Ok(webhook) => webhook,
-        Err(error) => return Finding::error(about, error),
+        Err(error) => return CheckFinding::error(about, error),
     };
     match webhook.probe(timeout).await {
         Ok(status) => judge(about, status),
-        Err(reason) if reason.contains("certificate") => Finding::error(
+        Err(reason) if reason.contains("certificate") => CheckFinding::error(
             about,
             format_args!(
                 "its certificate is not trusted: {reason}; the job's ca_file must contain its CA, and its url a name in the certificate"
             ),
         ),
-        Err(reason) => {
-            Finding::unreachable(about, format_args!("no answer: {reason}; check the job's url{}", held(job)))
-        }
+        Err(reason) => CheckFinding::unreachable(
+            about,
+            format_args!("no answer: {reason}; check the job's url{}", held(job)),
+        ),
     }
 }
 
@@ -82,29 +83,29 @@ fn held(job: &DistributionJob) -> &'static str {
 }
 
 /// An endpoint may answer OPTIONS with any status. Authentication errors, 404 and 410 would apply to a POST as well.
-fn judge(about: String, status: StatusCode) -> Finding {
+fn judge(about: String, status: StatusCode) -> CheckFinding {
     let said = format!("it answered {status} to OPTIONS, and no notice was sent to it");
     match status {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Finding::warning(
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => CheckFinding::warning(
             about,
             format_args!(
                 "{said}: if a POST gets the same answer, notices become dead letters; check the job's headers"
             ),
         ),
-        StatusCode::NOT_FOUND | StatusCode::GONE => Finding::warning(
+        StatusCode::NOT_FOUND | StatusCode::GONE => CheckFinding::warning(
             about,
             format_args!(
                 "{said}: if a POST gets the same answer, notices become dead letters; check the job's url"
             ),
         ),
         _ if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED => {
-            Finding::warning(about, format_args!("{said}: a run with this answer is retried"))
+            CheckFinding::warning(about, format_args!("{said}: a run with this answer is retried"))
         }
-        _ if status.is_redirection() => Finding::warning(
+        _ if status.is_redirection() => CheckFinding::warning(
             about,
             format_args!("{said}: redirects are not followed; set the job's url to the target"),
         ),
-        _ => Finding::ok(about, format_args!("reachable; {said}")),
+        _ => CheckFinding::ok(about, format_args!("reachable; {said}")),
     }
 }
 
@@ -113,7 +114,7 @@ mod tests {
     use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufStream};
     use tokio::net::TcpListener;
 
-    use super::super::Level;
+    use super::super::CheckLevel;
     use super::*;
 
     const SOON: Duration = Duration::from_secs(20);
@@ -158,8 +159,8 @@ mod tests {
         ))
     }
 
-    async fn one(config: &Config) -> Finding {
-        let [finding] = <[Finding; 1]>::try_from(look(config, SOON).await).unwrap();
+    async fn one(config: &Config) -> CheckFinding {
+        let [finding] = <[CheckFinding; 1]>::try_from(look(config, SOON).await).unwrap();
         finding
     }
 
@@ -167,13 +168,13 @@ mod tests {
     async fn silent_memcached_is_a_warning() {
         let (address, _serving) = server("\n", "END\r\n").await;
         let finding = one(&sharing(&address)).await;
-        assert_eq!((finding.level, finding.about.as_str()), (Level::Ok, "memcached"), "{finding}");
+        assert_eq!((finding.level, finding.about.as_str()), (CheckLevel::Ok, "memcached"), "{finding}");
         let (address, _serving) = server("\n", "HTTP/1.1 400 Bad Request\r\n").await;
         let finding = one(&sharing(&address)).await;
-        assert_eq!(finding.level, Level::Warning);
+        assert_eq!(finding.level, CheckLevel::Warning);
         assert!(finding.message.contains("unexpected answer"), "{finding}");
         let finding = one(&sharing(&nowhere().await)).await;
-        assert_eq!(finding.level, Level::Warning);
+        assert_eq!(finding.level, CheckLevel::Warning);
         assert!(finding.message.contains("distribution.memcached"), "{finding}");
     }
 
@@ -181,7 +182,7 @@ mod tests {
     async fn webhook_check_sends_headers_and_no_notice() {
         let (address, serving) = server("\r\n\r\n", "HTTP/1.1 405 No\r\ncontent-length: 0\r\n\r\n").await;
         let finding = one(&telling(&format!("http://{address}/changed"))).await;
-        assert_eq!((finding.level, finding.about.as_str()), (Level::Ok, "webhook notify"), "{finding}");
+        assert_eq!((finding.level, finding.about.as_str()), (CheckLevel::Ok, "webhook notify"), "{finding}");
         let request = serving.await.unwrap();
         assert!(request.starts_with("OPTIONS /changed "), "{request}");
         assert!(request.contains("Bearer hunter2") && !request.contains("content-length"), "{request}");
@@ -190,7 +191,7 @@ mod tests {
     #[tokio::test]
     async fn unreachable_webhook_is_reported_without_secrets() {
         let finding = one(&telling(&format!("http://{}/key-hunter2", nowhere().await))).await;
-        assert_eq!(finding.level, Level::Unreachable);
+        assert_eq!(finding.level, CheckLevel::Unreachable);
         assert!(finding.message.contains("offsets wait for it"), "{finding}");
         assert!(!finding.to_string().contains("hunter2"), "{finding}");
     }
@@ -200,23 +201,23 @@ mod tests {
         let mut config = telling("https://127.0.0.1:9/");
         config.distribution.jobs[0].ca_file = Some("no/such.pem".into());
         let finding = one(&config).await;
-        assert_eq!(finding.level, Level::Error);
+        assert_eq!(finding.level, CheckLevel::Error);
         assert!(finding.message.contains("no/such.pem"), "{finding}");
     }
 
     #[test]
     fn options_errors_that_apply_to_post_are_warnings() {
         for (status, level, words) in [
-            (200, Level::Ok, "no notice was sent"),
-            (204, Level::Ok, "reachable"),
-            (400, Level::Ok, "reachable"),
-            (405, Level::Ok, "reachable"),
-            (501, Level::Ok, "reachable"),
-            (302, Level::Warning, "not followed"),
-            (401, Level::Warning, "headers"),
-            (403, Level::Warning, "headers"),
-            (404, Level::Warning, "url"),
-            (503, Level::Warning, "retried"),
+            (200, CheckLevel::Ok, "no notice was sent"),
+            (204, CheckLevel::Ok, "reachable"),
+            (400, CheckLevel::Ok, "reachable"),
+            (405, CheckLevel::Ok, "reachable"),
+            (501, CheckLevel::Ok, "reachable"),
+            (302, CheckLevel::Warning, "not followed"),
+            (401, CheckLevel::Warning, "headers"),
+            (403, CheckLevel::Warning, "headers"),
+            (404, CheckLevel::Warning, "url"),
+            (503, CheckLevel::Warning, "retried"),
         ] {
             let finding = judge("webhook notify".to_owned(), StatusCode::from_u16(status).unwrap());
             assert_eq!(finding.level, level, "{finding}");

@@ -8,7 +8,7 @@ use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 
-use super::Finding;
+use super::CheckFinding;
 
 const ABOUT: &str = "increments kept";
 
@@ -16,10 +16,10 @@ const ABOUT: &str = "increments kept";
 const SHORT: Duration = Duration::from_secs(24 * 3600);
 
 /// Blocks, at most for the timeout.
-pub(super) fn look(config: &ClientConfig, topic: &str, timeout: Duration) -> Finding {
+pub(super) fn look(config: &ClientConfig, topic: &str, timeout: Duration) -> CheckFinding {
     match settings(config, topic, timeout) {
         Ok(settings) => judge(topic, &settings),
-        Err(error) => Finding::warning(
+        Err(error) => CheckFinding::warning(
             ABOUT,
             format_args!(
                 "the settings of {topic} are not readable ({error}): verify that it is not compacted and keeps \
@@ -43,11 +43,11 @@ fn settings(
     Ok(resource.entries.into_iter().filter_map(|entry| Some((entry.name, entry.value?))).collect())
 }
 
-fn judge(topic: &str, settings: &BTreeMap<String, String>) -> Finding {
+fn judge(topic: &str, settings: &BTreeMap<String, String>) -> CheckFinding {
     let get = |key: &str| settings.get(key).map_or("", String::as_str);
     let number = |key: &str| get(key).parse::<i64>().ok();
     if get("cleanup.policy").split(',').any(|policy| policy.trim() == "compact") {
-        return Finding::error(
+        return CheckFinding::error(
             ABOUT,
             format_args!("{topic} is compacted, which drops increments: set its cleanup.policy to delete"),
         );
@@ -55,7 +55,7 @@ fn judge(topic: &str, settings: &BTreeMap<String, String>) -> Finding {
     if let Some(retention) = number("retention.ms").and_then(|ms| u64::try_from(ms).ok())
         && Duration::from_millis(retention) < SHORT
     {
-        return Finding::warning(
+        return CheckFinding::warning(
             ABOUT,
             format_args!(
                 "{topic} keeps them for {} s: those that no collector has merged by then are lost; raise its retention.ms",
@@ -64,7 +64,7 @@ fn judge(topic: &str, settings: &BTreeMap<String, String>) -> Finding {
         );
     }
     if let Some(bytes) = number("retention.bytes").filter(|bytes| *bytes >= 0) {
-        return Finding::warning(
+        return CheckFinding::warning(
             ABOUT,
             format_args!(
                 "{topic} keeps {bytes} bytes of each partition: increments beyond that are lost if no collector has merged \
@@ -72,17 +72,17 @@ fn judge(topic: &str, settings: &BTreeMap<String, String>) -> Finding {
             ),
         );
     }
-    Finding::ok(ABOUT, format_args!("{topic} is not compacted, and keeps them for a day or longer"))
+    CheckFinding::ok(ABOUT, format_args!("{topic} is not compacted, and keeps them for a day or longer"))
 }
 
 #[cfg(test)]
 mod tests {
     use rdkafka::mocking::MockCluster;
 
-    use super::super::Level;
+    use super::super::CheckLevel;
     use super::*;
 
-    fn judged(settings: &[(&str, &str)]) -> (Level, String) {
+    fn judged(settings: &[(&str, &str)]) -> (CheckLevel, String) {
         let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let finding = judge("increments", &settings);
         (finding.level, finding.message)
@@ -92,14 +92,14 @@ mod tests {
     fn a_topic_that_would_lose_increments_is_found_out() {
         let kept = ("retention.ms", "1209600000");
         for (settings, level, words) in [
-            (&[("cleanup.policy", "delete"), kept, ("retention.bytes", "-1")][..], Level::Ok, "a day"),
-            (&[("cleanup.policy", "delete"), ("retention.ms", "-1")], Level::Ok, "a day"),
-            (&[("cleanup.policy", "compact"), kept], Level::Error, "set its cleanup.policy to delete"),
-            (&[("cleanup.policy", "compact,delete"), kept], Level::Error, "compacted"),
-            (&[("cleanup.policy", "delete"), ("retention.ms", "3600000")], Level::Warning, "3600 s"),
+            (&[("cleanup.policy", "delete"), kept, ("retention.bytes", "-1")][..], CheckLevel::Ok, "a day"),
+            (&[("cleanup.policy", "delete"), ("retention.ms", "-1")], CheckLevel::Ok, "a day"),
+            (&[("cleanup.policy", "compact"), kept], CheckLevel::Error, "set its cleanup.policy to delete"),
+            (&[("cleanup.policy", "compact,delete"), kept], CheckLevel::Error, "compacted"),
+            (&[("cleanup.policy", "delete"), ("retention.ms", "3600000")], CheckLevel::Warning, "3600 s"),
             (
                 &[("cleanup.policy", "delete"), kept, ("retention.bytes", "1000")],
-                Level::Warning,
+                CheckLevel::Warning,
                 "1000 bytes",
             ),
         ] {
@@ -116,6 +116,6 @@ mod tests {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", cluster.bootstrap_servers());
         let finding = look(&config, "increments", Duration::from_secs(5));
-        assert_eq!(finding.level, Level::Warning, "{finding}");
+        assert_eq!(finding.level, CheckLevel::Warning, "{finding}");
     }
 }

@@ -8,7 +8,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::{Message, Offset, TopicPartitionList};
 
-use super::Finding;
+use super::CheckFinding;
 use crate::io::kafka::client_config;
 use crate::io::kafka::partitioner::{KeySample, PartitionerVerdict};
 use crate::io::kafka::topic_facts;
@@ -23,7 +23,7 @@ const RECORDS: i64 = 64;
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// Compares; `None` if the brokers do not answer or the topic does not exist, which other checks report.
-pub(super) async fn look(config: &Config, timeout: Duration) -> Option<Finding> {
+pub(super) async fn look(config: &Config, timeout: Duration) -> Option<CheckFinding> {
     let of = config.clone();
     let sampled = tokio::task::spawn_blocking(move || sample(&of, timeout)).await.ok()?;
     Some(judge(config, &sampled.ok()?))
@@ -53,17 +53,18 @@ fn sample(config: &Config, timeout: Duration) -> Result<KeySample, KafkaError> {
     Ok(sample)
 }
 
-fn judge(config: &Config, sample: &KeySample) -> Finding {
+fn judge(config: &Config, sample: &KeySample) -> CheckFinding {
     let partitioner = config.kafka.partitioner;
     match sample.verdict(partitioner) {
         PartitionerVerdict::Unknown => {
-            Finding::ok(ABOUT, format_args!("{partitioner}; there are too few keys to compare"))
+            CheckFinding::ok(ABOUT, format_args!("{partitioner}; there are too few keys to compare"))
         }
-        PartitionerVerdict::Explained => {
-            Finding::ok(ABOUT, format_args!("{partitioner}: {} keys are where it puts them", sample.len()))
-        }
-        PartitionerVerdict::Other(other) => Finding::error(ABOUT, other),
-        PartitionerVerdict::Unexplained { keys, wrong } => Finding::warning(
+        PartitionerVerdict::Explained => CheckFinding::ok(
+            ABOUT,
+            format_args!("{partitioner}: {} keys are where it puts them", sample.len()),
+        ),
+        PartitionerVerdict::Other(other) => CheckFinding::error(ABOUT, other),
+        PartitionerVerdict::Unexplained { keys, wrong } => CheckFinding::warning(
             ABOUT,
             format_args!(
                 "{wrong} of {keys} keys are not where kafka.partitioner = {partitioner} puts them, nor where another known one does: \
@@ -79,7 +80,7 @@ mod tests {
     use rdkafka::mocking::MockCluster;
     use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
-    use super::super::Level;
+    use super::super::CheckLevel;
     use super::*;
     use crate::support::config::Partitioner;
 
@@ -104,10 +105,10 @@ mod tests {
         }
         producer.flush(Duration::from_secs(20)).unwrap();
         let refused = compared(Partitioner::Murmur2).await;
-        assert_eq!(refused.level, Level::Error);
+        assert_eq!(refused.level, CheckLevel::Error);
         assert!(refused.message.ends_with("set kafka.partitioner = \"crc32\""), "{refused}");
-        assert_eq!(compared(Partitioner::Crc32).await.level, Level::Ok);
-        assert_eq!(compared(Partitioner::Custom).await.level, Level::Ok);
+        assert_eq!(compared(Partitioner::Crc32).await.level, CheckLevel::Ok);
+        assert_eq!(compared(Partitioner::Custom).await.level, CheckLevel::Ok);
         config.kafka.topic = "absent".to_owned();
         assert_eq!(look(&config, Duration::from_secs(2)).await, None);
     }

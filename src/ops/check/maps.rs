@@ -1,6 +1,6 @@
 //! The configured map against the record of the maps in force (protocol, "Changing the map").
 
-use super::{CheckTarget, Finding};
+use super::{CheckFinding, CheckTarget};
 use crate::io::elastic::{CallError, Elastic};
 use crate::io::maps::{MapsRecord, MapsState, MapsStore, MapsStoreError, Stored};
 use crate::io::meta::EpochNeeded;
@@ -8,37 +8,40 @@ use crate::io::meta::EpochNeeded;
 const MAP: &str = "map";
 
 /// The record of the maps, if there is one.
-pub(super) async fn read(target: &CheckTarget, elastic: &dyn Elastic) -> Result<Option<Stored>, Finding> {
+pub(super) async fn read(
+    target: &CheckTarget,
+    elastic: &dyn Elastic,
+) -> Result<Option<Stored>, CheckFinding> {
     let store = MapsStore::new(elastic, &target.topic, target.timeout);
     store.read().await.map_err(|error| finding(&error))
 }
 
 /// Whether a worker with the configured map may follow `record`.
-pub(super) fn judge(record: &MapsRecord, target: &CheckTarget) -> Finding {
+pub(super) fn judge(record: &MapsRecord, target: &CheckTarget) -> CheckFinding {
     let (configured, in_force) = (target.map.fingerprint(), record.deciding().fingerprint());
     if record.knows(&configured) {
         return match &record.state {
-            MapsState::Two { new, .. } => Finding::ok(
+            MapsState::Two { new, .. } => CheckFinding::ok(
                 MAP,
                 format_args!("is being changed to {}; both maps are live", new.fingerprint()),
             ),
-            MapsState::One { map, .. } if **map != *target.map => Finding::warning(
+            MapsState::One { map, .. } if **map != *target.map => CheckFinding::warning(
                 MAP,
                 format_args!(
                     "{in_force} is in force, and geoshards.map still holds {configured}, an earlier one: put the new map there"
                 ),
             ),
-            MapsState::One { .. } => Finding::ok(MAP, format_args!("{in_force} is in force")),
+            MapsState::One { .. } => CheckFinding::ok(MAP, format_args!("{in_force} is in force")),
         };
     }
     if takes_over(record, target) {
-        return Finding::ok(
+        return CheckFinding::ok(
             MAP,
             format_args!("a new epoch begins, with map {configured} instead of {in_force}"),
         );
     }
     let (remembered, found, epoch) = (in_force, configured, record.epoch);
-    Finding::error(MAP, EpochNeeded::OtherMap { remembered, found, epoch })
+    CheckFinding::error(MAP, EpochNeeded::OtherMap { remembered, found, epoch })
 }
 
 /// Makes the configured map the one in force, where a new epoch begins with it.
@@ -46,7 +49,7 @@ pub(super) async fn replace(
     target: &CheckTarget,
     elastic: &dyn Elastic,
     stored: &Stored,
-) -> Result<(), Finding> {
+) -> Result<(), CheckFinding> {
     let is_known = stored.record.knows(&target.map.fingerprint());
     if is_known || !takes_over(&stored.record, target) {
         return Ok(());
@@ -61,17 +64,17 @@ fn takes_over(record: &MapsRecord, target: &CheckTarget) -> bool {
     target.epoch > record.epoch && !record.has_two()
 }
 
-fn finding(error: &MapsStoreError) -> Finding {
+fn finding(error: &MapsStoreError) -> CheckFinding {
     match error {
         // Another worker was faster: check again.
-        MapsStoreError::Conflict | MapsStoreError::Item { .. } => Finding::unreachable(MAP, error),
+        MapsStoreError::Conflict | MapsStoreError::Item { .. } => CheckFinding::unreachable(MAP, error),
         MapsStoreError::Call(CallError::Connection(_) | CallError::Timeout(_)) => {
-            Finding::unreachable(MAP, error)
+            CheckFinding::unreachable(MAP, error)
         }
         MapsStoreError::Call(CallError::Status { status: 429 | 500 | 502 | 503 | 504, .. }) => {
-            Finding::unreachable(MAP, error)
+            CheckFinding::unreachable(MAP, error)
         }
-        MapsStoreError::Call(_) | MapsStoreError::Unreadable { .. } => Finding::error(MAP, error),
+        MapsStoreError::Call(_) | MapsStoreError::Unreadable { .. } => CheckFinding::error(MAP, error),
     }
 }
 
@@ -79,7 +82,7 @@ fn finding(error: &MapsStoreError) -> Finding {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::{Level, tests::target};
+    use super::super::{CheckLevel, tests::target};
     use super::*;
     use crate::base::ids::ShardId;
     use crate::base::position::Epoch;
@@ -95,18 +98,18 @@ mod tests {
         let target = target();
         let epoch = target.epoch;
         let announced = MapsRecord::unwritten(target.map.clone(), epoch).begin(map(8)).unwrap();
-        assert_eq!(judge(&announced, &target).level, Level::Ok);
+        assert_eq!(judge(&announced, &target).level, CheckLevel::Ok);
         let done =
             announced.activate(epoch, OffsetFloor::new()).unwrap().finish(epoch, OffsetFloor::new()).unwrap();
         let old_file = judge(&done, &target);
-        assert_eq!(old_file.level, Level::Warning);
+        assert_eq!(old_file.level, CheckLevel::Warning);
         assert!(old_file.message.contains("put the new map there"), "{old_file}");
         let new_file = CheckTarget { map: map(8), ..target.clone() };
-        assert_eq!(judge(&done, &new_file).level, Level::Ok);
+        assert_eq!(judge(&done, &new_file).level, CheckLevel::Ok);
         let other_file = CheckTarget { map: map(9), ..target.clone() };
         assert!(judge(&done, &other_file).is_error() && judge(&announced, &other_file).is_error());
         let raised = CheckTarget { epoch: Epoch::new(epoch.get() + 1).unwrap(), ..other_file };
-        assert_eq!(judge(&done, &raised).level, Level::Ok);
+        assert_eq!(judge(&done, &raised).level, CheckLevel::Ok);
         assert!(judge(&announced, &raised).is_error(), "not in the middle of a change");
     }
 

@@ -143,7 +143,7 @@ impl CheckTarget {
 /// How good or bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Level {
+pub enum CheckLevel {
     /// As it should be.
     Ok,
     /// Work can go on, with a promise that is weaker or something that could not be seen.
@@ -156,59 +156,59 @@ pub enum Level {
 
 /// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub struct CheckFinding {
     /// How it is.
-    pub level: Level,
+    pub level: CheckLevel,
     /// The checked object.
     pub about: String,
     /// The result, and what to do. One line.
     pub message: String,
 }
 
-impl Finding {
-    fn new(level: Level, about: impl Into<String>, message: impl fmt::Display) -> Self {
+impl CheckFinding {
+    fn new(level: CheckLevel, about: impl Into<String>, message: impl fmt::Display) -> Self {
         Self { level, about: about.into(), message: message.to_string().replace(['\r', '\n'], " ") }
     }
 
     fn ok(about: impl Into<String>, message: impl fmt::Display) -> Self {
-        Self::new(Level::Ok, about, message)
+        Self::new(CheckLevel::Ok, about, message)
     }
 
     fn warning(about: impl Into<String>, message: impl fmt::Display) -> Self {
-        Self::new(Level::Warning, about, message)
+        Self::new(CheckLevel::Warning, about, message)
     }
 
     fn unreachable(about: impl Into<String>, message: impl fmt::Display) -> Self {
-        Self::new(Level::Unreachable, about, message)
+        Self::new(CheckLevel::Unreachable, about, message)
     }
 
     fn error(about: impl Into<String>, message: impl fmt::Display) -> Self {
-        Self::new(Level::Error, about, message)
+        Self::new(CheckLevel::Error, about, message)
     }
 
     /// Level, object and result on one line.
     pub fn text(&self, colours: Colours) -> String {
         let level = format!("{:<11}", self.level);
         let level = match self.level {
-            Level::Ok => colours.good(level),
-            Level::Warning => colours.warning(level),
-            Level::Unreachable | Level::Error => colours.bad(level),
+            CheckLevel::Ok => colours.good(level),
+            CheckLevel::Warning => colours.warning(level),
+            CheckLevel::Unreachable | CheckLevel::Error => colours.bad(level),
         };
         format!("{level}  {}: {}", colours.bold(&self.about), self.message)
     }
 
     /// Whether nothing answered, so that asking again later may help.
     pub fn is_unreachable(&self) -> bool {
-        self.level == Level::Unreachable
+        self.level == CheckLevel::Unreachable
     }
 
     /// Whether something is wrong that waiting does not mend.
     pub fn is_error(&self) -> bool {
-        self.level == Level::Error
+        self.level == CheckLevel::Error
     }
 }
 
-impl fmt::Display for Level {
+impl fmt::Display for CheckLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Ok => "ok",
@@ -219,7 +219,7 @@ impl fmt::Display for Level {
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for CheckFinding {
     /// Level, object and result on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text(Colours::NONE))
@@ -228,13 +228,13 @@ impl fmt::Display for Finding {
 
 /// The exit code of `geofold check`: 0 if a worker could start (there may be warnings), 1 if anything is wrong or does
 /// not answer.
-pub fn exit_code(findings: &[Finding]) -> u8 {
+pub fn exit_code(findings: &[CheckFinding]) -> u8 {
     u8::from(findings.iter().any(|finding| finding.is_error() || finding.is_unreachable()))
 }
 
 /// Runs all checks, Kafka and Elasticsearch concurrently. Takes a few timeouts at most; changes nothing except one document in
 /// the meta index, written and removed.
-pub async fn check(target: &CheckTarget, elastic: &dyn Elastic) -> Report {
+pub async fn check(target: &CheckTarget, elastic: &dyn Elastic) -> CheckReport {
     let (stored, unread) = match maps::read(target, elastic).await {
         Ok(stored) => (stored, None),
         Err(finding) => (None, Some(finding)),
@@ -265,12 +265,12 @@ pub async fn check(target: &CheckTarget, elastic: &dyn Elastic) -> Report {
     if let (Some(topic), false) = (&topic, is_silent) {
         findings.push(claims::look(target, elastic, topic.partitions).await);
     }
-    Report { findings, topic, maps: stored }
+    CheckReport { findings, topic, maps: stored }
 }
 
 /// Looks at what a worker needs for none of its promises, so that it does not wait for it: memcached, webhooks, the database
 /// of counts, the source of truth, the schema registry, where keys are. Changes nothing there.
-pub async fn look_beside(config: &Config) -> Vec<Finding> {
+pub async fn look_beside(config: &Config) -> Vec<CheckFinding> {
     let (distribution, counts, source, registry, keys) = tokio::join!(
         distribution::look(config, TIMEOUT),
         counts::look(config),
@@ -282,7 +282,7 @@ pub async fn look_beside(config: &Config) -> Vec<Finding> {
 }
 
 /// Looks at a group that may be at work: stopped partitions, rewound offsets.
-pub async fn look_at_group(config: &Config, elastic: &dyn Elastic) -> Vec<Finding> {
+pub async fn look_at_group(config: &Config, elastic: &dyn Elastic) -> Vec<CheckFinding> {
     group::look(config, elastic).await
 }
 
@@ -296,7 +296,7 @@ pub async fn remember(
     elastic: &dyn Elastic,
     now: &TopicFacts,
     maps: Option<&Stored>,
-) -> Result<(), Finding> {
+) -> Result<(), CheckFinding> {
     if let Some(stored) = maps {
         maps::replace(target, elastic, stored).await?;
     }
@@ -305,9 +305,9 @@ pub async fn remember(
 
 /// Result of all checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct CheckReport {
     /// All findings.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<CheckFinding>,
     /// The topic as it is now, if the brokers answered; stored once work begins.
     pub topic: Option<TopicFacts>,
     /// The record of the maps in force, if there is one.
@@ -315,18 +315,19 @@ pub struct Report {
 }
 
 /// Compares the topic with the stored facts.
-fn compare(topic: &str, now: &TopicFacts, remembered: Option<&TopicFacts>) -> Finding {
+fn compare(topic: &str, now: &TopicFacts, remembered: Option<&TopicFacts>) -> CheckFinding {
     let about = "positions";
     let epoch = now.epoch;
     let Some(remembered) = remembered else {
-        return Finding::ok(about, format_args!("nothing is remembered of {topic} yet: a first start"));
+        return CheckFinding::ok(about, format_args!("nothing is remembered of {topic} yet: a first start"));
     };
     match TopicFacts::allows(remembered, now) {
-        Err(needed) => Finding::error(about, needed),
-        Ok(()) if epoch > remembered.epoch => {
-            Finding::ok(about, format_args!("epoch {epoch} begins; {} was in use before", remembered.epoch))
-        }
-        Ok(()) => Finding::ok(about, format_args!("{topic} is as remembered, epoch {epoch}")),
+        Err(needed) => CheckFinding::error(about, needed),
+        Ok(()) if epoch > remembered.epoch => CheckFinding::ok(
+            about,
+            format_args!("epoch {epoch} begins; {} was in use before", remembered.epoch),
+        ),
+        Ok(()) => CheckFinding::ok(about, format_args!("{topic} is as remembered, epoch {epoch}")),
     }
 }
 
@@ -358,21 +359,21 @@ mod tests {
         let finding = |epoch, remembered: Option<TopicFacts>| {
             compare("documents", &facts(epoch, "new"), remembered.as_ref())
         };
-        assert_eq!(finding(1, None).level, Level::Ok);
-        assert_eq!(finding(1, Some(facts(1, "new"))).level, Level::Ok);
+        assert_eq!(finding(1, None).level, CheckLevel::Ok);
+        assert_eq!(finding(1, Some(facts(1, "new"))).level, CheckLevel::Ok);
         let refused = finding(1, Some(facts(1, "old")));
         assert!(refused.is_error() && refused.message.contains("raise positions.epoch"), "{refused}");
-        assert_eq!(finding(2, Some(facts(1, "old"))).level, Level::Ok);
+        assert_eq!(finding(2, Some(facts(1, "old"))).level, CheckLevel::Ok);
         assert!(finding(1, Some(facts(2, "new"))).is_error());
     }
 
     #[test]
     fn a_finding_is_one_line_and_only_what_stops_a_worker_makes_the_exit_code_1() {
-        let warning = Finding::warning("elasticsearch", "first\nsecond");
+        let warning = CheckFinding::warning("elasticsearch", "first\nsecond");
         assert_eq!(warning.to_string(), "warning      elasticsearch: first second");
-        assert_eq!(exit_code(&[Finding::ok("a", "b"), warning]), 0);
-        assert_eq!(exit_code(&[Finding::ok("a", "b"), Finding::unreachable("c", "d")]), 1);
-        assert_eq!(exit_code(&[Finding::error("c", "d")]), 1);
+        assert_eq!(exit_code(&[CheckFinding::ok("a", "b"), warning]), 0);
+        assert_eq!(exit_code(&[CheckFinding::ok("a", "b"), CheckFinding::unreachable("c", "d")]), 1);
+        assert_eq!(exit_code(&[CheckFinding::error("c", "d")]), 1);
     }
 
     #[test]

@@ -8,17 +8,17 @@ use thiserror::Error;
 
 use crate::io::elastic::Elastic;
 use crate::io::meta::TopicFacts;
-use crate::ops::check::{self, CheckTarget, Finding, Level};
+use crate::ops::check::{self, CheckFinding, CheckLevel, CheckTarget};
 use crate::support::config::types::RetryConfig;
 use crate::support::telemetry::health::Health;
 
 /// Something is wrong that waiting does not mend.
 #[derive(Debug, Error)]
 #[error("this worker cannot start:\n{}", lines(.0))]
-pub struct Refused(Vec<Finding>);
+pub struct PreflightRefused(Vec<CheckFinding>);
 
-fn lines(findings: &[Finding]) -> String {
-    findings.iter().map(Finding::to_string).collect::<Vec<_>>().join("\n")
+fn lines(findings: &[CheckFinding]) -> String {
+    findings.iter().map(CheckFinding::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// Checks until both ends answer and all is right, and gives the topic as it is now.
@@ -30,27 +30,27 @@ pub async fn pass(
     elastic: &dyn Elastic,
     retry: &RetryConfig,
     health: &Health,
-) -> Result<TopicFacts, Refused> {
+) -> Result<TopicFacts, PreflightRefused> {
     let mut delays = retry.policy().delays();
     loop {
         let report = check::check(target, elastic).await;
-        let of_level = |level: Level| -> Vec<Finding> {
+        let of_level = |level: CheckLevel| -> Vec<CheckFinding> {
             report.findings.iter().filter(|finding| finding.level == level).cloned().collect()
         };
-        let wrong = of_level(Level::Error);
+        let wrong = of_level(CheckLevel::Error);
         if !wrong.is_empty() {
-            return Err(Refused(wrong));
+            return Err(PreflightRefused(wrong));
         }
-        let mut unreachable = of_level(Level::Unreachable);
+        let mut unreachable = of_level(CheckLevel::Unreachable);
         if let (true, Some(topic)) = (unreachable.is_empty(), report.topic) {
             match check::remember(target, elastic, &topic, report.maps.as_ref()).await {
                 Ok(()) => {
-                    for warning in of_level(Level::Warning) {
+                    for warning in of_level(CheckLevel::Warning) {
                         tracing::warn!(about = warning.about, "{}", warning.message);
                     }
                     return Ok(topic);
                 }
-                Err(finding) if finding.is_error() => return Err(Refused(vec![finding])),
+                Err(finding) if finding.is_error() => return Err(PreflightRefused(vec![finding])),
                 Err(finding) => unreachable.push(finding),
             }
         }

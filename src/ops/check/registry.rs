@@ -1,6 +1,6 @@
 //! Checks that the schema registry is one, and accepts the credentials.
 
-use super::Finding;
+use super::CheckFinding;
 use crate::io::registry::Registry;
 use crate::support::config::Config;
 
@@ -11,26 +11,26 @@ const READ: [&str; 3] = ["AVRO", "JSON", "PROTOBUF"];
 
 /// Whether the registry answers; nothing if none is used. That it does not keeps no worker from starting: only the partitions
 /// whose records need a schema wait.
-pub(super) async fn look_at_registry(config: &Config) -> Option<Finding> {
+pub(super) async fn look_at_registry(config: &Config) -> Option<CheckFinding> {
     if !config.reads_registry() {
         return None;
     }
     let registry = match Registry::open(&config.schema_registry, None) {
         Ok(registry) => registry,
-        Err(error) => return Some(Finding::error(ABOUT, error)),
+        Err(error) => return Some(CheckFinding::error(ABOUT, error)),
     };
     Some(match registry.kinds().await {
-        Err(trouble) => Finding::unreachable(ABOUT, trouble),
+        Err(trouble) => CheckFinding::unreachable(ABOUT, trouble),
         Ok(kinds) => {
             let read: Vec<&str> =
                 READ.into_iter().filter(|read| kinds.iter().any(|kind| kind == read)).collect();
             if read.is_empty() {
-                Finding::warning(
+                CheckFinding::warning(
                     ABOUT,
                     format_args!("it answers, and has none of the kinds {}", READ.join(", ")),
                 )
             } else {
-                Finding::ok(
+                CheckFinding::ok(
                     ABOUT,
                     format_args!("it answers, and has schemas of the kinds {}", read.join(", ")),
                 )
@@ -42,7 +42,7 @@ pub(super) async fn look_at_registry(config: &Config) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::check::Level;
+    use crate::ops::check::CheckLevel;
     use crate::support::config::RecordFormat;
     use crate::testkit::testing::TestRegistry;
 
@@ -54,11 +54,11 @@ mod tests {
         config.kafka.format = RecordFormat::Registry;
         config.schema_registry = registry.settings();
         let finding = look_at_registry(&config).await.unwrap();
-        assert_eq!(finding.level, Level::Ok, "{finding}");
+        assert_eq!(finding.level, CheckLevel::Ok, "{finding}");
         assert!(finding.message.contains("AVRO, JSON, PROTOBUF"), "{finding}");
         registry.be(503);
         let finding = look_at_registry(&config).await.unwrap();
-        assert_eq!(finding.level, Level::Unreachable, "{finding}");
+        assert_eq!(finding.level, CheckLevel::Unreachable, "{finding}");
         assert!(finding.message.contains("503"), "{finding}");
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use serde_json::Map;
 
-use super::{CheckTarget, Finding};
+use super::{CheckFinding, CheckTarget};
 use crate::base::ids::DocId;
 use crate::base::position::Position;
 use crate::io::elastic::{
@@ -34,7 +34,7 @@ const MEMORY: &str = "what is remembered";
 /// Results of Elasticsearch's checks.
 #[derive(Default)]
 pub(super) struct SearchSide {
-    pub(super) findings: Vec<Finding>,
+    pub(super) findings: Vec<CheckFinding>,
     /// Stored facts about the topic; the outer `None` if they could not be read.
     pub(super) remembered: Option<Option<TopicFacts>>,
 }
@@ -100,20 +100,20 @@ impl Asker<'_> {
     }
 }
 
-fn judge_health(answer: Result<AdminAnswer, CallError>) -> Finding {
+fn judge_health(answer: Result<AdminAnswer, CallError>) -> CheckFinding {
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) => return no_answer(CLUSTER, &error),
     };
     let reason = || crate::io::elastic::decode::reason(&answer);
     match (answer.status, answer.body["status"].as_str()) {
-        (200, Some("red")) => Finding::warning(
+        (200, Some("red")) => CheckFinding::warning(
             CLUSTER,
             "health is red: a primary shard is not assigned, and writes to it wait; ask GET /_cluster/allocation/explain",
         ),
-        (200, Some(health)) => Finding::ok(CLUSTER, format_args!("reachable, health is {health}")),
-        (401, _) => Finding::error(CLUSTER, not_known(&reason())),
-        (403, _) => Finding::warning(
+        (200, Some(health)) => CheckFinding::ok(CLUSTER, format_args!("reachable, health is {health}")),
+        (401, _) => CheckFinding::error(CLUSTER, not_known(&reason())),
+        (403, _) => CheckFinding::warning(
             CLUSTER,
             format_args!(
                 "reachable, but this user may not ask for its health: grant the cluster privilege monitor ({})",
@@ -121,9 +121,9 @@ fn judge_health(answer: Result<AdminAnswer, CallError>) -> Finding {
             ),
         ),
         (status @ (408 | 429 | 500 | 502 | 503 | 504), _) => {
-            Finding::unreachable(CLUSTER, format_args!("not ready: it answered {status}: {}", reason()))
+            CheckFinding::unreachable(CLUSTER, format_args!("not ready: it answered {status}: {}", reason()))
         }
-        (status, _) => Finding::error(
+        (status, _) => CheckFinding::error(
             CLUSTER,
             format_args!(
                 "GET /_cluster/health was answered with {status}, unlike Elasticsearch: check elasticsearch.urls"
@@ -132,7 +132,7 @@ fn judge_health(answer: Result<AdminAnswer, CallError>) -> Finding {
     }
 }
 
-fn judge_version(answer: Result<AdminAnswer, CallError>) -> Finding {
+fn judge_version(answer: Result<AdminAnswer, CallError>) -> CheckFinding {
     let versions: BTreeSet<String> = match &answer {
         Ok(AdminAnswer { status: 200, body }) => {
             let nodes = body["nodes"].as_object().map(Map::values).into_iter().flatten();
@@ -144,18 +144,18 @@ fn judge_version(answer: Result<AdminAnswer, CallError>) -> Finding {
     let is_known =
         |version: &String| version.split('.').next().is_some_and(|major| KNOWN_VERSIONS.contains(&major));
     if versions.is_empty() {
-        Finding::warning(VERSION, "no node told its version")
+        CheckFinding::warning(VERSION, "no node told its version")
     } else if versions.iter().all(is_known) {
-        Finding::ok(VERSION, listed)
+        CheckFinding::ok(VERSION, listed)
     } else {
-        Finding::warning(
+        CheckFinding::warning(
             VERSION,
             format_args!("{listed}; geofold is tested with Elasticsearch 8 and 9 and OpenSearch 2 and 3"),
         )
     }
 }
 
-fn judge_auto_create(answer: Result<AdminAnswer, CallError>, target: &CheckTarget) -> Finding {
+fn judge_auto_create(answer: Result<AdminAnswer, CallError>, target: &CheckTarget) -> CheckFinding {
     let body = match &answer {
         Ok(AdminAnswer { status: 200, body }) => body,
         other => return not_told(AUTO_CREATE, other, "monitor"),
@@ -163,7 +163,7 @@ fn judge_auto_create(answer: Result<AdminAnswer, CallError>, target: &CheckTarge
     let layers = ["transient", "persistent", "defaults"];
     let rule = layers.iter().find_map(|layer| body[layer]["action"]["auto_create_index"].as_str());
     let Some(rule) = rule else {
-        return Finding::warning(
+        return CheckFinding::warning(
             AUTO_CREATE,
             "not known: this server does not report it; verify that it does not create indices of the prefix automatically",
         );
@@ -173,14 +173,14 @@ fn judge_auto_create(answer: Result<AdminAnswer, CallError>, target: &CheckTarge
             "is {rule:?}: a write to an index that is gone would create it with a guessed mapping, and with an index.gc_deletes of 60s, which is too short for batch.timeout; set it to \"-{}-*,*\" (PUT /_cluster/settings)",
             target.prefix
         );
-        return Finding::error(AUTO_CREATE, advice);
+        return CheckFinding::error(AUTO_CREATE, advice);
     }
-    Finding::ok(AUTO_CREATE, format_args!("is {rule:?}"))
+    CheckFinding::ok(AUTO_CREATE, format_args!("is {rule:?}"))
 }
 
 /// A node that is cut off from its master answers reads by what it had then, unless they are blocked. `None` for a single
 /// node, and where the setting cannot be read: some hosts do not show it.
-fn judge_no_master_block(answer: Result<AdminAnswer, CallError>, nodes: Option<u64>) -> Option<Finding> {
+fn judge_no_master_block(answer: Result<AdminAnswer, CallError>, nodes: Option<u64>) -> Option<CheckFinding> {
     let Ok(AdminAnswer { status: 200, body }) = answer else { return None };
     let layers = ["transient", "persistent", "defaults"];
     let block = layers.iter().find_map(|layer| body[layer]["cluster"]["no_master_block"].as_str())?;
@@ -188,8 +188,8 @@ fn judge_no_master_block(answer: Result<AdminAnswer, CallError>, nodes: Option<u
         return None;
     }
     Some(match block {
-        "all" => Finding::ok(NO_MASTER_BLOCK, "is \"all\""),
-        other => Finding::warning(
+        "all" => CheckFinding::ok(NO_MASTER_BLOCK, "is \"all\""),
+        other => CheckFinding::warning(
             NO_MASTER_BLOCK,
             format_args!(
                 "is {other:?}: a node that is cut off from its master still answers reads, and a patch may be applied to an \
@@ -223,45 +223,49 @@ fn fits(pattern: &str, name: &str) -> bool {
     name.char_indices().map(|(at, _)| at).chain([name.len()]).any(|at| fits(rest, &name[at..]))
 }
 
-fn judge_listing(error: &IndicesError) -> Finding {
+fn judge_listing(error: &IndicesError) -> CheckFinding {
     match error {
         IndicesError::Call { error, .. } => no_answer(INDICES, error),
-        IndicesError::Refused { status: 401, reason, .. } => Finding::error(INDICES, not_known(reason)),
+        IndicesError::Refused { status: 401, reason, .. } => CheckFinding::error(INDICES, not_known(reason)),
         IndicesError::Refused { status: 403, .. } => {
-            Finding::error(INDICES, format_args!("{error}: grant view_index_metadata on them"))
+            CheckFinding::error(INDICES, format_args!("{error}: grant view_index_metadata on them"))
         }
         IndicesError::Refused { status: 429 | 500 | 502 | 503 | 504, .. } => {
-            Finding::unreachable(INDICES, error)
+            CheckFinding::unreachable(INDICES, error)
         }
-        IndicesError::Refused { .. } => Finding::error(INDICES, error),
+        IndicesError::Refused { .. } => CheckFinding::error(INDICES, error),
     }
 }
 
 /// One finding for each problem, however many indices have it.
-fn judge_differences(differences: &[IndexDifference], wanted: usize) -> Vec<Finding> {
+fn judge_differences(differences: &[IndexDifference], wanted: usize) -> Vec<CheckFinding> {
     let mut by_problem: BTreeMap<String, (&Problem, Vec<&str>)> = BTreeMap::new();
     for IndexDifference { index, problem } in differences {
         by_problem.entry(problem.to_string()).or_insert((problem, Vec::new())).1.push(index);
     }
     if by_problem.is_empty() {
-        return vec![Finding::ok(INDICES, format_args!("all {wanted} exist and are correct"))];
+        return vec![CheckFinding::ok(INDICES, format_args!("all {wanted} exist and are correct"))];
     }
     let finding = |(message, (problem, names)): (String, (&Problem, Vec<&str>))| {
         let mut about = format!("index {}", names[..names.len().min(NAMES_SHOWN)].join(", "));
         if names.len() > NAMES_SHOWN {
             about.push_str(&format!(" and {} more", names.len() - NAMES_SHOWN));
         }
-        if problem.is_warning() { Finding::warning(about, message) } else { Finding::error(about, message) }
+        if problem.is_warning() {
+            CheckFinding::warning(about, message)
+        } else {
+            CheckFinding::error(about, message)
+        }
     };
     by_problem.into_iter().map(finding).collect()
 }
 
 /// Writes a document into the meta index and removes it.
-async fn try_to_write(elastic: &dyn Elastic, timeout: Duration) -> Finding {
+async fn try_to_write(elastic: &dyn Elastic, timeout: Duration) -> CheckFinding {
     // A unique id: concurrent checks, and tombstones of earlier ones, must not collide.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     let Ok(id) = DocId::from_key(Some(format!("check/{}-{now}", std::process::id()).as_bytes())) else {
-        return Finding::error(WRITE, "the check could not make an id");
+        return CheckFinding::error(WRITE, "the check could not make an id");
     };
     let source = Bytes::from_static(br#"{"by":"geofold check"}"#);
     // A create without a version gets version 1.
@@ -270,15 +274,15 @@ async fn try_to_write(elastic: &dyn Elastic, timeout: Duration) -> Finding {
         BulkOp::Delete { index: Index::Meta, id, version: Position::from_version(2) },
     ];
     match carry_out(elastic, timeout, &ops).await {
-        Ok(()) => Finding::ok(WRITE, "a document was written to the meta index and removed"),
+        Ok(()) => CheckFinding::ok(WRITE, "a document was written to the meta index and removed"),
         Err(finding) => finding,
     }
 }
 
 /// The problem that keeps workers from refreshing geoshards, as far as the meta index shows it.
-async fn try_to_refresh(elastic: &dyn Elastic, timeout: Duration) -> Option<Finding> {
+async fn try_to_refresh(elastic: &dyn Elastic, timeout: Duration) -> Option<CheckFinding> {
     match elastic.refresh(&[Index::Meta], timeout).await {
-        Err(CallError::Status { status: 401 | 403, reason, .. }) => Some(Finding::error(
+        Err(CallError::Status { status: 401 | 403, reason, .. }) => Some(CheckFinding::error(
             REFRESH,
             format_args!(
                 "this user may not refresh an index, so old copies of documents that move stay, and offsets wait: grant the index \
@@ -295,11 +299,11 @@ pub(super) async fn carry_out(
     elastic: &dyn Elastic,
     timeout: Duration,
     ops: &[BulkOp],
-) -> Result<(), Finding> {
+) -> Result<(), CheckFinding> {
     let answers = match elastic.bulk(ops, timeout).await {
         Ok(answers) => answers,
         Err(CallError::Status { status: 401, reason, .. }) => {
-            return Err(Finding::error(WRITE, not_known(&reason)));
+            return Err(CheckFinding::error(WRITE, not_known(&reason)));
         }
         Err(error @ CallError::Status { status: 403, .. }) => return Err(may_not_write(&error.to_string())),
         Err(error) => return Err(no_answer(WRITE, &error)),
@@ -313,14 +317,14 @@ pub(super) async fn carry_out(
     Err(match status {
         401 | 403 => may_not_write(&error),
         429 | 500 | 502..=504 => {
-            Finding::unreachable(WRITE, format_args!("the meta index does not take writes now: {error}"))
+            CheckFinding::unreachable(WRITE, format_args!("the meta index does not take writes now: {error}"))
         }
-        _ => Finding::error(WRITE, format_args!("the meta index refused a document: {error}")),
+        _ => CheckFinding::error(WRITE, format_args!("the meta index refused a document: {error}")),
     })
 }
 
-fn may_not_write(error: &str) -> Finding {
-    Finding::error(
+fn may_not_write(error: &str) -> CheckFinding {
+    CheckFinding::error(
         WRITE,
         format_args!(
             "this user may not write: grant read and write on the indices of the prefix, or lift the block ({error})"
@@ -329,58 +333,58 @@ fn may_not_write(error: &str) -> Finding {
 }
 
 /// The meta index's facts about the topic.
-async fn remembered(elastic: &dyn Elastic, target: &CheckTarget) -> Result<Option<TopicFacts>, Finding> {
+async fn remembered(elastic: &dyn Elastic, target: &CheckTarget) -> Result<Option<TopicFacts>, CheckFinding> {
     let get = Get { index: Index::Meta, id: TopicFacts::key(&target.topic) };
     let answer = elastic.mget(&[get], target.timeout).await.map_err(|error| no_answer(MEMORY, &error))?;
     match answer.into_iter().next() {
         Some(GetAnswer::Found(found)) => match serde_json::from_slice(&found.source) {
             Ok(facts) => Ok(Some(facts)),
-            Err(error) => Err(Finding::error(
+            Err(error) => Err(CheckFinding::error(
                 MEMORY,
                 format_args!("the record of {} in the meta index cannot be read: {error}", target.topic),
             )),
         },
         Some(GetAnswer::Missing) => Ok(None),
-        Some(GetAnswer::Failed(error)) if error.kind == "security_exception" => Err(Finding::error(
+        Some(GetAnswer::Failed(error)) if error.kind == "security_exception" => Err(CheckFinding::error(
             MEMORY,
             format_args!("this user may not read the meta index: grant read ({error})"),
         )),
         Some(GetAnswer::Failed(error)) => {
-            Err(Finding::unreachable(MEMORY, format_args!("the meta index cannot be read now: {error}")))
+            Err(CheckFinding::unreachable(MEMORY, format_args!("the meta index cannot be read now: {error}")))
         }
-        None => Err(Finding::error(MEMORY, "the answer was empty")),
+        None => Err(CheckFinding::error(MEMORY, "the answer was empty")),
     }
 }
 
 /// A call without a usable answer: one that may come later, or one that will not.
-fn no_answer(about: &str, error: &CallError) -> Finding {
+fn no_answer(about: &str, error: &CallError) -> CheckFinding {
     match error {
         CallError::Connection(_) | CallError::Timeout(_) => {
-            Finding::unreachable(about, format_args!("{error}; look at elasticsearch.urls"))
+            CheckFinding::unreachable(about, format_args!("{error}; look at elasticsearch.urls"))
         }
         // Where keys come from may be down for a while, too.
         CallError::Status { status: 429 | 500 | 502 | 503 | 504, .. } | CallError::Unsigned(_) => {
-            Finding::unreachable(about, error)
+            CheckFinding::unreachable(about, error)
         }
-        CallError::Status { status: 401, reason, .. } => Finding::error(about, not_known(reason)),
+        CallError::Status { status: 401, reason, .. } => CheckFinding::error(about, not_known(reason)),
         CallError::Status { .. } | CallError::TooLarge { .. } | CallError::Undecodable(_) => {
-            Finding::error(about, error)
+            CheckFinding::error(about, error)
         }
     }
 }
 
 /// Something that is good to know, and was not told.
-fn not_told(about: &str, answer: &Result<AdminAnswer, CallError>, privilege: &str) -> Finding {
+fn not_told(about: &str, answer: &Result<AdminAnswer, CallError>, privilege: &str) -> CheckFinding {
     match answer {
         Err(error) => no_answer(about, error),
         Ok(answer) if answer.status == 401 => {
-            Finding::error(about, not_known(&crate::io::elastic::decode::reason(answer)))
+            CheckFinding::error(about, not_known(&crate::io::elastic::decode::reason(answer)))
         }
-        Ok(answer) if answer.status == 403 => Finding::warning(
+        Ok(answer) if answer.status == 403 => CheckFinding::warning(
             about,
             format_args!("not known: grant this user the cluster privilege {privilege} to see it"),
         ),
-        Ok(answer) => Finding::warning(
+        Ok(answer) => CheckFinding::warning(
             about,
             format_args!(
                 "not known: elasticsearch answered {}: {}",
@@ -401,7 +405,7 @@ fn not_known(reason: &str) -> String {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::Level;
+    use super::super::CheckLevel;
     use super::super::tests::target;
     use super::*;
     use crate::base::position::Epoch;
@@ -428,17 +432,17 @@ mod tests {
         Scripted { admin: Box::new(answer), ..Default::default() }
     }
 
-    async fn levels(server: &Scripted) -> Vec<(String, Level)> {
+    async fn levels(server: &Scripted) -> Vec<(String, CheckLevel)> {
         let side = look(&target(), server).await;
         side.findings.into_iter().map(|finding| (finding.about, finding.level)).collect()
     }
 
-    /// The findings that are not [`Level::Ok`].
-    async fn bad(server: &Scripted) -> Vec<(String, Level)> {
-        levels(server).await.into_iter().filter(|(_, level)| *level != Level::Ok).collect()
+    /// The findings that are not [`CheckLevel::Ok`].
+    async fn bad(server: &Scripted) -> Vec<(String, CheckLevel)> {
+        levels(server).await.into_iter().filter(|(_, level)| *level != CheckLevel::Ok).collect()
     }
 
-    fn one(about: &str, level: Level) -> Vec<(String, Level)> {
+    fn one(about: &str, level: CheckLevel) -> Vec<(String, CheckLevel)> {
         vec![(about.to_owned(), level)]
     }
 
@@ -453,14 +457,14 @@ mod tests {
         };
         for (answer, expected) in [
             (Ok(()), Vec::new()),
-            (refused(403), one("right to refresh", Level::Error)),
+            (refused(403), one("right to refresh", CheckLevel::Error)),
             (refused(503), Vec::new()),
         ] {
             let server = Scripted { refresh: Box::new(move || answer.clone()), ..server(|_| None) };
             assert_eq!(bad(&server).await, expected);
             let realtime = CheckTarget { refreshes: false, ..target() };
             let findings = look(&realtime, &server).await.findings;
-            assert!(findings.iter().all(|finding| finding.level == Level::Ok), "{findings:?}");
+            assert!(findings.iter().all(|finding| finding.level == CheckLevel::Ok), "{findings:?}");
         }
     }
 
@@ -470,7 +474,7 @@ mod tests {
         let levels = levels(&server).await;
         let about: Vec<_> = levels.iter().map(|(about, _)| about.as_str()).collect();
         assert_eq!(about, [CLUSTER, VERSION, AUTO_CREATE, INDICES, WRITE]);
-        assert!(levels.iter().all(|(_, level)| *level == Level::Ok), "{levels:?}");
+        assert!(levels.iter().all(|(_, level)| *level == CheckLevel::Ok), "{levels:?}");
         assert_eq!(look(&target(), &server).await.remembered, Some(None));
     }
 
@@ -502,50 +506,50 @@ mod tests {
                 source,
             })
         });
-        assert_eq!(bad(&server).await, one(MEMORY, Level::Error));
+        assert_eq!(bad(&server).await, one(MEMORY, CheckLevel::Error));
     }
 
     #[tokio::test]
     async fn a_server_that_does_not_answer_is_asked_once_and_unreachable() {
         for broken in [CallError::Connection("refused".into()), CallError::Timeout(Duration::from_secs(1))] {
             let server = Scripted { broken: Some(broken), ..server(|_| None) };
-            assert_eq!(levels(&server).await, one(CLUSTER, Level::Unreachable));
+            assert_eq!(levels(&server).await, one(CLUSTER, CheckLevel::Unreachable));
             assert_eq!(server.calls.lock().unwrap().len(), 1);
         }
         for status in [429, 500, 503] {
             let starting = server(move |_| Some(refusal(status, "master_not_discovered_exception")));
-            assert_eq!(levels(&starting).await, one(CLUSTER, Level::Unreachable), "{status}");
+            assert_eq!(levels(&starting).await, one(CLUSTER, CheckLevel::Unreachable), "{status}");
         }
     }
 
     #[tokio::test]
     async fn wrong_credentials_end_the_check_and_narrow_ones_do_not() {
         let wrong = server(|_| Some(refusal(401, "security_exception")));
-        assert_eq!(levels(&wrong).await, one(CLUSTER, Level::Error));
+        assert_eq!(levels(&wrong).await, one(CLUSTER, CheckLevel::Error));
 
         let narrow = server(|line| line.starts_with("GET /_").then(|| refusal(403, "security_exception")));
         let warnings: Vec<_> =
-            [CLUSTER, VERSION, AUTO_CREATE].map(|about| (about.to_owned(), Level::Warning)).into();
+            [CLUSTER, VERSION, AUTO_CREATE].map(|about| (about.to_owned(), CheckLevel::Warning)).into();
         assert_eq!(bad(&narrow).await, warnings, "the indices were looked at all the same");
 
         let blind =
             server(|line| line.starts_with("GET /geofold-").then(|| refusal(403, "security_exception")));
-        assert_eq!(bad(&blind).await, one(INDICES, Level::Error));
+        assert_eq!(bad(&blind).await, one(INDICES, CheckLevel::Error));
     }
 
     #[tokio::test]
     async fn something_else_behind_the_address_is_an_error() {
         let stranger = server(|_| Some((404, Value::Null)));
-        assert_eq!(levels(&stranger).await, one(CLUSTER, Level::Error));
+        assert_eq!(levels(&stranger).await, one(CLUSTER, CheckLevel::Error));
     }
 
     #[tokio::test]
     async fn an_unknown_version_and_a_red_cluster_are_warnings() {
         let red = server(|line| (line == "GET /_cluster/health").then(|| (200, json!({"status": "red"}))));
-        assert_eq!(bad(&red).await, one(CLUSTER, Level::Warning));
+        assert_eq!(bad(&red).await, one(CLUSTER, CheckLevel::Warning));
         for nodes in [json!({"nodes": {"a": {"version": "7.17.0"}, "b": {"version": "8.1.0"}}}), json!({})] {
             let old = server(move |line| line.starts_with("GET /_nodes").then(|| (200, nodes.clone())));
-            assert_eq!(bad(&old).await, one(VERSION, Level::Warning));
+            assert_eq!(bad(&old).await, one(VERSION, CheckLevel::Warning));
         }
     }
 
@@ -558,12 +562,12 @@ mod tests {
             });
             line.starts_with("GET /_cluster/settings").then_some((200, on))
         });
-        assert_eq!(bad(&open).await, one(AUTO_CREATE, Level::Error));
+        assert_eq!(bad(&open).await, one(AUTO_CREATE, CheckLevel::Error));
         for (status, body) in [(200, json!({})), refusal(403, "security_exception")] {
             let silent = server(move |line| {
                 line.starts_with("GET /_cluster/settings").then(|| (status, body.clone()))
             });
-            assert_eq!(bad(&silent).await, one(AUTO_CREATE, Level::Warning));
+            assert_eq!(bad(&silent).await, one(AUTO_CREATE, CheckLevel::Warning));
         }
     }
 
@@ -572,8 +576,8 @@ mod tests {
         for (nodes, block, expected) in [
             (1, "write", Vec::new()),
             (3, "all", Vec::new()),
-            (3, "write", one(NO_MASTER_BLOCK, Level::Warning)),
-            (3, "metadata_write", one(NO_MASTER_BLOCK, Level::Warning)),
+            (3, "write", one(NO_MASTER_BLOCK, CheckLevel::Warning)),
+            (3, "metadata_write", one(NO_MASTER_BLOCK, CheckLevel::Warning)),
         ] {
             let cluster = server(move |line| {
                 let health = json!({"status": "green", "number_of_nodes": nodes});
@@ -610,18 +614,21 @@ mod tests {
     async fn nothing_is_written_where_the_meta_index_is_missing() {
         let empty = server(|line| line.starts_with("GET /geofold-").then(|| (200, json!({}))));
         let found = bad(&empty).await;
-        assert_eq!(found, one("index geofold-eu, geofold-us, geofold-placements and 1 more", Level::Error));
+        assert_eq!(
+            found,
+            one("index geofold-eu, geofold-us, geofold-placements and 1 more", CheckLevel::Error)
+        );
         assert!(!empty.calls.lock().unwrap().iter().any(|call| call == "bulk" || call == "mget"));
     }
 
     #[tokio::test]
     async fn each_way_in_which_a_write_fails_is_told_apart() {
         for (status, kind, level) in [
-            (403, "security_exception", Level::Error),
-            (403, "cluster_block_exception", Level::Error),
-            (503, "unavailable_shards_exception", Level::Unreachable),
-            (500, "exception", Level::Unreachable),
-            (400, "document_parsing_exception", Level::Error),
+            (403, "security_exception", CheckLevel::Error),
+            (403, "cluster_block_exception", CheckLevel::Error),
+            (503, "unavailable_shards_exception", CheckLevel::Unreachable),
+            (500, "exception", CheckLevel::Unreachable),
+            (400, "document_parsing_exception", CheckLevel::Error),
         ] {
             let mut server = server(|_| None);
             server.bulk = Box::new(move |ops| {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Finding, Level};
+use super::{CheckFinding, CheckLevel};
 use crate::core::decode::{Decoder, LocationPath};
 use crate::support::config::Config;
 use crate::worker::refeed::{DocumentSource, FetchAnswer};
@@ -11,22 +11,23 @@ const ABOUT: &str = "source of truth";
 
 /// Whether the source answers; nothing if there is none. That it does not keeps no worker from starting: only what needs
 /// it waits.
-pub(super) async fn look_at_source(config: &Config) -> Option<Finding> {
+pub(super) async fn look_at_source(config: &Config) -> Option<CheckFinding> {
     config.source.kind?;
     let source = match DocumentSource::open(config) {
         Ok(source) => source,
-        Err(error) => return Some(Finding::error(ABOUT, error)),
+        Err(error) => return Some(CheckFinding::error(ABOUT, error)),
     };
     let is_named = config.source.probe_id.is_some();
     Some(match source.probe().await {
-        Err(failure) | Ok(FetchAnswer::Failed(failure)) => {
-            Finding::unreachable(ABOUT, format_args!("{} gave no usable answer: {failure}", source.name()))
-        }
-        Ok(FetchAnswer::Gone) if !is_named => Finding::ok(
+        Err(failure) | Ok(FetchAnswer::Failed(failure)) => CheckFinding::unreachable(
+            ABOUT,
+            format_args!("{} gave no usable answer: {failure}", source.name()),
+        ),
+        Ok(FetchAnswer::Gone) if !is_named => CheckFinding::ok(
             ABOUT,
             format_args!("{} answers; set source.probe_id to see a document", source.name()),
         ),
-        Ok(FetchAnswer::Gone) => Finding::error(
+        Ok(FetchAnswer::Gone) => CheckFinding::error(
             ABOUT,
             format_args!(
                 "{} answers, and has no document with the id in source.probe_id: check source.url or source.query, and that the \
@@ -34,7 +35,7 @@ pub(super) async fn look_at_source(config: &Config) -> Option<Finding> {
                 source.name()
             ),
         ),
-        Ok(FetchAnswer::Found(_)) if !is_named => Finding::error(
+        Ok(FetchAnswer::Found(_)) if !is_named => CheckFinding::error(
             ABOUT,
             format_args!(
                 "{} has a document for an id that should not exist: it answers 200 (or gives a row) for anything; \
@@ -43,7 +44,7 @@ pub(super) async fn look_at_source(config: &Config) -> Option<Finding> {
             ),
         ),
         Ok(FetchAnswer::Found(document)) => match judge(config, &source, document) {
-            good if good.level == Level::Ok && source.has_everything().await => Finding::error(
+            good if good.level == CheckLevel::Ok && source.has_everything().await => CheckFinding::error(
                 ABOUT,
                 format_args!(
                     "{} has the document of source.probe_id, and one for an id that should not exist: missing documents would \
@@ -53,10 +54,11 @@ pub(super) async fn look_at_source(config: &Config) -> Option<Finding> {
             ),
             finding => finding,
         },
-        Ok(FetchAnswer::Unusable { detail, .. }) if !is_named => {
-            Finding::warning(ABOUT, format_args!("{detail}; or set source.probe_id to an id that it takes"))
-        }
-        Ok(FetchAnswer::Unusable { detail, .. }) => Finding::error(
+        Ok(FetchAnswer::Unusable { detail, .. }) if !is_named => CheckFinding::warning(
+            ABOUT,
+            format_args!("{detail}; or set source.probe_id to an id that it takes"),
+        ),
+        Ok(FetchAnswer::Unusable { detail, .. }) => CheckFinding::error(
             ABOUT,
             format_args!("{detail} (this was the id in source.probe_id, which has to be that of a document)"),
         ),
@@ -64,15 +66,17 @@ pub(super) async fn look_at_source(config: &Config) -> Option<Finding> {
 }
 
 /// Whether a document of the source could be placed.
-fn judge(config: &Config, source: &DocumentSource, document: Bytes) -> Finding {
+fn judge(config: &Config, source: &DocumentSource, document: Bytes) -> CheckFinding {
     let path = match LocationPath::new(&config.documents.location) {
         Ok(path) => path,
-        Err(error) => return Finding::error(ABOUT, error),
+        Err(error) => return CheckFinding::error(ABOUT, error),
     };
     let decoder = Decoder::new(path, config.positions.epoch, config.documents.max_bytes.as_usize());
     match decoder.document(document) {
-        Ok(_) => Finding::ok(ABOUT, format_args!("{} has the document of source.probe_id", source.name())),
-        Err(error) => Finding::error(
+        Ok(_) => {
+            CheckFinding::ok(ABOUT, format_args!("{} has the document of source.probe_id", source.name()))
+        }
+        Err(error) => CheckFinding::error(
             ABOUT,
             format_args!(
                 "{} has the document of source.probe_id, but it cannot be placed: {error}",
@@ -88,7 +92,7 @@ mod tests {
     use crate::support::config::{SourceKind, SourceUrl};
     use crate::testkit::testing::source::{Reply, TestSource};
 
-    async fn found(url: String, probe_id: &str) -> (Level, String) {
+    async fn found(url: String, probe_id: &str) -> (CheckLevel, String) {
         let mut config = Config::default();
         config.source.kind = Some(SourceKind::Http);
         config.source.url = Some(url.parse::<SourceUrl>().unwrap());
@@ -106,11 +110,11 @@ mod tests {
         server.put("down", Reply::Status(500));
         server.put("odd", Reply::Status(400));
         for (probe_id, level, text) in [
-            ("good", Level::Ok, "has the document"),
-            ("bad", Level::Error, "no location"),
-            ("none", Level::Error, "no document with the id"),
-            ("odd", Level::Error, "400"),
-            ("down", Level::Unreachable, "500"),
+            ("good", CheckLevel::Ok, "has the document"),
+            ("bad", CheckLevel::Error, "no location"),
+            ("none", CheckLevel::Error, "no document with the id"),
+            ("odd", CheckLevel::Error, "400"),
+            ("down", CheckLevel::Unreachable, "500"),
         ] {
             let (found, message) = found(server.template(), probe_id).await;
             assert_eq!(found, level, "{probe_id:?}: {message}");
@@ -118,9 +122,12 @@ mod tests {
         }
         server.put(crate::worker::refeed::UNLIKELY_ID, Reply::Document("{}"));
         let (level, message) = found(server.template(), "good").await;
-        assert!(level == Level::Error && message.contains("should not exist"), "{message}");
+        assert!(level == CheckLevel::Error && message.contains("should not exist"), "{message}");
         let elsewhere = server.template().replace("documents", "document");
         let (level, message) = found(elsewhere, "good").await;
-        assert!(level == Level::Error && message.contains("source.url"), "a wrong path passes: {message}");
+        assert!(
+            level == CheckLevel::Error && message.contains("source.url"),
+            "a wrong path passes: {message}"
+        );
     }
 }

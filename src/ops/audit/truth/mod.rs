@@ -14,7 +14,7 @@ use futures::future::BoxFuture;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::sweep::Log;
+use super::sweep::OffsetLog;
 use super::{AuditError, MOST_LOOKS, Touches, wait};
 use crate::base::figures::count;
 use crate::base::ids::DocId;
@@ -52,7 +52,7 @@ impl Truth for DocumentSource {
 /// How a document and its source disagree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Difference {
+pub enum SourceDifference {
     /// The source has it, and it is nowhere in the index.
     Missing,
     /// Both have it, with other content.
@@ -63,7 +63,7 @@ pub enum Difference {
     Unusable,
 }
 
-impl Difference {
+impl SourceDifference {
     /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
@@ -91,7 +91,7 @@ pub struct Differs {
     #[serde(serialize_with = "super::as_text")]
     pub id: DocId,
     /// How.
-    pub difference: Difference,
+    pub difference: SourceDifference,
 }
 
 impl fmt::Display for Differs {
@@ -108,7 +108,7 @@ pub struct Compared {
     /// Those that differ.
     pub wrong: u64,
     /// How.
-    pub differences: BTreeMap<Difference, u64>,
+    pub differences: BTreeMap<SourceDifference, u64>,
     /// Suspects that changed with each read.
     pub unsettled: u64,
     /// Refeeds requested.
@@ -157,7 +157,7 @@ impl fmt::Display for Compared {
 }
 
 /// Which documents are compared.
-pub enum Which {
+pub enum ComparedDocuments {
     /// All that have a placement, those that say deleted among them.
     All,
     /// A random sample of this size, with this seed.
@@ -175,7 +175,7 @@ pub struct Comparing<'a> {
     /// How it should be.
     pub truth: &'a dyn Truth,
     /// How far the topic is.
-    pub log: &'a dyn Log,
+    pub log: &'a dyn OffsetLog,
     /// Where refeeds go, if differences are to be mended.
     pub mend: Option<&'a dyn Touches>,
     /// Time between two reads.
@@ -187,7 +187,7 @@ pub struct Comparing<'a> {
 }
 
 /// A difference as last seen, to detect changes.
-type Looked = (Difference, u64);
+type Looked = (SourceDifference, u64);
 
 impl Comparing<'_> {
     /// Compares; gives each difference to `found` once it is sure. `tell` receives progress.
@@ -196,7 +196,7 @@ impl Comparing<'_> {
     /// If the search server, the topic or the source give no answer.
     pub async fn run(
         &self,
-        which: Which,
+        which: ComparedDocuments,
         tell: Tell<'_>,
         mut found: impl FnMut(&Differs) -> Result<(), AuditError>,
     ) -> Result<Compared, AuditError> {
@@ -244,7 +244,7 @@ impl Comparing<'_> {
         // A refeed of what can be no document would end as a dead letter.
         let ids: Vec<DocId> = sure
             .into_iter()
-            .filter(|(_, (difference, _))| *difference != Difference::Unusable)
+            .filter(|(_, (difference, _))| *difference != SourceDifference::Unusable)
             .map(|(id, _)| id)
             .collect();
         for chunk in ids.chunks(AT_ONCE) {
@@ -256,23 +256,23 @@ impl Comparing<'_> {
 
     async fn first_look(
         &self,
-        which: Which,
+        which: ComparedDocuments,
         report: &mut Compared,
         tell: Tell<'_>,
     ) -> Result<Vec<(DocId, Looked)>, AuditError> {
         let placements = [Index::Placements.name(self.prefix)];
         match which {
-            Which::Ids(ids) => {
+            ComparedDocuments::Ids(ids) => {
                 report.documents = ids.len() as u64;
                 self.look_at_all(ids).await
             }
-            Which::Sample(size, seed) => {
+            ComparedDocuments::Sample(size, seed) => {
                 self.refresh().await?;
                 let drawn = draw(self.elastic, &placements, size, seed, self.timeout).await?;
                 report.documents = drawn.ids.len() as u64;
                 self.look_at_all(drawn.ids).await
             }
-            Which::All => {
+            ComparedDocuments::All => {
                 self.refresh().await?;
                 let options = ScanOptions {
                     page: PAGE,
@@ -427,20 +427,20 @@ impl Comparing<'_> {
 }
 
 /// The difference between source and index; `None` if they agree.
-fn compare(answer: &FetchAnswer, stored: Option<&[u8]>) -> Option<Difference> {
+fn compare(answer: &FetchAnswer, stored: Option<&[u8]>) -> Option<SourceDifference> {
     match (answer, stored) {
         // Failures are retried or given up before.
         (FetchAnswer::Failed(_), _) | (FetchAnswer::Gone, None) => None,
-        (FetchAnswer::Gone, Some(_)) => Some(Difference::Extra),
-        (FetchAnswer::Unusable { .. }, _) => Some(Difference::Unusable),
+        (FetchAnswer::Gone, Some(_)) => Some(SourceDifference::Extra),
+        (FetchAnswer::Unusable { .. }, _) => Some(SourceDifference::Unusable),
         (FetchAnswer::Found(document), stored) => {
             let Ok(wanted) = serde_json::from_slice::<Value>(document) else {
-                return Some(Difference::Unusable);
+                return Some(SourceDifference::Unusable);
             };
-            let Some(stored) = stored else { return Some(Difference::Missing) };
+            let Some(stored) = stored else { return Some(SourceDifference::Missing) };
             let is_same =
                 serde_json::from_slice::<Value>(stored).is_ok_and(|stored| is_same(&wanted, &stored));
-            (!is_same).then_some(Difference::Different)
+            (!is_same).then_some(SourceDifference::Different)
         }
     }
 }

@@ -46,7 +46,7 @@ impl Truth for World {
     }
 }
 
-impl Log for World {
+impl OffsetLog for World {
     fn ends(&self) -> BoxFuture<'_, Result<OffsetFloor, AuditError>> {
         async { Ok(OffsetFloor::from_iter([(0, 9)])) }.boxed()
     }
@@ -120,7 +120,7 @@ async fn compared(
         retry: RetryPolicy { initial: Duration::from_millis(1), max: Duration::from_millis(2) },
     };
     let mut lines = Vec::new();
-    let which = Which::Ids(ids.iter().map(|name| id(name)).collect());
+    let which = ComparedDocuments::Ids(ids.iter().map(|name| id(name)).collect());
     let report = comparing
         .run(which, &|_| {}, |differs| {
             lines.push(differs.to_string());
