@@ -14,9 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ConfigArgs, Failure, connect, output, signals};
 use crate::ops::dead_letters::{
-    Filter, Found, LetterSeen, LettersError, Place, Replay, Row, Skip, Tally, read_letters,
+    FoundLetters, LetterFilter, LetterPlace, LetterRow, LetterSeen, LettersError, Replay, ReplayTally, Skip,
+    read_letters,
 };
-use crate::ops::records::{Bound, TopicReader};
+use crate::ops::records::{Bound, RecordsReader};
 use crate::support::config::Config;
 
 /// List dead letters, show one, send them again, or skip a record of a stopped partition.
@@ -73,8 +74,8 @@ struct FilterArgs {
 }
 
 impl FilterArgs {
-    fn filter(self, places: Vec<Place>) -> Filter {
-        Filter { places, reason: self.reason, id: self.id, since_ms: self.since }
+    fn filter(self, places: Vec<LetterPlace>) -> LetterFilter {
+        LetterFilter { places, reason: self.reason, id: self.id, since_ms: self.since }
     }
 }
 
@@ -111,7 +112,7 @@ struct ShowArgs {
     #[command(flatten)]
     topic: TopicArgs,
     /// The letter: PARTITION/OFFSET.
-    letter: Place,
+    letter: LetterPlace,
     /// Print JSON; bytes that are not UTF-8 are replaced.
     #[arg(long)]
     json: bool,
@@ -127,7 +128,7 @@ struct ReplayArgs {
     #[command(flatten)]
     topic: TopicArgs,
     /// The letters: PARTITION/OFFSET each.
-    letters: Vec<Place>,
+    letters: Vec<LetterPlace>,
     #[command(flatten)]
     filter: FilterArgs,
     /// Every letter in the topic.
@@ -188,12 +189,12 @@ pub(super) async fn dead_letters(args: DeadLettersArgs) -> Result<ExitCode, Fail
 async fn read(
     config: Config,
     topic: String,
-    filter: Filter,
+    filter: LetterFilter,
     limit: usize,
     stop: CancellationToken,
-) -> Result<Found, Failure> {
-    let reading = tokio::task::spawn_blocking(move || -> Result<Found, LettersError> {
-        let reader = TopicReader::new(&config, &topic, stop)?;
+) -> Result<FoundLetters, Failure> {
+    let reading = tokio::task::spawn_blocking(move || -> Result<FoundLetters, LettersError> {
+        let reader = RecordsReader::new(&config, &topic, stop)?;
         read_letters(&reader, &filter, limit, None)
     });
     Ok(reading.await??)
@@ -203,8 +204,8 @@ async fn list(args: ListArgs, stop: CancellationToken) -> Result<ExitCode, Failu
     let (config, topic) = args.topic.load()?;
     let found = read(config, topic, args.filter.filter(Vec::new()), args.limit.get(), stop).await?;
     if args.json {
-        let rows: Vec<Row> = found.letters.iter().map(LetterSeen::row).collect();
-        let Found { matching, by_reason, .. } = &found;
+        let rows: Vec<LetterRow> = found.letters.iter().map(LetterSeen::row).collect();
+        let FoundLetters { matching, by_reason, .. } = &found;
         output::json(&json!({"letters": rows, "matching": matching, "by_reason": by_reason}))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -224,7 +225,7 @@ async fn list(args: ListArgs, stop: CancellationToken) -> Result<ExitCode, Failu
 }
 
 /// One letter on one line.
-fn line(row: &Row) -> String {
+fn line(row: &LetterRow) -> String {
     let mut line =
         format!("{:<8}  {:<20}  {}  {}", row.letter.to_string(), time(row.time_ms), row.reason, row.id);
     if let Some(origin) = &row.origin {
@@ -251,7 +252,7 @@ fn time(millis: Option<i64>) -> String {
 
 async fn show(args: ShowArgs, stop: CancellationToken) -> Result<ExitCode, Failure> {
     let (config, topic) = args.topic.load()?;
-    let filter = Filter { places: vec![args.letter], ..Filter::default() };
+    let filter = LetterFilter { places: vec![args.letter], ..LetterFilter::default() };
     let found = read(config, topic, filter, 1, stop).await?;
     let letter = found.letters.first();
     let letter = letter.ok_or_else(|| LettersError::Missing(args.letter.to_string()))?;
@@ -304,14 +305,14 @@ async fn replay(args: ReplayArgs, stop: CancellationToken) -> Result<ExitCode, F
         stop,
     };
     let replayed = replay.run().await?;
-    let tally = Tally::of(&replayed);
+    let tally = ReplayTally::of(&replayed);
     if args.json {
         output::json(&json!({"letters": replayed, "sums": tally, "dry_run": args.dry_run}))?;
     } else {
         for one in &replayed {
             output::line(one)?;
         }
-        let Tally { sent, obsolete, not_sent } = tally;
+        let ReplayTally { sent, obsolete, not_sent } = tally;
         let verb = if args.dry_run { "to send" } else { "sent" };
         output::line(format_args!("{sent} {verb}, {obsolete} obsolete, {not_sent} not sent"))?;
     }

@@ -20,7 +20,7 @@ use crate::io::elastic::Elastic;
 use crate::io::elastic::rounds::{self, RequestSender, Unobserved};
 use crate::io::maps::MapsStore;
 use crate::io::registry::Registry;
-use crate::ops::dry_run::{DryRun, Step, Sums, reader};
+use crate::ops::dry_run::{DryRun, DryRunStep, Sums, reader};
 use crate::support::config::{Config, DeadLetterPolicy};
 use crate::worker::record::Record;
 
@@ -172,7 +172,7 @@ async fn next_batch(records: &mut mpsc::Receiver<(i32, Record)>) -> Vec<(i32, Re
     batch
 }
 
-fn print(step: &Step, json: bool) -> Result<(), Failure> {
+fn print(step: &DryRunStep, json: bool) -> Result<(), Failure> {
     if json {
         return output::line(serde_json::to_string(step).context("writing JSON")?);
     }

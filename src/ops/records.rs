@@ -95,13 +95,13 @@ pub struct LastOfKey {
 }
 
 /// A topic and a client for it.
-pub struct TopicReader {
+pub struct RecordsReader {
     consumer: BaseConsumer,
     topic: String,
     stop: CancellationToken,
 }
 
-impl TopicReader {
+impl RecordsReader {
     /// Makes a client; connects at the first request. `stop` ends every search.
     pub fn new(config: &Config, topic: &str, stop: CancellationToken) -> Result<Self, RecordsError> {
         let consumer: BaseConsumer = client_config(&config.consumer_properties())
@@ -322,10 +322,10 @@ mod tests {
 
     const BOUND: Bound = Bound { records: u64::MAX, time: Duration::from_secs(60) };
 
-    fn reader(broker: &EmbeddedBroker) -> TopicReader {
+    fn reader(broker: &EmbeddedBroker) -> RecordsReader {
         let mut config = Config::default();
         config.kafka.brokers = vec![broker.address().to_owned()];
-        TopicReader::new(&config, "t", CancellationToken::new()).unwrap()
+        RecordsReader::new(&config, "t", CancellationToken::new()).unwrap()
     }
 
     fn produce(broker: &EmbeddedBroker, keys: impl IntoIterator<Item = String>) {

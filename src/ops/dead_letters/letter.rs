@@ -21,7 +21,7 @@ const OWN_HEADERS: [&str; 4] = [
 
 /// The place of a letter in the dead-letter topic, written `PARTITION/OFFSET`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct LetterPlace {
     /// Partition of the dead-letter topic.
     pub partition: i32,
     /// Offset there.
@@ -35,7 +35,7 @@ pub struct Place {
 )]
 pub struct BadPlace;
 
-impl FromStr for Place {
+impl FromStr for LetterPlace {
     type Err = BadPlace;
 
     fn from_str(text: &str) -> Result<Self, BadPlace> {
@@ -48,13 +48,13 @@ impl FromStr for Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for LetterPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.partition, self.offset)
     }
 }
 
-impl Serialize for Place {
+impl Serialize for LetterPlace {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -77,7 +77,7 @@ pub struct OriginSeen {
 #[derive(Debug, Clone)]
 pub struct LetterSeen {
     /// Where it is.
-    pub place: Place,
+    pub place: LetterPlace,
     /// When it was made, in milliseconds since 1970.
     pub time_ms: Option<i64>,
     /// `geofold-error-reason`; empty: not a letter of geofold.
@@ -102,9 +102,9 @@ pub struct LetterSeen {
 
 /// A line of the list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Row {
+pub struct LetterRow {
     /// Where the letter is: `PARTITION/OFFSET`.
-    pub letter: Place,
+    pub letter: LetterPlace,
     /// When it was made, in milliseconds since 1970.
     pub time_ms: Option<i64>,
     /// The reason.
@@ -141,7 +141,7 @@ impl LetterSeen {
             headers = headers.insert(Header { key: header.key, value: header.value });
         }
         Self {
-            place: Place { partition, offset: record.offset },
+            place: LetterPlace { partition, offset: record.offset },
             time_ms: number(headers::TIME_HEADER).or(time_ms),
             reason: text(headers::REASON_HEADER).unwrap_or_default(),
             stage: text(headers::STAGE_HEADER).unwrap_or_default(),
@@ -165,8 +165,8 @@ impl LetterSeen {
     }
 
     /// Its line in a list.
-    pub fn row(&self) -> Row {
-        Row {
+    pub fn row(&self) -> LetterRow {
+        LetterRow {
             letter: self.place,
             time_ms: self.time_ms,
             reason: self.reason.clone(),
@@ -201,9 +201,9 @@ fn is_own(name: &str) -> bool {
 
 /// Which letters are meant; all conditions hold at once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Filter {
+pub struct LetterFilter {
     /// These alone; empty: any.
-    pub places: Vec<Place>,
+    pub places: Vec<LetterPlace>,
     /// With this reason.
     pub reason: Option<String>,
     /// Of this document.
@@ -212,7 +212,7 @@ pub struct Filter {
     pub since_ms: Option<i64>,
 }
 
-impl Filter {
+impl LetterFilter {
     /// Whether it names every letter.
     pub fn is_any(&self) -> bool {
         *self == Self::default()
@@ -289,9 +289,9 @@ pub(super) mod tests {
 
     #[test]
     fn places_are_written_as_partition_and_offset() {
-        assert_eq!("2/17".parse(), Ok(Place { partition: 2, offset: 17 }));
+        assert_eq!("2/17".parse(), Ok(LetterPlace { partition: 2, offset: 17 }));
         for bad in ["", "17", "a/1", "1/b", "-1/2", "1/-2", "1/2/3"] {
-            assert_eq!(bad.parse::<Place>(), Err(BadPlace), "{bad}");
+            assert_eq!(bad.parse::<LetterPlace>(), Err(BadPlace), "{bad}");
         }
     }
 
@@ -299,15 +299,15 @@ pub(super) mod tests {
     fn filter_takes_letters_that_meet_every_condition() {
         let found = letter(7, 41, "a", &[]);
         let text = |text: &str| Some(text.to_owned());
-        assert!(Filter::default().takes(&found) && Filter::default().is_any());
+        assert!(LetterFilter::default().takes(&found) && LetterFilter::default().is_any());
         for (filter, takes) in [
-            (Filter { places: vec!["0/7".parse().unwrap()], ..Filter::default() }, true),
-            (Filter { places: vec!["1/7".parse().unwrap()], ..Filter::default() }, false),
-            (Filter { reason: text("no_location"), id: text("a"), ..Filter::default() }, true),
-            (Filter { reason: text("no_location"), id: text("b"), ..Filter::default() }, false),
-            (Filter { reason: text("bad_key"), ..Filter::default() }, false),
-            (Filter { since_ms: Some(1_700_000_000_000), ..Filter::default() }, true),
-            (Filter { since_ms: Some(1_700_000_000_001), ..Filter::default() }, false),
+            (LetterFilter { places: vec!["0/7".parse().unwrap()], ..LetterFilter::default() }, true),
+            (LetterFilter { places: vec!["1/7".parse().unwrap()], ..LetterFilter::default() }, false),
+            (LetterFilter { reason: text("no_location"), id: text("a"), ..LetterFilter::default() }, true),
+            (LetterFilter { reason: text("no_location"), id: text("b"), ..LetterFilter::default() }, false),
+            (LetterFilter { reason: text("bad_key"), ..LetterFilter::default() }, false),
+            (LetterFilter { since_ms: Some(1_700_000_000_000), ..LetterFilter::default() }, true),
+            (LetterFilter { since_ms: Some(1_700_000_000_001), ..LetterFilter::default() }, false),
         ] {
             assert_eq!(filter.takes(&found), takes, "{filter:?}");
         }

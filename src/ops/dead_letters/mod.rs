@@ -19,11 +19,11 @@ use std::ops::ControlFlow;
 use rdkafka::error::KafkaError;
 use thiserror::Error;
 
-pub use self::letter::{BadPlace, Filter, LetterSeen, OriginSeen, Place, Row};
-pub use self::plan::Decision;
-pub use self::replay::{Replay, Replayed, Tally};
+pub use self::letter::{BadPlace, LetterFilter, LetterPlace, LetterRow, LetterSeen, OriginSeen};
+pub use self::plan::ReplayDecision;
+pub use self::replay::{Replay, ReplayTally, Replayed};
 pub use self::skip::{Skip, Skipped};
-use super::records::{RecordsError, TopicReader};
+use super::records::{RecordsError, RecordsReader};
 use crate::io::elastic::CallError;
 
 /// Maximum memory of letters kept with their values.
@@ -58,7 +58,7 @@ pub enum LettersError {
     )]
     NotSent {
         /// The letter.
-        place: Place,
+        place: LetterPlace,
         /// In librdkafka's words.
         error: KafkaError,
     },
@@ -69,7 +69,7 @@ pub enum LettersError {
 
 /// Letters found in the topic.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct FoundLetters {
     /// The newest that match, oldest first.
     pub letters: Vec<LetterSeen>,
     /// How many match.
@@ -85,12 +85,12 @@ pub struct Found {
 /// # Errors
 /// If the topic cannot be read, or the letters do not fit into memory.
 pub fn read_letters(
-    reader: &TopicReader,
-    filter: &Filter,
+    reader: &RecordsReader,
+    filter: &LetterFilter,
     limit: usize,
     newest: Option<i64>,
-) -> Result<Found, LettersError> {
-    let mut found = Found::default();
+) -> Result<FoundLetters, LettersError> {
+    let mut found = FoundLetters::default();
     let mut bytes = 0;
     let mut all: VecDeque<LetterSeen> = VecDeque::new();
     for partition in 0..reader.partitions()? {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::letter::{LetterSeen, Place};
+use super::letter::{LetterPlace, LetterSeen};
 
 /// What is known of the writes of a key in its source partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(super) struct PartitionRead {
 /// What happens to a letter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "decision", rename_all = "snake_case")]
-pub enum Decision {
+pub enum ReplayDecision {
     /// It is sent.
     Send,
     /// A newer write of the document is in the topic or in the index.
@@ -49,7 +49,7 @@ pub enum Decision {
     /// A later letter of this run replaces the document.
     ReplacedBy {
         /// That letter.
-        letter: Place,
+        letter: LetterPlace,
     },
     /// Whether there is a newer write cannot be known.
     NotKnown {
@@ -65,7 +65,7 @@ pub enum Decision {
 
 /// What the decision about a letter depends on beside its key and partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Rules<'a> {
+pub(super) struct ReplayRules<'a> {
     /// The configured topic.
     pub topic: &'a str,
     /// Letters made before that are older than deletes are remembered.
@@ -82,18 +82,18 @@ pub(super) fn plan(
     letters: &[LetterSeen],
     writes: &HashMap<PartitionKey, KeyWrites>,
     reads: &HashMap<i32, PartitionRead>,
-    rules: Rules<'_>,
-) -> Vec<Decision> {
+    rules: ReplayRules<'_>,
+) -> Vec<ReplayDecision> {
     let mut later = Later::default();
-    let mut decisions: Vec<Decision> = letters
+    let mut decisions: Vec<ReplayDecision> = letters
         .iter()
         .rev()
         .map(|letter| {
             let decision = decide(letter, writes, reads, rules, &later);
             if let (Some(key), Some(origin)) = (partition_key(letter), &letter.origin) {
                 match decision {
-                    Decision::Send if letter.is_whole() => drop(later.whole.insert(key, letter.place)),
-                    Decision::NotKnown { .. } | Decision::Impossible { .. } => {
+                    ReplayDecision::Send if letter.is_whole() => drop(later.whole.insert(key, letter.place)),
+                    ReplayDecision::NotKnown { .. } | ReplayDecision::Impossible { .. } => {
                         later.unsent.entry(key).or_insert(origin.last_offset);
                     }
                     _ => {}
@@ -110,7 +110,7 @@ pub(super) fn plan(
 #[derive(Default)]
 struct Later {
     /// Sent, and the whole document.
-    whole: HashMap<PartitionKey, Place>,
+    whole: HashMap<PartitionKey, LetterPlace>,
     /// Not sent, with the offset of the record: a newer write, although it was never applied.
     unsent: HashMap<PartitionKey, i64>,
 }
@@ -124,10 +124,10 @@ fn decide(
     letter: &LetterSeen,
     writes: &HashMap<PartitionKey, KeyWrites>,
     reads: &HashMap<i32, PartitionRead>,
-    rules: Rules<'_>,
+    rules: ReplayRules<'_>,
     later: &Later,
-) -> Decision {
-    let impossible = |why| Decision::Impossible { why };
+) -> ReplayDecision {
+    let impossible = |why| ReplayDecision::Impossible { why };
     let Some(origin) = &letter.origin else {
         return impossible("it has no headers of geofold: not a dead letter");
     };
@@ -159,27 +159,27 @@ fn decide(
         .filter(|offset| *offset > origin.last_offset)
         .max();
     if let Some(newer) = newer {
-        return Decision::Obsolete { newer };
+        return ReplayDecision::Obsolete { newer };
     }
     if let Some(letter) = later.whole.get(&key) {
-        return Decision::ReplacedBy { letter: *letter };
+        return ReplayDecision::ReplacedBy { letter: *letter };
     }
     if rules.force {
-        return Decision::Send;
+        return ReplayDecision::Send;
     }
     if !read.is_complete {
-        return Decision::NotKnown {
+        return ReplayDecision::NotKnown {
             why: "the topic was not read to its end: raise --max-records or --max-time",
         };
     }
     let lost_records = read.begin > origin.last_offset + 1 || read.has_gaps;
     let is_old = letter.time_ms.is_none_or(|time| time < rules.remembered_since_ms);
     if lost_records && is_old {
-        return Decision::NotKnown {
+        return ReplayDecision::NotKnown {
             why: "it is older than placements.deleted_retention and the topic lacks records since: a delete may be forgotten; --force sends it",
         };
     }
-    Decision::Send
+    ReplayDecision::Send
 }
 
 #[cfg(test)]
@@ -187,14 +187,14 @@ mod tests {
     use super::super::letter::tests::letter;
     use super::*;
 
-    const RULES: Rules<'_> = Rules { topic: "t", remembered_since_ms: 0, force: false };
+    const RULES: ReplayRules<'_> = ReplayRules { topic: "t", remembered_since_ms: 0, force: false };
 
     fn decided(
         letters: &[LetterSeen],
         writes: KeyWrites,
         read: PartitionRead,
-        rules: Rules<'_>,
-    ) -> Vec<Decision> {
+        rules: ReplayRules<'_>,
+    ) -> Vec<ReplayDecision> {
         let keys = letters.iter().filter_map(partition_key);
         let writes = keys.map(|key| (key, writes.clone())).collect();
         plan(letters, &writes, &HashMap::from([(3, read)]), rules)
@@ -207,39 +207,42 @@ mod tests {
         let letters = [letter(0, 41, "a", &[])];
         let one = |writes, read, rules| decided(&letters, writes, read, rules).remove(0);
         let none = KeyWrites::default;
-        assert_eq!(one(none(), READ, RULES), Decision::Send);
-        assert_eq!(one(KeyWrites { last: Some(41), index: Some(41), ..none() }, READ, RULES), Decision::Send);
+        assert_eq!(one(none(), READ, RULES), ReplayDecision::Send);
+        assert_eq!(
+            one(KeyWrites { last: Some(41), index: Some(41), ..none() }, READ, RULES),
+            ReplayDecision::Send
+        );
         assert_eq!(
             one(KeyWrites { last: Some(42), ..none() }, READ, RULES),
-            Decision::Obsolete { newer: 42 }
+            ReplayDecision::Obsolete { newer: 42 }
         );
         assert_eq!(
             one(KeyWrites { index: Some(50), ..none() }, READ, RULES),
-            Decision::Obsolete { newer: 50 }
+            ReplayDecision::Obsolete { newer: 50 }
         );
-        let force = Rules { force: true, ..RULES };
+        let force = ReplayRules { force: true, ..RULES };
         assert_eq!(
             one(KeyWrites { last: Some(42), ..none() }, READ, force),
-            Decision::Obsolete { newer: 42 }
+            ReplayDecision::Obsolete { newer: 42 }
         );
         let unread = PartitionRead { is_complete: false, ..READ };
-        assert!(matches!(one(none(), unread, RULES), Decision::NotKnown { .. }));
-        assert_eq!(one(none(), unread, force), Decision::Send);
+        assert!(matches!(one(none(), unread, RULES), ReplayDecision::NotKnown { .. }));
+        assert_eq!(one(none(), unread, force), ReplayDecision::Send);
         let gaps = PartitionRead { has_gaps: true, ..READ };
-        assert_eq!(one(none(), gaps, RULES), Decision::Send, "deletes since are still remembered");
-        let old = Rules { remembered_since_ms: i64::MAX, ..RULES };
-        assert_eq!(one(none(), READ, old), Decision::Send, "the topic has everything since");
-        assert!(matches!(one(none(), gaps, old), Decision::NotKnown { .. }));
+        assert_eq!(one(none(), gaps, RULES), ReplayDecision::Send, "deletes since are still remembered");
+        let old = ReplayRules { remembered_since_ms: i64::MAX, ..RULES };
+        assert_eq!(one(none(), READ, old), ReplayDecision::Send, "the topic has everything since");
+        assert!(matches!(one(none(), gaps, old), ReplayDecision::NotKnown { .. }));
         let retained = PartitionRead { begin: 43, ..READ };
-        assert!(matches!(one(none(), retained, old), Decision::NotKnown { .. }));
+        assert!(matches!(one(none(), retained, old), ReplayDecision::NotKnown { .. }));
         let anew = PartitionRead { end: 41, ..READ };
-        assert!(matches!(one(none(), anew, force), Decision::Impossible { .. }));
+        assert!(matches!(one(none(), anew, force), ReplayDecision::Impossible { .. }));
         assert!(matches!(
             one(KeyWrites { later_epoch: true, ..none() }, READ, force),
-            Decision::Impossible { .. }
+            ReplayDecision::Impossible { .. }
         ));
-        let other = Rules { topic: "u", ..RULES };
-        assert!(matches!(one(none(), READ, other), Decision::Impossible { .. }));
+        let other = ReplayRules { topic: "u", ..RULES };
+        assert!(matches!(one(none(), READ, other), ReplayDecision::Impossible { .. }));
     }
 
     #[test]
@@ -254,24 +257,29 @@ mod tests {
         let place = |text: &str| text.parse().unwrap();
         assert_eq!(
             decided(&letters, KeyWrites::default(), READ, RULES),
-            [Decision::ReplacedBy { letter: place("0/2") }, Decision::Send, Decision::Send, Decision::Send]
+            [
+                ReplayDecision::ReplacedBy { letter: place("0/2") },
+                ReplayDecision::Send,
+                ReplayDecision::Send,
+                ReplayDecision::Send
+            ]
         );
         let newer = KeyWrites { last: Some(42), ..KeyWrites::default() };
         let after_the_first = decided(&letters[..1], newer, READ, RULES);
-        assert_eq!(after_the_first, [Decision::Obsolete { newer: 42 }]);
+        assert_eq!(after_the_first, [ReplayDecision::Obsolete { newer: 42 }]);
     }
 
     #[test]
     fn letters_without_their_content_are_not_sent() {
         let left_out = letter(0, 41, "a", &[("geofold-value-left-out", "9")]);
         let decisions = decided(&[left_out], KeyWrites::default(), READ, RULES);
-        assert!(matches!(decisions[..], [Decision::Impossible { .. }]), "{decisions:?}");
+        assert!(matches!(decisions[..], [ReplayDecision::Impossible { .. }]), "{decisions:?}");
     }
 
     #[test]
     fn letter_that_cannot_be_sent_counts_as_a_newer_write() {
         let letters = [letter(0, 41, "a", &[]), letter(1, 43, "a", &[("geofold-value-left-out", "9")])];
         let decisions = decided(&letters, KeyWrites::default(), READ, RULES);
-        assert_eq!(decisions[0], Decision::Obsolete { newer: 43 });
+        assert_eq!(decisions[0], ReplayDecision::Obsolete { newer: 43 });
     }
 }

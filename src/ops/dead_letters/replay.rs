@@ -14,15 +14,15 @@ use rdkafka::producer::{FutureProducer, FutureRecord};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::letter::{LetterSeen, Row};
-use super::plan::{Decision, KeyWrites, PartitionKey, PartitionRead, Rules, partition_key, plan};
-use super::{Filter, LettersError, read_letters};
+use super::letter::{LetterRow, LetterSeen};
+use super::plan::{KeyWrites, PartitionKey, PartitionRead, ReplayDecision, ReplayRules, partition_key, plan};
+use super::{LetterFilter, LettersError, read_letters};
 use crate::base::ids::DocId;
 use crate::base::position::{Epoch, Position};
 use crate::core::placement::Placement;
 use crate::io::elastic::{Elastic, Get, GetAnswer, Index};
 use crate::io::send::settings;
-use crate::ops::records::{Bound, TopicReader};
+use crate::ops::records::{Bound, RecordsReader};
 use crate::support::config::Config;
 
 /// How long the client's queue may be full.
@@ -39,7 +39,7 @@ pub struct Replay<'a> {
     /// The dead-letter topic.
     pub letters_topic: &'a str,
     /// The letters.
-    pub filter: &'a Filter,
+    pub filter: &'a LetterFilter,
     /// Maximum number.
     pub limit: usize,
     /// How much of the source topic may be read.
@@ -57,27 +57,27 @@ pub struct Replay<'a> {
 pub struct Replayed {
     /// The letter.
     #[serde(flatten)]
-    pub row: Row,
+    pub row: LetterRow,
     /// What was decided.
     #[serde(flatten)]
-    pub decision: Decision,
+    pub decision: ReplayDecision,
 }
 
 impl fmt::Display for Replayed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Row { letter, id, origin, .. } = &self.row;
+        let LetterRow { letter, id, origin, .. } = &self.row;
         match &self.decision {
-            Decision::Send => write!(f, "send      {letter}  {id}")?,
-            Decision::Obsolete { newer } => {
+            ReplayDecision::Send => write!(f, "send      {letter}  {id}")?,
+            ReplayDecision::Obsolete { newer } => {
                 write!(f, "obsolete  {letter}  {id}: a newer write exists, at offset {newer}")?;
             }
-            Decision::ReplacedBy { letter: later } => {
+            ReplayDecision::ReplacedBy { letter: later } => {
                 write!(f, "obsolete  {letter}  {id}: letter {later}, sent too, replaces the document")?;
             }
-            Decision::NotKnown { why } => write!(f, "not sent  {letter}  {id}: {why}")?,
-            Decision::Impossible { why } => write!(f, "not sent  {letter}  {id}: {why}")?,
+            ReplayDecision::NotKnown { why } => write!(f, "not sent  {letter}  {id}: {why}")?,
+            ReplayDecision::Impossible { why } => write!(f, "not sent  {letter}  {id}: {why}")?,
         }
-        if let (Decision::Send, Some(origin)) = (&self.decision, origin) {
+        if let (ReplayDecision::Send, Some(origin)) = (&self.decision, origin) {
             write!(f, " (partition {}, again after offset {})", origin.partition, origin.last_offset)?;
         }
         Ok(())
@@ -86,7 +86,7 @@ impl fmt::Display for Replayed {
 
 /// Counts of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Tally {
+pub struct ReplayTally {
     /// Sent again.
     pub sent: u64,
     /// Dropped: a newer write exists.
@@ -95,15 +95,15 @@ pub struct Tally {
     pub not_sent: u64,
 }
 
-impl Tally {
+impl ReplayTally {
     /// Of a run.
     pub fn of(replayed: &[Replayed]) -> Self {
         let mut tally = Self::default();
         for one in replayed {
             match one.decision {
-                Decision::Send => tally.sent += 1,
-                Decision::Obsolete { .. } | Decision::ReplacedBy { .. } => tally.obsolete += 1,
-                Decision::NotKnown { .. } | Decision::Impossible { .. } => tally.not_sent += 1,
+                ReplayDecision::Send => tally.sent += 1,
+                ReplayDecision::Obsolete { .. } | ReplayDecision::ReplacedBy { .. } => tally.obsolete += 1,
+                ReplayDecision::NotKnown { .. } | ReplayDecision::Impossible { .. } => tally.not_sent += 1,
             }
         }
         tally
@@ -121,7 +121,7 @@ impl Replay<'_> {
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let remembered = now.saturating_sub(self.config.placements.deleted_retention).as_millis();
-        let rules = Rules {
+        let rules = ReplayRules {
             topic: &self.config.kafka.topic,
             remembered_since_ms: i64::try_from(remembered).unwrap_or(i64::MAX),
             force: self.force,
@@ -140,9 +140,9 @@ impl Replay<'_> {
         let (config, topic) = (self.config.clone(), self.letters_topic.to_owned());
         let (filter, limit, stop) = (self.filter.clone(), self.limit, self.stop.clone());
         let mut letters = blocking(move || -> Result<_, LettersError> {
-            let reader = TopicReader::new(&config, &topic, stop.clone())?;
+            let reader = RecordsReader::new(&config, &topic, stop.clone())?;
             let letters = read_letters(&reader, &filter, limit, None)?.letters;
-            let source = TopicReader::new(&config, &config.kafka.topic, stop)?;
+            let source = RecordsReader::new(&config, &config.kafka.topic, stop)?;
             restore(&source, &config.kafka.topic, letters)
         })
         .await?;
@@ -196,15 +196,15 @@ impl Replay<'_> {
     async fn scan(&self, letters: Vec<LetterSeen>) -> Result<(Vec<LetterSeen>, Scan), LettersError> {
         let (config, bound, stop) = (self.config.clone(), self.bound, self.stop.clone());
         blocking(move || {
-            let reader = TopicReader::new(&config, &config.kafka.topic, stop)?;
+            let reader = RecordsReader::new(&config, &config.kafka.topic, stop)?;
             let scan = scan(&reader, &config.kafka.topic, &letters, bound)?;
             Ok((letters, scan))
         })
         .await
     }
 
-    async fn send(&self, letters: &[LetterSeen], decisions: &[Decision]) -> Result<(), LettersError> {
-        let chosen = letters.iter().zip(decisions).filter(|(_, decision)| **decision == Decision::Send);
+    async fn send(&self, letters: &[LetterSeen], decisions: &[ReplayDecision]) -> Result<(), LettersError> {
+        let chosen = letters.iter().zip(decisions).filter(|(_, decision)| **decision == ReplayDecision::Send);
         let chosen: Vec<&LetterSeen> = chosen.map(|(letter, _)| letter).collect();
         if chosen.is_empty() {
             return Ok(());
@@ -273,7 +273,7 @@ struct Scan {
 }
 
 fn scan(
-    reader: &TopicReader,
+    reader: &RecordsReader,
     topic: &str,
     letters: &[LetterSeen],
     bound: Bound,
@@ -334,7 +334,7 @@ fn scan(
 
 /// The letters, those without their content with the content of their record, if it is still in the topic.
 fn restore(
-    source: &TopicReader,
+    source: &RecordsReader,
     topic: &str,
     letters: Vec<LetterSeen>,
 ) -> Result<Vec<LetterSeen>, LettersError> {

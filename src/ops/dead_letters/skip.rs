@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::LettersError;
 use crate::io::kafka::{client_config, set_leader_epoch};
-use crate::ops::records::{Dated, TopicReader};
+use crate::ops::records::{Dated, RecordsReader};
 use crate::support::config::Config;
 use crate::worker::dead_letter::{DeadLetter, DeadLetterProducer, DeadLetterSink, Origin};
 
@@ -107,9 +107,9 @@ fn prepare(
     partition: i32,
     offset: i64,
     stop: CancellationToken,
-) -> Result<(TopicReader, Dated, Option<i32>), LettersError> {
+) -> Result<(RecordsReader, Dated, Option<i32>), LettersError> {
     let (topic, group) = (&config.kafka.topic, &config.kafka.group_id);
-    let reader = TopicReader::new(config, topic, stop)?;
+    let reader = RecordsReader::new(config, topic, stop)?;
     let refused = |text: String| Err(LettersError::Refused(text));
     let partitions = reader.partitions()?;
     if !(0..partitions).contains(&partition) {
@@ -137,7 +137,7 @@ fn prepare(
 }
 
 fn commit(
-    reader: &TopicReader,
+    reader: &RecordsReader,
     topic: &str,
     group: &str,
     (partition, offset): (i32, i64),

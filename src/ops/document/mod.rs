@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::report::{Belongs, CopySeen, LastRecord, PlacementSeen, Report, TopicSeen};
 pub use self::verdict::{Progress, Verdict, verdict};
-use super::records::{Bound, LastOfKey, RecordsError, TopicReader};
+use super::records::{Bound, LastOfKey, RecordsError, RecordsReader};
 use crate::base::geo::GeoPoint;
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
@@ -230,7 +230,7 @@ impl Lookup<'_> {
         let stop = self.stop.clone();
         let found = blocking(move || -> Result<Partition, RecordsError> {
             let topic = config.kafka.topic.as_str();
-            let reader = TopicReader::new(&config, topic, stop)?;
+            let reader = RecordsReader::new(&config, topic, stop)?;
             let partitions = reader.partitions()?;
             let number = match which {
                 Which::Named(number) => number,
@@ -274,7 +274,7 @@ impl Lookup<'_> {
         let (config, number, key) = (self.config.clone(), partition.number, id.clone());
         let stop = self.stop.clone();
         let found = blocking(move || {
-            let reader = TopicReader::new(&config, &config.kafka.topic, stop)?;
+            let reader = RecordsReader::new(&config, &config.kafka.topic, stop)?;
             reader.last_of_key(number, key.as_str().as_bytes(), range, bound, &mut say)
         });
         Ok(found.await?)

@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 pub use self::rehearsal::DryRunElastic;
-pub use self::step::{Does, Step, Sums};
+pub use self::step::{Does, DryRunStep, Sums};
 use crate::base::ids::DocId;
 use crate::core::decode::{Decoder, RawRecord, Undecoded};
 use crate::core::fold::Fold;
@@ -109,7 +109,7 @@ impl DryRun {
     ///
     /// # Errors
     /// See [`DryRunError`]. Nothing was changed anywhere.
-    pub async fn run(&mut self, records: Vec<(i32, Record)>) -> Result<Vec<Step>, DryRunError> {
+    pub async fn run(&mut self, records: Vec<(i32, Record)>) -> Result<Vec<DryRunStep>, DryRunError> {
         let mut steps = Vec::with_capacity(records.len());
         let mut batch: Vec<Candidate> = Vec::new();
         let mut ids: HashSet<DocId> = HashSet::new();
@@ -139,7 +139,7 @@ impl DryRun {
         &mut self,
         partition: i32,
         record: &Record,
-    ) -> Result<Result<Candidate, Step>, DryRunError> {
+    ) -> Result<Result<Candidate, DryRunStep>, DryRunError> {
         loop {
             let lacking = match self.decoded(partition, record) {
                 Ok(candidate) => return Ok(candidate),
@@ -151,9 +151,13 @@ impl DryRun {
     }
 
     /// The decoded record, or the schema that it lacks.
-    fn decoded(&mut self, partition: i32, record: &Record) -> Result<Result<Candidate, Step>, SchemaId> {
+    fn decoded(
+        &mut self,
+        partition: i32,
+        record: &Record,
+    ) -> Result<Result<Candidate, DryRunStep>, SchemaId> {
         if self.stopped.contains(&partition) {
-            return Ok(Err(Step::unreached(partition, record)));
+            return Ok(Err(DryRunStep::unreached(partition, record)));
         }
         let raw = RawRecord {
             partition,
@@ -169,7 +173,7 @@ impl DryRun {
                 if self.stops_at_bad {
                     self.stopped.insert(partition);
                 }
-                return Ok(Err(Step::bad(partition, record, &bad, self.stops_at_bad)));
+                return Ok(Err(DryRunStep::bad(partition, record, &bad, self.stops_at_bad)));
             }
         };
         let map = self.state.rules.map.clone();
@@ -179,7 +183,7 @@ impl DryRun {
     }
 
     /// One batch, as a worker would run it, again and again until each entry has come to an end.
-    async fn carry_out(&mut self, batch: Vec<Candidate>) -> Result<Vec<Step>, DryRunError> {
+    async fn carry_out(&mut self, batch: Vec<Candidate>) -> Result<Vec<DryRunStep>, DryRunError> {
         let ids: Vec<DocId> = batch.iter().map(|candidate| candidate.entry.id.clone()).collect();
         let before = self.placements(&ids).await?;
         let mut entries: Vec<Entry> = batch.iter().map(|candidate| candidate.entry.clone()).collect();
@@ -212,7 +216,7 @@ impl DryRun {
             if self.stops_at_bad && matches!(outcome, Outcome::DeadLetter(_)) {
                 self.stopped.insert(partition);
             }
-            steps.push(Step::of(partition, offset, &entry, outcome, before, after, self.stops_at_bad));
+            steps.push(DryRunStep::of(partition, offset, &entry, outcome, before, after, self.stops_at_bad));
         }
         Ok(steps)
     }

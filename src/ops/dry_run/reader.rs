@@ -31,7 +31,7 @@ pub enum From {
 
 /// The topic cannot be read.
 #[derive(Debug, Error)]
-pub enum ReadError {
+pub enum DryRunReadError {
     /// A question was not answered, or a record could not be had.
     #[error("cannot {doing}: {error}")]
     Kafka {
@@ -45,22 +45,22 @@ pub enum ReadError {
     Describe(#[from] TopicFactsError),
 }
 
-fn while_doing(doing: &'static str) -> impl Fn(KafkaError) -> ReadError {
-    move |error| ReadError::Kafka { doing, error }
+fn while_doing(doing: &'static str) -> impl Fn(KafkaError) -> DryRunReadError {
+    move |error| DryRunReadError::Kafka { doing, error }
 }
 
 /// Reads each partition from `from` to where it ends now, `limit` records in all, and sends them on. Blocks; returns when
 /// all is read, the receiver is gone, or `stop` is cancelled.
 ///
 /// # Errors
-/// See [`ReadError`].
+/// See [`DryRunReadError`].
 pub fn read(
     config: &Config,
     from: From,
     limit: u64,
     records: &mpsc::Sender<(i32, Record)>,
     stop: &CancellationToken,
-) -> Result<(), ReadError> {
+) -> Result<(), DryRunReadError> {
     let topic = config.kafka.topic.as_str();
     let properties = client_config(&config.consumer_properties());
     let consumer: BaseConsumer = properties.create().map_err(while_doing("make a kafka client"))?;
@@ -115,7 +115,7 @@ fn starts(
     partitions: i32,
     from: From,
     ends: &mut BTreeMap<i32, i64>,
-) -> Result<BTreeMap<i32, i64>, ReadError> {
+) -> Result<BTreeMap<i32, i64>, DryRunReadError> {
     let mut lows = BTreeMap::new();
     for partition in 0..partitions {
         let (low, high) = consumer
@@ -152,7 +152,7 @@ fn at_time(
     topic: &str,
     partitions: i32,
     millis: i64,
-) -> Result<TopicPartitionList, ReadError> {
+) -> Result<TopicPartitionList, DryRunReadError> {
     let doing = while_doing("ask which records came after that time");
     let asked = all(topic, partitions, Offset::Offset(millis));
     consumer.offsets_for_times(asked, TIMEOUT).map_err(doing)

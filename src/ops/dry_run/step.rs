@@ -61,7 +61,7 @@ impl Does {
 
 /// The predicted effect of one record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Step {
+pub struct DryRunStep {
     /// Its partition.
     pub partition: i32,
     /// Its offset.
@@ -81,7 +81,7 @@ pub struct Step {
     pub why: String,
 }
 
-impl Step {
+impl DryRunStep {
     /// Of a record that was decoded.
     pub(super) fn of(
         partition: i32,
@@ -176,7 +176,7 @@ fn explain(
 }
 
 /// One line: partition and offset, operation, from and to, effect and reason; the id comes last since it may be long.
-impl fmt::Display for Step {
+impl fmt::Display for DryRunStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = |shard: &Option<ShardId>| shard.as_ref().map_or("-", ShardId::as_str).to_owned();
         write!(
@@ -210,7 +210,7 @@ const MOST_MOVES: usize = 5;
 
 impl Sums {
     /// One more.
-    pub fn add(&mut self, step: &Step) {
+    pub fn add(&mut self, step: &DryRunStep) {
         self.records += 1;
         *self.by.entry(step.does).or_default() += 1;
         if let (Does::Move, Some(from), Some(to)) = (step.does, &step.from, &step.to) {

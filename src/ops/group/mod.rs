@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 pub use self::members::{GroupSeen, Member};
 pub use self::report::{LettersReport, MapsReport, Offsets, PartitionReport, Report};
 pub use self::workers::WorkerSeen;
-use super::dead_letters::{Filter, LettersError, read_letters};
-use super::records::{RecordsError, TopicReader};
+use super::dead_letters::{LetterFilter, LettersError, read_letters};
+use super::records::{RecordsError, RecordsReader};
 use crate::io::claims::Claim;
 use crate::io::elastic::{AdminCall, Elastic, Get, GetAnswer, Index, Method};
 use crate::io::kafka::topic_facts;
@@ -79,7 +79,7 @@ struct Meta {
 pub async fn stopped_partitions(config: &Config) -> BTreeMap<i32, String> {
     let asked = config.clone();
     let group = blocking(move || {
-        let reader = TopicReader::new(&asked, &asked.kafka.topic, CancellationToken::new()).ok()?;
+        let reader = RecordsReader::new(&asked, &asked.kafka.topic, CancellationToken::new()).ok()?;
         let kafka = &asked.kafka;
         members::describe(reader.consumer(), &kafka.group_id, &kafka.topic, GROUP_TIMEOUT).ok()
     });
@@ -102,7 +102,7 @@ pub async fn rewound_partitions(
 ) -> Result<BTreeMap<i32, (i64, i64)>, String> {
     let asked = config.clone();
     let partitions = blocking(move || {
-        TopicReader::new(&asked, &asked.kafka.topic, CancellationToken::new())?.partitions()
+        RecordsReader::new(&asked, &asked.kafka.topic, CancellationToken::new())?.partitions()
     });
     let partitions = partitions.await.map_err(|error| error.to_string())?;
     // ⚠ Before the committed offsets: what is remembered was committed.
@@ -113,7 +113,7 @@ pub async fn rewound_partitions(
     let answers = answers.map_err(|error| error.to_string())?;
     let asked = config.clone();
     let committed = blocking(move || {
-        TopicReader::new(&asked, &asked.kafka.topic, CancellationToken::new())?.committed(0..partitions)
+        RecordsReader::new(&asked, &asked.kafka.topic, CancellationToken::new())?.committed(0..partitions)
     });
     let committed = committed.await.map_err(|error| error.to_string())?;
     let rewound = (0..partitions).zip(answers).filter_map(|(partition, answer)| {
@@ -167,7 +167,7 @@ impl Question {
     async fn offsets(&self) -> Result<Sample, RecordsError> {
         let (config, stop) = (self.config.clone(), self.stop.clone());
         blocking(move || {
-            let reader = TopicReader::new(&config, &config.kafka.topic, stop)?;
+            let reader = RecordsReader::new(&config, &config.kafka.topic, stop)?;
             let partitions = reader.partitions()?;
             sample(&reader, partitions)
         })
@@ -179,7 +179,7 @@ impl Question {
         blocking(move || {
             use rdkafka::consumer::Consumer as _;
             let topic = &config.kafka.topic;
-            let reader = TopicReader::new(&config, topic, stop.clone())?;
+            let reader = RecordsReader::new(&config, topic, stop.clone())?;
             let found = topic_facts(reader.consumer().client(), topic, TOPIC_TIMEOUT)
                 .map_err(|error| RecordsError::Describe { topic: topic.clone(), error })?;
             let facts = TopicFacts {
@@ -240,7 +240,7 @@ impl Question {
     }
 }
 
-fn sample(reader: &TopicReader, partitions: i32) -> Result<Sample, RecordsError> {
+fn sample(reader: &RecordsReader, partitions: i32) -> Result<Sample, RecordsError> {
     // ⚠ Before the ends: a lag is never negative.
     let committed = reader.committed(0..partitions)?;
     let at = Instant::now();
@@ -255,7 +255,7 @@ fn sample(reader: &TopicReader, partitions: i32) -> Result<Sample, RecordsError>
 
 /// Counts of the newest dead letters.
 fn letters_of(config: &Config, topic: &str, stop: CancellationToken) -> Result<LettersReport, LettersError> {
-    let reader = TopicReader::new(config, topic, stop)?;
+    let reader = RecordsReader::new(config, topic, stop)?;
     let mut in_topic = 0;
     for partition in 0..reader.partitions()? {
         let range = reader.range(partition)?;
@@ -263,8 +263,8 @@ fn letters_of(config: &Config, topic: &str, stop: CancellationToken) -> Result<L
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let since = now.saturating_sub(RECENT).as_millis();
-    let recent = Filter { since_ms: i64::try_from(since).ok(), ..Filter::default() };
-    let all = read_letters(&reader, &Filter::default(), 0, Some(NEWEST_LETTERS))?;
+    let recent = LetterFilter { since_ms: i64::try_from(since).ok(), ..LetterFilter::default() };
+    let all = read_letters(&reader, &LetterFilter::default(), 0, Some(NEWEST_LETTERS))?;
     let recent = read_letters(&reader, &recent, 0, Some(NEWEST_LETTERS))?;
     Ok(LettersReport {
         topic: topic.to_owned(),
